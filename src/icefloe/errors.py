@@ -1,0 +1,276 @@
+"""The errors icefloe raises: one tree by what a caller does about it, one `kind` for what exactly happened.
+
+    IcechunkError
+    ├── ConflictError
+    │   └── RebaseFailedError
+    ├── NotFoundError                 also a KeyError
+    │   ├── NodeNotFoundError
+    │   ├── SnapshotNotFoundError
+    │   ├── RefNotFoundError
+    │   └── RepositoryNotFoundError
+    ├── AlreadyExistsError
+    ├── ReadOnlyError
+    ├── InvalidInputError             also a ValueError
+    ├── SessionStateError
+    ├── StorageError
+    ├── FormatError
+    └── InternalError
+
+Names, attributes, kinds and the text of `repr` are those of the official package, so that handlers written
+for it keep working. All of them survive pickling, since they travel between Spark processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Any
+
+
+class ErrorKind(StrEnum):
+    """What exactly went wrong, as a stable code to compare `IcechunkError.kind` with.
+
+    Codes are never renamed or removed; later releases may add some. The groups name the class that
+    carries them.
+    """
+
+    # ConflictError
+    COMMIT_CONFLICT = "commit-conflict"
+    BRANCH_UPDATE_CONFLICT = "branch-update-conflict"
+    REBASE_FAILED = "rebase-failed"
+    CONFIG_UPDATED = "config-updated"
+    REPO_INFO_UPDATED = "repo-info-updated"
+    UPDATE_ATTEMPTS_EXHAUSTED = "update-attempts-exhausted"
+    GC_DELETES_FAILING = "gc-deletes-failing"
+
+    # NotFoundError and its children
+    NODE_NOT_FOUND = "node-not-found"
+    ANCESTOR_NODE_NOT_FOUND = "ancestor-node-not-found"
+    CHUNK_NOT_FOUND = "chunk-not-found"
+    KEY_NOT_FOUND = "key-not-found"
+    SNAPSHOT_NOT_FOUND = "snapshot-not-found"
+    NO_SNAPSHOT_AT_TIME = "no-snapshot-at-time"
+    REF_NOT_FOUND = "ref-not-found"
+    BRANCH_NOT_FOUND = "branch-not-found"
+    TAG_NOT_FOUND = "tag-not-found"
+    REPOSITORY_NOT_FOUND = "repository-not-found"
+    MANIFEST_INFO_NOT_FOUND = "manifest-info-not-found"  # raised as a FormatError
+
+    # AlreadyExistsError
+    NODE_ALREADY_EXISTS = "node-already-exists"
+    BRANCH_ALREADY_EXISTS = "branch-already-exists"
+    TAG_ALREADY_EXISTS = "tag-already-exists"
+    TAG_PREVIOUSLY_DELETED = "tag-previously-deleted"
+    MOVE_WONT_OVERWRITE = "move-wont-overwrite"
+
+    # ReadOnlyError
+    READ_ONLY_SESSION = "read-only-session"
+    READ_ONLY_STORE = "read-only-store"
+    READ_ONLY_STORAGE = "read-only-storage"
+    READ_ONLY_REPOSITORY = "read-only-repository"
+
+    # InvalidInputError
+    INVALID_KEY = "invalid-key"
+    INVALID_CHUNK_INDEX = "invalid-chunk-index"
+    ZERO_LENGTH_CHUNK = "zero-length-chunk"
+    INVALID_MANIFEST_SPLIT_INDEX = "invalid-manifest-split-index"
+    INVALID_REF_TYPE = "invalid-ref-type"
+    INVALID_REF_NAME = "invalid-ref-name"
+    INVALID_SNAPSHOT_ID = "invalid-snapshot-id"
+    INVALID_PATH = "invalid-path"
+    BAD_KEY_PREFIX = "bad-key-prefix"
+    BAD_METADATA = "bad-metadata"
+    BAD_PREFIX = "bad-prefix"
+    NOT_AN_ARRAY = "not-an-array"
+    NOT_A_GROUP = "not-a-group"
+    INVALID_BYTE_RANGE = "invalid-byte-range"
+    INVALID_COMMIT_CONFIGURATION = "invalid-commit-configuration"
+    INVALID_ARRAY_METADATA = "invalid-array-metadata"
+    INVALID_FEATURE_FLAG = "invalid-feature-flag"
+    INVALID_VIRTUAL_REF = "invalid-virtual-ref"
+    INVALID_CREDENTIALS = "invalid-credentials"
+    NO_CONTAINER_FOR_VIRTUAL_CHUNK = "no-container-for-virtual-chunk"
+    UNAUTHORIZED_VIRTUAL_CHUNK_CONTAINER = "unauthorized-virtual-chunk-container"
+    EMPTY_PREFIX_CREATION = "empty-prefix-creation"
+    PARENT_DIRECTORY_NOT_CLEAN = "parent-directory-not-clean"
+    BAD_SNAPSHOT_CHAIN_FOR_DIFF = "bad-snapshot-chain-for-diff"
+
+    # SessionStateError
+    COMMIT_NOT_ALLOWED = "commit-not-allowed"
+    MERGE_NOT_ALLOWED = "merge-not-allowed"
+    CANNOT_FORK_READ_ONLY_SESSION = "cannot-fork-read-only-session"
+    REARRANGE_SESSION_ONLY = "rearrange-session-only"
+    NON_REARRANGE_SESSION = "non-rearrange-session"
+    MOVE_INTO_SELF_OR_DESCENDANT = "move-into-self-or-descendant"
+    MOVE_DESTINATION_PARENT_MISSING = "move-destination-parent-missing"
+    MOVE_DESTINATION_PARENT_NOT_GROUP = "move-destination-parent-not-group"
+    NO_CHANGES_TO_COMMIT = "no-changes-to-commit"
+    NO_AMEND_FOR_INITIAL_COMMIT = "no-amend-for-initial-commit"
+    NOT_ON_BRANCH = "not-on-branch"
+    NO_SNAPSHOT = "no-snapshot"
+    CANNOT_DELETE_MAIN = "cannot-delete-main"
+    UNCOMMITTED_CHANGES = "uncommitted-changes"
+    MERGE_FAILED = "merge-failed"
+    NOT_ALLOWED = "not-allowed"
+    UNIMPLEMENTED = "unimplemented"
+    REBASE_TX_LOG_PRUNED = "rebase-tx-log-pruned"
+    FEATURE_FLAG_DISABLED = "feature-flag-disabled"
+    TAG_ERROR = "tag-error"
+    INVALID_REPOSITORY_MIGRATION = "invalid-repository-migration"
+
+    # StorageError
+    OBJECT_NOT_FOUND = "object-not-found"
+    OBJECT_STORE = "object-store"
+    IO = "io"
+    STORAGE_CONFIG = "storage-config"
+    CANNOT_PARSE_URL = "cannot-parse-url"
+    BAD_REDIRECT = "bad-redirect"
+    SEMAPHORE_ACQUIRE = "semaphore-acquire"
+    THROTTLED = "throttled"
+    STORAGE_OTHER = "storage-other"
+    VIRTUAL_CHUNK_FETCH = "virtual-chunk-fetch"
+    VIRTUAL_CHUNK_MODIFIED = "virtual-chunk-modified"
+    INVALID_OBJECT_SIZE = "invalid-object-size"
+
+    # FormatError
+    SERIALIZATION = "serialization"
+    DESERIALIZATION = "deserialization"
+    CONFIG_DESERIALIZATION = "config-deserialization"
+    INVALID_FILE_FORMAT = "invalid-file-format"
+    UNSUPPORTED_SPEC_VERSION = "unsupported-spec-version"
+    UNSUPPORTED_OPERATION_FOR_VERSION = "unsupported-operation-for-version"
+    SNAPSHOT_TIMESTAMP = "snapshot-timestamp"
+    DUPLICATE_SNAPSHOT_ID = "duplicate-snapshot-id"
+
+    # InternalError
+    CONCURRENCY = "concurrency"
+    FLUSH = "flush"
+    PARTIAL_VALUES_PANIC = "partial-values-panic"
+    CONFLICTING_PATH_NOT_FOUND = "conflicting-path-not-found"
+    INCONSISTENT_MANIFESTS = "inconsistent-manifests"
+    POISON_LOCK = "poison-lock"
+    PICKLE = "pickle"
+    UNKNOWN = "unknown"
+
+
+class IcechunkError(Exception):
+    """Anything icefloe raises on purpose.
+
+    `kind` is usually an `ErrorKind`; any string is kept, so that a newer code survives an older reader.
+    """
+
+    message: str
+    kind: str
+
+    def __init__(self, message: str, kind: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.kind = ErrorKind.UNKNOWN.value if kind is None else str(kind)
+
+    def __str__(self) -> str:
+        return self.message
+
+    def __repr__(self) -> str:
+        return f'icefloe.{type(self).__name__}(message="{self.message}", kind="{self.kind}")'
+
+
+class ConflictError(IcechunkError):
+    """Somebody else changed the branch or the repository first; rebase or retry.
+
+    The parents are snapshot ids: the one this change was based on, and the one found in its place.
+    """
+
+    expected_parent: str | None
+    actual_parent: str | None
+
+    def __init__(
+        self,
+        expected_parent: str | None = None,
+        actual_parent: str | None = None,
+        message: str | None = None,
+        kind: str | None = None,
+    ) -> None:
+        if message is None:
+            expected, actual = _rust_option(expected_parent), _rust_option(actual_parent)
+            message = f"Failed to commit, expected parent: {expected}, actual parent: {actual}"
+        super().__init__(message, ErrorKind.COMMIT_CONFLICT if kind is None else kind)
+        self.expected_parent = expected_parent
+        self.actual_parent = actual_parent
+        self.args = (expected_parent, actual_parent, message, self.kind)
+
+    def __repr__(self) -> str:
+        name = type(self).__name__
+        return f"icefloe.{name}(expected_parent={self.expected_parent}, actual_parent={self.actual_parent})"
+
+
+class RebaseFailedError(ConflictError):
+    """The changes of a session collide with those committed in the meantime.
+
+    `snapshot` is the id the session was rebased to, as far as it got.
+    """
+
+    snapshot: str
+    conflicts: list[Any]  # of Conflict, which lives in a higher layer
+
+    def __init__(self, snapshot: str, conflicts: Sequence[Any]) -> None:
+        message = f"Rebase failed on snapshot {snapshot}: {len(conflicts)} conflicts found"
+        super().__init__(message=message, kind=ErrorKind.REBASE_FAILED)
+        self.snapshot = snapshot
+        self.conflicts = list(conflicts)
+        self.args = (snapshot, self.conflicts)
+
+    def __repr__(self) -> str:
+        return f'icefloe.{type(self).__name__}(snapshot="{self.snapshot}", conflicts={self.conflicts!r})'
+
+
+class NotFoundError(IcechunkError, KeyError):
+    """Something that was asked for by name does not exist."""
+
+
+class NodeNotFoundError(NotFoundError):
+    """No such array, group, chunk or store key."""
+
+
+class SnapshotNotFoundError(NotFoundError):
+    """No such snapshot, or none at the requested time."""
+
+
+class RefNotFoundError(NotFoundError):
+    """No such branch or tag."""
+
+
+class RepositoryNotFoundError(NotFoundError):
+    """There is no repository at this place."""
+
+
+class AlreadyExistsError(IcechunkError):
+    """The name of the thing to be created is taken, or was taken by a deleted tag."""
+
+
+class ReadOnlyError(IcechunkError):
+    """A write through a read-only session, store, storage or repository."""
+
+
+class InvalidInputError(IcechunkError, ValueError):
+    """An argument makes no sense, alone or for this repository."""
+
+
+class SessionStateError(IcechunkError):
+    """The operation is legal, but not in the present state of the session or repository."""
+
+
+class StorageError(IcechunkError):
+    """The object store, the file system or the source of a virtual chunk failed."""
+
+
+class FormatError(IcechunkError):
+    """Bytes in the repository are not what the specification allows, or not what this release can handle."""
+
+
+class InternalError(IcechunkError):
+    """A defect in icefloe itself."""
+
+
+def _rust_option(value: str | None) -> str:
+    # The official text of this message is matched by users' tests, Rust's notation included.
+    return "None" if value is None else f'Some("{value}")'

@@ -1,0 +1,119 @@
+"""The error tree: what handlers written for the official package rely on."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+
+from icefloe import errors
+from icefloe.errors import (
+    ConflictError,
+    ErrorKind,
+    FormatError,
+    IcechunkError,
+    InvalidInputError,
+    NodeNotFoundError,
+    NotFoundError,
+    RebaseFailedError,
+)
+
+PLAIN = [
+    errors.IcechunkError,
+    errors.NotFoundError,
+    errors.NodeNotFoundError,
+    errors.SnapshotNotFoundError,
+    errors.RefNotFoundError,
+    errors.RepositoryNotFoundError,
+    errors.AlreadyExistsError,
+    errors.ReadOnlyError,
+    errors.InvalidInputError,
+    errors.SessionStateError,
+    errors.StorageError,
+    errors.FormatError,
+    errors.InternalError,
+]
+
+
+@pytest.mark.parametrize("cls", PLAIN)
+def test_plain_errors_show_message_and_kind(cls: type[IcechunkError]) -> None:
+    error = cls("chunk is gone", ErrorKind.CHUNK_NOT_FOUND)
+
+    assert str(error) == error.message == "chunk is gone"
+    assert error.kind == "chunk-not-found"
+    assert repr(error) == f'icefloe.{cls.__name__}(message="chunk is gone", kind="chunk-not-found")'
+    assert cls("chunk is gone").kind == "unknown"
+
+
+@pytest.mark.parametrize("cls", PLAIN)
+def test_plain_errors_need_a_message(cls: type[IcechunkError]) -> None:
+    with pytest.raises(TypeError):
+        cls()  # type: ignore[call-arg]
+
+
+def test_some_errors_are_builtin_errors_too() -> None:
+    assert issubclass(NodeNotFoundError, NotFoundError)
+    assert issubclass(NotFoundError, KeyError)
+    assert issubclass(InvalidInputError, ValueError)
+    assert issubclass(RebaseFailedError, ConflictError)
+
+
+def test_conflict_tells_both_parents() -> None:
+    error = ConflictError("AAAA", "BBBB")
+
+    assert (error.expected_parent, error.actual_parent) == ("AAAA", "BBBB")
+    assert error.kind == ErrorKind.COMMIT_CONFLICT
+    assert str(error) == 'Failed to commit, expected parent: Some("AAAA"), actual parent: Some("BBBB")'
+    assert repr(error) == "icefloe.ConflictError(expected_parent=AAAA, actual_parent=BBBB)"
+
+
+def test_conflict_without_parents_still_has_a_text() -> None:
+    assert str(ConflictError()) == "Failed to commit, expected parent: None, actual parent: None"
+    assert str(ConflictError(message="repo info changed")) == "repo info changed"
+    assert ConflictError(kind=ErrorKind.REPO_INFO_UPDATED).kind == "repo-info-updated"
+
+
+def test_rebase_failure_keeps_its_conflicts() -> None:
+    error = RebaseFailedError("AAAA", ["one", "two"])
+
+    assert (error.snapshot, error.conflicts) == ("AAAA", ["one", "two"])
+    assert (error.expected_parent, error.actual_parent) == (None, None)
+    assert error.kind == "rebase-failed"
+    assert str(error) == "Rebase failed on snapshot AAAA: 2 conflicts found"
+    assert repr(error) == "icefloe.RebaseFailedError(snapshot=\"AAAA\", conflicts=['one', 'two'])"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        *(cls("text", "some-newer-kind") for cls in PLAIN),
+        FormatError(message="text", kind="deserialization"),
+        ConflictError("AAAA", None, "text", "config-updated"),
+        ConflictError(actual_parent="BBBB"),
+        RebaseFailedError(snapshot="AAAA", conflicts=["one"]),
+    ],
+    ids=repr,
+)
+def test_errors_survive_pickle_and_copy(error: IcechunkError) -> None:
+    error.add_note("seen in transit")
+
+    for twin in (pickle.loads(pickle.dumps(error)), copy.copy(error)):
+        assert type(twin) is type(error)
+        assert (repr(twin), str(twin), twin.kind) == (repr(error), str(error), error.kind)
+        assert twin.__dict__ == error.__dict__
+        assert twin.__notes__ == ["seen in transit"]
+
+
+def test_kinds_are_spelled_like_their_names() -> None:
+    assert len(ErrorKind) == 100
+    for kind in ErrorKind:
+        assert kind.value == kind.name.lower().replace("_", "-")
+
+
+def test_kinds_compare_with_plain_strings() -> None:
+    error = FormatError("text", kind=ErrorKind.DESERIALIZATION)
+
+    assert error.kind == ErrorKind.DESERIALIZATION
+    assert error.kind == "deserialization"
+    assert type(error.kind) is str
