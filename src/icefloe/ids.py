@@ -1,0 +1,194 @@
+"""Object ids: random bytes that name snapshots, manifests, chunks and nodes, and their text form.
+
+The text form is Crockford's base 32 (spec, "Object Ids"): upper case, the bits padded with zeros on the
+right, no padding characters. It is the file name of the object and what users see.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+from collections.abc import Sequence
+from typing import ClassVar, Final, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icefloe.errors import ErrorKind, InvalidInputError
+
+ALPHABET: Final = b"0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+_RFC_4648: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
+_TO_CROCKFORD: Final = bytes.maketrans(_RFC_4648, ALPHABET)
+_INVALID: Final = 255
+
+
+def _digit_values() -> NDArray[np.uint8]:
+    """The value of each byte as a digit, `_INVALID` if it is none; O, I and L are read as 0, 1 and 1."""
+    values = np.full(256, _INVALID, np.uint8)
+    for digits in (ALPHABET, ALPHABET.lower()):
+        values[np.frombuffer(digits, np.uint8)] = np.arange(32)
+    values[np.frombuffer(b"Oo", np.uint8)] = 0
+    values[np.frombuffer(b"IiLl", np.uint8)] = 1
+    return values
+
+
+_DIGITS: Final = np.frombuffer(ALPHABET, np.uint8)
+_VALUES: Final = _digit_values()
+_TO_RFC_4648: Final = bytes(ord("!") if value == _INVALID else _RFC_4648[value] for value in _VALUES)
+
+
+class ObjectId(bytes):
+    """An id as raw bytes. Ids of different types are never equal, and none is equal to plain bytes.
+
+    They sort by their bytes, which is the order the format asks for. In bulk, ids are `(n, SIZE)` columns of
+    uint8 instead, see `encode_column`.
+    """
+
+    __slots__ = ()
+
+    SIZE: ClassVar[int]
+    """Number of bytes."""
+
+    _NAME: ClassVar[str]
+    _KIND: ClassVar[ErrorKind] = ErrorKind.INVALID_KEY
+
+    def __new__(cls, value: bytes) -> Self:
+        if len(value) != cls.SIZE:
+            raise InvalidInputError(f"a {cls._NAME} has {cls.SIZE} bytes, not {len(value)}", kind=cls._KIND)
+        return super().__new__(cls, value)
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """The id behind its text form, in either case and with Crockford's look-alikes (O, I, L).
+
+        Like the official reader, ignores the padding bits of the last character, so several texts may mean
+        one id: compare with `str(id)` where the spelling matters, as for file names.
+        """
+        digits = text.encode("ascii", "replace")
+        if len(digits) == text_size(cls.SIZE):
+            padding = b"=" * (-len(digits) % 8)
+            try:
+                return cls(base64.b32decode(digits.translate(_TO_RFC_4648) + padding))
+            except binascii.Error:
+                pass
+        raise InvalidInputError(_complaint(cls._NAME, text, cls.SIZE), kind=cls._KIND)
+
+    @classmethod
+    def random(cls) -> Self:
+        """A new id from the operating system's random numbers, safe across forked processes."""
+        return cls(os.urandom(cls.SIZE))
+
+    def __str__(self) -> str:
+        return base64.b32encode(self)[: text_size(self.SIZE)].translate(_TO_CROCKFORD).decode("ascii")
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}('{self}')"
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and bytes.__eq__(self, other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    __hash__ = bytes.__hash__
+
+
+class SnapshotId(ObjectId):
+    """Names a snapshot and its transaction log."""
+
+    __slots__ = ()
+    _NAME = "snapshot id"
+    SIZE = 12
+    _KIND = ErrorKind.INVALID_SNAPSHOT_ID
+
+
+class ManifestId(ObjectId):
+    """Names a manifest."""
+
+    __slots__ = ()
+    _NAME = "manifest id"
+    SIZE = 12
+
+
+class ChunkId(ObjectId):
+    """Names a chunk object."""
+
+    __slots__ = ()
+    _NAME = "chunk id"
+    SIZE = 12
+
+
+class NodeId(ObjectId):
+    """Names an array or group for as long as it lives, through renames; never used as a file name."""
+
+    __slots__ = ()
+    _NAME = "node id"
+    SIZE = 8
+
+
+INITIAL_SNAPSHOT_ID: Final = SnapshotId(bytes.fromhex("0b1cc8d6787580f0e33a6534"))
+"""`1CECHNKREP0F1RSTCMT0`, the empty snapshot a repository starts from (spec, "Initialize New Repository")."""
+
+
+def text_size(size: int) -> int:
+    """Number of characters in the text form of `size` bytes."""
+    return -(-size * 8 // 5)
+
+
+def encode_column(ids: NDArray[np.uint8]) -> list[str]:
+    """The text forms of a column of ids, `(n, size) uint8`."""
+    n, size = ids.shape
+    width = text_size(size)
+    digits = np.empty((n, width), np.uint8)
+    bits = np.zeros(n, np.uint16)
+    available, column = 0, 0
+    for i in range(width):
+        if available < 5:
+            byte = ids[:, column] if column < size else np.uint8(0)
+            bits = (bits << np.uint16(8)) | byte
+            available, column = available + 8, column + 1
+        available -= 5
+        digits[:, i] = _DIGITS[(bits >> np.uint16(available)) & np.uint16(31)]
+    text = digits.tobytes().decode("ascii")
+    return [text[i : i + width] for i in range(0, n * width, width)] if width else [""] * n
+
+
+def decode_column(texts: Sequence[str], size: int) -> NDArray[np.uint8]:
+    """The ids behind their text forms as `(n, size) uint8`, as tolerant as `ObjectId.parse`.
+
+    The error names one text that is no id.
+    """
+    width = text_size(size)
+    _check_lengths(texts, size)
+    joined = np.frombuffer("".join(texts).encode("ascii", "replace"), np.uint8).reshape(len(texts), width)
+    ids = np.empty((len(texts), size), np.uint8)
+    bits = np.zeros(len(texts), np.uint16)
+    valid = np.ones(len(texts), bool)
+    available, column = 0, 0
+    for i in range(width):
+        values = _VALUES[joined[:, i]]
+        valid &= values != _INVALID
+        bits = (bits << np.uint16(5)) | values
+        available += 5
+        if available >= 8:
+            available -= 8
+            ids[:, column] = (bits >> np.uint16(available)).astype(np.uint8)
+            column += 1
+    if not valid.all():
+        raise InvalidInputError(
+            _complaint("object id", texts[int(valid.argmin())], size), kind=ErrorKind.INVALID_KEY
+        )
+    return ids
+
+
+def _check_lengths(texts: Sequence[str], size: int) -> None:
+    width = text_size(size)
+    if set(map(len, texts)) - {width}:
+        wrong = next(text for text in texts if len(text) != width)
+        raise InvalidInputError(_complaint("object id", wrong, size), kind=ErrorKind.INVALID_KEY)
+
+
+def _complaint(what: str, text: str, size: int) -> str:
+    shown = text if len(text) <= 40 else text[:40] + "..."
+    return f"invalid {what}: `{shown}`, expected {text_size(size)} characters of Crockford base 32"
