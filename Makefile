@@ -1,0 +1,59 @@
+# Every target sets up what it needs by itself. PYTHON chooses the interpreter; each has its own environment in .venv/.
+
+PYTHON ?= python3
+JOBS   ?= auto
+
+TAG  = $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
+BIN  = .venv/$(TAG)/bin
+CODE = src tests $(wildcard demo benchmarks)
+HOUSE_RULES = tests/test_layering.py tests/test_docs.py tests/test_packaging.py tests/test_repository_hygiene.py
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check lint compat setup-compat bench wheel clean
+
+help:
+	@echo "make demo              set up and run the demonstration"
+	@echo "make test              set up, then ruff, mypy and every test except compat"
+	@echo "make check             ruff, formatting, mypy and the house rules: before each push"
+	@echo "make compat            tests against the official icechunk package"
+	@echo "make bench             benchmarks against it: one row with ROW=name, figures to a file with JSON=path"
+	@echo "make wheel             build dist/icefloe-*.whl"
+	@echo "make clean             remove environments, caches and build results"
+	@echo
+	@echo "PYTHON=$(PYTHON) (Python $(or $(TAG),not found)); the newest on this machine:" \
+	    "$$(scripts/newest-python || echo 'none of 3.11 or newer')"
+
+setup:
+	@scripts/setup-env $(PYTHON)
+
+setup-compat: setup
+	@scripts/setup-env $(PYTHON) compat
+
+demo: setup
+	@$(BIN)/python demo/run.py
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy $(CODE)
+
+test: lint
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not compat"
+
+check: lint
+	$(BIN)/python -m pytest -q $(HOUSE_RULES)
+
+compat: setup-compat
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m compat
+
+bench: setup-compat
+	$(BIN)/python benchmarks/run.py $(if $(ROW),--row "$(ROW)") $(if $(JSON),--json "$(JSON)")
+
+wheel: setup
+	rm -rf dist
+	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+	@ls dist
+
+clean:
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
