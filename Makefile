@@ -6,7 +6,8 @@ JOBS   ?= auto
 TAG  = $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
 BIN  = .venv/$(TAG)/bin
 CODE = src tests $(wildcard demo benchmarks)
-HOUSE_RULES = tests/test_layering.py tests/test_docs.py tests/test_packaging.py tests/test_repository_hygiene.py
+HOUSE_RULES = $(addprefix tests/test_, \
+    layering.py house_rules.py docs.py packaging.py repository_hygiene.py)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test check lint compat setup-compat bench wheel clean

@@ -1,0 +1,103 @@
+"""The source files as syntax trees, for the tests that hold the house rules."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = "icefloe"
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """One Python file: its dotted name, its text and its syntax tree."""
+
+    name: str
+    text: str
+    tree: ast.Module
+    is_package: bool = False
+
+    @property
+    def component(self) -> str:
+        """The part of the package it belongs to: `icefloe.format.v2` -> `format`, `icefloe` -> ``."""
+        return component_of(self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Import:
+    """One imported name, absolute: `from icefloe.format import v2` -> `icefloe.format.v2`."""
+
+    target: str
+    line: int
+    at_run_time: bool
+    """False inside `if TYPE_CHECKING:`."""
+
+
+def component_of(module_name: str) -> str:
+    """The second part of a dotted name, or an empty string."""
+    return module_name.split(".")[1] if "." in module_name else ""
+
+
+def parse(name: str, text: str, *, is_package: bool = False) -> Module:
+    """A module out of a string; the self-checks make bad samples with it."""
+    return Module(name, text, ast.parse(text), is_package)
+
+
+@cache
+def source_modules() -> tuple[Module, ...]:
+    """Every module of the package, ordered by name."""
+    return tuple(_modules_below(ROOT / "src", ROOT / "src" / PACKAGE))
+
+
+@cache
+def outside_modules() -> tuple[Module, ...]:
+    """The Python files of tests, benchmarks and the demonstration."""
+    folders = [ROOT / name for name in ("tests", "benchmarks", "demo") if (ROOT / name).is_dir()]
+    return tuple(module for folder in folders for module in _modules_below(ROOT, folder))
+
+
+def imports_of(module: Module) -> Iterator[Import]:
+    """All imports, also those inside functions and the constant ones made by `importlib`."""
+    type_only = {
+        id(inner)
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        for statement in node.body
+        for inner in ast.walk(statement)
+    }
+    for node in ast.walk(module.tree):
+        at_run_time = id(node) not in type_only
+        for target in _targets(node, module):
+            yield Import(target, getattr(node, "lineno", 0), at_run_time)
+
+
+def _modules_below(base: Path, folder: Path) -> Iterator[Module]:
+    for path in sorted(folder.rglob("*.py")):
+        parts = path.relative_to(base).with_suffix("").parts
+        is_package = parts[-1] == "__init__"
+        name = ".".join(parts[:-1] if is_package else parts)
+        yield parse(name, path.read_text(encoding="utf-8"), is_package=is_package)
+
+
+def _targets(node: ast.AST, module: Module) -> Iterator[str]:
+    match node:
+        case ast.Import(names=names):
+            yield from (alias.name for alias in names)
+        case ast.ImportFrom(module=source, names=names, level=level):
+            base = ".".join(part for part in (_anchor(module, level), source) if part)
+            yield from (f"{base}.{alias.name}" for alias in names)
+        case ast.Call(func=func, args=[ast.Constant(value=str(target)), *_]):
+            if ast.unparse(func).split(".")[-1] in {"import_module", "__import__", "find_spec"}:
+                yield target
+
+
+def _anchor(module: Module, level: int) -> str:
+    if level == 0:
+        return ""
+    parts = module.name.split(".")
+    dropped = level - 1 if module.is_package else level
+    return ".".join(parts[: len(parts) - dropped])

@@ -1,0 +1,230 @@
+"""Rules on the shape of the source that no linter knows (CONTRIBUTING.md)."""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+from collections.abc import Iterator
+
+import pytest
+
+from tests.source_tree import Module, imports_of, outside_modules, parse, source_modules
+
+MOST_CODE_LINES = 500
+
+# What differs by format version sits here; everything else asks for a capability.
+VERSIONED = re.compile(r"icefloe\.(format\.(spec|v1|v2|alpha)|core\.refs(_\w+)?)(\.|$)")
+VERSION_NAME = re.compile(r"^(\w+_)?(spec|spec_version|format_version|file_version)$", re.IGNORECASE)
+
+MAY_READ_ENVIRONMENT = re.compile(r"^(\w+_from_env|initialize_logs|set_logs_filter)$")
+ENVIRONMENT = {"os.environ", "os.environb", "os.getenv", "os.putenv"}
+
+IMPURE_MODULES = {
+    "asyncio",
+    "logging",
+    "os",
+    "pathlib",
+    "random",
+    "secrets",
+    "shutil",
+    "socket",
+    "subprocess",
+}
+IMPURE_MODULES |= {"tempfile", "threading", "time"}
+IMPURE_CALLS = {"open", "print", "input", "now", "utcnow", "today", "urandom", "default_rng"}
+
+EMPTY_NAMES = re.compile(r"^(utils?|helpers?|misc|common)$|Manager$|^Base|Base$")
+
+
+def code_lines(module: Module) -> int:
+    """Lines that hold code: no blank lines, comments or docstrings."""
+    docstrings = {
+        line
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+        for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
+    }
+    silent = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
+    silent |= {tokenize.ENDMARKER, tokenize.ENCODING}
+    lines = {
+        line
+        for token in tokenize.generate_tokens(io.StringIO(module.text).readline)
+        if token.type not in silent
+        for line in range(token.start[0], token.end[0] + 1)
+    }
+    return len(lines - docstrings)
+
+
+def version_comparisons(module: Module) -> Iterator[str]:
+    """Comparisons and matches on the version of the format, outside the modules that are made for it."""
+    if VERSIONED.match(module.name):
+        return
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Compare):
+            asked = any(_is_version(side, node) for side in (node.left, *node.comparators))
+        elif isinstance(node, ast.Match):
+            asked = bool(VERSION_NAME.match(_last_name(node.subject)))
+        else:
+            continue
+        if asked:
+            yield f"{module.name}:{node.lineno} compares versions: {ast.unparse(node).splitlines()[0]}"
+
+
+def environment_reads(module: Module) -> Iterator[str]:
+    """Uses of environment variables outside the command line and the functions that are named for it."""
+    if module.component == "cli":
+        return
+    allowed = {
+        id(inner)
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and MAY_READ_ENVIRONMENT.match(node.name)
+        for inner in ast.walk(node)
+    }
+    for node in ast.walk(module.tree):
+        imported = isinstance(node, ast.ImportFrom) and any(
+            f"{node.module}.{alias.name}" in ENVIRONMENT for alias in node.names
+        )
+        used = isinstance(node, ast.Attribute) and ast.unparse(node) in ENVIRONMENT
+        if (imported or used) and id(node) not in allowed:
+            yield f"{module.name}:{getattr(node, 'lineno', 0)} reads the environment"
+
+
+def impurities(module: Module) -> Iterator[str]:
+    """I/O, clock, randomness and logging in the layers that only turn bytes into values and back."""
+    if module.component not in {"format", "encoding"}:
+        return
+    for imported in imports_of(module):
+        if imported.target.split(".")[0] in IMPURE_MODULES:
+            yield f"{module.name}:{imported.line} imports {imported.target}"
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Call) and _last_name(node.func) in IMPURE_CALLS:
+            yield f"{module.name}:{node.lineno} calls {ast.unparse(node.func)}"
+
+
+def empty_names(module: Module) -> Iterator[str]:
+    """Modules and classes whose name says nothing."""
+    if EMPTY_NAMES.search(module.name.split(".")[-1]):
+        yield f"{module.name}: name it after what it holds"
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.ClassDef) and EMPTY_NAMES.search(node.name):
+            yield f"{module.name}:{node.lineno} class {node.name}: name it after what it is"
+
+
+def test_no_module_is_too_long() -> None:
+    modules = (*source_modules(), *outside_modules())
+
+    found = {module.name: code_lines(module) for module in modules if code_lines(module) > MOST_CODE_LINES}
+
+    assert found == {}
+
+
+def test_versions_are_compared_only_where_formats_differ() -> None:
+    assert [problem for module in source_modules() for problem in version_comparisons(module)] == []
+
+
+def test_environment_is_read_only_where_named() -> None:
+    assert [problem for module in source_modules() for problem in environment_reads(module)] == []
+
+
+def test_format_and_encoding_are_pure() -> None:
+    assert [problem for module in source_modules() for problem in impurities(module)] == []
+
+
+def test_names_say_something() -> None:
+    assert [problem for module in source_modules() for problem in empty_names(module)] == []
+
+
+def test_code_lines_leave_out_blank_lines_comments_and_docstrings() -> None:
+    text = '"""Doc.\n\nMore."""\n\n# why\ndef f():\n    """Doc."""\n    return """\n\n"""  # one\n'
+
+    assert code_lines(parse("icefloe.core.sample", text)) == 4
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "if repo.spec_version < 2: pass",
+        "new = 2 <= spec_version",
+        "if header.version == 1: pass",
+        "if spec is SpecVersion.V1: pass",
+        "if self._refs.spec != other: pass",
+        "if version in (1, 2): pass",
+        "match repo.spec_version:\n    case 1: pass",
+    ],
+)
+def test_a_version_comparison_is_found(text: str) -> None:
+    assert len(list(version_comparisons(parse("icefloe.core.commit", text)))) == 1
+    assert list(version_comparisons(parse("icefloe.format.spec", text))) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "if refs.spec.moves: pass",
+        "if spec is None: pass",
+        "if version == expected: pass",
+        "if sys.version_info >= (3, 12): pass",
+    ],
+)
+def test_a_capability_or_a_storage_version_is_no_version_comparison(text: str) -> None:
+    assert list(version_comparisons(parse("icefloe.core.commit", text))) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["import os\nx = os.environ['A']", "import os\nx = os.getenv('A')", "from os import environ"],
+)
+def test_an_environment_read_is_found(text: str) -> None:
+    assert len(list(environment_reads(parse("icefloe.core.commit", text)))) == 1
+    assert list(environment_reads(parse("icefloe.cli.main", text))) == []
+
+
+def test_a_factory_named_from_env_may_read_the_environment() -> None:
+    module = parse("icefloe.storage.factories", "def s3_from_env():\n    return os.environ['A']")
+
+    assert list(environment_reads(module)) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["import time", "from random import choice", "import logging", "open('a')", "datetime.now()"],
+)
+def test_an_impurity_is_found(text: str) -> None:
+    assert len(list(impurities(parse("icefloe.format.v2", text)))) == 1
+    assert list(impurities(parse("icefloe.storage.local", text))) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("icefloe.core.utils", ""),
+        ("icefloe.core.refs", "class RefManager: pass"),
+        ("icefloe.core.refs", "class BaseRef: pass"),
+    ],
+)
+def test_an_empty_name_is_found(name: str, text: str) -> None:
+    assert len(list(empty_names(parse(name, text)))) == 1
+
+
+def _is_version(side: ast.expr, comparison: ast.Compare) -> bool:
+    name = _last_name(side)
+    others = [other for other in (comparison.left, *comparison.comparators) if other is not side]
+    if VERSION_NAME.match(name):
+        return not all(isinstance(other, ast.Constant) and other.value is None for other in others)
+    # A plain `version` is also the token of a stored object, which is compared with another token.
+    return name == "version" and any(_has_number(other) for other in others)
+
+
+def _has_number(node: ast.expr) -> bool:
+    return any(isinstance(inner, ast.Constant) and isinstance(inner.value, int) for inner in ast.walk(node))
+
+
+def _last_name(node: ast.expr) -> str:
+    match node:
+        case ast.Attribute(attr=name) | ast.Name(id=name):
+            return name
+    return ""

@@ -1,0 +1,217 @@
+"""Imports point down only, and each foreign package stays behind its border (docs/architecture.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import pytest
+
+from tests.source_tree import (
+    PACKAGE,
+    Module,
+    component_of,
+    imports_of,
+    outside_modules,
+    parse,
+    source_modules,
+)
+
+# From the top down. A component may import its own modules, lower floors, and neighbours on its own floor
+# unless the two are kept apart below. The empty name is the package itself: what users import.
+FLOORS: tuple[tuple[str, ...], ...] = (
+    ("cli",),
+    ("spark", "web"),
+    ("",),
+    ("distributed", "xarray", "dask", "virtual", "testing"),
+    ("repository",),
+    ("session",),
+    ("store", "maintenance"),
+    ("core",),
+    ("format", "storage"),
+    ("encoding",),
+    ("ids", "paths", "concurrency", "config", "credentials", "conflicts", "snapshots", "ops", "types"),
+    ("errors",),
+    ("_version",),
+)
+APART = ({"spark", "web"}, {"format", "storage"})
+FLOOR_OF = {component: floor for floor, row in enumerate(FLOORS) for component in row}
+
+# Foreign package -> the components that may import it; nothing in the package may import an empty one.
+BORDERS: dict[str, frozenset[str]] = {
+    "pyspark": frozenset({"spark"}),
+    "obstore": frozenset({"storage"}),
+    "flatbuffers": frozenset(),
+    "icechunk": frozenset(),
+}
+
+
+def upward_imports(module: Module, known: Iterable[str]) -> Iterator[str]:
+    """One sentence per import that goes up, sideways across a border, or to a component without a floor."""
+    names = set(known)
+    here = module.component
+    if here not in FLOOR_OF:
+        yield f"{module.name}: component {here!r} has no floor; give it one in FLOORS"
+        return
+    for imported in imports_of(module):
+        target = _module_in_package(imported.target, names)
+        if target is None or (there := component_of(target)) == here:
+            continue
+        where = f"{module.name}:{imported.line} imports {target}"
+        if there not in FLOOR_OF:
+            yield f"{where}, which has no floor"
+        elif FLOOR_OF[there] < FLOOR_OF[here]:
+            yield f"{where}, which lies above it"
+        elif any({here, there} <= pair for pair in APART):
+            yield f"{where}: {here} and {there} do not know each other"
+
+
+def foreign_imports(module: Module) -> Iterator[str]:
+    """One sentence per import of a foreign package outside its border."""
+    for imported in imports_of(module):
+        package = imported.target.split(".")[0]
+        if package in BORDERS and module.component not in BORDERS[package]:
+            yield f"{module.name}:{imported.line} imports {package}"
+
+
+def import_cycle(modules: Iterable[Module]) -> list[str]:
+    """The names along one cycle of run-time imports, or nothing."""
+    modules = list(modules)
+    names = {module.name for module in modules}
+    edges = {
+        module.name: {
+            target
+            for imported in imports_of(module)
+            if imported.at_run_time and (target := _module_in_package(imported.target, names))
+        }
+        - {module.name}
+        for module in modules
+    }
+    done: set[str] = set()
+
+    def visit(name: str, trail: list[str]) -> list[str]:
+        if name in trail:
+            return [*trail[trail.index(name) :], name]
+        if name in done:
+            return []
+        for target in sorted(edges[name]):
+            if found := visit(target, [*trail, name]):
+                return found
+        done.add(name)
+        return []
+
+    for name in sorted(edges):
+        if found := visit(name, []):
+            return found
+    return []
+
+
+def uses_of_official_package(module: Module) -> Iterator[str]:
+    """Imports of `icechunk` in a file that is neither a compat test nor a benchmark."""
+    parts = module.name.split(".")
+    if parts[0] == "benchmarks" or "compat" in parts or parts[-1].endswith("_compat"):
+        return
+    for imported in imports_of(module):
+        if imported.target.split(".")[0] == "icechunk":
+            yield f"{module.name}:{imported.line} imports icechunk"
+
+
+def test_imports_point_down_only() -> None:
+    names = [module.name for module in source_modules()]
+
+    found = [problem for module in source_modules() for problem in upward_imports(module, names)]
+
+    assert found == []
+
+
+def test_foreign_packages_stay_behind_their_border() -> None:
+    found = [problem for module in source_modules() for problem in foreign_imports(module)]
+
+    assert found == []
+
+
+def test_modules_do_not_import_each_other_in_circles() -> None:
+    assert import_cycle(source_modules()) == []
+
+
+def test_only_compat_tests_and_benchmarks_use_the_official_package() -> None:
+    found = [problem for module in outside_modules() for problem in uses_of_official_package(module)]
+
+    assert found == []
+
+
+NAMES = ["icefloe", "icefloe.core.refs", "icefloe.format.v2", "icefloe.storage.base", "icefloe.store"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("icefloe.errors", "from icefloe.core import refs"),
+        ("icefloe.errors", "def late():\n    import icefloe.store"),
+        (
+            "icefloe.core.refs",
+            "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import icefloe.store",
+        ),
+        ("icefloe.format.v2", "from icefloe.storage.base import Storage"),
+        ("icefloe.storage.base", "from ..format import v2"),
+        ("icefloe.core.refs", "from icefloe import Repository"),
+        ("icefloe.core.refs", "import importlib\nimportlib.import_module('icefloe.store')"),
+        ("icefloe.helpers", ""),
+    ],
+)
+def test_an_upward_import_is_found(name: str, text: str) -> None:
+    assert len(list(upward_imports(parse(name, text), NAMES))) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("icefloe.store", "from icefloe.core.refs import advance\nimport numpy"),
+        ("icefloe.format.v2", "from icefloe.format import v1"),
+        ("icefloe", "from icefloe.store import IcechunkStore"),
+    ],
+)
+def test_a_downward_import_is_allowed(name: str, text: str) -> None:
+    assert list(upward_imports(parse(name, text), NAMES)) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("icefloe.core.refs", "import pyspark.sql"),
+        ("icefloe.core.refs", "from obstore.store import S3Store"),
+        ("icefloe.format.v2", "import flatbuffers"),
+        ("icefloe.spark.executor", "__import__('icechunk')"),
+    ],
+)
+def test_a_foreign_import_is_found(name: str, text: str) -> None:
+    assert len(list(foreign_imports(parse(name, text)))) == 1
+
+
+def test_our_own_module_of_the_same_name_is_not_foreign() -> None:
+    module = parse("icefloe.format.v2", "from icefloe.encoding import flatbuffers")
+
+    assert list(foreign_imports(module)) == []
+
+
+def test_a_circle_is_found() -> None:
+    one = parse("icefloe.core.one", "from icefloe.core.two import b")
+    two = parse("icefloe.core.two", "def f():\n    from icefloe.core import one")
+
+    assert import_cycle([one, two]) == ["icefloe.core.one", "icefloe.core.two", "icefloe.core.one"]
+
+
+def test_a_use_of_the_official_package_is_found() -> None:
+    assert list(uses_of_official_package(parse("tests.format.test_v2", "import icechunk")))
+    assert not list(uses_of_official_package(parse("tests.compat.test_v2", "import icechunk")))
+
+
+def _module_in_package(target: str, names: set[str]) -> str | None:
+    """`icefloe.format.v2.decode` -> `icefloe.format.v2`; None for what is not ours."""
+    if target.split(".")[0] != PACKAGE:
+        return None
+    while target not in names and target.count(".") > 1:
+        target = target.rpartition(".")[0]
+    if target not in names and target.count(".") == 1:
+        # `icefloe.Repository`: a name of the package itself, unless a component is called so.
+        return target if component_of(target) in FLOOR_OF else PACKAGE
+    return target

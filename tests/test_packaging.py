@@ -1,0 +1,196 @@
+"""The package's metadata, the pinned versions and the scripts agree with each other."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterable
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+import icefloe
+from tests.source_tree import ROOT
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+OLDEST = (3, 11)
+
+
+def pins(text: str) -> dict[str, str]:
+    """Name -> exact version, for the interpreter that runs this; an inexact or doubled pin is an error."""
+    found: dict[str, str] = {}
+    for line in text.splitlines():
+        if not line.strip() or line.startswith("#"):
+            continue
+        requirement = Requirement(line)
+        version = re.fullmatch(r"==([^,*]+)", str(requirement.specifier))
+        if version is None:
+            raise ValueError(f"not an exact pin: {line}")
+        if requirement.marker is not None and not requirement.marker.evaluate():
+            continue
+        name = canonicalize_name(requirement.name)
+        if name in found:
+            raise ValueError(f"pinned twice: {name}")
+        found[name] = version[1]
+    return found
+
+
+def installed_closure(roots: Iterable[str]) -> dict[str, str]:
+    """Every installed distribution the given requirements need, directly or not, with its version."""
+    found: dict[str, str] = {}
+    seen: set[str] = set()
+    waiting = list(roots)
+    while waiting:
+        text = waiting.pop()
+        if text in seen:
+            continue
+        seen.add(text)
+        requirement = Requirement(text)
+        try:
+            distribution = metadata.distribution(requirement.name)
+        except metadata.PackageNotFoundError:
+            continue
+        found[canonicalize_name(requirement.name)] = distribution.version
+        for extra in requirement.extras or {""}:
+            for needed in map(Requirement, distribution.requires or ()):
+                if needed.marker is None or needed.marker.evaluate({"extra": extra}):
+                    needed.marker = None
+                    waiting.append(str(needed))
+    return found
+
+
+def test_everything_installed_for_the_tests_is_pinned_to_that_version() -> None:
+    installed = installed_closure(["icefloe[dev,compat,bench]"])
+    installed.pop("icefloe")
+    pinned = pins((ROOT / "constraints.txt").read_text(encoding="utf-8"))
+
+    assert len(installed) > 20
+    assert {name: version for name, version in installed.items() if pinned.get(name) != version} == {}
+
+
+@pytest.mark.parametrize("text", ["numpy>=2", "numpy==2.*", "numpy", "numpy==2.4.6\nNumPy==2.5.4"])
+def test_a_loose_or_doubled_pin_is_found(text: str) -> None:
+    with pytest.raises(ValueError, match="pin"):
+        pins(text)
+
+
+def test_the_closure_reaches_what_is_needed_indirectly() -> None:
+    assert {"pytest", "pluggy", "iniconfig"} <= installed_closure(["pytest"]).keys()
+
+
+def test_the_version_has_one_source() -> None:
+    assert metadata.version("icefloe") == icefloe.__version__
+    assert "version" in PROJECT["dynamic"]
+
+
+def test_each_core_dependency_is_justified_in_the_decision() -> None:
+    text = (ROOT / "docs" / "decisions" / "0001-dependencies.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `([\w-]+)` \|", text, re.MULTILINE)
+
+    assert sorted(rows) == sorted(Requirement(line).name for line in PROJECT["dependencies"])
+
+
+def test_the_type_marker_is_part_of_the_package() -> None:
+    assert (Path(icefloe.__file__).parent / "py.typed").is_file()
+
+
+def scripts() -> list[Path]:
+    """The shell scripts that the Makefile and CI call."""
+    return [ROOT / ".ci" / "run", *sorted((ROOT / "scripts").iterdir())]
+
+
+@pytest.mark.parametrize("script", scripts(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_scripts_are_executable_and_parse(script: Path) -> None:
+    shell = script.read_text(encoding="utf-8").splitlines()[0].removeprefix("#!").split()[-1]
+
+    assert os.access(script, os.X_OK)
+    subprocess.run([shell, "-n", str(script)], check=True)
+
+
+def run_script(name: str, *arguments: str, path: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Run one of our scripts, with nothing but `path` and the system's tools to find."""
+    environment = {
+        "PATH": f"{path}:/usr/bin:/bin" if path else "/usr/bin:/bin",
+        "HOME": str(path),
+        "PYENV_ROOT": "",
+    }
+    return subprocess.run(
+        [str(ROOT / "scripts" / name), *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def fake_python(folder: Path, name: str, body: str) -> Path:
+    """An executable that answers like an interpreter, or refuses to."""
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / name
+    file.write_text(f"#!/bin/sh\n{body}\n")
+    file.chmod(0o755)
+    return file
+
+
+def test_newest_python_passes_over_one_that_does_not_run(tmp_path: Path) -> None:
+    fake_python(tmp_path, "python3.98", "echo 'command not found' >&2; exit 127")
+    working = fake_python(tmp_path, "python3.97", "echo 3097000")
+
+    assert run_script("newest-python", path=tmp_path).stdout.strip() == str(working)
+
+
+def test_newest_python_looks_under_pyenv(tmp_path: Path) -> None:
+    working = fake_python(tmp_path / ".pyenv" / "versions" / "3.97.0" / "bin", "python", "echo 3097000")
+
+    assert run_script("newest-python", "3.90", path=tmp_path).stdout.strip() == str(working)
+
+
+def test_newest_python_fails_quietly_when_there_is_none(tmp_path: Path) -> None:
+    answer = run_script("newest-python", "3.90", path=tmp_path)
+
+    assert (answer.returncode, answer.stdout) == (1, "")
+
+
+def test_newest_python_keeps_within_its_bounds(tmp_path: Path) -> None:
+    fake_python(tmp_path, "python3.97", "echo 3097000")
+    older = fake_python(tmp_path, "python3.96", "echo 3096004")
+
+    assert run_script("newest-python", "3.95", "3.96", path=tmp_path).stdout.strip() == str(older)
+
+
+def test_setup_names_a_missing_interpreter() -> None:
+    answer = run_script("setup-env", "no-such-python")
+
+    assert answer.returncode == 1
+    assert answer.stderr.startswith("setup: cannot run 'no-such-python'")
+    assert answer.stderr.count("\n") == 1
+
+
+def test_setup_refuses_an_old_interpreter(tmp_path: Path) -> None:
+    old = fake_python(tmp_path, "python3", 'case "$2" in *exit*) exit 1;; *) echo 3.9;; esac')
+
+    answer = run_script("setup-env", str(old))
+
+    assert answer.returncode == 1
+    assert "is Python 3.9; icefloe needs 3.11 or newer" in answer.stderr
+
+
+def test_setup_says_when_venv_is_missing(tmp_path: Path) -> None:
+    bare = fake_python(tmp_path, "python3", 'case "$2" in *venv*) exit 1;; *print*) echo 9.9;; esac')
+
+    answer = run_script("setup-env", str(bare))
+
+    assert answer.returncode == 1
+    assert "has no venv or ensurepip module" in answer.stderr
+
+
+def test_the_oldest_python_is_named_alike_everywhere() -> None:
+    assert PROJECT["requires-python"] == f">={OLDEST[0]}.{OLDEST[1]}"
+    assert f"sys.version_info < {OLDEST}" in (ROOT / "scripts" / "setup-env").read_text(encoding="utf-8")
+    assert sys.version_info >= OLDEST
