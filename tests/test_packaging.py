@@ -151,6 +151,13 @@ def test_newest_python_looks_under_pyenv(tmp_path: Path) -> None:
     assert run_script("newest-python", "3.90", path=tmp_path).stdout.strip() == str(working)
 
 
+def test_newest_python_asks_uv(tmp_path: Path) -> None:
+    working = fake_python(tmp_path / "elsewhere", "python3.97", "echo 3097000")
+    fake_python(tmp_path, "uv", f"echo 'cpython-3.97.0-linux-x86_64-gnu    {working}'")
+
+    assert run_script("newest-python", "3.90", path=tmp_path).stdout.strip() == str(working)
+
+
 def test_newest_python_fails_quietly_when_there_is_none(tmp_path: Path) -> None:
     answer = run_script("newest-python", "3.90", path=tmp_path)
 
