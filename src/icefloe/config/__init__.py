@@ -1,0 +1,83 @@
+"""The config of a repository, its parts, and virtual chunk containers.
+
+These classes map to plain dicts and back (`to_plain`, `from_plain`) in the form that is stored: every key
+present, None when unset, enums as strings or one-key maps. Turning the dicts into bytes is up to `format`.
+"""
+
+from icefloe.config.attribution import Attribution
+from icefloe.config.conditions import (
+    ManifestPreloadCondition,
+    ManifestSplitCondition,
+    ManifestSplitDimCondition,
+)
+from icefloe.config.repository import (
+    CachingConfig,
+    CompressionAlgorithm,
+    CompressionConfig,
+    EffectiveConfig,
+    ManifestConfig,
+    ManifestPreloadConfig,
+    ManifestSplittingConfig,
+    ManifestSplitValues,
+    ManifestVirtualChunkLocationCompressionConfig,
+    RepositoryConfig,
+    RepoUpdateRetryConfig,
+    SplitSizesDict,
+    from_dict,
+    to_dict,
+)
+from icefloe.config.settings import (
+    EffectiveStorageSettings,
+    StorageConcurrencySettings,
+    StorageRetriesSettings,
+    StorageSettings,
+    StorageTimeoutSettings,
+)
+from icefloe.config.stores import (
+    AnyObjectStoreConfig,
+    ChecksumAlgorithm,
+    ObjectStoreConfig,
+    S3Options,
+    VirtualChunkContainer,
+    azure_store,
+    gcs_store,
+    http_store,
+    local_filesystem_store,
+    s3_store,
+)
+
+__all__ = [
+    "AnyObjectStoreConfig",
+    "Attribution",
+    "CachingConfig",
+    "ChecksumAlgorithm",
+    "CompressionAlgorithm",
+    "CompressionConfig",
+    "EffectiveConfig",
+    "EffectiveStorageSettings",
+    "ManifestConfig",
+    "ManifestPreloadCondition",
+    "ManifestPreloadConfig",
+    "ManifestSplitCondition",
+    "ManifestSplitDimCondition",
+    "ManifestSplitValues",
+    "ManifestSplittingConfig",
+    "ManifestVirtualChunkLocationCompressionConfig",
+    "ObjectStoreConfig",
+    "RepoUpdateRetryConfig",
+    "RepositoryConfig",
+    "S3Options",
+    "SplitSizesDict",
+    "StorageConcurrencySettings",
+    "StorageRetriesSettings",
+    "StorageSettings",
+    "StorageTimeoutSettings",
+    "VirtualChunkContainer",
+    "azure_store",
+    "from_dict",
+    "gcs_store",
+    "http_store",
+    "local_filesystem_store",
+    "s3_store",
+    "to_dict",
+]

@@ -1,0 +1,89 @@
+"""How config values are shown: code that builds them again, a tree of text, a tree of HTML."""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+PACKAGE = "icefloe"
+"""The package named in reprs; changed when icefloe stands in for the official one."""
+
+_INDENT = "    "
+_SECRET_WORDS = ("key", "token", "secret", "password", "sas", "credential", "authorization", "cookie")
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """Something to show: the name of its class and its fields, each one line of text or a tree again."""
+
+    title: str
+    fields: tuple[tuple[str, str | Tree], ...]
+
+    def as_text(self) -> str:
+        """The tree, indented by four spaces per level."""
+        lines = [f"<{self.title}>"] if self.title else []
+        for name, value in self.fields:
+            if isinstance(value, Tree):
+                lines.append(f"{name}:")
+                lines += [_INDENT + line for line in value.as_text().splitlines()]
+            else:
+                lines.append(f"{name}: {value}")
+        return "\n".join(lines)
+
+    def as_html(self) -> str:
+        """The tree for notebooks, its branches folded."""
+        rows = [f"<div><b>{html.escape(self.title)}</b></div>"] if self.title else []
+        for name, value in self.fields:
+            label = html.escape(name)
+            if isinstance(value, Tree):
+                inner = f'<div style="margin-left:1em">{value.as_html()}</div>'
+                rows.append(f"<details><summary>{label}</summary>{inner}</details>")
+            else:
+                rows.append(f"<div>{label}: <code>{html.escape(value)}</code></div>")
+        return f'<div class="{PACKAGE}-repr">{"".join(rows)}</div>'
+
+
+def qualified(module: str, name: str) -> str:
+    """The full name under which a user finds this class."""
+    return f"{PACKAGE}.{module}.{name}"
+
+
+def call(name: str, arguments: Mapping[str, str]) -> str:
+    """The code of a call with keyword arguments, one per line."""
+    if not arguments:
+        return f"{name}()"
+    lines = [_indented(f"{key}={value},") for key, value in arguments.items()]
+    return "\n".join([f"{name}(", *lines, ")"])
+
+
+def literal(value: object) -> str:
+    """The code of a plain value, strings in double quotes; of anything else its repr."""
+    if isinstance(value, str) and not isinstance(value, Enum):
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, Mapping):
+        if not value:
+            return "{}"
+        rows = [_indented(f"{literal(key)}: {literal(item)},") for key, item in value.items()]
+        return "\n".join(["{", *rows, "}"])
+    if isinstance(value, Enum):
+        return qualified("config", f"{type(value).__name__}.{value.name}")
+    return repr(value)
+
+
+def veiled(options: Mapping[str, str] | None, *, all_values: bool = False) -> str:
+    """A mapping on one line, with `****` for values that may be secrets, to judge by their keys."""
+    if options is None:
+        return "None"
+    shown = {key: "****" if all_values or _secret(key) else value for key, value in options.items()}
+    return json.dumps(shown, ensure_ascii=False)
+
+
+def _secret(key: str) -> bool:
+    return any(word in key.lower() for word in _SECRET_WORDS)
+
+
+def _indented(text: str) -> str:
+    return "\n".join(_INDENT + line for line in text.splitlines())

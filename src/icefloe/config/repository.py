@@ -1,0 +1,376 @@
+"""`RepositoryConfig` and the parts of it that are not about storage."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, ClassVar, Self, TypeAlias
+
+from icefloe.config.conditions import (
+    AnySplitDimCondition,
+    ManifestPreloadCondition,
+    ManifestSplitCondition,
+    ManifestSplitDimCondition,
+    split_dim_condition_from_plain,
+)
+from icefloe.config.fields import Choice, ConfigPart, Number, Part, config_part, setting
+from icefloe.config.settings import StorageRetriesSettings, StorageSettings
+from icefloe.config.stores import VirtualChunkContainer
+
+_COORDINATE_NAMES = (
+    r"^(t|(time|min|hour|day|week|month|year)[0-9]*)$",
+    r"^(z|lev|olev|depth|height|hght|altitude|pres|sigma|isobaric|isotherm|bottom_top|nav_lev|gdep|lv_)"
+    r"[a-z_]*[0-9]*$",
+    r"^(y|j|nj|nlat|rlat)$",
+    r"^y?(lat|nav_lat|gphi)[a-z0-9]*$",
+    r"^x?(lon|nav_lon|glam)[a-z0-9]*$",
+    r"^(x|i|ni|nlon|rlon)$",
+)
+
+_UNLIMITED = 2**32 - 1
+
+SplitSizes: TypeAlias = tuple[
+    tuple[ManifestSplitCondition, tuple[tuple[AnySplitDimCondition, int], ...]], ...
+]
+ManifestSplitValues: TypeAlias = dict[AnySplitDimCondition, int]
+SplitSizesDict: TypeAlias = dict[ManifestSplitCondition, ManifestSplitValues]
+
+
+class CompressionAlgorithm(Enum):
+    """How metadata files are compressed."""
+
+    Zstd = 0
+
+    @staticmethod
+    def default() -> CompressionAlgorithm:
+        """The one there is."""
+        return CompressionAlgorithm.Zstd
+
+    def __int__(self) -> int:
+        return int(self.value)
+
+
+@config_part
+class CompressionConfig(ConfigPart):
+    """How metadata files are compressed; chunks are left as zarr made them."""
+
+    algorithm: CompressionAlgorithm | None = setting(
+        Choice(CompressionAlgorithm, {CompressionAlgorithm.Zstd: "zstd"}), default=CompressionAlgorithm.Zstd
+    )
+    level: int | None = setting(Number(8), default=3)
+
+    @staticmethod
+    def default() -> CompressionConfig:
+        """All unset."""
+        return CompressionConfig()
+
+
+@config_part
+class CachingConfig(ConfigPart):
+    """How much a repository keeps in memory: nodes, references and changes by number, chunks by bytes."""
+
+    num_snapshot_nodes: int | None = setting(Number(), default=500_000)
+    num_chunk_refs: int | None = setting(Number(), default=15_000_000)
+    num_transaction_changes: int | None = setting(Number(), default=0)
+    num_bytes_attributes: int | None = setting(Number(), default=0)
+    num_bytes_chunks: int | None = setting(Number(), default=0)
+
+
+def default_preload_condition() -> ManifestPreloadCondition:
+    """Small manifests of arrays whose name is that of a coordinate, as in the CF conventions."""
+    names = map(ManifestPreloadCondition.name_matches, _COORDINATE_NAMES)
+    return ManifestPreloadCondition.or_conditions(names) & ManifestPreloadCondition.num_refs(None, 1001)
+
+
+@config_part
+class ManifestPreloadConfig(ConfigPart):
+    """Which manifests are read in the background when a session opens, and how many references at most."""
+
+    max_total_refs: int | None = setting(Number(32), default=10_000)
+    preload_if: ManifestPreloadCondition | None = setting(
+        Part(ManifestPreloadCondition), default=default_preload_condition
+    )
+    max_arrays_to_scan: int | None = setting(Number(32), default=50)
+
+
+class _SplitSizesCodec:
+    """Split sizes: given as nested sequences, kept as nested tuples, written as lists and one-key maps."""
+
+    def check(self, value: Any) -> SplitSizes:
+        return tuple((_split_condition(c), tuple(_dim_size(*pair) for pair in sizes)) for c, sizes in value)
+
+    def to_plain(self, value: SplitSizes) -> Any:
+        return [
+            [condition.to_plain(), [{"condition": d.to_plain(), "num_chunks": n} for d, n in sizes]]
+            for condition, sizes in value
+        ]
+
+    def from_plain(self, plain: Any) -> SplitSizes:
+        return self.check(
+            (
+                ManifestSplitCondition.from_plain(condition),
+                [(split_dim_condition_from_plain(s["condition"]), s["num_chunks"]) for s in sizes],
+            )
+            for condition, sizes in plain
+        )
+
+
+_NO_SPLIT: SplitSizes = (
+    (ManifestSplitCondition.AnyArray(), ((ManifestSplitDimCondition.Any(), _UNLIMITED),)),
+)
+
+
+@config_part
+class ManifestSplittingConfig(ConfigPart):
+    """Into how many chunks along which dimension manifests are cut; the first rule that fits decides."""
+
+    split_sizes: SplitSizes | None = setting(_SplitSizesCodec(), default=lambda: _NO_SPLIT)
+
+    @staticmethod
+    def from_dict(split_sizes: SplitSizesDict) -> ManifestSplittingConfig:
+        """The config from dicts, in their order."""
+        return from_dict(split_sizes)
+
+    def to_dict(self) -> SplitSizesDict:
+        """The rules as dicts, in their order."""
+        return to_dict(self)
+
+
+def from_dict(split_sizes: SplitSizesDict) -> ManifestSplittingConfig:
+    """The splitting config from dicts, in their order."""
+    return ManifestSplittingConfig(tuple((rule, tuple(sizes.items())) for rule, sizes in split_sizes.items()))
+
+
+def to_dict(config: ManifestSplittingConfig) -> SplitSizesDict:
+    """The rules of a splitting config as dicts, in their order."""
+    return {rule: dict(sizes) for rule, sizes in config.split_sizes or ()}
+
+
+@config_part
+class ManifestVirtualChunkLocationCompressionConfig(ConfigPart):
+    """When and how the locations of virtual chunks are compressed with a dictionary of their own."""
+
+    min_num_chunks: int | None = setting(Number(16), default=1000)
+    dictionary_max_training_samples: int | None = setting(Number(16), default=100, kw_only=True)
+    dictionary_max_size_bytes: int | None = setting(Number(32), default=2048, kw_only=True)
+    compression_level: int | None = setting(Number(8, signed=True), default=3, kw_only=True)
+
+
+@config_part
+class ManifestConfig(ConfigPart):
+    """How manifests are preloaded, split, compressed and fetched."""
+
+    preload: ManifestPreloadConfig | None = setting(
+        Part(ManifestPreloadConfig), default=None, shown_when_unset=ManifestPreloadConfig, replaced_whole=True
+    )
+    splitting: ManifestSplittingConfig | None = setting(
+        Part(ManifestSplittingConfig),
+        default=None,
+        shown_when_unset=ManifestSplittingConfig,
+        replaced_whole=True,
+    )
+    virtual_chunk_location_compression: ManifestVirtualChunkLocationCompressionConfig | None = setting(
+        Part(ManifestVirtualChunkLocationCompressionConfig),
+        default=None,
+        shown_when_unset=ManifestVirtualChunkLocationCompressionConfig,
+    )
+    max_concurrent_manifest_fetches_during_commit: int | None = setting(Number(16), default=1)
+
+
+def _update_retries() -> StorageRetriesSettings:
+    return StorageRetriesSettings(max_tries=100, initial_backoff_ms=50, max_backoff_ms=30_000)
+
+
+@config_part
+class RepoUpdateRetryConfig(ConfigPart):
+    """How often a change of the repository's refs is tried against other writers."""
+
+    default: StorageRetriesSettings | None = setting(
+        Part(StorageRetriesSettings), default=None, shown_when_unset=_update_retries
+    )
+
+
+class _ContainersCodec:
+    """Virtual chunk containers by url prefix."""
+
+    def check(self, value: Any) -> dict[str, VirtualChunkContainer]:
+        if not isinstance(value, Mapping):
+            raise TypeError("virtual_chunk_containers must be a dict")
+        if not all(isinstance(container, VirtualChunkContainer) for container in value.values()):
+            raise TypeError("virtual_chunk_containers must hold VirtualChunkContainer values")
+        return dict(value)
+
+    def to_plain(self, value: dict[str, VirtualChunkContainer]) -> Any:
+        return {prefix: container.to_plain() for prefix, container in value.items()}
+
+    def from_plain(self, plain: Any) -> dict[str, VirtualChunkContainer]:
+        return {prefix: VirtualChunkContainer.from_plain(item) for prefix, item in plain.items()}
+
+
+@config_part
+class RepositoryConfig(ConfigPart):
+    """How a repository is read and written. Whatever is None has its default.
+
+    Stored in the repository; what is given on opening goes over what is stored.
+    """
+
+    on_disk: ClassVar[tuple[str, ...]] = (
+        "inline_chunk_threshold_bytes",
+        "get_partial_values_concurrency",
+        "compression",
+        "max_concurrent_requests",
+        "max_concurrent_decodes",
+        "caching",
+        "storage",
+        "virtual_chunk_containers",
+        "manifest",
+        "previous_file",
+        "repo_update_retries",
+        "num_updates_per_repo_info_file",
+    )
+    reserved: ClassVar[tuple[str, ...]] = ("previous_file",)
+
+    inline_chunk_threshold_bytes: int | None = setting(Number(16), default=512)
+    get_partial_values_concurrency: int | None = setting(Number(16), default=10)
+    compression: CompressionConfig | None = setting(
+        Part(CompressionConfig), default=None, shown_when_unset=CompressionConfig
+    )
+    max_concurrent_requests: int | None = setting(Number(16), default=256)
+    caching: CachingConfig | None = setting(Part(CachingConfig), default=None, shown_when_unset=CachingConfig)
+    storage: StorageSettings | None = setting(Part(StorageSettings), default=None)
+    virtual_chunk_containers: dict[str, VirtualChunkContainer] | None = setting(
+        _ContainersCodec(), default=None
+    )
+    manifest: ManifestConfig | None = setting(
+        Part(ManifestConfig), default=None, shown_when_unset=ManifestConfig
+    )
+    repo_update_retries: RepoUpdateRetryConfig | None = setting(
+        Part(RepoUpdateRetryConfig), default=None, shown_when_unset=RepoUpdateRetryConfig
+    )
+    num_updates_per_repo_info_file: int | None = setting(Number(16), default=1000)
+    max_concurrent_decodes: int | None = setting(Number(16), default=lambda: os.cpu_count() or 1)
+
+    @staticmethod
+    def default() -> RepositoryConfig:
+        """All unset."""
+        return RepositoryConfig()
+
+    @property
+    def previous_file(self) -> None:
+        """Always None; there for the official attribute of that name."""
+        return
+
+    def get_virtual_chunk_container(self, name: str) -> VirtualChunkContainer | None:
+        """The container with this url prefix, if there is one."""
+        return (self.virtual_chunk_containers or {}).get(name)
+
+    def set_virtual_chunk_container(self, cont: VirtualChunkContainer) -> None:
+        """Add a container, in place of one with the same url prefix or the same name.
+
+        Raises ValueError where prefix, name and store do not fit together.
+        """
+        cont.check()
+        kept = {
+            prefix: other
+            for prefix, other in (self.virtual_chunk_containers or {}).items()
+            if cont.name is None or other.name != cont.name
+        }
+        self.virtual_chunk_containers = {**kept, cont.url_prefix: cont}
+
+    def clear_virtual_chunk_containers(self) -> None:
+        """Have no containers; on merging this replaces those of the stored config."""
+        self.virtual_chunk_containers = {}
+
+    def merge(self, other: Self) -> Self:
+        """A new config with what `other` sets, and what this one sets where `other` does not.
+
+        Goes into the parts, except for `preload`, `splitting` and the containers, which are replaced whole.
+        """
+        return super().merge(other)
+
+    def effective(self) -> EffectiveConfig:
+        """The config with every default filled in, except for storage, whose defaults the backend knows."""
+        full = self.resolved()
+        caching = full.caching or CachingConfig().resolved()
+        manifest = full.manifest or ManifestConfig().resolved()
+        preload = manifest.preload or ManifestPreloadConfig().resolved()
+        splitting = manifest.splitting or ManifestSplittingConfig()
+        locations = (
+            manifest.virtual_chunk_location_compression or ManifestVirtualChunkLocationCompressionConfig()
+        ).resolved()
+        retries = (
+            (full.repo_update_retries and full.repo_update_retries.default) or _update_retries()
+        ).resolved()
+        return EffectiveConfig(
+            inline_chunk_threshold_bytes=full.inline_chunk_threshold_bytes or 0,
+            get_partial_values_concurrency=max(full.get_partial_values_concurrency or 1, 1),
+            compression_level=((full.compression or CompressionConfig()).resolved()).level or 0,
+            max_concurrent_requests=max(full.max_concurrent_requests or 1, 1),
+            max_concurrent_decodes=max(full.max_concurrent_decodes or 1, 1),
+            num_snapshot_nodes=caching.num_snapshot_nodes or 0,
+            num_chunk_refs=caching.num_chunk_refs or 0,
+            num_transaction_changes=caching.num_transaction_changes or 0,
+            num_bytes_chunks=caching.num_bytes_chunks or 0,
+            preload_max_total_refs=preload.max_total_refs or 0,
+            preload_if=preload.preload_if or default_preload_condition(),
+            preload_max_arrays_to_scan=preload.max_arrays_to_scan or 0,
+            split_sizes=_without_zeros(splitting.split_sizes or ()),
+            location_compression_min_num_chunks=locations.min_num_chunks or 0,
+            location_dictionary_max_training_samples=locations.dictionary_max_training_samples or 0,
+            location_dictionary_max_size_bytes=locations.dictionary_max_size_bytes or 0,
+            location_compression_level=locations.compression_level or 0,
+            max_concurrent_manifest_fetches=max(
+                manifest.max_concurrent_manifest_fetches_during_commit or 1, 1
+            ),
+            update_max_tries=retries.max_tries or 1,
+            update_initial_backoff_ms=retries.initial_backoff_ms or 0,
+            update_max_backoff_ms=retries.max_backoff_ms or 0,
+            num_updates_per_repo_info_file=full.num_updates_per_repo_info_file or 0,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class EffectiveConfig:
+    """`RepositoryConfig` with every default filled in, flat, for the engine."""
+
+    inline_chunk_threshold_bytes: int
+    get_partial_values_concurrency: int
+    compression_level: int
+    max_concurrent_requests: int
+    max_concurrent_decodes: int
+    num_snapshot_nodes: int
+    num_chunk_refs: int
+    num_transaction_changes: int
+    num_bytes_chunks: int
+    preload_max_total_refs: int
+    preload_if: ManifestPreloadCondition
+    preload_max_arrays_to_scan: int
+    split_sizes: SplitSizes
+    location_compression_min_num_chunks: int
+    location_dictionary_max_training_samples: int
+    location_dictionary_max_size_bytes: int
+    location_compression_level: int
+    max_concurrent_manifest_fetches: int
+    update_max_tries: int
+    update_initial_backoff_ms: int
+    update_max_backoff_ms: int
+    num_updates_per_repo_info_file: int
+
+
+def _split_condition(value: object) -> ManifestSplitCondition:
+    if not isinstance(value, ManifestSplitCondition):
+        raise TypeError(f"'{type(value).__name__}' object is not a ManifestSplitCondition")
+    return value
+
+
+def _dim_size(condition: object, num_chunks: object) -> tuple[AnySplitDimCondition, int]:
+    if not isinstance(condition, AnySplitDimCondition):
+        raise TypeError(f"'{type(condition).__name__}' object is not a ManifestSplitDimCondition")
+    return condition, Number(32).check(num_chunks)
+
+
+def _without_zeros(split_sizes: SplitSizes) -> SplitSizes:
+    """The rules with 0, which the official library lets pass, read as unlimited."""
+    return tuple((c, tuple((d, n or _UNLIMITED) for d, n in sizes)) for c, sizes in split_sizes)

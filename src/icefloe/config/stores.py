@@ -1,0 +1,364 @@
+"""Where virtual chunks come from: object store configs, and containers that bind them to a url prefix."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, ClassVar, TypeAlias
+from urllib.parse import urlsplit
+
+from icefloe.config.display import Tree, call, literal, qualified, veiled
+from icefloe.config.fields import Choice, ConfigPart, Number, Simple, config_part, setting
+
+
+class ChecksumAlgorithm(Enum):
+    """The checksum sent along with writes to S3."""
+
+    Crc32 = 0
+    Crc32c = 1
+    Crc64Nvme = 2
+    Sha1 = 3
+    Sha256 = 4
+
+    def __int__(self) -> int:
+        return int(self.value)
+
+
+_CHECKSUM_NAMES = {
+    ChecksumAlgorithm.Crc32: "crc32",
+    ChecksumAlgorithm.Crc32c: "crc32c",
+    ChecksumAlgorithm.Crc64Nvme: "crc64_nvme",
+    ChecksumAlgorithm.Sha1: "sha1",
+    ChecksumAlgorithm.Sha256: "sha256",
+}
+
+
+@config_part
+class S3Options(ConfigPart):
+    """How an S3 or S3-compatible store is reached. Timeouts in seconds; 0 is none."""
+
+    module: ClassVar[str] = "storage"
+    on_disk: ClassVar[tuple[str, ...]] = (
+        "region",
+        "endpoint_url",
+        "anonymous",
+        "allow_http",
+        "force_path_style",
+        "network_stream_timeout_seconds",
+        "requester_pays",
+        "checksum_algorithm",
+    )
+
+    region: str | None = setting(Simple(str), default=None)
+    endpoint_url: str | None = setting(Simple(str), default=None)
+    allow_http: bool = setting(Simple(bool), default=False, initial=False)
+    anonymous: bool = setting(Simple(bool), default=False, initial=False)
+    force_path_style: bool = setting(Simple(bool), default=False, initial=False)
+    network_stream_timeout_seconds: int | None = setting(Number(32), default=None)
+    requester_pays: bool = setting(Simple(bool), default=False, initial=False)
+    checksum_algorithm: ChecksumAlgorithm | None = setting(
+        Choice(ChecksumAlgorithm, _CHECKSUM_NAMES), default=None
+    )
+
+
+class _Store:
+    """What the object store configs share: one word on disk, the schemes they serve, and how they look."""
+
+    tag: ClassVar[str]
+    schemes: ClassVar[tuple[str, ...]]
+
+    def to_plain(self) -> Any:
+        """The config as it is written on disk."""
+        raise NotImplementedError
+
+    def shown(self) -> dict[str, str]:
+        """What to print, secrets veiled."""
+        raise NotImplementedError
+
+    def tree(self) -> Tree:
+        """The config, to show."""
+        return Tree(qualified("config", type(self).__qualname__), tuple(self.shown().items()))
+
+    def __repr__(self) -> str:
+        return f"{qualified('config', type(self).__qualname__)}({', '.join(self.shown().values())})"
+
+    def __str__(self) -> str:
+        return self.tree().as_text()
+
+    def _repr_html_(self) -> str:
+        return self.tree().as_html()
+
+
+class _S3Family(_Store):
+    options: S3Options
+
+    def to_plain(self) -> Any:
+        return {self.tag: self.options.to_plain()}
+
+    def shown(self) -> dict[str, str]:
+        return {"options": repr(self.options)}
+
+    def tree(self) -> Tree:
+        return Tree(qualified("config", type(self).__qualname__), self.options.tree().fields)
+
+
+class _OptionsFamily(_Store):
+    opts: Mapping[str, str] | None
+
+    def to_plain(self) -> Any:
+        return {self.tag: dict(self.opts or {})}
+
+    def shown(self) -> dict[str, str]:
+        return {"opts": veiled(self.opts)}
+
+
+class _StoreFamily(type):
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, _Store)
+
+
+class ObjectStoreConfig(metaclass=_StoreFamily):
+    """The kind of store a virtual chunk container points at, and how it is reached: one of the variants."""
+
+    @dataclass(repr=False)
+    class InMemory(_Store):
+        """Nothing: virtual chunks cannot live in memory. Kept because configs may hold it."""
+
+        tag: ClassVar[str] = "in_memory"
+        schemes: ClassVar[tuple[str, ...]] = ()
+
+        def to_plain(self) -> Any:
+            return self.tag
+
+        def shown(self) -> dict[str, str]:
+            return {}
+
+    @dataclass(repr=False)
+    class LocalFileSystem(_Store):
+        """Files of this machine."""
+
+        tag: ClassVar[str] = "local_file_system"
+        schemes: ClassVar[tuple[str, ...]] = ("file",)
+        path: str
+
+        def to_plain(self) -> Any:
+            return {self.tag: str(self.path)}
+
+        def shown(self) -> dict[str, str]:
+            return {"path": literal(str(self.path))}
+
+    @dataclass(repr=False)
+    class S3Compatible(_S3Family):
+        """A store that speaks S3 but is not Amazon's."""
+
+        tag: ClassVar[str] = "s3_compatible"
+        schemes: ClassVar[tuple[str, ...]] = ("s3",)
+        options: S3Options
+
+    @dataclass(repr=False)
+    class S3(_S3Family):
+        """Amazon S3."""
+
+        tag: ClassVar[str] = "s3"
+        schemes: ClassVar[tuple[str, ...]] = ("s3",)
+        options: S3Options
+
+    @dataclass(repr=False)
+    class Gcs(_OptionsFamily):
+        """Google Cloud Storage."""
+
+        tag: ClassVar[str] = "gcs"
+        schemes: ClassVar[tuple[str, ...]] = ("gs", "gcs")
+        opts: Mapping[str, str] | None = None
+
+    @dataclass(repr=False)
+    class Azure(_OptionsFamily):
+        """Azure Blob Storage; the options name the account."""
+
+        tag: ClassVar[str] = "azure"
+        schemes: ClassVar[tuple[str, ...]] = ("az", "azure", "abfs")
+        opts: Mapping[str, str] | None = None
+
+    @dataclass(repr=False)
+    class Tigris(_S3Family):
+        """Tigris."""
+
+        tag: ClassVar[str] = "tigris"
+        schemes: ClassVar[tuple[str, ...]] = ("tigris", "s3")
+        opts: S3Options
+
+        @property
+        def options(self) -> S3Options:  # type: ignore[override]
+            """The same as `opts`, under the name the S3 variants use."""
+            return self.opts
+
+    @dataclass(repr=False)
+    class Http(_OptionsFamily):
+        """A plain web server that honours range requests."""
+
+        tag: ClassVar[str] = "http"
+        schemes: ClassVar[tuple[str, ...]] = ("http", "https")
+        opts: Mapping[str, str] | None = None
+        headers: Mapping[str, str] | None = None
+
+        def to_plain(self) -> Any:
+            headers = {"headers": dict(self.headers)} if self.headers else {}
+            return {self.tag: {**(self.opts or {}), **headers}}
+
+        def shown(self) -> dict[str, str]:
+            return {"opts": veiled(self.opts), "headers": veiled(self.headers, all_values=True)}
+
+
+AnyObjectStoreConfig: TypeAlias = (
+    ObjectStoreConfig.InMemory
+    | ObjectStoreConfig.LocalFileSystem
+    | ObjectStoreConfig.S3
+    | ObjectStoreConfig.S3Compatible
+    | ObjectStoreConfig.Gcs
+    | ObjectStoreConfig.Azure
+    | ObjectStoreConfig.Tigris
+    | ObjectStoreConfig.Http
+)
+
+
+def store_from_plain(plain: Any) -> AnyObjectStoreConfig:
+    """The object store config an on-disk value describes; raises ValueError for an unknown kind."""
+    match plain:
+        case "in_memory":
+            return ObjectStoreConfig.InMemory()
+        case {"local_file_system": str(path)}:
+            return ObjectStoreConfig.LocalFileSystem(path)
+        case {"s3": Mapping() as options}:
+            return ObjectStoreConfig.S3(S3Options.from_plain(options))
+        case {"s3_compatible": Mapping() as options}:
+            return ObjectStoreConfig.S3Compatible(S3Options.from_plain(options))
+        case {"tigris": Mapping() as options}:
+            return ObjectStoreConfig.Tigris(S3Options.from_plain(options))
+        case {"gcs": Mapping() as opts}:
+            return ObjectStoreConfig.Gcs(_strings(opts))
+        case {"azure": Mapping() as opts}:
+            return ObjectStoreConfig.Azure(_strings(opts))
+        case {"http": Mapping() as opts}:
+            headers = opts.get("headers")
+            if headers is not None and not isinstance(headers, Mapping):
+                raise TypeError("headers of an http store must be a map")
+            rest = {key: value for key, value in opts.items() if key != "headers"}
+            return ObjectStoreConfig.Http(_strings(rest), None if headers is None else _strings(headers))
+    kind = next(iter(plain)) if isinstance(plain, Mapping) and plain else plain
+    raise ValueError(f"unknown object store {kind!r}")
+
+
+@dataclass(repr=False)
+class VirtualChunkContainer:
+    """Where virtual chunks whose location starts with `url_prefix` are read from, and how.
+
+    `name` allows relative locations, `vcc://name/path`.
+    """
+
+    url_prefix: str
+    store: AnyObjectStoreConfig
+    name: str | None = None
+
+    def check(self) -> None:
+        """Raise ValueError unless prefix, name and store fit together."""
+        if not self.url_prefix.endswith("/"):
+            raise ValueError("VirtualChunkContainer url_prefix must end in a / character")
+        if self.name is not None and (not self.name or "/" in self.name):
+            raise ValueError("VirtualChunkContainer name must be non-empty and not contain '/'")
+        url = urlsplit(self.url_prefix)
+        if not url.scheme:
+            raise ValueError(f"VirtualChunkContainer url_prefix {self.url_prefix!r} is not an absolute url")
+        if url.scheme not in self.store.schemes:
+            raise ValueError(f"Invalid url prefix scheme ({url.scheme}) for this object store config")
+        if url.scheme == "file":
+            if url.path in ("", "/") and not url.netloc:
+                raise ValueError("Url prefix for file:// containers must include a path")
+        elif not url.netloc:
+            raise ValueError(f"Url prefix for {url.scheme}:// containers must include a host")
+
+    def to_plain(self) -> dict[str, Any]:
+        """The container as it is written on disk."""
+        return {"name": self.name, "url_prefix": self.url_prefix, "store": self.store.to_plain()}
+
+    @classmethod
+    def from_plain(cls, plain: Any) -> VirtualChunkContainer:
+        """The container back again."""
+        match plain:
+            case {"url_prefix": str(prefix), "store": store}:
+                return cls(prefix, store_from_plain(store), plain.get("name"))
+        raise ValueError("a virtual chunk container needs a url_prefix and a store")
+
+    def tree(self) -> Tree:
+        """The container, to show."""
+        title = qualified("config", "VirtualChunkContainer")
+        rows = (("name", literal(self.name)), ("url_prefix", literal(self.url_prefix)))
+        return Tree(title, (*rows, ("store", self.store.tree())))
+
+    def __repr__(self) -> str:
+        shown = {
+            "name": literal(self.name),
+            "url_prefix": literal(self.url_prefix),
+            "store": repr(self.store),
+        }
+        return call(qualified("config", "VirtualChunkContainer"), shown)
+
+    def __str__(self) -> str:
+        return self.tree().as_text()
+
+    def _repr_html_(self) -> str:
+        return self.tree().as_html()
+
+
+def s3_store(
+    region: str | None = None,
+    endpoint_url: str | None = None,
+    allow_http: bool = False,
+    anonymous: bool = False,
+    s3_compatible: bool = False,
+    force_path_style: bool = False,
+    network_stream_timeout_seconds: int = 60,
+    requester_pays: bool = False,
+    checksum_algorithm: ChecksumAlgorithm | None = None,
+) -> ObjectStoreConfig.S3Compatible | ObjectStoreConfig.S3:
+    """The config of an S3 store, or with `s3_compatible` of one that only speaks S3."""
+    options = S3Options(
+        region=region,
+        endpoint_url=endpoint_url,
+        allow_http=allow_http,
+        anonymous=anonymous,
+        force_path_style=force_path_style,
+        network_stream_timeout_seconds=network_stream_timeout_seconds,
+        requester_pays=requester_pays,
+        checksum_algorithm=checksum_algorithm,
+    )
+    return ObjectStoreConfig.S3Compatible(options) if s3_compatible else ObjectStoreConfig.S3(options)
+
+
+def gcs_store(opts: dict[str, str] | None = None) -> ObjectStoreConfig.Gcs:
+    """The config of a Google Cloud store; `opts` are object_store's GoogleConfigKey names."""
+    return ObjectStoreConfig.Gcs(opts)
+
+
+def azure_store(*, account: str, config: dict[str, str] | None = None) -> ObjectStoreConfig.Azure:
+    """The config of an Azure store; `config` are object_store's AzureConfigKey names."""
+    return ObjectStoreConfig.Azure({"account": account, **(config or {})})
+
+
+def http_store(
+    opts: dict[str, str] | None = None,
+    headers: dict[str, str] | None = None,
+) -> ObjectStoreConfig.Http:
+    """The config of a web server; `opts` are object_store's ClientConfigKey names."""
+    return ObjectStoreConfig.Http(opts, headers)
+
+
+def local_filesystem_store(path: str) -> ObjectStoreConfig.LocalFileSystem:
+    """The config of the local file system."""
+    return ObjectStoreConfig.LocalFileSystem(path)
+
+
+def _strings(plain: Mapping[Any, Any]) -> dict[str, str]:
+    if not all(isinstance(item, str) for pair in plain.items() for item in pair):
+        raise TypeError("store options must be strings")
+    return dict(plain)
