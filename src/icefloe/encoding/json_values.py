@@ -1,0 +1,100 @@
+"""JSON-like values: what the metadata encodings can hold, and how Python values are brought to it.
+
+Both FlexBuffers and MessagePack are used for user metadata. The rules here are those of the official package,
+so that the same Python value gives the same bytes, except that huge integers are refused, not made floats.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Final, TypeAlias
+
+import numpy as np
+
+from icefloe.errors import ErrorKind, InvalidInputError
+
+JsonValue: TypeAlias = "bool | int | float | str | list[JsonValue] | dict[str, JsonValue] | None"
+
+MAX_DEPTH: Final = 128
+"""How deep lists and maps may nest. The official package sets no limit and ends in a stack overflow."""
+
+MIN_INT: Final = -(2**63)
+MAX_INT: Final = 2**64 - 1
+
+_Place: TypeAlias = "tuple[()] | tuple[_Place, str | int]"
+"""The way from the outermost value to one inside it, innermost step last."""
+
+
+def canonical(value: object) -> JsonValue:
+    """The value as None, bool, int, float, str, list and dict (sorted by key) only.
+
+    NaN and infinities become None. Sequences become lists, so bytes become lists of integers; numpy scalars
+    and arrays become what they hold. A type that does not fit raises TypeError. An integer beyond 64 bits, a
+    text without UTF-8 form or too deep a nesting raises InvalidInputError. Both name the place in the value.
+    """
+    return _canonical(value, (), 0)
+
+
+def _canonical(value: object, place: _Place, depth: int) -> JsonValue:
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int):
+        return _integer(int(value), place)
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if isinstance(value, str):
+        return _text(value, place)
+    if isinstance(value, np.generic | np.ndarray):
+        plain = value.tolist()
+        if not isinstance(plain, np.generic | np.ndarray):
+            return _canonical(plain, place, depth)
+    if isinstance(value, Mapping | Sequence):
+        if depth == MAX_DEPTH:
+            raise _invalid(f"nested deeper than {MAX_DEPTH} levels", place)
+        return _map(value, place, depth) if isinstance(value, Mapping) else _list(value, place, depth)
+    raise TypeError(f"{_render(place)} is a {type(value).__name__}, which metadata cannot hold")
+
+
+def _map(value: Mapping[object, object], place: _Place, depth: int) -> dict[str, JsonValue]:
+    items: dict[str, JsonValue] = {}
+    for key, item in value.items():
+        if not isinstance(key, str):
+            raise TypeError(f"{_render(place)} has the key {key!r}, a {type(key).__name__}; keys must be str")
+        text = _text(key, (place, key))
+        items[text] = _canonical(item, (place, text), depth + 1)
+    return dict(sorted(items.items()))
+
+
+def _list(value: Sequence[object], place: _Place, depth: int) -> list[JsonValue]:
+    return [_canonical(item, (place, i), depth + 1) for i, item in enumerate(value)]
+
+
+def _integer(value: int, place: _Place) -> int:
+    if not MIN_INT <= value <= MAX_INT:
+        raise _invalid("an integer outside [-2**63, 2**64)", place)
+    return value
+
+
+def _text(value: str, place: _Place) -> str:
+    text = str.__str__(value)  # the plain text of an enum member too
+    if not text.isascii():
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError:
+            raise _invalid("a text with lone surrogates, which has no UTF-8 form", place) from None
+    return text
+
+
+def _invalid(reason: str, place: _Place) -> InvalidInputError:
+    return InvalidInputError(f"{_render(place)} is {reason}", kind=ErrorKind.BAD_METADATA)
+
+
+def _render(place: _Place) -> str:
+    steps: list[str] = []
+    while place:
+        place, step = place
+        steps.append(f"[{step!r}]")
+    if len(steps) > 10:
+        steps[5:-5] = ["[...]"]
+    return "value" + "".join(reversed(steps))
