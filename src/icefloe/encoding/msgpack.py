@@ -1,0 +1,66 @@
+"""MessagePack: how spec version 1 keeps JSON-like metadata. A thin layer over the library of that name."""
+
+from __future__ import annotations
+
+from typing import NoReturn, cast
+
+import msgpack
+
+from icefloe.encoding.json_values import JsonValue, canonical
+from icefloe.errors import ErrorKind, FormatError
+
+
+def dumps(value: object) -> bytes:
+    """Encode a value; see `json_values.canonical` for what is accepted and what is raised.
+
+    Integers are as short as possible, floats have 64 bits and maps are sorted, as in official files.
+    """
+    return cast(bytes, msgpack.packb(canonical(value)))
+
+
+def loads(data: bytes | bytearray | memoryview) -> JsonValue:
+    """Decode exactly one value, made canonical: binary strings become lists of integers, NaN becomes None.
+
+    Raises FormatError if the input is damaged, has bytes to spare, or holds what JSON cannot: extension
+    types, keys other than strings, a key twice.
+    """
+    whole = bytes(data)
+    try:
+        _check_complete(whole)
+        value = msgpack.unpackb(whole, object_pairs_hook=_map, ext_hook=_refuse_extension, max_ext_len=0)
+        return canonical(value)
+    except FormatError:
+        raise
+    except (ValueError, TypeError, msgpack.UnpackException) as error:
+        # The library says nothing for some kinds of damage.
+        raise _damaged(str(error) or type(error).__name__) from None
+
+
+def _check_complete(data: bytes) -> None:
+    """Walk over the value without building it.
+
+    The library reserves memory for as many items as a list claims to have. Afterwards all claims are true.
+    """
+    unpacker = msgpack.Unpacker(max_buffer_size=max(len(data), 1))
+    unpacker.feed(data)
+    try:
+        unpacker.skip()
+    except msgpack.OutOfData:
+        raise _damaged(f"value is cut off after {len(data)} bytes") from None
+    if unpacker.tell() != len(data):
+        raise _damaged(f"value ends at byte {unpacker.tell()} of {len(data)}")
+
+
+def _map(pairs: list[tuple[object, object]]) -> dict[object, object]:
+    items = dict(pairs)
+    if len(items) != len(pairs):
+        raise _damaged("map with one key twice")
+    return items
+
+
+def _refuse_extension(code: int, data: bytes) -> NoReturn:
+    raise _damaged(f"extension type {code}")
+
+
+def _damaged(problem: str) -> FormatError:
+    return FormatError(f"MessagePack: {problem}", kind=ErrorKind.DESERIALIZATION)
