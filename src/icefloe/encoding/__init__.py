@@ -1,0 +1,1 @@
+"""Bytes to arrays and back; knows nothing of Icechunk."""

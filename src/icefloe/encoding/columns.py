@@ -1,0 +1,290 @@
+"""Columns of things that vary in length: byte strings (`Blobs`) and lists (`Ragged`).
+
+Both keep what they hold in one flat array: rows are taken, joined and compared without an object each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icefloe.errors import ErrorKind, FormatError
+
+U8 = NDArray[np.uint8]
+I64 = NDArray[np.int64]
+
+T = TypeVar("T")
+
+BLOCK = 1 << 16
+"""Rows handled at a time, so that temporary columns stay in the processor's cache."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Blobs:
+    """Byte strings as ranges of one buffer. Ranges may be shared, may overlap and may leave gaps."""
+
+    buffer: U8
+    starts: I64
+    lengths: I64
+
+    @staticmethod
+    def from_list(items: Sequence[bytes]) -> Blobs:
+        """Lay the given byte strings end to end."""
+        lengths = np.fromiter(map(len, items), np.int64, len(items))
+        return Blobs(np.frombuffer(b"".join(items), np.uint8), lengths.cumsum() - lengths, lengths)
+
+    @staticmethod
+    def from_texts(items: Sequence[str]) -> Blobs:
+        """The UTF-8 bytes of the given texts."""
+        joined = "".join(items)
+        if not joined.isascii():
+            return Blobs.from_list([item.encode() for item in items])
+        lengths = np.fromiter(map(len, items), np.int64, len(items))
+        return Blobs(np.frombuffer(joined.encode(), np.uint8), lengths.cumsum() - lengths, lengths)
+
+    @staticmethod
+    def empty(count: int) -> Blobs:
+        """`count` byte strings of no length."""
+        nothing = constant(0, count, np.int64)
+        return Blobs(np.zeros(0, np.uint8), nothing, nothing)
+
+    @staticmethod
+    def concat(parts: Sequence[Blobs]) -> Blobs:
+        """All rows of all parts, in order. Parts over one buffer keep sharing it."""
+        if len(parts) == 1:
+            return parts[0]
+        if len({id(part.buffer) for part in parts if part.buffer.size}) > 1:
+            parts = [part.compact() for part in parts]
+            buffer = np.concatenate([part.buffer for part in parts])
+            sizes = np.cumsum([0] + [len(part.buffer) for part in parts])
+            starts = np.concatenate([part.starts + size for part, size in zip(parts, sizes, strict=False)])
+        else:
+            buffer = next((part.buffer for part in parts if part.buffer.size), parts[0].buffer)
+            starts = concat([part.starts for part in parts])
+        return Blobs(buffer, starts, concat([part.lengths for part in parts]))
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def __getitem__(self, row: int) -> bytes:
+        start = int(self.starts[row])
+        return self.buffer[start : start + int(self.lengths[row])].tobytes()
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self.tolist())
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Blobs):
+            return NotImplemented
+        if not np.array_equal(self.lengths, other.lengths):
+            return False
+        return bool(np.array_equal(self.compact().buffer, other.compact().buffer))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def nbytes(self) -> int:
+        """Memory held, the whole buffer included."""
+        return held_bytes(self.buffer) + held_bytes(self.starts) + held_bytes(self.lengths)
+
+    def take(self, rows: Any) -> Blobs:
+        """The given rows (a slice, a mask or indices), over the same buffer."""
+        return Blobs(self.buffer, take(self.starts, rows), take(self.lengths, rows))
+
+    def compact(self) -> Blobs:
+        """The same rows end to end in a buffer of just their size."""
+        ends = self.lengths.cumsum()
+        starts = ends - self.lengths
+        total = int(ends[-1]) if len(ends) else 0
+        if not total:
+            return Blobs.empty(len(self))
+        if total == len(self.buffer) and np.array_equal(starts, self.starts):
+            return self
+        buffer = np.empty(total, np.uint8)
+        copy_ranges(self.buffer, self.starts, buffer, starts, self.lengths)
+        return Blobs(buffer, starts, self.lengths)
+
+    def tolist(self) -> list[bytes]:
+        """One `bytes` per row."""
+        packed = self.compact()
+        data = packed.buffer.tobytes()
+        ends = (packed.starts + packed.lengths).tolist()
+        return [data[start:end] for start, end in zip(packed.starts.tolist(), ends, strict=True)]
+
+    def texts(self, place: str = "text") -> list[str]:
+        """One `str` per row; FormatError, naming `place` and the row, where the bytes are not UTF-8."""
+        packed = self.compact()
+        data = packed.buffer.tobytes()
+        ends = (packed.starts + packed.lengths).tolist()
+        ranges = zip(packed.starts.tolist(), ends, strict=True)
+        if data.isascii():
+            text = data.decode("ascii")
+            return [text[start:end] for start, end in ranges]
+        return [
+            decode_text(data[start:end], f"{place}, row {row}") for row, (start, end) in enumerate(ranges)
+        ]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Shared:
+    """Byte strings of which many rows hold the same: a code per row into the distinct ones."""
+
+    codes: NDArray[Any]
+    blobs: Blobs
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    def take(self, rows: Any) -> Shared:
+        """The given rows (a slice, a mask or indices)."""
+        return Shared(take(self.codes, rows), self.blobs)
+
+    @staticmethod
+    def concat(parts: Sequence[Shared]) -> Shared:
+        """All rows of all parts, in order."""
+        before = splits_of(np.array([len(part.blobs) for part in parts]))
+        codes = [part.codes + shift for part, shift in zip(parts, before, strict=False)]
+        return Shared(np.concatenate(codes), Blobs.concat([part.blobs for part in parts]))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ragged:
+    """Lists as a flat column of items and the places where one list ends and the next begins."""
+
+    items: Any
+    """A numpy array, `Blobs` or another column with `take`; one row per item."""
+    splits: I64
+    """List `i` is `items[splits[i]:splits[i + 1]]`."""
+
+    def __len__(self) -> int:
+        return len(self.splits) - 1
+
+    @property
+    def lengths(self) -> I64:
+        """How many items each list has."""
+        return np.diff(self.splits)
+
+    def take(self, rows: Any) -> Ragged:
+        """The given lists, in the given order."""
+        starts, lengths = self.splits[:-1][rows], self.lengths[rows]
+        return Ragged(take(self.items, expand_ranges(starts, lengths)), splits_of(lengths))
+
+    def rectangle(self, width: int | None = None) -> NDArray[Any] | None:
+        """The items as one (lists, width) array, or None where the lists differ in length."""
+        lengths = self.lengths
+        if width is None:
+            width = int(lengths[0]) if len(lengths) else 0
+        if (lengths != width).any():
+            return None
+        items: NDArray[Any] = self.items
+        return items.reshape(len(self), width, *items.shape[1:])
+
+
+def constant(value: Any, count: int, dtype: Any, width: int | None = None) -> NDArray[Any]:
+    """A read-only column that holds one value in every row and takes no memory."""
+    return np.broadcast_to(np.array(value, dtype), (count,) if width is None else (count, width))
+
+
+def is_constant(column: NDArray[Any]) -> bool:
+    """Whether a column was made by `constant`."""
+    return not any(column.strides) and len(column) > 1
+
+
+def held_bytes(column: NDArray[Any]) -> int:
+    """The memory behind a column."""
+    return column.itemsize if is_constant(column) else column.nbytes
+
+
+def count_rows(rows: Any, count: int) -> int:
+    """How many of `count` rows a slice, a mask or an array of indices picks."""
+    if isinstance(rows, slice):
+        return len(range(*rows.indices(count)))
+    return int(np.count_nonzero(rows)) if np.asarray(rows).dtype == np.bool_ else len(rows)
+
+
+def take(column: Any, rows: Any) -> Any:
+    """Rows of a column of any kind."""
+    if not isinstance(column, np.ndarray):
+        return column.take(rows)
+    if is_constant(column):
+        return np.broadcast_to(column[0], (count_rows(rows, len(column)), *column.shape[1:]))
+    return column[rows]
+
+
+def concat(parts: Sequence[Any]) -> Any:
+    """Columns of one kind, end to end."""
+    first = parts[0]
+    if len(parts) == 1:
+        return first
+    if isinstance(first, np.ndarray):
+        if all(is_constant(part) and (part[0] == first[0]).all() for part in parts):
+            return np.broadcast_to(first[0], (sum(map(len, parts)), *first.shape[1:]))
+        return np.concatenate(parts)
+    if isinstance(first, Ragged):
+        lengths = np.concatenate([part.lengths for part in parts])
+        return Ragged(concat([part.items for part in parts]), splits_of(lengths))
+    return type(first).concat(parts)
+
+
+def splits_of(lengths: NDArray[Any]) -> I64:
+    """The borders of lists of the given lengths."""
+    splits = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=splits[1:])
+    return splits
+
+
+def expand_ranges(starts: I64, lengths: I64) -> I64:
+    """All indices of all ranges, one range after the other."""
+    total = int(lengths.sum())
+    borders = lengths.cumsum() - lengths
+    return np.arange(total, dtype=np.int64) + np.repeat(starts - borders, lengths)
+
+
+def copy_ranges(source: U8, starts: I64, target: U8, target_starts: I64, lengths: I64) -> None:
+    """Copy many byte ranges at once. The ranges must lie inside both buffers.
+
+    Ranges of one length are moved together as fixed-size items, so the cost is that of a few large gathers
+    for the handful of different lengths that paths and URLs have.
+    """
+    if not len(lengths):
+        return
+    shortest, longest = int(lengths.min()), int(lengths.max())
+    if shortest == longest:
+        _copy_equal(source, starts, target, target_starts, longest)
+        return
+    narrow = lengths.astype(np.uint16) if longest < 1 << 16 else lengths
+    order = narrow.argsort(kind="stable")  # radix sort for uint16
+    ordered = lengths[order]
+    borders = np.flatnonzero(np.diff(ordered)) + 1
+    for rows in np.split(order, borders):
+        _copy_equal(source, starts[rows], target, target_starts[rows], int(lengths[rows[0]]))
+
+
+def _copy_equal(source: U8, starts: I64, target: U8, target_starts: I64, length: int) -> None:
+    if length == 0:
+        return
+    if len(starts) == 1:
+        start, at = int(starts[0]), int(target_starts[0])
+        target[at : at + length] = source[start : start + length]
+        return
+    windows(target, length)[target_starts] = windows(source, length)[starts]
+
+
+def windows(buffer: U8, size: int) -> NDArray[np.void]:
+    """Every run of `size` bytes as one item, for gathering and scattering at any byte offset."""
+    count = max(len(buffer) - size + 1, 0)
+    return np.ndarray((count,), f"V{size}", buffer.data, 0, (1,))
+
+
+def decode_text(data: bytes, place: str) -> str:
+    """UTF-8 to text; FormatError where the bytes are none."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise FormatError(
+            f"{place}: not UTF-8 at byte {error.start} of {len(data)}", kind=ErrorKind.DESERIALIZATION
+        ) from None

@@ -1,0 +1,116 @@
+"""The envelope of every metadata file: a 39-byte header, then the payload as one zstd frame."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, NoReturn
+
+import numpy as np
+import zstandard
+from numpy.typing import NDArray
+
+from icefloe._version import __version__
+from icefloe.encoding.flatbuffers.builder import MAX_PAYLOAD_BYTES
+from icefloe.errors import ErrorKind, FormatError
+
+MAGIC = "ICE🧊CHUNK".encode()
+IMPLEMENTATION = f"icefloe-{__version__}"
+HEADER = struct.Struct("<12s24sBBB")
+ZSTD = 1
+DEFAULT_LEVEL = 3
+
+PLAUSIBLE_BYTES = 256 << 20
+PLAUSIBLE_RATIO = 1000
+"""A payload over PLAUSIBLE_BYTES may be at most so many times its file: refs and ids do not pack better."""
+
+_SLICE = 16 << 10
+"""Compressed bytes fed at a time where a frame does not say how large it is: at most 512 MiB come out."""
+_PARALLEL_BYTES = 8 << 20
+"""Payloads from here on are compressed by two threads."""
+
+
+class FileType(IntEnum):
+    """What a metadata file holds, as its header says."""
+
+    SNAPSHOT = 1
+    MANIFEST = 2
+    TRANSACTION_LOG = 4
+    REPO_INFO = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """The first 39 bytes of a metadata file."""
+
+    implementation: str
+    spec: int
+    file_type: FileType
+
+
+def seal(payload: NDArray[np.uint8], header: Header, level: int = DEFAULT_LEVEL) -> bytes:
+    """A metadata file around a payload. The frame carries its size and a checksum."""
+    name = header.implementation.encode()[:24].ljust(24)
+    head = HEADER.pack(MAGIC, name, header.spec, header.file_type, ZSTD)
+    threads = 2 if len(payload) >= _PARALLEL_BYTES else 0
+    compressor = zstandard.ZstdCompressor(level=level, write_checksum=True, threads=threads)
+    return b"".join((head, compressor.compress(payload.data)))
+
+
+def open_header(data: bytes | memoryview, place: str) -> Header:
+    """The header of a metadata file; FormatError where it is none of ours to read."""
+    if len(data) < HEADER.size:
+        _refuse(f"{place}: {len(data)} bytes are too few for a header of {HEADER.size}")
+    magic, name, spec, type_byte, compression = HEADER.unpack_from(data)
+    if magic != MAGIC:
+        _refuse(f"{place}: does not begin as an Icechunk file does")
+    if type_byte not in FileType.__members__.values():
+        _refuse(f"{place}: unknown file type {type_byte}")
+    if compression != ZSTD:
+        # The specification lists 0 for none; no release ever read or wrote it.
+        _refuse(f"{place}: unknown compression {compression}, only zstd (1) is in use")
+    implementation = name.decode("utf-8", "replace").rstrip(" \0")
+    return Header(implementation, spec, FileType(type_byte))
+
+
+def open_payload(data: bytes | memoryview, place: str) -> bytes | bytearray:
+    """The decompressed payload of a metadata file whose header was checked."""
+    frames = memoryview(data)[HEADER.size :]
+    limit = min(max(PLAUSIBLE_BYTES, PLAUSIBLE_RATIO * len(frames)), MAX_PAYLOAD_BYTES)
+    try:
+        size = zstandard.frame_content_size(frames)
+        if size < 0 or size >= zstandard.CONTENTSIZE_ERROR:
+            return _decompress_stream(frames, limit, place)
+        if size > limit:
+            _refuse(f"{place}: {len(frames)} bytes claim to hold {size}, more than the {limit} allowed")
+        if size == 0:
+            return b""
+        payload: bytes = zstandard.ZstdDecompressor().decompress(frames, allow_extra_data=False)
+        return payload
+    except zstandard.ZstdError as error:
+        raise FormatError(
+            f"{place}: damaged zstd frame: {error}", kind=ErrorKind.INVALID_FILE_FORMAT
+        ) from None
+
+
+def _decompress_stream(frames: memoryview, limit: int, place: str) -> bytearray:
+    """Frames that do not say their size, as releases before 2.3 wrote them; there may be several."""
+    payload = bytearray()
+    frame: Any = zstandard.ZstdDecompressor().decompressobj()
+    for start in range(0, len(frames), _SLICE):
+        rest = bytes(frames[start : start + _SLICE])
+        while rest:
+            if frame.eof:
+                frame = zstandard.ZstdDecompressor().decompressobj()
+            payload += frame.decompress(rest)
+            if len(payload) > limit:
+                _refuse(f"{place}: {len(frames)} bytes hold more than the {limit} allowed")
+            rest = frame.unused_data if frame.eof else b""
+    if not frame.eof:
+        _refuse(f"{place}: the zstd frame is cut off after {len(frames)} bytes")
+    return payload
+
+
+def _refuse(message: str) -> NoReturn:
+    raise FormatError(message, kind=ErrorKind.INVALID_FILE_FORMAT)

@@ -1,0 +1,324 @@
+"""Reads vectors of FlatBuffers tables into columns.
+
+The tables of a block of rows are grouped by their vtable, so that a field's place is one number per group and
+its values are one gather. Any legal layout is read: vtables shared or not, before or after their tables,
+longer or shorter than known, fields in any order, children shared between parents.
+
+Nothing in a payload is trusted. Every position is checked before it is used, all offsets but the one to the
+vtable point forward, and no column may hold more items than the payload has bytes; so reading ends, and in
+memory proportional to the payload.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icefloe.encoding.columns import (
+    BLOCK,
+    I64,
+    Blobs,
+    Ragged,
+    concat,
+    constant,
+    expand_ranges,
+    splits_of,
+    windows,
+)
+from icefloe.encoding.flatbuffers import schema as fb
+from icefloe.encoding.flatbuffers.tables import PRESENT, Tables, Union, absent
+from icefloe.errors import ErrorKind, FormatError
+
+OFFSET = np.dtype("<u4")
+SIGNED = np.dtype("<i4")
+SHORT = np.dtype("<u2")
+FEW_VTABLES = 8
+"""Up to so many vtables in a block are told apart by comparing, without a sort."""
+
+Where = NDArray[np.bool_] | None
+"""Which rows of a block have a field; None where all have it."""
+
+
+class Payload:
+    """The bytes of one FlatBuffers file, for gathering numbers at checked positions."""
+
+    __slots__ = ("data", "place", "size", "words")
+
+    def __init__(self, data: bytes | bytearray | memoryview | NDArray[np.uint8], place: str) -> None:
+        self.data: NDArray[np.uint8] = np.frombuffer(data, np.uint8)
+        self.size = len(self.data)
+        self.place = place
+        self.words = {
+            np.dtype(code): self.data[: self.size // width * width].view(code)
+            for code, width in (("u1", 1), ("<u2", 2), ("<u4", 4), ("<i4", 4), ("<u8", 8))
+        }
+
+    def fail(self, what: str, at: int | None = None) -> NoReturn:
+        """Refuse the file, naming it and the byte."""
+        where = "" if at is None else f" (byte {at} of {self.size})"
+        raise FormatError(f"{self.place}: {what}{where}", kind=ErrorKind.INVALID_FILE_FORMAT)
+
+    def check(self, positions: I64, size: int, align: int, what: str) -> None:
+        """Refuse positions at which `size` bytes would leave the payload or stand askew."""
+        if not len(positions):
+            return
+        low, high = int(positions.min()), int(positions.max())
+        if low < 0 or high > self.size - size:
+            self.fail(f"{what} points outside the file", low if low < 0 else high)
+        if align > 1 and int(np.bitwise_or.reduce(positions)) & (align - 1):
+            bad = int(positions[np.flatnonzero(positions & (align - 1))[0]])
+            self.fail(f"{what} is not aligned to {align} bytes", bad)
+
+    def numbers(self, dtype: np.dtype[Any], positions: I64, what: str) -> NDArray[Any]:
+        """The numbers at the given byte positions."""
+        width = dtype.itemsize
+        self.check(positions, width, width, what)
+        column: NDArray[Any] = self.words[dtype][positions >> (width.bit_length() - 1)]
+        return column
+
+    def targets(self, positions: I64, what: str) -> I64:
+        """Where the offsets stored at the given positions lead."""
+        targets: I64 = positions + self.numbers(OFFSET, positions, what)
+        return targets
+
+    def vectors(self, positions: I64, item: int, align: int, what: str) -> tuple[I64, I64]:
+        """Where the vectors begin whose offsets are stored at the given positions, and their lengths."""
+        at = self.targets(positions, what)
+        lengths = self.numbers(OFFSET, at, what).astype(np.int64)
+        starts = at + 4
+        if len(starts):
+            ends = starts + lengths * item
+            if int(ends.max()) > self.size:
+                worst = int(ends.argmax())
+                self.fail(f"{what} has {int(lengths[worst])} items, more than the file holds", int(at[worst]))
+            if align > 4 and ((starts & (align - 1)) != 0)[lengths > 0].any():
+                self.fail(f"{what} is not aligned to {align} bytes", int(starts[0]))
+        return starts, lengths
+
+    def items(self, starts: I64, lengths: I64, size: int, what: str) -> I64:
+        """The positions of all items of many vectors."""
+        total = int(lengths.sum())
+        if total > self.size:
+            self.fail(f"{what} has {total} items in all, more than the file has bytes")
+        if len(starts) == 1:
+            start = int(starts[0])
+            return np.arange(start, start + total * size, size, dtype=np.int64)
+        return expand_ranges(np.zeros_like(starts), lengths) * size + np.repeat(starts, lengths)
+
+
+def read_root(payload: Payload, table: fb.Table) -> Tables:
+    """The root table and all below it, as columns of one row."""
+    return read_tables(payload, table, root_position(payload, table))
+
+
+def root_position(payload: Payload, table: fb.Table) -> I64:
+    """Where the root table begins, as a column of one row."""
+    if payload.size < 8:
+        payload.fail(f"{payload.size} bytes are too few for a {table.name}")
+    return payload.targets(np.zeros(1, np.int64), f"the offset of the root {table.name}")
+
+
+def read_tables(payload: Payload, table: fb.Table, positions: NDArray[Any]) -> Tables:
+    """The tables at the given positions, as columns."""
+    blocks = [
+        _read_block(payload, table, positions[start : start + BLOCK].astype(np.int64))
+        for start in range(0, max(len(positions), 1), BLOCK)
+    ]
+    return _concat_blocks(blocks)
+
+
+def vector_of_tables(payload: Payload, position: int, what: str) -> I64:
+    """The positions of the tables of the one vector whose offset is stored at `position`."""
+    starts, lengths = payload.vectors(np.array([position]), 4, 4, what)
+    return payload.targets(payload.items(starts, lengths, 4, what), what)
+
+
+def _concat_blocks(blocks: list[Tables]) -> Tables:
+    """Join blocks field by field, letting go of each block's column as soon as it was joined."""
+    if len(blocks) == 1:
+        return blocks[0]
+    loose = [dict(block.columns) for block in blocks]
+    likes = {name: column for block in blocks for name, column in block.columns.items()}
+    present = {}
+    for name in likes:
+        mask = np.concatenate([block.has(name) for block in blocks])
+        if not mask.all():
+            present[name] = mask
+    counts = [len(block) for block in blocks]
+    blocks.clear()
+    columns = {}
+    for name in list(likes):
+        like = likes.pop(name)
+        parts = [c.pop(name) if name in c else absent(like, n) for c, n in zip(loose, counts, strict=True)]
+        columns[name] = concat(parts)
+    return Tables(sum(counts), columns, present)
+
+
+def _read_block(payload: Payload, table: fb.Table, rows: I64) -> Tables:
+    vtables = _VTables(payload, table, rows)
+    columns: dict[str, Any] = {}
+    present: dict[str, NDArray[np.bool_]] = {}
+    for name, field in table.fields.items():
+        what = f"{table.name}.{name}"
+        positions, where = vtables.locate(field.slot)
+        if positions is None:
+            if field.required and len(rows):
+                payload.fail(f"{what} is missing", int(rows[0]))
+            if isinstance(field, fb.Scalar):
+                columns[name] = constant(field.default, len(rows), field.dtype)
+            continue
+        if where is not None and field.required:
+            payload.fail(f"{what} is missing", int(rows[np.flatnonzero(~where)[0]]))
+        if isinstance(field, fb.Variants):
+            column, where = _read_union(payload, field, vtables, positions, where, what)
+        else:
+            column = _spread(_read_column(payload, field, positions, what), where, field)
+        columns[name] = column
+        if where is not None:
+            present[name] = where
+    return Tables(len(rows), columns, present)
+
+
+def _read_column(payload: Payload, field: fb.Field, positions: I64, what: str) -> Any:
+    """The column of a field in the rows that have it."""
+    match field:
+        case fb.Scalar(dtype=dtype):
+            return payload.numbers(dtype, positions, what)
+        case fb.Struct(size=size):
+            payload.check(positions, size, 1, what)
+            return windows(payload.data, size)[positions].view(np.uint8).reshape(-1, size)
+        case fb.Bytes():
+            return Blobs(payload.data, *payload.vectors(positions, 1, 1, what))
+        case fb.Vector(dtype=dtype, align=align):
+            return _read_vectors(payload, dtype, align, positions, what)
+        case fb.Texts():
+            starts, lengths = payload.vectors(positions, 4, 4, what)
+            slots = payload.items(starts, lengths, 4, what)
+            return Ragged(Blobs(payload.data, *payload.vectors(slots, 1, 1, what)), splits_of(lengths))
+        case fb.Children(table=table):
+            starts, lengths = payload.vectors(positions, 4, 4, what)
+            slots = payload.items(starts, lengths, 4, what)
+            return Ragged(read_tables(payload, table, payload.targets(slots, what)), splits_of(lengths))
+        case fb.Child(table=table):
+            tables = read_tables(payload, table, payload.targets(positions, what))
+            return Union(np.full(len(positions), PRESENT, np.uint8), {PRESENT: tables})
+    raise TypeError(f"cannot read {field!r}")
+
+
+def _read_vectors(payload: Payload, dtype: np.dtype[Any], align: int, positions: I64, what: str) -> Ragged:
+    starts, lengths = payload.vectors(positions, dtype.itemsize, align, what)
+    width = int(lengths[0]) if len(lengths) else 0
+    if dtype in payload.words and width and (lengths == width).all():
+        # One length for all, as coordinates have: a column of numbers per place in the vector.
+        if width * len(starts) > payload.size:
+            payload.fail(f"{what} has {width * len(starts)} items in all, more than the file has bytes")
+        rectangle = np.empty((len(starts), width), dtype)
+        word = starts >> (dtype.itemsize.bit_length() - 1)
+        for place in range(width):
+            rectangle[:, place] = payload.words[dtype][word + place]
+        return Ragged(rectangle.reshape(-1), splits_of(lengths))
+    at = payload.items(starts, lengths, dtype.itemsize, what)
+    return Ragged(windows(payload.data, dtype.itemsize)[at].view(dtype), splits_of(lengths))
+
+
+def _read_union(
+    payload: Payload, field: fb.Variants, vtables: _VTables, types: I64, where: Where, what: str
+) -> tuple[Union, Where]:
+    values, has_value = vtables.locate(field.slot + 1)
+    kinds = _spread(payload.numbers(np.dtype("u1"), types, what), where, field)
+    there = kinds != 0
+    if values is None:
+        values, has_value = np.zeros(0, np.int64), np.zeros(len(kinds), np.bool_)
+    if not np.array_equal(there, np.ones(len(kinds), np.bool_) if has_value is None else has_value):
+        payload.fail(f"{what} has a type without a value or a value without a type")
+    if field.required and not there.all():
+        payload.fail(f"{what} is missing")
+    targets = _spread(payload.targets(values, what), has_value, field)
+    found = np.unique(kinds[there]).tolist()
+    unknown = [kind for kind in found if kind not in field.tables]
+    if unknown:
+        payload.fail(f"{what} is of unknown type {unknown[0]}")
+    tables = {kind: read_tables(payload, field.tables[kind], targets[kinds == kind]) for kind in found}
+    return Union(kinds, tables), None if there.all() else there
+
+
+def _spread(column: Any, where: Where, field: fb.Field) -> Any:
+    """Stretch a column of the rows that have a field over all rows."""
+    if where is None:
+        return column
+    if isinstance(column, np.ndarray):
+        default = field.default if isinstance(field, fb.Scalar) else 0
+        full = np.full((len(where), *column.shape[1:]), default, column.dtype)
+        full[where] = column
+        return full
+    rows = where.cumsum() - 1
+    if isinstance(column, Blobs):
+        return Blobs(
+            column.buffer, _spread(column.starts, where, field), _spread(column.lengths, where, field)
+        )
+    if isinstance(column, Ragged):
+        lengths = np.where(where, column.lengths[np.maximum(rows, 0)], 0)
+        return Ragged(column.items, splits_of(lengths))
+    return Union(_spread(column.kinds, where, field), column.tables)
+
+
+class _VTables:
+    """The vtables of a block of tables: which table has which, and where each keeps a field."""
+
+    __slots__ = ("distinct", "group", "payload", "rows", "sizes")
+
+    def __init__(self, payload: Payload, table: fb.Table, rows: I64) -> None:
+        what = f"the vtable of {table.name}"
+        vtables = rows - payload.numbers(SIGNED, rows, f"a {table.name}")
+        self.payload = payload
+        self.rows = rows
+        self.distinct, self.group = _distinct(vtables)
+        self.sizes = payload.numbers(SHORT, self.distinct, what).astype(np.int64)
+        payload.check(self.distinct + self.sizes, 0, 2, what)
+        if len(self.sizes) and int(self.sizes.min()) < 4:
+            payload.fail(f"{what} is shorter than its head", int(self.distinct[self.sizes.argmin()]))
+
+    def locate(self, slot: int) -> tuple[I64 | None, Where]:
+        """The positions of a field in the rows that have it, and which those are; None where none has it."""
+        entry = 4 + 2 * slot
+        known = self.sizes > entry
+        if not known.any():
+            return None, None
+        offsets = np.zeros(len(self.sizes), np.int64)
+        offsets[known] = self.payload.words[SHORT][(self.distinct[known] + entry) >> 1]
+        if not offsets.any():
+            return None, None
+        if self.group is None:
+            return self.rows + offsets[0], None
+        if offsets.all():
+            first = offsets[0]
+            return self.rows + (first if (offsets == first).all() else offsets[self.group]), None
+        where = (offsets != 0)[self.group]
+        return self.rows[where] + offsets[self.group[where]], where
+
+
+def _distinct(vtables: I64) -> tuple[I64, NDArray[Any] | None]:
+    """The distinct values, and per row which of them it is (None where there is but one)."""
+    if not len(vtables):
+        return vtables, None
+    group = np.zeros(len(vtables), np.uint8)
+    found = [vtables[0]]
+    rest = np.flatnonzero(vtables != vtables[0])
+    while len(rest) and len(found) < FEW_VTABLES:
+        value = vtables[rest[0]]
+        same = vtables[rest] == value
+        group[rest[same]] = len(found)
+        found.append(value)
+        rest = rest[~same]
+    if len(rest):
+        return np.unique(vtables, return_inverse=True)
+    return np.array(found), None if len(found) == 1 else group
+
+
+def row_blocks(count: int) -> Iterator[slice]:
+    """Slices that cover `count` rows, a block each."""
+    for start in range(0, count, BLOCK):
+        yield slice(start, min(start + BLOCK, count))

@@ -1,0 +1,178 @@
+"""A repository's configuration as stored: FlexBuffers in the repo info file, YAML in a V1 repository.
+
+Both hold the same plain dict. A choice among several is the name of the choice, or a dict with that one key;
+YAML writes the second as a tag: `{"s3": {...}}` is `!s3 {...}`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import yaml
+
+from icefloe.encoding import flexbuffers
+from icefloe.errors import ErrorKind, FormatError
+
+CONTAINERS: Final = "virtual_chunk_containers"
+
+CHOICES: Final = frozenset(
+    [
+        "local_file_system",
+        "s3",
+        "s3_compatible",
+        "tigris",
+        "gcs",
+        "azure",
+        "http",
+        "and",
+        "or",
+        "path_matches",
+        "name_matches",
+        "num_refs",
+        "Included",
+        "Excluded",
+        "Axis",
+        "DimensionName",
+    ]
+)
+"""Names of choices that carry a value."""
+
+_MAX_DEPTH: Final = 64
+_TEXT: Final = "tag:yaml.org,2002:str"
+
+
+def encode_config(config: dict[str, Any]) -> bytes:
+    """The bytes of `Repo.config`."""
+    return flexbuffers.dumps(config)
+
+
+def decode_config(data: bytes, place: str) -> dict[str, Any]:
+    """The configuration behind `Repo.config`."""
+    try:
+        config = flexbuffers.loads(data)
+    except FormatError as error:
+        raise FormatError(
+            f"{place}: configuration: {error.message}", kind=ErrorKind.CONFIG_DESERIALIZATION
+        ) from None
+    return _mapping(config, place)
+
+
+def encode_config_yaml(config: dict[str, Any]) -> bytes:
+    """The contents of `config.yaml`."""
+    text = yaml.dump(
+        _tagged(config), Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=False
+    )
+    return text.encode()
+
+
+def decode_config_yaml(data: bytes, place: str) -> dict[str, Any]:
+    """The configuration behind `config.yaml`."""
+    try:
+        config = yaml.load(data.decode(), _Loader)
+    except (yaml.YAMLError, UnicodeDecodeError, ValueError, RecursionError) as error:
+        summary = " ".join(str(error).split())
+        raise FormatError(
+            f"{place}: not a configuration: {summary}", kind=ErrorKind.CONFIG_DESERIALIZATION
+        ) from None
+    return _mapping(config, place)
+
+
+def _mapping(config: Any, place: str) -> dict[str, Any]:
+    if not isinstance(config, dict):
+        raise FormatError(
+            f"{place}: the configuration is no mapping but {type(config).__name__}",
+            kind=ErrorKind.CONFIG_DESERIALIZATION,
+        )
+    return config
+
+
+class _Tagged:
+    """A choice with its value, to be written as a YAML tag."""
+
+    def __init__(self, choice: str, value: Any) -> None:
+        self.choice = choice
+        self.value = value
+
+
+def _tagged(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return [_tagged(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if len(value) == 1 and next(iter(value)) in CHOICES:
+        ((choice, inner),) = value.items()
+        return _Tagged(choice, _tagged(inner))
+    # Containers go by names of the user's, which may be those of choices.
+    return {
+        key: {name: _tagged(entry) for name, entry in inner.items()}
+        if key == CONTAINERS and isinstance(inner, dict)
+        else _tagged(inner)
+        for key, inner in value.items()
+    }
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes choices as tags."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+    def choose_scalar_style(self) -> Any:
+        # A tagged value is quoted by default, and `!Axis '0'` is no number to any reader.
+        event: Any = self.event
+        if str(event.tag).startswith("!") and event.style is None:
+            self.analysis = self.analyze_scalar(event.value)
+            if self.analysis.allow_block_plain:
+                return ""
+        return super().choose_scalar_style()
+
+
+def _represent(dumper: yaml.SafeDumper, tagged: _Tagged) -> yaml.Node:
+    tag, value = f"!{tagged.choice}", tagged.value
+    if isinstance(value, dict):
+        return dumper.represent_mapping(tag, value)
+    if isinstance(value, list):
+        return dumper.represent_sequence(tag, value)
+    plain = dumper.represent_data(value)
+    reads_as_text = _resolved(dumper, plain.value) == _TEXT
+    return dumper.represent_scalar(
+        tag, plain.value, style="'" if isinstance(value, str) and not reads_as_text else None
+    )
+
+
+_Dumper.add_representer(_Tagged, _represent)
+
+
+class _Loader(yaml.SafeLoader):
+    """Reads tags as choices; refuses aliases, which official writers never use and bombs are made of."""
+
+    depth = 0
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("aliases are not allowed")
+        self.depth += 1
+        if self.depth > _MAX_DEPTH:
+            raise yaml.YAMLError(f"nested deeper than {_MAX_DEPTH}")
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
+
+
+def _construct(loader: yaml.SafeLoader, choice: str, node: yaml.Node) -> Any:
+    if isinstance(node, yaml.MappingNode):
+        return {choice: loader.construct_mapping(node, deep=True)}
+    if isinstance(node, yaml.SequenceNode):
+        return {choice: loader.construct_sequence(node, deep=True)}
+    quoted = getattr(node, "style", None) is not None
+    plain = yaml.ScalarNode(_TEXT if quoted else _resolved(loader, node.value), node.value)
+    return {choice: loader.construct_object(plain)}
+
+
+def _resolved(resolver: Any, text: str) -> str:
+    """The type that YAML sees in an unquoted text."""
+    tag: str = resolver.resolve(yaml.ScalarNode, text, (True, False))
+    return tag
+
+
+_Loader.add_multi_constructor("!", _construct)

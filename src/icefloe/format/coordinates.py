@@ -1,0 +1,110 @@
+"""Chunk coordinates as (n, dimensions) columns of uint32: their order, sorting and searching."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+Coords = NDArray[np.uint32]
+Rows = NDArray[np.int64]
+
+
+def is_strictly_sorted(coords: Coords) -> bool:
+    """Whether each row is greater than the one before it, which also makes rows unique."""
+    return not unsorted_rows(coords).any()
+
+
+def unsorted_rows(coords: Coords) -> NDArray[np.bool_]:
+    """For each row but the first: whether it fails to be greater than the one before it."""
+    equal = np.ones(max(len(coords) - 1, 0), np.bool_)
+    greater = np.zeros_like(equal)
+    for column in coords.T:
+        before, after = column[:-1], column[1:]
+        greater |= equal & (after > before)
+        equal &= after == before
+    return ~greater
+
+
+def sort_order(coords: Coords) -> Rows | None:
+    """The rows in ascending order, equal ones in the order given; None where they are so already."""
+    if is_strictly_sorted(coords):
+        return None
+    keys = sort_keys(coords, limits(coords))
+    if keys is not None:
+        return keys.argsort(kind="stable")
+    return np.lexsort(coords.T[::-1])
+
+
+def last_of_equal(coords: Coords) -> tuple[Coords, Rows | None]:
+    """Sorted unique coordinates and the rows they came from; of equal rows the last one given wins."""
+    order = sort_order(coords)
+    if order is None:
+        return coords, None
+    ordered = coords[order]
+    differs = np.ones(len(order), np.bool_)
+    differs[:-1] = (ordered[1:] != ordered[:-1]).any(axis=1)
+    return ordered[differs], order[differs]
+
+
+def limits(*columns: Coords) -> list[int]:
+    """Per dimension, one more than the largest index in any of the columns."""
+    tops = [column.max(axis=0) for column in columns if len(column)]
+    return [int(top) + 1 for top in np.max(tops, axis=0)] if tops else []
+
+
+def sort_keys(coords: Coords, sizes: Sequence[int]) -> NDArray[np.uint64] | None:
+    """One number per row that sorts as the row does; None where 64 bits do not hold a grid of these sizes."""
+    cells = 1
+    for size in sizes:
+        cells *= size
+    if cells >= 1 << 64:
+        return None
+    keys = np.zeros(len(coords), np.uint64)
+    for column, size in zip(coords.T, sizes, strict=False):
+        keys *= np.uint64(size)
+        keys += column
+    return keys
+
+
+def find(coords: Coords, wanted: Sequence[int]) -> int | None:
+    """The row that holds the wanted coordinates, in a sorted column."""
+    target = tuple(wanted)
+    if len(target) != coords.shape[1]:
+        return None
+    row = bisect_left(range(len(coords)), target, key=lambda i: tuple(coords[i].tolist()))
+    return row if row < len(coords) and tuple(coords[row].tolist()) == target else None
+
+
+def contains(coords: Coords, wanted: Coords) -> NDArray[np.bool_]:
+    """For each row of `coords`, whether it is among `wanted`. Both sorted."""
+    if not len(wanted) or not len(coords):
+        return np.zeros(len(coords), np.bool_)
+    sizes = limits(coords, wanted)
+    keys, others = sort_keys(coords, sizes), sort_keys(wanted, sizes)
+    if keys is None or others is None:
+        known = {row.tobytes() for row in np.ascontiguousarray(wanted)}  # grids of over 2**64 cells: rare
+        return np.fromiter(
+            (row.tobytes() in known for row in np.ascontiguousarray(coords)), np.bool_, len(coords)
+        )
+    places = np.minimum(others.searchsorted(keys), len(others) - 1)
+    known_keys: NDArray[np.bool_] = others[places] == keys
+    return known_keys
+
+
+def inside(coords: Coords, extents: Sequence[range]) -> NDArray[np.bool_]:
+    """Which rows lie in the given window of the chunk grid."""
+    rows = np.ones(len(coords), np.bool_)
+    for column, extent in zip(coords.T, extents, strict=True):
+        rows &= (column >= extent.start) & (column < extent.stop)
+    return rows
+
+
+def bounding_box(coords: Coords) -> tuple[range, ...]:
+    """The smallest window that holds all rows; one empty range per dimension where there is none."""
+    if not len(coords):
+        return tuple(range(0) for _ in range(coords.shape[1]))
+    pairs = zip(coords.min(axis=0).tolist(), coords.max(axis=0).tolist(), strict=True)
+    return tuple(range(low, high + 1) for low, high in pairs)

@@ -1,0 +1,45 @@
+"""Windows of chunk grids in bulk: whether those of one array cover a chunk twice."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icefloe.encoding.columns import BLOCK, Ragged, expand_ranges
+
+
+def check_disjoint(manifests: Ragged) -> int | None:
+    """Of arrays with `ManifestRef` tables, the first whose extents overlap; None where none do."""
+    for row in np.flatnonzero(manifests.lengths > 1).tolist():  # few arrays have more than one manifest
+        refs = manifests.take([row]).items
+        boxes = refs["extents"].rectangle()
+        if (
+            boxes is None
+            or boxes.shape[1] == 0
+            or _overlap(boxes["from"].astype(np.int64), boxes["to"].astype(np.int64))
+        ):
+            return int(row)
+    return None
+
+
+def _overlap(starts: NDArray[np.int64], stops: NDArray[np.int64]) -> bool:
+    """Whether any two of the boxes share a cell: sweep along the dimension that parts them best."""
+    filled = (stops > starts).all(axis=1)
+    starts, stops = starts[filled], stops[filled]
+    if len(starts) < 2:
+        return False
+    axis = max(range(starts.shape[1]), key=lambda d: len(np.unique(starts[:, d])))
+    order = starts[:, axis].argsort(kind="stable")
+    starts, stops = starts[order], stops[order]
+    after = np.arange(1, len(starts) + 1)
+    last = starts[:, axis].searchsorted(stops[:, axis])  # boxes from there on begin behind this one
+    reach = np.maximum(last - after, 0)
+    step = max(BLOCK * 4 // max(int(reach.max()), 1), 1)
+    for block in range(0, len(starts), step):
+        part = slice(block, block + step)
+        left = np.repeat(np.arange(len(starts))[part], reach[part])
+        right = expand_ranges(after[part], reach[part])
+        apart = (starts[left] >= stops[right]) | (starts[right] >= stops[left])
+        if not apart.any(axis=1).all():
+            return True
+    return False

@@ -1,0 +1,111 @@
+"""Whole metadata files: envelope and contents together. What the engine reads and writes."""
+
+from __future__ import annotations
+
+from typing import Final, TypeVar
+
+from icefloe.encoding.columns import U8
+from icefloe.encoding.envelope import (
+    DEFAULT_LEVEL,
+    IMPLEMENTATION,
+    FileType,
+    Header,
+    open_header,
+    open_payload,
+    seal,
+)
+from icefloe.encoding.flatbuffers.reader import Payload
+from icefloe.errors import ErrorKind, FormatError
+from icefloe.format.locations import LocationCompression
+from icefloe.format.manifest import Manifest
+from icefloe.format.manifest_codec import PackedManifest, encode_manifest
+from icefloe.format.repo_info import RepoInfo
+from icefloe.format.repo_info_codec import decode_repo_info, encode_repo_info
+from icefloe.format.snapshot import Snapshot
+from icefloe.format.snapshot_codec import decode_snapshot, encode_snapshot
+from icefloe.format.spec import Spec, spec_of
+from icefloe.format.transaction_log import TransactionLog
+from icefloe.format.transaction_log_codec import decode_transaction_log, encode_transaction_log
+from icefloe.ids import ManifestId, ObjectId, SnapshotId
+
+Value = TypeVar("Value", Snapshot, PackedManifest, TransactionLog)
+
+REPO_PATH: Final = "repo"
+SNAPSHOTS: Final = "snapshots"
+MANIFESTS: Final = "manifests"
+TRANSACTIONS: Final = "transactions"
+CHUNKS: Final = "chunks"
+OVERWRITTEN: Final = "overwritten"
+CONFIG_PATH: Final = "config.yaml"
+
+
+def read_repo_info(data: bytes, place: str = REPO_PATH) -> RepoInfo:
+    """The repo info file of a V2 repository, or a backup of it."""
+    spec, payload = _open(data, FileType.REPO_INFO, place)
+    if not spec.refs_in_repo_info:
+        payload.fail(f"a repo info file of version {spec.number}, which has none")
+    return decode_repo_info(payload)
+
+
+def write_repo_info(info: RepoInfo, spec: Spec, level: int = DEFAULT_LEVEL) -> bytes:
+    """The repo info file of a V2 repository."""
+    return _seal(encode_repo_info(info, spec, REPO_PATH), FileType.REPO_INFO, spec, level)
+
+
+def read_snapshot(data: bytes, id: SnapshotId) -> Snapshot:
+    """A snapshot file, which must hold the snapshot it is named after."""
+    spec, payload = _open(data, FileType.SNAPSHOT, f"{SNAPSHOTS}/{id}")
+    return _named(decode_snapshot(payload, spec), id, payload)
+
+
+def write_snapshot(snapshot: Snapshot, spec: Spec, level: int = DEFAULT_LEVEL) -> bytes:
+    """A snapshot file."""
+    payload = encode_snapshot(snapshot, spec, f"{SNAPSHOTS}/{snapshot.id}")
+    return _seal(payload, FileType.SNAPSHOT, spec, level)
+
+
+def read_manifest(data: bytes, id: ManifestId) -> PackedManifest:
+    """A manifest file, which must hold the manifest it is named after."""
+    _, payload = _open(data, FileType.MANIFEST, f"{MANIFESTS}/{id}")
+    return _named(PackedManifest(payload), id, payload)
+
+
+def write_manifest(
+    manifest: Manifest, spec: Spec, level: int = DEFAULT_LEVEL, compression: LocationCompression | None = None
+) -> bytes:
+    """A manifest file."""
+    payload = encode_manifest(manifest, spec, f"{MANIFESTS}/{manifest.id}", compression)
+    return _seal(payload, FileType.MANIFEST, spec, level)
+
+
+def read_transaction_log(data: bytes, id: SnapshotId) -> TransactionLog:
+    """The transaction log of a snapshot."""
+    _, payload = _open(data, FileType.TRANSACTION_LOG, f"{TRANSACTIONS}/{id}")
+    return _named(decode_transaction_log(payload), id, payload)
+
+
+def write_transaction_log(log: TransactionLog, spec: Spec, level: int = DEFAULT_LEVEL) -> bytes:
+    """A transaction log file."""
+    payload = encode_transaction_log(log, spec, f"{TRANSACTIONS}/{log.id}")
+    return _seal(payload, FileType.TRANSACTION_LOG, spec, level)
+
+
+def _open(data: bytes, file_type: FileType, place: str) -> tuple[Spec, Payload]:
+    header = open_header(data, place)
+    spec = spec_of(header.spec, place)
+    if header.file_type is not file_type:
+        raise FormatError(
+            f"{place}: a file of type {header.file_type.name.lower()}, expected {file_type.name.lower()}",
+            kind=ErrorKind.INVALID_FILE_FORMAT,
+        )
+    return spec, Payload(open_payload(data, place), place)
+
+
+def _named(value: Value, id: ObjectId, payload: Payload) -> Value:
+    if value.id != id:
+        payload.fail(f"holds {value.id}, not what its name says")
+    return value
+
+
+def _seal(payload: U8, file_type: FileType, spec: Spec, level: int) -> bytes:
+    return seal(payload, Header(IMPLEMENTATION, spec.number, file_type), level)

@@ -1,0 +1,54 @@
+"""Object ids as columns of bytes: ordering, searching and membership."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icefloe.ids import ObjectId
+
+Id = TypeVar("Id", bound=ObjectId)
+
+
+def id_keys(ids: NDArray[np.uint8]) -> NDArray[np.bytes_]:
+    """Ids as items that numpy orders byte by byte.
+
+    For comparing alone: taken out of the array, such an item would lose its trailing zero bytes.
+    """
+    width = ids.shape[1]
+    return np.ascontiguousarray(ids).reshape(-1).view(f"S{width}")
+
+
+def key_bytes(keys: NDArray[np.bytes_]) -> NDArray[np.uint8]:
+    """The column behind keys."""
+    return keys.view(np.uint8).reshape(len(keys), keys.itemsize)
+
+
+def to_ids(keys: NDArray[np.bytes_], kind: type[Id]) -> list[Id]:
+    """One id object per key."""
+    data, width = keys.tobytes(), keys.itemsize
+    return [kind(data[start : start + width]) for start in range(0, len(data), width)]
+
+
+def find_id(ids: NDArray[np.uint8], wanted: ObjectId) -> int | None:
+    """The row of an id in a sorted column."""
+    keys = id_keys(ids)
+    row = int(keys.searchsorted(id_keys(np.frombuffer(wanted, np.uint8)[None])[0]))
+    return row if row < len(keys) and ids[row].tobytes() == wanted.__bytes__() else None
+
+
+def is_member(ids: NDArray[np.uint8], known: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    """For each id whether it is among the known ones, which are sorted."""
+    if not len(known):
+        return np.zeros(len(ids), np.bool_)
+    keys, others = id_keys(ids), id_keys(known)
+    places = np.minimum(others.searchsorted(keys), len(others) - 1)
+    same: NDArray[np.bool_] = others[places] == keys
+    return same
+
+
+def sorted_ids(ids: NDArray[Any]) -> NDArray[np.uint8]:
+    """Ids in ascending order, each once."""
+    return key_bytes(np.unique(id_keys(ids)))

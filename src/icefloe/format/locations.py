@@ -1,0 +1,195 @@
+"""Virtual locations: telling repeated ones apart in bulk, and compression with a shared zstd dictionary."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import zstandard
+from numpy.typing import NDArray
+
+from icefloe.encoding.columns import I64, Blobs, windows
+from icefloe.errors import ErrorKind, FormatError
+
+MAX_LOCATION_BYTES: Final = 1024
+"""Official readers give a compressed location so much room; longer ones are stored plain."""
+_SHORTEST_SAMPLE: Final = 8
+_ALL_BYTES: Final = np.uint64(0xFFFFFFFFFFFFFFFF)
+
+
+@dataclass(frozen=True, slots=True)
+class LocationCompression:
+    """When and how to compress the locations of a manifest; the defaults are the official ones."""
+
+    min_num_chunks: int = 1000
+    dictionary_max_training_samples: int = 100
+    dictionary_max_size_bytes: int = 2048
+    compression_level: int = 3
+
+    def train(self, locations: Blobs, num_virtual: int) -> Dictionary | None:
+        """A dictionary for these locations, or None where it would not pay."""
+        if num_virtual < self.min_num_chunks or not len(locations):
+            return None
+        wanted = min(self.dictionary_max_training_samples, len(locations))
+        spread = np.linspace(0, len(locations) - 1, wanted).astype(np.int64)
+        samples = locations.take(spread).tolist()
+        if sum(len(sample) < _SHORTEST_SAMPLE for sample in samples) * 2 >= len(samples):
+            return None
+        total = sum(map(len, samples))
+        samples *= max(-(-self.dictionary_max_size_bytes // total), 1)
+        try:
+            trained = zstandard.train_dictionary(self.dictionary_max_size_bytes, list(samples))
+        except zstandard.ZstdError:
+            return None  # too few or too uniform samples
+        return Dictionary(trained.as_bytes(), self.compression_level)
+
+
+@dataclass(frozen=True, slots=True)
+class Dictionary:
+    """A trained zstd dictionary, as it stands in a manifest."""
+
+    data: bytes
+    level: int = 3
+
+    def compress(self, locations: Blobs) -> Blobs:
+        """Each location as a frame of its own."""
+        dictionary = zstandard.ZstdCompressionDict(self.data)
+        dictionary.precompute_compress(level=self.level)
+        compressor = zstandard.ZstdCompressor(level=self.level, dict_data=dictionary)
+        return Blobs.from_list([compressor.compress(location) for location in locations.tolist()])
+
+    def decompress(self, frames: Blobs, place: str) -> Blobs:
+        """The locations behind frames."""
+        frames = frames.compact()
+        try:
+            sizes = frame_sizes(frames)
+            if sizes is not None and not (sizes > MAX_LOCATION_BYTES).any():
+                return self._decompress_stream(frames, sizes, place)
+            one = self._decompressor()
+            limit = 64 * MAX_LOCATION_BYTES
+            return Blobs.from_list(
+                [one.decompress(frame, max_output_size=limit) for frame in frames.tolist()]
+            )
+        except zstandard.ZstdError as error:
+            raise FormatError(f"{place}: damaged compressed location: {error}", kind=_KIND) from None
+
+    def _decompress_stream(self, frames: Blobs, sizes: I64, place: str) -> Blobs:
+        """All frames as one stream: a call for a million of them instead of a million calls."""
+        ends = sizes.cumsum()
+        total = int(ends[-1]) if len(ends) else 0
+        with self._decompressor().stream_reader(frames.buffer.data, read_across_frames=True) as reader:
+            data = reader.read(total + 1)
+        if len(data) != total:
+            raise FormatError(f"{place}: compressed locations are not of the size they claim", kind=_KIND)
+        return Blobs(np.frombuffer(data, np.uint8), ends - sizes, sizes)
+
+    def _decompressor(self) -> zstandard.ZstdDecompressor:
+        if not self.data:
+            return zstandard.ZstdDecompressor()
+        return zstandard.ZstdDecompressor(dict_data=zstandard.ZstdCompressionDict(self.data))
+
+
+_KIND: Final = ErrorKind.INVALID_FILE_FORMAT
+
+
+def frame_sizes(frames: Blobs) -> I64 | None:
+    """The content size each zstd frame declares; None where one does not, or is no such frame.
+
+    Reads the frame headers (RFC 8878, 3.1.1.1) of all rows at once; only one- and two-byte sizes count.
+    """
+    if not len(frames) or int(frames.lengths.min()) < 9:
+        return None
+    data, at = frames.buffer, frames.starts
+    if (windows(data, 4)[at].view("<u4") != zstandard.MAGIC_NUMBER).any():
+        return None
+    descriptor = data[at + 4]
+    size_code, single, id_code = descriptor >> 6, (descriptor >> 5) & 1, descriptor & 3
+    if (size_code > 1).any() or ((size_code == 0) & (single == 0)).any():
+        return None
+    field = at + 5 + np.array([0, 1, 2, 4])[id_code] + (1 - single.astype(np.int64))
+    if int((field + 2 - at - frames.lengths).max()) > 0:
+        return None
+    low = data[field].astype(np.int64)
+    sizes: I64 = np.where(size_code == 0, low, low + (data[field + 1].astype(np.int64) << 8) + 256)
+    return sizes
+
+
+def distinct_runs(blobs: Blobs) -> tuple[NDArray[np.uint32], Blobs]:
+    """A code per row and the strings behind the codes, with neighbours that are equal sharing one.
+
+    Files of one archive stand together, so runs are what repeats; nothing is sorted or hashed.
+    """
+    count = len(blobs)
+    if count < 2:
+        return np.arange(count, dtype=np.uint32), blobs
+    same = blobs.starts[1:] == blobs.starts[:-1]
+    same &= blobs.lengths[1:] == blobs.lengths[:-1]
+    if np.count_nonzero(same) * 8 < count and _neighbours_repeat(blobs):
+        same = _equal_neighbours(blobs)
+    heads = np.flatnonzero(np.concatenate(([True], ~same)))
+    if len(heads) == count:
+        return np.arange(count, dtype=np.uint32), blobs
+    codes = np.cumsum(np.concatenate(([True], ~same)), dtype=np.uint32) - np.uint32(1)
+    runs = blobs.take(heads)
+    places, first, group = np.unique(runs.starts, return_index=True, return_inverse=True)
+    if len(places) < len(runs) and np.array_equal(runs.lengths, runs.lengths[first][group]):
+        return group.astype(np.uint32)[codes], runs.take(first)
+    return codes, runs
+
+
+def _neighbours_repeat(blobs: Blobs) -> bool:
+    """Whether a sample of neighbouring rows is often equal."""
+    sample = np.unique(np.linspace(0, len(blobs) - 2, 256).astype(np.int64))
+    pairs = zip(blobs.take(sample).tolist(), blobs.take(sample + 1).tolist(), strict=True)
+    return sum(one == other for one, other in pairs) * 4 > len(sample)
+
+
+def _equal_neighbours(blobs: Blobs) -> NDArray[np.bool_]:
+    """For each row but the first, whether it equals the one before it: eight bytes of all rows at a time."""
+    starts, lengths = blobs.starts, blobs.lengths
+    rows = np.flatnonzero(lengths[1:] == lengths[:-1])
+    words = np.ndarray((max(len(blobs.buffer) - 7, 0),), "<u8", blobs.buffer.data, 0, (1,))
+    for at in range(0, int(lengths.max()), 8):
+        length = lengths[rows]
+        back = np.minimum(at, np.maximum(length - 8, 0))  # the last word overlaps the one before it
+        # A string of under eight bytes at the very end of the buffer is read from further left.
+        left = np.minimum(starts[rows] + back, len(words) - 1)
+        right = np.minimum(starts[rows + 1] + back, len(words) - 1)
+        differ = _word(words, left, starts[rows] + back, length) != _word(
+            words, right, starts[rows + 1] + back, length
+        )
+        rows = rows[~differ]
+    same = np.zeros(len(blobs) - 1, np.bool_)
+    same[rows] = True
+    return same
+
+
+def _word(words: NDArray[np.uint64], at: I64, wanted: I64, lengths: I64) -> NDArray[np.uint64]:
+    """Up to eight bytes as a number, those beyond a string's end cut off."""
+    shift = ((wanted - at) * 8).astype(np.uint64)
+    bits = (8 * np.maximum(8 - lengths, 0)).astype(np.uint64)
+    return (words[at] >> shift) & (_ALL_BYTES >> bits)
+
+
+def used_only(codes: NDArray[np.uint32], blobs: Blobs) -> tuple[NDArray[np.uint32], Blobs]:
+    """The same strings without those that no row uses, equal ones joined where there are few."""
+    used = np.zeros(len(blobs), np.bool_)
+    used[codes] = True
+    if not used.all():
+        codes = (np.cumsum(used, dtype=np.uint32) - np.uint32(1))[codes]
+        blobs = blobs.take(used)
+    if len(blobs) * 4 > len(codes):
+        return codes, blobs
+    values = blobs.tolist()
+    places = {value: place for place, value in enumerate(dict.fromkeys(values))}
+    if len(places) == len(values):
+        return codes, blobs
+    lookup = np.fromiter(map(places.__getitem__, values), np.uint32, len(values))
+    return lookup[codes], Blobs.from_list(list(places))
+
+
+def join(parts: Sequence[Blobs]) -> Blobs:
+    """Strings of several arrays end to end."""
+    return Blobs.concat(list(parts)) if parts else Blobs.empty(0)

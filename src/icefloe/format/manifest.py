@@ -1,0 +1,355 @@
+"""Manifests: where each chunk of an array is kept. References are columns, not objects."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from icefloe.encoding.columns import Blobs, concat, constant, decode_text, held_bytes, take
+from icefloe.format import coordinates
+from icefloe.format.coordinates import Coords
+from icefloe.ids import ChunkId, ManifestId, NodeId
+
+NATIVE: Final = 1
+VIRTUAL: Final = 2
+INLINE: Final = 3
+
+NO_ETAG: Final = 0xFFFFFFFF
+"""The etag code of a row without one."""
+
+_SAMPLE: Final = 4096
+_REPEATS: Final = 0.99
+"""Locations are taken for all different when more than this share of a sample is."""
+
+
+@dataclass(frozen=True, slots=True)
+class ETag:
+    """The external object must still have this etag."""
+
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class LastModified:
+    """The external object must not have changed after this time."""
+
+    seconds: int
+    """Since 1970-01-01 UTC."""
+
+
+Checksum: TypeAlias = ETag | LastModified
+
+
+@dataclass(frozen=True, slots=True)
+class InlineRef:
+    """A chunk kept in the manifest itself."""
+
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class NativeRef:
+    """A chunk kept in the repository's storage, as a range of a chunk object."""
+
+    chunk_id: ChunkId
+    offset: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class VirtualRef:
+    """A chunk kept in a file outside the repository, as a range of it."""
+
+    location: str
+    offset: int
+    length: int
+    checksum: Checksum | None = None
+
+
+ChunkRef: TypeAlias = InlineRef | NativeRef | VirtualRef
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ArrayManifest:
+    """The references of one array, or of a window of its chunk grid, sorted by coordinates, no two alike.
+
+    A column means something only in rows of the kinds named beside it.
+    """
+
+    coords: Coords
+    """(n, dimensions)"""
+    kind: NDArray[np.uint8]
+    """NATIVE, VIRTUAL or INLINE"""
+    chunk_ids: NDArray[np.uint8]
+    """(n, 12); native"""
+    offsets: NDArray[np.uint64]
+    """In bytes; native and virtual"""
+    lengths: NDArray[np.uint64]
+    """In bytes; native and virtual"""
+    location_codes: NDArray[np.uint32]
+    """Rows of `locations`; virtual"""
+    locations: Blobs
+    """UTF-8, each shared by the references into one file"""
+    inline: Blobs
+    """A row per reference; inline"""
+    etag_codes: NDArray[np.uint32]
+    """Rows of `etags`, or NO_ETAG; virtual"""
+    etags: Blobs
+    last_modified: NDArray[np.uint32]
+    """Seconds since 1970, 0 for none; virtual"""
+    extras: Blobs
+    """Opaque bytes of a later version, a row per reference"""
+
+    @staticmethod
+    def of(coords: ArrayLike, kind: ArrayLike, **columns: Any) -> ArrayManifest:
+        """References in any order, with the columns their kinds need; of equal coordinates the last wins."""
+        manifest = ArrayManifest.of_sorted(np.asarray(coords, np.uint32), kind, **columns)
+        _, rows = coordinates.last_of_equal(manifest.coords)
+        return manifest if rows is None else manifest.take(rows)
+
+    @staticmethod
+    def of_sorted(coords: Coords, kind: ArrayLike, **columns: Any) -> ArrayManifest:
+        """The same for coordinates that are known to be ascending and unique."""
+        count = len(coords)
+        codes = np.asarray(kind, np.uint8)
+        defaults = {
+            "kind": codes if codes.ndim else constant(codes, count, np.uint8),
+            "chunk_ids": constant(0, count, np.uint8, 12),
+            "offsets": constant(0, count, np.uint64),
+            "lengths": constant(0, count, np.uint64),
+            "location_codes": constant(0, count, np.uint32),
+            "locations": Blobs.empty(0),
+            "inline": Blobs.empty(count),
+            "etag_codes": constant(NO_ETAG, count, np.uint32),
+            "etags": Blobs.empty(0),
+            "last_modified": constant(0, count, np.uint32),
+            "extras": Blobs.empty(count),
+        }
+        return ArrayManifest(coords, **(defaults | columns))
+
+    @staticmethod
+    def native(
+        coords: ArrayLike, chunk_ids: NDArray[np.uint8], lengths: ArrayLike, offsets: Any = None
+    ) -> ArrayManifest:
+        """References to chunk objects of the repository; whole objects where no offsets are given."""
+        columns = {"chunk_ids": chunk_ids, "lengths": np.asarray(lengths, np.uint64)}
+        if offsets is not None:
+            columns["offsets"] = np.asarray(offsets, np.uint64)
+        return ArrayManifest.of(coords, NATIVE, **columns)
+
+    @staticmethod
+    def virtual(
+        coords: ArrayLike,
+        locations: Sequence[str],
+        offsets: ArrayLike,
+        lengths: ArrayLike,
+        *,
+        etags: Sequence[str] | None = None,
+        last_modified: ArrayLike | None = None,
+    ) -> ArrayManifest:
+        """References to ranges of files elsewhere, with at most one kind of checksum."""
+        codes, blobs = factorize(locations)
+        columns: dict[str, Any] = {
+            "location_codes": codes,
+            "locations": blobs,
+            "offsets": np.asarray(offsets, np.uint64),
+            "lengths": np.asarray(lengths, np.uint64),
+        }
+        if etags is not None:
+            columns["etag_codes"], columns["etags"] = factorize(etags)
+        if last_modified is not None:
+            seconds = np.asarray(last_modified, np.uint32)
+            columns["last_modified"] = seconds if seconds.ndim else constant(seconds, len(codes), np.uint32)
+        return ArrayManifest.of(coords, VIRTUAL, **columns)
+
+    @staticmethod
+    def from_refs(refs: Mapping[tuple[int, ...], ChunkRef], rank: int) -> ArrayManifest:
+        """Columns from single references, such as the latest writes of a session."""
+        coords = np.array(list(refs), np.uint32).reshape(len(refs), rank)
+        values = list(refs.values())
+        native = [ref if isinstance(ref, NativeRef) else None for ref in values]
+        virtual = [ref if isinstance(ref, VirtualRef) else None for ref in values]
+        inline = [ref if isinstance(ref, InlineRef) else None for ref in values]
+        ranged = [ref if not isinstance(ref, InlineRef) else None for ref in values]
+        checks = [ref.checksum if ref else None for ref in virtual]
+        codes, locations = factorize([ref.location if ref else "" for ref in virtual])
+        etag_codes, etags = factorize([check.value if isinstance(check, ETag) else "" for check in checks])
+        has_etag = np.fromiter((isinstance(check, ETag) for check in checks), np.bool_, len(values))
+        return ArrayManifest.of(
+            coords,
+            np.array(
+                [NATIVE if n else VIRTUAL if v else INLINE for n, v in zip(native, virtual, strict=True)],
+                np.uint8,
+            ),
+            chunk_ids=np.frombuffer(
+                b"".join(ref.chunk_id if ref else bytes(12) for ref in native), np.uint8
+            ).reshape(-1, 12),
+            offsets=np.array([ref.offset if ref else 0 for ref in ranged], np.uint64),
+            lengths=np.array([ref.length if ref else 0 for ref in ranged], np.uint64),
+            location_codes=codes,
+            locations=locations,
+            inline=Blobs.from_list([ref.data if ref else b"" for ref in inline]),
+            etag_codes=np.where(has_etag, etag_codes, np.uint32(NO_ETAG)),
+            etags=etags,
+            last_modified=np.array(
+                [c.seconds if isinstance(c, LastModified) else 0 for c in checks], np.uint32
+            ),
+        )
+
+    def __len__(self) -> int:
+        return len(self.coords)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, ArrayManifest):
+            return NotImplemented
+        return np.array_equal(self.coords, other.coords) and all(
+            np.array_equal(mine, theirs) if isinstance(mine, np.ndarray) else mine == theirs
+            for mine, theirs in zip(self._meaning(), other._meaning(), strict=True)
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def _meaning(self) -> tuple[Any, ...]:
+        """What the references say, whatever their codes and the rows that mean nothing."""
+        native, virtual, inline = (self.kind == kind for kind in (NATIVE, VIRTUAL, INLINE))
+        tagged = virtual & (self.etag_codes != NO_ETAG)
+        return (
+            self.kind,
+            tagged,
+            self.chunk_ids[native],
+            self.offsets[~inline],
+            self.lengths[~inline],
+            self.last_modified[virtual & ~tagged],
+            self.locations.take(self.location_codes[virtual]),
+            self.etags.take(self.etag_codes[tagged]),
+            self.inline.take(inline),
+            self.extras,
+        )
+
+    @property
+    def rank(self) -> int:
+        """The number of dimensions."""
+        return int(self.coords.shape[1])
+
+    @property
+    def nbytes(self) -> int:
+        """Memory held by the columns."""
+        columns = [getattr(self, column.name) for column in fields(self)]
+        return sum(column.nbytes if isinstance(column, Blobs) else held_bytes(column) for column in columns)
+
+    def ref(self, row: int) -> ChunkRef:
+        """One reference as a value."""
+        kind = int(self.kind[row])
+        if kind == INLINE:
+            return InlineRef(self.inline[row])
+        offset, length = int(self.offsets[row]), int(self.lengths[row])
+        if kind == NATIVE:
+            return NativeRef(ChunkId(self.chunk_ids[row].tobytes()), offset, length)
+        location = decode_text(self.locations[int(self.location_codes[row])], f"location of reference {row}")
+        return VirtualRef(location, offset, length, self._checksum(row))
+
+    def _checksum(self, row: int) -> Checksum | None:
+        code = int(self.etag_codes[row])
+        if code != NO_ETAG:
+            return ETag(decode_text(self.etags[code], f"etag of reference {row}"))
+        seconds = int(self.last_modified[row])
+        return LastModified(seconds) if seconds else None
+
+    def find(self, coords: Sequence[int]) -> ChunkRef | None:
+        """The reference at the given coordinates."""
+        row = coordinates.find(self.coords, coords)
+        return None if row is None else self.ref(row)
+
+    def take(self, rows: Any) -> ArrayManifest:
+        """The given rows, which must leave the order ascending (a slice, a mask or indices)."""
+        columns = {name: take(getattr(self, name), rows) for name in _PER_ROW}
+        return ArrayManifest(**columns, locations=self.locations, etags=self.etags)
+
+    def within(self, extents: Sequence[range]) -> ArrayManifest:
+        """The references in a window of the chunk grid."""
+        return self.take(coordinates.inside(self.coords, extents))
+
+    def without(self, coords: Coords) -> ArrayManifest:
+        """All references but those at the given coordinates."""
+        gone = coordinates.contains(self.coords, coordinates.last_of_equal(coords)[0])
+        return self.take(~gone) if gone.any() else self
+
+    def merge(self, newer: ArrayManifest) -> ArrayManifest:
+        """The references of both; where both have one, that of `newer`."""
+        return ArrayManifest.concat([self, newer])
+
+    def split(self, windows: Sequence[Sequence[range]]) -> list[ArrayManifest]:
+        """The references of each of several windows of the chunk grid."""
+        return [self.within(extents) for extents in windows]
+
+    def extents(self) -> tuple[range, ...]:
+        """The smallest window of the chunk grid that holds every reference."""
+        return coordinates.bounding_box(self.coords)
+
+    @staticmethod
+    def concat(parts: Sequence[ArrayManifest]) -> ArrayManifest:
+        """All references of all parts, sorted once; of two at one place that of the later part."""
+        parts = [part for part in parts if len(part)] or list(parts[:1])
+        if len(parts) == 1:
+            return parts[0]
+        columns = {name: concat([getattr(part, name) for part in parts]) for name in _PER_ROW}
+        columns["location_codes"] = _join_codes(parts, "location_codes", "locations")
+        columns["etag_codes"] = _join_codes(parts, "etag_codes", "etags")
+        whole = ArrayManifest(
+            **columns,
+            locations=Blobs.concat([part.locations for part in parts]),
+            etags=Blobs.concat([part.etags for part in parts]),
+        )
+        _, rows = coordinates.last_of_equal(whole.coords)
+        return whole if rows is None else whole.take(rows)
+
+
+_PER_ROW: Final = tuple(c.name for c in fields(ArrayManifest) if c.name not in ("locations", "etags"))
+
+
+def _join_codes(parts: Sequence[ArrayManifest], codes: str, values: str) -> Any:
+    """Codes into the joined values: each part's shifted by the number of values before it."""
+    shifted = []
+    before = 0
+    for part in parts:
+        column = getattr(part, codes)
+        if before and len(getattr(part, values)):
+            column = np.where(column == NO_ETAG, column, column + np.uint32(before))
+        shifted.append(column)
+        before += len(getattr(part, values))
+    return concat(shifted)
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """A manifest file as a value: the references of one array or several."""
+
+    id: ManifestId
+    arrays: Mapping[NodeId, ArrayManifest]
+    extra: bytes | None = None
+    array_extras: Mapping[NodeId, bytes] | None = None
+    """`ArrayManifest.extra` where there is any."""
+
+
+def factorize(texts: Sequence[str]) -> tuple[NDArray[np.uint32], Blobs]:
+    """Codes and distinct texts. Texts that hardly repeat are kept as they are, a code each.
+
+    Looking up a million different URLs costs more than writing them; a sample tells.
+    """
+    if len(texts) > _SAMPLE and _hardly_repeat(texts):
+        return np.arange(len(texts), dtype=np.uint32), Blobs.from_texts(texts)
+    codes = {text: code for code, text in enumerate(dict.fromkeys(texts))}
+    return np.fromiter(map(codes.__getitem__, texts), np.uint32, len(texts)), Blobs.from_texts(list(codes))
+
+
+def _hardly_repeat(texts: Sequence[str]) -> bool:
+    scattered = [
+        i * 2654435761 % (len(texts) - 1) for i in range(_SAMPLE)
+    ]  # a fixed spread, not a pattern of files
+    distinct = len({texts[i] for i in scattered})
+    neighbours = sum(texts[i] == texts[i + 1] for i in scattered)
+    return distinct > _REPEATS * len(set(scattered)) and neighbours < (1 - _REPEATS) * _SAMPLE

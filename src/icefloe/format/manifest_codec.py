@@ -1,0 +1,350 @@
+"""Manifest files: from columns to bytes, and from bytes to columns or to single references."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icefloe.encoding.columns import U8, Blobs, Ragged, Shared, constant, decode_text, splits_of
+from icefloe.encoding.flatbuffers.builder import build
+from icefloe.encoding.flatbuffers.cursor import Cursor, Slots
+from icefloe.encoding.flatbuffers.reader import Payload, read_tables
+from icefloe.encoding.flatbuffers.tables import Tables
+from icefloe.errors import ErrorKind, FormatError
+from icefloe.format import coordinates
+from icefloe.format.locations import (
+    MAX_LOCATION_BYTES,
+    Dictionary,
+    LocationCompression,
+    distinct_runs,
+    join,
+    used_only,
+)
+from icefloe.format.manifest import (
+    INLINE,
+    NATIVE,
+    NO_ETAG,
+    VIRTUAL,
+    ArrayManifest,
+    ChunkRef,
+    ETag,
+    InlineRef,
+    LastModified,
+    Manifest,
+    NativeRef,
+    VirtualRef,
+)
+from icefloe.format.schema import CHUNK_REF, MANIFEST
+from icefloe.format.spec import Spec
+from icefloe.ids import ChunkId, ManifestId, NodeId
+
+PLAIN: Final = 0
+ZSTD_DICTIONARY: Final = 1
+_KINDS: Final = {"chunk_id": NATIVE, "location": VIRTUAL, "compressed_location": VIRTUAL, "inline": INLINE}
+_SMALLEST_REF: Final = 12
+"""Bytes that a reference takes at the least: its slot, its table's head and the offset of its index."""
+
+
+def encode_manifest(
+    manifest: Manifest, spec: Spec, place: str, compression: LocationCompression | None = None
+) -> U8:
+    """The payload of a manifest file. Locations are compressed where asked for, allowed and worth it."""
+    nodes = sorted(manifest.arrays)
+    parts = [manifest.arrays[node] for node in nodes]
+    dictionary = None
+    if compression is not None and spec.compressed_locations:
+        virtual = sum(int(np.count_nonzero(part.kind == VIRTUAL)) for part in parts)
+        dictionary = compression.train(join([part.locations for part in parts]), virtual)
+    refs = [
+        _ref_tables(part, dictionary, f"{place}: array {node}")
+        for node, part in zip(nodes, parts, strict=True)
+    ]
+    arrays: dict[str, Any] = {
+        "node_id": np.frombuffer(b"".join(nodes), np.uint8).reshape(-1, 8),
+        "refs": Ragged(_join_refs(refs), splits_of(np.array([len(part) for part in refs], np.int64))),
+    }
+    present = {}
+    if manifest.array_extras:
+        arrays["extra"] = Blobs.from_list([manifest.array_extras.get(node, b"") for node in nodes])
+        present["extra"] = np.fromiter(
+            (node in manifest.array_extras for node in nodes), np.bool_, len(nodes)
+        )
+    columns: dict[str, Any] = {
+        "id": np.frombuffer(manifest.id, np.uint8)[None],
+        "arrays": Ragged(Tables(len(nodes), arrays, present), splits_of(np.array([len(nodes)]))),
+        "compression_algorithm": np.array([ZSTD_DICTIONARY if dictionary else PLAIN], np.uint8),
+    }
+    if dictionary:
+        columns["location_dictionary"] = Blobs.from_list([dictionary.data])
+    if manifest.extra is not None:
+        columns["extra"] = Blobs.from_list([manifest.extra])
+    return build(MANIFEST, Tables(1, columns, {}), place)
+
+
+def _join_refs(refs: Sequence[Tables]) -> Tables:
+    if len(refs) == 1:
+        return refs[0]
+    loose = []
+    for part in refs:
+        index = part["index"]
+        lengths = constant(index.shape[1], len(index), np.int64)
+        loose.append(
+            Tables(
+                len(part),
+                {**part.columns, "index": Ragged(index.reshape(-1), splits_of(lengths))},
+                part.present,
+            )
+        )
+    return Tables.concat(loose) if loose else Tables(0, {}, {})
+
+
+def _ref_tables(refs: ArrayManifest, dictionary: Dictionary | None, place: str) -> Tables:
+    """The references of one array as the columns of `ChunkRef` tables."""
+    _check(refs, place)
+    columns: dict[str, Any] = {"index": refs.coords}
+    present: dict[str, NDArray[np.bool_]] = {}
+
+    def add(name: str, column: Any, rows: NDArray[np.bool_]) -> None:
+        if rows.any():
+            columns[name] = column
+            if not rows.all():
+                present[name] = rows
+
+    inline, native, virtual = (refs.kind == kind for kind in (INLINE, NATIVE, VIRTUAL))
+    add("inline", refs.inline, inline)
+    add("offset", refs.offsets, ~inline)
+    add("length", refs.lengths, ~inline)
+    add("chunk_id", refs.chunk_ids, native)
+    if virtual.any():
+        _add_locations(add, refs, virtual, dictionary)
+        tagged = virtual & (refs.etag_codes != NO_ETAG)
+        if tagged.any():
+            codes = np.where(tagged, refs.etag_codes, 0)
+            add("checksum_etag", Shared(codes, refs.etags), tagged)
+        add("checksum_last_modified", refs.last_modified, virtual & ~tagged & (refs.last_modified != 0))
+    add("extra", refs.extras, refs.extras.lengths > 0)
+    return Tables(len(refs), columns, present)
+
+
+def _add_locations(
+    add: Any, refs: ArrayManifest, virtual: NDArray[np.bool_], dictionary: Dictionary | None
+) -> None:
+    everywhere = bool(virtual.all())
+    codes, locations = used_only(
+        refs.location_codes if everywhere else refs.location_codes[virtual], refs.locations
+    )
+    if not everywhere:
+        full = np.zeros(len(refs), codes.dtype)
+        full[virtual] = codes
+        codes = full
+    if dictionary is None:
+        add("location", Shared(codes, locations), virtual)
+        return
+    long = locations.lengths > MAX_LOCATION_BYTES
+    frames = dictionary.compress(locations.take(~long))
+    add("location", Shared(codes, locations), virtual & long[codes])
+    places = np.maximum(np.cumsum(~long) - 1, 0)
+    add("compressed_location", Shared(places[codes], frames), virtual & ~long[codes])
+
+
+def _check(refs: ArrayManifest, place: str) -> None:
+    """Refuse what the specification forbids to write."""
+    unsorted = coordinates.unsorted_rows(refs.coords)
+    if unsorted.any():
+        row = int(np.flatnonzero(unsorted)[0]) + 1
+        raise FormatError(
+            f"{place}: references are not in ascending order at {refs.coords[row].tolist()}",
+            kind=ErrorKind.SERIALIZATION,
+        )
+    strange = (refs.kind < NATIVE) | (refs.kind > INLINE)
+    if strange.any():
+        row = int(np.flatnonzero(strange)[0])
+        raise FormatError(
+            f"{place}: reference {row} is of unknown kind {refs.kind[row]}", kind=ErrorKind.SERIALIZATION
+        )
+
+
+class PackedManifest:
+    """A manifest file as it was read: finds one reference in a few steps, gives columns when asked.
+
+    A look-up checks the tables it touches; the order of all references is checked when columns are built.
+    """
+
+    __slots__ = ("_algorithm", "_arrays", "_dictionary", "_payload", "extra", "id")
+
+    def __init__(self, payload: Payload) -> None:
+        root = Cursor.root(payload, MANIFEST)
+        self._payload = payload
+        self.id = ManifestId(root.bytes("id") or b"")
+        self.extra = root.bytes("extra")
+        self._algorithm = root.number("compression_algorithm")
+        self._dictionary = Dictionary(root.bytes("location_dictionary") or b"")
+        self._arrays: dict[NodeId, Cursor] = {}
+        arrays = root.children("arrays") or ()
+        last: NodeId | None = None
+        for row in range(len(arrays)):
+            array = arrays[row]
+            node = NodeId(array.bytes("node_id") or b"")
+            if last is not None and node <= last:
+                payload.fail(f"Manifest.arrays is not in ascending order at {node}")
+            self._arrays[node] = array
+            last = node
+
+    @property
+    def nodes(self) -> tuple[NodeId, ...]:
+        """The arrays that have references here."""
+        return tuple(self._arrays)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory held."""
+        return self._payload.size
+
+    def count(self, node: NodeId) -> int:
+        """How many references an array has here."""
+        return len(self._refs(node)) if node in self._arrays else 0
+
+    def _refs(self, node: NodeId) -> Slots:
+        refs = self._arrays[node].children("refs")
+        return refs if refs is not None else Slots(self._payload, CHUNK_REF, 0, 0)
+
+    def find(self, node: NodeId, coords: Sequence[int]) -> ChunkRef | None:
+        """The reference of one chunk."""
+        if node not in self._arrays:
+            return None
+        refs, target = self._refs(node), tuple(coords)
+        low, high = 0, len(refs)
+        below: tuple[int, ...] | None = None
+        above: tuple[int, ...] | None = None
+        while low < high:
+            middle = (low + high) // 2
+            table = refs[middle]
+            index = table.numbers("index") or ()
+            if (below is not None and index <= below) or (above is not None and index >= above):
+                self._payload.fail(
+                    f"references of {node} are not in ascending order at {list(index)}", table.position
+                )
+            if index == target:
+                return self._ref(table)
+            if index < target:
+                low, below = middle + 1, index
+            else:
+                high, above = middle, index
+        return None
+
+    def _ref(self, table: Cursor) -> ChunkRef:
+        there = {name: data for name in _KINDS if (data := table.bytes(name)) is not None}
+        if len(there) != 1:
+            self._refuse_kinds(sorted(there), table.position)
+        ((name, data),) = there.items()
+        if name == "inline":
+            return InlineRef(data)
+        offset, length = table.number("offset"), table.number("length")
+        if name == "chunk_id":
+            return NativeRef(ChunkId(data), offset, length)
+        if name == "compressed_location":
+            data = self._expand(Blobs.from_list([data]))[0]
+        location = decode_text(data, f"{self._payload.place}: ChunkRef.location")
+        etag, seconds = table.bytes("checksum_etag"), table.number("checksum_last_modified")
+        if etag is not None:
+            return VirtualRef(
+                location, offset, length, ETag(decode_text(etag, f"{self._payload.place}: etag"))
+            )
+        return VirtualRef(location, offset, length, LastModified(seconds) if seconds else None)
+
+    def _expand(self, frames: Blobs) -> Blobs:
+        if self._algorithm == PLAIN:
+            return frames
+        if self._algorithm != ZSTD_DICTIONARY:
+            self._payload.fail(f"unknown compression {self._algorithm} of locations")
+        return self._dictionary.decompress(frames, self._payload.place)
+
+    def _refuse_kinds(self, names: Sequence[str], position: int) -> None:
+        has = " and ".join(names) or "neither inline data, nor a chunk id, nor a location"
+        self._payload.fail(f"a ChunkRef has {has}; exactly one is allowed", position)
+
+    def array(self, node: NodeId, rank: int | None = None) -> ArrayManifest:
+        """All references of an array as columns.
+
+        Writers of old left references of other ranks under an array's id; given its `rank`, they are dropped.
+        """
+        refs = self._refs(node)
+        if len(refs) * _SMALLEST_REF > self._payload.size:
+            self._payload.fail(f"{len(refs)} references are more than the file has room for")
+        positions = refs.positions()
+        tables = read_tables(self._payload, CHUNK_REF, positions)
+        if not len(tables):
+            return ArrayManifest.of_sorted(np.zeros((0, rank or 0), np.uint32), NATIVE)
+        coords = tables["index"].rectangle(rank)
+        if coords is None:
+            if rank is None:
+                self._payload.fail(f"references of {node} have coordinates of different lengths")
+            tables = tables.take(tables["index"].lengths == rank)
+            coords = tables["index"].items.reshape(-1, rank)
+        return self._columns(node, coords, tables)
+
+    def _columns(self, node: NodeId, coords: NDArray[np.uint32], tables: Tables) -> ArrayManifest:
+        unsorted = coordinates.unsorted_rows(coords)
+        if unsorted.any():
+            row = int(np.flatnonzero(unsorted)[0]) + 1
+            self._payload.fail(f"references of {node} are not in ascending order at {coords[row].tolist()}")
+        columns: dict[str, Any] = {"offsets": tables["offset"], "lengths": tables["length"]}
+        kind = self._kinds(tables)
+        if "chunk_id" in tables.columns:
+            columns["chunk_ids"] = tables["chunk_id"]
+        if "inline" in tables.columns:
+            columns["inline"] = tables["inline"]
+        if "extra" in tables.columns:
+            columns["extras"] = tables["extra"]
+        virtual = kind == VIRTUAL
+        if virtual.any():
+            columns |= self._locations(tables) | self._checksums(tables, virtual)
+        return ArrayManifest.of_sorted(coords, kind, **columns)
+
+    def _kinds(self, tables: Tables) -> NDArray[np.uint8]:
+        there = {name: tables.has(name) for name in _KINDS if name in tables.columns}
+        if len(there) == 1 and not any(name in tables.present for name in there):
+            return constant(_KINDS[next(iter(there))], len(tables), np.uint8)
+        number, kind = np.zeros(len(tables), np.uint8), np.zeros(len(tables), np.uint8)
+        for name, rows in there.items():
+            number += rows
+            kind += rows * np.uint8(_KINDS[name])
+        wrong = np.flatnonzero(number != 1)
+        if len(wrong):
+            self._refuse_kinds([name for name, rows in there.items() if rows[wrong[0]]], int(wrong[0]))
+        return kind
+
+    def _locations(self, tables: Tables) -> dict[str, Any]:
+        """Codes and texts of plain and compressed locations together."""
+        codes = np.zeros(len(tables), np.uint32)
+        parts: list[Blobs] = []
+        for name in ("location", "compressed_location"):
+            if name not in tables.columns:
+                continue
+            rows = tables.has(name)
+            found, blobs = distinct_runs(tables[name] if rows.all() else tables[name].take(rows))
+            codes[rows] = found + np.uint32(sum(map(len, parts)))
+            parts.append(blobs if name == "location" else self._expand(blobs))
+        return {"location_codes": codes, "locations": join(parts)}
+
+    def _checksums(self, tables: Tables, virtual: NDArray[np.bool_]) -> dict[str, Any]:
+        seconds = tables["checksum_last_modified"]
+        if "checksum_etag" not in tables.columns:
+            return {"last_modified": seconds}
+        tagged = tables.has("checksum_etag") & virtual
+        codes = np.full(len(tables), NO_ETAG, np.uint32)
+        codes[tagged], etags = distinct_runs(tables["checksum_etag"].take(tagged))
+        return {"etag_codes": codes, "etags": etags, "last_modified": np.where(tagged, 0, seconds)}
+
+    def unpack(self) -> Manifest:
+        """The whole file as a value."""
+        arrays = {node: self.array(node) for node in self._arrays}
+        extras = {
+            node: extra
+            for node, cursor in self._arrays.items()
+            if (extra := cursor.bytes("extra")) is not None
+        }
+        return Manifest(self.id, arrays, self.extra, extras or None)

@@ -1,0 +1,44 @@
+"""User metadata of snapshots and repositories: a JSON-like value per name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icefloe.encoding.columns import Blobs, Ragged, splits_of
+from icefloe.encoding.flatbuffers.tables import Tables
+from icefloe.errors import ErrorKind, FormatError
+from icefloe.format.spec import Spec
+
+Metadata: TypeAlias = Mapping[str, Any]
+
+
+def metadata_items(metadata: Metadata, spec: Spec) -> Tables:
+    """`MetadataItem` tables, sorted by the bytes of their names."""
+    names = sorted(metadata, key=str.encode)
+    values = [spec.dump_metadata(metadata[name]) for name in names]
+    return Tables(len(names), {"name": Blobs.from_texts(names), "value": Blobs.from_list(values)}, {})
+
+
+def one_list(items: Tables | NDArray[Any]) -> Ragged:
+    """The column of a single row that has all these items."""
+    return Ragged(items, splits_of(np.array([len(items)])))
+
+
+def read_metadata(items: Tables, spec: Spec, place: str) -> dict[str, Any]:
+    """The values of `MetadataItem` tables by name."""
+    if not len(items):
+        return {}
+    names = items["name"].texts(f"{place}: MetadataItem.name")
+    metadata: dict[str, Any] = {}
+    for name, value in zip(names, items["value"].tolist(), strict=True):
+        if name in metadata:
+            raise FormatError(f"{place}: metadata has {name!r} twice", kind=ErrorKind.INVALID_FILE_FORMAT)
+        try:
+            metadata[name] = spec.load_metadata(value)
+        except FormatError as error:
+            raise FormatError(f"{place}: metadata {name!r}: {error.message}", kind=error.kind) from None
+    return dict(sorted(metadata.items(), key=lambda item: item[0].encode()))

@@ -1,0 +1,287 @@
+"""Snapshots: all nodes of a repository at one commit, and the manifests they use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icefloe.encoding.columns import Blobs
+from icefloe.encoding.flatbuffers.tables import Tables, from_rows, to_rows
+from icefloe.errors import ErrorKind, FormatError, InvalidInputError
+from icefloe.format.extents import check_disjoint
+from icefloe.format.id_columns import find_id, id_keys, to_ids
+from icefloe.format.metadata import Metadata
+from icefloe.format.schema import ARRAY_NODE, GROUP_NODE, MANIFEST_FILE_INFO, NODE_SNAPSHOT
+from icefloe.ids import ManifestId, NodeId, SnapshotId
+from icefloe.paths import ROOT, normalize
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestRef:
+    """Where the refs of one region of an array's chunk grid are kept."""
+
+    id: ManifestId
+    extents: tuple[range, ...]
+    """One range of chunk indices per dimension; some writers leave them out."""
+
+
+@dataclass(frozen=True, slots=True)
+class DimensionShape:
+    """The length of one dimension of an array, in elements and in chunks."""
+
+    array_length: int
+    num_chunks: int
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayNodeData:
+    """What a snapshot knows of an array beyond its Zarr metadata."""
+
+    shape: tuple[DimensionShape, ...]
+    manifests: tuple[ManifestRef, ...] = ()
+    dimension_names: tuple[str | None, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupNodeData:
+    """A group has nothing beyond its Zarr metadata."""
+
+
+NodeData: TypeAlias = ArrayNodeData | GroupNodeData
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSnapshot:
+    """A group or an array as one snapshot has it."""
+
+    id: NodeId
+    path: str
+    user_data: bytes
+    """The node's zarr.json."""
+    node_data: NodeData
+    extra: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestFileInfo:
+    """A manifest file that a snapshot uses."""
+
+    id: ManifestId
+    size_bytes: int
+    num_chunk_refs: int
+    extra: bytes | None = None
+
+
+class Nodes:
+    """All nodes of a snapshot as columns, by path. Sorted by the UTF-8 bytes of the path."""
+
+    __slots__ = ("_place", "_rows", "columns")
+
+    def __init__(self, columns: Tables, place: str = "snapshot") -> None:
+        """Nodes in any order; FormatError where one of the specification's rules is broken."""
+        self._place = place
+        paths = columns["path"].texts(f"{place}: NodeSnapshot.path") if len(columns) else []
+        canonical = canonical_paths(paths, place)
+        if canonical is not paths:
+            paths = canonical
+            columns = Tables(
+                len(columns), {**columns.columns, "path": Blobs.from_texts(paths)}, columns.present
+            )
+        in_order = sorted(paths)  # by code points, which is the order of the UTF-8 bytes too
+        if paths != in_order:
+            columns = columns.take(np.array(sorted(range(len(paths)), key=paths.__getitem__)))
+            paths = in_order
+        self.columns = columns
+        self._rows = {path: row for row, path in enumerate(paths)}
+        if len(self._rows) != len(paths):
+            twice = next(path for path, after in pairwise(paths) if path == after)
+            raise FormatError(f"{place}: two nodes at {twice}", kind=ErrorKind.INVALID_FILE_FORMAT)
+        self._check_extents(paths)
+
+    def _check_extents(self, paths: list[str]) -> None:
+        if not len(self.columns):
+            return
+        arrays = self.columns["node_data"].tables.get(ARRAY_NODE)
+        if arrays is None:
+            return
+        bad = check_disjoint(arrays["manifests"])
+        if bad is not None:
+            row = int(np.flatnonzero(self.columns["node_data"].kinds == ARRAY_NODE)[bad])
+            raise FormatError(
+                f"{self._place}: manifests of {paths[row]} cover the same chunks",
+                kind=ErrorKind.INVALID_FILE_FORMAT,
+            )
+
+    @staticmethod
+    def of(nodes: Iterable[NodeSnapshot], place: str = "snapshot") -> Nodes:
+        """Columns from single nodes."""
+        return Nodes(from_rows(NODE_SNAPSHOT, [_node_row(node) for node in nodes]), place)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __iter__(self) -> Iterator[NodeSnapshot]:
+        return map(_node, to_rows(NODE_SNAPSHOT, self.columns, self._place))
+
+    def __contains__(self, path: str) -> bool:
+        return path in self._rows
+
+    def __eq__(self, other: object) -> bool:
+        return list(self) == list(other) if isinstance(other, Nodes) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def paths(self) -> list[str]:
+        """All paths, in order."""
+        return list(self._rows)
+
+    def find(self, path: str) -> NodeSnapshot | None:
+        """The node at a path."""
+        row = self._rows.get(path)
+        return None if row is None else node_at(self.columns, row, self._place)
+
+    def updated(self, put: Iterable[NodeSnapshot], remove: Iterable[str] = ()) -> Nodes:
+        """With some nodes added or replaced, by path, and others taken away; the rest stay columns."""
+        fresh = list(put)
+        gone = {*remove, *(node.path for node in fresh)}
+        keep = np.ones(len(self), np.bool_)
+        keep[[self._rows[path] for path in gone if path in self._rows]] = False
+        parts = [self.columns.take(keep), from_rows(NODE_SNAPSHOT, [_node_row(node) for node in fresh])]
+        return Nodes(Tables.concat([part for part in parts if len(part)] or parts[:1]), self._place)
+
+
+def canonical_paths(paths: Sequence[str], place: str) -> Sequence[str]:
+    """The same list if all are canonical; else with `.` and empty names dropped, as official readers do."""
+    if _all_canonical([path for path in paths if path != ROOT]):
+        return paths
+    try:
+        return [normalize(path) for path in paths]
+    except InvalidInputError as error:
+        raise FormatError(f"{place}: {error.message}", kind=ErrorKind.INVALID_FILE_FORMAT) from None
+
+
+def _all_canonical(paths: Sequence[str]) -> bool:
+    """Whether nothing looks wrong when all paths are looked at as one text; a no needs a closer look."""
+    whole = "/".join(paths) + "/"
+    suspicious = "///" in whole or "/./" in whole or "/../" in whole
+    starts = {path[:1] for path in paths}
+    return not suspicious and starts <= {"/"} and whole.count("//") == max(len(paths) - 1, 0)
+
+
+def node_at(columns: Tables, row: int, place: str) -> NodeSnapshot:
+    """One node of a column."""
+    return _node(to_rows(NODE_SNAPSHOT, columns.take(slice(row, row + 1)), place)[0])
+
+
+def _node_row(node: NodeSnapshot) -> dict[str, Any]:
+    row = {"id": node.id, "path": node.path, "user_data": node.user_data, "extra": node.extra}
+    if isinstance(node.node_data, GroupNodeData):
+        return row | {"node_data": (GROUP_NODE, {})}
+    data = node.node_data
+    array = {
+        "shape_v2": [{"array_length": d.array_length, "num_chunks": d.num_chunks} for d in data.shape],
+        "manifests": [
+            {"object_id": ref.id, "extents": [(r.start, r.stop) for r in ref.extents]}
+            for ref in data.manifests
+        ],
+    }
+    if data.dimension_names is not None:
+        array["dimension_names"] = [{"name": name or None} for name in data.dimension_names]
+    return row | {"node_data": (ARRAY_NODE, array)}
+
+
+def _node(row: Mapping[str, Any]) -> NodeSnapshot:
+    kind, data = row["node_data"]
+    node_data: NodeData = GroupNodeData()
+    if kind == ARRAY_NODE:
+        names = data["dimension_names"]
+        node_data = ArrayNodeData(
+            shape=tuple(DimensionShape(d["array_length"], d["num_chunks"]) for d in data["shape_v2"] or ()),
+            manifests=tuple(
+                ManifestRef(ManifestId(ref["object_id"]), tuple(range(*pair) for pair in ref["extents"]))
+                for ref in data["manifests"]
+            ),
+            dimension_names=None if names is None else tuple(entry["name"] or None for entry in names),
+        )
+    return NodeSnapshot(NodeId(row["id"]), row["path"], row["user_data"], node_data, row["extra"])
+
+
+class ManifestFiles:
+    """The manifest files a snapshot uses, as columns sorted by id."""
+
+    __slots__ = ("columns",)
+
+    def __init__(self, columns: Tables, place: str = "snapshot") -> None:
+        self.columns = columns
+        keys = id_keys(self.ids)
+        if (keys[1:] <= keys[:-1]).any():
+            raise FormatError(
+                f"{place}: manifest files are not in ascending order of their ids",
+                kind=ErrorKind.INVALID_FILE_FORMAT,
+            )
+
+    @staticmethod
+    def of(infos: Iterable[ManifestFileInfo]) -> ManifestFiles:
+        """Columns from single entries, in any order."""
+        ordered = sorted({info.id: info for info in infos}.items())
+        rows = [
+            {"id": i.id, "size_bytes": i.size_bytes, "num_chunk_refs": i.num_chunk_refs, "extra": i.extra}
+            for _, i in ordered
+        ]
+        return ManifestFiles(from_rows(MANIFEST_FILE_INFO, rows))
+
+    @property
+    def ids(self) -> NDArray[np.uint8]:
+        """(n, 12)"""
+        ids: NDArray[np.uint8] = self.columns["id"] if len(self.columns) else np.zeros((0, 12), np.uint8)
+        return ids
+
+    def __len__(self) -> int:
+        return len(self.columns)
+
+    def __iter__(self) -> Iterator[ManifestFileInfo]:
+        for row in to_rows(MANIFEST_FILE_INFO, self.columns, "manifest files"):
+            yield ManifestFileInfo(
+                ManifestId(row["id"]), row["size_bytes"], row["num_chunk_refs"], row["extra"]
+            )
+
+    def __eq__(self, other: object) -> bool:
+        return list(self) == list(other) if isinstance(other, ManifestFiles) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def find(self, manifest_id: ManifestId) -> ManifestFileInfo | None:
+        """The entry of one manifest."""
+        row = find_id(self.ids, manifest_id)
+        if row is None:
+            return None
+        return next(iter(ManifestFiles(self.columns.take(slice(row, row + 1)))))
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The whole state of a repository at one commit."""
+
+    id: SnapshotId
+    parent_id: SnapshotId | None
+    """None also where the repo info file knows the parent instead."""
+    flushed_at_us: int
+    """Microseconds since 1970-01-01 UTC."""
+    message: str
+    metadata: Metadata
+    manifest_files: ManifestFiles
+    nodes: Nodes
+    extra: bytes | None = None
+
+
+def used_manifests(nodes: Nodes) -> list[ManifestId]:
+    """The manifests that the arrays of a snapshot point to, sorted, each once."""
+    arrays = nodes.columns["node_data"].tables.get(ARRAY_NODE) if len(nodes) else None
+    if arrays is None or not len(arrays["manifests"].items):
+        return []
+    return to_ids(np.unique(id_keys(arrays["manifests"].items["object_id"])), ManifestId)

@@ -1,0 +1,178 @@
+"""Transaction logs: which nodes and chunks a commit changed, as columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from icefloe.format import coordinates
+from icefloe.format.coordinates import Coords
+from icefloe.format.id_columns import find_id, is_member, sorted_ids
+from icefloe.ids import NodeId, SnapshotId
+from icefloe.paths import component_key
+
+NodeIds = NDArray[np.uint8]
+"""(n, 8), sorted, each once"""
+
+LISTS: Final = (
+    "new_groups",
+    "new_arrays",
+    "deleted_groups",
+    "deleted_arrays",
+    "updated_arrays",
+    "updated_groups",
+)
+
+
+class NodeType(IntEnum):
+    """Whether a moved node is a group or an array."""
+
+    GROUP = 0
+    ARRAY = 1
+
+
+@dataclass(frozen=True, slots=True)
+class MoveOperation:
+    """A node that changed its path."""
+
+    from_path: str
+    to_path: str
+    node_id: NodeId
+    node_type: NodeType
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class UpdatedChunks:
+    """Per array, by ascending node id, the sorted coordinates of chunks written or deleted."""
+
+    node_ids: NodeIds
+    counts: NDArray[np.int64]
+    """How many chunks each array has here."""
+    ranks: NDArray[np.int64]
+    """How many numbers each of its coordinates has."""
+    numbers: NDArray[np.uint32]
+    """All coordinates, one after the other."""
+
+    @staticmethod
+    def of(chunks: Mapping[NodeId, ArrayLike]) -> UpdatedChunks:
+        """From (n, dimensions) coordinates per array, in any order."""
+        nodes = sorted(chunks)
+        columns = [coordinates.last_of_equal(np.asarray(chunks[node], np.uint32))[0] for node in nodes]
+        return UpdatedChunks(
+            np.frombuffer(b"".join(nodes), np.uint8).reshape(-1, 8),
+            np.array([len(column) for column in columns], np.int64),
+            np.array([column.shape[1] for column in columns], np.int64),
+            np.concatenate([column.reshape(-1) for column in columns] or [np.zeros(0, np.uint32)]),
+        )
+
+    def __len__(self) -> int:
+        return len(self.node_ids)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, UpdatedChunks):
+            return NotImplemented
+        return all(
+            np.array_equal(getattr(self, name), getattr(other, name))
+            for name in ("node_ids", "counts", "numbers")
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __iter__(self) -> Iterator[tuple[NodeId, Coords]]:
+        start = 0
+        for row, (count, rank) in enumerate(zip(self.counts.tolist(), self.ranks.tolist(), strict=True)):
+            yield (
+                NodeId(self.node_ids[row].tobytes()),
+                self.numbers[start : start + count * rank].reshape(count, rank),
+            )
+            start += count * rank
+
+    def find(self, node: NodeId) -> Coords | None:
+        """The coordinates of one array; None where the commit changed no chunk of it."""
+        row = find_id(self.node_ids, node)
+        if row is None:
+            return None
+        start = int((self.counts[:row] * self.ranks[:row]).sum())
+        count, rank = int(self.counts[row]), int(self.ranks[row])
+        return self.numbers[start : start + count * rank].reshape(count, rank)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TransactionLog:
+    """What one commit changed.
+
+    Official writers let an amended commit list a node as new and as updated or deleted too.
+    """
+
+    id: SnapshotId
+    """Of the snapshot that the commit made."""
+    new_groups: NodeIds
+    new_arrays: NodeIds
+    deleted_groups: NodeIds
+    deleted_arrays: NodeIds
+    updated_arrays: NodeIds
+    updated_groups: NodeIds
+    updated_chunks: UpdatedChunks
+    moved_nodes: tuple[MoveOperation, ...] = ()
+    """By destination, segment by segment."""
+    extra: bytes | None = None
+
+    @staticmethod
+    def of(
+        id: SnapshotId,
+        updated_chunks: Mapping[NodeId, ArrayLike] | UpdatedChunks | None = None,
+        moved_nodes: Iterable[MoveOperation] = (),
+        extra: bytes | None = None,
+        **lists: Sequence[NodeId],
+    ) -> TransactionLog:
+        """From single ids, in any order. A node that comes and goes in one commit is in no list, a new one
+        only in the list of new ones, a deleted one only in that of deleted ones (spec, TransactionLog).
+        """
+        chunks = (
+            updated_chunks
+            if isinstance(updated_chunks, UpdatedChunks)
+            else UpdatedChunks.of(updated_chunks or {})
+        )
+        columns: dict[str, Any] = {name: node_id_column(lists.pop(name, ())) for name in LISTS}
+        if lists:
+            raise TypeError(f"no such list of a transaction log: {', '.join(lists)}")
+        for kind in ("groups", "arrays"):
+            _part(columns, f"new_{kind}", f"deleted_{kind}", f"updated_{kind}")
+        return TransactionLog(
+            id, updated_chunks=chunks, moved_nodes=sorted_moves(moved_nodes), extra=extra, **columns
+        )
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, TransactionLog):
+            return NotImplemented
+        return (self.id, self.updated_chunks, self.moved_nodes, self.extra) == (
+            other.id,
+            other.updated_chunks,
+            other.moved_nodes,
+            other.extra,
+        ) and all(np.array_equal(getattr(self, name), getattr(other, name)) for name in LISTS)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _part(columns: dict[str, Any], new: str, deleted: str, updated: str) -> None:
+    """Leave each id in one of the three lists at most."""
+    born, dead, touched = columns[new], columns[deleted], columns[updated]
+    columns[new] = born[~is_member(born, dead)]
+    columns[deleted] = dead[~is_member(dead, born)]
+    columns[updated] = touched[~is_member(touched, born) & ~is_member(touched, dead)]
+
+
+def node_id_column(ids: Sequence[NodeId]) -> NodeIds:
+    """Ids as a sorted column."""
+    return sorted_ids(np.frombuffer(b"".join(ids), np.uint8).reshape(-1, NodeId.SIZE))
+
+
+def sorted_moves(moves: Iterable[MoveOperation]) -> tuple[MoveOperation, ...]:
+    """Moves in the order of the specification."""
+    return tuple(sorted(moves, key=lambda move: component_key(move.to_path)))

@@ -1,0 +1,177 @@
+"""Transaction log files to values and back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icefloe.encoding.columns import U8, Blobs, Ragged, splits_of
+from icefloe.encoding.flatbuffers.builder import build
+from icefloe.encoding.flatbuffers.reader import Payload, read_root
+from icefloe.encoding.flatbuffers.tables import Tables, from_rows, to_rows
+from icefloe.errors import ErrorKind, FormatError
+from icefloe.format import coordinates
+from icefloe.format.id_columns import id_keys, sorted_ids
+from icefloe.format.metadata import one_list
+from icefloe.format.schema import MOVE_OPERATION, TRANSACTION_LOG
+from icefloe.format.snapshot import canonical_paths
+from icefloe.format.spec import Spec
+from icefloe.format.transaction_log import (
+    LISTS,
+    MoveOperation,
+    NodeType,
+    TransactionLog,
+    UpdatedChunks,
+    sorted_moves,
+)
+from icefloe.ids import NodeId, SnapshotId
+
+
+def decode_transaction_log(payload: Payload) -> TransactionLog:
+    """The value behind a transaction log file. Lists that some releases left unsorted are sorted here."""
+    root = read_root(payload, TRANSACTION_LOG)
+    lists: dict[str, Any] = {name: _ids(root[name].items) for name in LISTS}
+    return TransactionLog(
+        id=SnapshotId(root["id"][0].tobytes()),
+        updated_chunks=_updated_chunks(root["updated_chunks"].items, payload),
+        moved_nodes=_moves(root, payload),
+        extra=root["extra"][0] if "extra" in root.columns else None,
+        **lists,
+    )
+
+
+def encode_transaction_log(log: TransactionLog, spec: Spec, place: str) -> U8:
+    """The payload of a transaction log file."""
+    if log.moved_nodes and not spec.moves:
+        raise FormatError(
+            f"{place}: moved nodes cannot be recorded in version {spec.number} of the format",
+            kind=ErrorKind.UNSUPPORTED_OPERATION_FOR_VERSION,
+        )
+    _check_moves(log.moved_nodes, place, ErrorKind.SERIALIZATION)
+    chunks = log.updated_chunks
+    tables = Tables(
+        len(chunks),
+        {"node_id": chunks.node_ids, "chunks": Ragged(_chunk_indices(chunks), splits_of(chunks.counts))},
+        {},
+    )
+    columns: dict[str, Any] = {
+        "id": np.frombuffer(log.id, np.uint8)[None],
+        "updated_chunks": one_list(tables),
+        **{name: one_list(np.ascontiguousarray(getattr(log, name)).view("V8").reshape(-1)) for name in LISTS},
+    }
+    if spec.moves:
+        rows = [
+            {"from": m.from_path, "to": m.to_path, "node_id": m.node_id, "node_type": m.node_type}
+            for m in log.moved_nodes
+        ]
+        columns["moved_nodes"] = one_list(from_rows(MOVE_OPERATION, rows))
+        if log.extra is not None:
+            columns["extra"] = Blobs.from_list([log.extra])
+    return build(TRANSACTION_LOG, Tables(1, columns, {}), place)
+
+
+def _ids(items: NDArray[Any]) -> U8:
+    ids = np.ascontiguousarray(items).view(np.uint8).reshape(-1, NodeId.SIZE)
+    keys = id_keys(ids)
+    return ids if (keys[1:] > keys[:-1]).all() else sorted_ids(ids)
+
+
+def _chunk_indices(chunks: UpdatedChunks) -> Tables:
+    ranks = np.unique(chunks.ranks[chunks.counts > 0])
+    count = int(chunks.counts.sum())
+    if len(ranks) == 1:
+        coords: Any = chunks.numbers.reshape(count, int(ranks[0]))
+    else:
+        coords = Ragged(chunks.numbers, splits_of(np.repeat(chunks.ranks, chunks.counts)))
+    return Tables(count, {"coords": coords} if count else {}, {})
+
+
+def _updated_chunks(arrays: Tables, payload: Payload) -> UpdatedChunks:
+    if not len(arrays):
+        return UpdatedChunks.of({})
+    chunks: Ragged = arrays["chunks"]
+    counts, node_ids = chunks.lengths, arrays["node_id"]
+    if not len(chunks.items):
+        empty = UpdatedChunks(node_ids, counts, np.zeros(len(counts), np.int64), np.zeros(0, np.uint32))
+        return empty if _keys_ascend(node_ids) else _rebuilt(empty)
+    coords: Ragged = chunks.items["coords"]
+    owners = np.repeat(np.arange(len(counts)), counts)
+    first = np.minimum(chunks.splits[:-1], len(coords) - 1)
+    ranks = np.where(counts > 0, coords.lengths[first], 0)
+    if not np.array_equal(coords.lengths, ranks[owners]):
+        wrong = int(owners[np.flatnonzero(coords.lengths != ranks[owners])[0]])
+        payload.fail(
+            f"updated chunks of {NodeId(node_ids[wrong].tobytes())} have coordinates of different lengths"
+        )
+    found = UpdatedChunks(node_ids, counts, ranks, coords.items)
+    if not _keys_ascend(node_ids) or not all(
+        _ascend(coords, owners, rank) for rank in np.unique(ranks).tolist()
+    ):
+        return _rebuilt(found)
+    return found
+
+
+def _keys_ascend(ids: U8) -> bool:
+    keys = id_keys(ids)
+    return bool((keys[1:] > keys[:-1]).all())
+
+
+def _ascend(coords: Ragged, owners: NDArray[np.int64], rank: int) -> bool:
+    """Whether the coordinates of each array of this rank are ascending."""
+    rows = coords.lengths == rank
+    every = bool(rows.all())
+    numbers = coords.items if every else coords.take(rows).items
+    keyed = np.empty((int(rows.sum()), rank + 1), np.uint32)
+    keyed[:, 0] = owners if every else owners[rows]
+    keyed[:, 1:] = numbers.reshape(len(keyed), rank)
+    return coordinates.is_strictly_sorted(keyed)
+
+
+def _rebuilt(chunks: UpdatedChunks) -> UpdatedChunks:
+    """Sorted anew; lists of one array joined."""
+    parts: dict[NodeId, list[Any]] = {}
+    for node, coords in chunks:
+        parts.setdefault(node, []).append(coords)
+    joined = {}
+    for node, columns in parts.items():
+        filled = [column for column in columns if len(column)] or columns[:1]
+        joined[node] = np.concatenate(filled)
+    return UpdatedChunks.of(joined)
+
+
+def _moves(root: Tables, payload: Payload) -> tuple[MoveOperation, ...]:
+    if "moved_nodes" not in root.columns:
+        return ()
+    rows = to_rows(MOVE_OPERATION, root["moved_nodes"].items, payload.place)
+    moves = []
+    for row in rows:  # nodes that moved, each with a path of its own: a loop, as for any list of paths
+        lacking = [name for name in ("from", "to", "node_id") if row[name] is None]
+        if lacking:
+            payload.fail(f"MoveOperation.{lacking[0]} is missing")
+        if row["node_type"] not in NodeType.__members__.values():
+            payload.fail(f"MoveOperation.node_type {row['node_type']} is unknown")
+        moves.append(
+            MoveOperation(row["from"], row["to"], NodeId(row["node_id"]), NodeType(row["node_type"]))
+        )
+    found = sorted_moves(moves)
+    _check_moves(found, payload.place, ErrorKind.INVALID_FILE_FORMAT)
+    return found
+
+
+def _check_moves(moves: tuple[MoveOperation, ...], place: str, kind: ErrorKind) -> None:
+    paths = [path for move in moves for path in (move.from_path, move.to_path)]
+    if canonical_paths(paths, place) is not paths:
+        raise FormatError(f"{place}: a moved node has a path that is not canonical", kind=kind)
+    for name, values in (
+        ("leads to", [move.to_path for move in moves]),
+        ("begins at", [move.from_path for move in moves]),
+        ("is of node", [str(move.node_id) for move in moves]),
+    ):
+        if len(set(values)) != len(values):
+            twice = next(value for value in values if values.count(value) > 1)
+            raise FormatError(f"{place}: more than one move {name} {twice}", kind=kind)
+    still = next((move for move in moves if move.from_path == move.to_path), None)
+    if still is not None:
+        raise FormatError(f"{place}: {still.from_path} is moved to itself", kind=kind)
