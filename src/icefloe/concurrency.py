@@ -47,35 +47,39 @@ class ThreadFanOut:
     """A `FanOut` over this process's threads.
 
     At most `max_concurrent_requests` items are under way; `items` is read no further ahead than that beyond
-    the result last taken. Work begins when the first result is asked for.
+    the result last taken. Work begins when the first result is asked for. Fan-outs of one `purpose` share
+    threads; one that is nested in another of the same purpose runs in place.
     """
 
-    __slots__ = ("max_concurrent_requests",)
+    __slots__ = ("max_concurrent_requests", "purpose")
 
-    def __init__(self, max_concurrent_requests: int = DEFAULT_THREADS) -> None:
+    def __init__(self, max_concurrent_requests: int = DEFAULT_THREADS, purpose: str = "work") -> None:
         self.max_concurrent_requests = max(1, max_concurrent_requests)
+        self.purpose = purpose
 
     def __call__(self, function: Callable[[T], R], items: Iterable[T], /) -> Iterator[R]:
         iterator = iter(items)
         head = list(islice(iterator, 2))
         # One item needs no thread, and a worker that waited for other workers could wait for ever.
-        if len(head) < 2 or self.max_concurrent_requests == 1 or getattr(_this_thread, "is_worker", False):
+        nested = self.purpose in getattr(_this_thread, "purposes", ())
+        if len(head) < 2 or self.max_concurrent_requests == 1 or nested:
             yield from map(function, head)
             yield from map(function, iterator)
             return
         yield from self._spread(function, head, iterator)
 
     def _spread(self, function: Callable[[T], R], head: list[T], rest: Iterator[T]) -> Iterator[R]:
-        workers = pool("work", self.max_concurrent_requests)
+        workers = pool(self.purpose, self.max_concurrent_requests)
         finished: SimpleQueue[tuple[int, Future[R]]] = SimpleQueue()
         running: set[Future[R]] = set()
         results: dict[int, R] = {}
+        purposes = (*getattr(_this_thread, "purposes", ()), self.purpose)
         submitted = taken = 0
 
         def submit(item: T) -> None:
             nonlocal submitted
             context = contextvars.copy_context()
-            future = workers.submit(context.run, _as_worker, function, item)
+            future = workers.submit(context.run, _as_worker, purposes, function, item)
             running.add(future)
             future.add_done_callback(functools.partial(_report, finished, submitted))
             submitted += 1
@@ -99,7 +103,7 @@ class ThreadFanOut:
                 future.cancel()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (type(self), (self.max_concurrent_requests,))
+        return (type(self), (self.max_concurrent_requests, self.purpose))
 
 
 def async_twin(
@@ -160,12 +164,12 @@ def _report(finished: SimpleQueue[tuple[int, Future[R]]], index: int, future: Fu
     finished.put((index, future))
 
 
-def _as_worker(function: Callable[[T], R], item: T) -> R:
-    _this_thread.is_worker = True
+def _as_worker(purposes: tuple[str, ...], function: Callable[[T], R], item: T) -> R:
+    _this_thread.purposes = purposes
     try:
         return function(item)
     finally:
-        _this_thread.is_worker = False
+        _this_thread.purposes = ()
 
 
 def _forget_pools() -> None:

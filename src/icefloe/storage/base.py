@@ -1,0 +1,276 @@
+"""What every storage can do: a few verbs on named objects, and writes that hold only under a condition.
+
+Paths are `/`-separated and relative to the root of the storage. All verbs block; all may be called from many
+threads. They raise errors of ours only: `ObjectNotFoundError`, `ConditionNotMetError`, `StorageError` for
+anything that went wrong in between, `ReadOnlyError` for writes to a place that takes none.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum
+from typing import Self, TypeAlias
+
+from icefloe.config import Attribution, EffectiveStorageSettings, StorageSettings
+from icefloe.config.display import Tree, qualified
+from icefloe.errors import ErrorKind, InvalidInputError, ReadOnlyError, StorageError
+from icefloe.storage.constructors import StorageConstructors
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """Which content of an object was seen: opaque, to hand back in `Unchanged`."""
+
+    e_tag: str | None
+    generation: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """Write only if there is no object at this path."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unchanged:
+    """Write only if the object still has this version."""
+
+    version: Version
+
+
+@dataclass(frozen=True, slots=True)
+class Always:
+    """Write in any case."""
+
+
+PutCondition: TypeAlias = Absent | Unchanged | Always
+
+ALWAYS = Always()
+ABSENT = Absent()
+
+
+class ObjectKind(Enum):
+    """What an object is, for storages that keep metadata and chunks in different classes."""
+
+    METADATA = "metadata"
+    CHUNK = "chunk"
+
+
+@dataclass(frozen=True, slots=True)
+class StorageObjectInfo:
+    """What a listing tells about an object. The time is that of the last write."""
+
+    key: str
+    size_bytes: int
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteReport:
+    """How many objects are gone, and which ones could not be deleted, with the reason."""
+
+    deleted: int
+    failed: tuple[tuple[str, StorageError], ...] = ()
+
+
+class ObjectNotFoundError(StorageError):
+    """There is no object at this path."""
+
+    def __init__(self, path: str, kind: str | None = None) -> None:
+        super().__init__(f"object not found: {path}", kind or ErrorKind.OBJECT_NOT_FOUND)
+        self.path = path
+        self.args = (path, self.kind)
+
+
+class ConditionNotMetError(StorageError):
+    """Somebody else wrote the object first; nothing was written."""
+
+    def __init__(self, path: str, condition: PutCondition = ABSENT) -> None:
+        what = "already exists" if isinstance(condition, Absent) else "was changed by another writer"
+        super().__init__(f"{path} {what}", ErrorKind.STORAGE_OTHER)
+        self.path = path
+        self.condition = condition
+        self.args = (path, condition)
+
+
+class Storage(StorageConstructors, ABC):
+    """A place for a repository. Make one with the `*_storage` functions or `storage_from_url`.
+
+    Pickles, with its credentials in it: send it to workers, do not keep it in files. Its repr shows none.
+    """
+
+    def __init__(self, settings: StorageSettings | None = None) -> None:
+        self._settings = self.default_settings().merge(settings or StorageSettings())
+        self._effective = self._settings.effective()
+
+    # What it is
+
+    @property
+    def read_only(self) -> bool:
+        """Whether every write is refused."""
+        return False
+
+    def default_settings(self) -> StorageSettings:
+        """The settings of this kind of storage, to which given ones are added."""
+        return StorageSettings()
+
+    @property
+    def settings(self) -> EffectiveStorageSettings:
+        """The settings this storage works by."""
+        return self._effective
+
+    @abstractmethod
+    def with_settings(self, settings: StorageSettings) -> Self:
+        """The same place, worked by other settings: the defaults, with these over them."""
+
+    def with_attribution(self, attribution: Attribution) -> Self:
+        """The same place, whose requests say who sends them; a place without requests stays as it is."""
+        return self
+
+    def prepare_for_creation(self) -> None:
+        """Make sure a repository can be made here; a folder is created if needed.
+
+        Raises ReadOnlyError, or InvalidInputError for the bare root of a bucket.
+        """
+        self.check_writable()
+
+    @abstractmethod
+    def describe(self) -> Mapping[str, str]:
+        """What it is and where, without secrets: `type` first."""
+
+    # Reading
+
+    @abstractmethod
+    def get(self, path: str) -> tuple[bytes, Version]:
+        """The whole object and its version."""
+
+    def get_if_changed(self, path: str, version: Version) -> tuple[bytes, Version] | None:
+        """The whole object and its version, or None if that version is still the current one."""
+        data, current = self.get(path)
+        return None if current == version else (data, current)
+
+    @abstractmethod
+    def get_range(self, path: str, start: int, stop: int | None) -> bytes:
+        """Bytes from `start` up to `stop`, or to the end if that is None, without asking for the version.
+
+        An object that ends before `stop` is an error of kind `invalid-object-size`. Long ranges are read in
+        parallel where that helps.
+        """
+
+    def get_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> Sequence[bytes]:
+        """Several ranges of one object, in order."""
+        return [self.get_range(path, start, stop) for start, stop in ranges]
+
+    @abstractmethod
+    def head(self, path: str) -> tuple[StorageObjectInfo, Version]:
+        """What a listing tells about the object, and its version."""
+
+    def exists(self, path: str) -> bool:
+        """Whether there is an object at this path."""
+        try:
+            self.head(path)
+        except ObjectNotFoundError:
+            return False
+        return True
+
+    @abstractmethod
+    def list_prefix(self, prefix: str = "") -> Iterator[StorageObjectInfo]:
+        """All objects in a folder and below, in no particular order; keys start at the root."""
+
+    # Writing
+
+    @abstractmethod
+    def put(
+        self,
+        path: str,
+        data: Buffer,
+        condition: PutCondition = ALWAYS,
+        *,
+        kind: ObjectKind = ObjectKind.METADATA,
+        metadata: Mapping[str, str] | None = None,
+    ) -> Version:
+        """Write a whole object, all or nothing; raises ConditionNotMetError if the condition does not hold.
+
+        A reader sees the old or the new content, never a part. When this returns from a conditional write,
+        that write and all earlier ones of this storage are durable. `metadata` is kept where objects have
+        such a thing and dropped elsewhere.
+        """
+
+    @abstractmethod
+    def copy(self, source: str, target: str, version: Version | None = None) -> None:
+        """Copy an object within the storage; with a version only if the source still has it."""
+
+    @abstractmethod
+    def delete(self, paths: Iterable[str]) -> DeleteReport:
+        """Delete objects; those that do not exist count as deleted."""
+
+    def remove_empty_folder(self, folder: str) -> None:
+        """Remove a folder that holds nothing any more, where there are folders."""
+
+    def sync(self) -> None:
+        """Make all writes so far durable, for one who writes objects while another moves the ref."""
+
+    # The official methods
+
+    def list_objects(
+        self, settings: StorageSettings | None = None, prefix: str | None = None
+    ) -> list[tuple[str, int]]:
+        """Key and size in bytes of every object under `prefix`; keys are relative to it."""
+        return [(info.key, info.size_bytes) for info in self.list_objects_metadata(settings, prefix)]
+
+    def list_objects_metadata(
+        self, settings: StorageSettings | None = None, prefix: str | None = None
+    ) -> list[StorageObjectInfo]:
+        """Key, size and time of every object under `prefix`; keys are relative to it."""
+        storage = self if settings is None else self.with_settings(settings)
+        folder = f"{prefix.strip('/')}/" if prefix and prefix.strip("/") else ""
+        return [
+            dataclasses.replace(info, key=info.key.removeprefix(folder))
+            for info in storage.list_prefix(folder)
+        ]
+
+    def tree(self) -> Tree:
+        """The storage, to show."""
+        return Tree(qualified("storage", "Storage"), tuple(self.describe().items()))
+
+    def __repr__(self) -> str:
+        return self.tree().as_text()
+
+    def _repr_html_(self) -> str:
+        return self.tree().as_html()
+
+    def check_writable(self) -> None:
+        """Raise ReadOnlyError if this place takes no writes."""
+        if self.read_only:
+            raise ReadOnlyError(
+                f"{self.describe()['type']} storage is read-only", kind=ErrorKind.READ_ONLY_STORAGE
+            )
+
+
+def checked_path(path: str) -> str:
+    """The path itself; raises InvalidInputError unless it names an object below the root."""
+    if not path or path != path.strip("/") or any(part in ("", ".", "..") for part in path.split("/")):
+        raise InvalidInputError(f"invalid object path {path!r}", kind=ErrorKind.INVALID_PATH)
+    if "\0" in path:
+        raise InvalidInputError(f"invalid object path {path!r}", kind=ErrorKind.INVALID_PATH)
+    return path
+
+
+def checked_range(path: str, start: int, stop: int | None) -> None:
+    """Raise InvalidInputError for a range that is negative or inverted."""
+    if start < 0 or (stop is not None and stop < start):
+        raise InvalidInputError(
+            f"invalid byte range {start}..{stop} of {path}", kind=ErrorKind.INVALID_BYTE_RANGE
+        )
+
+
+def too_short(path: str, start: int, stop: int, got: int) -> StorageError:
+    """The error for an object that ends inside the range asked for."""
+    return StorageError(
+        f"{path}: asked for bytes {start}..{stop}, got only {got}", kind=ErrorKind.INVALID_OBJECT_SIZE
+    )

@@ -1,0 +1,401 @@
+"""A folder as storage, by plain system calls: works in forked children and swaps refs atomically.
+
+The compare-and-swap. A writer puts the new content aside, takes the folder's lock, compares the content in
+place with the version it expects, and renames. No update is lost between processes of one host, whatever
+`unsafe_use_conditional_update` says: the official library stores `false` for folders because it has no such
+swap. It writes unconditionally, so do not let both write to one folder at the same time.
+
+The version is a hash of the content. Inode, time and size would be cheaper, but inodes are reused and the
+kernel's clock ticks in milliseconds, so two different contents can share them. Equal contents with equal
+versions do no harm: a change computed from the one is a change of the other.
+
+Durability. Unconditional writes are collected and synced side by side before the next conditional one, so
+that a ref never points at files a power cut can take away. `sync=False` leaves it to the operating system.
+
+Names on disk are percent-encoded like those of the official library (object_store's rules); aside files end
+in `#` and digits, which both libraries leave out of listings.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import random
+import re
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Self
+
+from icefloe.concurrency import ThreadFanOut
+from icefloe.config import StorageConcurrencySettings, StorageRetriesSettings, StorageSettings
+from icefloe.errors import ErrorKind, StorageError
+from icefloe.storage.base import (
+    ALWAYS,
+    Always,
+    Buffer,
+    ConditionNotMetError,
+    DeleteReport,
+    ObjectKind,
+    ObjectNotFoundError,
+    PutCondition,
+    Storage,
+    StorageObjectInfo,
+    Unchanged,
+    Version,
+    checked_path,
+    checked_range,
+    too_short,
+)
+from icefloe.storage.folder_lock import LOCK_FILE, folder_locked
+from icefloe.storage.keys import decode_key, encode_key
+
+_SYNC_THREADS = 16
+_MAX_UNSYNCED = 1024
+_ASIDE = re.compile(r"#\d+$")
+_MISSING = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
+_NO_HARD_LINKS = {errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EXDEV, errno.EACCES}
+
+
+class LocalStorage(Storage):
+    """A folder of this machine. It is made when the first object is written.
+
+    `sync` says whether commits wait for the disk.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        settings: StorageSettings | None = None,
+        *,
+        sync: bool = True,
+        _unsynced: _Unsynced | None = None,
+    ) -> None:
+        self._path = os.fspath(path)
+        self._root = os.path.abspath(self._path)
+        self._sync = sync
+        self._unsynced = _unsynced or _Unsynced()
+        super().__init__(settings)
+
+    def default_settings(self) -> StorageSettings:
+        # docstring inherited
+        return StorageSettings(
+            concurrency=StorageConcurrencySettings(5, 4096),
+            retries=StorageRetriesSettings(1, 0, 0),
+            unsafe_use_conditional_update=False,
+            unsafe_use_metadata=False,
+        )
+
+    def with_settings(self, settings: StorageSettings) -> Self:
+        # docstring inherited
+        return type(self)(self._root, settings, sync=self._sync, _unsynced=self._unsynced)
+
+    def describe(self) -> Mapping[str, str]:
+        # docstring inherited
+        return {"type": "local filesystem", "path": self._path}
+
+    def prepare_for_creation(self) -> None:
+        # docstring inherited
+        with _translated(self._root):
+            os.makedirs(self._root, exist_ok=True)
+
+    def get(self, path: str) -> tuple[bytes, Version]:
+        # docstring inherited
+        with _translated(path), open(self._file(path), "rb", buffering=0) as file:
+            data = file.readall()
+        return data, _version_of(data)
+
+    def get_range(self, path: str, start: int, stop: int | None) -> bytes:
+        # docstring inherited
+        checked_range(path, start, stop)
+        with _translated(path), _opened(self._file(path)) as descriptor:
+            end = os.fstat(descriptor).st_size if stop is None else stop
+            data = _read(descriptor, start, end)
+        if len(data) < end - start and stop is not None:
+            raise too_short(path, start, end, len(data))
+        return data
+
+    def get_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> Sequence[bytes]:
+        # docstring inherited
+        parts = []
+        with _translated(path), _opened(self._file(path)) as descriptor:
+            for start, stop in ranges:
+                checked_range(path, start, stop)
+                data = _read(descriptor, start, stop)
+                if len(data) < stop - start:
+                    raise too_short(path, start, stop, len(data))
+                parts.append(data)
+        return parts
+
+    def head(self, path: str) -> tuple[StorageObjectInfo, Version]:
+        # docstring inherited
+        with _translated(path), open(self._file(path), "rb", buffering=0) as file:
+            status = os.fstat(file.fileno())
+            version = _version_of(file.readall())
+        return _info(path, status), version
+
+    def exists(self, path: str) -> bool:
+        # docstring inherited
+        return os.path.isfile(self._file(path))
+
+    def list_prefix(self, prefix: str = "") -> Iterator[StorageObjectInfo]:
+        # docstring inherited
+        folder = prefix.strip("/")
+        start = self._file(folder) if folder else self._root
+        with _translated(folder or self._path):
+            yield from _walk(start, f"{folder}/" if folder else "")
+
+    def put(
+        self,
+        path: str,
+        data: Buffer,
+        condition: PutCondition = ALWAYS,
+        *,
+        kind: ObjectKind = ObjectKind.METADATA,
+        metadata: Mapping[str, str] | None = None,
+    ) -> Version:
+        # docstring inherited
+        target = self._file(path)
+        conditional = not isinstance(condition, Always)
+        with _translated(path):
+            aside = self._write_aside(target, data, durable=conditional and self._sync)
+            try:
+                if conditional:
+                    self.sync()
+                    self._swap(path, aside, target, condition)
+                else:
+                    os.replace(aside, target)
+            finally:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(aside)
+            if self._sync and conditional:
+                _sync_folder(os.path.dirname(target))
+            elif self._sync and self._unsynced.add(target) > _MAX_UNSYNCED:
+                self.sync()
+        # Hashing would halve the speed of writing chunks, and nobody replaces a chunk.
+        return Version(None) if kind is ObjectKind.CHUNK else _version_of(data)
+
+    def copy(self, source: str, target: str, version: Version | None = None) -> None:
+        # docstring inherited
+        data, current = self.get(source)
+        if version is not None and version != current:
+            raise ConditionNotMetError(source, Unchanged(version))
+        self.put(target, data)
+
+    def delete(self, paths: Iterable[str]) -> DeleteReport:
+        # docstring inherited
+        deleted, failed = 0, []
+        for path in paths:
+            try:
+                os.unlink(self._file(path))
+            except FileNotFoundError:
+                pass
+            except OSError as cause:
+                failed.append((path, _io_error(path, cause)))
+                continue
+            deleted += 1
+        return DeleteReport(deleted, tuple(failed))
+
+    def remove_empty_folder(self, folder: str) -> None:
+        # docstring inherited
+        with contextlib.suppress(OSError):
+            os.rmdir(self._file(folder))
+
+    def sync(self) -> None:
+        # docstring inherited
+        if self._sync:
+            with _translated(self._path):
+                self._unsynced.sync()
+
+    def sweep(self, older_than: datetime) -> int:
+        """Delete what killed writers left aside before a time; gives the number of files."""
+        swept = 0
+        for folder, _, names in os.walk(self._root):
+            for name in filter(_ASIDE.search, names):
+                file = os.path.join(folder, name)
+                with contextlib.suppress(FileNotFoundError):
+                    if os.stat(file).st_mtime < older_than.timestamp():
+                        os.unlink(file)
+                        swept += 1
+        return swept
+
+    def _file(self, path: str) -> str:
+        return f"{self._root}/{encode_key(checked_path(path))}"
+
+    def _write_aside(self, target: str, data: Buffer, *, durable: bool) -> str:
+        aside = f"{target}#{random.SystemRandom().getrandbits(64)}"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+        try:
+            descriptor = os.open(aside, flags, 0o666)
+        except FileNotFoundError:
+            _make_folders(os.path.dirname(target), durable=self._sync)
+            descriptor = os.open(aside, flags, 0o666)
+        try:
+            rest = memoryview(data).cast("B")
+            while rest:
+                rest = rest[os.write(descriptor, rest) :]
+            if durable:
+                os.fsync(descriptor)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(aside)
+            raise
+        finally:
+            os.close(descriptor)
+        return aside
+
+    def _swap(self, path: str, aside: str, target: str, condition: PutCondition) -> None:
+        with folder_locked(os.path.dirname(target)):
+            if isinstance(condition, Unchanged):
+                if not _has_version(target, condition.version):
+                    raise ConditionNotMetError(path, condition)
+                os.replace(aside, target)
+                return
+            try:
+                # Unlike a rename, a link fails if the official library has created the object meanwhile.
+                os.link(aside, target)
+            except FileExistsError:
+                raise ConditionNotMetError(path, condition) from None
+            except OSError as cause:
+                if cause.errno not in _NO_HARD_LINKS:
+                    raise
+                if os.path.exists(target):
+                    raise ConditionNotMetError(path, condition) from None
+                os.replace(aside, target)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_unpickled, (type(self), self._root, self._settings, self._sync))
+
+
+class _Unsynced:
+    """The files written since the last sync."""
+
+    def __init__(self) -> None:
+        self._files: set[str] = set()
+        self._adding = threading.Lock()
+        self._syncing = threading.Lock()
+        self._pid = os.getpid()
+
+    def add(self, file: str) -> int:
+        """Remember a file; gives how many there are now."""
+        self._renew_locks_after_fork()
+        with self._adding:
+            self._files.add(file)
+            return len(self._files)
+
+    def sync(self) -> None:
+        """Sync all files side by side, then their folders.
+
+        One at a time: who finds nothing left to sync must not return before the one who took it is done.
+        """
+        self._renew_locks_after_fork()
+        with self._syncing:
+            with self._adding:
+                files, self._files = self._files, set()
+            for _ in ThreadFanOut(_SYNC_THREADS, "sync")(_sync_file, sorted(files)):
+                pass
+            for folder in {os.path.dirname(file) for file in files}:
+                _sync_folder(folder)
+
+    def _renew_locks_after_fork(self) -> None:
+        """In a forked child nobody may ever release an inherited lock."""
+        if self._pid != os.getpid():
+            self._adding, self._syncing, self._pid = threading.Lock(), threading.Lock(), os.getpid()
+
+
+def _unpickled(cls: type[LocalStorage], root: str, settings: StorageSettings, sync: bool) -> LocalStorage:
+    return cls(root, settings, sync=sync)
+
+
+def _version_of(data: Buffer) -> Version:
+    return Version(hashlib.sha256(data).hexdigest())
+
+
+def _has_version(file: str, version: Version) -> bool:
+    try:
+        with open(file, "rb", buffering=0) as current:
+            return _version_of(current.readall()) == version
+    except FileNotFoundError:
+        return False
+
+
+def _walk(folder: str, prefix: str) -> Iterator[StorageObjectInfo]:
+    try:
+        entries = list(os.scandir(folder))
+    except _MISSING:
+        return
+    for entry in entries:
+        if _ASIDE.search(entry.name) or entry.name == LOCK_FILE:
+            continue
+        key = prefix + decode_key(entry.name)
+        if entry.is_dir():
+            yield from _walk(entry.path, f"{key}/")
+        else:
+            with contextlib.suppress(FileNotFoundError):
+                yield _info(key, entry.stat())
+
+
+def _info(key: str, status: os.stat_result) -> StorageObjectInfo:
+    return StorageObjectInfo(key, status.st_size, datetime.fromtimestamp(status.st_mtime, UTC))
+
+
+@contextlib.contextmanager
+def _opened(file: str) -> Iterator[int]:
+    descriptor = os.open(file, os.O_RDONLY)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _read(descriptor: int, start: int, stop: int) -> bytes:
+    data = os.pread(descriptor, stop - start, start)
+    if len(data) < stop - start and data:  # the kernel gives at most 2 GiB at a time
+        parts = [data]
+        while data and sum(map(len, parts)) < stop - start:
+            data = os.pread(descriptor, stop - start - sum(map(len, parts)), start + sum(map(len, parts)))
+            parts.append(data)
+        return b"".join(parts)
+    return data
+
+
+def _make_folders(folder: str, *, durable: bool) -> None:
+    missing = folder
+    created = []
+    while not os.path.isdir(missing):
+        created.append(missing)
+        missing = os.path.dirname(missing)
+    os.makedirs(folder, exist_ok=True)
+    if durable:
+        for made in created:
+            _sync_folder(os.path.dirname(made))
+
+
+def _sync_file(file: str) -> None:
+    try:
+        with _opened(file) as descriptor:
+            os.fsync(descriptor)
+    except FileNotFoundError:
+        pass  # deleted since
+
+
+def _sync_folder(folder: str) -> None:
+    with _opened(folder) as descriptor:
+        os.fsync(descriptor)
+
+
+@contextlib.contextmanager
+def _translated(path: str) -> Iterator[None]:
+    """Turn the operating system's errors into ours."""
+    try:
+        yield
+    except _MISSING:
+        raise ObjectNotFoundError(path) from None
+    except OSError as cause:
+        raise _io_error(path, cause) from cause
+
+
+def _io_error(path: str, cause: OSError) -> StorageError:
+    return StorageError(f"{path}: {cause.strerror or cause}", kind=ErrorKind.IO)

@@ -1,0 +1,165 @@
+"""A storage in the memory of this process, for tests and for trying things out."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import count
+from typing import Any, Self
+
+from icefloe.config import StorageConcurrencySettings, StorageRetriesSettings, StorageSettings
+from icefloe.storage.base import (
+    ALWAYS,
+    Absent,
+    Always,
+    Buffer,
+    ConditionNotMetError,
+    DeleteReport,
+    ObjectKind,
+    ObjectNotFoundError,
+    PutCondition,
+    Storage,
+    StorageObjectInfo,
+    Unchanged,
+    Version,
+    checked_path,
+    checked_range,
+    too_short,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Object:
+    data: bytes
+    version: Version
+    created_at: datetime
+
+
+class _Shelf:
+    """The objects themselves, shared by every storage object that looks at them."""
+
+    def __init__(self, objects: dict[str, _Object] | None = None, first_number: int = 1) -> None:
+        self.objects = objects or {}
+        self.numbers = count(first_number)
+        self._lock = threading.Lock()
+        self._pid = os.getpid()
+
+    @property
+    def lock(self) -> threading.Lock:
+        """A lock of this process: the one inherited by a forked child may be held by nobody, for ever."""
+        if self._pid != os.getpid():
+            self._lock, self._pid = threading.Lock(), os.getpid()
+        return self._lock
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The objects go along as they are now: a copy in another process is a place of its own.
+        with self.lock:
+            return (type(self), (dict(self.objects), next(self.numbers)))
+
+
+class MemoryStorage(Storage):
+    """Objects in a dict of this process.
+
+    Another storage of this kind shares nothing with it. A pickle holds a copy of all objects, and a forked
+    child sees those of the moment it was forked: neither writes back to the original.
+    """
+
+    def __init__(self, settings: StorageSettings | None = None, shelf: _Shelf | None = None) -> None:
+        self._shelf = shelf or _Shelf()
+        super().__init__(settings)
+
+    def default_settings(self) -> StorageSettings:
+        # docstring inherited
+        return StorageSettings(
+            concurrency=StorageConcurrencySettings(5, 1), retries=StorageRetriesSettings(1, 0, 0)
+        )
+
+    def with_settings(self, settings: StorageSettings) -> Self:
+        # docstring inherited
+        return type(self)(settings, self._shelf)
+
+    def describe(self) -> Mapping[str, str]:
+        # docstring inherited
+        return {"type": "in-memory"}
+
+    def get(self, path: str) -> tuple[bytes, Version]:
+        # docstring inherited
+        found = self._find(path)
+        return found.data, found.version
+
+    def get_range(self, path: str, start: int, stop: int | None) -> bytes:
+        # docstring inherited
+        checked_range(path, start, stop)
+        data = self._find(path).data
+        if stop is not None and len(data) < stop:
+            raise too_short(path, start, stop, max(0, len(data) - start))
+        return data[start:stop]
+
+    def head(self, path: str) -> tuple[StorageObjectInfo, Version]:
+        # docstring inherited
+        found = self._find(path)
+        return StorageObjectInfo(path, len(found.data), found.created_at), found.version
+
+    def list_prefix(self, prefix: str = "") -> Iterator[StorageObjectInfo]:
+        # docstring inherited
+        folder = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
+        with self._shelf.lock:
+            found = [item for item in self._shelf.objects.items() if item[0].startswith(folder)]
+        return (StorageObjectInfo(key, len(item.data), item.created_at) for key, item in found)
+
+    def put(
+        self,
+        path: str,
+        data: Buffer,
+        condition: PutCondition = ALWAYS,
+        *,
+        kind: ObjectKind = ObjectKind.METADATA,
+        metadata: Mapping[str, str] | None = None,
+    ) -> Version:
+        # docstring inherited
+        checked_path(path)
+        content = bytes(data)
+        with self._shelf.lock:
+            current = self._shelf.objects.get(path)
+            if not _holds(condition, current):
+                raise ConditionNotMetError(path, condition)
+            version = Version(str(next(self._shelf.numbers)))
+            self._shelf.objects[path] = _Object(content, version, datetime.now(UTC))
+        return version
+
+    def copy(self, source: str, target: str, version: Version | None = None) -> None:
+        # docstring inherited
+        data, current = self.get(source)
+        if version is not None and version != current:
+            raise ConditionNotMetError(source, Unchanged(version))
+        self.put(target, data)
+
+    def delete(self, paths: Iterable[str]) -> DeleteReport:
+        # docstring inherited
+        keys = [checked_path(path) for path in paths]
+        with self._shelf.lock:
+            for key in keys:
+                self._shelf.objects.pop(key, None)
+        return DeleteReport(len(keys))
+
+    def _find(self, path: str) -> _Object:
+        found = self._shelf.objects.get(checked_path(path))
+        if found is None:
+            raise ObjectNotFoundError(path)
+        return found
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (self._settings, self._shelf))
+
+
+def _holds(condition: PutCondition, current: _Object | None) -> bool:
+    match condition:
+        case Always():
+            return True
+        case Absent():
+            return current is None
+        case Unchanged(version):
+            return current is not None and current.version == version

@@ -1,0 +1,490 @@
+"""Object stores through obstore: S3 and its relatives, Google Cloud Storage, Azure, and HTTP for reading.
+
+obstore's exceptions become ours here and nowhere else.
+
+Conditional writes. The answer to a write may be lost on its way back: the client then knows neither success
+nor failure, and its next try fails against its own write. So every such write carries an id in the object's
+metadata; when a write is refused or its answer lost, the object is read back and the id tells whether it was
+ours. Where objects have no metadata the content is compared, but only after an answer was lost: a plain
+refusal is a refusal.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import re
+import threading
+import time
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice, pairwise
+from typing import Any, Self
+
+import obstore
+from obstore.exceptions import (
+    AlreadyExistsError,
+    BaseError,
+    NotModifiedError,
+    NotSupportedError,
+    PermissionDeniedError,
+    PreconditionError,
+    UnauthenticatedError,
+)
+
+from icefloe.concurrency import ThreadFanOut
+from icefloe.config import Attribution, StorageSettings
+from icefloe.errors import ErrorKind, IcechunkError, InvalidInputError, StorageError
+from icefloe.storage.base import (
+    ALWAYS,
+    Absent,
+    Always,
+    Buffer,
+    ConditionNotMetError,
+    DeleteReport,
+    ObjectKind,
+    ObjectNotFoundError,
+    PutCondition,
+    Storage,
+    StorageObjectInfo,
+    Unchanged,
+    Version,
+    checked_path,
+    checked_range,
+    too_short,
+)
+from icefloe.storage.clients import Client, HttpPlace, Place, Role, check_process, user_agent
+from icefloe.storage.keys import decode_key, encode_key
+
+WRITE_ID = "icechunkwriteid"
+"""The metadata key under which the official library, too, keeps the id of a conditional write."""
+
+_LIST_PAGE = 1000
+_DELETE_BATCH = 1000
+_MIN_PART_BYTES = 8 * 1024 * 1024
+_MAX_PARTS = 10_000
+_SECRET_IN_URL = re.compile(r"([?&](?:sig|[Xx]-[Aa]mz-[A-Za-z-]+|[Xx]-[Gg]oog-[A-Za-z-]+|token)=)[^&\s\"]+")
+
+_CLIENT_ERROR = re.compile(r"status code: 4(?!08|29)\d\d")
+
+
+class ObjectStorage(Storage):
+    """A place in an object store; the clients are made when first used."""
+
+    def __init__(
+        self,
+        place: Place,
+        settings: StorageSettings | None = None,
+        *,
+        read_only: bool = False,
+        attribution: Attribution | None = None,
+    ) -> None:
+        self._place = place
+        self._read_only = read_only or isinstance(place, HttpPlace)
+        self._attribution = attribution
+        self._source = place.source()
+        self._clients: dict[Role, Client] = {}
+        self._lock = threading.Lock()
+        self._unquoted_etags = False
+        super().__init__(settings)
+
+    # What it is
+
+    @property
+    def read_only(self) -> bool:
+        # docstring inherited
+        return self._read_only
+
+    def with_settings(self, settings: StorageSettings) -> Self:
+        # docstring inherited
+        return type(self)(self._place, settings, read_only=self._read_only, attribution=self._attribution)
+
+    def with_attribution(self, attribution: Attribution) -> Self:
+        # docstring inherited
+        return type(self)(self._place, self._settings, read_only=self._read_only, attribution=attribution)
+
+    def describe(self) -> Mapping[str, str]:
+        # docstring inherited
+        return self._place.describe()
+
+    def prepare_for_creation(self) -> None:
+        # docstring inherited
+        self.check_writable()
+        if not isinstance(self._place, HttpPlace) and not self._place.prefix:
+            raise InvalidInputError(
+                "a repository cannot be created at the root of a bucket: give a prefix",
+                kind=ErrorKind.EMPTY_PREFIX_CREATION,
+            )
+
+    # Reading
+
+    def get(self, path: str) -> tuple[bytes, Version]:
+        # docstring inherited
+        return self._get(path, {})
+
+    def get_if_changed(self, path: str, version: Version) -> tuple[bytes, Version] | None:
+        # docstring inherited
+        if version.e_tag is None:
+            return self.get(path)
+        try:
+            return self._get(path, {"if_none_match": version.e_tag})
+        except _UnchangedError:
+            return None
+
+    def get_range(self, path: str, start: int, stop: int | None) -> bytes:
+        # docstring inherited
+        checked_range(path, start, stop)
+        if stop is None:
+            stop = self.head(path)[0].size_bytes
+        if stop <= start:
+            return b""
+        return self._get_parts(path, start, stop, None)
+
+    def get_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> Sequence[bytes]:
+        # docstring inherited
+        return list(self._fan_out(lambda r: self.get_range(path, *r), ranges))
+
+    def head(self, path: str) -> tuple[StorageObjectInfo, Version]:
+        # docstring inherited
+        with self._translated(path):
+            meta = obstore.head(self._client(Role.READ), self._key(path))
+        return StorageObjectInfo(path, meta["size"], meta["last_modified"]), _version_of(meta)
+
+    def list_prefix(self, prefix: str = "") -> Iterator[StorageObjectInfo]:
+        # docstring inherited
+        folder = prefix.strip("/")
+        decode = decode_key if self._place.encodes_keys else str
+        with self._translated(folder):
+            pages = obstore.list(
+                self._client(Role.READ), self._key(folder) if folder else None, chunk_size=_LIST_PAGE
+            )
+            for page in pages:
+                for meta in page:
+                    yield StorageObjectInfo(decode(meta["path"]), meta["size"], meta["last_modified"])
+
+    # Writing
+
+    def put(
+        self,
+        path: str,
+        data: Buffer,
+        condition: PutCondition = ALWAYS,
+        *,
+        kind: ObjectKind = ObjectKind.METADATA,
+        metadata: Mapping[str, str] | None = None,
+    ) -> Version:
+        # docstring inherited
+        self.check_writable()
+        attributes = self._attributes(kind, metadata)
+        if isinstance(condition, Absent) and not self.settings.use_conditional_create:
+            condition = ALWAYS
+        if isinstance(condition, Unchanged) and not self.settings.use_conditional_update:
+            condition = ALWAYS
+        if isinstance(condition, Always):
+            return self._put_always(path, data, attributes)
+        return _Swap(self, path, data, condition, attributes).run()
+
+    def copy(self, source: str, target: str, version: Version | None = None) -> None:
+        # docstring inherited
+        self.check_writable()
+        if version is None:
+            with self._translated(source):
+                obstore.copy(self._client(Role.WRITE), self._key(source), self._key(target))
+            return
+        # obstore cannot copy on condition; these bytes are of that version and no other.
+        try:
+            with self._translated(source):
+                options = {"if_match": self._etag(version)}
+                found = obstore.get(self._client(Role.READ), self._key(source), options=options)  # type: ignore[arg-type]
+                data = found.bytes().to_bytes()
+        except _RefusedError:
+            raise ConditionNotMetError(source, Unchanged(version)) from None
+        self.put(target, data)
+
+    def delete(self, paths: Iterable[str]) -> DeleteReport:
+        # docstring inherited
+        self.check_writable()
+        deleted = 0
+        failed: list[tuple[str, StorageError]] = []
+        remaining = iter(paths)
+        while batch := list(islice(remaining, _DELETE_BATCH)):
+            keys = [self._key(path) for path in batch]
+            try:
+                with self._translated(batch[0]):
+                    obstore.delete(self._client(Role.WRITE), keys)
+                deleted += len(batch)
+            except StorageError:
+                # obstore stops at the first failure and does not say what was deleted: ask one by one.
+                outcomes = list(self._fan_out(self._delete_one, batch))
+                failed += [(path, error) for path, error in zip(batch, outcomes, strict=True) if error]
+                deleted += outcomes.count(None)
+        return DeleteReport(deleted, tuple(failed))
+
+    # Helpers
+
+    def _get(self, path: str, options: dict[str, Any]) -> tuple[bytes, Version]:
+        with self._translated(path):
+            found = obstore.get(self._client(Role.READ), self._key(path), options=options)  # type: ignore[arg-type]
+            size_bytes = found.meta["size"]
+            version = _version_of(found.meta)
+            if size_bytes <= 2 * self.settings.ideal_concurrent_request_size:
+                return found.bytes().to_bytes(), version
+        del found  # closes the connection: the parts are read over others
+        try:
+            return self._get_parts(path, 0, size_bytes, version), version
+        except _RefusedError:
+            return self._get(path, options)  # replaced between two parts: begin again
+
+    def _get_parts(self, path: str, start: int, stop: int, version: Version | None) -> bytes:
+        parts = self._parts(start, stop)
+        return b"".join(self._fan_out(lambda part: self._get_part(path, part, version), parts))
+
+    def _get_part(self, path: str, part: tuple[int, int], version: Version | None = None) -> bytes:
+        options: dict[str, Any] = {"range": part}
+        if version is not None and version.e_tag is not None:
+            options["if_match"] = self._etag(version)
+        with self._translated(path):
+            found = obstore.get(self._client(Role.READ), self._key(path), options=options)  # type: ignore[arg-type]
+            data = found.bytes().to_bytes()
+        if len(data) != part[1] - part[0]:
+            raise too_short(path, *part, len(data))
+        return data
+
+    def _parts(self, start: int, stop: int) -> list[tuple[int, int]]:
+        """The range in equal parts of about the ideal size, no more than may be asked for at a time."""
+        ideal = self.settings.ideal_concurrent_request_size
+        count = min(self.settings.max_concurrent_requests_for_object, -(-(stop - start) // ideal))
+        edges = [start + (stop - start) * i // count for i in range(count + 1)]
+        return list(pairwise(edges))
+
+    @property
+    def _fan_out(self) -> ThreadFanOut:
+        return ThreadFanOut(self.settings.max_concurrent_requests_for_object, "parts")
+
+    def _put_always(self, path: str, data: Buffer, attributes: dict[str, str]) -> Version:
+        view = memoryview(data).cast("B")
+        multipart = len(view) >= max(self.settings.minimum_size_for_multipart_upload, 1)
+        with self._translated(path):
+            result = obstore.put(
+                self._client(Role.WRITE),
+                self._key(path),
+                view,
+                attributes=attributes or None,
+                use_multipart=multipart,
+                chunk_size=max(_MIN_PART_BYTES, -(-len(view) // _MAX_PARTS)),
+                max_concurrency=self.settings.max_concurrent_requests_for_object,
+            )
+        return _version_of(result)
+
+    def _delete_one(self, path: str) -> StorageError | None:
+        try:
+            with self._translated(path):
+                obstore.delete(self._client(Role.WRITE), [self._key(path)])
+        except ObjectNotFoundError:
+            return None
+        except StorageError as error:
+            return error
+        return None
+
+    def _attributes(self, kind: ObjectKind, metadata: Mapping[str, str] | None) -> dict[str, str]:
+        attributes = dict(metadata or {}) if self.settings.use_metadata else {}
+        storage_class = (
+            self.settings.chunks_storage_class
+            if kind is ObjectKind.CHUNK
+            else self.settings.metadata_storage_class
+        )
+        if storage_class:
+            attributes["Storage-Class"] = storage_class
+        return attributes
+
+    def _key(self, path: str) -> str:
+        return encode_key(checked_path(path)) if self._place.encodes_keys else checked_path(path)
+
+    def _etag(self, version: Version) -> str | None:
+        # Ceph compares If-Match with the bare tag.
+        return version.e_tag.strip('"') if version.e_tag and self._unquoted_etags else version.e_tag
+
+    def _client(self, role: Role) -> Client:
+        check_process()
+        with self._lock:
+            client = self._clients.get(role)
+            if client is None:
+                agent = user_agent(self._attribution)
+                client = self._place.client(self.settings, role, agent, self._source)
+                self._clients[role] = client
+        return client
+
+    @contextlib.contextmanager
+    def _translated(self, path: str) -> Iterator[None]:
+        """Turn obstore's errors into ours, without the secrets a URL or a debug text may hold."""
+        try:
+            yield
+        except IcechunkError:
+            raise
+        except NotModifiedError:
+            raise _UnchangedError(path) from None
+        except (AlreadyExistsError, PreconditionError):
+            raise _RefusedError(path) from None
+        except FileNotFoundError as cause:
+            if "NoSuchBucket" in str(cause) or "ContainerNotFound" in str(cause):
+                raise self._error(path, "the bucket or container does not exist", cause) from None
+            raise ObjectNotFoundError(path) from None
+        except UnauthenticatedError as cause:
+            if self._source.failure is not None:
+                raise self._source.failure from None
+            raise self._error(path, "no valid credentials", cause) from None
+        except PermissionDeniedError as cause:
+            raise self._error(path, "permission denied", cause) from None
+        except NotSupportedError as cause:
+            raise self._error(path, "this object store cannot do that", cause) from None
+        except (BaseError, OSError, ValueError) as cause:
+            error = self._error(path, "", cause)
+            if isinstance(cause, ValueError) or _CLIENT_ERROR.search(error.message):
+                raise error from None
+            raise _UncertainError(error.message, error.kind) from None
+
+    def _error(self, path: str, what: str, cause: Exception) -> StorageError:
+        text = _SECRET_IN_URL.sub(r"\1****", str(cause).partition("Debug source")[0].strip())
+        throttled = any(word in text for word in ("SlowDown", "503 ", "429 "))
+        kind = ErrorKind.THROTTLED if throttled else ErrorKind.OBJECT_STORE
+        return StorageError(": ".join(part for part in (path, what, text) if part), kind=kind)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_unpickled, (type(self), self._place, self._settings, self._read_only, self._attribution))
+
+
+class _RefusedError(StorageError):
+    """The store answered that a condition does not hold."""
+
+
+class _UnchangedError(StorageError):
+    """The store answered that the version asked about is the current one."""
+
+
+class _UncertainError(StorageError):
+    """Something failed on the way: a write may have happened, and trying again may help."""
+
+
+class _Swap:
+    """One conditional write, with its retries."""
+
+    def __init__(
+        self,
+        storage: ObjectStorage,
+        path: str,
+        data: Buffer,
+        condition: Absent | Unchanged,
+        attributes: dict[str, str],
+    ) -> None:
+        self._storage = storage
+        self._path = path
+        self._data = bytes(data)
+        self._condition = condition
+        self._write_id = uuid.uuid4().hex
+        self._attributes = attributes
+        if storage.settings.use_metadata:
+            self._attributes = {**attributes, WRITE_ID: self._write_id}
+        self._answer_lost = False
+
+    def run(self) -> Version:
+        """Write, and give the version written; raises ConditionNotMetError if the condition does not hold."""
+        settings = self._storage.settings
+        for attempt in range(1, settings.max_tries + 1):
+            try:
+                return self._put()
+            except _RefusedError:
+                return self._after_refusal()
+            except ObjectNotFoundError:
+                raise ConditionNotMetError(self._path, self._condition) from None
+            except _UncertainError as error:
+                self._answer_lost = True
+                try:
+                    written = self._read_back()
+                except _UncertainError:
+                    written = None
+                if written is not None:
+                    return written
+                if attempt == settings.max_tries:
+                    raise StorageError(
+                        f"{error.message} (the write may or may not have happened)", kind=error.kind
+                    ) from None
+            pause_ms = min(settings.max_backoff_ms, settings.initial_backoff_ms * 2 ** (attempt - 1))
+            time.sleep(random.uniform(0.5, 1) * pause_ms / 1000)
+        raise AssertionError("max_tries is at least 1")
+
+    def _put(self) -> Version:
+        storage = self._storage
+        mode: Any = "create"
+        if isinstance(self._condition, Unchanged):
+            version = self._condition.version
+            entries = {"e_tag": storage._etag(version), "version": version.generation}
+            mode = {key: value for key, value in entries.items() if value is not None}
+        with storage._translated(self._path):
+            result = obstore.put(
+                storage._client(Role.SWAP),
+                storage._key(self._path),
+                self._data,
+                attributes=self._attributes or None,
+                mode=mode,
+                use_multipart=False,
+            )
+        return _version_of(result)
+
+    def _after_refusal(self) -> Version:
+        if (written := self._read_back()) is not None:
+            return written
+        if isinstance(self._condition, Unchanged) and not self._storage._unquoted_etags:
+            current = self._current_version()
+            if current is not None and current == self._condition.version:
+                return self._put_with_bare_etag()
+        raise ConditionNotMetError(self._path, self._condition)
+
+    def _put_with_bare_etag(self) -> Version:
+        """The store refuses although nothing changed: it may want the tag without quotes, like Ceph."""
+        self._storage._unquoted_etags = True
+        try:
+            return self._put()
+        except _RefusedError:
+            self._storage._unquoted_etags = False
+            raise ConditionNotMetError(self._path, self._condition) from None
+
+    def _read_back(self) -> Version | None:
+        """The version of the object if it is the one we wrote."""
+        storage = self._storage
+        try:
+            with storage._translated(self._path):
+                found = obstore.get(
+                    storage._client(Role.READ),
+                    storage._key(self._path),
+                    options={"head": storage.settings.use_metadata},
+                )
+                written_by = found.attributes.get(WRITE_ID)
+                version = _version_of(found.meta)
+                if written_by is not None:
+                    return version if written_by == self._write_id else None
+                if not self._answer_lost:
+                    return None
+                data, version = storage.get(self._path)
+        except ObjectNotFoundError:
+            return None
+        return version if data == self._data else None
+
+    def _current_version(self) -> Version | None:
+        try:
+            return self._storage.head(self._path)[1]
+        except ObjectNotFoundError:
+            return None
+
+
+def _version_of(meta: Mapping[str, Any]) -> Version:
+    return Version(meta.get("e_tag"), meta.get("version"))
+
+
+def _unpickled(
+    cls: type[ObjectStorage],
+    place: Place,
+    settings: StorageSettings,
+    read_only: bool,
+    attribution: Attribution | None,
+) -> ObjectStorage:
+    return cls(place, settings, read_only=read_only, attribution=attribution)

@@ -1,0 +1,188 @@
+"""Does a place keep what conditional writes promise? Asked by trying, before anything is trusted to it.
+
+Some servers that speak S3 take the conditions of a write and ignore them. Two writers then both succeed, and
+a commit is lost without a word.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from icefloe.errors import StorageError
+from icefloe.storage.base import (
+    ABSENT,
+    ConditionNotMetError,
+    PutCondition,
+    Storage,
+    Unchanged,
+    Version,
+)
+
+RACERS = 6
+ROUNDS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that was tried, whether the place did right, and if not, what it did."""
+
+    name: str
+    passed: bool
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeReport:
+    """What a place was found to do."""
+
+    place: str
+    checks: tuple[Check, ...]
+
+    @property
+    def safe(self) -> bool:
+        """Whether concurrent commits are safe here."""
+        return all(check.passed for check in self.checks)
+
+    def __str__(self) -> str:
+        lines = [
+            f"{'ok    ' if check.passed else 'FAILED'} {check.name}{f': {check.detail}' * bool(check.detail)}"
+            for check in self.checks
+        ]
+        verdict = "safe for concurrent commits" if self.safe else "NOT safe for concurrent commits"
+        return "\n".join([f"{self.place}: {verdict}", *lines])
+
+
+def probe(storage: Storage) -> ProbeReport:
+    """Try reads, writes, conditional writes and races in a folder of its own, which is deleted again.
+
+    Raises ReadOnlyError for a storage that takes no writes. A place that cannot be reached is a failed check.
+    """
+    storage.check_writable()
+    folder = f"icefloe-probe-{uuid.uuid4().hex}"
+    run = _Probe(storage, folder)
+    checks: list[Check] = []
+    try:
+        for name, check in run.checks():
+            checks.append(_outcome(name, check))
+            if not checks[-1].passed and name == "write and read back":
+                break
+    finally:
+        storage.delete([f"{folder}/{name}" for name in run.names])
+        storage.remove_empty_folder(folder)
+    place = ", ".join(f"{key}: {value}" for key, value in storage.describe().items())
+    return ProbeReport(place, tuple(checks))
+
+
+def _outcome(name: str, check: Callable[[], str]) -> Check:
+    try:
+        problem = check()
+    except StorageError as error:
+        problem = error.message
+    return Check(name, not problem, problem)
+
+
+class _Probe:
+    """The checks; each gives the empty string, or what is wrong."""
+
+    def __init__(self, storage: Storage, folder: str) -> None:
+        self._storage = storage
+        self._folder = folder
+        self.names: list[str] = []
+
+    def checks(self) -> list[tuple[str, Callable[[], str]]]:
+        return [
+            ("write and read back", self.write_and_read_back),
+            ("create only if absent", self.create_only_if_absent),
+            ("replace only if unchanged", self.replace_only_if_unchanged),
+            ("no replacement of a missing object", self.no_replacement_of_missing),
+            (f"one winner of {RACERS} creators", self.one_creator_wins),
+            (f"one winner of {RACERS} replacers", self.one_replacer_wins),
+            ("listing shows new objects", self.listing_shows_new_objects),
+        ]
+
+    def write_and_read_back(self) -> str:
+        path = self._path("plain")
+        self._storage.put(path, b"first")
+        self._storage.put(path, b"second")
+        data, _ = self._storage.get(path)
+        return "" if data == b"second" else f"wrote b'second', read {data!r}"
+
+    def create_only_if_absent(self) -> str:
+        path = self._path("create")
+        self._storage.put(path, b"first", ABSENT)
+        if self._accepts(path, b"second", ABSENT):
+            return "an existing object was overwritten by a write on condition that there is none"
+        data, _ = self._storage.get(path)
+        return "" if data == b"first" else "the refused write changed the object"
+
+    def replace_only_if_unchanged(self) -> str:
+        path = self._path("replace")
+        old = self._storage.put(path, b"first", ABSENT)
+        _, seen = self._storage.get(path)
+        if seen != old:
+            return f"the version after writing is {old}, the one on reading {seen}"
+        new = self._storage.put(path, b"second", Unchanged(old))
+        if new == old:
+            return "the version did not change with the content"
+        if self._accepts(path, b"third", Unchanged(old)):
+            return "a changed object was overwritten by a write on condition that it is unchanged"
+        data, _ = self._storage.get(path)
+        return "" if data == b"second" else "the refused write changed the object"
+
+    def no_replacement_of_missing(self) -> str:
+        path = self._path("missing")
+        version = self._storage.put(path, b"first", ABSENT)
+        self._storage.delete([path])
+        if self._accepts(path, b"second", Unchanged(version)):
+            return "a deleted object was written on condition that it is unchanged"
+        return ""
+
+    def one_creator_wins(self) -> str:
+        return self._race("race-create", lambda path: ABSENT)
+
+    def one_replacer_wins(self) -> str:
+        def unchanged(path: str) -> PutCondition:
+            version: Version = self._storage.put(path, b"start", ABSENT)
+            return Unchanged(version)
+
+        return self._race("race-replace", unchanged)
+
+    def listing_shows_new_objects(self) -> str:
+        path = self._path("listed")
+        self._storage.put(path, b"x")
+        listed = {info.key for info in self._storage.list_prefix(self._folder)}
+        return "" if path in listed else "an object just written is not in the listing"
+
+    def _race(self, name: str, condition_for: Callable[[str], PutCondition]) -> str:
+        for round_number in range(ROUNDS):
+            path = self._path(f"{name}-{round_number}")
+            condition = condition_for(path)
+            start = threading.Barrier(RACERS)
+
+            def racer(number: int, path: str = path, condition: PutCondition = condition) -> int | None:
+                start.wait()  # noqa: B023  # all racers are done before the next round
+                return number if self._accepts(path, b"%d" % number, condition) else None
+
+            with ThreadPoolExecutor(RACERS) as threads:
+                winners = [n for n in threads.map(racer, range(RACERS)) if n is not None]
+            if len(winners) != 1:
+                return f"{len(winners)} of {RACERS} simultaneous writers were told that they won"
+            data, _ = self._storage.get(path)
+            if data != b"%d" % winners[0]:
+                return "the content is not that of the writer that won"
+        return ""
+
+    def _accepts(self, path: str, data: bytes, condition: PutCondition) -> bool:
+        try:
+            self._storage.put(path, data, condition)
+        except ConditionNotMetError:
+            return False
+        return True
+
+    def _path(self, name: str) -> str:
+        self.names.append(name)
+        return f"{self._folder}/{name}"

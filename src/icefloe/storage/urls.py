@@ -1,0 +1,183 @@
+"""From a URL to a storage: the one way for Spark options, the command line and redirects."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+
+from icefloe.errors import ErrorKind, InvalidInputError, StorageError
+from icefloe.storage.base import Storage
+from icefloe.storage.constructors import makers
+from icefloe.storage.factories import (
+    azure_storage,
+    gcs_storage,
+    http_storage,
+    r2_storage,
+    s3_storage,
+    tigris_storage,
+)
+from icefloe.storage.local import LocalStorage
+from icefloe.storage.memory import MemoryStorage
+from icefloe.storage.redirect import RedirectStorage
+
+_named_memories: dict[str, MemoryStorage] = {}
+_SECRETS = {
+    "access_key",
+    "access_key_id",
+    "bearer_token",
+    "sas_token",
+    "secret_access_key",
+    "service_account_key",
+    "session_token",
+}
+_YES_NO = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+
+
+def storage_from_url(url: str | os.PathLike[str], **options: Any) -> Storage:
+    """The storage at a URL.
+
+    ```
+    /data/repo  file:///data/repo                a folder; sync=False does not wait for the disk
+    memory://  memory://name                     memory; the same name is the same place in this process
+    s3://bucket/prefix                           as s3_storage
+    gs://bucket/prefix                           as gcs_storage
+    az://container/prefix                        as azure_storage, with the account as option
+    r2://bucket/prefix  tigris://bucket/prefix   as r2_storage, tigris_storage
+    http://host/path  https://host/path          as http_storage, for reading
+    ```
+
+    Options are the arguments of the function that makes the storage; they may also stand in the query of the
+    URL, `s3://bucket/prefix?region=eu-west-1`, except for secrets: URLs end up in logs. A URL that cannot be
+    understood is a StorageError, a wrong option an InvalidInputError.
+    """
+    text = os.fspath(url)
+    parts = urlsplit(text)
+    if len(parts.scheme) < 2:  # none, or the drive of a Windows path
+        return _made(LocalStorage, {"path": text}, options)
+    opener = _OPENERS.get(parts.scheme)
+    if opener is None:
+        known = ", ".join(sorted(_OPENERS))
+        raise StorageError(
+            f"cannot open {parts.scheme}:// urls, only paths and {known}", kind=ErrorKind.CANNOT_PARSE_URL
+        )
+    return opener(parts, options)
+
+
+def redirect_storage(base_url: str) -> Storage:
+    """The storage a URL redirects to (3xx with a Location), for reading, anonymously."""
+    return RedirectStorage(base_url, open_public_url)
+
+
+def open_public_url(url: str) -> Storage:
+    """The storage at the end of a redirect: what anybody may read, without credentials of ours."""
+    scheme = urlsplit(url).scheme
+    anonymous = {} if scheme.startswith("http") else {"anonymous": True}
+    if scheme == "tigris":
+        anonymous["use_weak_consistency"] = True
+    return storage_from_url(url, **anonymous)
+
+
+def _file(parts: SplitResult, options: dict[str, Any]) -> Storage:
+    if parts.netloc not in ("", "localhost"):
+        raise StorageError(
+            f"file://{parts.netloc}{parts.path} names another host: write file:///path",
+            kind=ErrorKind.CANNOT_PARSE_URL,
+        )
+    return _made(LocalStorage, {"path": unquote(parts.path)}, {**_query(parts), **options})
+
+
+def _memory(parts: SplitResult, options: dict[str, Any]) -> Storage:
+    _checked(MemoryStorage, {}, options)
+    name = parts.netloc + parts.path
+    return _named_memories.setdefault(name, MemoryStorage()) if name.strip("/") else MemoryStorage()
+
+
+def _bucket(make: Callable[..., Storage]) -> Callable[[SplitResult, dict[str, Any]], Storage]:
+    def opener(parts: SplitResult, options: dict[str, Any]) -> Storage:
+        given = {"bucket": _required_host(parts), "prefix": unquote(parts.path).strip("/")}
+        return _made(make, given, {**_query(parts), **options})
+
+    return opener
+
+
+def _azure(parts: SplitResult, options: dict[str, Any]) -> Storage:
+    container, _, host = _required_host(parts).partition("@")
+    given: dict[str, Any] = {"container": container, "prefix": unquote(parts.path).strip("/")}
+    if host:  # abfs://container@account.dfs.core.windows.net/prefix
+        given["account"] = host.partition(".")[0]
+    elif "account" not in options and "account" not in _query(parts):
+        raise InvalidInputError("an az:// url needs the option account", kind=ErrorKind.STORAGE_CONFIG)
+    return _made(azure_storage, given, {**_query(parts), **options})
+
+
+def _http(parts: SplitResult, options: dict[str, Any]) -> Storage:
+    scheme = parts.scheme.partition("+")[0]
+    return _made(http_storage, {"base_url": parts._replace(scheme=scheme).geturl()}, options)
+
+
+_OPENERS: dict[str, Callable[[SplitResult, dict[str, Any]], Storage]] = {
+    "file": _file,
+    "memory": _memory,
+    "s3": _bucket(s3_storage),
+    "gs": _bucket(gcs_storage),
+    "gcs": _bucket(gcs_storage),
+    "r2": _bucket(r2_storage),
+    "tigris": _bucket(tigris_storage),
+    "az": _azure,
+    "azure": _azure,
+    "abfs": _azure,
+    **dict.fromkeys(("http", "https", "http+icechunk", "https+icechunk", "http+ic", "https+ic"), _http),
+}
+
+
+def _query(parts: SplitResult) -> dict[str, Any]:
+    options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    if secrets := _SECRETS & set(options):
+        raise InvalidInputError(
+            f"{', '.join(sorted(secrets))} must not stand in a url: give it as an option",
+            kind=ErrorKind.INVALID_CREDENTIALS,
+        )
+    return options
+
+
+def _required_host(parts: SplitResult) -> str:
+    if not parts.netloc:
+        raise StorageError(f"{parts.geturl()} names no bucket or container", kind=ErrorKind.CANNOT_PARSE_URL)
+    return parts.netloc
+
+
+def _made(make: Callable[..., Storage], given: dict[str, Any], options: dict[str, Any]) -> Storage:
+    return make(**given, **_checked(make, given, options))
+
+
+def _checked(make: Callable[..., Storage], given: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
+    """The options, words turned into values; raises InvalidInputError for one the function does not take."""
+    parameters = inspect.signature(make).parameters
+    allowed = [name for name in parameters if name not in given and not name.startswith("_")]
+    for name in options:
+        if name not in allowed:
+            raise InvalidInputError(
+                f"unknown storage option {name!r}; there are {', '.join(allowed)}",
+                kind=ErrorKind.STORAGE_CONFIG,
+            )
+    return {name: _value(str(parameters[name].annotation), value) for name, value in options.items()}
+
+
+def _value(annotation: str, value: Any) -> Any:
+    """A value of the type an option has, where a query or a Spark option could only say a word."""
+    if isinstance(value, str) and annotation.startswith("bool"):
+        try:
+            return _YES_NO[value.lower()]
+        except KeyError:
+            raise InvalidInputError(
+                f"{value!r} is neither true nor false", kind=ErrorKind.STORAGE_CONFIG
+            ) from None
+    if isinstance(value, str) and annotation.startswith("int"):
+        return int(value)
+    return value
+
+
+makers["redirect"] = redirect_storage

@@ -1,0 +1,73 @@
+"""moto, an S3 server from PyPI, in a process of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+
+import pytest
+
+_START_S = 60
+
+
+@contextlib.contextmanager
+def moto_server() -> Iterator[str]:
+    """The URL of a running server. Fails the test, loudly, where moto is not installed."""
+    if importlib.util.find_spec("moto") is None:
+        pytest.fail("moto is not installed; the S3 tests need it: pip install 'moto[server,s3]'")
+    port = free_port()
+    command = [
+        sys.executable,
+        "-c",
+        "from moto.server import main; main()",
+        "-H",
+        "127.0.0.1",
+        "-p",
+        str(port),
+    ]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    url = f"http://127.0.0.1:{port}"
+    try:
+        wait_until_ready(url, process)
+        yield url
+    finally:
+        process.kill()
+        process.wait()
+
+
+def make_bucket(url: str, bucket: str) -> None:
+    """Make a bucket; moto takes unsigned requests."""
+    urllib.request.urlopen(urllib.request.Request(f"{url}/{bucket}", method="PUT")).close()
+
+
+def free_port() -> int:
+    """A port of loopback that nobody listens on."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+    return port
+
+
+def wait_until_ready(url: str, process: subprocess.Popen[bytes]) -> None:
+    """Wait until the server answers anything at all."""
+    deadline = time.monotonic() + _START_S
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            pytest.fail(f"the server ended with {process.returncode} before it answered")
+        try:
+            urllib.request.urlopen(url, timeout=2).close()
+        except urllib.error.HTTPError as answer:
+            answer.close()
+            return
+        except OSError:
+            time.sleep(0.05)
+        else:
+            return
+    pytest.fail(f"no answer from {url} within {_START_S} s")

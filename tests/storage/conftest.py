@@ -1,0 +1,57 @@
+"""The places the conformance suite runs over, and a real S3 server."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from icefloe.storage import Storage, in_memory_storage, local_filesystem_storage, s3_storage, storage_from_url
+from tests.servers.moto import make_bucket, moto_server
+
+BUCKET = "testbucket"
+SECRET = "hunter2-secret-access-key"
+
+S3Maker = Callable[..., Storage]
+
+
+@pytest.fixture(scope="session")
+def s3_url() -> Iterator[str]:
+    """An S3 server with one bucket."""
+    with moto_server() as url:
+        make_bucket(url, BUCKET)
+        yield url
+
+
+@pytest.fixture
+def new_s3(s3_url: str) -> S3Maker:
+    """Makes storages under prefixes of their own on the S3 server, or behind a proxy given as `url`."""
+
+    def make(url: str | None = None, prefix: str | None = None) -> Storage:
+        return s3_storage(
+            bucket=BUCKET,
+            prefix=prefix or f"test-{uuid.uuid4().hex}",
+            region="us-east-1",
+            endpoint_url=url or s3_url,
+            allow_http=True,
+            force_path_style=True,
+            access_key_id="access",
+            secret_access_key=SECRET,
+        )
+
+    return make
+
+
+@pytest.fixture(params=["memory", "folder", "folder-unsynced", "s3"])
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
+    """An empty storage of each kind."""
+    if request.param == "memory":
+        return in_memory_storage()
+    if request.param == "folder":
+        return local_filesystem_storage(str(tmp_path / "repo"))
+    if request.param == "folder-unsynced":
+        return storage_from_url(tmp_path / "repo", sync=False)
+    make: S3Maker = request.getfixturevalue("new_s3")
+    return make()
