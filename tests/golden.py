@@ -1,0 +1,69 @@
+"""Repositories written by official releases and by another encoder, with what a correct reader must see.
+
+They stand in `tests/data/golden`, an archive each, made by `scripts/pack-golden.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tarfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from tests.source_tree import ROOT
+
+FOLDER = ROOT / "tests" / "data" / "golden"
+SUFFIX = ".tar.xz"
+NAMES = tuple(sorted(path.name.removesuffix(SUFFIX) for path in FOLDER.glob(f"*{SUFFIX}")))
+
+
+@dataclass(frozen=True, slots=True)
+class Golden:
+    """One repository."""
+
+    name: str
+    files: Mapping[str, bytes]
+    """By the path below the repository's root."""
+    expected: Mapping[str, Any]
+
+    def below(self, folder: str) -> dict[str, bytes]:
+        """The files in a folder, by name."""
+        prefix = f"{folder}/"
+        return {path[len(prefix) :]: data for path, data in self.files.items() if path.startswith(prefix)}
+
+    @property
+    def has_repo_info(self) -> bool:
+        """Whether this is a repository of version 2."""
+        return "repo" in self.files
+
+
+@lru_cache(maxsize=4)
+def load(name: str) -> Golden:
+    """A repository in memory."""
+    with tarfile.open(FOLDER / f"{name}{SUFFIX}") as tar:
+        contents = {entry.name: _read(tar, entry) for entry in tar}
+    files = {path.removeprefix("repo/"): data for path, data in contents.items() if path.startswith("repo/")}
+    return Golden(name, files, json.loads(contents["expected.json"]))
+
+
+def unpack(name: str, folder: Path) -> Path:
+    """A repository with all that belongs to it, as files below `folder`; the folder of its own there."""
+    place = folder / name
+    with tarfile.open(FOLDER / f"{name}{SUFFIX}") as tar:
+        for entry in tar:
+            path = place / entry.name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(_read(tar, entry))
+            os.utime(path, (entry.mtime, entry.mtime))
+    return place
+
+
+def _read(tar: tarfile.TarFile, entry: tarfile.TarInfo) -> bytes:
+    contents = tar.extractfile(entry)
+    if contents is None:
+        raise ValueError(f"{entry.name} is no file")
+    return contents.read()
