@@ -77,45 +77,41 @@ class ManifestFileInfo:
     extra: bytes | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _Sorted:
+    """Checked columns of nodes, and the row of each path."""
+
+    columns: Tables
+    rows: Mapping[str, int]
+
+
 class Nodes:
     """All nodes of a snapshot as columns, by path. Sorted by the UTF-8 bytes of the path."""
 
-    __slots__ = ("_place", "_rows", "columns")
+    __slots__ = ("_place", "_sorted")
 
     def __init__(self, columns: Tables, place: str = "snapshot") -> None:
         """Nodes in any order; FormatError where one of the specification's rules is broken."""
         self._place = place
-        paths = columns["path"].texts(f"{place}: NodeSnapshot.path") if len(columns) else []
-        canonical = canonical_paths(paths, place)
-        if canonical is not paths:
-            paths = canonical
-            columns = Tables(
-                len(columns), {**columns.columns, "path": Blobs.from_texts(paths)}, columns.present
-            )
-        in_order = sorted(paths)  # by code points, which is the order of the UTF-8 bytes too
-        if paths != in_order:
-            columns = columns.take(np.array(sorted(range(len(paths)), key=paths.__getitem__)))
-            paths = in_order
-        self.columns = columns
-        self._rows = {path: row for row, path in enumerate(paths)}
-        if len(self._rows) != len(paths):
-            twice = next(path for path, after in pairwise(paths) if path == after)
-            raise FormatError(f"{place}: two nodes at {twice}", kind=ErrorKind.INVALID_FILE_FORMAT)
-        self._check_extents(paths)
+        self._sorted: _Sorted | None = _sorted_nodes(columns, place)
 
-    def _check_extents(self, paths: list[str]) -> None:
-        if not len(self.columns):
-            return
-        arrays = self.columns["node_data"].tables.get(ARRAY_NODE)
-        if arrays is None:
-            return
-        bad = check_disjoint(arrays["manifests"])
-        if bad is not None:
-            row = int(np.flatnonzero(self.columns["node_data"].kinds == ARRAY_NODE)[bad])
-            raise FormatError(
-                f"{self._place}: manifests of {paths[row]} cover the same chunks",
-                kind=ErrorKind.INVALID_FILE_FORMAT,
-            )
+    @property
+    def columns(self) -> Tables:
+        """Those of `NodeSnapshot`."""
+        return self._all().columns
+
+    @property
+    def _rows(self) -> Mapping[str, int]:
+        return self._all().rows
+
+    def _all(self) -> _Sorted:
+        if self._sorted is None:
+            self._sorted = _sorted_nodes(self._load(), self._place)
+        return self._sorted
+
+    def _load(self) -> Tables:
+        """The columns of nodes that are not in memory from the start."""
+        raise NotImplementedError
 
     @staticmethod
     def of(nodes: Iterable[NodeSnapshot], place: str = "snapshot") -> Nodes:
@@ -153,6 +149,39 @@ class Nodes:
         keep[[self._rows[path] for path in gone if path in self._rows]] = False
         parts = [self.columns.take(keep), from_rows(NODE_SNAPSHOT, [_node_row(node) for node in fresh])]
         return Nodes(Tables.concat([part for part in parts if len(part)] or parts[:1]), self._place)
+
+
+def _sorted_nodes(columns: Tables, place: str) -> _Sorted:
+    paths = columns["path"].texts(f"{place}: NodeSnapshot.path") if len(columns) else []
+    canonical = canonical_paths(paths, place)
+    if canonical is not paths:
+        paths = canonical
+        columns = Tables(len(columns), {**columns.columns, "path": Blobs.from_texts(paths)}, columns.present)
+    in_order = sorted(paths)  # by code points, which is the order of the UTF-8 bytes too
+    if paths != in_order:
+        columns = columns.take(np.array(sorted(range(len(paths)), key=paths.__getitem__)))
+        paths = in_order
+    rows = {path: row for row, path in enumerate(paths)}
+    if len(rows) != len(paths):
+        twice = next(path for path, after in pairwise(paths) if path == after)
+        raise FormatError(f"{place}: two nodes at {twice}", kind=ErrorKind.INVALID_FILE_FORMAT)
+    _check_extents(columns, paths, place)
+    return _Sorted(columns, rows)
+
+
+def _check_extents(columns: Tables, paths: Sequence[str], place: str) -> None:
+    if not len(columns):
+        return
+    arrays = columns["node_data"].tables.get(ARRAY_NODE)
+    if arrays is None:
+        return
+    bad = check_disjoint(arrays["manifests"])
+    if bad is not None:
+        row = int(np.flatnonzero(columns["node_data"].kinds == ARRAY_NODE)[bad])
+        raise FormatError(
+            f"{place}: manifests of {paths[row]} cover the same chunks",
+            kind=ErrorKind.INVALID_FILE_FORMAT,
+        )
 
 
 def canonical_paths(paths: Sequence[str], place: str) -> Sequence[str]:

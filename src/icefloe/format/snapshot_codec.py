@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from icefloe.encoding.columns import U8, Blobs, Ragged, splits_of
 from icefloe.encoding.flatbuffers.builder import build
-from icefloe.encoding.flatbuffers.reader import Payload, read_root
+from icefloe.encoding.flatbuffers.cursor import Cursor, Slots
+from icefloe.encoding.flatbuffers.reader import Payload, read_root, read_tables
+from icefloe.encoding.flatbuffers.schema import Table
 from icefloe.encoding.flatbuffers.tables import Tables, Union
 from icefloe.errors import ErrorKind, FormatError
 from icefloe.format.id_columns import is_member
 from icefloe.format.metadata import metadata_items, one_list, read_metadata
-from icefloe.format.schema import ARRAY_NODE, ARRAY_NODE_DATA, MANIFEST_FILE_V1, SNAPSHOT
-from icefloe.format.snapshot import ManifestFiles, Nodes, Snapshot
+from icefloe.format.schema import ARRAY_NODE, ARRAY_NODE_DATA, MANIFEST_FILE_V1, NODE_SNAPSHOT, SNAPSHOT
+from icefloe.format.snapshot import ManifestFiles, Nodes, NodeSnapshot, Snapshot, node_at
 from icefloe.format.spec import Spec
 from icefloe.ids import SnapshotId
 
+LAZY_FROM: Final = 1000
+"""Snapshots of so many nodes are not read as a whole until somebody asks for more than single nodes."""
+
+_HEAD: Final = Table("Snapshot", {name: f for name, f in SNAPSHOT.fields.items() if name != "nodes"})
 _SHAPE_V1: Any = ARRAY_NODE_DATA.fields["shape"].dtype  # type: ignore[attr-defined]
 _U32_MAX = np.uint64(0xFFFFFFFF)
 
@@ -26,27 +33,79 @@ _U32_MAX = np.uint64(0xFFFFFFFF)
 def decode_snapshot(payload: Payload, spec: Spec) -> Snapshot:
     """The value behind a snapshot file of either version."""
     place = payload.place
-    root = read_root(payload, SNAPSHOT)
-    nodes = root["nodes"].items
+    root = read_root(payload, _HEAD)
     parent = SnapshotId(root["parent_id"][0].tobytes()) if root.has("parent_id")[0] else None
     files = _manifest_files(root, place)
-    snapshot = Snapshot(
+    return Snapshot(
         id=SnapshotId(root["id"][0].tobytes()),
         parent_id=parent if spec.parent_in_snapshot else None,
         flushed_at_us=int(root["flushed_at"][0]),
         message=root["message"].texts(f"{place}: Snapshot.message")[0],
         metadata=read_metadata(root["metadata"].items, spec, place),
         manifest_files=files,
-        nodes=Nodes(_with_counts(nodes, payload), place),
+        nodes=_nodes(payload, files),
         extra=root["extra"][0] if "extra" in root.columns else None,
     )
-    _check_manifests_listed(snapshot.nodes, files, place)
-    return snapshot
+
+
+def _nodes(payload: Payload, files: ManifestFiles) -> Nodes:
+    slots = Cursor.root(payload, SNAPSHOT).children("nodes")
+
+    def load(positions: NDArray[np.int64]) -> Tables:
+        nodes = _with_counts(read_tables(payload, NODE_SNAPSHOT, positions), payload)
+        _check_manifests_listed(nodes, files, payload.place)
+        return nodes
+
+    if slots is None or len(slots) < LAZY_FROM:
+        return Nodes(load(slots.positions() if slots else np.zeros(0, np.int64)), payload.place)
+    return PackedNodes(slots, load, payload.place)
+
+
+class PackedNodes(Nodes):
+    """The nodes of a large snapshot as they were read: finds one in a few steps, gives columns when asked.
+
+    A look-up checks the tables it touches; all nodes are checked when columns are built.
+    """
+
+    __slots__ = ("_read", "_slots")
+
+    def __init__(self, slots: Slots, read: Callable[[NDArray[np.int64]], Tables], place: str) -> None:
+        self._place = place
+        self._sorted = None
+        self._slots = slots
+        self._read = read
+
+    def _load(self) -> Tables:
+        # docstring inherited
+        return self._read(self._slots.positions())
+
+    def __contains__(self, path: str) -> bool:
+        return (self._sorted is None and self._search(path) is not None) or super().__contains__(path)
+
+    def find(self, path: str) -> NodeSnapshot | None:
+        # docstring inherited
+        position = self._search(path) if self._sorted is None else None
+        if position is None:  # some releases wrote nodes in another order: only all nodes can tell
+            return super().find(path)
+        return node_at(self._read(np.array([position])), 0, self._place)
+
+    def _search(self, path: str) -> int | None:
+        """Where the node at a path stands, as long as the order by bytes leads there."""
+        target = path.encode("utf-8", "surrogatepass")
+        low, high = 0, len(self._slots)
+        while low < high:
+            middle = (low + high) // 2
+            node = self._slots[middle]
+            found = node.bytes("path") or b""
+            if found == target:
+                return node.position
+            low, high = (middle + 1, high) if found < target else (low, middle)
+        return None
 
 
 def encode_snapshot(snapshot: Snapshot, spec: Spec, place: str) -> U8:
     """The payload of a snapshot file."""
-    _check_manifests_listed(snapshot.nodes, snapshot.manifest_files, place)
+    _check_manifests_listed(snapshot.nodes.columns, snapshot.manifest_files, place)
     columns: dict[str, Any] = {
         "id": np.frombuffer(snapshot.id, np.uint8)[None],
         "nodes": one_list(_with_shapes(snapshot.nodes.columns, spec)),
@@ -88,8 +147,8 @@ def _manifest_structs(files: Tables) -> NDArray[Any]:
     return structs
 
 
-def _check_manifests_listed(nodes: Nodes, files: ManifestFiles, place: str) -> None:
-    arrays = nodes.columns["node_data"].tables.get(ARRAY_NODE) if len(nodes) else None
+def _check_manifests_listed(nodes: Tables, files: ManifestFiles, place: str) -> None:
+    arrays = nodes["node_data"].tables.get(ARRAY_NODE) if len(nodes) else None
     if arrays is None or not len(arrays["manifests"].items):
         return
     known = is_member(arrays["manifests"].items["object_id"], files.ids)
