@@ -1,0 +1,67 @@
+"""What the benchmarks need of the official package, in one place: it may be absent or too old."""
+
+from __future__ import annotations
+
+import asyncio
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+BUCKET = "s3://my-bucket/"
+_NEEDED = (2, 3)
+
+
+def why_unavailable() -> str:
+    """A sentence where the official package cannot take part; empty where it can."""
+    try:
+        version = metadata.version("icechunk")
+    except metadata.PackageNotFoundError:
+        version = "none"
+    numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
+    if numbers >= _NEEDED:
+        return ""
+    return f"the comparison needs icechunk >= 2.3 (Python >= 3.12); installed: {version}"
+
+
+def open_repository(folder: Path) -> Any:
+    """The repository in a folder, with nothing cached."""
+    import icechunk
+
+    return icechunk.Repository.open(icechunk.local_filesystem_storage(str(folder)), config=_config(icechunk))
+
+
+def create_with_array(folder: Path, path: str, grid: tuple[int, ...], chunk: int) -> Any:
+    """A new repository with one array, committed."""
+    import icechunk
+    import zarr
+
+    storage = icechunk.local_filesystem_storage(str(folder))
+    repository = icechunk.Repository.create(storage, config=_config(icechunk))
+    session = repository.writable_session("main")
+    zarr.create_array(
+        session.store,
+        name=path.strip("/"),
+        shape=tuple(count * chunk for count in grid),
+        chunks=(chunk,) * len(grid),
+        dtype="f4",
+        compressors=None,
+    )
+    session.commit("array")
+    return repository
+
+
+def all_batches(folder: Path, path: str) -> list[Any]:
+    """Every reference of an array, as the official iterator gives them: columns and a list of locations."""
+    store = open_repository(folder).readonly_session("main").store
+
+    async def collect() -> list[Any]:
+        return [batch async for batch in store.array_chunk_iterator(path.strip("/"))]
+
+    return asyncio.run(collect())
+
+
+def _config(icechunk: Any) -> Any:
+    config = icechunk.RepositoryConfig.default()
+    store = icechunk.s3_store(region="us-east-1")
+    config.set_virtual_chunk_container(icechunk.VirtualChunkContainer(BUCKET, store))
+    return config
