@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,7 +63,7 @@ class SnapshotInfos:
         if (jump != count).any():
             self._refuse("a snapshot is its own ancestor")
 
-    def _refuse(self, what: str) -> None:
+    def _refuse(self, what: str) -> NoReturn:
         raise FormatError(f"{self._place}: {what}", kind=ErrorKind.INVALID_FILE_FORMAT)
 
     @staticmethod
@@ -79,7 +79,8 @@ class SnapshotInfos:
                 f"repo: {lost.parent_id}, the parent of {lost.id}, is not listed",
                 kind=ErrorKind.SERIALIZATION,
             )
-        return SnapshotInfos(from_rows(SNAPSHOT_INFO, [_info_row(info, rows) for info in ordered]))
+        parents = [NO_PARENT if info.parent_id is None else rows[info.parent_id] for info in ordered]
+        return SnapshotInfos(from_rows(SNAPSHOT_INFO, list(map(_info_row, ordered, parents))))
 
     def __len__(self) -> int:
         return len(self.columns)
@@ -117,6 +118,33 @@ class SnapshotInfos:
         """The id in a row."""
         return SnapshotId(self.ids[row].tobytes())
 
+    def adding(self, info: SnapshotInfo) -> SnapshotInfos:
+        """With one more snapshot, whose parent is in the list."""
+        parent = NO_PARENT if info.parent_id is None else self.row(info.parent_id)
+        if parent is None:
+            self._refuse(f"{info.parent_id}, the parent of {info.id}, is not listed")
+        row = int(id_keys(self.ids).searchsorted(id_keys(np.frombuffer(info.id, np.uint8)[None])[0]))
+        if row < len(self) and self.id_at(row) == info.id:
+            raise FormatError(
+                f"{self._place}: {info.id} is there already", kind=ErrorKind.DUPLICATE_SNAPSHOT_ID
+            )
+        one = from_rows(SNAPSHOT_INFO, [_info_row(info, parent)])
+        parts = [self.columns.take(slice(0, row)), one, self.columns.take(slice(row, None))]
+        joined = Tables.concat([part for part in parts if len(part)])
+        parents = joined["parent_offset"]
+        moved = {**joined.columns, "parent_offset": np.where(parents >= row, parents + 1, parents)}
+        return SnapshotInfos(Tables(len(joined), moved, joined.present), self._place)
+
+    def ancestry(self, snapshot: SnapshotId) -> list[int]:
+        """The rows of a snapshot and all its ancestors, newest first."""
+        row = self.row(snapshot)
+        parents = self.parents.tolist()
+        rows = []
+        while row is not None and row != NO_PARENT:
+            rows.append(row)
+            row = parents[row]
+        return rows
+
     def __getitem__(self, row: int) -> SnapshotInfo:
         columns, place = self.columns, f"{self._place}: snapshot {self.id_at(row)}"
         parent = int(self.parents[row])
@@ -137,12 +165,12 @@ class SnapshotInfos:
         )
 
 
-def _info_row(info: SnapshotInfo, rows: Mapping[SnapshotId, int]) -> dict[str, Any]:
+def _info_row(info: SnapshotInfo, parent: int) -> dict[str, Any]:
     items = metadata_items(info.metadata, V2)
     pairs = zip(items["name"].texts(), items["value"].tolist(), strict=True)
     return {
         "id": info.id,
-        "parent_offset": NO_PARENT if info.parent_id is None else rows[info.parent_id],
+        "parent_offset": parent,
         "flushed_at": info.flushed_at_us,
         "message": info.message,
         "metadata": [{"name": name, "value": value} for name, value in pairs],

@@ -1,0 +1,1 @@
+"""The engine: the only place that sees format and storage together."""

@@ -1,0 +1,46 @@
+"""A cache bounded by the weight of what it holds, shared by the threads of a repository."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+
+class WeightedCache(Generic[Key, Value]):
+    """Keeps the latest used values whose weights sum up to at most `capacity`; 0 keeps none."""
+
+    def __init__(self, capacity: int, weight: Callable[[Value], int]) -> None:
+        self.capacity = capacity
+        self._weight = weight
+        self._held = 0
+        self._values: OrderedDict[Key, tuple[Value, int]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, key: Key, load: Callable[[], Value]) -> Value:
+        """The value of a key, loaded if it is not here. Two threads may load the same one: either will do."""
+        with self._lock:
+            found = self._values.get(key)
+            if found is not None:
+                self._values.move_to_end(key)
+                return found[0]
+        value = load()
+        self.put(key, value)
+        return value
+
+    def put(self, key: Key, value: Value) -> None:
+        """Hold a value, letting go of those not used for longest. One heavier than all is not held."""
+        weight = self._weight(value)
+        if weight > self.capacity:
+            return
+        with self._lock:
+            _, old = self._values.pop(key, (value, 0))
+            self._values[key] = (value, weight)
+            self._held += weight - old
+            while self._held > self.capacity:
+                _, (_, gone) = self._values.popitem(last=False)
+                self._held -= gone

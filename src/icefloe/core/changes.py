@@ -1,0 +1,137 @@
+"""What a session has changed and not yet committed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from icefloe.format import coordinates
+from icefloe.format.coordinates import Coords
+from icefloe.format.manifest import ArrayManifest, ChunkRef
+from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot
+from icefloe.ids import NodeId
+
+_RECENT_LIMIT: Final = 50_000
+"""Single writes are kept in a dict up to this number, then become a column segment."""
+
+
+@dataclass(slots=True)
+class ArrayDelta:
+    """Changed chunks of one array: the latest single writes, over bulk segments in the order they came."""
+
+    path: str
+    rank: int
+    recent: dict[tuple[int, ...], ChunkRef | None] = field(default_factory=dict)
+    """None is a deleted chunk."""
+    segments: list[ArrayManifest | Coords] = field(default_factory=list)
+    """Columns of writes, or coordinates of deletions."""
+
+    def put(self, coords: tuple[int, ...], ref: ChunkRef | None) -> None:
+        """One chunk written, or deleted."""
+        self.recent[coords] = ref
+        if len(self.recent) >= _RECENT_LIMIT:
+            self._settle()
+
+    def put_many(self, refs: ArrayManifest) -> None:
+        """Many chunks written."""
+        self._settle()
+        self.segments.append(refs)
+
+    def delete_many(self, coords: Coords) -> None:
+        """Many chunks deleted."""
+        self._settle()
+        self.segments.append(coords)
+
+    def _settle(self) -> None:
+        """Turn the single writes into segments."""
+        written = {at: ref for at, ref in self.recent.items() if ref is not None}
+        gone = [at for at, ref in self.recent.items() if ref is None]
+        if written:
+            self.segments.append(ArrayManifest.from_refs(written, self.rank))
+        if gone:
+            self.segments.append(np.array(gone, np.uint32).reshape(len(gone), self.rank))
+        self.recent = {}
+
+    def find(self, coords: tuple[int, ...]) -> tuple[bool, ChunkRef | None]:
+        """Whether a chunk was changed, and its reference: None if it was deleted."""
+        if coords in self.recent:
+            return True, self.recent[coords]
+        for segment in reversed(self.segments):
+            if isinstance(segment, ArrayManifest):
+                row = coordinates.find(segment.coords, coords)
+                if row is not None:
+                    return True, segment.ref(row)
+            elif (segment == np.array(coords, np.uint32)).all(axis=1).any():
+                return True, None
+        return False, None
+
+    def resolve(self) -> tuple[ArrayManifest | None, Coords]:
+        """All that was written, and the sorted coordinates of all that was deleted, each chunk once."""
+        self._settle()
+        written: ArrayManifest | None = None
+        gone = np.zeros((0, self.rank), np.uint32)
+        pending: list[ArrayManifest] = []
+        for segment in self.segments:
+            if isinstance(segment, ArrayManifest):
+                pending.append(segment)
+                if len(gone):
+                    gone = gone[~coordinates.contains(gone, segment.coords)]
+                continue
+            written, pending = _joined(written, pending), []
+            dropped = coordinates.last_of_equal(segment)[0]
+            written = None if written is None else written.without(dropped)
+            gone = coordinates.last_of_equal(np.concatenate([gone, dropped]))[0]
+        return _joined(written, pending), gone
+
+    def coords(self) -> Coords:
+        """The sorted coordinates of all changed chunks."""
+        written, gone = self.resolve()
+        if written is None:
+            return gone
+        return coordinates.last_of_equal(np.concatenate([written.coords, gone]))[0]
+
+    def copy(self) -> ArrayDelta:
+        """The same changes, apart."""
+        return ArrayDelta(self.path, self.rank, dict(self.recent), list(self.segments))
+
+
+def _joined(written: ArrayManifest | None, later: Sequence[ArrayManifest]) -> ArrayManifest | None:
+    parts = ([] if written is None else [written]) + list(later)
+    return ArrayManifest.concat(parts) if parts else None
+
+
+@dataclass(slots=True)
+class ChangeSet:
+    """Uncommitted changes: nodes by path, chunks by node id."""
+
+    created: dict[str, NodeSnapshot] = field(default_factory=dict)
+    updated: dict[str, NodeSnapshot] = field(default_factory=dict)
+    """Nodes of the base snapshot with other metadata."""
+    deleted: dict[str, NodeSnapshot] = field(default_factory=dict)
+    """Nodes of the base snapshot."""
+    chunks: dict[NodeId, ArrayDelta] = field(default_factory=dict)
+    moved: dict[str, str] = field(default_factory=dict)
+    """For each node that moved, its path now and its path in the base snapshot."""
+
+    def is_empty(self) -> bool:
+        """Whether nothing changed."""
+        return not (self.created or self.updated or self.deleted or self.chunks or self.moved)
+
+    def delta(self, node: NodeSnapshot) -> ArrayDelta:
+        """The changed chunks of an array, to be added to."""
+        if node.id not in self.chunks:
+            self.chunks[node.id] = ArrayDelta(node.path, rank_of(node))
+        return self.chunks[node.id]
+
+    def copy(self) -> ChangeSet:
+        """The same changes, apart."""
+        chunks = {node: delta.copy() for node, delta in self.chunks.items()}
+        return ChangeSet(dict(self.created), dict(self.updated), dict(self.deleted), chunks, dict(self.moved))
+
+
+def rank_of(node: NodeSnapshot) -> int:
+    """The number of dimensions of an array."""
+    return len(node.node_data.shape) if isinstance(node.node_data, ArrayNodeData) else 0

@@ -1,0 +1,127 @@
+"""Finding out what stands at a place, and starting a repository there."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from icefloe.config import EffectiveConfig, RepositoryConfig
+from icefloe.core.assets import AssetStore
+from icefloe.core.refs import RefStore
+from icefloe.core.refs_v1 import RefStoreV1
+from icefloe.core.refs_v2 import RefStoreV2
+from icefloe.errors import ErrorKind, InvalidInputError, RepositoryNotFoundError
+from icefloe.format.config_codec import encode_config
+from icefloe.format.files import REPO_PATH
+from icefloe.format.refs_v1 import RefFile, RefKind
+from icefloe.format.repo_info import MAIN, RepoInfo, SnapshotInfo, SnapshotInfos
+from icefloe.format.snapshot import ManifestFiles, Nodes, Snapshot
+from icefloe.format.spec import V1, V2, Spec
+from icefloe.format.transaction_log import TransactionLog
+from icefloe.format.updates import RepoInitialized, RepoStatus, Update, Updates
+from icefloe.ids import INITIAL_SNAPSHOT_ID
+from icefloe.storage.base import Storage
+
+_INITIAL_MESSAGE = "Repository initialized"
+_INITIAL_METADATA: dict[str, Any] = {"__icechunk": {"is_root": True}}
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The parts of a repository that the engine works with."""
+
+    refs: RefStore
+    assets: AssetStore
+    config: RepositoryConfig
+
+
+def find_spec(storage: Storage) -> Spec | None:
+    """The version of the repository at a place; None where there is none."""
+    if storage.exists(REPO_PATH):
+        return V2
+    return V1 if storage.exists(RefFile(RefKind.BRANCH, MAIN).path) else None
+
+
+def require_spec(storage: Storage) -> Spec:
+    """The same, with an error where there is no repository."""
+    spec = find_spec(storage)
+    if spec is None:
+        raise RepositoryNotFoundError(
+            "there is no repository at this place; create one with Repository.create",
+            kind=ErrorKind.REPOSITORY_NOT_FOUND,
+        )
+    return spec
+
+
+def open_parts(storage: Storage, spec: Spec, config: RepositoryConfig | None) -> Opened:
+    """A repository with its stored configuration under the given one."""
+    stored = _refs(storage, spec, RepositoryConfig().effective()).config()
+    merged = RepositoryConfig.from_plain(stored) if stored is not None else RepositoryConfig()
+    if config is not None:
+        merged = merged.merge(config)
+    return parts(storage, spec, merged)
+
+
+def parts(storage: Storage, spec: Spec, config: RepositoryConfig) -> Opened:
+    """A repository as the engine works with it, under a configuration."""
+    if config.storage is not None:
+        storage = storage.with_settings(config.storage)
+    effective = config.effective()
+    assets = AssetStore(storage, spec, effective)
+    refs = RefStoreV2(storage, effective) if spec.refs_in_repo_info else RefStoreV1(assets)
+    return Opened(refs, assets, config)
+
+
+def _refs(storage: Storage, spec: Spec, config: EffectiveConfig) -> RefStore:
+    if spec.refs_in_repo_info:
+        return RefStoreV2(storage, config)
+    return RefStoreV1(AssetStore(storage, spec, config))
+
+
+def create_parts(
+    storage: Storage, spec: Spec, config: RepositoryConfig | None, *, check_clean_root: bool
+) -> Opened:
+    """Start a repository: the initial snapshot first, then the ref that makes it one."""
+    storage.prepare_for_creation()
+    if check_clean_root:
+        stray = next(storage.list_prefix(""), None)
+        if stray is not None:
+            raise InvalidInputError(
+                f"a repository is created in an empty place, and there is {stray.key} here",
+                kind=ErrorKind.PARENT_DIRECTORY_NOT_CLEAN,
+            )
+    opened = parts(storage, spec, config or RepositoryConfig())
+    now_us = time.time_ns() // 1000
+    snapshot = Snapshot(
+        INITIAL_SNAPSHOT_ID,
+        None,
+        now_us,
+        _INITIAL_MESSAGE,
+        _INITIAL_METADATA,
+        ManifestFiles.of([]),
+        Nodes.of([]),
+    )
+    opened.assets.write_snapshot(snapshot)
+    plain = None if config is None or config == RepositoryConfig() else config.to_plain()
+    if isinstance(opened.refs, RefStoreV2):
+        opened.assets.write_transaction_log(TransactionLog.of(INITIAL_SNAPSHOT_ID))
+        opened.refs.create(_first_repo_info(snapshot, plain))
+    elif isinstance(opened.refs, RefStoreV1):
+        opened.refs.create(INITIAL_SNAPSHOT_ID)
+        if plain is not None:
+            opened.refs.save_config(plain)
+    return opened
+
+
+def _first_repo_info(snapshot: Snapshot, config: dict[str, Any] | None) -> RepoInfo:
+    info = SnapshotInfo(snapshot.id, None, snapshot.flushed_at_us, snapshot.message, snapshot.metadata)
+    return RepoInfo(
+        snapshots=SnapshotInfos.of([info]),
+        branches={MAIN: snapshot.id},
+        tags={},
+        deleted_tags=frozenset(),
+        status=RepoStatus(set_at_us=snapshot.flushed_at_us),
+        latest_updates=Updates.of([Update(RepoInitialized(), snapshot.flushed_at_us)]),
+        config=None if config is None else encode_config(config),
+    )

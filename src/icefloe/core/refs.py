@@ -1,0 +1,99 @@
+"""Where branches, tags and all else that changes is kept. Each change is one compare-and-swap."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
+
+from icefloe.errors import ErrorKind, FormatError
+from icefloe.format.repo_info import SnapshotInfo
+from icefloe.format.spec import Spec
+from icefloe.format.updates import RepoStatus, Update
+from icefloe.ids import SnapshotId
+
+
+class RefStore(Protocol):
+    """The mutable part of a repository, whatever version of the format it has."""
+
+    spec: Spec
+
+    def branches(self) -> Mapping[str, SnapshotId]:
+        """All branches."""
+
+    def tags(self) -> Mapping[str, SnapshotId]:
+        """All tags that were not deleted."""
+
+    def branch(self, name: str) -> SnapshotId:
+        """The tip of a branch."""
+
+    def tag(self, name: str) -> SnapshotId:
+        """The snapshot a tag names."""
+
+    def create_branch(self, name: str, snapshot: SnapshotId) -> None:
+        """Start a branch at a snapshot."""
+
+    def delete_branch(self, name: str) -> None:
+        """Remove a branch; never main."""
+
+    def reset_branch(self, name: str, snapshot: SnapshotId, expected: SnapshotId | None = None) -> None:
+        """Point a branch elsewhere."""
+
+    def create_tag(self, name: str, snapshot: SnapshotId) -> None:
+        """Name a snapshot for good."""
+
+    def delete_tag(self, name: str) -> None:
+        """Remove a tag; its name is taken for ever."""
+
+    def advance(self, branch: str, base: SnapshotId, snapshot: SnapshotInfo) -> None:
+        """Put a new snapshot on a branch that is still at `base`; ConflictError if it is not."""
+
+    def amend(self, branch: str, base: SnapshotId, snapshot: SnapshotInfo) -> None:
+        """Put a new snapshot in place of the tip `base`."""
+
+    def detach(self, snapshot: SnapshotInfo) -> None:
+        """Make a snapshot known that no branch points to."""
+
+    def snapshot(self, id: SnapshotId) -> SnapshotInfo:
+        """What is known of a snapshot; SnapshotNotFoundError if it is not one of this repository."""
+
+    def ancestry(self, id: SnapshotId) -> Iterator[SnapshotInfo]:
+        """A snapshot and its ancestors, newest first."""
+
+    def config(self) -> dict[str, Any] | None:
+        """The stored configuration; None where there is none."""
+
+    def save_config(self, config: dict[str, Any]) -> None:
+        """Store a configuration."""
+
+    def metadata(self) -> Mapping[str, Any]:
+        """The repository's own metadata."""
+
+    def set_metadata(self, metadata: Mapping[str, Any]) -> None:
+        """Replace it."""
+
+    def update_metadata(self, metadata: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Merge into it; the result."""
+
+    def status(self) -> RepoStatus:
+        """Whether the repository may be written."""
+
+    def set_status(self, status: RepoStatus) -> None:
+        """Change that."""
+
+    def feature_flags(self) -> Mapping[int, bool]:
+        """The flags that are set, by number."""
+
+    def set_feature_flag(self, flag: int, setting: bool | None) -> None:
+        """Set a flag, or put it back to its default."""
+
+    def ops_log(self) -> Iterator[Update]:
+        """What was done to the repository, newest first."""
+
+
+def unsupported(what: str, spec: Spec) -> FormatError:
+    """The error for what a version of the format cannot do."""
+    return FormatError(
+        f"{what} needs a newer repository than version {spec.number} of the format; "
+        "upgrade it with upgrade_icechunk_repository",
+        kind=ErrorKind.UNSUPPORTED_OPERATION_FOR_VERSION,
+    )

@@ -1,0 +1,222 @@
+"""References of V1 repositories: a small file per branch and tag, each changed by compare-and-swap."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any, NoReturn
+
+from icefloe.core.assets import AssetStore
+from icefloe.core.refs import unsupported
+from icefloe.core.refs_v2 import backup_name
+from icefloe.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    ErrorKind,
+    InvalidInputError,
+    RefNotFoundError,
+    SessionStateError,
+)
+from icefloe.format.config_codec import decode_config_yaml, encode_config_yaml
+from icefloe.format.files import CONFIG_PATH, OVERWRITTEN
+from icefloe.format.refs_v1 import REFS, RefFile, RefKind, decode_ref, encode_ref
+from icefloe.format.repo_info import MAIN, SnapshotInfo
+from icefloe.format.spec import V1
+from icefloe.format.updates import RepoStatus, Update
+from icefloe.ids import SnapshotId
+from icefloe.storage.base import (
+    ABSENT,
+    ConditionNotMetError,
+    ObjectNotFoundError,
+    PutCondition,
+    Unchanged,
+    Version,
+)
+
+
+class RefStoreV1:
+    """A `RefStore` over the files below `refs/`. The docstrings of its methods are those of `RefStore`."""
+
+    spec = V1
+
+    def __init__(self, assets: AssetStore) -> None:
+        self._assets = assets
+        self._storage = assets.storage
+
+    def create(self, snapshot: SnapshotId) -> None:
+        """Write the first branch; ConflictError if there is one already."""
+        try:
+            self._put(RefFile(RefKind.BRANCH, MAIN), snapshot, ABSENT)
+        except ConditionNotMetError:
+            raise ConflictError(
+                message="there is a repository at this place already", kind=ErrorKind.BRANCH_UPDATE_CONFLICT
+            ) from None
+
+    def _files(self) -> list[RefFile]:
+        found = (RefFile.parse(info.key) for info in self._storage.list_prefix(f"{REFS}/"))
+        return [file for file in found if file is not None]
+
+    def _read(self, file: RefFile) -> tuple[SnapshotId, Version] | None:
+        try:
+            data, version = self._storage.get(file.path)
+        except ObjectNotFoundError:
+            return None
+        return decode_ref(data, file.path), version
+
+    def _put(self, file: RefFile, snapshot: SnapshotId, condition: PutCondition) -> None:
+        self._storage.put(file.path, encode_ref(snapshot), condition)
+
+    def branches(self) -> Mapping[str, SnapshotId]:
+        files = [file for file in self._files() if file.kind is RefKind.BRANCH and not file.deleted]
+        return {file.name: found[0] for file in files if (found := self._read(file)) is not None}
+
+    def tags(self) -> Mapping[str, SnapshotId]:
+        files = [file for file in self._files() if file.kind is RefKind.TAG]
+        gone = {file.name for file in files if file.deleted}
+        alive = [file for file in files if not file.deleted and file.name not in gone]
+        return {file.name: found[0] for file in alive if (found := self._read(file)) is not None}
+
+    def _branch(self, name: str) -> tuple[SnapshotId, Version]:
+        check_name(name)
+        found = self._read(RefFile(RefKind.BRANCH, name))
+        if found is None:
+            raise RefNotFoundError(f"branch not found: {name}", kind=ErrorKind.BRANCH_NOT_FOUND)
+        return found
+
+    def branch(self, name: str) -> SnapshotId:
+        return self._branch(name)[0]
+
+    def tag(self, name: str) -> SnapshotId:
+        check_name(name)
+        found = self._read(RefFile(RefKind.TAG, name))
+        if found is None or self._storage.exists(RefFile(RefKind.TAG, name, deleted=True).path):
+            raise RefNotFoundError(f"tag not found: {name}", kind=ErrorKind.TAG_NOT_FOUND)
+        return found[0]
+
+    def create_branch(self, name: str, snapshot: SnapshotId) -> None:
+        check_name(name)
+        self._assets.snapshot(snapshot)
+        try:
+            self._put(RefFile(RefKind.BRANCH, name), snapshot, ABSENT)
+        except ConditionNotMetError:
+            raise ConflictError(None, str(self.branch(name)), kind=ErrorKind.BRANCH_UPDATE_CONFLICT) from None
+
+    def delete_branch(self, name: str) -> None:
+        if name == MAIN:
+            raise SessionStateError("main branch cannot be deleted", kind=ErrorKind.CANNOT_DELETE_MAIN)
+        self._branch(name)
+        self._storage.delete([RefFile(RefKind.BRANCH, name).path])
+
+    def reset_branch(self, name: str, snapshot: SnapshotId, expected: SnapshotId | None = None) -> None:
+        tip, version = self._branch(name)
+        if expected is not None and tip != expected:
+            raise ConflictError(str(expected), str(tip), kind=ErrorKind.BRANCH_UPDATE_CONFLICT)
+        self._assets.snapshot(snapshot)
+        self._move(name, tip, version, snapshot, ErrorKind.BRANCH_UPDATE_CONFLICT)
+
+    def _move(self, name: str, tip: SnapshotId, version: Version, to: SnapshotId, kind: ErrorKind) -> None:
+        try:
+            self._put(RefFile(RefKind.BRANCH, name), to, Unchanged(version))
+        except ConditionNotMetError:
+            raise ConflictError(str(tip), str(self.branch(name)), kind=kind) from None
+
+    def create_tag(self, name: str, snapshot: SnapshotId) -> None:
+        check_name(name)
+        self._assets.snapshot(snapshot)
+        file = RefFile(RefKind.TAG, name)
+        try:
+            self._put(file, snapshot, ABSENT)
+        except ConditionNotMetError:
+            raise AlreadyExistsError(
+                f"tag already exists, or was deleted: {name}", kind=ErrorKind.TAG_ALREADY_EXISTS
+            ) from None
+
+    def delete_tag(self, name: str) -> None:
+        self.tag(name)
+        try:
+            self._storage.put(RefFile(RefKind.TAG, name, deleted=True).path, b"", ABSENT)
+        except ConditionNotMetError:
+            raise RefNotFoundError(f"tag not found: {name}", kind=ErrorKind.TAG_NOT_FOUND) from None
+
+    def advance(self, branch: str, base: SnapshotId, snapshot: SnapshotInfo) -> None:
+        tip, version = self._branch(branch)
+        if tip != base:
+            raise ConflictError(str(base), str(tip), kind=ErrorKind.COMMIT_CONFLICT)
+        self._move(branch, tip, version, snapshot.id, ErrorKind.COMMIT_CONFLICT)
+
+    def amend(self, branch: str, base: SnapshotId, snapshot: SnapshotInfo) -> NoReturn:
+        raise unsupported("amend", self.spec)
+
+    def detach(self, snapshot: SnapshotInfo) -> None:
+        """Nothing to do: the file itself makes a snapshot known."""
+
+    def snapshot(self, id: SnapshotId) -> SnapshotInfo:
+        found = self._assets.snapshot(id)
+        return SnapshotInfo(found.id, found.parent_id, found.flushed_at_us, found.message, found.metadata)
+
+    def ancestry(self, id: SnapshotId) -> Iterator[SnapshotInfo]:
+        seen: set[SnapshotId] = set()
+        at: SnapshotId | None = id
+        while at is not None and at not in seen:
+            seen.add(at)
+            info = self.snapshot(at)
+            yield info
+            at = info.parent_id
+
+    def _config(self) -> tuple[dict[str, Any], Version] | None:
+        try:
+            data, version = self._storage.get(CONFIG_PATH)
+        except ObjectNotFoundError:
+            return None
+        return decode_config_yaml(data, CONFIG_PATH), version
+
+    def config(self) -> dict[str, Any] | None:
+        found = self._config()
+        return None if found is None else found[0]
+
+    def save_config(self, config: dict[str, Any]) -> None:
+        found = self._config()
+        condition: PutCondition = ABSENT
+        if found is not None:
+            backup = backup_name(time.time_ns() // 1_000_000, CONFIG_PATH)
+            self._storage.copy(CONFIG_PATH, f"{OVERWRITTEN}/{backup}", found[1])
+            condition = Unchanged(found[1])
+        try:
+            self._storage.put(CONFIG_PATH, encode_config_yaml(config), condition)
+        except ConditionNotMetError:
+            raise ConflictError(
+                message="the configuration was changed by somebody else", kind=ErrorKind.CONFIG_UPDATED
+            ) from None
+
+    def metadata(self) -> Mapping[str, Any]:
+        raise unsupported("metadata of the repository", self.spec)
+
+    def set_metadata(self, metadata: Mapping[str, Any]) -> None:
+        raise unsupported("metadata of the repository", self.spec)
+
+    def update_metadata(self, metadata: Mapping[str, Any]) -> Mapping[str, Any]:
+        raise unsupported("metadata of the repository", self.spec)
+
+    def status(self) -> RepoStatus:
+        return RepoStatus()
+
+    def set_status(self, status: RepoStatus) -> None:
+        raise unsupported("a status of the repository", self.spec)
+
+    def feature_flags(self) -> Mapping[int, bool]:
+        return {}
+
+    def set_feature_flag(self, flag: int, setting: bool | None) -> None:
+        raise unsupported("a feature flag", self.spec)
+
+    def ops_log(self) -> Iterator[Update]:
+        raise unsupported("the ops log", self.spec)
+
+
+def check_name(name: str) -> None:
+    """Refuse names that cannot be a folder's."""
+    if not name or "/" in name:
+        raise InvalidInputError(
+            f"invalid name {name!r} of a branch or tag: it must not be empty nor contain '/'",
+            kind=ErrorKind.INVALID_REF_NAME,
+        )

@@ -1,0 +1,266 @@
+"""References of V2 repositories: everything in the repo info file, changed by compare-and-swap."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from icefloe.config import EffectiveConfig
+from icefloe.core.assets import object_metadata
+from icefloe.errors import ConflictError, ErrorKind, ReadOnlyError, RepositoryNotFoundError, SessionStateError
+from icefloe.format import repo_changes as changes
+from icefloe.format.config_codec import decode_config, encode_config
+from icefloe.format.files import OVERWRITTEN, REPO_PATH, read_repo_info, write_repo_info
+from icefloe.format.repo_changes import Change
+from icefloe.format.repo_info import RepoInfo, SnapshotInfo
+from icefloe.format.spec import V2
+from icefloe.format.updates import RepoAvailability, RepoStatus, Update
+from icefloe.ids import ObjectId, SnapshotId
+from icefloe.storage.base import (
+    ABSENT,
+    ConditionNotMetError,
+    ObjectNotFoundError,
+    Storage,
+    Unchanged,
+    Version,
+)
+
+_YEAR_3000_MS: Final = 32_503_680_000_000
+_IMMEDIATE_TRIES: Final = 5
+
+CREATE_TAG: Final = 4
+DELETE_TAG: Final = 5
+FLAG_NAMES: Final = {3: "move_node", CREATE_TAG: "create_tag", DELETE_TAG: "delete_tag"}
+"""The feature flags that are known; all are on by default."""
+
+
+class RefStoreV2:
+    """A `RefStore` over the repo info file."""
+
+    spec = V2
+
+    def __init__(self, storage: Storage, config: EffectiveConfig) -> None:
+        self._storage = storage
+        self._config = config
+        self._seen: tuple[RepoInfo, Version] | None = None
+        self._lock = threading.Lock()
+
+    # The file
+
+    def create(self, info: RepoInfo) -> None:
+        """Write the first repo info file; ConflictError if there is one already."""
+        data = write_repo_info(info, V2, self._config.compression_level)
+        try:
+            version = self._put(data, ABSENT)
+        except ConditionNotMetError:
+            raise ConflictError(
+                message="there is a repository at this place already", kind=ErrorKind.REPO_INFO_UPDATED
+            ) from None
+        self._seen = (info, version)
+
+    def load(self) -> RepoInfo:
+        """The repo info as it is now."""
+        return self._load()[0]
+
+    def _load(self) -> tuple[RepoInfo, Version]:
+        seen = self._seen
+        try:
+            if seen is None:
+                data, version = self._storage.get(REPO_PATH)
+            else:
+                fresh = self._storage.get_if_changed(REPO_PATH, seen[1])
+                if fresh is None:
+                    return seen
+                data, version = fresh
+        except ObjectNotFoundError:
+            raise RepositoryNotFoundError(
+                "there is no repository at this place", kind=ErrorKind.REPOSITORY_NOT_FOUND
+            ) from None
+        self._seen = (read_repo_info(data), version)
+        return self._seen
+
+    def update(self, change: Change, *, while_read_only: bool = False) -> RepoInfo:
+        """Apply a change to the repo info and write it, again and again while others write in between.
+
+        A change that cannot be made any more raises its own error out of here.
+        """
+        for attempt in range(self._config.update_max_tries):
+            self._wait(attempt)
+            info, version = self._load()
+            if not while_read_only:
+                check_writable(info.status)
+            changed, kind = change(info)
+            now_us = time.time_ns() // 1000
+            backup = backup_name(now_us // 1000, REPO_PATH)
+            new = changes.logged(changed, kind, now_us, backup, self._config.num_updates_per_repo_info_file)
+            data = write_repo_info(new, V2, self._config.compression_level)
+            try:
+                self._storage.copy(REPO_PATH, f"{OVERWRITTEN}/{backup}", version)
+                self._seen = (new, self._put(data, Unchanged(version)))
+            except ConditionNotMetError:
+                continue
+            return new
+        raise ConflictError(
+            message=f"others changed the repository {self._config.update_max_tries} times over; try again",
+            kind=ErrorKind.UPDATE_ATTEMPTS_EXHAUSTED,
+        )
+
+    def _wait(self, attempt: int) -> None:
+        if attempt <= _IMMEDIATE_TRIES:
+            return
+        longest = self._config.update_initial_backoff_ms * 2 ** min(attempt - _IMMEDIATE_TRIES, 20)
+        time.sleep(random.uniform(0.5, 1) * min(longest, self._config.update_max_backoff_ms) / 1000)
+
+    def _put(self, data: bytes, condition: Any) -> Version:
+        return self._storage.put(REPO_PATH, data, condition, metadata=object_metadata(V2, "repo-info"))
+
+    # docstrings below are inherited from RefStore
+
+    def branches(self) -> Mapping[str, SnapshotId]:
+        return self.load().branches
+
+    def tags(self) -> Mapping[str, SnapshotId]:
+        return self.load().tags
+
+    def branch(self, name: str) -> SnapshotId:
+        return changes.branch_tip(self.load(), name)
+
+    def tag(self, name: str) -> SnapshotId:
+        return changes.tag_target(self.load(), name)
+
+    def create_branch(self, name: str, snapshot: SnapshotId) -> None:
+        self.update(lambda info: changes.create_branch(info, name, snapshot))
+
+    def delete_branch(self, name: str) -> None:
+        self.update(lambda info: changes.delete_branch(info, name))
+
+    def reset_branch(self, name: str, snapshot: SnapshotId, expected: SnapshotId | None = None) -> None:
+        self.update(lambda info: changes.reset_branch(info, name, snapshot, expected))
+
+    def create_tag(self, name: str, snapshot: SnapshotId) -> None:
+        self.update(_flagged(CREATE_TAG, lambda info: changes.create_tag(info, name, snapshot)))
+
+    def delete_tag(self, name: str) -> None:
+        self.update(_flagged(DELETE_TAG, lambda info: changes.delete_tag(info, name)))
+
+    def advance(self, branch: str, base: SnapshotId, snapshot: SnapshotInfo) -> None:
+        self.update(lambda info: changes.new_commit(info, branch, base, snapshot))
+
+    def amend(self, branch: str, base: SnapshotId, snapshot: SnapshotInfo) -> None:
+        self.update(lambda info: changes.amend_commit(info, branch, base, snapshot))
+
+    def detach(self, snapshot: SnapshotInfo) -> None:
+        self.update(lambda info: changes.detached_snapshot(info, snapshot))
+
+    def snapshot(self, id: SnapshotId) -> SnapshotInfo:
+        return changes.listed(self.load(), id)
+
+    def ancestry(self, id: SnapshotId) -> Iterator[SnapshotInfo]:
+        info = self.load()
+        changes.listed(info, id)
+        return (info.snapshots[row] for row in info.snapshots.ancestry(id))
+
+    def config(self) -> dict[str, Any] | None:
+        stored = self.load().config
+        return None if stored is None else decode_config(stored, REPO_PATH)
+
+    def save_config(self, config: dict[str, Any]) -> None:
+        self.update(lambda info: changes.set_config(info, encode_config(config)))
+
+    def metadata(self) -> Mapping[str, Any]:
+        return self.load().metadata
+
+    def set_metadata(self, metadata: Mapping[str, Any]) -> None:
+        self.update(lambda info: changes.set_metadata(info, metadata))
+
+    def update_metadata(self, metadata: Mapping[str, Any]) -> Mapping[str, Any]:
+        return self.update(lambda info: changes.set_metadata(info, {**info.metadata, **metadata})).metadata
+
+    def status(self) -> RepoStatus:
+        return self.load().status
+
+    def set_status(self, status: RepoStatus) -> None:
+        self.update(lambda info: changes.set_status(info, status), while_read_only=True)
+
+    def feature_flags(self) -> Mapping[int, bool]:
+        return _settings(self.load())
+
+    def set_feature_flag(self, flag: int, setting: bool | None) -> None:
+        self.update(lambda info: changes.set_feature_flag(info, flag, setting))
+
+    def ops_log(self) -> Iterator[Update]:
+        info = self.load()
+        seen: set[str] = set()
+        while True:
+            yield from info.latest_updates
+            before = info.repo_before_updates
+            if before is None or before in seen:
+                return
+            seen.add(before)
+            try:
+                data, _ = self._storage.get(f"{OVERWRITTEN}/{before}")
+            except ObjectNotFoundError:
+                return  # the official reader ends the log here too
+            info = _with_last_backup(read_repo_info(data, f"{OVERWRITTEN}/{before}"), before)
+
+
+def _with_last_backup(info: RepoInfo, name: str) -> RepoInfo:
+    """A backup as the log continues in it: its newest entry is the one it is a backup of."""
+    log = info.latest_updates
+    if not len(log) or log[0].backup_path is not None:
+        return info
+    head = replace(log[0], backup_path=name)
+    parts = [type(log).of([head]), log.take(slice(1, None))]
+    return replace(info, latest_updates=type(log).concat(parts))
+
+
+def _settings(info: RepoInfo) -> dict[int, bool]:
+    on = dict.fromkeys(info.enabled_feature_flags or (), True)
+    return on | dict.fromkeys(info.disabled_feature_flags or (), False)
+
+
+def _flagged(flag: int, change: Change) -> Change:
+    """A change that is refused while its feature flag is off."""
+
+    def checked(info: RepoInfo) -> changes.Changed:
+        check_flag(_settings(info), flag)
+        return change(info)
+
+    return checked
+
+
+def check_flag(settings: Mapping[int, bool], flag: int) -> None:
+    """Refuse what a feature flag forbids."""
+    if not settings.get(flag, True):
+        raise SessionStateError(
+            f"the feature flag {FLAG_NAMES.get(flag, flag)} of this repository is off",
+            kind=ErrorKind.FEATURE_FLAG_DISABLED,
+        )
+
+
+def check_writable(status: RepoStatus) -> None:
+    """Refuse to change a repository that is not online."""
+    if status.availability is not RepoAvailability.ONLINE:
+        reason = status.limited_availability_reason
+        raise ReadOnlyError(
+            f"the repository is {status.availability.name.lower().replace('_', '-')}"
+            + (f": {reason}" if reason else "; set_status can put it online"),
+            kind=ErrorKind.READ_ONLY_REPOSITORY,
+        )
+
+
+def backup_name(now_ms: int, name: str) -> str:
+    """The name of a backup below `overwritten/`: the newest sorts first."""
+    return f"{name}.{_YEAR_3000_MS - now_ms:014d}.{_Random.random()}"
+
+
+class _Random(ObjectId):
+    """Twelve random bytes for a name."""
+
+    __slots__ = ()
+    _NAME = "random name"
+    SIZE = 12

@@ -1,0 +1,92 @@
+"""What the engine must know of a zarr.json: whether it is an array or a group, its shape and chunk grid."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.format.snapshot import ArrayNodeData, DimensionShape, GroupNodeData, NodeData
+
+_U32_MAX = 0xFFFFFFFF
+
+
+def parse_zarr_metadata(data: bytes, path: str, *, rectilinear: bool) -> NodeData:
+    """The node that a zarr.json describes, without manifests; InvalidInputError where it does not hold up."""
+    try:
+        metadata = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise _bad(path, f"not JSON: {error}") from None
+    if not isinstance(metadata, dict):
+        raise _bad(path, "not a JSON object")
+    node_type = metadata.get("node_type")
+    if node_type == "group":
+        return GroupNodeData()
+    if node_type != "array":
+        raise _bad(path, f'node_type is {node_type!r}, expected "array" or "group"')
+    shape = _sizes(metadata.get("shape"), path, "shape")
+    counts = _chunk_counts(metadata.get("chunk_grid"), shape, path, rectilinear=rectilinear)
+    names = metadata.get("dimension_names")
+    if names is not None:
+        if not isinstance(names, list) or len(names) != len(shape):
+            raise _bad(path, f"dimension_names must be a list of {len(shape)} names")
+        names = tuple(name if isinstance(name, str) and name else None for name in names)
+    dimensions = tuple(map(DimensionShape, shape, counts))
+    return ArrayNodeData(dimensions, (), names)
+
+
+def _chunk_counts(grid: Any, shape: Sequence[int], path: str, *, rectilinear: bool) -> list[int]:
+    configuration = grid.get("configuration") if isinstance(grid, dict) else None
+    if not isinstance(grid, dict) or not isinstance(configuration, dict):
+        raise _bad(path, "chunk_grid must have a name and a configuration")
+    match grid.get("name"):
+        case "regular":
+            chunks = _sizes(configuration.get("chunk_shape"), path, "chunk_shape")
+            if len(chunks) != len(shape):
+                raise _bad(path, f"chunk_shape has {len(chunks)} dimensions, shape has {len(shape)}")
+            counts = [
+                -(-length // chunk) if chunk else 0 for length, chunk in zip(shape, chunks, strict=True)
+            ]
+        case "rectilinear":
+            if not rectilinear:
+                raise _bad(path, "rectilinear chunk grids need version 2 of the format")
+            edges = configuration.get("chunk_shapes")
+            if not isinstance(edges, list) or len(edges) != len(shape):
+                raise _bad(path, f"chunk_shapes must have {len(shape)} dimensions")
+            counts = [
+                _rectilinear_count(edge, length, path) for edge, length in zip(edges, shape, strict=True)
+            ]
+        case name:
+            raise _bad(path, f"unknown chunk grid {name!r}")
+    if any(count > _U32_MAX for count in counts):
+        raise _bad(path, "more than 2**32 - 1 chunks along one dimension")
+    return counts
+
+
+def _rectilinear_count(edges: Any, length: int, path: str) -> int:
+    """The number of chunks of one dimension: a size for all, or a list of sizes and `[size, times]` runs."""
+    if isinstance(edges, int) and not isinstance(edges, bool) and edges > 0:
+        return -(-length // edges)
+    if not isinstance(edges, list):
+        raise _bad(path, "chunk_shapes must hold a size or a list of sizes per dimension")
+    count = 0
+    for edge in edges:
+        run = edge if isinstance(edge, list) else [edge, 1]
+        if len(run) != 2 or not all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in run):
+            raise _bad(path, f"{edge!r} is no chunk size and no run of chunk sizes")
+        count += run[1]
+    return count
+
+
+def _sizes(value: Any, path: str, name: str) -> list[int]:
+    numbers = value if isinstance(value, list) else None
+    if numbers is None or not all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in numbers):
+        raise _bad(path, f"{name} must be a list of non-negative integers")
+    if any(n >= 1 << 64 for n in numbers):
+        raise _bad(path, f"{name} does not fit 64 bits")
+    return numbers
+
+
+def _bad(path: str, what: str) -> InvalidInputError:
+    return InvalidInputError(f"bad metadata for {path}: {what}", kind=ErrorKind.BAD_METADATA)

@@ -1,0 +1,207 @@
+"""Every change of a repo info as a pure function: the value before in, the value after and its entry out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+from icefloe.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    ErrorKind,
+    FormatError,
+    RefNotFoundError,
+    SessionStateError,
+    SnapshotNotFoundError,
+)
+from icefloe.format.repo_info import MAIN, RepoInfo, SnapshotInfo
+from icefloe.format.updates import (
+    BranchCreated,
+    BranchDeleted,
+    BranchReset,
+    CommitAmended,
+    ConfigChanged,
+    FeatureFlagChanged,
+    MetadataChanged,
+    NewCommit,
+    NewDetachedSnapshot,
+    RepoStatus,
+    RepoStatusChanged,
+    TagCreated,
+    TagDeleted,
+    Update,
+    Updates,
+    UpdateType,
+)
+from icefloe.ids import SnapshotId
+
+Changed: TypeAlias = tuple[RepoInfo, UpdateType]
+Change: TypeAlias = Callable[[RepoInfo], Changed]
+
+DRIFT_US = 600_000_000
+"""How far the newest entry may lie ahead of our clock before we refuse to go on."""
+
+
+def create_branch(info: RepoInfo, name: str, snapshot: SnapshotId) -> Changed:
+    """A new branch at a known snapshot."""
+    if name in info.branches:
+        raise AlreadyExistsError(f"branch already exists: {name}", kind=ErrorKind.BRANCH_ALREADY_EXISTS)
+    _check_listed(info, snapshot)
+    return replace(info, branches={**info.branches, name: snapshot}), BranchCreated(name)
+
+
+def delete_branch(info: RepoInfo, name: str) -> Changed:
+    """Without a branch; its snapshots stay."""
+    if name == MAIN:
+        raise SessionStateError("main branch cannot be deleted", kind=ErrorKind.CANNOT_DELETE_MAIN)
+    previous = branch_tip(info, name)
+    kept = {branch: tip for branch, tip in info.branches.items() if branch != name}
+    return replace(info, branches=kept), BranchDeleted(name, previous)
+
+
+def reset_branch(
+    info: RepoInfo, name: str, snapshot: SnapshotId, expected: SnapshotId | None = None
+) -> Changed:
+    """A branch moved to any known snapshot; given the tip it must have had, only from there."""
+    previous = branch_tip(info, name)
+    if expected is not None and previous != expected:
+        raise ConflictError(str(expected), str(previous), kind=ErrorKind.BRANCH_UPDATE_CONFLICT)
+    _check_listed(info, snapshot)
+    return replace(info, branches={**info.branches, name: snapshot}), BranchReset(name, previous)
+
+
+def create_tag(info: RepoInfo, name: str, snapshot: SnapshotId) -> Changed:
+    """A new tag. The name of a deleted one never comes back."""
+    if name in info.tags:
+        raise AlreadyExistsError(f"tag already exists: {name}", kind=ErrorKind.TAG_ALREADY_EXISTS)
+    if name in info.deleted_tags:
+        raise AlreadyExistsError(
+            f"tag {name} was deleted, and the names of deleted tags cannot be used again",
+            kind=ErrorKind.TAG_PREVIOUSLY_DELETED,
+        )
+    _check_listed(info, snapshot)
+    return replace(info, tags={**info.tags, name: snapshot}), TagCreated(name)
+
+
+def delete_tag(info: RepoInfo, name: str) -> Changed:
+    """Without a tag, and its name taken for good."""
+    previous = tag_target(info, name)
+    kept = {tag: target for tag, target in info.tags.items() if tag != name}
+    return replace(info, tags=kept, deleted_tags=info.deleted_tags | {name}), TagDeleted(name, previous)
+
+
+def new_commit(info: RepoInfo, branch: str, base: SnapshotId, snapshot: SnapshotInfo) -> Changed:
+    """A snapshot on top of a branch, which must still be where the writer began."""
+    _check_tip(info, branch, base)
+    changed = _with_tip(info, branch, snapshot)
+    return changed, NewCommit(branch, snapshot.id)
+
+
+def amend_commit(info: RepoInfo, branch: str, base: SnapshotId, snapshot: SnapshotInfo) -> Changed:
+    """A snapshot in place of a branch's tip; the old one stays listed."""
+    _check_tip(info, branch, base)
+    changed = _with_tip(info, branch, snapshot)
+    return changed, CommitAmended(branch, base, snapshot.id)
+
+
+def detached_snapshot(info: RepoInfo, snapshot: SnapshotInfo) -> Changed:
+    """A snapshot that no branch points to."""
+    return replace(info, snapshots=info.snapshots.adding(snapshot)), NewDetachedSnapshot(snapshot.id)
+
+
+def set_config(info: RepoInfo, config: bytes) -> Changed:
+    """Another stored configuration."""
+    return replace(info, config=config), ConfigChanged()
+
+
+def set_metadata(info: RepoInfo, metadata: Mapping[str, Any]) -> Changed:
+    """Other metadata of the repository."""
+    return replace(info, metadata=metadata), MetadataChanged()
+
+
+def set_status(info: RepoInfo, status: RepoStatus) -> Changed:
+    """Another status."""
+    return replace(info, status=status), RepoStatusChanged(status)
+
+
+def set_feature_flag(info: RepoInfo, flag: int, setting: bool | None) -> Changed:
+    """A feature flag switched, or put back to its default."""
+    enabled = set(info.enabled_feature_flags or ()) - {flag} | ({flag} if setting else set())
+    disabled = set(info.disabled_feature_flags or ()) - {flag} | ({flag} if setting is False else set())
+    changed = replace(
+        info, enabled_feature_flags=tuple(sorted(enabled)), disabled_feature_flags=tuple(sorted(disabled))
+    )
+    return changed, FeatureFlagChanged(flag, setting)
+
+
+def logged(info: RepoInfo, update: UpdateType, now_us: int, backup_path: str, limit: int) -> RepoInfo:
+    """With an entry in front of the ops log; the one before it gets the backup made of the file it stood in.
+
+    Once `limit` entries are in the list, those from the first with a backup on are left to that backup.
+    """
+    log = info.latest_updates
+    if len(log):
+        newest = log[0]
+        rest = log.take(slice(1, None))
+        log = Updates.concat([Updates.of([replace(newest, backup_path=backup_path)]), rest])
+        now_us = later_than(newest.updated_at_us, now_us)
+    before = info.repo_before_updates
+    dropped = next(
+        (row for row in range(max(limit - 1, 0), len(log)) if log[row].backup_path is not None), None
+    )
+    if dropped is not None:
+        before = log[dropped].backup_path
+        log = log.take(slice(0, dropped))
+    log = Updates.concat([Updates.of([Update(update, now_us)]), log])
+    return replace(info, latest_updates=log, repo_before_updates=before)
+
+
+def later_than(previous_us: int, now_us: int) -> int:
+    """A time after the previous one, as the format asks, even if clocks differ a little."""
+    if previous_us - now_us > DRIFT_US:
+        raise FormatError(
+            f"the newest change is dated {(previous_us - now_us) // 1_000_000} s ahead of this clock; "
+            "set the clock",
+            kind=ErrorKind.SNAPSHOT_TIMESTAMP,
+        )
+    return max(now_us, previous_us + 1)
+
+
+def branch_tip(info: RepoInfo, name: str) -> SnapshotId:
+    """Where a branch points."""
+    if name not in info.branches:
+        raise RefNotFoundError(f"branch not found: {name}", kind=ErrorKind.BRANCH_NOT_FOUND)
+    return info.branches[name]
+
+
+def tag_target(info: RepoInfo, name: str) -> SnapshotId:
+    """Where a tag points."""
+    if name not in info.tags:
+        raise RefNotFoundError(f"tag not found: {name}", kind=ErrorKind.TAG_NOT_FOUND)
+    return info.tags[name]
+
+
+def listed(info: RepoInfo, snapshot: SnapshotId) -> SnapshotInfo:
+    """What is known of a snapshot."""
+    found = info.snapshots.find(snapshot)
+    if found is None:
+        raise SnapshotNotFoundError(f"snapshot not found: {snapshot}", kind=ErrorKind.SNAPSHOT_NOT_FOUND)
+    return found
+
+
+def _check_listed(info: RepoInfo, snapshot: SnapshotId) -> None:
+    if info.snapshots.row(snapshot) is None:
+        raise SnapshotNotFoundError(f"snapshot not found: {snapshot}", kind=ErrorKind.SNAPSHOT_NOT_FOUND)
+
+
+def _check_tip(info: RepoInfo, branch: str, base: SnapshotId) -> None:
+    tip = branch_tip(info, branch)
+    if tip != base:
+        raise ConflictError(str(base), str(tip), kind=ErrorKind.COMMIT_CONFLICT)
+
+
+def _with_tip(info: RepoInfo, branch: str, snapshot: SnapshotInfo) -> RepoInfo:
+    return replace(
+        info, snapshots=info.snapshots.adding(snapshot), branches={**info.branches, branch: snapshot.id}
+    )

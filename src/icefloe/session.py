@@ -1,0 +1,303 @@
+"""Sessions: one view of a repository, read-only or with changes to be committed."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from icefloe.concurrency import FanOut, ThreadFanOut, async_twin
+from icefloe.config import RepositoryConfig
+from icefloe.core.assets import AssetStore
+from icefloe.core.changes import ChangeSet
+from icefloe.core.commit import flush
+from icefloe.core.diff import session_diff
+from icefloe.core.refs import RefStore, unsupported
+from icefloe.core.refs_v2 import check_flag, check_writable
+from icefloe.core.workspace import Workspace
+from icefloe.errors import (
+    AlreadyExistsError,
+    ErrorKind,
+    NodeNotFoundError,
+    ReadOnlyError,
+    SessionStateError,
+)
+from icefloe.format.manifest import InlineRef, NativeRef
+from icefloe.format.repo_info import SnapshotInfo
+from icefloe.format.snapshot import GroupNodeData, Snapshot
+from icefloe.format.transaction_log import TransactionLog
+from icefloe.ids import SnapshotId
+from icefloe.paths import ROOT, is_within, parent, validate
+from icefloe.snapshots import Diff
+from icefloe.store import IcechunkStore
+from icefloe.types import ChunkType, SessionMode
+
+_MOVE_NODE = 3
+
+
+class Session:
+    """A view of one snapshot and the changes made in it. A commit makes it read-only, at the new snapshot."""
+
+    def __init__(
+        self,
+        *,
+        mode: SessionMode,
+        snapshot: Snapshot,
+        branch: str | None,
+        refs: RefStore,
+        assets: AssetStore,
+        config: RepositoryConfig,
+        commit_metadata: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._mode = mode
+        self._branch = branch
+        self._refs = refs
+        self._assets = assets
+        self._config = config
+        self._commit_metadata = dict(commit_metadata or {})
+        self._workspace = Workspace(snapshot, assets)
+        self._fan_out = ThreadFanOut(assets.config.max_concurrent_requests)
+
+    # What it is
+
+    @property
+    def read_only(self) -> bool:
+        """Whether nothing can be written."""
+        return self._mode is SessionMode.readonly
+
+    @property
+    def mode(self) -> SessionMode:
+        """What the session may do."""
+        return self._mode
+
+    @property
+    def snapshot_id(self) -> str:
+        """The snapshot the session is based on."""
+        return str(self._workspace.base.id)
+
+    @property
+    def branch(self) -> str | None:
+        """The branch it commits to; None for a read-only session."""
+        return self._branch
+
+    @property
+    def has_uncommitted_changes(self) -> bool:
+        """Whether anything was changed and not committed."""
+        return not self._workspace.changes.is_empty()
+
+    @property
+    def config(self) -> RepositoryConfig:
+        """The configuration of the repository."""
+        return self._config
+
+    @property
+    def store(self) -> IcechunkStore:
+        """A Zarr store over this session."""
+        return IcechunkStore(self)
+
+    @property
+    def workspace(self) -> Workspace:
+        """The hierarchy that the store reads and writes."""
+        return self._workspace
+
+    @property
+    def fan_out(self) -> FanOut:
+        """How requests of this session run side by side."""
+        return self._fan_out
+
+    def __repr__(self) -> str:
+        lines = [
+            "<icefloe.Session>",
+            f"read_only: {self.read_only}",
+            f"snapshot_id: {self.snapshot_id}",
+            f"branch: {self.branch}",
+            f"has_uncommitted_changes: {self.has_uncommitted_changes}",
+        ]
+        return "\n".join(lines)
+
+    # Changes
+
+    def status(self) -> Diff:
+        """What was changed and not committed."""
+        return session_diff(self._workspace)
+
+    def discard_changes(self) -> None:
+        """Forget all uncommitted changes."""
+        self._require_writable()
+        self._workspace.changes = ChangeSet()
+
+    def get_node_id(self, path: str) -> str:
+        """The id of the node at a path."""
+        node = self._workspace.node(validate(path))
+        if node is None:
+            raise NodeNotFoundError(f"node not found at `{path}`", kind=ErrorKind.NODE_NOT_FOUND)
+        return str(node.id)
+
+    get_node_id_async = async_twin(get_node_id)
+
+    def chunk_type(self, array_path: str, chunk_coordinates: Sequence[int]) -> ChunkType:
+        """Where a chunk is kept."""
+        node = self._workspace.array(validate(array_path))
+        ref = self._workspace.ref(node, tuple(chunk_coordinates))
+        match ref:
+            case None:
+                return ChunkType.uninitialized
+            case InlineRef():
+                return ChunkType.inline
+            case NativeRef():
+                return ChunkType.native
+        return ChunkType.virtual
+
+    chunk_type_async = async_twin(chunk_type)
+
+    async def chunk_coordinates(
+        self, array_path: str, batch_size: int = 1000
+    ) -> AsyncIterator[tuple[int, ...]]:
+        """The coordinates of all chunks of an array that exist."""
+        node = self._workspace.array(validate(array_path))
+        for row in self._workspace.chunk_coords(node).tolist():
+            yield tuple(row)
+
+    def move(self, from_path: str, to_path: str) -> None:
+        """Move or rename a node with all below it. For rearrange sessions alone."""
+        if self._mode is not SessionMode.rearrange:
+            self._require_writable()
+            raise SessionStateError(
+                "nodes are moved in a session made by rearrange_session",
+                kind=ErrorKind.REARRANGE_SESSION_ONLY,
+            )
+        source, target = (validate(path.rstrip("/") or ROOT) for path in (from_path, to_path))
+        self._check_move(source, target)
+        changes = self._workspace.changes
+        moved = dict(changes.moved)
+        for path in self._workspace.below(source):
+            origin = moved.pop(path, path)
+            moved[target + path[len(source) :]] = origin
+        changes.moved = {path: origin for path, origin in moved.items() if path != origin}
+
+    move_async = async_twin(move)
+
+    def _check_move(self, source: str, target: str) -> None:
+        workspace = self._workspace
+        if workspace.node(source) is None:
+            raise NodeNotFoundError(f"node not found at `{source}`", kind=ErrorKind.NODE_NOT_FOUND)
+        if source == target or is_within(target, source):
+            raise SessionStateError(
+                f"{source} cannot be moved to {target}, which is itself or below it",
+                kind=ErrorKind.MOVE_INTO_SELF_OR_DESCENDANT,
+            )
+        if workspace.node(target) is not None:
+            raise AlreadyExistsError(
+                f"there is a node at {target} already", kind=ErrorKind.MOVE_WONT_OVERWRITE
+            )
+        group = workspace.node(parent(target) or ROOT)
+        if group is None:
+            raise SessionStateError(
+                f"there is no group {parent(target)} to move to",
+                kind=ErrorKind.MOVE_DESTINATION_PARENT_MISSING,
+            )
+        if not isinstance(group.node_data, GroupNodeData):
+            raise SessionStateError(
+                f"{group.path} is an array and holds no nodes",
+                kind=ErrorKind.MOVE_DESTINATION_PARENT_NOT_GROUP,
+            )
+
+    # Commits
+
+    def commit(
+        self,
+        message: str,
+        metadata: Mapping[str, Any] | None = None,
+        *,
+        allow_empty: bool = False,
+    ) -> str:
+        """Write the changes as a new snapshot on the branch; its id. ConflictError if the branch moved."""
+        branch = self._require_branch()
+        if not allow_empty and not self.has_uncommitted_changes:
+            raise SessionStateError("no changes to commit", kind=ErrorKind.NO_CHANGES_TO_COMMIT)
+        self._check_repository_writable()
+        base = self._workspace.base
+        snapshot = self._flush(message, metadata, base.id)
+        self._refs.advance(branch, base.id, _info(snapshot, base.id))
+        return self._settle(snapshot)
+
+    commit_async = async_twin(commit)
+
+    def amend(
+        self, message: str, *, metadata: Mapping[str, Any] | None = None, allow_empty: bool = False
+    ) -> str:
+        """Replace the branch's tip by a snapshot that has these changes too; its id."""
+        branch = self._require_branch()
+        if not self._refs.spec.refs_in_repo_info:
+            raise unsupported("amend", self._refs.spec)
+        if not allow_empty and not self.has_uncommitted_changes:
+            raise SessionStateError("no changes to commit", kind=ErrorKind.NO_CHANGES_TO_COMMIT)
+        self._check_repository_writable()
+        base = self._workspace.base
+        tip = self._refs.snapshot(base.id)
+        if tip.parent_id is None:
+            raise SessionStateError(
+                "the first snapshot of a repository cannot be amended",
+                kind=ErrorKind.NO_AMEND_FOR_INITIAL_COMMIT,
+            )
+        earlier = self._assets.transaction_log(base.id)
+        if earlier.moved_nodes and self._mode is not SessionMode.rearrange:
+            raise SessionStateError(
+                "a commit that moved nodes is amended in a rearrange session",
+                kind=ErrorKind.REARRANGE_SESSION_ONLY,
+            )
+        snapshot = self._flush(message, metadata, tip.parent_id, earlier)
+        info = replace(_info(snapshot, tip.parent_id), pruned_ancestor_tx_logs=tip.pruned_ancestor_tx_logs)
+        self._refs.amend(branch, base.id, info)
+        return self._settle(snapshot)
+
+    amend_async = async_twin(amend)
+
+    def flush(self, message: str, *, metadata: Mapping[str, Any] | None = None) -> str:
+        """Write the changes as a snapshot that no branch points to; its id."""
+        self._require_writable()
+        self._check_repository_writable()
+        base = self._workspace.base
+        snapshot = self._flush(message, metadata, base.id)
+        self._refs.detach(_info(snapshot, base.id))
+        return self._settle(snapshot)
+
+    flush_async = async_twin(flush)
+
+    def _flush(
+        self,
+        message: str,
+        metadata: Mapping[str, Any] | None,
+        parent_id: SnapshotId,
+        earlier: TransactionLog | None = None,
+    ) -> Snapshot:
+        properties = {**self._commit_metadata, **(metadata or {})}
+        if self._mode is SessionMode.rearrange:
+            check_flag(self._refs.feature_flags(), _MOVE_NODE)
+        return flush(self._workspace, message, properties, self._fan_out, parent_id, earlier).snapshot
+
+    def _settle(self, snapshot: Snapshot) -> str:
+        """Become a read-only view of what was committed."""
+        self._mode = SessionMode.readonly
+        self._branch = None
+        self._workspace = Workspace(snapshot, self._assets)
+        return str(snapshot.id)
+
+    def _check_repository_writable(self) -> None:
+        check_writable(self._refs.status())
+
+    def _require_writable(self) -> None:
+        if self.read_only:
+            raise ReadOnlyError("the session is read-only", kind=ErrorKind.READ_ONLY_SESSION)
+
+    def _require_branch(self) -> str:
+        if self.read_only or self._branch is None:
+            raise SessionStateError(
+                "only a writable session on a branch can commit; open one with writable_session",
+                kind=ErrorKind.COMMIT_NOT_ALLOWED,
+            )
+        return self._branch
+
+
+def _info(snapshot: Snapshot, parent_id: SnapshotId) -> SnapshotInfo:
+    return SnapshotInfo(snapshot.id, parent_id, snapshot.flushed_at_us, snapshot.message, snapshot.metadata)
