@@ -77,6 +77,11 @@ class CachingConfig(ConfigPart):
     num_bytes_attributes: int | None = setting(Number(), default=0)
     num_bytes_chunks: int | None = setting(Number(), default=0)
 
+    @staticmethod
+    def default() -> CachingConfig:
+        """All unset."""
+        return CachingConfig()
+
 
 def default_preload_condition() -> ManifestPreloadCondition:
     """Small manifests of arrays whose name is that of a coordinate, as in the CF conventions."""

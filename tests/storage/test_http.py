@@ -1,0 +1,136 @@
+"""Reading over HTTP, directly and at the end of redirects."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pytest
+
+from icefloe.config import StorageConcurrencySettings, StorageSettings
+from icefloe.errors import ErrorKind, ReadOnlyError, StorageError
+from icefloe.storage import (
+    ObjectNotFoundError,
+    Storage,
+    http_storage,
+    local_filesystem_storage,
+    redirect_storage,
+)
+from tests.servers.files import file_server
+from tests.servers.proxy import faulty_proxy
+
+DATA = bytes(range(256)) * 100
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with a few objects."""
+    storage = local_filesystem_storage(str(tmp_path / "repo"))
+    storage.put("repo", b"info")
+    storage.put("chunks/big", DATA)
+    storage.put("refs/branch.分支/ref.json", b"{}")
+    return tmp_path
+
+
+def check_reading(storage: Storage) -> None:
+    assert storage.get("repo")[0] == b"info"
+    assert storage.get("chunks/big")[0] == DATA
+    assert storage.get_range("chunks/big", 10, 300) == DATA[10:300]
+    assert storage.get_range("chunks/big", 25_000, None) == DATA[25_000:]
+    assert storage.get("refs/branch.分支/ref.json")[0] == b"{}"
+    assert storage.exists("repo")
+    assert not storage.exists("missing")
+    with pytest.raises(ObjectNotFoundError):
+        storage.get("missing")
+    with pytest.raises(StorageError):
+        storage.get_range("repo", 0, 100)
+
+
+def test_http_storage_reads(folder: Path) -> None:
+    with file_server(folder) as url:
+        storage = http_storage(f"{url}/repo")
+
+        check_reading(storage)
+        check_reading(pickle.loads(pickle.dumps(storage)))
+        check_reading(storage.with_settings(StorageSettings(concurrency=StorageConcurrencySettings(4, 1000))))
+        assert dict(storage.describe()) == {"type": "HTTP", "url": f"{url}/repo"}
+
+
+def test_http_storage_revalidates(folder: Path) -> None:
+    with file_server(folder) as url:
+        storage = http_storage(f"{url}/repo")
+        data, version = storage.get("repo")
+        changed = storage.get_if_changed("repo", version)
+
+    assert changed in (None, (data, version))  # this server does not know If-None-Match
+
+
+def test_http_storage_sends_headers(folder: Path) -> None:
+    with file_server(folder) as url, faulty_proxy(url) as proxy:
+        storage = http_storage(
+            f"{proxy.url}/repo", {"allow_http": "true"}, {"authorization": "Bearer hunter2"}
+        )
+
+        storage.get("repo")
+
+        assert proxy.seen[-1].headers["authorization"] == "Bearer hunter2"
+        assert "hunter2" not in repr(storage)
+
+
+def test_writing_over_http_is_refused(folder: Path) -> None:
+    with file_server(folder) as url:
+        for storage in (http_storage(f"{url}/repo"), redirect_storage(url)):
+            assert storage.read_only
+            for call in (
+                lambda storage=storage: storage.put("a", b""),
+                lambda storage=storage: storage.delete(["a"]),
+                lambda storage=storage: storage.copy("repo", "b"),
+                storage.prepare_for_creation,
+            ):
+                with pytest.raises(ReadOnlyError) as caught:
+                    call()
+                assert caught.value.kind == ErrorKind.READ_ONLY_STORAGE
+
+
+@pytest.mark.parametrize("url", ["notaurl", "ftp://host/x", "http://"])
+def test_a_bad_url_is_refused(url: str) -> None:
+    with pytest.raises(StorageError) as caught:
+        http_storage(url)
+
+    assert caught.value.kind == ErrorKind.CANNOT_PARSE_URL
+
+
+def test_redirects_are_followed_to_a_storage(folder: Path) -> None:
+    redirects: dict[str, str] = {"/catalog/one": "/catalog/two"}
+    with file_server(folder, redirects) as url:
+        redirects["/catalog/two"] = f"http+icechunk{url.removeprefix('http')}/repo"
+        storage = redirect_storage(f"{url}/catalog/one")
+
+        check_reading(storage)
+        check_reading(pickle.loads(pickle.dumps(storage)))
+
+
+@pytest.mark.parametrize(
+    ("location", "text"),
+    [
+        ("/catalog", "more than 10 redirects"),
+        ("file:///etc", "neither an http url"),
+        ("memory://x", "neither an http url"),
+        ("/nowhere", "answers 404"),
+    ],
+)
+def test_redirects_that_lead_nowhere_are_refused(folder: Path, location: str, text: str) -> None:
+    with (
+        file_server(folder, {"/catalog": location}) as url,
+        pytest.raises(StorageError, match=text) as caught,
+    ):
+        redirect_storage(f"{url}/catalog").get("repo")
+
+    assert caught.value.kind == ErrorKind.BAD_REDIRECT
+
+
+def test_an_unreachable_redirect_is_an_error() -> None:
+    with pytest.raises(StorageError) as caught:
+        redirect_storage("http://127.0.0.1:1/x").get("repo")
+
+    assert caught.value.kind == ErrorKind.BAD_REDIRECT
