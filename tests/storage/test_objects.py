@@ -88,6 +88,18 @@ def test_an_answer_lost_many_times_is_still_ours(storage: Storage, proxy: Proxy)
     assert storage.get("repo")[0] == b"first"
 
 
+@pytest.mark.parametrize("use_metadata", [True, False])
+def test_a_lost_answer_is_recognised_without_another_try(
+    storage: Storage, proxy: Proxy, use_metadata: bool
+) -> None:
+    once = StorageSettings(retries=StorageRetriesSettings(1), unsafe_use_metadata=use_metadata)
+    proxy.fault = first_puts("lose-answer")
+
+    storage.with_settings(once).put("repo", b"first", ABSENT)
+
+    assert sum(request.method == "PUT" for request in proxy.seen) == 1
+
+
 def test_a_lost_answer_is_no_excuse_for_a_conflict(new_s3: S3Maker, storage: Storage, proxy: Proxy) -> None:
     """Another writer comes between our lost write request and our next try."""
     version = storage.put("repo", b"start", ABSENT)
@@ -111,12 +123,14 @@ def test_a_lost_answer_is_no_excuse_for_a_conflict(new_s3: S3Maker, storage: Sto
 def test_equal_content_of_another_writer_is_not_ours(new_s3: S3Maker, storage: Storage) -> None:
     """Two clients create the same tag on the same snapshot: one of them must hear that it exists."""
     other = new_s3(prefix=storage.describe()["prefix"])
+    without_metadata = QUICK.merge(StorageSettings(unsafe_use_metadata=False))
     other.put("refs/tag.v1/ref.json", b"same", ABSENT)
-    plain = storage.with_settings(QUICK.merge(StorageSettings(unsafe_use_metadata=False)))
+    other.with_settings(without_metadata).put("refs/tag.v2/ref.json", b"same", ABSENT)
 
-    for ours in (storage, plain):
-        with pytest.raises(ConditionNotMetError):
-            ours.put("refs/tag.v1/ref.json", b"same", ABSENT)
+    for ours in (storage, storage.with_settings(without_metadata)):
+        for tag in ("v1", "v2"):
+            with pytest.raises(ConditionNotMetError):
+                ours.put(f"refs/tag.{tag}/ref.json", b"same", ABSENT)
 
 
 def test_conditional_writes_carry_an_id(storage: Storage, proxy: Proxy) -> None:
@@ -244,6 +258,28 @@ def test_large_objects_are_read_by_several_requests(storage: Storage, proxy: Pro
     proxy.seen.clear()
     assert parted.get("a")[0] == data
     assert sum("range" in request.headers for request in proxy.seen) == 4
+
+
+def test_parts_of_two_versions_are_never_mixed(new_s3: S3Maker, storage: Storage, proxy: Proxy) -> None:
+    other = new_s3(prefix=storage.describe()["prefix"])
+    storage.put("a", b"1" * 500_000)
+    parted = storage.with_settings(StorageSettings(concurrency=StorageConcurrencySettings(4, 100_000)))
+    ranged = 0
+
+    def replace_after_a_part(request: Request) -> str | None:
+        nonlocal ranged
+        ranged += "range" in request.headers
+        if ranged == 2:
+            ranged += 1
+            other.put("a", b"2" * 500_000)
+        return None
+
+    proxy.fault = replace_after_a_part
+
+    data, version = parted.get("a")
+
+    assert data == b"2" * 500_000
+    assert version == other.head("a")[1]
 
 
 def test_large_objects_are_written_in_parts(storage: Storage, proxy: Proxy) -> None:
