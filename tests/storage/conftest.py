@@ -8,8 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from icefloe.storage import Storage, in_memory_storage, local_filesystem_storage, s3_storage, storage_from_url
+from icefloe.storage import (
+    Storage,
+    azure_storage,
+    in_memory_storage,
+    local_filesystem_storage,
+    s3_storage,
+    storage_from_url,
+)
+from tests.servers import azurite
+from tests.servers.azurite import azurite_server
 from tests.servers.moto import make_bucket, moto_server
+from tests.servers.seaweedfs import seaweedfs_server
 
 BUCKET = "testbucket"
 SECRET = "hunter2-secret-access-key"
@@ -44,7 +54,30 @@ def new_s3(s3_url: str) -> S3Maker:
     return make
 
 
-@pytest.fixture(params=["memory", "folder", "folder-unsynced", "s3"])
+@pytest.fixture(scope="session")
+def seaweedfs_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A second S3 server, of another make."""
+    with seaweedfs_server(tmp_path_factory.mktemp("seaweedfs"), BUCKET, SECRET) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def azurite_url() -> Iterator[str]:
+    """An Azure server with one container."""
+    with azurite_server(BUCKET) as url:
+        yield url
+
+
+@pytest.fixture(
+    params=[
+        "memory",
+        "folder",
+        "folder-unsynced",
+        "s3",
+        pytest.param("seaweedfs", marks=pytest.mark.servers),
+        pytest.param("azurite", marks=pytest.mark.servers),
+    ]
+)
 def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
     """An empty storage of each kind."""
     if request.param == "memory":
@@ -53,5 +86,13 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
         return local_filesystem_storage(str(tmp_path / "repo"))
     if request.param == "folder-unsynced":
         return storage_from_url(tmp_path / "repo", sync=False)
+    if request.param == "azurite":
+        return azure_storage(
+            account=azurite.ACCOUNT,
+            container=BUCKET,
+            prefix=f"test-{uuid.uuid4().hex}",
+            access_key=azurite.KEY,
+            config={"azure_storage_endpoint": request.getfixturevalue("azurite_url"), "allow_http": "true"},
+        )
     make: S3Maker = request.getfixturevalue("new_s3")
-    return make()
+    return make(request.getfixturevalue("seaweedfs_url") if request.param == "seaweedfs" else None)
