@@ -241,7 +241,8 @@ def expand_ranges(starts: I64, lengths: I64) -> I64:
     """All indices of all ranges, one range after the other."""
     total = int(lengths.sum())
     borders = lengths.cumsum() - lengths
-    return np.arange(total, dtype=np.int64) + np.repeat(starts - borders, lengths)
+    indices: I64 = np.arange(total, dtype=np.int64) + np.repeat(starts - borders, lengths)
+    return indices
 
 
 def copy_ranges(source: U8, starts: I64, target: U8, target_starts: I64, lengths: I64) -> None:

@@ -8,8 +8,9 @@ allocated and filled block by block. Strings that rows share (`Shared`) are writ
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 
 from icefloe.encoding.columns import BLOCK, I64, U8, Blobs, Ragged, Shared, copy_ranges
 from icefloe.encoding.flatbuffers import schema as fb
+from icefloe.encoding.flatbuffers.layout import Layout, layout_of
 from icefloe.encoding.flatbuffers.tables import PRESENT, Tables
 from icefloe.errors import ErrorKind, FormatError
 
@@ -46,21 +48,6 @@ def build(table: fb.Table, root: Tables, place: str) -> U8:
     return out
 
 
-@dataclass(frozen=True, slots=True)
-class _Group:
-    """Rows with the same fields: where the fields stand in a row, and where the rows stand."""
-
-    vtable: int
-    base: int
-    stride: int
-    size: int
-    """Of the table proper, without the vectors that follow it in the row."""
-    offsets: Mapping[str, int]
-    """Of each field in the table."""
-    tails: Mapping[str, int]
-    """Of each vector that stands in the row, behind the table."""
-
-
 class _Builder:
     def __init__(self, place: str) -> None:
         self.place = place
@@ -79,43 +66,25 @@ class _Builder:
         positions = np.empty(len(rows), np.int64)
         if not len(rows):
             return positions
-        groups = [(group, self.group(table, group)) for group in _same_fields(table, rows)]
-        for part, layout in groups:
-            positions[part.rows] = layout.base + np.arange(len(part.tables), dtype=np.int64) * layout.stride
-        for part, layout in groups:
+        parts = _same_fields(table, rows)
+        placed = [self.rows(part) for part in parts]
+        for part, base in zip(parts, placed, strict=True):
+            stop = base + len(part.tables) * part.layout.stride
+            positions[part.rows] = np.arange(base, stop, part.layout.stride, dtype=np.int64)
+        for part, base in zip(parts, placed, strict=True):
             targets = {
                 name: self.column(field, part.tables.columns[name])
-                for name, field in part.fields.items()
-                if not isinstance(field, fb.Scalar | fb.Struct) and name not in layout.tails
+                for name, field in part.layout.fields.items()
+                if not isinstance(field, fb.Scalar | fb.Struct) and name not in part.layout.tails
             }
-            self.writes.append(_write_rows(layout, part, targets))
+            vtable = self.vtable(part.layout.vtable)
+            self.writes.append(partial(_write_rows, part, targets, base, vtable))
         return positions
 
-    def group(self, table: fb.Table, part: _Part) -> _Group:
-        """Lay out rows of the same fields, and take the room for them."""
-        offsets, size, align = _arrange(part.fields)
-        slots = [0] * (1 + max((_last_slot(field) for field in part.fields.values()), default=-1))
-        for name, field in part.fields.items():
-            slots[field.slot] = offsets[name]
-            if isinstance(field, fb.Variants):
-                slots[field.slot + 1] = offsets[f"{name} value"]
-        head = struct.pack(f"<{2 + len(slots)}H", 4 + 2 * len(slots), size, *slots)
-        tails = {}
-        stride = size
-        for name, field in part.fields.items():
-            column = part.tables.columns[name]
-            if isinstance(field, fb.Vector) and isinstance(column, np.ndarray):
-                stride = (
-                    -(-(stride + 4) // field.align) * field.align - 4
-                    if field.align > 4
-                    else -(-stride // 4) * 4
-                )
-                tails[name] = stride
-                stride += 4 + column.shape[1] * field.dtype.itemsize
-                align = max(align, field.align)
-        stride = -(-stride // align) * align
-        vtable = self.vtable(head)
-        return _Group(vtable, self.reserve(stride * len(part.tables), align), stride, size, offsets, tails)
+    def rows(self, part: _Part) -> int:
+        """Take the room for rows of the same fields, behind their vtable."""
+        self.vtable(part.layout.vtable)
+        return self.reserve(part.layout.stride * len(part.tables), part.layout.align)
 
     def vtable(self, head: bytes) -> int:
         """Place a vtable, or find the same one placed before."""
@@ -219,142 +188,80 @@ class _Targets:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """The rows of a `Tables` that have one set of fields."""
+    """The rows of a `Tables` that are laid out alike."""
 
     rows: Any
     tables: Tables
-    fields: Mapping[str, fb.Field]
+    layout: Layout
 
 
 def _same_fields(table: fb.Table, rows: Tables) -> list[_Part]:
-    """Part rows by the fields they have."""
+    """Part rows by the fields they have and by the widths of their short vectors."""
     there = {name: field for name, field in table.fields.items() if name in rows.columns}
     for name, field in table.fields.items():
         if field.required and (name not in there or name in rows.present):
             raise FormatError(f"{table.name}.{name} is required and missing", kind=ErrorKind.SERIALIZATION)
     masks = {name: rows.present[name] for name in there if name in rows.present}
-    widths = [
-        w for name, field in there.items() if (w := _few_lengths(field, rows.columns[name])) is not None
-    ]
-    if not masks and not widths:
-        return [_Part(slice(None), rows, there)]
+    short = {
+        name: lengths for name, f in there.items() if (lengths := _short(f, rows.columns[name])) is not None
+    }
+    if len(rows) == 1 or not (masks or any((lengths != lengths[0]).any() for lengths in short.values())):
+        fields = {name: field for name, field in there.items() if name not in masks or masks[name][0]}
+        return [_part(table, slice(None), rows, fields, short.keys())]
     codes = np.zeros(len(rows), np.int64)
     for mask in masks.values():
         codes = codes * 2 + mask
-    for lengths in widths:
+    for lengths in short.values():
         codes = codes * (_IN_ROW + 1) + lengths
     _, first, group = np.unique(codes, return_index=True, return_inverse=True)
     parts = []
     for code, example in enumerate(first.tolist()):
-        lacking = {name for name, mask in masks.items() if not mask[example]}
-        fields = {name: field for name, field in there.items() if name not in lacking}
+        fields = {name: field for name, field in there.items() if name not in masks or masks[name][example]}
         kept = Tables(len(rows), {name: rows.columns[name] for name in fields}, {})
         chosen = np.flatnonzero(group == code)
-        parts.append(_Part(chosen, _with_rectangles(kept.take(chosen), fields), fields))
+        parts.append(_part(table, chosen, kept.take(chosen), fields, short.keys()))
     return parts
 
 
-def _few_lengths(field: fb.Field, column: Any) -> NDArray[np.int64] | None:
+def _short(field: fb.Field, column: Any) -> NDArray[np.int64] | None:
     """The lengths of vectors, where all are short enough to stand in the rows."""
-    if not isinstance(field, fb.Vector) or not isinstance(column, Ragged) or not len(column):
+    if not isinstance(field, fb.Vector) or not isinstance(column, Ragged):
         return None
     lengths = column.lengths
-    if int(lengths.max()) > _IN_ROW:
-        return None
-    return lengths
+    return lengths if int(lengths.max()) <= _IN_ROW else None
 
 
-def _with_rectangles(tables: Tables, fields: Mapping[str, fb.Field]) -> Tables:
-    columns = dict(tables.columns)
+def _part(
+    table: fb.Table, chosen: Any, rows: Tables, fields: Mapping[str, fb.Field], short: Container[str]
+) -> _Part:
+    """Rows of one layout, their short vectors as rectangles."""
+    columns, widths = dict(rows.columns), {}
     for name, field in fields.items():
-        column = columns[name]
-        if (
-            isinstance(field, fb.Vector)
-            and isinstance(column, Ragged)
-            and _few_lengths(field, column) is not None
-        ):
-            columns[name] = column.rectangle()
-    return Tables(len(tables), columns, {})
+        if not isinstance(field, fb.Vector):
+            continue
+        if name in short:
+            columns[name] = columns[name].rectangle()
+        if isinstance(columns[name], np.ndarray):
+            widths[name] = columns[name].shape[1]
+    return _Part(chosen, Tables(len(rows), columns, {}), layout_of(table, fields, widths))
 
 
-def _arrange(fields: Mapping[str, fb.Field]) -> tuple[dict[str, int], int, int]:
-    """The offset of each field in a table, the table's size and its alignment."""
-    sizes: list[tuple[int, int, str]] = []
-    for name, field in fields.items():
-        if isinstance(field, fb.Scalar):
-            sizes.append((field.dtype.itemsize, field.dtype.itemsize, name))
-        elif isinstance(field, fb.Struct):
-            sizes.append((1, field.size, name))
-        elif isinstance(field, fb.Variants):
-            sizes += [(1, 1, name), (4, 4, f"{name} value")]
-        else:
-            sizes.append((4, 4, name))
-    align = max([4, *(a for a, _, _ in sizes)])
-    if align == 8:  # one four-byte field fills the gap behind the table's own offset
-        sizes.sort(key=lambda entry: -entry[0])
-        small = next((i for i, entry in enumerate(sizes) if entry[0] == 4), None)
-        if small is not None:
-            sizes.insert(0, sizes.pop(small))
-    else:
-        sizes.sort(key=lambda entry: -entry[0])
-    offsets, size = {}, 4
-    for each, length, name in sizes:
-        size = -(-size // each) * each
-        offsets[name] = size
-        size += length
-    return offsets, size, align
+def _write_rows(part: _Part, targets: Mapping[str, Any], base: int, vtable: int, out: U8) -> None:
+    """Fill in the rows of one layout, a block of them at a time."""
+    count, layout = len(part.tables), part.layout
+    rows = np.ndarray((count,), layout.dtype, out.data, base)
+    for start in range(0, count, BLOCK // 2):
+        end = min(start + BLOCK // 2, count)
+        first = base + start * layout.stride
+        at = np.arange(first, first + (end - start) * layout.stride, layout.stride, dtype=np.int64)
+        block = rows[start:end]
+        block["vtable"] = at - vtable
+        _write_block(block, at, slice(start, end), part, targets)
 
 
-def _last_slot(field: fb.Field) -> int:
-    return field.slot + 1 if isinstance(field, fb.Variants) else field.slot
-
-
-def _write_rows(layout: _Group, part: _Part, targets: Mapping[str, Any]) -> Write:
-    """A function that fills in the tables of one group, a block of rows at a time."""
-    view = _row_dtype(layout, part)
-    count = len(part.tables)
-
-    def write(out: U8) -> None:
-        rows = np.ndarray((count,), view, out.data, layout.base)
-        for start in range(0, count, BLOCK // 2):
-            end = min(start + BLOCK // 2, count)
-            at = layout.base + np.arange(start, end, dtype=np.int64) * layout.stride
-            _write_block(rows[start:end], at, slice(start, end), layout, part, targets)
-
-    return write
-
-
-def _row_dtype(layout: _Group, part: _Part) -> np.dtype[Any]:
-    names, formats, offsets = ["vtable"], ["<i4"], [0]
-
-    def add(name: str, form: Any, offset: int) -> None:
-        names.append(name)
-        formats.append(form)
-        offsets.append(offset)
-
-    for name, field in part.fields.items():
-        at = layout.offsets[name]
-        if isinstance(field, fb.Scalar):
-            add(name, field.dtype, at)
-        elif isinstance(field, fb.Struct):
-            add(name, ("u1", (field.size,)), at)
-        elif isinstance(field, fb.Variants):
-            add(name, "u1", at)
-            add(f"{name} value", "<u4", layout.offsets[f"{name} value"])
-        else:
-            add(name, "<u4", at)
-        if name in layout.tails and isinstance(field, fb.Vector):
-            width = part.tables.columns[name].shape[1]
-            add(f"{name} length", "<u4", layout.tails[name])
-            add(f"{name} items", (field.dtype, (width,)), layout.tails[name] + 4)
-    return np.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": layout.stride})
-
-
-def _write_block(
-    rows: NDArray[Any], at: I64, which: slice, layout: _Group, part: _Part, targets: Mapping[str, Any]
-) -> None:
-    rows["vtable"] = at - layout.vtable
-    for name, field in part.fields.items():
+def _write_block(rows: NDArray[Any], at: I64, which: slice, part: _Part, targets: Mapping[str, Any]) -> None:
+    layout = part.layout
+    for name, field in layout.fields.items():
         column = part.tables.columns[name]
         if isinstance(field, fb.Scalar | fb.Struct):
             rows[name] = column[which]

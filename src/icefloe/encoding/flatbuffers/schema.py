@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from dataclasses import field as dataclass_field
 from typing import Any
 
 import numpy as np
@@ -84,6 +85,8 @@ class Table:
 
     name: str
     fields: Mapping[str, Field]
+    layouts: dict[Any, Any] = dataclass_field(default_factory=dict, compare=False, repr=False)
+    """Layouts of rows that the builder has worked out, to be found again."""
 
 
 def u8(slot: int, default: int = 0) -> Scalar:
