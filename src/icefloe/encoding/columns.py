@@ -166,7 +166,8 @@ class Ragged:
     @property
     def lengths(self) -> I64:
         """How many items each list has."""
-        return np.diff(self.splits)
+        lengths: I64 = self.splits[1:] - self.splits[:-1]
+        return lengths
 
     def take(self, rows: Any) -> Ragged:
         """The given lists, in the given order."""
@@ -186,7 +187,10 @@ class Ragged:
 
 def constant(value: Any, count: int, dtype: Any, width: int | None = None) -> NDArray[Any]:
     """A read-only column that holds one value in every row and takes no memory."""
-    return np.broadcast_to(np.array(value, dtype), (count,) if width is None else (count, width))
+    shape = (count,) if width is None else (count, width)
+    column: NDArray[Any] = np.ndarray(shape, dtype, np.array(value, dtype), strides=(0,) * len(shape))
+    column.flags.writeable = False
+    return column
 
 
 def is_constant(column: NDArray[Any]) -> bool:
@@ -232,8 +236,9 @@ def concat(parts: Sequence[Any]) -> Any:
 
 def splits_of(lengths: NDArray[Any]) -> I64:
     """The borders of lists of the given lengths."""
-    splits = np.zeros(len(lengths) + 1, np.int64)
-    np.cumsum(lengths, out=splits[1:])
+    splits = np.empty(len(lengths) + 1, np.int64)
+    splits[0] = 0
+    lengths.cumsum(dtype=np.int64, out=splits[1:])
     return splits
 
 

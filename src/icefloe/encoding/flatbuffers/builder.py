@@ -158,7 +158,7 @@ class _Builder:
 
         def write(out: U8) -> None:
             words = out.view("<u4")
-            lengths = np.diff(splits)
+            lengths = splits[1:] - splits[:-1]
             words[positions >> 2] = lengths
             if count == 1:  # the one vector of a million refs: no index columns
                 first = (base >> 2) + 1
