@@ -17,7 +17,7 @@ import pytest
 
 from icefloe.config import StorageSettings
 from icefloe.errors import ErrorKind, StorageError
-from icefloe.storage import ABSENT, ConditionNotMetError, ObjectKind, Unchanged
+from icefloe.storage import ABSENT, ALWAYS, ConditionNotMetError, ObjectKind, ObjectNotFoundError, Unchanged
 from icefloe.storage.folder_lock import LOCK_FILE, folder_locked
 from icefloe.storage.local import LocalStorage
 
@@ -329,14 +329,18 @@ def test_a_folder_without_permission_is_an_io_error(tmp_path: Path) -> None:
     assert caught.value.kind == ErrorKind.IO
 
 
-def test_a_file_in_the_way_is_an_io_error(tmp_path: Path) -> None:
+@pytest.mark.parametrize("path", ["a" * 300, "file/below", "folder"])
+def test_what_the_file_system_cannot_take_is_an_io_error(tmp_path: Path, path: str) -> None:
     storage = LocalStorage(tmp_path)
-    storage.put("a" * 200, b"x")
+    storage.put("file", b"x")
+    storage.put("folder/file", b"x")
 
-    with pytest.raises(StorageError) as caught:
-        storage.put("a" * 300, b"x")
-
-    assert caught.value.kind == ErrorKind.IO
+    for condition in (ABSENT, ALWAYS):
+        with pytest.raises(StorageError) as caught:
+            storage.put(path, b"x", condition)
+        assert caught.value.kind in (ErrorKind.IO, ErrorKind.STORAGE_OTHER)
+        assert not isinstance(caught.value, ObjectNotFoundError)
+    assert {info.key for info in storage.list_prefix()} == {"file", "folder/file"}
 
 
 def _write_in_child(storage: LocalStorage) -> None:

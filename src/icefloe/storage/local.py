@@ -54,6 +54,7 @@ from icefloe.storage.keys import decode_key, encode_key
 
 _SYNC_THREADS = 16
 _MAX_UNSYNCED = 1024
+_PLAIN_PATH = re.compile(r"[0-9A-Za-z_-]+(?:/[0-9A-Za-z_-]+)*")
 _ASIDE = re.compile(r"#\d+$")
 _MISSING = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 _NO_HARD_LINKS = {errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EXDEV, errno.EACCES}
@@ -98,7 +99,7 @@ class LocalStorage(Storage):
 
     def prepare_for_creation(self) -> None:
         # docstring inherited
-        with _translated(self._root):
+        with _translated(self._path, writing=True):
             os.makedirs(self._root, exist_ok=True)
 
     def get(self, path: str) -> tuple[bytes, Version]:
@@ -110,9 +111,16 @@ class LocalStorage(Storage):
     def get_range(self, path: str, start: int, stop: int | None) -> bytes:
         # docstring inherited
         checked_range(path, start, stop)
-        with _translated(path), _opened(self._file(path)) as descriptor:
-            end = os.fstat(descriptor).st_size if stop is None else stop
-            data = _read(descriptor, start, end)
+        # Chunks are read here; context managers would take as long as the system calls.
+        try:
+            descriptor = os.open(self._file(path), os.O_RDONLY)
+            try:
+                end = os.fstat(descriptor).st_size if stop is None else stop
+                data = _read(descriptor, start, end)
+            finally:
+                os.close(descriptor)
+        except OSError as cause:
+            raise _error(path, cause) from None
         if len(data) < end - start and stop is not None:
             raise too_short(path, start, end, len(data))
         return data
@@ -159,7 +167,7 @@ class LocalStorage(Storage):
         # docstring inherited
         target = self._file(path)
         conditional = not isinstance(condition, Always)
-        with _translated(path):
+        with _translated(path, writing=True):
             aside = self._write_aside(target, data, durable=conditional and self._sync)
             try:
                 if conditional:
@@ -193,7 +201,7 @@ class LocalStorage(Storage):
             except FileNotFoundError:
                 pass
             except OSError as cause:
-                failed.append((path, _io_error(path, cause)))
+                failed.append((path, _error(path, cause, writing=True)))
                 continue
             deleted += 1
         return DeleteReport(deleted, tuple(failed))
@@ -206,7 +214,7 @@ class LocalStorage(Storage):
     def sync(self) -> None:
         # docstring inherited
         if self._sync:
-            with _translated(self._path):
+            with _translated(self._path, writing=True):
                 self._unsynced.sync()
 
     def sweep(self, older_than: datetime) -> int:
@@ -222,6 +230,8 @@ class LocalStorage(Storage):
         return swept
 
     def _file(self, path: str) -> str:
+        if _PLAIN_PATH.fullmatch(path):  # nearly all: the names of chunks and manifests
+            return f"{self._root}/{path}"
         return f"{self._root}/{encode_key(checked_path(path))}"
 
     def _write_aside(self, target: str, data: Buffer, *, durable: bool) -> str:
@@ -387,15 +397,15 @@ def _sync_folder(folder: str) -> None:
 
 
 @contextlib.contextmanager
-def _translated(path: str) -> Iterator[None]:
+def _translated(path: str, *, writing: bool = False) -> Iterator[None]:
     """Turn the operating system's errors into ours."""
     try:
         yield
-    except _MISSING:
-        raise ObjectNotFoundError(path) from None
     except OSError as cause:
-        raise _io_error(path, cause) from cause
+        raise _error(path, cause, writing=writing) from None
 
 
-def _io_error(path: str, cause: OSError) -> StorageError:
+def _error(path: str, cause: OSError, *, writing: bool = False) -> StorageError:
+    if isinstance(cause, _MISSING) and not writing:
+        return ObjectNotFoundError(path)
     return StorageError(f"{path}: {cause.strerror or cause}", kind=ErrorKind.IO)
