@@ -150,7 +150,8 @@ def _equal_neighbours(blobs: Blobs) -> NDArray[np.bool_]:
     """For each row but the first, whether it equals the one before it: eight bytes of all rows at a time."""
     starts, lengths = blobs.starts, blobs.lengths
     rows = np.flatnonzero(lengths[1:] == lengths[:-1])
-    words = np.ndarray((max(len(blobs.buffer) - 7, 0),), "<u8", blobs.buffer.data, 0, (1,))
+    buffer = blobs.buffer if len(blobs.buffer) >= 8 else np.pad(blobs.buffer, (0, 8))
+    words = np.ndarray((len(buffer) - 7,), "<u8", buffer.data, 0, (1,))
     for at in range(0, int(lengths.max()), 8):
         length = lengths[rows]
         back = np.minimum(at, np.maximum(length - 8, 0))  # the last word overlaps the one before it
