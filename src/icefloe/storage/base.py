@@ -115,6 +115,11 @@ class Storage(StorageConstructors, ABC):
         """Whether every write is refused."""
         return False
 
+    @property
+    def answers_at_once(self) -> bool:
+        """Whether reads wait for no network, so that a thread for each would cost more than it saves."""
+        return False
+
     def default_settings(self) -> StorageSettings:
         """The settings of this kind of storage, to which given ones are added."""
         return StorageSettings()

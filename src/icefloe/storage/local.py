@@ -80,6 +80,11 @@ class LocalStorage(Storage):
         self._unsynced = _unsynced or _Unsynced()
         super().__init__(settings)
 
+    @property
+    def answers_at_once(self) -> bool:
+        # docstring inherited
+        return True
+
     def default_settings(self) -> StorageSettings:
         # docstring inherited
         return StorageSettings(

@@ -71,6 +71,11 @@ class MemoryStorage(Storage):
         self._shelf = shelf or _Shelf()
         super().__init__(settings)
 
+    @property
+    def answers_at_once(self) -> bool:
+        # docstring inherited
+        return True
+
     def default_settings(self) -> StorageSettings:
         # docstring inherited
         return StorageSettings(
