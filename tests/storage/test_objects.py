@@ -32,6 +32,7 @@ from icefloe.storage import (
     tigris_storage,
 )
 from icefloe.storage import clients as clients_module
+from icefloe.storage.clients import Role
 from icefloe.storage.objects import WRITE_ID
 from icefloe.storage.probe import probe
 from tests.servers.proxy import Proxy, Request, faulty_proxy
@@ -178,6 +179,39 @@ def test_timeouts_by_settings(storage: Storage, proxy: Proxy) -> None:
         hasty.get("a")
 
     assert time.monotonic() - began < 5
+
+
+def test_only_silence_ends_a_read_by_default() -> None:
+    """obstore's own limit of 30 seconds a request would end large transfers over slow lines."""
+    settings = StorageSettings().effective()
+
+    read = clients_module._client_options(settings, Role.READ, {}, "agent")
+    write = clients_module._client_options(settings, Role.WRITE, {}, "agent")
+    patient = clients_module._client_options(settings, Role.READ, {}, "agent", 0)
+
+    assert read["read_timeout"] == timedelta(seconds=60)
+    assert read["timeout"] >= timedelta(hours=1)
+    assert write["timeout"] >= timedelta(minutes=10)
+    assert "read_timeout" not in write
+    assert "read_timeout" not in patient
+
+
+def drop_metadata(request: Request) -> str | None:
+    """The gateway of Hugging Face keeps no metadata of objects."""
+    for name in [name for name in request.headers if name.startswith("x-amz-meta-")]:
+        del request.headers[name]
+    return None
+
+
+def test_a_lost_answer_is_recognised_where_metadata_is_dropped(storage: Storage, proxy: Proxy) -> None:
+    lose = first_puts("lose-answer")
+    proxy.fault = lambda request: drop_metadata(request) or lose(request)
+
+    version = storage.put("repo", b"first", ABSENT)
+
+    assert storage.get("repo") == (b"first", version)
+    with pytest.raises(ConditionNotMetError):
+        storage.put("repo", b"first", ABSENT)
 
 
 def ignore_conditions(request: Request) -> str | None:

@@ -40,6 +40,9 @@ from icefloe.errors import ErrorKind, InvalidInputError, StorageError
 Client: TypeAlias = S3Store | GCSStore | AzureStore | HTTPStore
 
 _DEFAULT_RETRY_MS = 180_000
+_STREAM_TIMEOUT_S = 60
+_READ_TIMEOUT_S = 3600
+_WRITE_TIMEOUT_S = 600
 _CLIENT_KEYS = {
     "allow_http",
     "allow_invalid_certificates",
@@ -120,12 +123,10 @@ class S3Place:
             config["request_payer"] = True
         if options.checksum_algorithm is ChecksumAlgorithm.Sha256:
             config["checksum_algorithm"] = "SHA256"
-        client = _client_options(settings, self.headers.of(role), user_agent)
+        stream_timeout_s = options.network_stream_timeout_seconds
+        client = _client_options(settings, role, self.headers.of(role), user_agent, stream_timeout_s)
         if options.allow_http:
             client["allow_http"] = True
-        stream_timeout_s = options.network_stream_timeout_seconds
-        if stream_timeout_s and settings.read_timeout_ms is None:
-            client["read_timeout"] = timedelta(seconds=stream_timeout_s)
         return S3Store(
             self.bucket,
             prefix=self.prefix or None,
@@ -182,7 +183,7 @@ class GcsPlace:
             self.bucket,
             prefix=self.prefix or None,
             config=config,  # type: ignore[arg-type]
-            client_options={**_client_options(settings, self.headers.of(role), user_agent), **client},  # type: ignore[arg-type]
+            client_options={**_client_options(settings, role, self.headers.of(role), user_agent), **client},  # type: ignore[arg-type]
             retry_config=_retry_config(settings, role),  # type: ignore[arg-type]
             credential_provider=source.provider,
         )
@@ -225,7 +226,7 @@ class AzurePlace:
             prefix=self.prefix or None,
             account_name=self.account,
             config=config,  # type: ignore[arg-type]
-            client_options={**_client_options(settings, {}, user_agent), **client},  # type: ignore[arg-type]
+            client_options={**_client_options(settings, role, {}, user_agent), **client},  # type: ignore[arg-type]
             retry_config=_retry_config(settings, role),  # type: ignore[arg-type]
             credential_provider=source.provider,
         )
@@ -269,7 +270,7 @@ class HttpPlace:
             client.setdefault("allow_http", True)
         return HTTPStore(
             self.url,
-            client_options={**_client_options(settings, self.headers.of(role), user_agent), **client},  # type: ignore[arg-type]
+            client_options={**_client_options(settings, role, self.headers.of(role), user_agent), **client},  # type: ignore[arg-type]
             retry_config=_retry_config(settings, role),  # type: ignore[arg-type]
         )
 
@@ -333,18 +334,29 @@ def user_agent(attribution: Attribution | None) -> str:
 
 
 def _client_options(
-    settings: EffectiveStorageSettings, headers: dict[str, str], agent: str
+    settings: EffectiveStorageSettings,
+    role: Role,
+    headers: dict[str, str],
+    agent: str,
+    stream_timeout_s: int | None = _STREAM_TIMEOUT_S,
 ) -> dict[str, Any]:
-    options: dict[str, Any] = {"user_agent": agent}
+    """The options of the HTTP client.
+
+    obstore would give up any request after 30 seconds, however well its bytes flow. Reads are given up when
+    no byte arrives for a while instead; of writes only the whole can be timed, and slow lines need theirs.
+    """
+    timeout_ms = settings.operation_attempt_timeout_ms
+    if timeout_ms is None:
+        timeout_ms = 1000 * (_READ_TIMEOUT_S if role is Role.READ else _WRITE_TIMEOUT_S)
+    options: dict[str, Any] = {"user_agent": agent, "timeout": timedelta(milliseconds=timeout_ms)}
     if headers:
         options["default_headers"] = headers
-    for key, timeout_ms in (
-        ("connect_timeout", settings.connect_timeout_ms),
-        ("read_timeout", settings.read_timeout_ms),
-        ("timeout", settings.operation_attempt_timeout_ms),
-    ):
-        if timeout_ms is not None:
-            options[key] = timedelta(milliseconds=timeout_ms)
+    if settings.connect_timeout_ms is not None:
+        options["connect_timeout"] = timedelta(milliseconds=settings.connect_timeout_ms)
+    if settings.read_timeout_ms is not None:
+        options["read_timeout"] = timedelta(milliseconds=settings.read_timeout_ms)
+    elif role is Role.READ and stream_timeout_s:
+        options["read_timeout"] = timedelta(seconds=stream_timeout_s)
     return options
 
 
