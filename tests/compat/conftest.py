@@ -1,0 +1,5 @@
+"""Assertions in the module that compares show what differs, too."""
+
+import pytest
+
+pytest.register_assert_rewrite("tests.compat.decoded")
