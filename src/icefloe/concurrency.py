@@ -14,11 +14,13 @@ import contextvars
 import functools
 import os
 import threading
+import time
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
 from queue import SimpleQueue
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast
 
 DEFAULT_THREADS = 256
 """As many as the default of `max_concurrent_requests`."""
@@ -26,7 +28,10 @@ DEFAULT_THREADS = 256
 S = TypeVar("S")
 T = TypeVar("T")
 R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
 P = ParamSpec("P")
+
+_MOMENT_S = 0.005
 
 _lock = threading.Lock()
 _pools: dict[tuple[int, str, int], ThreadPoolExecutor] = {}
@@ -112,16 +117,75 @@ def async_twin(
     """The async form of a blocking method, with the same arguments.
 
     The blocking method runs in a thread of our own, so any running loop can await it, many times at once.
-    The twin of a class method is written out with `in_thread`.
     """
+    return _in_thread_form(method)
 
-    @functools.wraps(method)
-    async def twin(*args: Any, **kwargs: Any) -> Any:
-        return await in_thread(functools.partial(method, *args, **kwargs))
 
-    twin.__name__ = f"{method.__name__}_async"
-    twin.__qualname__ = f"{method.__qualname__}_async"
+class CallableOnClass(Protocol[P, R_co]):
+    """What a class method or static method is to those who use the class."""
+
+    def __get__(self, instance: Any, owner: Any = None, /) -> Callable[P, R_co]: ...
+
+
+def async_class_twin(
+    method: Callable[Concatenate[Any, P], R],
+) -> CallableOnClass[P, Coroutine[Any, Any, R]]:
+    """The async form of a blocking class method; called in the body of the class, like `async_twin`."""
+    inner: Any = method
+    return classmethod(_in_thread_form(inner.__func__))
+
+
+def async_static_twin(method: Callable[P, R]) -> CallableOnClass[P, Coroutine[Any, Any, R]]:
+    """The async form of a blocking static method."""
+    inner: Any = method
+    return staticmethod(_in_thread_form(inner.__func__))
+
+
+def _in_thread_form(function: Callable[..., R]) -> Callable[..., Coroutine[Any, Any, R]]:
+    @functools.wraps(function)
+    async def twin(*args: Any, **kwargs: Any) -> R:
+        return await in_thread(functools.partial(function, *args, **kwargs))
+
+    twin.__name__ = f"{function.__name__}_async"
+    twin.__qualname__ = f"{function.__qualname__}_async"
     return twin
+
+
+class AsyncCloseableIterator(Generic[T]):
+    """An iterator for `for` and for `async for`. The async form takes its steps in a thread of our own."""
+
+    def __init__(self, items: Iterable[T]) -> None:
+        self._items = iter(items)
+        self._ahead: deque[T] = deque()
+
+    def __iter__(self) -> AsyncCloseableIterator[T]:
+        return self
+
+    def __next__(self) -> T:
+        return self._ahead.popleft() if self._ahead else next(self._items)
+
+    def __aiter__(self) -> AsyncCloseableIterator[T]:
+        return self
+
+    async def __anext__(self) -> T:
+        if not self._ahead:
+            await in_thread(self._look_ahead)
+        if not self._ahead:
+            raise StopAsyncIteration
+        return self._ahead.popleft()
+
+    def _look_ahead(self) -> None:
+        """Take what there is to be had in a moment: a thread per item would cost more than the items."""
+        until = time.monotonic() + _MOMENT_S
+        for item in self._items:
+            self._ahead.append(item)
+            if time.monotonic() > until:
+                return
+
+    async def aclose(self) -> None:
+        """Let go of what was not asked for."""
+        self._ahead.clear()
+        self._items = iter(())
 
 
 def async_iterator_twin(
