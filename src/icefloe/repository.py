@@ -2,39 +2,84 @@
 
 from __future__ import annotations
 
+import copy
+import logging
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
+from functools import cached_property
 from typing import Any
 
-from icefloe.concurrency import async_twin
-from icefloe.config import RepositoryConfig
-from icefloe.core.diff import logs_diff
-from icefloe.core.opening import Opened, create_parts, find_spec, open_parts, require_spec
+from icefloe import history, inspection
+from icefloe.concurrency import AsyncCloseableIterator, async_class_twin, async_static_twin, async_twin
+from icefloe.config import Attribution, RepositoryConfig, StorageSettings
+from icefloe.config.display import Shown, Tree, qualified
+from icefloe.core.opening import Opened, create_parts, find_spec, open_parts, parts, require_spec
+from icefloe.core.refs import unsupported
 from icefloe.core.refs_v2 import FLAG_NAMES, check_flag, check_writable
-from icefloe.errors import ErrorKind, InvalidInputError, SnapshotNotFoundError
-from icefloe.format import repo_info
+from icefloe.credentials import AnyCredential
+from icefloe.errors import ConflictError, ErrorKind, InvalidInputError
 from icefloe.format.spec import V1, V2, Spec
-from icefloe.ids import SnapshotId
-from icefloe.session import Session
-from icefloe.snapshots import Diff, ManifestFileInfo, SnapshotInfo, from_microseconds, to_microseconds
+from icefloe.history import public_snapshot, public_status, public_update, stored_status
+from icefloe.ids import ManifestId, SnapshotId
+from icefloe.ops import Update
+from icefloe.recipes import Recipe
+from icefloe.session import Session, plain_metadata
+from icefloe.snapshots import AncestryGraph, Diff, ManifestFileInfo, SnapshotInfo
 from icefloe.storage.base import Storage
 from icefloe.store import IcechunkStore
-from icefloe.types import FeatureFlag, SessionMode, SpecVersion
+from icefloe.times import to_microseconds
+from icefloe.types import FeatureFlag, RepoStatus, SessionMode, SpecVersion
 
+__all__ = ["Repository"]
+
+_logger = logging.getLogger(__name__)
 _MOVE_NODE = 3
 
 
-class Repository:
-    """A versioned hierarchy of Zarr groups and arrays."""
+class Repository(Shown):
+    """A versioned hierarchy of Zarr groups and arrays.
 
-    def __init__(self, opened: Opened, storage: Storage) -> None:
+    Made by `create`, `open` and `open_or_create`. Pickles, with the credentials of its storage in the pickle.
+    """
+
+    def __init__(
+        self,
+        opened: Opened,
+        recipe: Recipe,
+        authorized: Mapping[str, AnyCredential | None] | None = None,
+        attribution: Attribution | None = None,
+    ) -> None:
         """Not for users: see `create`, `open` and `open_or_create`."""
+        self._recipe = recipe
+        self._authorized = _checked_authorization(authorized)
+        self._attribution = attribution or Attribution()
+        self._commit_metadata: dict[str, Any] = {}
         self._opened = opened
-        self._storage = storage
         self._refs = opened.refs
         self._assets = opened.assets
-        self._commit_metadata: dict[str, Any] = {}
+
+    @classmethod
+    def _of(
+        cls,
+        opened: Opened,
+        storage: Storage,
+        authorized: Mapping[str, AnyCredential | None] | None,
+        attribution: Attribution | None,
+    ) -> Repository:
+        recipe = Recipe(storage, opened.refs.spec.number, opened.config)
+        return cls(opened, recipe, authorized, attribution)
+
+    def __getstate__(self) -> dict[str, Any]:
+        derived = {"_opened", "_refs", "_assets", "_config_in_effect"}
+        return {name: value for name, value in self.__dict__.items() if name not in derived}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._opened = self._recipe.open()
+        self._refs = self._opened.refs
+        self._assets = self._opened.assets
 
     # Opening and creating
 
@@ -43,43 +88,88 @@ class Repository:
         cls,
         storage: Storage,
         config: RepositoryConfig | None = None,
-        *,
+        authorize_virtual_chunk_access: Mapping[str, AnyCredential | None] | None = None,
         spec_version: SpecVersion | int | None = None,
         check_clean_root: bool = True,
+        attribution: Attribution | None = None,
     ) -> Repository:
-        """Start a repository in an empty place."""
+        """Start a repository in an empty place.
+
+        A configuration other than the default is stored in it. `check_clean_root=False` lets other objects be
+        there. Raises InvalidInputError where it is not empty, ConflictError where there is a repository.
+        """
         spec = _spec(spec_version)
-        return cls(create_parts(storage, spec, config, check_clean_root=check_clean_root), storage)
+        _logger.debug("Creating Repository at %s", storage.describe())
+        place = storage if attribution is None else storage.with_attribution(attribution)
+        opened = create_parts(place, spec, copy.deepcopy(config), check_clean_root=check_clean_root)
+        return cls._of(opened, place, authorize_virtual_chunk_access, attribution)
+
+    create_async = async_class_twin(create)
 
     @classmethod
-    def open(cls, storage: Storage, config: RepositoryConfig | None = None) -> Repository:
-        """The repository at a place."""
-        return cls(open_parts(storage, require_spec(storage), config), storage)
+    def open(
+        cls,
+        storage: Storage,
+        config: RepositoryConfig | None = None,
+        authorize_virtual_chunk_access: Mapping[str, AnyCredential | None] | None = None,
+        attribution: Attribution | None = None,
+    ) -> Repository:
+        """The repository at a place, with `config` over the configuration stored in it.
+
+        Raises RepositoryNotFoundError where there is none.
+        """
+        _logger.debug("Opening Repository at %s", storage.describe())
+        place = storage if attribution is None else storage.with_attribution(attribution)
+        opened = open_parts(place, require_spec(place), config)
+        return cls._of(opened, place, authorize_virtual_chunk_access, attribution)
+
+    open_async = async_class_twin(open)
 
     @classmethod
     def open_or_create(
         cls,
         storage: Storage,
         config: RepositoryConfig | None = None,
-        *,
+        authorize_virtual_chunk_access: Mapping[str, AnyCredential | None] | None = None,
         create_version: SpecVersion | int | None = None,
         check_clean_root: bool = True,
+        attribution: Attribution | None = None,
     ) -> Repository:
         """The repository at a place, started if there is none."""
-        if find_spec(storage) is not None:
-            return cls.open(storage, config)
-        return cls.create(storage, config, spec_version=create_version, check_clean_root=check_clean_root)
+        _spec(create_version)
+        if find_spec(storage) is None:
+            try:
+                return cls.create(
+                    storage,
+                    config,
+                    authorize_virtual_chunk_access,
+                    create_version,
+                    check_clean_root,
+                    attribution,
+                )
+            except (ConflictError, InvalidInputError):
+                if find_spec(storage) is None:  # nobody else was faster: the place itself is wrong
+                    raise
+        return cls.open(storage, config, authorize_virtual_chunk_access, attribution)
+
+    open_or_create_async = async_class_twin(open_or_create)
 
     @staticmethod
-    def exists(storage: Storage) -> bool:
+    def exists(storage: Storage, storage_settings: StorageSettings | None = None) -> bool:
         """Whether there is a repository at a place."""
-        return find_spec(storage) is not None
+        return find_spec(_with(storage, storage_settings)) is not None
+
+    exists_async = async_static_twin(exists)
 
     @staticmethod
-    def fetch_spec_version(storage: Storage) -> SpecVersion | None:
+    def fetch_spec_version(
+        storage: Storage, storage_settings: StorageSettings | None = None
+    ) -> SpecVersion | None:
         """The version of the format that a repository has; None where there is none."""
-        spec = find_spec(storage)
+        spec = find_spec(_with(storage, storage_settings))
         return None if spec is None else SpecVersion(spec.number)
+
+    fetch_spec_version_async = async_static_twin(fetch_spec_version)
 
     @staticmethod
     def fetch_config(storage: Storage) -> RepositoryConfig | None:
@@ -87,40 +177,79 @@ class Repository:
         opened = open_parts(storage, require_spec(storage), None)
         return None if opened.refs.config() is None else opened.config
 
+    fetch_config_async = async_static_twin(fetch_config)
+
+    def reopen(
+        self,
+        config: RepositoryConfig | None = None,
+        authorize_virtual_chunk_access: Mapping[str, AnyCredential | None] | None = None,
+    ) -> Repository:
+        """The same repository under a changed configuration, or with other permissions; this one stays."""
+        merged = copy.deepcopy(self._opened.config)
+        if config is not None:
+            merged = merged.merge(config)
+        opened = parts(self._recipe.storage, self._refs.spec, merged)
+        authorized = authorize_virtual_chunk_access
+        return type(self)._of(
+            opened,
+            self._recipe.storage,
+            self._authorized if authorized is None else authorized,
+            self._attribution,
+        )
+
+    reopen_async = async_twin(reopen)
+
     # What it is
 
     @property
     def config(self) -> RepositoryConfig:
-        """The configuration in effect."""
-        return self._opened.config
+        """A copy of the configuration in effect; change it with `reopen`."""
+        return copy.deepcopy(self._config_in_effect)
+
+    @cached_property
+    def _config_in_effect(self) -> RepositoryConfig:
+        config = copy.deepcopy(self._opened.config)
+        config.storage = self._recipe.storage.default_settings().merge(config.storage or StorageSettings())
+        return config
 
     @property
     def storage(self) -> Storage:
         """Where the repository is kept."""
-        return self._storage
+        return self._recipe.storage
+
+    @property
+    def attribution(self) -> Attribution:
+        """What requests say of their sender."""
+        return self._attribution
+
+    @property
+    def authorized_virtual_container_prefixes(self) -> set[str]:
+        """The url prefixes below which virtual chunks may be read."""
+        return set(self._authorized)
 
     @property
     def spec_version(self) -> SpecVersion:
         """The version of the format."""
         return SpecVersion(self._refs.spec.number)
 
-    def __repr__(self) -> str:
-        kind = self._storage.describe()["type"]
-        return f"<icefloe.Repository>\nstorage: {kind}\nspec_version: {self.spec_version.name}"
+    def tree(self) -> Tree:
+        # docstring inherited
+        title = f"{qualified('', 'Repository')} ({self.spec_version.name})"
+        return Tree(title, (("storage", self._recipe.storage.tree()), ("config", "<RepositoryConfig ...>")))
 
     def save_config(self) -> None:
         """Store the configuration in effect in the repository."""
-        self._refs.save_config(self.config.to_plain())
+        self._refs.save_config(self._opened.config.to_plain())
 
     save_config_async = async_twin(save_config)
 
     def set_default_commit_metadata(self, metadata: dict[str, Any]) -> None:
         """Metadata for the commits of all sessions to come; kept in this object alone."""
-        self._commit_metadata = dict(metadata)
+        self._commit_metadata = plain_metadata(metadata)
 
     def default_commit_metadata(self) -> dict[str, Any]:
         """What `set_default_commit_metadata` was given."""
-        return dict(self._commit_metadata)
+        return copy.deepcopy(self._commit_metadata)
 
     def get_metadata(self) -> dict[str, Any]:
         """The repository's own metadata."""
@@ -135,20 +264,39 @@ class Repository:
 
     def set_metadata(self, metadata: dict[str, Any]) -> None:
         """Replace the repository's metadata."""
-        self._refs.set_metadata(metadata)
+        self._refs.set_metadata(plain_metadata(metadata))
 
     set_metadata_async = async_twin(set_metadata)
 
     def update_metadata(self, metadata: dict[str, Any]) -> dict[str, Any]:
-        """Merge into the repository's metadata; the result."""
-        return dict(self._refs.update_metadata(metadata))
+        """Merge into the repository's metadata, name by name; the result."""
+        return dict(self._refs.update_metadata(plain_metadata(metadata)))
 
     update_metadata_async = async_twin(update_metadata)
 
+    def get_status(self) -> RepoStatus:
+        """Whether the repository may be written."""
+        self._require_repo_info("a status of the repository")
+        return public_status(self._refs.status())
+
+    get_status_async = async_twin(get_status)
+
+    @property
+    def status(self) -> RepoStatus:
+        """Whether the repository may be written."""
+        return self.get_status()
+
+    def set_status(self, status: RepoStatus) -> None:
+        """Put the repository online, or make it read-only for everybody."""
+        self._refs.set_status(stored_status(status))
+
+    set_status_async = async_twin(set_status)
+
     def feature_flags(self) -> list[FeatureFlag]:
-        """All feature flags."""
+        """All feature flags, by number."""
+        self._require_repo_info("a feature flag")
         settings = self._refs.feature_flags()
-        return [FeatureFlag(id, name, True, settings.get(id)) for id, name in FLAG_NAMES.items()]
+        return [FeatureFlag(id, name, True, settings.get(id)) for id, name in sorted(FLAG_NAMES.items())]
 
     feature_flags_async = async_twin(feature_flags)
 
@@ -166,6 +314,7 @@ class Repository:
 
     def set_feature_flag(self, name: str, setting: bool | None) -> None:
         """Switch a feature flag, or put it back to its default."""
+        self._require_repo_info("a feature flag")
         numbers = {known: id for id, known in FLAG_NAMES.items()}
         if name not in numbers:
             known = ", ".join(sorted(numbers))
@@ -175,6 +324,10 @@ class Repository:
         self._refs.set_feature_flag(numbers[name], setting)
 
     set_feature_flag_async = async_twin(set_feature_flag)
+
+    def _require_repo_info(self, what: str) -> None:
+        if not self._refs.spec.refs_in_repo_info:
+            raise unsupported(what, self._refs.spec)
 
     # Branches and tags
 
@@ -237,7 +390,7 @@ class Repository:
 
     def lookup_snapshot(self, snapshot_id: str) -> SnapshotInfo:
         """What is known of a snapshot."""
-        return _public(self._refs.snapshot(SnapshotId.parse(snapshot_id)))
+        return public_snapshot(self._refs.snapshot(SnapshotId.parse(snapshot_id)))
 
     lookup_snapshot_async = async_twin(lookup_snapshot)
 
@@ -250,9 +403,40 @@ class Repository:
 
     def ancestry(
         self, *, branch: str | None = None, tag: str | None = None, snapshot_id: str | None = None
-    ) -> Iterator[SnapshotInfo]:
+    ) -> AsyncCloseableIterator[SnapshotInfo]:
         """A snapshot and its ancestors, newest first."""
-        return map(_public, self._refs.ancestry(self._resolve(branch, tag, snapshot_id)))
+        infos = self._refs.ancestry(self._resolve(branch, tag, snapshot_id))
+        return AsyncCloseableIterator(map(public_snapshot, infos))
+
+    def async_ancestry(
+        self, *, branch: str | None = None, tag: str | None = None, snapshot_id: str | None = None
+    ) -> AsyncCloseableIterator[SnapshotInfo]:
+        """The same for `async for`."""
+        return self.ancestry(branch=branch, tag=tag, snapshot_id=snapshot_id)
+
+    def ancestry_graph(
+        self,
+        *,
+        branch: str | None = None,
+        tag: str | None = None,
+        snapshot_id: str | None = None,
+        plain: bool = False,
+    ) -> AncestryGraph:
+        """The drawn history of a snapshot, or of all branches; `plain` without colours."""
+        given = (branch, tag, snapshot_id)
+        tip = None if given == (None, None, None) else self._resolve(*given)
+        return history.draw(self._refs, tip, plain=plain)
+
+    ancestry_graph_async = async_twin(ancestry_graph)
+
+    def ops_log(self) -> AsyncCloseableIterator[Update]:
+        """What was done to the repository, newest first."""
+        self._require_repo_info("the ops log")
+        return AsyncCloseableIterator(map(public_update, self._refs.ops_log()))
+
+    def ops_log_async(self) -> AsyncCloseableIterator[Update]:
+        """The same for `async for`."""
+        return self.ops_log()
 
     def diff(
         self,
@@ -267,22 +451,37 @@ class Repository:
         """What changed from one snapshot to a later one of the same history."""
         start = self._resolve(from_branch, from_tag, from_snapshot_id)
         end = self._resolve(to_branch, to_tag, to_snapshot_id)
-        steps = []
-        for info in self._refs.ancestry(end):
-            if info.id == start:
-                break
-            steps.append(info)
-        else:
-            steps = []
-        if not steps:
-            raise InvalidInputError(
-                f"{start} is not an ancestor of {end}", kind=ErrorKind.BAD_SNAPSHOT_CHAIN_FOR_DIFF
-            )
-        ids = [id for info in reversed(steps) for id in (*info.pruned_ancestor_tx_logs, info.id)]
-        logs = map(self._assets.transaction_log, ids)
-        return logs_diff(logs, self._assets.snapshot(start), self._assets.snapshot(end))
+        return history.diff_between(self._refs, self._assets, start, end)
 
     diff_async = async_twin(diff)
+
+    # Looking inside
+
+    def inspect_snapshot(self, snapshot_id: str) -> dict[str, Any]:
+        """What the file of a snapshot holds."""
+        return inspection.inspect_snapshot(self._assets, SnapshotId.parse(snapshot_id))
+
+    inspect_snapshot_async = async_twin(inspect_snapshot)
+
+    def inspect_repo_info(self) -> dict[str, Any]:
+        """What the repo info file holds."""
+        self._require_repo_info("the repo info file")
+        return inspection.inspect_repo_info(self._assets)
+
+    inspect_repo_info_async = async_twin(inspect_repo_info)
+
+    def inspect_manifest(self, manifest_id: str) -> dict[str, Any]:
+        """What the file of a manifest holds."""
+        return inspection.inspect_manifest(self._assets, ManifestId.parse(manifest_id))
+
+    inspect_manifest_async = async_twin(inspect_manifest)
+
+    def inspect_transaction_log(self, snapshot_id: str) -> dict[str, Any]:
+        """What a snapshot changed, as its transaction log tells."""
+        id = SnapshotId.parse(snapshot_id)
+        return inspection.inspect_transaction_log(self._assets, id, history.pruned_logs(self._refs, id))
+
+    inspect_transaction_log_async = async_twin(inspect_transaction_log)
 
     # Sessions
 
@@ -295,22 +494,15 @@ class Repository:
         as_of: datetime | None = None,
     ) -> Session:
         """A view of one snapshot: a branch's tip, or what that was at a time, a tag's, or any by its id."""
-        if as_of is not None and branch is None:
-            raise ValueError("as_of requires a branch to be specified")
-        id = self._resolve(branch, tag, snapshot_id)
-        if as_of is not None:
-            id = self._as_of(id, to_microseconds(as_of), branch)
+        if as_of is None:
+            return self._session(SessionMode.readonly, self._resolve(branch, tag, snapshot_id), None)
+        if branch is None:
+            raise ValueError("as_of needs the name of a branch beside it")
+        _check_one_ref(branch, tag, snapshot_id)
+        id = history.at_time(self._refs, branch, to_microseconds(as_of))
         return self._session(SessionMode.readonly, id, None)
 
     readonly_session_async = async_twin(readonly_session)
-
-    def _as_of(self, tip: SnapshotId, at_us: int, branch: str | None) -> SnapshotId:
-        for info in self._refs.ancestry(tip):
-            if info.flushed_at_us <= at_us:
-                return info.id
-        raise SnapshotNotFoundError(
-            f"branch {branch} has no snapshot as old as that", kind=ErrorKind.NO_SNAPSHOT_AT_TIME
-        )
 
     def writable_session(self, branch: str) -> Session:
         """A session whose changes can be committed to a branch."""
@@ -321,6 +513,8 @@ class Repository:
 
     def rearrange_session(self, branch: str) -> Session:
         """A session that moves and renames nodes, and does nothing else."""
+        if not self._refs.spec.moves:
+            raise unsupported("moving nodes", self._refs.spec)
         check_writable(self._refs.status())
         check_flag(self._refs.feature_flags(), _MOVE_NODE)
         return self._session(SessionMode.rearrange, self._refs.branch(branch), branch)
@@ -329,12 +523,18 @@ class Repository:
 
     @contextmanager
     def transaction(
-        self, branch: str, *, message: str, metadata: Mapping[str, Any] | None = None
+        self,
+        branch: str,
+        *,
+        message: str,
+        metadata: dict[str, Any] | None = None,
+        rebase_with: Any | None = None,
+        rebase_tries: int = 1000,
     ) -> Iterator[IcechunkStore]:
         """A store whose changes are committed at the end of the block, if it did not raise."""
         session = self.writable_session(branch)
         yield session.store
-        session.commit(message, metadata)
+        session.commit(message, metadata, rebase_with=rebase_with, rebase_tries=rebase_tries)
 
     def _session(self, mode: SessionMode, id: SnapshotId, branch: str | None) -> Session:
         return Session(
@@ -343,13 +543,13 @@ class Repository:
             branch=branch,
             refs=self._refs,
             assets=self._assets,
-            config=self.config,
+            config=self._config_in_effect,
+            recipe=self._recipe,
             commit_metadata=self._commit_metadata,
         )
 
     def _resolve(self, branch: str | None, tag: str | None, snapshot_id: str | None) -> SnapshotId:
-        if sum(given is not None for given in (branch, tag, snapshot_id)) != 1:
-            raise ValueError("Must provide one of branch, tag, or snapshot_id")
+        _check_one_ref(branch, tag, snapshot_id)
         if branch is not None:
             return self._refs.branch(branch)
         if tag is not None:
@@ -357,15 +557,48 @@ class Repository:
         return self._refs.snapshot(SnapshotId.parse(snapshot_id or "")).id
 
 
+def _check_one_ref(branch: str | None, tag: str | None, snapshot_id: str | None) -> None:
+    if sum(given is not None for given in (branch, tag, snapshot_id)) != 1:
+        raise ValueError("Must provide one of branch, tag, or snapshot_id")
+
+
 def _spec(version: SpecVersion | int | None) -> Spec:
     specs = {None: V2, 1: V1, 2: V2}
+    if version is not None and not isinstance(version, int):
+        raise ValueError(f"a version of the format is a SpecVersion or a number, not {version!r}")
     if isinstance(version, bool) or version not in specs:
         raise ValueError(f"Unsupported version {version}")
     return specs[version]
 
 
-def _public(info: repo_info.SnapshotInfo) -> SnapshotInfo:
-    parent_id = None if info.parent_id is None else str(info.parent_id)
-    return SnapshotInfo(
-        str(info.id), parent_id, from_microseconds(info.flushed_at_us), info.message, dict(info.metadata)
-    )
+def _with(storage: Storage, settings: StorageSettings | None) -> Storage:
+    return storage if settings is None else storage.with_settings(settings)
+
+
+_INSTEAD_OF_NONE = {
+    "s3": "s3_from_env_credentials()",
+    "tigris": "s3_from_env_credentials()",
+    "gs": "gcs_anonymous_credentials()",
+    "gcs": "gcs_anonymous_credentials()",
+    "az": "azure_from_env_credentials()",
+    "azure": "azure_from_env_credentials()",
+    "abfs": "azure_from_env_credentials()",
+    "file": "LocalFileSystemAccess()",
+    "http": "HttpAccess()",
+    "https": "HttpAccess()",
+}
+
+
+def _checked_authorization(
+    authorized: Mapping[str, AnyCredential | None] | None,
+) -> dict[str, AnyCredential | None]:
+    """Permissions by url prefix, with a word on those that do not say how."""
+    for prefix, credential in (authorized or {}).items():
+        scheme = prefix.partition("://")[0]
+        if credential is None and scheme in _INSTEAD_OF_NONE:
+            warnings.warn(
+                f"None as the credential of {prefix} is deprecated; say {_INSTEAD_OF_NONE[scheme]}",
+                DeprecationWarning,
+                stacklevel=4,
+            )
+    return dict(authorized or {})

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+import copy
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from icefloe.concurrency import FanOut, ThreadFanOut, async_twin
+from icefloe.concurrency import FanOut, ThreadFanOut, async_twin, in_thread
 from icefloe.config import RepositoryConfig
+from icefloe.config.display import Shown, Tree, qualified
 from icefloe.core.assets import AssetStore
 from icefloe.core.changes import ChangeSet
 from icefloe.core.commit import flush
 from icefloe.core.diff import session_diff
 from icefloe.core.refs import RefStore, unsupported
 from icefloe.core.refs_v2 import check_flag, check_writable
+from icefloe.core.reindexing import named_prefixes, reindex, shift, virtual_locations
 from icefloe.core.workspace import Workspace
+from icefloe.encoding.json_values import canonical
 from icefloe.errors import (
     AlreadyExistsError,
     ErrorKind,
@@ -28,6 +32,7 @@ from icefloe.format.snapshot import GroupNodeData, Snapshot
 from icefloe.format.transaction_log import TransactionLog
 from icefloe.ids import SnapshotId
 from icefloe.paths import ROOT, is_within, parent, validate
+from icefloe.recipes import Recipe
 from icefloe.snapshots import Diff
 from icefloe.store import IcechunkStore
 from icefloe.types import ChunkType, SessionMode
@@ -35,7 +40,7 @@ from icefloe.types import ChunkType, SessionMode
 _MOVE_NODE = 3
 
 
-class Session:
+class Session(Shown):
     """A view of one snapshot and the changes made in it. A commit makes it read-only, at the new snapshot."""
 
     def __init__(
@@ -47,16 +52,42 @@ class Session:
         refs: RefStore,
         assets: AssetStore,
         config: RepositoryConfig,
+        recipe: Recipe,
         commit_metadata: Mapping[str, Any] | None = None,
     ) -> None:
+        """Not for users: see `Repository.readonly_session` and its like."""
         self._mode = mode
         self._branch = branch
         self._refs = refs
         self._assets = assets
         self._config = config
+        self._recipe = recipe
         self._commit_metadata = dict(commit_metadata or {})
         self._workspace = Workspace(snapshot, assets)
         self._fan_out = ThreadFanOut(assets.config.max_concurrent_requests)
+
+    def __getstate__(self) -> dict[str, Any]:
+        if not self.read_only:
+            raise ValueError(
+                "a writable session cannot be pickled: its changes would go two ways. For reading elsewhere "
+                "pickle a session of Repository.readonly_session; for writing in several processes pickle "
+                "what Session.fork gives and merge it back, as icefloe.xarray.to_icechunk does"
+            )
+        return {"recipe": self._recipe, "config": self._config, "snapshot_id": self.snapshot_id}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        recipe: Recipe = state["recipe"]
+        opened = recipe.open()
+        Session.__init__(
+            self,
+            mode=SessionMode.readonly,
+            snapshot=opened.assets.snapshot(SnapshotId.parse(state["snapshot_id"])),
+            branch=None,
+            refs=opened.refs,
+            assets=opened.assets,
+            config=state["config"],
+            recipe=recipe,
+        )
 
     # What it is
 
@@ -87,8 +118,8 @@ class Session:
 
     @property
     def config(self) -> RepositoryConfig:
-        """The configuration of the repository."""
-        return self._config
+        """A copy of the configuration of the repository; change it with `Repository.reopen`."""
+        return copy.deepcopy(self._config)
 
     @property
     def store(self) -> IcechunkStore:
@@ -105,15 +136,13 @@ class Session:
         """How requests of this session run side by side."""
         return self._fan_out
 
-    def __repr__(self) -> str:
-        lines = [
-            "<icefloe.Session>",
-            f"read_only: {self.read_only}",
-            f"snapshot_id: {self.snapshot_id}",
-            f"branch: {self.branch}",
-            f"has_uncommitted_changes: {self.has_uncommitted_changes}",
-        ]
-        return "\n".join(lines)
+    def tree(self) -> Tree:
+        # docstring inherited
+        rows = [("read_only", str(self.read_only)), ("snapshot_id", self.snapshot_id)]
+        if not self.read_only:
+            rows.append(("branch", str(self.branch)))
+            rows.append(("has_uncommitted_changes", str(self.has_uncommitted_changes)))
+        return Tree(qualified("session", type(self).__name__), tuple(rows))
 
     # Changes
 
@@ -153,10 +182,50 @@ class Session:
     async def chunk_coordinates(
         self, array_path: str, batch_size: int = 1000
     ) -> AsyncIterator[tuple[int, ...]]:
-        """The coordinates of all chunks of an array that exist."""
+        """The coordinates of all chunks of an array that exist, in order.
+
+        So many are made Python numbers at a time, in a thread of our own.
+        """
+        if batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, not {batch_size}")
         node = self._workspace.array(validate(array_path))
-        for row in self._workspace.chunk_coords(node).tolist():
-            yield tuple(row)
+        coords = await in_thread(lambda: self._workspace.chunk_coords(node))
+        for start in range(0, len(coords), batch_size):
+            for row in coords[start : start + batch_size].tolist():
+                yield tuple(row)
+
+    def all_virtual_chunk_locations(self) -> list[str]:
+        """The URL of every virtual chunk, by array and coordinates; that of a file once per chunk in it."""
+        containers = self._config.virtual_chunk_containers or {}
+        return list(virtual_locations(self._workspace, named_prefixes(containers.values())))
+
+    all_virtual_chunk_locations_async = async_twin(all_virtual_chunk_locations)
+
+    def shift_array(self, array_path: str, chunk_offset: Iterable[int]) -> None:
+        """Move all chunks of an array by an offset per dimension, in chunks; nothing is copied.
+
+        Positive offsets lead to higher indices. Chunks that leave the grid are dropped, and those they leave
+        behind read as the fill value.
+        """
+        self._require_edits()
+        node = self._workspace.array(validate(array_path))
+        shift(self._workspace, node, tuple(chunk_offset))
+
+    def reindex_array(
+        self,
+        array_path: str,
+        forward: Callable[[Iterable[int]], Iterable[int] | None],
+        backward: Callable[[Iterable[int]], Iterable[int] | None] | None = None,
+    ) -> None:
+        """Give each chunk of an array the coordinates that `forward` makes of its own; nothing is copied.
+
+        None leaves a chunk where it is. `backward` says where the chunk at some coordinates comes from: given
+        it, cells whose chunk went away, or that none came to, read as the fill value afterwards; without it
+        they keep what they had. Coordinates outside the grid are an InvalidInputError; nothing changes then.
+        """
+        self._require_edits()
+        node = self._workspace.array(validate(array_path))
+        reindex(self._workspace, node, forward, backward)
 
     def move(self, from_path: str, to_path: str) -> None:
         """Move or rename a node with all below it. For rearrange sessions alone."""
@@ -164,7 +233,7 @@ class Session:
             self._require_writable()
             raise SessionStateError(
                 "nodes are moved in a session made by rearrange_session",
-                kind=ErrorKind.REARRANGE_SESSION_ONLY,
+                kind=ErrorKind.NON_REARRANGE_SESSION,
             )
         source, target = (validate(path.rstrip("/") or ROOT) for path in (from_path, to_path))
         self._check_move(source, target)
@@ -207,12 +276,20 @@ class Session:
     def commit(
         self,
         message: str,
-        metadata: Mapping[str, Any] | None = None,
+        metadata: dict[str, Any] | None = None,
         *,
+        rebase_with: Any | None = None,
+        rebase_tries: int = 1000,
         allow_empty: bool = False,
     ) -> str:
         """Write the changes as a new snapshot on the branch; its id. ConflictError if the branch moved."""
         branch = self._require_branch()
+        if rebase_with is not None:
+            raise SessionStateError(
+                "rebasing is not available yet: commit without rebase_with, and on a ConflictError make the "
+                "changes again in a new session",
+                kind=ErrorKind.UNIMPLEMENTED,
+            )
         if not allow_empty and not self.has_uncommitted_changes:
             raise SessionStateError("no changes to commit", kind=ErrorKind.NO_CHANGES_TO_COMMIT)
         self._check_repository_writable()
@@ -224,7 +301,7 @@ class Session:
     commit_async = async_twin(commit)
 
     def amend(
-        self, message: str, *, metadata: Mapping[str, Any] | None = None, allow_empty: bool = False
+        self, message: str, *, metadata: dict[str, Any] | None = None, allow_empty: bool = False
     ) -> str:
         """Replace the branch's tip by a snapshot that has these changes too; its id."""
         branch = self._require_branch()
@@ -253,7 +330,7 @@ class Session:
 
     amend_async = async_twin(amend)
 
-    def flush(self, message: str, *, metadata: Mapping[str, Any] | None = None) -> str:
+    def flush(self, message: str, *, metadata: dict[str, Any] | None = None) -> str:
         """Write the changes as a snapshot that no branch points to; its id."""
         self._require_writable()
         self._check_repository_writable()
@@ -271,7 +348,7 @@ class Session:
         parent_id: SnapshotId,
         earlier: TransactionLog | None = None,
     ) -> Snapshot:
-        properties = {**self._commit_metadata, **(metadata or {})}
+        properties = {**self._commit_metadata, **plain_metadata(metadata or {})}
         if self._mode is SessionMode.rearrange:
             check_flag(self._refs.feature_flags(), _MOVE_NODE)
         return flush(self._workspace, message, properties, self._fan_out, parent_id, earlier).snapshot
@@ -290,6 +367,14 @@ class Session:
         if self.read_only:
             raise ReadOnlyError("the session is read-only", kind=ErrorKind.READ_ONLY_SESSION)
 
+    def _require_edits(self) -> None:
+        self._require_writable()
+        if self._mode is SessionMode.rearrange:
+            raise SessionStateError(
+                "a rearrange session moves nodes and does nothing else; use writable_session",
+                kind=ErrorKind.REARRANGE_SESSION_ONLY,
+            )
+
     def _require_branch(self) -> str:
         if self.read_only or self._branch is None:
             raise SessionStateError(
@@ -297,6 +382,14 @@ class Session:
                 kind=ErrorKind.COMMIT_NOT_ALLOWED,
             )
         return self._branch
+
+
+def plain_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Metadata as it will be read back; TypeError for what it cannot hold."""
+    if not isinstance(metadata, Mapping):
+        raise TypeError(f"'{type(metadata).__name__}' object is not an instance of 'dict'")
+    plain: Any = canonical(metadata)
+    return dict(plain)
 
 
 def _info(snapshot: Snapshot, parent_id: SnapshotId) -> SnapshotInfo:

@@ -2,86 +2,101 @@
 
 from __future__ import annotations
 
+import html
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+from icefloe.ancestry_graph import AncestryGraph
+from icefloe.config.display import Shown, Tree, qualified, wrapped_html
+
+__all__ = ["AncestryGraph", "Diff", "ManifestFileInfo", "SnapshotInfo"]
+
+_SHOWN_CHUNKS = 10
 
 
-def from_microseconds(since_1970: int) -> datetime:
-    """A stored time."""
-    return _EPOCH + timedelta(microseconds=since_1970)
-
-
-def to_microseconds(time: datetime) -> int:
-    """A time as it is stored; TypeError where it does not say its zone."""
-    if time.tzinfo is None:
-        raise TypeError("expected a datetime with a time zone")
-    return (time - _EPOCH) // timedelta(microseconds=1)
-
-
-@dataclass(frozen=True, slots=True)
-class SnapshotInfo:
+@dataclass(frozen=True, slots=True, repr=False)
+class SnapshotInfo(Shown):
     """A snapshot in the history of a repository."""
 
     id: str
     parent_id: str | None
+    """None for the first one."""
     written_at: datetime
     message: str
     metadata: dict[str, Any] = field(default_factory=dict)
 
+    def tree(self) -> Tree:
+        # docstring inherited
+        rows = (("id", self.id), ("parent_id", str(self.parent_id)), ("written_at", repr(self.written_at)))
+        said = (("message", self.message), ("metadata", repr(self.metadata)))
+        return Tree(qualified("snapshots", "SnapshotInfo"), rows + said)
 
-@dataclass(frozen=True, slots=True)
-class ManifestFileInfo:
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ManifestFileInfo(Shown):
     """A manifest file of a snapshot."""
 
     id: str
     size_bytes: int
     num_chunk_refs: int
 
+    def tree(self) -> Tree:
+        # docstring inherited
+        rows = tuple((name, str(getattr(self, name))) for name in ("id", "size_bytes", "num_chunk_refs"))
+        return Tree(qualified("snapshots", "ManifestFileInfo"), rows)
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True, slots=True, repr=False)
 class Diff:
-    """What changed between two snapshots, or in a session."""
+    """What changed between two snapshots, or in a session. Nodes are named by their paths."""
 
     new_groups: set[str] = field(default_factory=set)
     new_arrays: set[str] = field(default_factory=set)
     deleted_groups: set[str] = field(default_factory=set)
     deleted_arrays: set[str] = field(default_factory=set)
     updated_groups: set[str] = field(default_factory=set)
+    """Those with other Zarr metadata."""
     updated_arrays: set[str] = field(default_factory=set)
+    """Those with other Zarr metadata; for other chunks see `updated_chunks`."""
     updated_chunks: dict[str, list[list[int]]] = field(default_factory=dict)
+    """Coordinates of chunks written or deleted, by the path of their array."""
     moved_nodes: list[tuple[str, str]] = field(default_factory=list)
+    """From where to where."""
 
     def is_empty(self) -> bool:
         """Whether nothing changed."""
         return self == Diff()
 
-    def __str__(self) -> str:
-        sections = [
+    def __repr__(self) -> str:
+        return "".join(
+            f"{title}:\n" + "".join(f"    {line}\n" for line in lines) + "\n" * (title != "Chunks updated")
+            for title, lines in self._sections()
+            if lines
+        )
+
+    def _sections(self) -> list[tuple[str, list[str]]]:
+        chunks = [line for path in sorted(self.updated_chunks) for line in self._chunk_lines(path)]
+        return [
             ("Groups created", sorted(self.new_groups)),
             ("Arrays created", sorted(self.new_arrays)),
             ("Group definitions updated", sorted(self.updated_groups)),
             ("Array definitions updated", sorted(self.updated_arrays)),
-            (
-                "Chunks updated",
-                [line for item in sorted(self.updated_chunks.items()) for line in _chunk_lines(*item)],
-            ),
             ("Groups deleted", sorted(self.deleted_groups)),
             ("Arrays deleted", sorted(self.deleted_arrays)),
+            ("Chunks updated", chunks),
             ("Nodes moved/renamed", [f"{source} -> {target}" for source, target in self.moved_nodes]),
         ]
-        return "\n".join(
-            f"{title}:\n" + "".join(f"    {line}\n" for line in lines) for title, lines in sections if lines
+
+    def _chunk_lines(self, path: str) -> list[str]:
+        chunks = self.updated_chunks[path]
+        lines = [f"{path}:", *(f"    {chunk}" for chunk in chunks[:_SHOWN_CHUNKS])]
+        return lines + [f"    ... {len(chunks) - _SHOWN_CHUNKS} more"] * (len(chunks) > _SHOWN_CHUNKS)
+
+    def _repr_html_(self) -> str:
+        folded = "".join(
+            f"<details open><summary>{title}</summary><pre>{html.escape(chr(10).join(lines))}</pre></details>"
+            for title, lines in self._sections()
+            if lines
         )
-
-
-_SHOWN = 10
-
-
-def _chunk_lines(path: str, chunks: list[list[int]]) -> list[str]:
-    lines = [f"{path}:", *(f"    {chunk}" for chunk in chunks[:_SHOWN])]
-    if len(chunks) > _SHOWN:
-        lines.append(f"    ... {len(chunks) - _SHOWN} more")
-    return lines
+        return wrapped_html(qualified("snapshots", "Diff"), folded or "<div>nothing changed</div>")

@@ -3,10 +3,40 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from enum import IntEnum
+from typing import Literal, TypeAlias
+
+from icefloe.config.display import Shown, Tree, qualified
+from icefloe.times import aware
+
+__all__ = [
+    "ChunkType",
+    "CommitMethod",
+    "FeatureFlag",
+    "RepoAvailability",
+    "RepoStatus",
+    "SessionMode",
+    "SpecVersion",
+]
+
+CommitMethod: TypeAlias = Literal["new_commit", "amend"]
+"""How `rewrite_manifests` puts its snapshot on the branch."""
 
 
-class SpecVersion(IntEnum):
+class _Named(IntEnum):
+    """Numbers that are shown by their names."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}.{self.name}"
+
+    __str__ = __repr__
+
+    def __format__(self, format_spec: str) -> str:
+        return format(str(self), format_spec)
+
+
+class SpecVersion(_Named):
     """A version of the Icechunk format."""
 
     v1 = 1
@@ -17,8 +47,14 @@ class SpecVersion(IntEnum):
         """The version that new repositories get."""
         return SpecVersion.v2
 
+    def __repr__(self) -> str:
+        mark = " (current)" if self is SpecVersion.current() else ""
+        return f"{type(self).__name__}.{self.name}{mark}"
 
-class SessionMode(IntEnum):
+    __str__ = __repr__
+
+
+class SessionMode(_Named):
     """What a session may do."""
 
     readonly = 0
@@ -26,25 +62,71 @@ class SessionMode(IntEnum):
     rearrange = 2
 
 
-class ChunkType(IntEnum):
+class ChunkType(_Named):
     """Where a chunk is kept."""
 
     uninitialized = 0
+    """Nowhere: it reads as the fill value."""
     native = 1
     virtual = 2
     inline = 3
 
 
-@dataclass(frozen=True, slots=True)
-class FeatureFlag:
+class RepoAvailability(_Named):
+    """What may be done with a repository."""
+
+    online = 0
+    read_only = 1
+    offline = 2
+    """Nothing may be written. The official library has no such member and takes it for online."""
+
+
+@dataclass(frozen=True, slots=True, init=False, repr=False)
+class RepoStatus(Shown):
+    """Whether a repository may be written, since when and why not."""
+
+    availability: RepoAvailability
+    set_at: datetime
+    limited_availability_reason: str | None
+
+    def __init__(
+        self,
+        availability: RepoAvailability,
+        set_at: datetime | None = None,
+        limited_availability_reason: str | None = None,
+    ) -> None:
+        """Without a time, of now; TypeError for a time without a zone."""
+        if not isinstance(availability, RepoAvailability):
+            raise TypeError(f"expected a RepoAvailability, not {type(availability).__name__}")
+        object.__setattr__(self, "availability", availability)
+        object.__setattr__(self, "set_at", datetime.now(UTC) if set_at is None else aware(set_at))
+        object.__setattr__(self, "limited_availability_reason", limited_availability_reason)
+
+    def tree(self) -> Tree:
+        # docstring inherited
+        name = self.availability.name.title().replace("_", "")
+        rows = (("availability", name), ("set_at", repr(self.set_at)))
+        reason = ("limited_availability_reason", str(self.limited_availability_reason))
+        return Tree(qualified("repository", "RepoStatus"), (*rows, reason))
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class FeatureFlag(Shown):
     """Something a repository allows or forbids."""
 
     id: int
     name: str
     default_enabled: bool
     setting: bool | None
+    """None where the default holds."""
 
     @property
     def enabled(self) -> bool:
         """Whether it is on, by setting or by default."""
         return self.default_enabled if self.setting is None else self.setting
+
+    def tree(self) -> Tree:
+        # docstring inherited
+        names = ("id", "name", "default_enabled", "setting", "enabled")
+        rows = tuple((name, str(getattr(self, name))) for name in names)
+        return Tree(qualified("config", "FeatureFlag"), rows)

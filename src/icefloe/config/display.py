@@ -43,12 +43,37 @@ class Tree:
                 rows.append(f"<details><summary>{label}</summary>{inner}</details>")
             else:
                 rows.append(f"<div>{label}: <code>{html.escape(value)}</code></div>")
-        return f'<div class="{PACKAGE}-repr">{"".join(rows)}</div>'
+        return wrapped_html("", "".join(rows))
+
+
+def wrapped_html(title: str, inside: str) -> str:
+    """HTML in the frame that all our values have in notebooks."""
+    head = f"<div><b>{html.escape(title)}</b></div>" if title else ""
+    return f'<div class="{PACKAGE}-repr">{head}{inside}</div>'
+
+
+class Shown:
+    """A value that shows itself as a tree, in text and in notebooks."""
+
+    __slots__ = ()
+
+    def tree(self) -> Tree:
+        """The value, to show."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return self.tree().as_text()
+
+    def __str__(self) -> str:
+        return self.tree().as_text()
+
+    def _repr_html_(self) -> str:
+        return self.tree().as_html()
 
 
 def qualified(module: str, name: str) -> str:
-    """The full name under which a user finds this class."""
-    return f"{PACKAGE}.{module}.{name}"
+    """The full name under which a user finds this class; without a module, one of the package itself."""
+    return f"{PACKAGE}.{module}.{name}" if module else f"{PACKAGE}.{name}"
 
 
 def call(name: str, arguments: Mapping[str, str]) -> str:

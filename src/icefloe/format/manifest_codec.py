@@ -203,6 +203,17 @@ class PackedManifest:
         """Memory held."""
         return self._payload.size
 
+    @property
+    def location_dictionary(self) -> bytes | None:
+        """What compressed locations are compressed with; None where locations are plain."""
+        return self._dictionary.data if self._algorithm == ZSTD_DICTIONARY and self._dictionary.data else None
+
+    def count_compressed(self, node: NodeId) -> int:
+        """How many references of an array have a compressed location."""
+        tables = read_tables(self._payload, CHUNK_REF, self._refs(node).positions())
+        there = "compressed_location" in tables.columns
+        return int(np.count_nonzero(tables.has("compressed_location"))) if there else 0
+
     def count(self, node: NodeId) -> int:
         """How many references an array has here."""
         return len(self._refs(node)) if node in self._arrays else 0

@@ -1,0 +1,214 @@
+"""What the metadata files of a repository hold, as plain dicts in the official form, to look at and print."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+
+from icefloe.core.assets import AssetStore
+from icefloe.core.commit import merged_logs
+from icefloe.encoding.envelope import open_header
+from icefloe.format.files import (
+    MANIFESTS,
+    REPO_PATH,
+    SNAPSHOTS,
+    TRANSACTIONS,
+    read_manifest,
+    read_repo_info,
+    read_snapshot,
+    read_transaction_log,
+)
+from icefloe.format.manifest import INLINE, NATIVE, VIRTUAL
+from icefloe.format.manifest_codec import PackedManifest
+from icefloe.format.repo_info import SnapshotInfo
+from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot
+from icefloe.format.transaction_log import LISTS, TransactionLog
+from icefloe.format.updates import FeatureFlagChanged, RepoStatus, Update
+from icefloe.ids import ManifestId, NodeId, ObjectId, SnapshotId, encode_column
+from icefloe.storage.base import ObjectNotFoundError
+from icefloe.times import from_microseconds
+
+_FILE_TYPES = {1: "snapshot", 2: "manifest", 4: "transaction-log", 6: "repo-info"}
+
+
+def inspect_snapshot(assets: AssetStore, id: SnapshotId) -> dict[str, Any]:
+    """A snapshot file: its nodes and manifests."""
+    path = f"{SNAPSHOTS}/{id}"
+    data, _ = assets.storage.get(path)
+    snapshot = read_snapshot(data, id)
+    return {
+        "id": str(id),
+        "header": _header(data, path),
+        "flushed_at": _time(snapshot.flushed_at_us),
+        "commit_message": snapshot.message,
+        "metadata": dict(snapshot.metadata),
+        "manifests": [
+            {"id": str(i.id), "size_bytes": i.size_bytes, "num_chunk_refs": i.num_chunk_refs}
+            for i in snapshot.manifest_files
+        ],
+        "nodes": [_node(node) for node in snapshot.nodes],
+    }
+
+
+def inspect_repo_info(assets: AssetStore) -> dict[str, Any]:
+    """The repo info file: refs, snapshots and the newest part of the ops log."""
+    data, _ = assets.storage.get(REPO_PATH)
+    info = read_repo_info(data)
+    header = _header(data, REPO_PATH)
+    found: dict[str, Any] = {
+        "header": header,
+        "spec_version": header["spec_version"],
+        "branches": {name: str(info.branches[name]) for name in sorted(info.branches)},
+        "tags": {name: str(info.tags[name]) for name in sorted(info.tags)},
+        "deleted_tags": sorted(info.deleted_tags),
+        "snapshots": [_snapshot_info(each) for each in info.snapshots],
+        "metadata": dict(info.metadata),
+        "latest_updates": [_update(each) for each in info.latest_updates],
+    }
+    return found | _given(repo_before_updates=info.repo_before_updates)
+
+
+def inspect_manifest(assets: AssetStore, id: ManifestId) -> dict[str, Any]:
+    """A manifest file: how many references of which kind each array has in it."""
+    path = f"{MANIFESTS}/{id}"
+    data, _ = assets.storage.get(path)
+    manifest = read_manifest(data, id)
+    arrays = [{"node_id": str(node), **_counts(manifest, node)} for node in manifest.nodes]
+    dictionary = manifest.location_dictionary
+    return {
+        "id": str(id),
+        "header": _header(data, path),
+        "size_bytes": manifest.nbytes,
+        "num_arrays": len(arrays),
+        "total_chunk_refs": sum(each["num_chunk_refs"] for each in arrays),
+        "total_inline": sum(each["num_inline"] for each in arrays),
+        "total_native": sum(each["num_native"] for each in arrays),
+        "total_virtual": sum(each["num_virtual"] for each in arrays),
+        "arrays": arrays,
+        "compression": {
+            "uses_location_compression": dictionary is not None,
+            **_given(dictionary_size_bytes=None if dictionary is None else len(dictionary)),
+            "num_compressed_refs": sum(map(manifest.count_compressed, manifest.nodes)),
+        },
+    }
+
+
+def inspect_transaction_log(
+    assets: AssetStore, id: SnapshotId, pruned: Iterable[SnapshotId] = ()
+) -> dict[str, Any]:
+    """A transaction log, together with those of expired snapshots that it stands for."""
+    path = f"{TRANSACTIONS}/{id}"
+    data, _ = assets.storage.get(path)
+    logs = [read_transaction_log(data, id)]
+    merged: list[SnapshotId] = []
+    missing: list[SnapshotId] = []
+    for each in pruned:
+        try:
+            logs.insert(len(merged), assets.transaction_log(each))
+            merged.append(each)
+        except ObjectNotFoundError:
+            missing.append(each)
+    shown = {"header": _header(data, path)} | _log(merged_logs(id, logs) if merged else logs[0])
+    if merged or missing:
+        shown["synthetic_composite"] = {
+            "note": "the changes of expired snapshots are merged into this log",
+            "merged_pruned_ancestor_tx_logs": list(map(str, merged)),
+            "missing_tx_logs": list(map(str, missing)),
+        }
+    return shown
+
+
+def _header(data: bytes, place: str) -> dict[str, str]:
+    header = open_header(data, place)
+    name, _, version = header.implementation.partition("-")
+    return {
+        "written_by": header.implementation,
+        "app_name": name,
+        "app_version": version,
+        "spec_version": f"{header.spec}.0",
+        "file_type": _FILE_TYPES[header.file_type],
+        "compression": "zstd",
+    }
+
+
+def _node(node: NodeSnapshot) -> dict[str, Any]:
+    shown: dict[str, Any] = {"id": str(node.id), "path": node.path}
+    data = node.node_data
+    if not isinstance(data, ArrayNodeData):
+        return shown | {"node_type": "group"}
+    names = data.dimension_names or [None] * len(data.shape)
+    return shown | {
+        "node_type": "array",
+        "shape": [
+            {**_given(name=name), "array_length": size.array_length, "num_chunks": size.num_chunks}
+            for name, size in zip(names, data.shape, strict=False)
+        ],
+        "manifest_refs": [
+            {"id": str(ref.id), "extents": [[extent.start, extent.stop] for extent in ref.extents]}
+            for ref in data.manifests
+        ],
+    }
+
+
+def _counts(manifest: PackedManifest, node: NodeId) -> dict[str, int]:
+    refs = manifest.array(node)
+    kinds = {"num_inline": INLINE, "num_native": NATIVE, "num_virtual": VIRTUAL}
+    counts = {name: int(np.count_nonzero(refs.kind == kind)) for name, kind in kinds.items()}
+    return {"num_chunk_refs": len(refs)} | counts
+
+
+def _log(log: TransactionLog) -> dict[str, Any]:
+    return {
+        **{name: encode_column(getattr(log, name)) for name in LISTS},
+        "updated_chunks": [
+            {"node_id": str(node), "chunks": coords.tolist()} for node, coords in log.updated_chunks
+        ],
+        "moved_nodes": [{"from": move.from_path, "to": move.to_path} for move in log.moved_nodes],
+    }
+
+
+def _snapshot_info(info: SnapshotInfo) -> dict[str, Any]:
+    return {
+        "id": str(info.id),
+        **_given(parent_id=None if info.parent_id is None else str(info.parent_id)),
+        "flushed_at": _time(info.flushed_at_us),
+        "message": info.message,
+        "metadata": dict(info.metadata),
+    }
+
+
+def _update(update: Update) -> dict[str, Any]:
+    kind = update.update_type
+    name = type(kind).__name__
+    values = {item.name: _plain(getattr(kind, item.name)) for item in fields(kind)}
+    return {
+        "update_type": {"type": name if isinstance(kind, FeatureFlagChanged) else f"{name}Update", **values},
+        "updated_at": _time(update.updated_at_us),
+        **_given(backup_path=update.backup_path),
+    }
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, ObjectId):
+        return str(value)
+    if isinstance(value, RepoStatus):
+        name = value.availability.name.title().replace("_", "")
+        reason = value.limited_availability_reason
+        return {
+            "availability": name,
+            "limited_availability_reason": reason,
+            "set_at": _time(value.set_at_us),
+        }
+    return value
+
+
+def _given(**values: Any) -> dict[str, Any]:
+    """The values that are there: the official form leaves out the others."""
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _time(since_1970_us: int) -> str:
+    return from_microseconds(since_1970_us).isoformat().replace("+00:00", "Z")

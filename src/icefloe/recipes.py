@@ -1,0 +1,46 @@
+"""What a repository is opened from again in another process: pickled in place of the open thing itself.
+
+Everything unpickled in one process from the same repository shares its caches, so that a worker which gets a
+store with each of its tasks reads the snapshot and the manifests once.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections import OrderedDict
+from dataclasses import dataclass, field
+
+from icefloe.config import RepositoryConfig
+from icefloe.core.opening import Opened, parts
+from icefloe.format.spec import spec_of
+from icefloe.storage.base import Storage
+
+_KEPT = 8
+"""So many repositories stay open for the next task that brings one of them."""
+
+_lock = threading.Lock()
+_open: OrderedDict[str, Opened] = OrderedDict()
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """A place, the version of the format found there, and the configuration to work with."""
+
+    storage: Storage
+    spec_number: int
+    config: RepositoryConfig
+    token: str = field(default_factory=lambda: uuid.uuid4().hex)
+    """The same for all that was pickled from one opening."""
+
+    def open(self) -> Opened:
+        """The parts of the repository. Nothing is read yet."""
+        with _lock:
+            found = _open.get(self.token)
+            if found is None:
+                found = parts(self.storage, spec_of(self.spec_number, "a pickled repository"), self.config)
+            _open[self.token] = found
+            _open.move_to_end(self.token)
+            while len(_open) > _KEPT:
+                _open.popitem(last=False)
+        return found
