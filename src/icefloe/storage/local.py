@@ -173,10 +173,11 @@ class LocalStorage(Storage):
         target = self._file(path)
         conditional = not isinstance(condition, Always)
         with _translated(path, writing=True):
-            aside = self._write_aside(target, data, durable=conditional and self._sync)
+            aside = self._write_aside(target, data)
             try:
                 if conditional:
-                    self.sync()
+                    if self._sync:
+                        self._unsynced.sync(aside)
                     self._swap(path, aside, target, condition)
                 else:
                     os.replace(aside, target)
@@ -184,7 +185,7 @@ class LocalStorage(Storage):
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(aside)
             if self._sync and conditional:
-                _sync_folder(os.path.dirname(target))
+                _sync_entry(os.path.dirname(target))
             elif self._sync and self._unsynced.add(target) > _MAX_UNSYNCED:
                 self.sync()
         # Hashing would halve the speed of writing chunks, and nobody replaces a chunk.
@@ -239,7 +240,7 @@ class LocalStorage(Storage):
             return f"{self._root}/{path}"
         return f"{self._root}/{encode_key(checked_path(path))}"
 
-    def _write_aside(self, target: str, data: Buffer, *, durable: bool) -> str:
+    def _write_aside(self, target: str, data: Buffer) -> str:
         aside = f"{target}#{random.SystemRandom().getrandbits(64)}"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
         try:
@@ -251,8 +252,6 @@ class LocalStorage(Storage):
             rest = memoryview(data).cast("B")
             while rest:
                 rest = rest[os.write(descriptor, rest) :]
-            if durable:
-                os.fsync(descriptor)
         except BaseException:
             with contextlib.suppress(OSError):
                 os.unlink(aside)
@@ -300,19 +299,19 @@ class _Unsynced:
             self._files.add(file)
             return len(self._files)
 
-    def sync(self) -> None:
-        """Sync all files side by side, then their folders.
+    def sync(self, aside: str | None = None) -> None:
+        """Sync all files and their folders side by side, and with them a file put aside.
 
-        One at a time: who finds nothing left to sync must not return before the one who took it is done.
+        One caller at a time: who finds nothing left to sync must wait for the one who took it.
         """
         self._renew_locks_after_fork()
         with self._syncing:
             with self._adding:
                 files, self._files = self._files, set()
-            for _ in ThreadFanOut(_SYNC_THREADS, "sync")(_sync_file, sorted(files)):
+            folders = {os.path.dirname(file) for file in files}
+            entries = [*sorted(files), *sorted(folders), *([aside] if aside else [])]
+            for _ in ThreadFanOut(_SYNC_THREADS, "sync")(_sync_entry, entries):
                 pass
-            for folder in {os.path.dirname(file) for file in files}:
-                _sync_folder(folder)
 
     def _renew_locks_after_fork(self) -> None:
         """In a forked child nobody may ever release an inherited lock."""
@@ -385,19 +384,12 @@ def _make_folders(folder: str, *, durable: bool) -> None:
     os.makedirs(folder, exist_ok=True)
     if durable:
         for made in created:
-            _sync_folder(os.path.dirname(made))
+            _sync_entry(os.path.dirname(made))
 
 
-def _sync_file(file: str) -> None:
-    try:
-        with _opened(file) as descriptor:
-            os.fsync(descriptor)
-    except FileNotFoundError:
-        pass  # deleted since
-
-
-def _sync_folder(folder: str) -> None:
-    with _opened(folder) as descriptor:
+def _sync_entry(path: str) -> None:
+    """Sync a file or a folder; one that was deleted since needs no syncing."""
+    with contextlib.suppress(FileNotFoundError), _opened(path) as descriptor:
         os.fsync(descriptor)
 
 
