@@ -2,31 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from functools import partial
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from zarr.abc.store import ByteRequest, OffsetByteRequest, RangeByteRequest, Store, SuffixByteRequest
 from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
+from zarr.core.sync import SyncMixin
 
 from icefloe.concurrency import FanOut, in_thread
+from icefloe.core.listing import Listing
 from icefloe.core.workspace import Workspace
 from icefloe.errors import ErrorKind, InvalidInputError, NodeNotFoundError, ReadOnlyError, SessionStateError
 from icefloe.format.manifest import ChunkRef, InlineRef
-from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot
-from icefloe.keys import (
-    ChunkKey,
-    Key,
-    LegacyKey,
-    MetadataKey,
-    chunk_prefix,
-    metadata_key,
-    node_path,
-    parse_key,
-)
-from icefloe.paths import ROOT
+from icefloe.format.snapshot import ArrayNodeData
+from icefloe.keys import METADATA_NAME, ChunkKey, Key, LegacyKey, MetadataKey, node_path, parse_key
+from icefloe.types import SessionMode
+
+_BATCH = 10_000
+R = TypeVar("R")
+
+
+class ReadOnlyStoreError(ReadOnlyError, ValueError):
+    """A write through a read-only store. Zarr asks for a ValueError here."""
+
+
+class KeyNotFoundError(NodeNotFoundError, FileNotFoundError):
+    """There is nothing at a key. Zarr asks for a FileNotFoundError here."""
 
 
 class Owner(Protocol):
@@ -37,6 +41,10 @@ class Owner(Protocol):
         """Whether nothing may be written."""
 
     @property
+    def mode(self) -> SessionMode:
+        """What the session may do."""
+
+    @property
     def workspace(self) -> Workspace:
         """What is read and written."""
 
@@ -45,13 +53,21 @@ class Owner(Protocol):
         """How requests run side by side."""
 
 
-class IcechunkStore(Store):
-    """A Zarr store that reads and writes through a session. Made by `Session.store`."""
+class IcechunkStore(Store, SyncMixin):
+    """A Zarr store that reads and writes through a session. Made by `Session.store`.
+
+    Keys are those of Zarr version 3 alone: `zarr.json`, `<path>/zarr.json` and `<path>/c/<i>/<j>`.
+    """
 
     def __init__(self, session: Owner, read_only: bool | None = None) -> None:
         super().__init__(read_only=session.read_only if read_only is None else read_only)
         self._session = session
         self._is_open = True
+
+    @classmethod
+    async def open(cls, *args: Any, **kwargs: Any) -> IcechunkStore:
+        # docstring inherited
+        return cls(*args, **kwargs)
 
     @property
     def session(self) -> Any:
@@ -70,20 +86,42 @@ class IcechunkStore(Store):
     def with_read_only(self, read_only: bool = False) -> IcechunkStore:
         # docstring inherited
         if self._session.read_only and not read_only:
-            raise ReadOnlyError("a read-only session has no writable store", kind=ErrorKind.READ_ONLY_STORE)
-        return IcechunkStore(self._session, read_only)
+            raise ReadOnlyStoreError(
+                "a read-only session has no writable store; open one with Repository.writable_session",
+                kind=ErrorKind.READ_ONLY_STORE,
+            )
+        store = type(self)(self._session, read_only)
+        store._is_open = False
+        return store
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, IcechunkStore) and self._session == other._session
+        return (
+            isinstance(other, IcechunkStore)
+            and self._session == other._session
+            and self.read_only == other.read_only
+        )
 
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
         return f"<icefloe.IcechunkStore of {self._session!r}>"
 
-    def _require_writable(self) -> None:
+    def __str__(self) -> str:
+        return repr(self)
+
+    def _check_writable(self) -> None:
+        # docstring inherited
         if self.read_only:
-            raise ReadOnlyError("cannot write to a read-only store", kind=ErrorKind.READ_ONLY_STORE)
+            raise ReadOnlyStoreError(
+                "store was opened in read-only mode and does not support writing; a committed session is"
+                " read-only too: open another with Repository.writable_session",
+                kind=ErrorKind.READ_ONLY_STORE,
+            )
+        if self._session.mode is SessionMode.rearrange:
+            raise SessionStateError(
+                "a rearrange session moves nodes and does nothing else; write in a writable session",
+                kind=ErrorKind.NON_REARRANGE_SESSION,
+            )
 
     # What it can do
 
@@ -107,6 +145,18 @@ class IcechunkStore(Store):
         # docstring inherited
         return False
 
+    @property
+    def _supports_sync_io(self) -> bool:
+        """Zarr's convention: whether its fused pipeline may call the `*_sync` methods from its own threads.
+
+        It has few of them, too few to keep an object store busy.
+        """
+        return self._at_once
+
+    @property
+    def _at_once(self) -> bool:
+        return self._workspace.assets.storage.answers_at_once
+
     # Reading
 
     def get_sync(
@@ -126,6 +176,8 @@ class IcechunkStore(Store):
         self, key: str, prototype: BufferPrototype | None = None, byte_range: ByteRequest | None = None
     ) -> Buffer | None:
         # docstring inherited
+        if self._at_once:
+            return self.get_sync(key, prototype=prototype, byte_range=byte_range)
         return await in_thread(partial(self.get_sync, key, prototype=prototype, byte_range=byte_range))
 
     async def get_partial_values(
@@ -134,7 +186,10 @@ class IcechunkStore(Store):
         # docstring inherited
         wanted = list(key_ranges)
         fan_out = self._session.fan_out
-        read = partial(_get_one, self, prototype)
+
+        def read(one: tuple[str, ByteRequest | None]) -> Buffer | None:
+            return self.get_sync(one[0], prototype=prototype, byte_range=one[1])
+
         return await in_thread(lambda: list(fan_out(read, wanted)))
 
     def _read(self, key: Key, byte_range: ByteRequest | None) -> bytes | None:
@@ -153,24 +208,25 @@ class IcechunkStore(Store):
     def _ref(self, key: Key) -> ChunkRef | None:
         if not isinstance(key, ChunkKey):
             return None
-        node = self._workspace.node(key.path)
+        workspace = self._workspace
+        node = workspace.node(key.path)
         if node is None:
             return None
         if not isinstance(node.node_data, ArrayNodeData):
-            raise InvalidInputError(f"not an array: {key.path}", kind=ErrorKind.NOT_AN_ARRAY)
-        if len(key.coords) != len(node.node_data.shape):
-            return None
-        return self._workspace.ref(node, key.coords)
+            raise InvalidInputError(
+                f"not an array: {key.path} is a group and has no chunks", kind=ErrorKind.NOT_AN_ARRAY
+            )
+        return workspace.ref(node, key.coords)
 
     async def exists(self, key: str) -> bool:
         # docstring inherited
-        return await in_thread(lambda: self._size(parse_key(key)) is not None)
+        return await self._call(lambda: self._size(parse_key(key)) is not None)
 
     async def getsize(self, key: str) -> int:
         # docstring inherited
-        size = await in_thread(lambda: self._size(parse_key(key)))
+        size = await self._call(lambda: self._size(parse_key(key)))
         if size is None:
-            raise NodeNotFoundError(f"key not found: {key}", kind=ErrorKind.KEY_NOT_FOUND)
+            raise KeyNotFoundError(f"key not found: {key}", kind=ErrorKind.KEY_NOT_FOUND)
         return size
 
     def _size(self, key: Key) -> int | None:
@@ -184,59 +240,60 @@ class IcechunkStore(Store):
 
     def set_sync(self, key: str, value: Buffer) -> None:
         """Write the bytes of a key."""
-        self._require_writable()
-        if not isinstance(value, Buffer):
-            raise TypeError(f"store values are zarr Buffers, not {type(value).__name__}")
+        self._check_writable()
         match parse_key(key):
             case MetadataKey(path):
-                self._workspace.set_metadata(path, value.to_bytes())
+                self._workspace.set_metadata(path, _checked(value).to_bytes())
             case ChunkKey(path, coords):
-                self._workspace.write(path, coords, _bytes_of(value))
+                self._workspace.write(path, coords, _bytes_of(_checked(value)))
             case LegacyKey():
                 raise SessionStateError(
-                    f"{key}: Zarr version 2 metadata cannot be stored", kind=ErrorKind.UNIMPLEMENTED
+                    f"{key}: a repository holds Zarr version 3 alone; write with zarr_format=3",
+                    kind=ErrorKind.UNIMPLEMENTED,
                 )
 
     async def set(self, key: str, value: Buffer) -> None:
         # docstring inherited
-        await in_thread(partial(self.set_sync, key, value))
+        # Writing files waits for the disk, which takes several writers at once.
+        if _is_document(key) or self._workspace.is_inline(len(_checked(value))):
+            return self.set_sync(key, value)
+        return await in_thread(partial(self.set_sync, key, value))
 
     async def set_if_not_exists(self, key: str, value: Buffer) -> None:
         # docstring inherited
-        self._require_writable()
+        self._check_writable()
         if not await self.exists(key):
             await self.set(key, value)
 
     def delete_sync(self, key: str) -> None:
         """Delete a key; nothing happens where there is none."""
-        self._require_writable()
+        self._check_writable()
         match parse_key(key):
             case MetadataKey(path):
                 self._workspace.delete_node(path)
             case ChunkKey(path, coords):
                 node = self._workspace.node(path)
-                if node is not None and isinstance(node.node_data, ArrayNodeData):
+                if node is not None:
                     self._workspace.delete_chunk(node, coords)
             case LegacyKey():
                 return
 
     async def delete(self, key: str) -> None:
         # docstring inherited
-        await in_thread(partial(self.delete_sync, key))
+        self.delete_sync(key)
 
     async def delete_dir(self, prefix: str) -> None:
         # docstring inherited
-        self._require_writable()
-        await in_thread(partial(self._delete_dir, prefix))
+        self._check_writable()
+        await self._call(partial(self._delete_dir, prefix))
 
     def _delete_dir(self, prefix: str) -> None:
-        path = node_path(prefix)
-        if path == ROOT or self._workspace.node(path) is not None or self._workspace.below(path):
-            for each in self._workspace.below(path):
-                self._workspace.delete_node(each)
-            return
-        for key in list(self._keys_below(prefix.strip("/"))):
-            self.delete_sync(key)
+        path, workspace = node_path(prefix), self._workspace
+        inside = self._listing.inside_array(path)
+        if inside is None:
+            workspace.delete_node(path)
+        else:
+            workspace.delete_chunks(inside[0], workspace.chunk_coords(*inside))
 
     async def clear(self) -> None:
         # docstring inherited
@@ -244,103 +301,90 @@ class IcechunkStore(Store):
 
     def sync_clear(self) -> None:
         """Delete everything in the session."""
-        self._require_writable()
+        self._check_writable()
         self._delete_dir("")
-
-    async def is_empty(self, prefix: str) -> bool:
-        # docstring inherited
-        async for _ in self.list_prefix(prefix):
-            return False
-        return True
 
     # Listing
 
-    def list(self) -> AsyncIterator[str]:
+    @property
+    def _listing(self) -> Listing:
+        return Listing(self._workspace)
+
+    async def is_empty(self, prefix: str) -> bool:
+        # docstring inherited
+        return await self._call(lambda: self._listing.is_empty(node_path(prefix)))
+
+    def list(self) -> KeyIterator:
         # docstring inherited
         return self.list_prefix("")
 
-    def list_prefix(self, prefix: str) -> AsyncIterator[str]:
+    def list_prefix(self, prefix: str) -> KeyIterator:
         # docstring inherited
-        return _in_batches(lambda: self._list_prefix(prefix))
+        return KeyIterator(lambda: self._listing.keys(node_path(prefix)), at_once=self._at_once)
 
-    def list_dir(self, prefix: str) -> AsyncIterator[str]:
+    def list_dir(self, prefix: str) -> KeyIterator:
         # docstring inherited
-        return _in_batches(lambda: iter(self._list_dir(prefix)))
-
-    def _list_prefix(self, prefix: str) -> Iterator[str]:
-        folder = prefix.strip("/")
-        return self._keys_below(folder)
-
-    def _keys_below(self, folder: str) -> Iterator[str]:
-        """All keys that begin with a folder's path, a slash after it."""
-        path = node_path(folder)
-        nodes = self._workspace.below(path)
-        for each in nodes:
-            yield metadata_key(each)
-        for each in nodes:
-            yield from self._chunk_keys(each)
-        if nodes or path == ROOT:
-            return
-        array = self._enclosing_array(path)
-        if array is not None:
-            yield from (key for key in self._chunk_keys(array.path) if key.startswith(folder + "/"))
-
-    def _enclosing_array(self, path: str) -> NodeSnapshot | None:
-        """The array in whose chunk keys a path leads."""
-        parts = path[1:].split("/")
-        for at in range(len(parts) - 1, -1, -1):
-            node = self._workspace.node("/" + "/".join(parts[:at]))
-            if node is not None:
-                return node if isinstance(node.node_data, ArrayNodeData) else None
-        return None
-
-    def _chunk_keys(self, path: str) -> Iterator[str]:
-        node = self._workspace.node(path)
-        if node is None or not isinstance(node.node_data, ArrayNodeData):
-            return
-        if not node.node_data.manifests and node.id not in self._workspace.changes.chunks:
-            return
-        prefix = chunk_prefix(path)
-        coords = self._workspace.chunk_coords(node)
-        if not coords.shape[1]:
-            yield from [prefix] * min(len(coords), 1)
-            return
-        for row in coords.tolist():
-            yield f"{prefix}/{'/'.join(map(str, row))}"
-
-    def _list_dir(self, prefix: str) -> Sequence[str]:
-        folder = prefix.strip("/")
-        path = node_path(folder)
-        node = self._workspace.node(path)
-        if node is not None and isinstance(node.node_data, ArrayNodeData):
-            return ["zarr.json", *(["c"] if next(self._chunk_keys(path), None) else [])]
-        children = self._workspace.children(path)
-        if node is not None or children:
-            return (["zarr.json"] if node is not None else []) + children
-        depth = folder.count("/") + 1
-        return sorted({key.split("/")[depth] for key in self._keys_below(folder)})
+        return KeyIterator(lambda: iter(self._listing.names(node_path(prefix))), at_once=self._at_once)
 
     async def getsize_prefix(self, prefix: str) -> int:
         # docstring inherited
-        return await in_thread(lambda: self._getsize_prefix(prefix))
+        return await self._call(lambda: self._listing.size_bytes(node_path(prefix), self._session.fan_out))
 
-    def _getsize_prefix(self, prefix: str) -> int:
-        total = 0
-        for path in self._workspace.below(node_path(prefix)):
-            node = self._workspace.node(path)
-            if node is None:
-                continue
-            total += len(node.user_data)
-            if isinstance(node.node_data, ArrayNodeData):
-                refs = self._workspace.refs(node)
-                total += int(refs.lengths.sum()) + int(refs.inline.lengths.sum())
-        return total
+    async def _call(self, function: Callable[[], R]) -> R:
+        """Call what may have to load manifests, but no chunks."""
+        return function() if self._at_once else await in_thread(function)
 
 
-def _get_one(
-    store: IcechunkStore, prototype: BufferPrototype, wanted: tuple[str, ByteRequest | None]
-) -> Buffer | None:
-    return store.get_sync(wanted[0], prototype=prototype, byte_range=wanted[1])
+class KeyIterator(AsyncIterator[str]):
+    """Keys as they are asked for, in an `async for` or in a plain one."""
+
+    def __init__(self, start: Callable[[], Iterator[str]], *, at_once: bool) -> None:
+        self._start = start
+        self._at_once = at_once
+        self._rest: Iterator[str] | None = None
+        self._batch: Iterator[str] = iter(())
+
+    def __aiter__(self) -> KeyIterator:
+        return self
+
+    async def __anext__(self) -> str:
+        for key in self._batch:
+            return key
+        self._batch = iter(self._load() if self._at_once else await in_thread(self._load))
+        for key in self._batch:
+            return key
+        raise StopAsyncIteration
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        for key in self._batch:
+            return key
+        self._batch = iter(self._load())
+        return next(self._batch)
+
+    def _load(self) -> list[str]:
+        if self._rest is None:
+            self._rest = self._start()
+        return list(islice(self._rest, _BATCH))
+
+    async def aclose(self) -> None:
+        """Give no more keys."""
+        self._batch = self._rest = iter(())
+
+
+def _checked(value: object) -> Buffer:
+    if not isinstance(value, Buffer):
+        raise TypeError(
+            "IcechunkStore.set(): `value` must be a Buffer instance. "
+            f"Got an instance of {type(value)} instead."
+        )
+    return value
+
+
+def _is_document(key: str) -> bool:
+    return key.endswith(METADATA_NAME)
 
 
 def _bytes_of(value: Buffer) -> memoryview:
@@ -361,30 +405,20 @@ def resolve_range(request: ByteRequest | None, size: int) -> tuple[int, int]:
         case RangeByteRequest(start, end):
             if start < 0 or end < start:
                 raise InvalidInputError(
-                    f"invalid byte range {start} to {end}", kind=ErrorKind.INVALID_BYTE_RANGE
+                    f"invalid byte range {start} to {end}: it must ascend from 0 or more",
+                    kind=ErrorKind.INVALID_BYTE_RANGE,
                 )
             return min(start, size), min(end, size)
         case OffsetByteRequest(offset):
             if offset < 0:
-                raise InvalidInputError(f"invalid offset {offset}", kind=ErrorKind.INVALID_BYTE_RANGE)
+                raise InvalidInputError(
+                    f"invalid offset {offset}: it must be 0 or more", kind=ErrorKind.INVALID_BYTE_RANGE
+                )
             return min(offset, size), size
         case SuffixByteRequest(suffix):
             if suffix < 0:
-                raise InvalidInputError(f"invalid suffix {suffix}", kind=ErrorKind.INVALID_BYTE_RANGE)
+                raise InvalidInputError(
+                    f"invalid suffix {suffix}: it must be 0 or more", kind=ErrorKind.INVALID_BYTE_RANGE
+                )
             return max(size - suffix, 0), size
     raise ValueError(f"Unexpected byte_range, got {request!r}.")
-
-
-_BATCH = 1000
-
-
-async def _in_batches(start: Callable[[], Iterator[str]]) -> AsyncIterator[str]:
-    """The items of a blocking iterator, a batch of them per hop to a thread."""
-    iterator = await in_thread(start)
-
-    def batch() -> list[str]:
-        return list(islice(iterator, _BATCH))
-
-    while items := await in_thread(batch):
-        for item in items:
-            yield item

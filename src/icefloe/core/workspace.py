@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import threading
-from bisect import bisect_left
+from bisect import bisect_left, insort
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 
 from icefloe.core.assets import AssetStore
+from icefloe.core.cache import WeightedCache
 from icefloe.core.changes import ChangeSet, rank_of
+from icefloe.core.lookup import ArrayLookup, LookupCache
 from icefloe.core.zarr_metadata import parse_zarr_metadata
 from icefloe.errors import (
     AlreadyExistsError,
@@ -19,16 +22,29 @@ from icefloe.errors import (
     NodeNotFoundError,
     StorageError,
 )
+from icefloe.format import coordinates
 from icefloe.format.coordinates import Coords
 from icefloe.format.manifest import ArrayManifest, ChunkRef, InlineRef, NativeRef
 from icefloe.format.manifest_codec import PackedManifest
-from icefloe.format.snapshot import ArrayNodeData, GroupNodeData, ManifestRef, NodeSnapshot, Snapshot
+from icefloe.format.schema import ARRAY_NODE
+from icefloe.format.snapshot import (
+    ArrayNodeData,
+    GroupNodeData,
+    ManifestRef,
+    Nodes,
+    NodeSnapshot,
+    Snapshot,
+)
 from icefloe.ids import NodeId
 from icefloe.paths import ROOT, ancestors
 
 
 class Workspace:
-    """One hierarchy out of a snapshot and uncommitted changes. Safe for many threads."""
+    """One hierarchy out of a snapshot and uncommitted changes. Safe for many threads.
+
+    A node needs no parents: Zarr writes a node and its implicit groups side by side, in no order, so a group
+    may come after its members. What lies inside an array is refused.
+    """
 
     def __init__(self, base: Snapshot, assets: AssetStore, changes: ChangeSet | None = None) -> None:
         self.base = base
@@ -36,6 +52,11 @@ class Workspace:
         self.changes = changes or ChangeSet()
         self._lock = threading.RLock()
         self._found: dict[str, NodeSnapshot] = {}
+        self._paths: _SortedPaths | None = None
+        self._lookups: dict[NodeId, ArrayLookup] = {}
+        self._manifest_lookups: LookupCache = WeightedCache(
+            assets.config.num_chunk_refs, lambda lookup: max(lookup.count, 1)
+        )
 
     # Nodes
 
@@ -68,35 +89,95 @@ class Workspace:
         """The array at a path; an error where there is none."""
         node = self.node(path)
         if node is None:
-            raise NodeNotFoundError(f"node not found at `{path}`", kind=ErrorKind.NODE_NOT_FOUND)
+            raise NodeNotFoundError(
+                f"node not found at `{path}`; create the array before its chunks",
+                kind=ErrorKind.NODE_NOT_FOUND,
+            )
         if not isinstance(node.node_data, ArrayNodeData):
-            raise InvalidInputError(f"not an array: {path}", kind=ErrorKind.NOT_AN_ARRAY)
+            raise InvalidInputError(
+                f"not an array: {path} is a group and has no chunks", kind=ErrorKind.NOT_AN_ARRAY
+            )
         return node
 
-    def paths(self) -> list[str]:
+    def paths(self) -> Sequence[str]:
         """The paths of all nodes, sorted."""
+        with self._lock:
+            known = self._paths
+            if known is None or not known.still_fits(self.changes):
+                known = self._paths = _SortedPaths(self.changes, self._all_paths())
+            return known.paths
+
+    def _all_paths(self) -> list[str]:
         changes = self.changes
+        base = self.base.nodes.paths()
         if changes.is_empty():
-            return self.base.nodes.paths()
+            return base
         hidden = self._vanished() | set(changes.deleted) if changes.moved else changes.deleted.keys()
-        kept = [path for path in self.base.nodes.paths() if path not in hidden]
-        return sorted({*kept, *changes.created, *changes.moved})
+        kept = [path for path in base if path not in hidden] if hidden else base
+        added = {*changes.created, *changes.moved}.difference(base)
+        return sorted([*kept, *added]) if added else kept
 
     def below(self, group: str) -> list[str]:
-        """The paths of a node and of all below it."""
-        paths = self.paths()
-        if group == ROOT:
-            return paths
-        inside = paths[bisect_left(paths, group + "/") : bisect_left(paths, group + "0")]  # "0" follows "/"
-        return ([group] if self.node(group) is not None else []) + inside
+        """The paths of a node and of all below it, sorted."""
+        with self._lock:
+            paths = self.paths()
+            if group == ROOT:
+                return list(paths)
+            first, end = _bounds(paths, group)
+            own = [group] if self.node(group) is not None else []
+            return own + list(paths[first:end])
+
+    def has_nodes_below(self, group: str) -> bool:
+        """Whether there are nodes inside the one at a path, which need not exist itself."""
+        with self._lock:
+            paths = self.paths()
+            if group == ROOT:
+                return len(paths) > (paths[:1] == [ROOT])
+            first, end = _bounds(paths, group)
+            return end > first
 
     def children(self, group: str) -> list[str]:
-        """The names of the nodes directly below a group."""
+        """The names of the nodes directly below a group, and of the groups that only their members imply."""
         prefix = ROOT if group == ROOT else group + "/"
-        names = (
-            path[len(prefix) :] for path in self.below(group) if path.startswith(prefix) and path != ROOT
-        )
-        return sorted({name.split("/", 1)[0] for name in names if name})
+        names: list[str] = []
+        with self._lock:
+            paths = self.paths()
+            at, end = (0, len(paths)) if group == ROOT else _bounds(paths, group)
+            while at < end:
+                if paths[at] == ROOT:
+                    at += 1
+                    continue
+                name = paths[at][len(prefix) :].split("/", 1)[0]
+                names.append(name)
+                inside = len(paths[at]) > len(prefix) + len(name)
+                at = bisect_left(paths, f"{prefix}{name}0", at + 1) if inside else at + 1
+        return sorted(set(names))
+
+    @cached_property
+    def _written_in_base(self) -> frozenset[str]:
+        """The arrays of the base snapshot that have manifests."""
+        return frozenset(_paths_with_manifests(self.base.nodes))
+
+    def arrays_with_chunks(self, paths: Sequence[str]) -> list[NodeSnapshot]:
+        """Those of some nodes that are arrays and may have chunks."""
+        changes = self.changes
+        changed = {delta.path for delta in tuple(changes.chunks.values())}
+        candidates = self._written_in_base | changed | changes.moved.keys()
+        if not candidates:
+            return []
+        found = [self.node(path) for path in paths if path in candidates]
+        return [node for node in found if node is not None and isinstance(node.node_data, ArrayNodeData)]
+
+    def metadata_bytes(self, paths: Sequence[str]) -> int:
+        """The number of bytes of the zarr.json documents of some nodes."""
+        changes, base = self.changes, self.base.nodes
+        apart = {*changes.created, *changes.updated, *changes.moved}
+        total = sum(len(node.user_data) for path in paths if path in apart and (node := self.node(path)))
+        if not len(base):
+            return total
+        rows = {path: row for row, path in enumerate(base.paths())}
+        same = [row for path in paths if path not in apart and (row := rows.get(path)) is not None]
+        return total + int(base.columns["user_data"].lengths[same].sum())
 
     def set_metadata(self, path: str, user_data: bytes) -> None:
         """Create the node at a path, or give it another zarr.json."""
@@ -104,8 +185,8 @@ class Workspace:
         with self._lock:
             existing = self.node(path)
             if existing is None:
-                self._check_parents(path)
-                self.changes.created[path] = NodeSnapshot(NodeId.random(), path, user_data, node_data)
+                self._check_place(path, node_data)
+                self._create(NodeSnapshot(NodeId.random(), path, user_data, node_data))
                 return
             if type(existing.node_data) is not type(node_data):
                 raise AlreadyExistsError(
@@ -115,61 +196,92 @@ class Workspace:
             if existing.user_data == user_data:
                 return
             if isinstance(node_data, ArrayNodeData) and isinstance(existing.node_data, ArrayNodeData):
-                node_data = replace(node_data, manifests=existing.node_data.manifests)
+                if len(node_data.shape) == rank_of(existing):
+                    node_data = replace(node_data, manifests=existing.node_data.manifests)
+                else:
+                    self._forget_chunks(existing, len(node_data.shape))
             changed = replace(existing, user_data=user_data, node_data=node_data)
             kept = self.changes.created if path in self.changes.created else self.changes.updated
             kept[path] = changed
 
-    def _check_parents(self, path: str) -> None:
+    def _create(self, node: NodeSnapshot) -> None:
+        known = self._paths
+        fits = known is not None and known.still_fits(self.changes)
+        self.changes.created[node.path] = node
+        if known is not None and fits:
+            known.insert(node.path, self.changes)
+
+    def _check_place(self, path: str, node_data: ArrayNodeData | GroupNodeData) -> None:
         for above in ancestors(path):
             parent = self.node(above)
             if parent is not None and not isinstance(parent.node_data, GroupNodeData):
                 raise InvalidInputError(
-                    f"{path} cannot be created inside the array {above}", kind=ErrorKind.NOT_A_GROUP
+                    f"{path} cannot be created inside the array {above}; an array holds chunks, no nodes",
+                    kind=ErrorKind.NOT_A_GROUP,
                 )
+        if isinstance(node_data, ArrayNodeData) and self.has_nodes_below(path):
+            raise AlreadyExistsError(
+                f"{path} cannot become an array: there are nodes below it; delete them first",
+                kind=ErrorKind.NODE_ALREADY_EXISTS,
+            )
+
+    def _forget_chunks(self, array: NodeSnapshot, rank: int) -> None:
+        """Prepare an array for another number of dimensions; its chunks, if any, would be found by nobody."""
+        if len(self.refs(array)):
+            raise InvalidInputError(
+                f"{array.path} has {rank_of(array)} dimensions and chunks; delete it before it is created"
+                f" with {rank}",
+                kind=ErrorKind.BAD_METADATA,
+            )
+        self.changes.chunks.pop(array.id, None)
 
     def delete_node(self, path: str) -> None:
         """Delete a node with all below it; nothing happens where there is none."""
         with self._lock:
+            changes, known = self.changes, self._paths
+            fits = known is not None and known.still_fits(changes)
             for each in self.below(path):
                 node = self.node(each)
                 if node is None:
                     continue
-                self.changes.chunks.pop(node.id, None)
-                self.changes.updated.pop(each, None)
-                if self.changes.created.pop(each, None) is None:
-                    self.changes.deleted[each] = node
+                changes.chunks.pop(node.id, None)
+                changes.updated.pop(each, None)
+                if changes.created.pop(each, None) is None:
+                    changes.deleted[each] = node
+            if known is not None and fits:
+                known.remove(path, changes)
 
     # Chunks
 
     def check_coords(self, node: NodeSnapshot, coords: Sequence[int]) -> None:
         """Refuse coordinates that are not in an array's chunk grid."""
-        shape = node.node_data.shape if isinstance(node.node_data, ArrayNodeData) else ()
-        if len(coords) != len(shape) or any(
-            c >= max(d.num_chunks, 1) for c, d in zip(coords, shape, strict=False)
-        ):
-            grid = tuple(d.num_chunks for d in shape)
-            raise InvalidInputError(
-                f"chunk {tuple(coords)} is outside the chunk grid {grid} of {node.path}",
-                kind=ErrorKind.INVALID_CHUNK_INDEX,
-            )
+        if in_grid(node, coords):
+            return
+        data = node.node_data
+        grid = tuple(d.num_chunks for d in data.shape) if isinstance(data, ArrayNodeData) else ()
+        raise InvalidInputError(
+            f"chunk {tuple(coords)} is outside the chunk grid {grid} of {node.path}; resize the array first",
+            kind=ErrorKind.INVALID_CHUNK_INDEX,
+        )
 
     def ref(self, node: NodeSnapshot, coords: tuple[int, ...]) -> ChunkRef | None:
-        """The reference of a chunk; None where it was never written."""
+        """The reference of a chunk; None where it was never written, or lies outside the chunk grid."""
+        data = node.node_data
+        if not isinstance(data, ArrayNodeData) or not in_grid(node, coords):
+            return None
         delta = self.changes.chunks.get(node.id)
         if delta is not None:
             with self._lock:
                 changed, ref = delta.find(coords)
             if changed:
                 return ref
-        if not isinstance(node.node_data, ArrayNodeData):
+        if not data.manifests:
             return None
-        for manifest in node.node_data.manifests:
-            if covers(manifest, coords):
-                found = self._manifest(manifest).find(node.id, coords)
-                if found is not None:
-                    return found
-        return None
+        lookup = self._lookups.get(node.id)
+        if lookup is None or lookup.data.manifests is not data.manifests:
+            lookup = ArrayLookup(node.id, data, self._manifest, self._manifest_lookups)
+            self._lookups[node.id] = lookup
+        return lookup.find(coords)
 
     def _manifest(self, ref: ManifestRef) -> PackedManifest:
         info = self.base.manifest_files.find(ref.id)
@@ -186,6 +298,10 @@ class Workspace:
             f"{ref.location}: virtual chunks cannot be read yet", kind=ErrorKind.VIRTUAL_CHUNK_FETCH
         )
 
+    def is_inline(self, size_bytes: int) -> bool:
+        """Whether a chunk of this size goes into the manifest."""
+        return size_bytes <= self.assets.config.inline_chunk_threshold_bytes
+
     def write(self, path: str, coords: tuple[int, ...], data: bytes | bytearray | memoryview) -> None:
         """Write a chunk: small ones into the manifest to be, others as an object at once."""
         node = self.array(path)
@@ -194,28 +310,36 @@ class Workspace:
             raise InvalidInputError(
                 f"chunk {coords} of {path} has no bytes; delete it instead", kind=ErrorKind.ZERO_LENGTH_CHUNK
             )
-        if len(data) <= self.assets.config.inline_chunk_threshold_bytes:
-            ref: ChunkRef = InlineRef(bytes(data))
-        else:
-            ref = self.assets.write_chunk(data)
+        ref = InlineRef(bytes(data)) if self.is_inline(len(data)) else self.assets.write_chunk(data)
         with self._lock:
+            current = self.node(path)
+            if current is not node:  # another thread changed the array while the chunk was written
+                if current is None or current.id != node.id:
+                    raise NodeNotFoundError(
+                        f"{path} was deleted while chunk {coords} was written", kind=ErrorKind.NODE_NOT_FOUND
+                    )
+                self.check_coords(current, coords)
             self.changes.delta(node).put(coords, ref)
 
     def delete_chunk(self, node: NodeSnapshot, coords: tuple[int, ...]) -> None:
         """Delete a chunk. One outside the grid cannot exist: nothing happens."""
-        try:
-            self.check_coords(node, coords)
-        except InvalidInputError:
-            return
-        with self._lock:
-            self.changes.delta(node).put(coords, None)
+        if in_grid(node, coords):
+            with self._lock:
+                self.changes.delta(node).put(coords, None)
 
-    def refs(self, node: NodeSnapshot) -> ArrayManifest:
-        """All references of an array, the changes included."""
-        if not isinstance(node.node_data, ArrayNodeData):
+    def delete_chunks(self, node: NodeSnapshot, coords: Coords) -> None:
+        """Delete many chunks that exist."""
+        if len(coords):
+            with self._lock:
+                self.changes.delta(node).delete_many(coords)
+
+    def refs(self, node: NodeSnapshot, first: Sequence[int] = ()) -> ArrayManifest:
+        """All references of an array, the changes included, or those with given first coordinates."""
+        data = node.node_data
+        if not isinstance(data, ArrayNodeData):
             return ArrayManifest.of(np.zeros((0, 0), np.uint32), 1)
         empty = ArrayManifest.of(np.zeros((0, rank_of(node)), np.uint32), 1)
-        parts = [self.manifest_refs(node, ref) for ref in node.node_data.manifests]
+        parts = [self.manifest_refs(node, ref) for ref in data.manifests]
         refs = ArrayManifest.concat(parts) if parts else empty
         delta = self.changes.chunks.get(node.id)
         if delta is not None:
@@ -223,7 +347,11 @@ class Workspace:
                 written, gone = delta.resolve()
             refs = refs.without(gone) if len(gone) else refs
             refs = refs if written is None else refs.merge(written)
-        return refs
+        # What a smaller shape leaves outside is dropped by the commit; until then it is not seen.
+        window = [range(max(d.num_chunks, 1)) for d in data.shape]
+        window[: len(first)] = [range(number, number + 1) for number in first]
+        inside = coordinates.inside(refs.coords, window)
+        return refs if inside.all() else refs.take(inside)
 
     def manifest_refs(self, node: NodeSnapshot, ref: ManifestRef) -> ArrayManifest:
         """The references of an array in one of its manifests."""
@@ -233,11 +361,65 @@ class Workspace:
             return ArrayManifest.of(np.zeros((0, rank), np.uint32), 1)
         return manifest.array(node.id, rank)
 
-    def chunk_coords(self, node: NodeSnapshot) -> Coords:
-        """The coordinates of all chunks of an array that exist."""
-        return self.refs(node).coords
+    def chunk_coords(self, node: NodeSnapshot, first: Sequence[int] = ()) -> Coords:
+        """The coordinates of all chunks of an array that exist, or of those with given first coordinates."""
+        return self.refs(node, first).coords
 
 
-def covers(ref: ManifestRef, coords: Sequence[int]) -> bool:
-    """Whether a manifest may hold the reference of a chunk."""
-    return not ref.extents or all(c in extent for c, extent in zip(coords, ref.extents, strict=True))
+class _SortedPaths:
+    """The paths of all nodes in order, as long as the changes are those they were collected from."""
+
+    __slots__ = ("_changes", "_counts", "_moved", "paths")
+
+    def __init__(self, changes: ChangeSet, paths: list[str]) -> None:
+        self.paths = paths
+        self.note(changes)
+
+    def note(self, changes: ChangeSet) -> None:
+        """Remember which changes the paths are those of."""
+        self._changes, self._moved = changes, changes.moved
+        self._counts = (len(changes.created), len(changes.deleted), len(changes.moved))
+
+    def still_fits(self, changes: ChangeSet) -> bool:
+        """Whether nothing was created, deleted or moved since."""
+        counts = (len(changes.created), len(changes.deleted), len(changes.moved))
+        return self._changes is changes and self._moved is changes.moved and self._counts == counts
+
+    def insert(self, path: str, changes: ChangeSet) -> None:
+        """Take up a node that was created."""
+        insort(self.paths, path)
+        self.note(changes)
+
+    def remove(self, path: str, changes: ChangeSet) -> None:
+        """Drop a node that was deleted, and all below it."""
+        first, end = (0, len(self.paths)) if path == ROOT else _bounds(self.paths, path)
+        del self.paths[first:end]
+        own = bisect_left(self.paths, path)
+        if self.paths[own : own + 1] == [path]:
+            del self.paths[own]
+        self.note(changes)
+
+
+def in_grid(node: NodeSnapshot, coords: Sequence[int]) -> bool:
+    """Whether an array's chunk grid has a place. A dimension without elements still has one."""
+    data = node.node_data
+    if not isinstance(data, ArrayNodeData) or len(coords) != len(data.shape):
+        return False
+    return all(
+        number < (dimension.num_chunks or 1) for number, dimension in zip(coords, data.shape, strict=True)
+    )
+
+
+def _bounds(paths: Sequence[str], group: str) -> tuple[int, int]:
+    """Where the paths below a group begin and end."""
+    return bisect_left(paths, group + "/"), bisect_left(paths, group + "0")  # "0" follows "/"
+
+
+def _paths_with_manifests(nodes: Nodes) -> list[str]:
+    union = nodes.columns["node_data"] if len(nodes) else None
+    arrays = None if union is None else union.tables.get(ARRAY_NODE)
+    if union is None or arrays is None:
+        return []
+    rows = np.flatnonzero(union.kinds == ARRAY_NODE)[arrays["manifests"].lengths > 0]
+    paths = nodes.paths()
+    return [paths[row] for row in rows.tolist()]

@@ -1,0 +1,100 @@
+"""A workspace as folders and keys, the way a Zarr store is listed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from icefloe.concurrency import FanOut
+from icefloe.core.workspace import Workspace
+from icefloe.format.coordinates import Coords
+from icefloe.format.manifest import INLINE, ArrayManifest
+from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot
+from icefloe.keys import CHUNK_NAME, METADATA_NAME, chunk_prefix, coords_within, metadata_key
+from icefloe.paths import ancestors
+
+
+class Listing:
+    """What lies in a folder: a node, a group that only its members imply, or a part of an array's chunk grid.
+
+    Folders are given as paths. `/a/b` is the folder of the keys that begin with `a/b/`, never with `a/bc`; a
+    folder that does not exist is empty.
+    """
+
+    def __init__(self, workspace: Workspace) -> None:
+        self._workspace = workspace
+
+    def is_empty(self, path: str) -> bool:
+        """Whether a folder has no keys."""
+        if self._has_nodes(path):
+            return False
+        inside = self.inside_array(path)
+        return inside is None or not len(self._workspace.refs(*inside))
+
+    def _has_nodes(self, path: str) -> bool:
+        return self._workspace.node(path) is not None or self._workspace.has_nodes_below(path)
+
+    def inside_array(self, path: str) -> tuple[NodeSnapshot, tuple[int, ...]] | None:
+        """The array in whose chunk grid a folder lies, and the first coordinates of the chunks in it."""
+        if self._has_nodes(path):
+            return None
+        for above in ancestors(path):
+            node = self._workspace.node(above)
+            if node is None:
+                continue
+            first = coords_within(path, above)
+            data = node.node_data
+            # All coordinates name a chunk, which is a key and no folder.
+            if not isinstance(data, ArrayNodeData) or first is None or len(first) >= len(data.shape):
+                return None
+            return node, first
+        return None
+
+    def keys(self, path: str) -> Iterator[str]:
+        """All keys in a folder: documents first, then chunks."""
+        inside = self.inside_array(path)
+        if inside is not None:
+            array, first = inside
+            yield from _chunk_keys(array.path, self._workspace.chunk_coords(array, first))
+            return
+        nodes = self._workspace.below(path)
+        yield from map(metadata_key, nodes)
+        for array in self._workspace.arrays_with_chunks(nodes):
+            yield from _chunk_keys(array.path, self._workspace.chunk_coords(array))
+
+    def names(self, path: str) -> list[str]:
+        """The names directly in a folder, of keys and of folders."""
+        inside = self.inside_array(path)
+        if inside is not None:
+            array, first = inside
+            coords = self._workspace.chunk_coords(array, first)
+            return [str(number) for number in np.unique(coords[:, len(first)]).tolist()]
+        node = self._workspace.node(path)
+        own = [] if node is None else [METADATA_NAME]
+        if node is not None and isinstance(node.node_data, ArrayNodeData):
+            written = any(len(self._workspace.refs(a)) for a in self._workspace.arrays_with_chunks([path]))
+            own += [CHUNK_NAME] if written else []
+        return own + [name for name in self._workspace.children(path) if name not in own]
+
+    def size_bytes(self, path: str, fan_out: FanOut) -> int:
+        """The number of bytes behind all keys in a folder."""
+        inside = self.inside_array(path)
+        if inside is not None:
+            return _chunk_bytes(self._workspace.refs(*inside))
+        nodes = self._workspace.below(path)
+        arrays = self._workspace.arrays_with_chunks(nodes)
+        chunks = sum(fan_out(lambda array: _chunk_bytes(self._workspace.refs(array)), arrays))
+        return self._workspace.metadata_bytes(nodes) + chunks
+
+
+def _chunk_keys(path: str, coords: Coords) -> Iterator[str]:
+    prefix = chunk_prefix(path)
+    if not coords.shape[1]:
+        return iter([prefix] * min(len(coords), 1))
+    prefix += "/"
+    return (prefix + "/".join(map(str, row)) for row in coords.tolist())
+
+
+def _chunk_bytes(refs: ArrayManifest) -> int:
+    return int(np.where(refs.kind == INLINE, refs.inline.lengths, refs.lengths).sum())

@@ -1,0 +1,150 @@
+"""Finding single references of an array: which manifest to look in, and where in it.
+
+One look-up in a packed manifest takes tens of microseconds, and nothing has to be built for it. Who looks up
+many pays that again and again, so after a while the columns are built once and a look-up takes two or three.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import numpy as np
+
+from icefloe.core.cache import WeightedCache
+from icefloe.format import coordinates
+from icefloe.format.manifest import NATIVE, ArrayManifest, ChunkRef, NativeRef
+from icefloe.format.manifest_codec import PackedManifest
+from icefloe.format.snapshot import ArrayNodeData, ManifestRef
+from icefloe.ids import ChunkId, ManifestId, NodeId
+
+_FEW_FINDS: Final = 4
+_ROWS_PER_FIND: Final = 1500
+"""Building the columns of so many references costs as much as one look-up without them."""
+_FEW_MANIFESTS: Final = 8
+
+LookupCache = WeightedCache[tuple[NodeId, ManifestId], "ManifestLookup"]
+
+
+class ArrayLookup:
+    """The references that an array has in the manifests of one snapshot."""
+
+    __slots__ = ("_boxed", "_cache", "_last", "_load", "_starts", "_stops", "_unbounded", "data", "node")
+
+    def __init__(
+        self,
+        node: NodeId,
+        data: ArrayNodeData,
+        load: Callable[[ManifestRef], PackedManifest],
+        cache: LookupCache,
+    ) -> None:
+        self.node = node
+        self.data = data
+        self._load = load
+        self._cache = cache
+        self._unbounded = [ref for ref in data.manifests if not ref.extents]
+        self._boxed = [ref for ref in data.manifests if ref.extents]
+        self._last = self._boxed[0] if self._boxed else None
+        edges = [[(e.start, e.stop) for e in ref.extents] for ref in self._boxed]
+        boxes = np.array(edges, np.int64).reshape(len(edges), len(data.shape), 2)
+        self._starts, self._stops = boxes[:, :, 0], boxes[:, :, 1]
+
+    def find(self, coords: tuple[int, ...]) -> ChunkRef | None:
+        """The reference of a chunk; None where there is none."""
+        ref = self._covering(coords)
+        if ref is not None:
+            found = self._lookup(ref).find(coords)
+            if found is not None:
+                return found
+        for ref in self._unbounded:
+            found = self._lookup(ref).find(coords)
+            if found is not None:
+                return found
+        return None
+
+    def _covering(self, coords: tuple[int, ...]) -> ManifestRef | None:
+        """The one manifest whose window of the chunk grid has a chunk."""
+        last = self._last
+        if last is None or covers(last, coords):
+            return last
+        if len(self._boxed) <= _FEW_MANIFESTS:
+            found = next((ref for ref in self._boxed if covers(ref, coords)), None)
+        else:
+            place = np.array(coords)
+            rows = np.flatnonzero(((self._starts <= place) & (self._stops > place)).all(axis=1))
+            found = self._boxed[int(rows[0])] if len(rows) else None
+        if found is not None:
+            self._last = found
+        return found
+
+    def _lookup(self, ref: ManifestRef) -> ManifestLookup:
+        def start() -> ManifestLookup:
+            return ManifestLookup(self._load(ref), self.node, len(self.data.shape))
+
+        return self._cache.get((self.node, ref.id), start)
+
+
+class ManifestLookup:
+    """The references that an array has in one manifest. Safe for many threads: at worst two build columns."""
+
+    __slots__ = ("_finds", "_manifest", "_node", "_rank", "_rows", "count")
+
+    def __init__(self, manifest: PackedManifest, node: NodeId, rank: int) -> None:
+        self._manifest = manifest
+        self._node = node
+        self._rank = rank
+        self._finds = 0
+        self._rows: _Rows | None = None
+        self.count = manifest.count(node)
+
+    def find(self, coords: tuple[int, ...]) -> ChunkRef | None:
+        """The reference of a chunk; None where there is none."""
+        rows = self._rows
+        if rows is None:
+            self._finds += 1
+            if self._finds <= max(_FEW_FINDS, self.count // _ROWS_PER_FIND) or not self.count:
+                return self._manifest.find(self._node, coords)
+            self._rows = rows = _Rows(self._manifest.array(self._node, self._rank))
+        return rows.find(coords)
+
+
+class _Rows:
+    """Columns, and the row of each place in the chunk grid."""
+
+    __slots__ = ("_dense", "_ids", "_keys", "_native", "_refs", "_sizes")
+
+    def __init__(self, refs: ArrayManifest) -> None:
+        self._refs = refs
+        self._sizes = coordinates.limits(refs.coords)
+        self._keys = coordinates.sort_keys(refs.coords, self._sizes)
+        self._dense = self._keys is not None and len(refs) > 0 and int(self._keys[-1]) == len(refs) - 1
+        self._native = bool((refs.kind == NATIVE).all())
+        self._ids = np.ascontiguousarray(refs.chunk_ids).tobytes() if self._native else b""
+
+    def find(self, coords: tuple[int, ...]) -> ChunkRef | None:
+        row = self._row(coords)
+        if row is None:
+            return None
+        if not self._native:
+            return self._refs.ref(row)
+        id = ChunkId(self._ids[12 * row : 12 * row + 12])
+        return NativeRef(id, self._refs.offsets.item(row), self._refs.lengths.item(row))
+
+    def _row(self, coords: tuple[int, ...]) -> int | None:
+        keys = self._keys
+        if keys is None:  # a grid of over 2**64 cells
+            return coordinates.find(self._refs.coords, coords)
+        key = 0
+        for number, size in zip(coords, self._sizes, strict=False):
+            if number >= size:
+                return None
+            key = key * size + number
+        if self._dense:  # keys ascend from 0 without a gap
+            return key
+        row = int(keys.searchsorted(np.uint64(key)))
+        return row if row < len(keys) and keys.item(row) == key else None
+
+
+def covers(ref: ManifestRef, coords: Sequence[int]) -> bool:
+    """Whether a manifest may hold the reference of a chunk."""
+    return all(c in extent for c, extent in zip(coords, ref.extents, strict=False))
