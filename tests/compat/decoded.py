@@ -22,7 +22,7 @@ from icefloe.format.manifest_codec import PackedManifest
 from icefloe.format.repo_info import RepoInfo, SnapshotInfo
 from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot, Snapshot
 from icefloe.format.transaction_log import LISTS, TransactionLog
-from icefloe.format.updates import RepoMigrated, RepoStatus, Update
+from icefloe.format.updates import FeatureFlagChanged, RepoMigrated, RepoStatus, Update
 from icefloe.ids import ManifestId, NodeId, ObjectId, SnapshotId
 from tests.compat import official
 
@@ -286,7 +286,8 @@ def _update(update: Update) -> dict[str, Any]:
     values = {column.name: _value(getattr(kind, column.name)) for column in fields(kind)}
     if isinstance(kind, RepoMigrated):
         values = {name: f"{number}.0" for name, number in values.items()}
-    seen: dict[str, Any] = {"update_type": {"type": f"{type(kind).__name__}Update", **values}}
+    name = type(kind).__name__ + ("" if isinstance(kind, FeatureFlagChanged) else "Update")
+    seen: dict[str, Any] = {"update_type": {"type": name, **values}}
     seen["updated_at"] = _time(update.updated_at_us)
     if update.backup_path is not None:
         seen["backup_path"] = update.backup_path

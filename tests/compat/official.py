@@ -24,29 +24,25 @@ _ALL_GRIDS = {"array.rectilinear_chunks": True}
 icechunk.set_logs_filter("error")
 
 
-def create(folder: Path, spec: int, prefixes: tuple[str, ...] = (), **settings: Any) -> Any:
+def create(folder: Path, spec: int, config: Any) -> Any:
     """A new repository of the official package."""
     options = {"spec_version": spec} if KNOWS_V2 else {}
-    return icechunk.Repository.create(
-        icechunk.local_filesystem_storage(str(folder)),
-        config=config(prefixes, **settings),
-        authorize_virtual_chunk_access=_authorized(prefixes),
-        **options,
-    )
+    storage = icechunk.local_filesystem_storage(str(folder))
+    return icechunk.Repository.create(storage, config=config, **options)
 
 
 def open_repository(folder: Path, prefixes: tuple[str, ...] = ()) -> Any:
     """A repository, with its stored configuration, and permission to read local virtual chunks."""
     return icechunk.Repository.open(
         icechunk.local_filesystem_storage(str(folder)),
-        config=config(prefixes) if prefixes else None,
+        config=_config(prefixes) if prefixes else None,
         authorize_virtual_chunk_access=_authorized(prefixes),
     )
 
 
-def config(prefixes: tuple[str, ...], **settings: Any) -> Any:
+def _config(prefixes: tuple[str, ...]) -> Any:
     """A configuration with a container per local URL prefix."""
-    made = icechunk.RepositoryConfig(**settings)
+    made = icechunk.RepositoryConfig()
     for prefix in prefixes:
         store = icechunk.local_filesystem_store(prefix.removeprefix("file://").rstrip("/"))
         made.set_virtual_chunk_container(icechunk.VirtualChunkContainer(prefix, store))

@@ -45,8 +45,7 @@ def test_the_official_package_sees_no_difference_after_encoding_anew(name: str, 
 
     encode_anew(folder)
 
-    repository = official.open_repository(folder)
-    after = official.everything(repository)
+    after = official.everything(official.open_repository(folder))
     for snapshot, tree in before["trees"].items():
         # Nodes that were not found before, for the order old releases gave them, now are.
         assert {path: node for path, node in after["trees"][snapshot].items() if path in tree} == tree
@@ -56,7 +55,6 @@ def test_the_official_package_sees_no_difference_after_encoding_anew(name: str, 
         )
     del before["trees"], after["trees"]
     assert after == before
-    assert_seen_alike(folder, repository)
 
 
 def encode_anew(folder: Path) -> None:
