@@ -155,9 +155,12 @@ class RandomUser:
 
     def move(self) -> None:
         names = sorted(self._root())
-        if names:
+        if not names:
+            return
+        source, target = self.random.choice(names), self._new_path()
+        if not target.startswith(f"{source}/"):
             session = self.repository.rearrange_session("main")
-            session.move(f"/{self.random.choice(names)}", f"/{self._new_path()}")
+            session.move(f"/{source}", f"/{target}")
             session.commit("moved")
 
     def metadata(self) -> None:
