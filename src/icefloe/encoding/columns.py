@@ -30,6 +30,8 @@ class Blobs:
     buffer: U8
     starts: I64
     lengths: I64
+    place: str = ""
+    """The file the bytes are of, to be named where they turn out to be damaged."""
 
     @staticmethod
     def from_list(items: Sequence[bytes]) -> Blobs:
@@ -65,7 +67,8 @@ class Blobs:
         else:
             buffer = next((part.buffer for part in parts if part.buffer.size), parts[0].buffer)
             starts = concat([part.starts for part in parts])
-        return Blobs(buffer, starts, concat([part.lengths for part in parts]))
+        place = next((part.place for part in parts if part.place), "")
+        return Blobs(buffer, starts, concat([part.lengths for part in parts]), place)
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -93,7 +96,7 @@ class Blobs:
 
     def take(self, rows: Any) -> Blobs:
         """The given rows (a slice, a mask or indices), over the same buffer."""
-        return Blobs(self.buffer, take(self.starts, rows), take(self.lengths, rows))
+        return Blobs(self.buffer, take(self.starts, rows), take(self.lengths, rows), self.place)
 
     def compact(self) -> Blobs:
         """The same rows end to end in a buffer of just their size."""
@@ -106,7 +109,7 @@ class Blobs:
             return self
         buffer = np.empty(total, np.uint8)
         copy_ranges(self.buffer, self.starts, buffer, starts, self.lengths)
-        return Blobs(buffer, starts, self.lengths)
+        return Blobs(buffer, starts, self.lengths, self.place)
 
     def tolist(self) -> list[bytes]:
         """One `bytes` per row."""
@@ -171,7 +174,8 @@ class Ragged:
 
     def take(self, rows: Any) -> Ragged:
         """The given lists, in the given order."""
-        starts, lengths = self.splits[:-1][rows], self.lengths[rows]
+        starts = self.splits[:-1][rows]
+        lengths = self.splits[1:][rows] - starts
         return Ragged(take(self.items, expand_ranges(starts, lengths)), splits_of(lengths))
 
     def rectangle(self, width: int | None = None) -> NDArray[Any] | None:

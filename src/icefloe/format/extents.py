@@ -28,7 +28,7 @@ def _overlap(starts: NDArray[np.int64], stops: NDArray[np.int64]) -> bool:
     starts, stops = starts[filled], stops[filled]
     if len(starts) < 2:
         return False
-    axis = max(range(starts.shape[1]), key=lambda d: len(np.unique(starts[:, d])))
+    axis = min(range(starts.shape[1]), key=lambda d: _pairs(starts[:, d], stops[:, d]))
     order = starts[:, axis].argsort(kind="stable")
     starts, stops = starts[order], stops[order]
     after = np.arange(1, len(starts) + 1)
@@ -43,3 +43,8 @@ def _overlap(starts: NDArray[np.int64], stops: NDArray[np.int64]) -> bool:
         if not apart.any(axis=1).all():
             return True
     return False
+
+
+def _pairs(starts: NDArray[np.int64], stops: NDArray[np.int64]) -> int:
+    """How many pairs of ranges along one dimension share a place."""
+    return int(np.sort(starts).searchsorted(stops).sum()) - len(starts) * (len(starts) + 1) // 2

@@ -68,10 +68,8 @@ class Dictionary:
             if sizes is not None and not (sizes > MAX_LOCATION_BYTES).any():
                 return self._decompress_stream(frames, sizes, place)
             one = self._decompressor()
-            limit = 64 * MAX_LOCATION_BYTES
-            return Blobs.from_list(
-                [one.decompress(frame, max_output_size=limit) for frame in frames.tolist()]
-            )
+            packed = Blobs.from_list([_decompress_one(one, frame, place) for frame in frames.tolist()])
+            return Blobs(packed.buffer, packed.starts, packed.lengths, place)
         except zstandard.ZstdError as error:
             raise FormatError(f"{place}: damaged compressed location: {error}", kind=_KIND) from None
 
@@ -83,7 +81,7 @@ class Dictionary:
             data = reader.read(total + 1)
         if len(data) != total:
             raise FormatError(f"{place}: compressed locations are not of the size they claim", kind=_KIND)
-        return Blobs(np.frombuffer(data, np.uint8), ends - sizes, sizes)
+        return Blobs(np.frombuffer(data, np.uint8), ends - sizes, sizes, place)
 
     def _decompressor(self) -> zstandard.ZstdDecompressor:
         if not self.data:
@@ -92,6 +90,14 @@ class Dictionary:
 
 
 _KIND: Final = ErrorKind.INVALID_FILE_FORMAT
+
+
+def _decompress_one(decompressor: zstandard.ZstdDecompressor, frame: bytes, place: str) -> bytes:
+    # The library sets aside what a frame claims to hold, whatever it is told to allow.
+    size, limit = zstandard.frame_content_size(frame), 64 * MAX_LOCATION_BYTES
+    if size > limit:
+        raise FormatError(f"{place}: a compressed location claims to have {size} bytes", kind=_KIND)
+    return decompressor.decompress(frame, max_output_size=limit, allow_extra_data=False)
 
 
 def frame_sizes(frames: Blobs) -> I64 | None:

@@ -249,13 +249,13 @@ class ArrayManifest:
         offset, length = int(self.offsets[row]), int(self.lengths[row])
         if kind == NATIVE:
             return NativeRef(ChunkId(self.chunk_ids[row].tobytes()), offset, length)
-        location = decode_text(self.locations[int(self.location_codes[row])], f"location of reference {row}")
-        return VirtualRef(location, offset, length, self._checksum(row))
+        code, place = int(self.location_codes[row]), f"{self.locations.place}: location of reference {row}"
+        return VirtualRef(decode_text(self.locations[code], place), offset, length, self._checksum(row))
 
     def _checksum(self, row: int) -> Checksum | None:
         code = int(self.etag_codes[row])
         if code != NO_ETAG:
-            return ETag(decode_text(self.etags[code], f"etag of reference {row}"))
+            return ETag(decode_text(self.etags[code], f"{self.etags.place}: etag of reference {row}"))
         seconds = int(self.last_modified[row])
         return LastModified(seconds) if seconds else None
 

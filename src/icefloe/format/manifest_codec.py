@@ -185,6 +185,7 @@ class PackedManifest:
         self._arrays: dict[NodeId, Cursor] = {}
         arrays = root.children("arrays") or ()
         last: NodeId | None = None
+        total = 0
         for row in range(len(arrays)):
             array = arrays[row]
             node = NodeId(array.bytes("node_id") or b"")
@@ -192,6 +193,9 @@ class PackedManifest:
                 payload.fail(f"Manifest.arrays is not in ascending order at {node}")
             self._arrays[node] = array
             last = node
+            total += self.count(node)
+            if total > payload.size:  # arrays that share a vector of references, over and over
+                payload.fail(f"{total} references are more than the file has bytes")
 
     @property
     def nodes(self) -> tuple[NodeId, ...]:

@@ -42,14 +42,14 @@ CHUNK_REF = Table(
     "ChunkRef",
     {
         "index": vector(0, "<u4", 4, required=True),
-        "inline": blob(1),
+        "inline": blob(1, shared=True),
         "offset": u64(2),
         "length": u64(3),
         "chunk_id": struct(4, OBJECT_ID),
-        "location": text(5),
-        "checksum_etag": text(6),
+        "location": text(5, shared=True),
+        "checksum_etag": text(6, shared=True),
         "checksum_last_modified": u32(7),
-        "compressed_location": blob(8),
+        "compressed_location": blob(8, shared=True),
         "extra": blob(9),
     },
 )

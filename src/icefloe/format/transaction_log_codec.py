@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -170,7 +171,7 @@ def _check_moves(moves: tuple[MoveOperation, ...], place: str, kind: ErrorKind) 
         ("is of node", [str(move.node_id) for move in moves]),
     ):
         if len(set(values)) != len(values):
-            twice = next(value for value in values if values.count(value) > 1)
+            ((twice, _),) = Counter(values).most_common(1)
             raise FormatError(f"{place}: more than one move {name} {twice}", kind=kind)
     still = next((move for move in moves if move.from_path == move.to_path), None)
     if still is not None:

@@ -4,9 +4,9 @@ The tables of a block of rows are grouped by their vtable, so that a field's pla
 its values are one gather. Any legal layout is read: vtables shared or not, before or after their tables,
 longer or shorter than known, fields in any order, children shared between parents.
 
-Nothing in a payload is trusted. Every position is checked before it is used, all offsets but the one to the
-vtable point forward, and no column may hold more items than the payload has bytes; so reading ends, and in
-memory proportional to the payload.
+Nothing in a payload is trusted. Every position is checked before it is used, and all offsets but the one to
+the vtable point forward, so reading ends. What several parents share is counted for each of them against a
+`Budget`, so it ends in time and memory proportional to the payload.
 """
 
 from __future__ import annotations
@@ -35,6 +35,11 @@ from icefloe.errors import ErrorKind, FormatError
 OFFSET = np.dtype("<u4")
 SIGNED = np.dtype("<i4")
 SHORT = np.dtype("<u2")
+SMALL_ITEMS = 1 << 16
+SMALL_BYTES = 16 << 20
+PLAIN_RATIO = 32
+SHARED_RATIO = 64
+"""How many times its size a payload may give in byte strings. A reference takes over 30 bytes itself."""
 FEW_VTABLES = 8
 """Up to so many vtables in a block are told apart by comparing, without a sort."""
 
@@ -98,15 +103,41 @@ class Payload:
                 self.fail(f"{what} is not aligned to {align} bytes", int(starts[0]))
         return starts, lengths
 
-    def items(self, starts: I64, lengths: I64, size: int, what: str) -> I64:
+    @staticmethod
+    def items(starts: I64, lengths: I64, size: int) -> I64:
         """The positions of all items of many vectors."""
         total = int(lengths.sum())
-        if total > self.size:
-            self.fail(f"{what} has {total} items in all, more than the file has bytes")
         if len(starts) == 1:
             start = int(starts[0])
             return np.arange(start, start + total * size, size, dtype=np.int64)
         return expand_ranges(np.zeros_like(starts), lengths) * size + np.repeat(starts, lengths)
+
+
+class Budget:
+    """What one reading of a payload may give, however often its parts are shared."""
+
+    __slots__ = ("_items", "_payload", "_plain", "_shared")
+
+    def __init__(self, payload: Payload) -> None:
+        self._payload = payload
+        self._items = 2 * payload.size + SMALL_ITEMS
+        self._plain = max(PLAIN_RATIO * payload.size, SMALL_BYTES)
+        self._shared = max(SHARED_RATIO * payload.size, SMALL_BYTES)
+
+    def items(self, lengths: I64, what: str) -> None:
+        """Count the items of vectors."""
+        self._items -= int(lengths.sum())
+        if self._items < 0:
+            self._payload.fail(f"{what} brings the number of items far beyond what the file has bytes")
+
+    def blobs(self, lengths: I64, shared: bool, what: str) -> None:
+        """Count the bytes of byte strings."""
+        if shared:
+            self._shared -= int(lengths.sum())
+        else:
+            self._plain -= int(lengths.sum())
+        if min(self._shared, self._plain) < 0:
+            self._payload.fail(f"{what} repeats its bytes beyond all proportion to the file")
 
 
 def read_root(payload: Payload, table: fb.Table) -> Tables:
@@ -121,10 +152,13 @@ def root_position(payload: Payload, table: fb.Table) -> I64:
     return payload.targets(np.zeros(1, np.int64), f"the offset of the root {table.name}")
 
 
-def read_tables(payload: Payload, table: fb.Table, positions: NDArray[Any]) -> Tables:
+def read_tables(
+    payload: Payload, table: fb.Table, positions: NDArray[Any], budget: Budget | None = None
+) -> Tables:
     """The tables at the given positions, as columns."""
+    budget = budget or Budget(payload)
     blocks = [
-        _read_block(payload, table, positions[start : start + BLOCK].astype(np.int64))
+        _read_block(payload, table, positions[start : start + BLOCK].astype(np.int64), budget)
         for start in range(0, max(len(positions), 1), BLOCK)
     ]
     return _concat_blocks(blocks)
@@ -133,7 +167,7 @@ def read_tables(payload: Payload, table: fb.Table, positions: NDArray[Any]) -> T
 def vector_of_tables(payload: Payload, position: int, what: str) -> I64:
     """The positions of the tables of the one vector whose offset is stored at `position`."""
     starts, lengths = payload.vectors(np.array([position]), 4, 4, what)
-    return payload.targets(payload.items(starts, lengths, 4, what), what)
+    return payload.targets(payload.items(starts, lengths, 4), what)
 
 
 def _concat_blocks(blocks: list[Tables]) -> Tables:
@@ -157,7 +191,7 @@ def _concat_blocks(blocks: list[Tables]) -> Tables:
     return Tables(sum(counts), columns, present)
 
 
-def _read_block(payload: Payload, table: fb.Table, rows: I64) -> Tables:
+def _read_block(payload: Payload, table: fb.Table, rows: I64, budget: Budget) -> Tables:
     vtables = _VTables(payload, table, rows)
     columns: dict[str, Any] = {}
     present: dict[str, NDArray[np.bool_]] = {}
@@ -173,16 +207,16 @@ def _read_block(payload: Payload, table: fb.Table, rows: I64) -> Tables:
         if where is not None and field.required:
             payload.fail(f"{what} is missing", int(rows[np.flatnonzero(~where)[0]]))
         if isinstance(field, fb.Variants):
-            column, where = _read_union(payload, field, vtables, positions, where, what)
+            column, where = _read_union(payload, field, vtables, positions, where, what, budget)
         else:
-            column = _spread(_read_column(payload, field, positions, what), where, field)
+            column = _spread(_read_column(payload, field, positions, what, budget), where, field)
         columns[name] = column
         if where is not None:
             present[name] = where
     return Tables(len(rows), columns, present)
 
 
-def _read_column(payload: Payload, field: fb.Field, positions: I64, what: str) -> Any:
+def _read_column(payload: Payload, field: fb.Field, positions: I64, what: str, budget: Budget) -> Any:
     """The column of a field in the rows that have it."""
     match field:
         case fb.Scalar(dtype=dtype):
@@ -190,42 +224,57 @@ def _read_column(payload: Payload, field: fb.Field, positions: I64, what: str) -
         case fb.Struct(size=size):
             payload.check(positions, size, 1, what)
             return windows(payload.data, size)[positions].view(np.uint8).reshape(-1, size)
-        case fb.Bytes():
-            return Blobs(payload.data, *payload.vectors(positions, 1, 1, what))
+        case fb.Bytes(shared=shared):
+            return _read_blobs(payload, positions, what, budget, shared)
         case fb.Vector(dtype=dtype, align=align):
-            return _read_vectors(payload, dtype, align, positions, what)
+            return _read_vectors(payload, dtype, align, positions, what, budget)
         case fb.Texts():
             starts, lengths = payload.vectors(positions, 4, 4, what)
-            slots = payload.items(starts, lengths, 4, what)
-            return Ragged(Blobs(payload.data, *payload.vectors(slots, 1, 1, what)), splits_of(lengths))
+            budget.items(lengths, what)
+            texts = _read_blobs(payload, payload.items(starts, lengths, 4), what, budget)
+            return Ragged(texts, splits_of(lengths))
         case fb.Children(table=table):
             starts, lengths = payload.vectors(positions, 4, 4, what)
-            slots = payload.items(starts, lengths, 4, what)
-            return Ragged(read_tables(payload, table, payload.targets(slots, what)), splits_of(lengths))
+            budget.items(lengths, what)
+            targets = payload.targets(payload.items(starts, lengths, 4), what)
+            return Ragged(read_tables(payload, table, targets, budget), splits_of(lengths))
         case fb.Child(table=table):
-            tables = read_tables(payload, table, payload.targets(positions, what))
+            tables = read_tables(payload, table, payload.targets(positions, what), budget)
             return Union(np.full(len(positions), PRESENT, np.uint8), {PRESENT: tables})
     raise TypeError(f"cannot read {field!r}")
 
 
-def _read_vectors(payload: Payload, dtype: np.dtype[Any], align: int, positions: I64, what: str) -> Ragged:
+def _read_blobs(payload: Payload, positions: I64, what: str, budget: Budget, shared: bool = False) -> Blobs:
+    starts, lengths = payload.vectors(positions, 1, 1, what)
+    budget.blobs(lengths, shared, what)
+    return Blobs(payload.data, starts, lengths, payload.place)
+
+
+def _read_vectors(
+    payload: Payload, dtype: np.dtype[Any], align: int, positions: I64, what: str, budget: Budget
+) -> Ragged:
     starts, lengths = payload.vectors(positions, dtype.itemsize, align, what)
+    budget.items(lengths, what)
     width = int(lengths[0]) if len(lengths) else 0
     if dtype in payload.words and width and (lengths == width).all():
         # One length for all, as coordinates have: a column of numbers per place in the vector.
-        if width * len(starts) > payload.size:
-            payload.fail(f"{what} has {width * len(starts)} items in all, more than the file has bytes")
         rectangle = np.empty((len(starts), width), dtype)
         word = starts >> (dtype.itemsize.bit_length() - 1)
         for place in range(width):
             rectangle[:, place] = payload.words[dtype][word + place]
         return Ragged(rectangle.reshape(-1), splits_of(lengths))
-    at = payload.items(starts, lengths, dtype.itemsize, what)
+    at = payload.items(starts, lengths, dtype.itemsize)
     return Ragged(windows(payload.data, dtype.itemsize)[at].view(dtype), splits_of(lengths))
 
 
 def _read_union(
-    payload: Payload, field: fb.Variants, vtables: _VTables, types: I64, where: Where, what: str
+    payload: Payload,
+    field: fb.Variants,
+    vtables: _VTables,
+    types: I64,
+    where: Where,
+    what: str,
+    budget: Budget,
 ) -> tuple[Union, Where]:
     values, has_value = vtables.locate(field.slot + 1)
     kinds = _spread(payload.numbers(np.dtype("u1"), types, what), where, field)
@@ -241,7 +290,9 @@ def _read_union(
     unknown = [kind for kind in found if kind not in field.tables]
     if unknown:
         payload.fail(f"{what} is of unknown type {unknown[0]}")
-    tables = {kind: read_tables(payload, field.tables[kind], targets[kinds == kind]) for kind in found}
+    tables = {
+        kind: read_tables(payload, field.tables[kind], targets[kinds == kind], budget) for kind in found
+    }
     return Union(kinds, tables), None if there.all() else there
 
 
@@ -256,9 +307,8 @@ def _spread(column: Any, where: Where, field: fb.Field) -> Any:
         return full
     rows = where.cumsum() - 1
     if isinstance(column, Blobs):
-        return Blobs(
-            column.buffer, _spread(column.starts, where, field), _spread(column.lengths, where, field)
-        )
+        starts, lengths = _spread(column.starts, where, field), _spread(column.lengths, where, field)
+        return Blobs(column.buffer, starts, lengths, column.place)
     if isinstance(column, Ragged):
         lengths = np.where(where, column.lengths[np.maximum(rows, 0)], 0)
         return Ragged(column.items, splits_of(lengths))

@@ -42,6 +42,8 @@ class Bytes(Field):
     """A string, or a vector of bytes. Column: `Blobs`."""
 
     text: bool = False
+    shared: bool = False
+    """Whether thousands of rows may point to the same bytes, and are told apart before these are copied."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,14 +121,14 @@ def struct(slot: int, size: int, *, required: bool = False) -> Struct:
     return Struct(slot=slot, size=size, required=required)
 
 
-def text(slot: int, *, required: bool = False) -> Bytes:
+def text(slot: int, *, required: bool = False, shared: bool = False) -> Bytes:
     """A `string` field."""
-    return Bytes(slot=slot, text=True, required=required)
+    return Bytes(slot=slot, text=True, required=required, shared=shared)
 
 
-def blob(slot: int, *, required: bool = False) -> Bytes:
+def blob(slot: int, *, required: bool = False, shared: bool = False) -> Bytes:
     """A `[uint8]` field."""
-    return Bytes(slot=slot, required=required)
+    return Bytes(slot=slot, required=required, shared=shared)
 
 
 def vector(slot: int, dtype: Any, align: int, *, required: bool = False) -> Vector:
