@@ -243,4 +243,5 @@ def _forget_pools() -> None:
     _pools.clear()
 
 
-os.register_at_fork(after_in_child=_forget_pools)
+if hasattr(os, "register_at_fork"):  # where there is no fork, there is nothing to forget
+    os.register_at_fork(after_in_child=_forget_pools)
