@@ -18,7 +18,7 @@ MOST_CODE_LINES = 500
 VERSIONED = re.compile(r"icefloe\.(format\.(spec|v1|v2|alpha)|core\.refs(_\w+)?)(\.|$)")
 VERSION_NAME = re.compile(r"^(\w+_)?(spec|spec_version|format_version|file_version)$", re.IGNORECASE)
 
-MAY_READ_ENVIRONMENT = re.compile(r"^(\w+_from_env|initialize_logs|set_logs_filter)$")
+MAY_READ_ENVIRONMENT = re.compile(r"^(\w+_from_env|initialize_logs|set_logs_filter|install_as_icechunk)$")
 ENVIRONMENT = {"os.environ", "os.environb", "os.getenv", "os.putenv"}
 
 IMPURE_MODULES = {

@@ -21,7 +21,7 @@ from tests.source_tree import (
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("cli",),
     ("spark", "web"),
-    ("",),
+    ("", "compatibility", "_icechunk_python", "_standing_in"),
     ("distributed", "xarray", "dask", "virtual", "testing"),
     ("repository", "history", "inspection"),
     ("session",),
@@ -42,6 +42,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "types",
         "times",
         "ancestry_graph",
+        "logs",
     ),
     ("errors",),
     ("_version",),

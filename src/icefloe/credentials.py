@@ -8,6 +8,7 @@ Nothing here talks to a network or reads the environment: `FromEnv` only says th
 
 from __future__ import annotations
 
+import html
 import pickle
 import threading
 from collections.abc import Callable, Mapping
@@ -70,6 +71,9 @@ class _Veiled:
             veiled = value is not None and item.metadata.get("secret", False)
             shown.append(f"{item.name}={'****' if veiled else repr(value)}")
         return f"{type(self).__qualname__}({', '.join(shown)})"
+
+    def _repr_html_(self) -> str:
+        return f"<code>{html.escape(repr(self))}</code>"
 
 
 class _Family(type):
@@ -183,21 +187,21 @@ class AzureRefreshableCredential(metaclass=_Family):
         """A key of the storage account."""
 
         key: str = field(metadata=_SECRET)
-        expires_after: datetime | None = field(default=None, kw_only=True)
+        expires_after: datetime | None = None
 
     @dataclass(frozen=True, slots=True, repr=False)
     class SasToken(_Veiled):
         """A shared access signature."""
 
         token: str = field(metadata=_SECRET)
-        expires_after: datetime | None = field(default=None, kw_only=True)
+        expires_after: datetime | None = None
 
     @dataclass(frozen=True, slots=True, repr=False)
     class BearerToken(_Veiled):
         """An OAuth token."""
 
         bearer: str = field(metadata=_SECRET)
-        expires_after: datetime | None = field(default=None, kw_only=True)
+        expires_after: datetime | None = None
 
 
 class AzureStaticCredentials(metaclass=_Family):

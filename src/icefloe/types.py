@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from enum import IntEnum
 from typing import Literal, TypeAlias
 
+from icefloe.config import FeatureFlag
 from icefloe.config.display import Shown, Tree, qualified
 from icefloe.times import aware
 
@@ -108,25 +109,3 @@ class RepoStatus(Shown):
         rows = (("availability", name), ("set_at", repr(self.set_at)))
         reason = ("limited_availability_reason", str(self.limited_availability_reason))
         return Tree(qualified("repository", "RepoStatus"), (*rows, reason))
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class FeatureFlag(Shown):
-    """Something a repository allows or forbids."""
-
-    id: int
-    name: str
-    default_enabled: bool
-    setting: bool | None
-    """None where the default holds."""
-
-    @property
-    def enabled(self) -> bool:
-        """Whether it is on, by setting or by default."""
-        return self.default_enabled if self.setting is None else self.setting
-
-    def tree(self) -> Tree:
-        # docstring inherited
-        names = ("id", "name", "default_enabled", "setting", "enabled")
-        rows = tuple((name, str(getattr(self, name))) for name in names)
-        return Tree(qualified("config", "FeatureFlag"), rows)

@@ -10,6 +10,7 @@ from icefloe.config.conditions import (
     ManifestSplitCondition,
     ManifestSplitDimCondition,
 )
+from icefloe.config.feature_flags import FeatureFlag
 from icefloe.config.repository import (
     CachingConfig,
     CompressionAlgorithm,
@@ -45,6 +46,7 @@ from icefloe.config.stores import (
     local_filesystem_store,
     s3_store,
 )
+from icefloe.logs import initialize_logs, set_logs_filter, shutdown_telemetry
 
 __all__ = [
     "AnyObjectStoreConfig",
@@ -55,6 +57,7 @@ __all__ = [
     "CompressionConfig",
     "EffectiveConfig",
     "EffectiveStorageSettings",
+    "FeatureFlag",
     "ManifestConfig",
     "ManifestPreloadCondition",
     "ManifestPreloadConfig",
@@ -77,7 +80,10 @@ __all__ = [
     "from_dict",
     "gcs_store",
     "http_store",
+    "initialize_logs",
     "local_filesystem_store",
     "s3_store",
+    "set_logs_filter",
+    "shutdown_telemetry",
     "to_dict",
 ]

@@ -42,7 +42,13 @@ class Attribution:
         return {name: literal(getattr(self, name)) for name in ("client", "workload", "principal")}
 
     def __repr__(self) -> str:
-        return call(qualified("config", "Attribution"), self._fields())
+        return call(qualified("", "Attribution"), self._fields())
 
     def __str__(self) -> str:
-        return Tree(qualified("config", "Attribution"), tuple(self._fields().items())).as_text()
+        return self._tree().as_text()
+
+    def _repr_html_(self) -> str:
+        return self._tree().as_html()
+
+    def _tree(self) -> Tree:
+        return Tree(qualified("", "Attribution"), tuple(self._fields().items()))

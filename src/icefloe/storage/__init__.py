@@ -46,6 +46,7 @@ from icefloe.storage.factories import (
     tigris_storage,
 )
 from icefloe.storage.urls import redirect_storage, storage_from_url
+from icefloe.types import ChunkType
 
 __all__ = [
     "ABSENT",
@@ -54,6 +55,7 @@ __all__ = [
     "Always",
     "AnyObjectStoreConfig",
     "ChecksumAlgorithm",
+    "ChunkType",
     "ConditionNotMetError",
     "DeleteReport",
     "ObjectKind",

@@ -1,0 +1,16 @@
+"""Names that clients of the official package take from its native module, found where icefloe keeps them."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+_HOMES = ("icefloe", "icefloe.config", "icefloe.storage", "icefloe.concurrency", "icefloe.credentials")
+
+
+def __getattr__(name: str) -> Any:
+    if not name.startswith("__"):
+        for home in map(import_module, _HOMES):
+            if hasattr(home, name):
+                return getattr(home, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,125 @@
+"""Standing in for the official package, for programs that import `icechunk` by name."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+from collections.abc import Sequence
+from importlib.abc import Loader
+from importlib.machinery import ModuleSpec
+from importlib.metadata import Distribution, DistributionFinder
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from icefloe.config import display
+
+__all__ = ["OFFICIAL_VERSION", "install_as_icechunk"]
+
+OFFICIAL_VERSION = "2.3.0"
+"""The release of the official package whose API this is: what `icechunk.__version__` says then."""
+
+_OFFICIAL = "icechunk"
+_PACKAGE = "icefloe"
+_OTHER_NAMES = {"_exceptions": "errors"}
+_FOR_WORKERS = str(Path(__file__).parent / "_standing_in")
+
+
+def install_as_icechunk() -> None:
+    """Make `import icechunk` and its sub-modules give icefloe, here and in processes started from here.
+
+    Call it before anything imports `icechunk`; RuntimeError where the official package is loaded already.
+    Reprs then say `icechunk` too. Processes started later (by multiprocessing, dask, Spark in local mode, or
+    any other way that hands on the environment) find a package of that name first on their PYTHONPATH. On a
+    cluster set PYTHONPATH for the workers yourself, or call this function in them.
+    """
+    loaded = sys.modules.get(_OFFICIAL)
+    if loaded is not None and not _is_ours(loaded):
+        raise RuntimeError(
+            "the official icechunk is imported already; call install_as_icechunk() before any import of it"
+        )
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())
+    display.PACKAGE = _OFFICIAL
+    if not isinstance(loaded, _Facade):
+        sys.modules[_OFFICIAL] = _facade()
+    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    if _FOR_WORKERS not in paths:
+        os.environ["PYTHONPATH"] = os.pathsep.join([_FOR_WORKERS, *filter(None, paths)])
+
+
+def _is_ours(module: ModuleType) -> bool:
+    origin = getattr(getattr(module, "__spec__", None), "origin", None) or ""
+    return isinstance(module, _Facade) or str(origin).startswith(_FOR_WORKERS)
+
+
+class _Facade(ModuleType):
+    """The package under its other name: every attribute but the version is icefloe's."""
+
+    __version__ = OFFICIAL_VERSION
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(importlib.import_module(_PACKAGE), name)
+
+    def __dir__(self) -> Sequence[str]:
+        return dir(importlib.import_module(_PACKAGE))
+
+
+def _facade() -> ModuleType:
+    package = importlib.import_module(_PACKAGE)
+    facade = _Facade(_OFFICIAL, package.__doc__)
+    facade.__path__ = []
+    facade.__spec__ = ModuleSpec(_OFFICIAL, None, is_package=True)
+    facade.__dict__["__all__"] = list(package.__all__)
+    return facade
+
+
+class _Finder(DistributionFinder):
+    """Finds `icechunk` and its sub-modules in icefloe, and tells programs that ask which release it is."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if not fullname.startswith(f"{_OFFICIAL}."):
+            return None
+        first, _, rest = fullname.removeprefix(f"{_OFFICIAL}.").partition(".")
+        ours = ".".join(filter(None, (_PACKAGE, _OTHER_NAMES.get(first, first), rest)))
+        found = importlib.util.find_spec(ours)
+        if found is None:
+            return None
+        return ModuleSpec(fullname, _Alias(ours), is_package=found.submodule_search_locations is not None)
+
+    def find_distributions(self, context: Any = None) -> list[Distribution]:
+        if context is None or context.name is None or context.name.lower() != _OFFICIAL:
+            return []
+        return [_Described()]
+
+
+class _Alias(Loader):
+    """Gives a module of ours under another name, and leaves what it says of itself as it was."""
+
+    def __init__(self, ours: str) -> None:
+        self._ours = ours
+        self._spec: ModuleSpec | None = None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        module = importlib.import_module(self._ours)
+        self._spec = module.__spec__
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__spec__ = self._spec
+
+
+class _Described(Distribution):
+    """The metadata of the distribution we stand for: its name and version."""
+
+    def read_text(self, filename: str) -> str | None:
+        if filename != "METADATA":
+            return None
+        return f"Metadata-Version: 2.1\nName: {_OFFICIAL}\nVersion: {OFFICIAL_VERSION}\n"
+
+    def locate_file(self, path: Any) -> Any:
+        return Path(__file__).parent / path

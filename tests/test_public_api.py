@@ -1,0 +1,196 @@
+"""Every public name, argument and default of the official package is here too, but for those still to come.
+
+`tests/data/official_api.json` is what `scripts/record-api.py` found in the official package, release 2.3.0.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import icefloe
+from icefloe.compatibility import OFFICIAL_VERSION
+from tests.api_description import describe_member, describe_value
+from tests.source_tree import ROOT
+
+OFFICIAL = json.loads((ROOT / "tests" / "data" / "official_api.json").read_text(encoding="utf-8"))
+
+# What later issues bring, as module:name or module:name.member. This list only ever gets shorter.
+TO_COME = {
+    # conflicts and rebasing
+    *(f":{n}" for n in ("BasicConflictSolver", "Conflict", "ConflictDetector", "ConflictSolver")),
+    *(f":{n}" for n in ("ConflictType", "VersionSelection")),
+    *(f"conflicts:{n}" for n in ("BasicConflictSolver", "Conflict", "ConflictDetector", "ConflictSolver")),
+    *(f"conflicts:{n}" for n in ("ConflictType", "VersionSelection")),
+    *(f":Session.{n}" for n in ("rebase", "rebase_async")),
+    # virtual chunks
+    ":VirtualChunkSpec",
+    "virtual:VirtualChunkContainer",
+    "virtual:VirtualChunkSpec",
+    *(f":IcechunkStore.{n}" for n in ("set_virtual_ref", "set_virtual_ref_async", "array_chunk_iterator")),
+    *(f":IcechunkStore.set_virtual_refs{n}" for n in ("", "_async", "_arr", "_arr_async")),
+    # forks, merging, distributed writes
+    ":ForkSession",
+    "session:ForkSession",
+    *(f":Session.{n}" for n in ("fork", "merge", "merge_async")),
+    *(f"distributed:{n}" for n in ("extract_session", "merge_sessions")),
+    *(f"dask:{n}" for n in ("session_merge_reduction", "store_dask")),
+    # the rest of the store, and xarray
+    ":IcechunkStore._repr_html_",
+    ":IcechunkStore.set_partial_values",
+    "xarray:to_icechunk",
+    # maintenance
+    ":upgrade_icechunk_repository",
+    *(f":Repository.{n}" for n in ("expire_snapshots", "garbage_collect", "rewrite_manifests")),
+    *(f":Repository.{n}_async" for n in ("expire_snapshots", "garbage_collect", "rewrite_manifests")),
+    *(f":Repository.{n}" for n in ("chunk_storage_stats", "total_chunks_storage")),
+    *(f":Repository.{n}_async" for n in ("chunk_storage_stats", "total_chunks_storage")),
+}
+
+# Official names that we do without, or have in another form, and why.
+OTHERWISE = {
+    "dask:computing_meta": "a helper of theirs",
+    "dask:merge_sessions_array_kwargs": "a helper of theirs",
+    "xarray:LazyArrayWriter": "a helper of theirs",
+    "xarray:is_dask_collection": "a helper of theirs",
+    ":ObjectStoreConfig._repr_html_": "each variant has it, and only variants have instances",
+    ":ManifestSplitCondition.AnyArray": "a function where theirs is a class; both are called",
+    ":ManifestSplittingConfig.to_dict": "a method, whose self theirs calls config",
+}
+
+# Made by other calls: whoever constructs one hands over something of the package's own.
+NOT_CONSTRUCTED = {":Repository", ":Session", ":ForkSession", ":IcechunkStore", ":Storage"}
+
+
+def names() -> Iterator[str]:
+    """Every official name, and every member of an official class."""
+    for module, public in OFFICIAL["modules"].items():
+        for name, description in public.items():
+            yield f"{module}:{name}"
+            yield from (f"{module}:{name}.{member}" for member in description.get("members", ()))
+
+
+def owner(name: str) -> str:
+    """The class of a member; the name itself for anything else."""
+    return name.partition(".")[0]
+
+
+def official(name: str) -> dict[str, Any]:
+    """What is recorded of an official name; nothing for one that the package itself has too."""
+    module, public, member = _parts(name)
+    description: dict[str, Any] = OFFICIAL["modules"][module][public]
+    return description["members"][member] if member else description
+
+
+def ours(name: str) -> dict[str, Any]:
+    """The same of our package; AttributeError or ModuleNotFoundError where there is none."""
+    module, public, member = _parts(name)
+    found = getattr(importlib.import_module(f"icefloe.{module}" if module else "icefloe"), public)
+    if not member:
+        return describe_value(found)
+    return {"kind": "value"} if _is_instance_attribute(found, member) else describe_member(found, member)
+
+
+def exists(name: str) -> bool:
+    try:
+        ours(name)
+    except (AttributeError, ModuleNotFoundError):
+        return False
+    return True
+
+
+def _is_instance_attribute(cls: type, member: str) -> bool:
+    return any(member in vars(base).get("__annotations__", ()) for base in cls.__mro__)
+
+
+def _parts(name: str) -> tuple[str, str, str]:
+    module, _, rest = name.partition(":")
+    public, _, member = rest.partition(".")
+    return module, public, member
+
+
+def expected_names() -> list[str]:
+    left_out = TO_COME | OTHERWISE.keys()
+    return sorted(name for name in names() if name not in left_out and owner(name) not in left_out)
+
+
+@pytest.mark.parametrize("name", expected_names())
+def test_an_official_name_is_here(name: str) -> None:
+    expected = official(name)
+
+    found = ours(name)
+
+    if not expected:
+        return
+    assert found["kind"] == expected["kind"]
+    assert found.get("async") == expected.get("async")
+    if expected.get("arguments") and name not in NOT_CONSTRUCTED:
+        assert _comparable(found["arguments"], expected["arguments"]) == expected["arguments"]
+
+
+def _comparable(mine: str, theirs: str) -> str:
+    """Our arguments, with theirs in places where ours allow the same calls."""
+    ours, others = mine.split(", "), theirs.split(", ")
+    if len(ours) != len(others):
+        return mine
+    return ", ".join(other if _allows(own, other) else own for own, other in zip(ours, others, strict=True))
+
+
+def _allows(own: str, other: str) -> bool:
+    """A default of ours where they have none, or one that the native module does not tell; unnamed fields."""
+    name, _, default = other.partition("=")
+    same_name = own.partition("=")[0] == name
+    return (name.startswith("_") and name[1:].isdigit()) or (same_name and default in ("", "Ellipsis"))
+
+
+@pytest.mark.parametrize("name", sorted(TO_COME))
+def test_a_name_that_is_here_is_not_listed_as_to_come(name: str) -> None:
+    assert not exists(name)
+    assert name in set(names())
+
+
+def test_names_that_are_otherwise_are_official() -> None:
+    assert set(OTHERWISE) <= set(names())
+
+
+def test_the_recording_is_of_the_release_that_we_stand_in_for() -> None:
+    assert OFFICIAL["version"] == OFFICIAL_VERSION
+
+
+def test_every_listed_name_is_there_for_type_checkers_too() -> None:
+    tree = ast.parse((ROOT / "src" / "icefloe" / "__init__.py").read_text(encoding="utf-8"))
+    imported = {
+        alias.name: node.module
+        for block in tree.body
+        if isinstance(block, ast.If)
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+        if node.module is not None and node.module.startswith("icefloe.")
+    }
+
+    assert imported == {name: f"icefloe.{module}" for name, module in icefloe._HOME_OF.items()}
+    assert set(imported) < set(icefloe.__all__)
+    assert all(hasattr(icefloe, name) for name in icefloe.__all__)
+    assert set(icefloe.__all__) <= set(dir(icefloe))
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'unheard_of'"):
+        icefloe.unheard_of  # noqa: B018
+
+
+def test_importing_the_package_loads_no_heavy_package() -> None:
+    heavy = {"zarr", "numpy", "obstore", "logging", "yaml", "zstandard", "asyncio"}
+    code = "import sys, icefloe; print(*sys.modules)"
+
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+    assert not heavy & set(loaded.split())
