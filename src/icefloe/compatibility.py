@@ -45,6 +45,8 @@ def install_as_icechunk() -> None:
     display.PACKAGE = _OFFICIAL
     if not isinstance(loaded, _Facade):
         sys.modules[_OFFICIAL] = _facade()
+    if _FOR_WORKERS not in sys.path:
+        sys.path.insert(0, _FOR_WORKERS)  # multiprocessing hands on this list, not PYTHONPATH
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     if _FOR_WORKERS not in paths:
         os.environ["PYTHONPATH"] = os.pathsep.join([_FOR_WORKERS, *filter(None, paths)])

@@ -1,0 +1,96 @@
+"""Standing in for the official package: in this process, and in those it starts."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+WORKER = "def work(_):\n    import icechunk.storage\n    from icechunk import Repository\n"
+WORKER += "    return Repository.__module__, icechunk.storage.__name__, icechunk.__version__\n"
+
+
+def run(tmp_path: Path, code: str, *arguments: str) -> str:
+    """What a program prints that finds no other icechunk than ours."""
+    (tmp_path / "worker.py").write_text(WORKER)
+    (tmp_path / "program.py").write_text(code)
+    clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        [sys.executable, str(tmp_path / "program.py"), *arguments],
+        capture_output=True,
+        text=True,
+        env=clean,
+        cwd=tmp_path,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_icechunk_and_its_modules_are_icefloe(tmp_path: Path) -> None:
+    code = """
+import icefloe
+icefloe.install_as_icechunk()
+icefloe.install_as_icechunk()
+import importlib.metadata, pickle, icechunk, icechunk.config, icechunk.session as session
+from icechunk import *
+from icechunk._exceptions import NotFoundError
+from icechunk._icechunk_python import RepoUpdateRetryConfig, Repository as Native
+from icechunk.storage import in_memory_storage
+assert icechunk.Repository is icefloe.Repository is Native is Repository
+assert session.Session is icefloe.Session and session is icefloe.session
+assert icechunk.config is icefloe.config and icefloe.config.__spec__.name == "icefloe.config"
+assert NotFoundError is icefloe.NotFoundError
+assert importlib.metadata.version("icechunk") == icechunk.__version__ == "2.3.0"
+assert importlib.metadata.version("icefloe") == icefloe.__version__
+assert {"Repository", "spec_version"} <= set(dir(icechunk))
+repo = icechunk.Repository.create(icechunk.in_memory_storage())
+assert "<icechunk.Repository (v2)>" in repr(repo) and "icechunk-repr" in repo._repr_html_()
+assert icechunk.RepositoryConfig() == eval(repr(icechunk.RepositoryConfig()))
+assert icechunk.spec_version() == 2
+try:
+    import icechunk.nothing
+except ModuleNotFoundError:
+    print("done")
+"""
+    assert run(tmp_path, code) == "done"
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver", "fork"])
+def test_workers_find_it_too(tmp_path: Path, method: str) -> None:
+    code = """
+import multiprocessing, sys
+if __name__ == "__main__":
+    import icefloe
+    icefloe.install_as_icechunk()
+    from worker import work
+    with multiprocessing.get_context(sys.argv[1]).Pool(1) as pool:
+        print(*pool.map(work, [0])[0])
+"""
+    assert run(tmp_path, code, method) == "icefloe.repository icefloe.storage 2.3.0"
+
+
+def test_any_child_that_inherits_the_environment_finds_it(tmp_path: Path) -> None:
+    code = """
+import subprocess, sys, icefloe
+icefloe.install_as_icechunk()
+child = "from worker import work; print(*work(0))"
+print(subprocess.run([sys.executable, "-c", child], capture_output=True, text=True).stdout.strip())
+"""
+    assert run(tmp_path, code) == "icefloe.repository icefloe.storage 2.3.0"
+
+
+def test_the_official_package_is_not_replaced_once_it_is_loaded(tmp_path: Path) -> None:
+    (tmp_path / "icechunk.py").write_text("")
+    code = """
+import icechunk, icefloe
+try:
+    icefloe.install_as_icechunk()
+except RuntimeError as error:
+    print(error)
+"""
+    assert "before any import of it" in run(tmp_path, code)
