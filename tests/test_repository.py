@@ -365,7 +365,7 @@ def test_moves_and_metadata_need_version_2(storage: Storage) -> None:
     with pytest.raises(FormatError) as error:
         repo.set_metadata({"a": 1})
 
-    assert error_kind(error) == "unsupported-operation-for-version"
+    assert error_kind(error) == "unsupported-spec-version"
 
 
 def test_repository_metadata_and_flags(repo_v2: Repository) -> None:

@@ -229,6 +229,8 @@ class Session(Shown):
 
     def move(self, from_path: str, to_path: str) -> None:
         """Move or rename a node with all below it. For rearrange sessions alone."""
+        if not self._refs.spec.moves:
+            raise unsupported("moving nodes", self._refs.spec)
         if self._mode is not SessionMode.rearrange:
             self._require_writable()
             raise SessionStateError(
@@ -304,9 +306,9 @@ class Session(Shown):
         self, message: str, *, metadata: dict[str, Any] | None = None, allow_empty: bool = False
     ) -> str:
         """Replace the branch's tip by a snapshot that has these changes too; its id."""
-        branch = self._require_branch()
         if not self._refs.spec.refs_in_repo_info:
             raise unsupported("amend", self._refs.spec)
+        branch = self._require_branch()
         if not allow_empty and not self.has_uncommitted_changes:
             raise SessionStateError("no changes to commit", kind=ErrorKind.NO_CHANGES_TO_COMMIT)
         self._check_repository_writable()

@@ -95,5 +95,5 @@ def unsupported(what: str, spec: Spec) -> FormatError:
     return FormatError(
         f"{what} needs a newer repository than version {spec.number} of the format; "
         "upgrade it with upgrade_icechunk_repository",
-        kind=ErrorKind.UNSUPPORTED_OPERATION_FOR_VERSION,
+        kind=ErrorKind.UNSUPPORTED_SPEC_VERSION,
     )

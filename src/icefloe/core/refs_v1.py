@@ -80,7 +80,7 @@ class RefStoreV1:
         check_name(name)
         found = self._read(RefFile(RefKind.BRANCH, name))
         if found is None:
-            raise RefNotFoundError(f"branch not found: {name}", kind=ErrorKind.BRANCH_NOT_FOUND)
+            raise RefNotFoundError(f"branch not found: {name}", kind=ErrorKind.REF_NOT_FOUND)
         return found
 
     def branch(self, name: str) -> SnapshotId:
@@ -90,7 +90,7 @@ class RefStoreV1:
         check_name(name)
         found = self._read(RefFile(RefKind.TAG, name))
         if found is None or self._storage.exists(RefFile(RefKind.TAG, name, deleted=True).path):
-            raise RefNotFoundError(f"tag not found: {name}", kind=ErrorKind.TAG_NOT_FOUND)
+            raise RefNotFoundError(f"tag not found: {name}", kind=ErrorKind.REF_NOT_FOUND)
         return found[0]
 
     def create_branch(self, name: str, snapshot: SnapshotId) -> None:
@@ -136,7 +136,7 @@ class RefStoreV1:
         try:
             self._storage.put(RefFile(RefKind.TAG, name, deleted=True).path, b"", ABSENT)
         except ConditionNotMetError:
-            raise RefNotFoundError(f"tag not found: {name}", kind=ErrorKind.TAG_NOT_FOUND) from None
+            raise RefNotFoundError(f"tag not found: {name}", kind=ErrorKind.REF_NOT_FOUND) from None
 
     def advance(self, branch: str, base: SnapshotId, snapshot: SnapshotInfo) -> None:
         tip, version = self._branch(branch)

@@ -247,7 +247,7 @@ def check_writable(status: RepoStatus) -> None:
     if status.availability is not RepoAvailability.ONLINE:
         reason = status.limited_availability_reason
         raise ReadOnlyError(
-            f"the repository is {status.availability.name.lower().replace('_', '-')}"
+            f"repository status is {status.availability.name.lower().replace('_', '-')}"
             + (f": {reason}" if reason else "; set_status can put it online"),
             kind=ErrorKind.READ_ONLY_REPOSITORY,
         )
