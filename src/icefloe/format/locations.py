@@ -10,13 +10,12 @@ import numpy as np
 import zstandard
 from numpy.typing import NDArray
 
-from icefloe.encoding.columns import I64, Blobs, windows
+from icefloe.encoding.columns import BLOCK, I64, Blobs, windows
 from icefloe.errors import ErrorKind, FormatError
 
 MAX_LOCATION_BYTES: Final = 1024
 """Official readers give a compressed location so much room; longer ones are stored plain."""
 _SHORTEST_SAMPLE: Final = 8
-_ALL_BYTES: Final = np.uint64(0xFFFFFFFFFFFFFFFF)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,31 +152,27 @@ def _neighbours_repeat(blobs: Blobs) -> bool:
 
 
 def _equal_neighbours(blobs: Blobs) -> NDArray[np.bool_]:
-    """For each row but the first, whether it equals the one before it: eight bytes of all rows at a time."""
-    starts, lengths = blobs.starts, blobs.lengths
-    rows = np.flatnonzero(lengths[1:] == lengths[:-1])
-    buffer = blobs.buffer if len(blobs.buffer) >= 8 else np.pad(blobs.buffer, (0, 8))
-    words = np.ndarray((len(buffer) - 7,), "<u8", buffer.data, 0, (1,))
-    for at in range(0, int(lengths.max()), 8):
-        length = lengths[rows]
-        back = np.minimum(at, np.maximum(length - 8, 0))  # the last word overlaps the one before it
-        # A string of under eight bytes at the very end of the buffer is read from further left.
-        left = np.minimum(starts[rows] + back, len(words) - 1)
-        right = np.minimum(starts[rows + 1] + back, len(words) - 1)
-        differ = _word(words, left, starts[rows] + back, length) != _word(
-            words, right, starts[rows + 1] + back, length
-        )
-        rows = rows[~differ]
+    """For each row but the first, whether it equals the one before it."""
     same = np.zeros(len(blobs) - 1, np.bool_)
-    same[rows] = True
+    for start in range(0, len(same), BLOCK):
+        part = blobs.take(slice(start, start + BLOCK + 1))
+        same[start + _equal_to_next(part)] = True
     return same
 
 
-def _word(words: NDArray[np.uint64], at: I64, wanted: I64, lengths: I64) -> NDArray[np.uint64]:
-    """Up to eight bytes as a number, those beyond a string's end cut off."""
-    shift = ((wanted - at) * 8).astype(np.uint64)
-    bits = (8 * np.maximum(8 - lengths, 0)).astype(np.uint64)
-    return (words[at] >> shift) & (_ALL_BYTES >> bits)
+def _equal_to_next(blobs: Blobs) -> I64:
+    """The rows that equal the row after them: eight bytes of all rows at a time, short ones byte by byte."""
+    starts, lengths = blobs.starts, blobs.lengths
+    alike = np.flatnonzero(lengths[1:] == lengths[:-1])
+    length = lengths[alike]
+    found = [alike[length == 0]]
+    for size, rows in ((8, alike[length >= 8]), (1, alike[(length > 0) & (length < 8)])):
+        words = windows(blobs.buffer, size).view(f"<u{size}")
+        for at in range(0, int(lengths[rows].max(initial=0)), size):
+            back = np.minimum(at, lengths[rows] - size)  # the last word overlaps the one before it
+            rows = rows[words[starts[rows] + back] == words[starts[rows + 1] + back]]
+        found.append(rows)
+    return np.concatenate(found)
 
 
 def used_only(codes: NDArray[np.uint32], blobs: Blobs) -> tuple[NDArray[np.uint32], Blobs]:
