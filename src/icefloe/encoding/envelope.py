@@ -27,6 +27,9 @@ PLAUSIBLE_RATIO = 1000
 
 _SLICE = 16 << 10
 """Compressed bytes fed at a time where a frame does not say how large it is: at most 512 MiB come out."""
+_FEW_BLOCKS = 1000
+_SMALL_BLOCK = 1 << 10
+"""A frame that tells its size may have _FEW_BLOCKS and one more for each _SMALL_BLOCK of bytes."""
 _PARALLEL_BYTES = 8 << 20
 """Payloads from here on are compressed by two threads."""
 
@@ -93,13 +96,26 @@ def open_payload(data: bytes | memoryview, place: str) -> NDArray[np.uint8] | by
 
 def _decompress_sized(frame: memoryview, size: int, place: str) -> NDArray[np.uint8]:
     """The one frame of known size. Memory comes from numpy, which asks for huge pages: far fewer faults."""
-    payload = np.empty(size, np.uint8)
-    with zstandard.ZstdDecompressor().stream_reader(frame, read_across_frames=True) as reader:
-        if reader.readinto(payload.data) != size:
-            _refuse(f"{place}: the zstd frame is cut off after {len(frame)} bytes")
-        if reader.read(1):
-            _refuse(f"{place}: more than one zstd frame, of which the first tells its size")
-    return payload
+    end = _frame_end(frame, size)
+    if end != len(frame):
+        _refuse(f"{place}: the zstd frame ends at byte {end} of {len(frame)}")
+    room = np.empty(size + 1, np.uint8)  # the library stops at the last byte it has room for, checksum unseen
+    with zstandard.ZstdDecompressor().stream_reader(frame) as reader:
+        if reader.readinto(room.data) != size:
+            _refuse(f"{place}: the zstd frame does not hold the {size} bytes it claims")
+    return room[:size]
+
+
+def _frame_end(frame: memoryview, size: int) -> int:
+    """Where a frame ends by the lengths of its blocks (RFC 8878, 3.1.1.2): the library takes one cut off."""
+    at = zstandard.frame_header_size(frame)
+    for _ in range(_FEW_BLOCKS + size // _SMALL_BLOCK):
+        head = int.from_bytes(frame[at : at + 3], "little")
+        is_repeated_byte = head >> 1 & 3 == 1
+        at += 3 + (1 if is_repeated_byte else head >> 3)
+        if head & 1 or at > len(frame):
+            return at + (4 if zstandard.get_frame_parameters(frame).has_checksum else 0)
+    return at
 
 
 def _decompress_stream(frames: memoryview, limit: int, place: str) -> bytearray:
