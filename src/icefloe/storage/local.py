@@ -22,7 +22,6 @@ import contextlib
 import errno
 import hashlib
 import os
-import random
 import re
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -181,9 +180,11 @@ class LocalStorage(Storage):
                     self._swap(path, aside, target, condition)
                 else:
                     os.replace(aside, target)
+                    aside = ""
             finally:
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(aside)
+                if aside:  # a rename leaves nothing to remove: chunks are written without this call
+                    with contextlib.suppress(FileNotFoundError):
+                        os.unlink(aside)
             if self._sync and conditional:
                 _sync_entry(os.path.dirname(target))
             elif self._sync and self._unsynced.add(target) > _MAX_UNSYNCED:
@@ -241,7 +242,7 @@ class LocalStorage(Storage):
         return f"{self._root}/{encode_key(checked_path(path))}"
 
     def _write_aside(self, target: str, data: Buffer) -> str:
-        aside = f"{target}#{random.SystemRandom().getrandbits(64)}"
+        aside = f"{target}#{int.from_bytes(os.urandom(8))}"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
         try:
             descriptor = os.open(aside, flags, 0o666)
