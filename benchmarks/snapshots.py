@@ -13,7 +13,8 @@ PER_GROUP = 100
 WANTED = "/group-00123/array-00045"
 
 
-def _setup(folder: Path) -> None:
+def setup_many_nodes(folder: Path) -> None:
+    """A repository of `NODES` nodes."""
     nodes = [local_repository.group_node("/")]
     for group in range(NODES // PER_GROUP):
         path = f"/group-{group:05d}"
@@ -66,7 +67,7 @@ ROWS = [
         ours=Side("open; read, inflate and check the snapshot; one node by path", _find_ours),
         theirs=Side("open; session; get one zarr.json from the store", _find_theirs),
         cpu_ratio=2,
-        setup=_setup,
+        setup=setup_many_nodes,
         check=_check,
         repeat=15,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, TypeAlias
@@ -69,9 +70,9 @@ def parse_key(key: str) -> Key:
     )
 
 
-def metadata_key(path: str) -> str:
-    """The key of a node's zarr.json."""
-    return METADATA_NAME if path == ROOT else f"{path[1:]}/{METADATA_NAME}"
+def metadata_keys(paths: Iterable[str]) -> list[str]:
+    """The keys of the zarr.json of some nodes."""
+    return [METADATA_NAME if path == ROOT else f"{path[1:]}/{METADATA_NAME}" for path in paths]
 
 
 def chunk_prefix(path: str) -> str:

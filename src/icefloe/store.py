@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from itertools import islice
 from typing import Any, Protocol, TypeVar
@@ -22,6 +24,8 @@ from icefloe.keys import METADATA_NAME, ChunkKey, Key, LegacyKey, MetadataKey, n
 from icefloe.types import SessionMode
 
 _BATCH = 10_000
+_LARGE = 256 * 1024
+"""From this size on, in bytes, copying to the page cache takes longer than a hop to another core."""
 R = TypeVar("R")
 
 
@@ -62,6 +66,7 @@ class IcechunkStore(Store, SyncMixin):
     def __init__(self, session: Owner, read_only: bool | None = None) -> None:
         super().__init__(read_only=session.read_only if read_only is None else read_only)
         self._session = session
+        self._pace = _Pace()
         self._is_open = True
 
     @classmethod
@@ -120,7 +125,7 @@ class IcechunkStore(Store, SyncMixin):
         if self._session.mode is SessionMode.rearrange:
             raise SessionStateError(
                 "a rearrange session moves nodes and does nothing else; write in a writable session",
-                kind=ErrorKind.NON_REARRANGE_SESSION,
+                kind=ErrorKind.REARRANGE_SESSION_ONLY,
             )
 
     # What it can do
@@ -254,10 +259,14 @@ class IcechunkStore(Store, SyncMixin):
 
     async def set(self, key: str, value: Buffer) -> None:
         # docstring inherited
-        # Writing files waits for the disk, which takes several writers at once.
-        if _is_document(key) or self._workspace.is_inline(len(_checked(value))):
-            return self.set_sync(key, value)
-        return await in_thread(partial(self.set_sync, key, value))
+        size = len(_checked(value))
+        if _is_document(key) or self._workspace.is_inline(size):
+            self.set_sync(key, value)
+        elif self._at_once and size <= _LARGE and self._pace.is_quick():
+            with self._pace.measured():
+                self.set_sync(key, value)
+        else:
+            await in_thread(partial(self.set_sync, key, value))
 
     async def set_if_not_exists(self, key: str, value: Buffer) -> None:
         # docstring inherited
@@ -333,6 +342,36 @@ class IcechunkStore(Store, SyncMixin):
     async def _call(self, function: Callable[[], R]) -> R:
         """Call what may have to load manifests, but no chunks."""
         return function() if self._at_once else await in_thread(function)
+
+
+class _Pace:
+    """Whether chunks are written to a folder so quickly that handing them to threads would only cost time.
+
+    A disk that makes writers wait takes several of them at once, and then threads pay.
+    """
+
+    _SLOW_S = 0.003
+    _WRITES_IN_THREADS = 256
+
+    def __init__(self) -> None:
+        self._average_s = 0.0
+        self._in_threads = 0
+
+    def is_quick(self) -> bool:
+        """Whether to write the next chunk in place; after slow ones, some go to threads."""
+        if self._in_threads:
+            self._in_threads -= 1
+            return False
+        return True
+
+    @contextmanager
+    def measured(self) -> Iterator[None]:
+        """Time a write. The average moves slowly: one slow write may be the neighbours' doing."""
+        start = time.perf_counter()
+        yield
+        self._average_s += (time.perf_counter() - start - self._average_s) / 8
+        if self._average_s > self._SLOW_S:
+            self._average_s, self._in_threads = 0.0, self._WRITES_IN_THREADS
 
 
 class KeyIterator(AsyncIterator[str]):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from icefloe.core.workspace import Workspace
 from icefloe.format.coordinates import Coords
 from icefloe.format.manifest import INLINE, ArrayManifest
 from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot
-from icefloe.keys import CHUNK_NAME, METADATA_NAME, chunk_prefix, coords_within, metadata_key
+from icefloe.keys import CHUNK_NAME, METADATA_NAME, chunk_prefix, coords_within, metadata_keys
 from icefloe.paths import ancestors
 
 
@@ -55,13 +56,11 @@ class Listing:
         """All keys in a folder: documents first, then chunks."""
         inside = self.inside_array(path)
         if inside is not None:
-            array, first = inside
-            yield from _chunk_keys(array.path, self._workspace.chunk_coords(array, first))
-            return
+            return _chunk_keys(inside[0].path, self._workspace.chunk_coords(*inside))
         nodes = self._workspace.below(path)
-        yield from map(metadata_key, nodes)
-        for array in self._workspace.arrays_with_chunks(nodes):
-            yield from _chunk_keys(array.path, self._workspace.chunk_coords(array))
+        arrays = self._workspace.arrays_with_chunks(nodes)
+        chunks = (_chunk_keys(array.path, self._workspace.chunk_coords(array)) for array in arrays)
+        return chain(metadata_keys(nodes), chain.from_iterable(chunks))
 
     def names(self, path: str) -> list[str]:
         """The names directly in a folder, of keys and of folders."""
