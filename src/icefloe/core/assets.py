@@ -13,10 +13,11 @@ from icefloe.format.files import (
     MANIFESTS,
     SNAPSHOTS,
     TRANSACTIONS,
+    pack_manifest,
     read_manifest,
     read_snapshot,
     read_transaction_log,
-    write_manifest,
+    seal_manifest,
     write_snapshot,
     write_transaction_log,
 )
@@ -102,9 +103,10 @@ class AssetStore:
     def write_manifest(self, manifest: Manifest) -> ManifestFileInfo:
         """A new manifest file."""
         # Locations stay plain: shared strings under zstd are smaller on disk than a dictionary frame each.
-        data = write_manifest(manifest, self.spec, self.config.compression_level)
+        packed = pack_manifest(manifest, self.spec)
+        data = seal_manifest(packed, self.spec, self.config.compression_level)
         self._put(f"{MANIFESTS}/{manifest.id}", data, "manifest")
-        self._manifests.put(manifest.id, read_manifest(data, manifest.id))
+        self._manifests.put(manifest.id, packed)
         return ManifestFileInfo(manifest.id, len(data), sum(map(len, manifest.arrays.values())))
 
     def write_snapshot(self, snapshot: Snapshot) -> None:

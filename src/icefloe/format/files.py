@@ -71,11 +71,26 @@ def read_manifest(data: bytes, id: ManifestId) -> PackedManifest:
 
 
 def write_manifest(
-    manifest: Manifest, spec: Spec, level: int = DEFAULT_LEVEL, compression: LocationCompression | None = None
+    manifest: Manifest,
+    spec: Spec,
+    level: int = DEFAULT_LEVEL,
+    compression: LocationCompression | None = None,
 ) -> bytes:
     """A manifest file."""
-    payload = encode_manifest(manifest, spec, f"{MANIFESTS}/{manifest.id}", compression)
-    return _seal(payload, FileType.MANIFEST, spec, level)
+    return seal_manifest(pack_manifest(manifest, spec, compression), spec, level)
+
+
+def pack_manifest(
+    manifest: Manifest, spec: Spec, compression: LocationCompression | None = None
+) -> PackedManifest:
+    """A manifest as it will be read again, to be kept and to be written."""
+    place = f"{MANIFESTS}/{manifest.id}"
+    return PackedManifest(Payload(encode_manifest(manifest, spec, place, compression), place))
+
+
+def seal_manifest(manifest: PackedManifest, spec: Spec, level: int = DEFAULT_LEVEL) -> bytes:
+    """The file of a manifest that was packed."""
+    return _seal(manifest.payload, FileType.MANIFEST, spec, level)
 
 
 def read_transaction_log(data: bytes, id: SnapshotId) -> TransactionLog:

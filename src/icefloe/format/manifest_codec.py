@@ -208,6 +208,11 @@ class PackedManifest:
         return self._payload.size
 
     @property
+    def payload(self) -> U8:
+        """The file's contents, without header and compression."""
+        return self._payload.data
+
+    @property
     def location_dictionary(self) -> bytes | None:
         """What compressed locations are compressed with; None where locations are plain."""
         return self._dictionary.data if self._algorithm == ZSTD_DICTIONARY and self._dictionary.data else None

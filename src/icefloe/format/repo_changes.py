@@ -141,19 +141,14 @@ def logged(info: RepoInfo, update: UpdateType, now_us: int, backup_path: str, li
     Once `limit` entries are in the list, those from the first with a backup on are left to that backup.
     """
     log = info.latest_updates
-    if len(log):
-        newest = log[0]
-        rest = log.take(slice(1, None))
-        log = Updates.concat([Updates.of([replace(newest, backup_path=backup_path)]), rest])
-        now_us = later_than(newest.updated_at_us, now_us)
-    before = info.repo_before_updates
-    dropped = next(
-        (row for row in range(max(limit - 1, 0), len(log)) if log[row].backup_path is not None), None
-    )
-    if dropped is not None:
-        before = log[dropped].backup_path
-        log = log.take(slice(0, dropped))
-    log = Updates.concat([Updates.of([Update(update, now_us)]), log])
+    newest = [replace(log[0], backup_path=backup_path)] if len(log) else []
+    if newest:
+        now_us = later_than(newest[0].updated_at_us, now_us)
+    older = log.take(slice(1, None))
+    log = Updates.concat([Updates.of([Update(update, now_us), *newest]), older])
+    kept = next((row for row in range(max(limit, 1), len(log)) if log[row].backup_path is not None), None)
+    before = info.repo_before_updates if kept is None else log[kept].backup_path
+    log = log if kept is None else log.take(slice(0, kept))
     return replace(info, latest_updates=log, repo_before_updates=before)
 
 
