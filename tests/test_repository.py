@@ -25,12 +25,12 @@ from icefloe.errors import (
     SessionStateError,
     SnapshotNotFoundError,
 )
-from icefloe.format.updates import NewCommit, RepoAvailability, RepoInitialized, RepoStatus, TagCreated
 from icefloe.ids import INITIAL_SNAPSHOT_ID
+from icefloe.ops import UpdateType
 from icefloe.repository import Repository
 from icefloe.storage import in_memory_storage, local_filesystem_storage
 from icefloe.storage.base import Storage
-from icefloe.types import ChunkType, SessionMode
+from icefloe.types import ChunkType, RepoAvailability, RepoStatus, SessionMode
 
 Make = Callable[..., Repository]
 
@@ -385,14 +385,14 @@ def test_repository_metadata_and_flags(repo_v2: Repository) -> None:
         repo_v2.set_feature_flag("unheard_of", True)
 
 
-@pytest.mark.parametrize("availability", [RepoAvailability.READ_ONLY, RepoAvailability.OFFLINE])
+@pytest.mark.parametrize("availability", [RepoAvailability.read_only, RepoAvailability.offline])
 def test_a_repository_that_is_not_online_takes_no_writes(
     repo_v2: Repository, availability: RepoAvailability
 ) -> None:
     write(repo_v2, [1])
     session = repo_v2.writable_session("main")
     zarr.open_array(session.store, path="a")[0] = 2
-    repo_v2._refs.set_status(RepoStatus(availability, 1, "maintenance"))
+    repo_v2.set_status(RepoStatus(availability, limited_availability_reason="maintenance"))
 
     for attempt in (
         lambda: session.commit("no"),
@@ -410,10 +410,10 @@ def test_the_ops_log_tells_all_and_overflows_into_backups(storage: Storage) -> N
     for number in range(8):
         repo.create_tag(f"t{number}", repo.lookup_branch("main"))
 
-    log = list(repo._refs.ops_log())
+    log = list(repo.ops_log())
 
-    assert [entry.update_type for entry in log[:-1]] == [TagCreated(f"t{n}") for n in reversed(range(8))]
-    assert log[-1].update_type == RepoInitialized()
+    created = [UpdateType.TagCreated(f"t{n}") for n in reversed(range(8))]
+    assert [entry.kind for entry in log] == [*created, UpdateType.RepoInitialized()]
     assert [entry.backup_path is None for entry in log] == [True] + [False] * 8
     for entry in log[1:]:
         assert storage.exists(f"overwritten/{entry.backup_path}")
@@ -423,11 +423,11 @@ def test_the_ops_log_tells_all_and_overflows_into_backups(storage: Storage) -> N
 def test_each_commit_is_in_the_ops_log(repo_v2: Repository) -> None:
     first = write(repo_v2, [1])
 
-    newest = next(iter(repo_v2._refs.ops_log()))
+    newest = next(repo_v2.ops_log())
 
-    assert isinstance(newest.update_type, NewCommit)
-    assert str(newest.update_type.new_snap_id) == first
-    assert newest.update_type.branch == "main"
+    assert newest.kind == UpdateType.NewCommit("main", first)
+    assert newest.backup_path is None
+    assert newest.updated_at >= repo_v2.lookup_snapshot(first).written_at
 
 
 def test_default_commit_metadata_is_under_the_given(repo: Repository) -> None:

@@ -15,6 +15,7 @@ from icefloe.config import RepositoryConfig
 from icefloe.core.opening import Opened, parts
 from icefloe.format.spec import spec_of
 from icefloe.storage.base import Storage
+from icefloe.storage.memory import MemoryStorage
 
 _KEPT = 8
 """So many repositories stay open for the next task that brings one of them."""
@@ -35,12 +36,14 @@ class Recipe:
 
     def open(self) -> Opened:
         """The parts of the repository. Nothing is read yet."""
+        if isinstance(self.storage, MemoryStorage):
+            return self._parts()  # each pickle holds the objects of its moment
         with _lock:
-            found = _open.get(self.token)
-            if found is None:
-                found = parts(self.storage, spec_of(self.spec_number, "a pickled repository"), self.config)
-            _open[self.token] = found
+            found = _open[self.token] = _open.get(self.token) or self._parts()
             _open.move_to_end(self.token)
             while len(_open) > _KEPT:
                 _open.popitem(last=False)
         return found
+
+    def _parts(self) -> Opened:
+        return parts(self.storage, spec_of(self.spec_number, "a pickled repository"), self.config)

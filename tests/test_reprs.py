@@ -1,0 +1,235 @@
+"""How repositories, sessions and values about them are shown, copied and compared."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+
+from icefloe import (
+    AncestryGraph,
+    Attribution,
+    ChunkType,
+    Diff,
+    FeatureFlag,
+    GCSummary,
+    ManifestFileInfo,
+    RepoAvailability,
+    Repository,
+    RepoStatus,
+    SessionMode,
+    SnapshotInfo,
+    SpecVersion,
+    Update,
+    UpdateType,
+    in_memory_storage,
+    s3_storage,
+)
+from icefloe.ancestry_graph import GraphCommit
+
+MOMENT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+STATUS = RepoStatus(RepoAvailability.read_only, MOMENT, "moving house")
+
+VALUES: list[Any] = [
+    SnapshotInfo("A" * 20, None, MOMENT, "first", {"n": 1}),
+    ManifestFileInfo("B" * 20, 10, 3),
+    Diff(new_arrays={"/a"}, updated_chunks={"/a": [[0], [1]]}),
+    Update(UpdateType.NewCommit("main", "A" * 20), MOMENT, None),
+    Update(UpdateType.RepoStatusChanged(STATUS), MOMENT, "repo.1"),
+    UpdateType.RepoInitialized(),
+    UpdateType.RepoMigrated(1, 2),
+    UpdateType.FeatureFlagChanged(4, None),
+    STATUS,
+    FeatureFlag(4, "create_tag", True, False),
+    GCSummary(bytes_deleted=3, delete_errors=["no"]),
+    AncestryGraph.of([GraphCommit("A" * 20, None, 0, "first", ("main",))]),
+    Attribution(client="lib/1"),
+    *SpecVersion,
+    *SessionMode,
+    *ChunkType,
+    *RepoAvailability,
+]
+
+
+@pytest.mark.parametrize("value", VALUES, ids=lambda value: type(value).__qualname__)
+def test_values_pickle_copy_and_compare(value: Any) -> None:
+    for again in (pickle.loads(pickle.dumps(value)), copy.copy(value), copy.deepcopy(value)):
+        assert again == value
+        assert repr(again) == repr(value)
+    assert value != object()
+
+
+@pytest.mark.parametrize("value", VALUES, ids=lambda value: type(value).__qualname__)
+def test_values_show_in_text_and_in_notebooks(value: Any) -> None:
+    assert repr(value)
+    assert "object at 0x" not in repr(value) + str(value)
+    for form in ("_repr_html_", "_repr_svg_"):
+        assert getattr(value, form, lambda: "none")()
+
+
+def test_enums_show_their_names_and_are_numbers() -> None:
+    assert (repr(SpecVersion.v1), str(SpecVersion.v2)) == ("SpecVersion.v1", "SpecVersion.v2 (current)")
+    assert (str(SessionMode.readonly), f"{ChunkType.native}") == ("SessionMode.readonly", "ChunkType.native")
+    assert SpecVersion(2) > SpecVersion.v1
+    assert int(ChunkType.inline) == 3
+    assert {RepoAvailability.online: 1}[RepoAvailability.online] == 1
+
+
+def test_a_repository_and_its_sessions_show_what_they_are() -> None:
+    repo = Repository.create(in_memory_storage())
+    writing, reading = repo.writable_session("main"), repo.readonly_session("main")
+
+    assert repr(repo).startswith("<icefloe.Repository (v2)>\nstorage:\n")
+    assert "config: <RepositoryConfig ...>" in str(repo)
+    assert str(writing).splitlines() == [
+        "<icefloe.session.Session>",
+        "read_only: False",
+        "snapshot_id: 1CECHNKREP0F1RSTCMT0",
+        "branch: main",
+        "has_uncommitted_changes: False",
+    ]
+    assert repr(reading).splitlines()[1:] == ["read_only: True", "snapshot_id: 1CECHNKREP0F1RSTCMT0"]
+    for each in (repo, writing, reading):
+        assert each._repr_html_().startswith('<div class="icefloe-repr">')
+
+
+def test_no_secret_is_shown() -> None:
+    secret = "abc-SECRET-xyz"
+    storage = s3_storage(
+        bucket="b",
+        prefix="p",
+        region="r",
+        access_key_id=secret,
+        secret_access_key=secret,
+        session_token=secret,
+    )
+
+    assert secret not in repr(storage) + str(storage) + storage._repr_html_()
+
+
+def test_html_is_escaped() -> None:
+    info = SnapshotInfo("A" * 20, None, MOMENT, "<script>", {})
+    graph = AncestryGraph.of([GraphCommit("A" * 20, None, 0, "<script>", ("<b>",))])
+
+    assert "<script>" not in info._repr_html_()
+    assert "<script>" not in Diff(new_groups={"/<script>"})._repr_html_()
+    assert "<script>" not in graph._repr_svg_()
+
+
+def test_a_diff_reads_as_a_list_of_changes() -> None:
+    diff = Diff(
+        new_groups={"/"},
+        new_arrays={"/b", "/a"},
+        updated_arrays={"/u"},
+        deleted_groups={"/d"},
+        updated_chunks={"/a": [[n] for n in range(12)]},
+        moved_nodes=[("/m", "/n")],
+    )
+
+    chunks = "".join(f"        [{n}]\n" for n in range(10))
+    assert str(diff) == (
+        "Groups created:\n    /\n\nArrays created:\n    /a\n    /b\n\n"
+        "Array definitions updated:\n    /u\n\nGroups deleted:\n    /d\n\n"
+        f"Chunks updated:\n    /a:\n{chunks}        ... 2 more\nNodes moved/renamed:\n    /m -> /n\n\n"
+    )
+    assert str(Diff()) == ""
+    assert Diff().is_empty()
+    assert not diff.is_empty()
+
+
+def test_kinds_of_updates_read_as_code_and_belong_together() -> None:
+    kind = UpdateType.BranchReset(name="dev", previous_snap_id="A")
+
+    assert repr(kind) == 'icefloe.ops.UpdateType.BranchReset(name="dev", previous_snap_id="A")'
+    assert isinstance(kind, UpdateType)
+    assert isinstance(kind, UpdateType.BranchReset)
+    assert issubclass(UpdateType.BranchReset, UpdateType)
+    assert not isinstance("dev", UpdateType)
+
+
+def test_a_status_is_of_now_and_has_a_zone() -> None:
+    before = datetime.now(UTC)
+
+    assert before <= RepoStatus(RepoAvailability.online).set_at <= datetime.now(UTC)
+    with pytest.raises(TypeError, match="tzinfo"):
+        RepoStatus(RepoAvailability.online, datetime.now())
+    with pytest.raises(TypeError):
+        RepoStatus("online")  # type: ignore[arg-type]
+
+
+# The drawn history
+
+
+def test_a_line_of_snapshots_is_drawn_newest_first() -> None:
+    repo = Repository.create(in_memory_storage())
+    with repo.transaction("main", message="first\nwith more to say") as store:
+        zarr.create_array(store, name="a", data=np.arange(3))
+    tip = repo.lookup_branch("main")
+    repo.create_tag("v1", tip)
+
+    graph = repo.ancestry_graph(branch="main", plain=True)
+
+    assert str(graph).splitlines() == [
+        f"● {tip[:8]} (main, v1) first",
+        "│",
+        "● 1CECHNKR Repository initialized",
+    ]
+    assert "\x1b" in str(repo.ancestry_graph())
+    svg = graph._repr_svg_()
+    assert svg.startswith("<svg")
+    assert svg.count("<circle") == 2
+
+
+def test_branches_are_drawn_side_by_side() -> None:
+    commits = [
+        GraphCommit("root0000", None, 0, "start"),
+        GraphCommit("fork0000", "root0000", 1, "fork", (), ("v1",)),
+        GraphCommit("mainmain", "fork0000", 5, "m", ("main",)),
+        GraphCommit("dev00000", "fork0000", 4, "d", ("dev",)),
+        GraphCommit("exp00000", "root0000", 3, "e", ("exp",)),
+    ]
+
+    assert str(AncestryGraph.of(reversed(commits), plain=True)).splitlines() == [
+        "●     mainmain (main) m",
+        "│",
+        "│ ●   dev00000 (dev) d",
+        "│ │",
+        "│ │ ● exp00000 (exp) e",
+        "│ │ │",
+        "●─╯ │ fork0000 (v1) fork",
+        "│   │",
+        "●───╯ root0000 start",
+    ]
+
+
+def test_a_lane_that_is_crossed_goes_on() -> None:
+    commits = [
+        GraphCommit("root0000", None, 0, "start"),
+        GraphCommit("fork0000", "root0000", 1, "fork"),
+        GraphCommit("mainmain", "fork0000", 5, "m", ("main",)),
+        GraphCommit("dev00000", "root0000", 4, "d", ("dev",)),
+        GraphCommit("exp00000", "fork0000", 3, "e", ("exp",)),
+    ]
+
+    lines = str(AncestryGraph.of(commits, plain=True)).splitlines()
+
+    assert lines[6] == "●─┼─╯ fork0000 fork"
+    assert lines[8] == "●─╯   root0000 start"
+
+
+def test_a_snapshot_is_drawn_above_its_parent_whatever_the_clocks_said() -> None:
+    parent = GraphCommit("parent00", None, 9, "parent")
+    child = GraphCommit("child000", "parent00", 1, "child", ("main",))
+
+    assert [commit.id for commit in AncestryGraph.of([parent, child]).commits] == ["child000", "parent00"]
+
+
+def test_long_messages_are_cut() -> None:
+    graph = AncestryGraph.of([GraphCommit("A" * 20, None, 0, "x" * 100)], plain=True)
+
+    assert str(graph) == f"● AAAAAAAA {'x' * 57}..."
