@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, TypeAlias
@@ -88,11 +88,12 @@ class _Sorted:
 class Nodes:
     """All nodes of a snapshot as columns, by path. Sorted by the UTF-8 bytes of the path."""
 
-    __slots__ = ("_place", "_sorted")
+    __slots__ = ("_load", "_place", "_sorted")
 
     def __init__(self, columns: Tables, place: str = "snapshot") -> None:
         """Nodes in any order; FormatError where one of the specification's rules is broken."""
         self._place = place
+        self._load: Callable[[], Tables] = lambda: columns
         self._sorted: _Sorted | None = _sorted_nodes(columns, place)
 
     @property
@@ -108,10 +109,6 @@ class Nodes:
         if self._sorted is None:
             self._sorted = _sorted_nodes(self._load(), self._place)
         return self._sorted
-
-    def _load(self) -> Tables:
-        """The columns of nodes that are not in memory from the start."""
-        raise NotImplementedError
 
     @staticmethod
     def of(nodes: Iterable[NodeSnapshot], place: str = "snapshot") -> Nodes:

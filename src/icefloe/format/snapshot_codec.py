@@ -71,13 +71,10 @@ class PackedNodes(Nodes):
 
     def __init__(self, slots: Slots, read: Callable[[NDArray[np.int64]], Tables], place: str) -> None:
         self._place = place
+        self._load = lambda: read(slots.positions())
         self._sorted = None
         self._slots = slots
         self._read = read
-
-    def _load(self) -> Tables:
-        # docstring inherited
-        return self._read(self._slots.positions())
 
     def __contains__(self, path: str) -> bool:
         return (self._sorted is None and self._search(path) is not None) or super().__contains__(path)
