@@ -139,8 +139,8 @@ class _Rows:
             if number >= size:
                 return None
             key = key * size + number
-        if self._dense:  # keys ascend from 0 without a gap
-            return key
+        if self._dense:  # keys ascend from 0 without a gap, but the last places may be empty
+            return key if key < len(keys) else None
         row = int(keys.searchsorted(np.uint64(key)))
         return row if row < len(keys) and keys.item(row) == key else None
 

@@ -15,7 +15,7 @@ _U32_MAX = 0xFFFFFFFF
 def parse_zarr_metadata(data: bytes, path: str, *, rectilinear: bool) -> NodeData:
     """The node that a zarr.json describes, without manifests; InvalidInputError where it does not hold up."""
     try:
-        metadata = json.loads(data)
+        metadata = json.loads(data.decode("utf-8"))  # json alone would take UTF-16 too
     except (ValueError, RecursionError) as error:
         raise _bad(path, f"not JSON: {error}") from None
     if not isinstance(metadata, dict):
@@ -45,9 +45,9 @@ def _chunk_counts(grid: Any, shape: Sequence[int], path: str, *, rectilinear: bo
             chunks = _sizes(configuration.get("chunk_shape"), path, "chunk_shape")
             if len(chunks) != len(shape):
                 raise _bad(path, f"chunk_shape has {len(chunks)} dimensions, shape has {len(shape)}")
-            counts = [
-                -(-length // chunk) if chunk else 0 for length, chunk in zip(shape, chunks, strict=True)
-            ]
+            if any(length and not chunk for length, chunk in zip(shape, chunks, strict=True)):
+                raise _bad(path, "chunk_shape is 0 in a dimension that has elements")
+            counts = [-(-length // max(chunk, 1)) for length, chunk in zip(shape, chunks, strict=True)]
         case "rectilinear":
             if not rectilinear:
                 raise _bad(path, "rectilinear chunk grids need version 2 of the format")
@@ -70,12 +70,15 @@ def _rectilinear_count(edges: Any, length: int, path: str) -> int:
         return -(-length // edges)
     if not isinstance(edges, list):
         raise _bad(path, "chunk_shapes must hold a size or a list of sizes per dimension")
-    count = 0
+    count = covered = 0
     for edge in edges:
         run = edge if isinstance(edge, list) else [edge, 1]
         if len(run) != 2 or not all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in run):
             raise _bad(path, f"{edge!r} is no chunk size and no run of chunk sizes")
         count += run[1]
+        covered += run[0] * run[1]
+    if covered < length:
+        raise _bad(path, f"the chunks of a dimension cover {covered} elements, and it has {length}")
     return count
 
 
