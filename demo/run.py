@@ -28,7 +28,7 @@ from icefloe.format.manifest_codec import PackedManifest
 from icefloe.format.repo_info import RepoInfo
 from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot, Snapshot
 from icefloe.format.spec import V2
-from icefloe.snapshots import from_microseconds
+from icefloe.times import from_microseconds
 
 GOLDEN = Path(__file__).parent.parent / "tests" / "data" / "golden"
 SHOWN = 3
