@@ -231,6 +231,19 @@ def test_the_async_forms_do_what_the_blocking_ones_do(storage: Storage) -> None:
     assert asyncio.run(go()) == ["first", "Repository initialized"]
 
 
+def test_a_long_history_is_read_page_by_page(repo: Repository) -> None:
+    for number in range(60):
+        metadata = {"n": number} if number % 7 == 0 else None
+        repo.writable_session("main").commit(f"commit {number}", metadata, allow_empty=True)
+
+    infos = list(repo.ancestry(branch="main"))
+
+    assert [info.message for info in infos[:60]] == [f"commit {n}" for n in reversed(range(60))]
+    assert [info.parent_id for info in infos] == [*(info.id for info in infos[1:]), None]
+    assert infos == [repo.lookup_snapshot(info.id) for info in infos]
+    assert [info.metadata for info in infos[:60] if info.metadata] == [{"n": n} for n in range(56, -1, -7)]
+
+
 def test_one_iterator_serves_both_loops(repo: Repository) -> None:
     async def rest(history: Any) -> list[str]:
         return [info.message async for info in history]

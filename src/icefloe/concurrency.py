@@ -158,8 +158,9 @@ class AsyncCloseableIterator(Generic[T]):
         self._items = iter(items)
         self._ahead: deque[T] = deque()
 
-    def __iter__(self) -> AsyncCloseableIterator[T]:
-        return self
+    def __iter__(self) -> Iterator[T]:
+        # Loops over long histories run at the speed of the iterator inside.
+        return self if self._ahead else self._items
 
     def __next__(self) -> T:
         return self._ahead.popleft() if self._ahead else next(self._items)

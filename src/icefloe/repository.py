@@ -405,8 +405,8 @@ class Repository(Shown):
         self, *, branch: str | None = None, tag: str | None = None, snapshot_id: str | None = None
     ) -> AsyncCloseableIterator[SnapshotInfo]:
         """A snapshot and its ancestors, newest first."""
-        infos = self._refs.ancestry(self._resolve(branch, tag, snapshot_id))
-        return AsyncCloseableIterator(map(public_snapshot, infos))
+        tip = self._resolve(branch, tag, snapshot_id)
+        return AsyncCloseableIterator(history.ancestry(self._refs, tip))
 
     def async_ancestry(
         self, *, branch: str | None = None, tag: str | None = None, snapshot_id: str | None = None
