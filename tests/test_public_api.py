@@ -42,9 +42,6 @@ TO_COME = {
     *(f":Session.{n}" for n in ("fork", "merge", "merge_async")),
     *(f"distributed:{n}" for n in ("extract_session", "merge_sessions")),
     *(f"dask:{n}" for n in ("session_merge_reduction", "store_dask")),
-    # the rest of the store
-    ":IcechunkStore._repr_html_",
-    ":IcechunkStore.set_partial_values",
     # maintenance
     ":upgrade_icechunk_repository",
     *(f":Repository.{n}" for n in ("expire_snapshots", "garbage_collect", "rewrite_manifests")),

@@ -15,6 +15,7 @@ from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
 from zarr.core.sync import SyncMixin
 
 from icefloe.concurrency import FanOut, in_thread
+from icefloe.config.display import Shown, Tree, qualified
 from icefloe.core.listing import Listing
 from icefloe.core.workspace import Workspace
 from icefloe.errors import ErrorKind, InvalidInputError, NodeNotFoundError, ReadOnlyError, SessionStateError
@@ -49,6 +50,14 @@ class Owner(Protocol):
         """What the session may do."""
 
     @property
+    def snapshot_id(self) -> str:
+        """The snapshot it is based on."""
+
+    @property
+    def branch(self) -> str | None:
+        """The branch it commits to."""
+
+    @property
     def workspace(self) -> Workspace:
         """What is read and written."""
 
@@ -57,7 +66,7 @@ class Owner(Protocol):
         """How requests run side by side."""
 
 
-class IcechunkStore(Store, SyncMixin):
+class IcechunkStore(Shown, Store, SyncMixin):
     """A Zarr store that reads and writes through a session. Made by `Session.store`.
 
     Keys are those of Zarr version 3 alone: `zarr.json`, `<path>/zarr.json` and `<path>/c/<i>/<j>`.
@@ -108,11 +117,13 @@ class IcechunkStore(Store, SyncMixin):
 
     __hash__ = None  # type: ignore[assignment]
 
-    def __repr__(self) -> str:
-        return f"<icefloe.IcechunkStore of {self._session!r}>"
-
-    def __str__(self) -> str:
-        return repr(self)
+    def tree(self) -> Tree:
+        # docstring inherited
+        session = self._session
+        rows = [("read_only", str(self.read_only)), ("snapshot_id", session.snapshot_id)]
+        if not session.read_only:
+            rows.append(("branch", str(session.branch)))
+        return Tree(qualified("", "IcechunkStore"), tuple(rows))
 
     def _check_writable(self) -> None:
         # docstring inherited
@@ -273,6 +284,12 @@ class IcechunkStore(Store, SyncMixin):
         self._check_writable()
         if not await self.exists(key):
             await self.set(key, value)
+
+    async def set_partial_values(self, key_start_values: Iterable[tuple[str, int, Any]]) -> None:
+        """Never: chunks are written whole, as `supports_partial_writes` says."""
+        raise SessionStateError(
+            "chunks are written whole; set the whole value instead", kind=ErrorKind.UNIMPLEMENTED
+        )
 
     def delete_sync(self, key: str) -> None:
         """Delete a key; nothing happens where there is none."""
