@@ -52,6 +52,7 @@ repo = icechunk.Repository.create(icechunk.in_memory_storage())
 assert "<icechunk.Repository (v2)>" in repr(repo) and "icechunk-repr" in repo._repr_html_()
 assert icechunk.RepositoryConfig() == eval(repr(icechunk.RepositoryConfig()))
 assert icechunk.spec_version() == 2
+assert repr(icechunk.StorageError("x")).startswith("icechunk.StorageError(")
 try:
     import icechunk.nothing
 except ModuleNotFoundError:

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from icefloe import errors
 from icefloe.config import display
 
 __all__ = ["OFFICIAL_VERSION", "install_as_icechunk"]
@@ -42,7 +43,7 @@ def install_as_icechunk() -> None:
         )
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
-    display.PACKAGE = _OFFICIAL
+    display.PACKAGE = errors.PACKAGE = _OFFICIAL
     if not isinstance(loaded, _Facade):
         sys.modules[_OFFICIAL] = _facade()
     if _FOR_WORKERS not in sys.path:

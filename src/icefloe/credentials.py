@@ -57,6 +57,8 @@ __all__ = [
 T = TypeVar("T")
 
 _SECRET = {"secret": True}
+_SHOWN_IN_PART = {"secret": True, "shown": 4}
+"""The letters by which one tells one key from another."""
 
 
 class _Veiled:
@@ -69,7 +71,8 @@ class _Veiled:
         for item in fields(self):  # type: ignore[arg-type]  # only mixed into dataclasses
             value = getattr(self, item.name)
             veiled = value is not None and item.metadata.get("secret", False)
-            shown.append(f"{item.name}={'****' if veiled else repr(value)}")
+            start = value[: item.metadata.get("shown", 0)] if veiled else ""
+            shown.append(f"{item.name}={f'{start}****' if veiled else repr(value)}")
         return f"{type(self).__qualname__}({', '.join(shown)})"
 
     def _repr_html_(self) -> str:
@@ -87,7 +90,7 @@ class _Family(type):
 class S3StaticCredentials(_Veiled):
     """An S3 key pair, with a session token and the time it expires if it is temporary."""
 
-    access_key_id: str = field(metadata=_SECRET)
+    access_key_id: str = field(metadata=_SHOWN_IN_PART)
     secret_access_key: str = field(metadata=_SECRET)
     session_token: str | None = field(default=None, metadata=_SECRET)
     expires_after: datetime | None = None

@@ -26,6 +26,9 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any
 
+PACKAGE = "icefloe"
+"""The package named in reprs; changed when icefloe stands in for the official one."""
+
 
 class ErrorKind(StrEnum):
     """What exactly went wrong, as a stable code to compare `IcechunkError.kind` with.
@@ -171,7 +174,7 @@ class IcechunkError(Exception):
         return self.message
 
     def __repr__(self) -> str:
-        return f'icefloe.{type(self).__name__}(message="{self.message}", kind="{self.kind}")'
+        return f'{PACKAGE}.{type(self).__name__}(message="{self.message}", kind="{self.kind}")'
 
 
 class ConflictError(IcechunkError):
@@ -200,7 +203,7 @@ class ConflictError(IcechunkError):
 
     def __repr__(self) -> str:
         name = type(self).__name__
-        return f"icefloe.{name}(expected_parent={self.expected_parent}, actual_parent={self.actual_parent})"
+        return f"{PACKAGE}.{name}(expected_parent={self.expected_parent}, actual_parent={self.actual_parent})"
 
 
 class RebaseFailedError(ConflictError):
@@ -220,7 +223,7 @@ class RebaseFailedError(ConflictError):
         self.args = (snapshot, self.conflicts)
 
     def __repr__(self) -> str:
-        return f'icefloe.{type(self).__name__}(snapshot="{self.snapshot}", conflicts={self.conflicts!r})'
+        return f'{PACKAGE}.{type(self).__name__}(snapshot="{self.snapshot}", conflicts={self.conflicts!r})'
 
 
 class NotFoundError(IcechunkError, KeyError):

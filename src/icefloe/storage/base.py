@@ -241,7 +241,7 @@ class Storage(StorageConstructors, ABC):
 
     def tree(self) -> Tree:
         """The storage, to show."""
-        return Tree(qualified("storage", "Storage"), tuple(self.describe().items()))
+        return Tree(qualified("", "Storage"), tuple(self.describe().items()))
 
     def __repr__(self) -> str:
         return self.tree().as_text()
