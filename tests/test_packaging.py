@@ -101,16 +101,20 @@ def test_the_type_marker_is_part_of_the_package() -> None:
 
 
 def scripts() -> list[Path]:
-    """The shell scripts that the Makefile and CI call."""
+    """The scripts that the Makefile, CI and people call."""
     return [ROOT / ".ci" / "run", *sorted((ROOT / "scripts").iterdir())]
 
 
 @pytest.mark.parametrize("script", scripts(), ids=lambda path: str(path.relative_to(ROOT)))
 def test_scripts_are_executable_and_parse(script: Path) -> None:
-    shell = script.read_text(encoding="utf-8").splitlines()[0].removeprefix("#!").split()[-1]
+    text = script.read_text(encoding="utf-8")
 
     assert os.access(script, os.X_OK)
-    subprocess.run([shell, "-n", str(script)], check=True)
+    if script.suffix == ".py":
+        compile(text, str(script), "exec")
+    else:
+        shell = text.splitlines()[0].removeprefix("#!").split()[-1]
+        subprocess.run([shell, "-n", str(script)], check=True)
 
 
 def run_script(name: str, *arguments: str, path: Path | None = None) -> subprocess.CompletedProcess[str]:
