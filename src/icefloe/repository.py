@@ -15,7 +15,7 @@ from icefloe import history, inspection
 from icefloe.concurrency import AsyncCloseableIterator, async_class_twin, async_static_twin, async_twin
 from icefloe.config import Attribution, RepositoryConfig, StorageSettings
 from icefloe.config.display import Shown, Tree, qualified
-from icefloe.core.opening import Opened, create_parts, find_spec, open_parts, parts, require_spec
+from icefloe.core.opening import Opened, create_parts, find_spec, open_parts, parts
 from icefloe.core.refs import unsupported
 from icefloe.core.refs_v2 import FLAG_NAMES, check_flag, check_writable
 from icefloe.credentials import AnyCredential
@@ -120,7 +120,7 @@ class Repository(Shown):
         """
         _logger.debug("Opening Repository at %s", storage.describe())
         place = storage if attribution is None else storage.with_attribution(attribution)
-        opened = open_parts(place, require_spec(place), config)
+        opened = open_parts(place, config)
         return cls._of(opened, place, authorize_virtual_chunk_access, attribution)
 
     open_async = async_class_twin(open)
@@ -174,7 +174,7 @@ class Repository(Shown):
     @staticmethod
     def fetch_config(storage: Storage) -> RepositoryConfig | None:
         """The configuration stored in a repository; None where it has none."""
-        opened = open_parts(storage, require_spec(storage), None)
+        opened = open_parts(storage, None)
         return None if opened.refs.config() is None else opened.config
 
     fetch_config_async = async_static_twin(fetch_config)

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from icefloe.config import EffectiveConfig, RepositoryConfig
+from icefloe.config import RepositoryConfig
 from icefloe.core.assets import AssetStore
 from icefloe.core.refs import RefStore
 from icefloe.core.refs_v1 import RefStoreV1
@@ -43,24 +43,30 @@ def find_spec(storage: Storage) -> Spec | None:
     return V1 if storage.exists(RefFile(RefKind.BRANCH, MAIN).path) else None
 
 
-def require_spec(storage: Storage) -> Spec:
-    """The same, with an error where there is no repository."""
-    spec = find_spec(storage)
-    if spec is None:
-        raise RepositoryNotFoundError(
-            "there is no repository at this place; create one with Repository.create",
-            kind=ErrorKind.REPOSITORY_NOT_FOUND,
-        )
-    return spec
-
-
-def open_parts(storage: Storage, spec: Spec, config: RepositoryConfig | None) -> Opened:
-    """A repository with its stored configuration under the given one."""
-    stored = _refs(storage, spec, RepositoryConfig().effective()).config()
+def open_parts(storage: Storage, config: RepositoryConfig | None) -> Opened:
+    """The repository at a place, with its stored configuration under the given one."""
+    refs = _find_refs(storage)
+    stored = refs.config()
     merged = RepositoryConfig.from_plain(stored) if stored is not None else RepositoryConfig()
     if config is not None:
         merged = merged.merge(config)
-    return parts(storage, spec, merged)
+    opened = parts(storage, refs.spec, merged)
+    if isinstance(refs, RefStoreV2) and isinstance(opened.refs, RefStoreV2):
+        opened.refs.take_over(refs)
+    return opened
+
+
+def _find_refs(storage: Storage) -> RefStore:
+    """The references at a place: one read tells that it is a V2 repository, and what is in it."""
+    config = RepositoryConfig().effective()
+    newer = RefStoreV2(storage, config)
+    try:
+        newer.load()
+    except RepositoryNotFoundError:
+        if find_spec(storage) is None:
+            raise
+        return RefStoreV1(AssetStore(storage, V1, config))
+    return newer
 
 
 def parts(storage: Storage, spec: Spec, config: RepositoryConfig) -> Opened:
@@ -71,12 +77,6 @@ def parts(storage: Storage, spec: Spec, config: RepositoryConfig) -> Opened:
     assets = AssetStore(storage, spec, effective)
     refs = RefStoreV2(storage, effective) if spec.refs_in_repo_info else RefStoreV1(assets)
     return Opened(refs, assets, config)
-
-
-def _refs(storage: Storage, spec: Spec, config: EffectiveConfig) -> RefStore:
-    if spec.refs_in_repo_info:
-        return RefStoreV2(storage, config)
-    return RefStoreV1(AssetStore(storage, spec, config))
 
 
 def create_parts(

@@ -62,6 +62,10 @@ class RefStoreV2:
             ) from None
         self._seen = (info, version)
 
+    def take_over(self, other: RefStoreV2) -> None:
+        """Know what another store over the same file has read."""
+        self._seen = other._seen
+
     def load(self) -> RepoInfo:
         """The repo info as it is now."""
         return self._load()[0]
@@ -78,7 +82,8 @@ class RefStoreV2:
                 data, version = fresh
         except ObjectNotFoundError:
             raise RepositoryNotFoundError(
-                "there is no repository at this place", kind=ErrorKind.REPOSITORY_NOT_FOUND
+                "there is no repository at this place; create one with Repository.create",
+                kind=ErrorKind.REPOSITORY_NOT_FOUND,
             ) from None
         self._seen = (read_repo_info(data), version)
         return self._seen
