@@ -25,8 +25,6 @@ from icefloe.keys import METADATA_NAME, ChunkKey, Key, LegacyKey, MetadataKey, n
 from icefloe.types import SessionMode
 
 _BATCH = 10_000
-_LARGE = 256 * 1024
-"""From this size on, in bytes, copying to the page cache takes longer than a hop to another core."""
 R = TypeVar("R")
 
 
@@ -270,10 +268,9 @@ class IcechunkStore(Shown, Store, SyncMixin):
 
     async def set(self, key: str, value: Buffer) -> None:
         # docstring inherited
-        size = len(_checked(value))
-        if _is_document(key) or self._workspace.is_inline(size):
+        if _is_document(key) or self._workspace.is_inline(len(_checked(value))):
             self.set_sync(key, value)
-        elif self._at_once and size <= _LARGE and self._pace.is_quick():
+        elif self._at_once and self._pace.is_quick():
             with self._pace.measured():
                 self.set_sync(key, value)
         else:
