@@ -69,7 +69,10 @@ class ArrayDelta:
         return False, None
 
     def resolve(self) -> tuple[ArrayManifest | None, Coords]:
-        """All that was written, and the sorted coordinates of all that was deleted, each chunk once."""
+        """All that was written, and the sorted coordinates of all that was deleted, each chunk once.
+
+        What was found is kept, so that asking often costs little.
+        """
         self._settle()
         written: ArrayManifest | None = None
         gone = np.zeros((0, self.rank), np.uint32)
@@ -84,7 +87,11 @@ class ArrayDelta:
             dropped = coordinates.last_of_equal(segment)[0]
             written = None if written is None else written.without(dropped)
             gone = coordinates.last_of_equal(np.concatenate([gone, dropped]))[0]
-        return _joined(written, pending), gone
+        written = _joined(written, pending)
+        self.segments = [] if written is None else [written]
+        if len(gone):
+            self.segments.append(gone)
+        return written, gone
 
     def coords(self) -> Coords:
         """The sorted coordinates of all changed chunks."""
