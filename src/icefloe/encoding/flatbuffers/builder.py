@@ -117,6 +117,8 @@ class _Builder:
 
     def blobs(self, blobs: Blobs, text: bool) -> I64:
         """Place byte strings, each behind its length; strings end in a NUL."""
+        if len(blobs) == 1:
+            return self.blob(blobs[0], text)
         sizes = (blobs.lengths + (8 if text else 7)) & ~3
         ends = sizes.cumsum()
         positions: I64 = self.reserve(int(ends[-1]) if len(ends) else 0) + ends - sizes
@@ -127,6 +129,12 @@ class _Builder:
 
         self.writes.append(write)
         return positions
+
+    def blob(self, data: bytes, text: bool) -> I64:
+        """The same for a single one."""
+        position = self.reserve((len(data) + (8 if text else 7)) & ~3)
+        self.writes.append(lambda out: _put(out, position, len(data).to_bytes(4, "little") + data))
+        return np.array([position])
 
     def vectors(self, column: Ragged, dtype: np.dtype[Any], align: int) -> I64:
         """Place vectors of numbers or structs."""
@@ -228,7 +236,8 @@ def _short(field: fb.Field, column: Any) -> NDArray[np.int64] | None:
     if not isinstance(field, fb.Vector) or not isinstance(column, Ragged):
         return None
     lengths = column.lengths
-    return lengths if int(lengths.max()) <= _IN_ROW else None
+    longest = int(lengths[0]) if len(lengths) == 1 else int(lengths.max())
+    return lengths if longest <= _IN_ROW else None
 
 
 def _part(
@@ -249,6 +258,9 @@ def _part(
 def _write_rows(part: _Part, targets: Mapping[str, Any], base: int, vtable: int, out: U8) -> None:
     """Fill in the rows of one layout, a block of them at a time."""
     count, layout = len(part.tables), part.layout
+    if count == 1:
+        _write_row(part, targets, base, vtable, out.data)
+        return
     rows = np.ndarray((count,), layout.dtype, out.data, base)
     for start in range(0, count, BLOCK // 2):
         end = min(start + BLOCK // 2, count)
@@ -257,6 +269,31 @@ def _write_rows(part: _Part, targets: Mapping[str, Any], base: int, vtable: int,
         block = rows[start:end]
         block["vtable"] = at - vtable
         _write_block(block, at, slice(start, end), part, targets)
+
+
+def _write_row(part: _Part, targets: Mapping[str, Any], base: int, vtable: int, out: memoryview) -> None:
+    """The same for a single row, as most tables of small files are: plain numbers, no columns."""
+    layout = part.layout
+    struct.pack_into("<i", out, base, base - vtable)
+    for name, field in layout.fields.items():
+        column, at = part.tables.columns[name], base + layout.offsets[name]
+        if isinstance(field, fb.Scalar):
+            data = column[:1].astype(field.dtype).tobytes()
+            out[at : at + len(data)] = data
+        elif isinstance(field, fb.Struct):
+            out[at : at + field.size] = column[0].tobytes()
+        elif name in layout.tails and isinstance(field, fb.Vector):
+            tail = layout.tails[name]
+            struct.pack_into("<I", out, at, tail - layout.offsets[name])
+            data = np.ascontiguousarray(column[0], field.dtype).tobytes()
+            struct.pack_into("<I", out, base + tail, column.shape[1])
+            out[base + tail + 4 : base + tail + 4 + len(data)] = data
+        elif isinstance(field, fb.Variants):
+            out[at] = int(column.kinds[0])
+            at = base + layout.offsets[f"{name} value"]
+            struct.pack_into("<I", out, at, int(targets[name][0]) - at)
+        else:
+            struct.pack_into("<I", out, at, int(targets[name][0]) - at)
 
 
 def _write_block(rows: NDArray[Any], at: I64, which: slice, part: _Part, targets: Mapping[str, Any]) -> None:

@@ -11,7 +11,6 @@ the vtable point forward, so reading ends. What several parents share is counted
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, NoReturn
 
 import numpy as np
@@ -70,10 +69,14 @@ class Payload:
         """Refuse positions at which `size` bytes would leave the payload or stand askew."""
         if not len(positions):
             return
-        low, high = int(positions.min()), int(positions.max())
+        if len(positions) == 1:  # small files are many such columns: no reductions for them
+            low = high = bits = int(positions[0])
+        else:
+            low, high = int(positions.min()), int(positions.max())
+            bits = int(np.bitwise_or.reduce(positions)) if align > 1 else 0
         if low < 0 or high > self.size - size:
             self.fail(f"{what} points outside the file", low if low < 0 else high)
-        if align > 1 and int(np.bitwise_or.reduce(positions)) & (align - 1):
+        if bits & (align - 1):
             bad = int(positions[np.flatnonzero(positions & (align - 1))[0]])
             self.fail(f"{what} is not aligned to {align} bytes", bad)
 
@@ -96,7 +99,7 @@ class Payload:
         starts = at + 4
         if len(starts):
             ends = starts + lengths * item
-            if int(ends.max()) > self.size:
+            if (int(ends[0]) if len(ends) == 1 else int(ends.max())) > self.size:
                 worst = int(ends.argmax())
                 self.fail(f"{what} has {int(lengths[worst])} items, more than the file holds", int(at[worst]))
             if align > 4 and ((starts & (align - 1)) != 0)[lengths > 0].any():
@@ -106,7 +109,7 @@ class Payload:
     @staticmethod
     def items(starts: I64, lengths: I64, size: int) -> I64:
         """The positions of all items of many vectors."""
-        total = int(lengths.sum())
+        total = sum_of(lengths)
         if len(starts) == 1:
             start = int(starts[0])
             return np.arange(start, start + total * size, size, dtype=np.int64)
@@ -126,16 +129,16 @@ class Budget:
 
     def items(self, lengths: I64, what: str) -> None:
         """Count the items of vectors."""
-        self._items -= int(lengths.sum())
+        self._items -= sum_of(lengths)
         if self._items < 0:
             self._payload.fail(f"{what} brings the number of items far beyond what the file has bytes")
 
     def blobs(self, lengths: I64, shared: bool, what: str) -> None:
         """Count the bytes of byte strings."""
         if shared:
-            self._shared -= int(lengths.sum())
+            self._shared -= sum_of(lengths)
         else:
-            self._plain -= int(lengths.sum())
+            self._plain -= sum_of(lengths)
         if min(self._shared, self._plain) < 0:
             self._payload.fail(f"{what} repeats its bytes beyond all proportion to the file")
 
@@ -156,18 +159,20 @@ def read_tables(
     payload: Payload, table: fb.Table, positions: NDArray[Any], budget: Budget | None = None
 ) -> Tables:
     """The tables at the given positions, as columns."""
+    if not len(positions):
+        scalars = {name: np.zeros(0, f.dtype) for name, f in table.fields.items() if isinstance(f, fb.Scalar)}
+        return Tables(0, scalars, {})
     budget = budget or Budget(payload)
     blocks = [
         _read_block(payload, table, positions[start : start + BLOCK].astype(np.int64), budget)
-        for start in range(0, max(len(positions), 1), BLOCK)
+        for start in range(0, len(positions), BLOCK)
     ]
     return _concat_blocks(blocks)
 
 
-def vector_of_tables(payload: Payload, position: int, what: str) -> I64:
-    """The positions of the tables of the one vector whose offset is stored at `position`."""
-    starts, lengths = payload.vectors(np.array([position]), 4, 4, what)
-    return payload.targets(payload.items(starts, lengths, 4), what)
+def sum_of(lengths: I64) -> int:
+    """How many items many lists have together."""
+    return int(lengths[0]) if len(lengths) == 1 else int(lengths.sum())
 
 
 def _concat_blocks(blocks: list[Tables]) -> Tables:
@@ -334,15 +339,16 @@ class _VTables:
     def locate(self, slot: int) -> tuple[I64 | None, Where]:
         """The positions of a field in the rows that have it, and which those are; None where none has it."""
         entry = 4 + 2 * slot
+        if self.group is None:
+            if int(self.sizes[0]) <= entry:
+                return None, None
+            offset = self.payload.words[SHORT][(int(self.distinct[0]) + entry) >> 1]
+            return (self.rows + offset, None) if offset else (None, None)
         known = self.sizes > entry
-        if not known.any():
-            return None, None
         offsets = np.zeros(len(self.sizes), np.int64)
         offsets[known] = self.payload.words[SHORT][(self.distinct[known] + entry) >> 1]
         if not offsets.any():
             return None, None
-        if self.group is None:
-            return self.rows + offsets[0], None
         if offsets.all():
             first = offsets[0]
             return self.rows + (first if (offsets == first).all() else offsets[self.group]), None
@@ -352,7 +358,7 @@ class _VTables:
 
 def _distinct(vtables: I64) -> tuple[I64, NDArray[Any] | None]:
     """The distinct values, and per row which of them it is (None where there is but one)."""
-    if not len(vtables):
+    if len(vtables) == 1:
         return vtables, None
     group = np.zeros(len(vtables), np.uint8)
     found = [vtables[0]]
@@ -366,9 +372,3 @@ def _distinct(vtables: I64) -> tuple[I64, NDArray[Any] | None]:
     if len(rest):
         return np.unique(vtables, return_inverse=True)
     return np.array(found), None if len(found) == 1 else group
-
-
-def row_blocks(count: int) -> Iterator[slice]:
-    """Slices that cover `count` rows, a block each."""
-    for start in range(0, count, BLOCK):
-        yield slice(start, min(start + BLOCK, count))
