@@ -59,6 +59,7 @@ def test_every_node_is_found_without_building_columns() -> None:
     assert isinstance(read, PackedNodes)
     assert [read.find(node.path) for node in nodes] == nodes
     assert all(path in read for path in PATHS)
+    assert len(read) == len(PATHS)
     assert read._sorted is None
 
 
@@ -99,7 +100,7 @@ def test_a_look_up_refuses_a_manifest_that_is_not_listed(monkeypatch: pytest.Mon
     ref = ManifestRef(ManifestId.random(), (range(2),))
     lost = NodeSnapshot(NodeId.random(), "/lost", b"{}", ArrayNodeData((DimensionShape(10, 2),), (ref,)))
     with monkeypatch.context() as careless:
-        careless.setattr(snapshot_codec, "_check_manifests_listed", lambda *_: None)
+        careless.setattr(snapshot_codec, "_check_manifests", lambda *_: None)
         snapshot = _snapshot(Nodes.of([lost, *(_node(path) for path in PATHS)]))
         data = files.write_snapshot(snapshot, V2)
 

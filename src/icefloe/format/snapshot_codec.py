@@ -53,7 +53,7 @@ def _nodes(payload: Payload, files: ManifestFiles) -> Nodes:
 
     def load(positions: NDArray[np.int64]) -> Tables:
         nodes = _with_counts(read_tables(payload, NODE_SNAPSHOT, positions), payload)
-        _check_manifests_listed(nodes, files, payload.place)
+        _check_manifests(nodes, files, payload.place)
         return nodes
 
     if slots is None or len(slots) < LAZY_FROM:
@@ -75,6 +75,9 @@ class PackedNodes(Nodes):
         self._sorted = None
         self._slots = slots
         self._read = read
+
+    def __len__(self) -> int:
+        return len(self._slots)  # caches weigh a snapshot by it: no reason to read all nodes
 
     def __contains__(self, path: str) -> bool:
         return (self._sorted is None and self._search(path) is not None) or super().__contains__(path)
@@ -102,7 +105,7 @@ class PackedNodes(Nodes):
 
 def encode_snapshot(snapshot: Snapshot, spec: Spec, place: str) -> U8:
     """The payload of a snapshot file."""
-    _check_manifests_listed(snapshot.nodes.columns, snapshot.manifest_files, place)
+    _check_manifests(snapshot.nodes.columns, snapshot.manifest_files, place)
     columns: dict[str, Any] = {
         "id": np.frombuffer(snapshot.id, np.uint8)[None],
         "nodes": one_list(_with_shapes(snapshot.nodes.columns, spec)),
@@ -144,15 +147,23 @@ def _manifest_structs(files: Tables) -> NDArray[Any]:
     return structs
 
 
-def _check_manifests_listed(nodes: Tables, files: ManifestFiles, place: str) -> None:
+def _check_manifests(nodes: Tables, files: ManifestFiles, place: str) -> None:
+    """Refuse arrays whose manifests are not listed, or are said to cover chunks of another rank."""
     arrays = nodes["node_data"].tables.get(ARRAY_NODE) if len(nodes) else None
     if arrays is None or not len(arrays["manifests"].items):
         return
-    known = is_member(arrays["manifests"].items["object_id"], files.ids)
-    if not known.all():
+    refs = arrays["manifests"].items
+    if not is_member(refs["object_id"], files.ids).all():
         raise FormatError(
             f"{place}: an array uses a manifest that the snapshot does not list",
             kind=ErrorKind.MANIFEST_INFO_NOT_FOUND,
+        )
+    ranks = np.repeat(arrays["shape_v2"].lengths, arrays["manifests"].lengths)
+    given = refs["extents"].lengths
+    if ((given != ranks) & (given != 0)).any():
+        raise FormatError(
+            f"{place}: ManifestRef.extents has not one range per dimension of its array",
+            kind=ErrorKind.INVALID_FILE_FORMAT,
         )
 
 
