@@ -104,6 +104,14 @@ def test_references_of_another_rank_are_left_out_on_demand() -> None:
     assert found.coords.tolist() == [[0], [2]]
 
 
+def test_references_of_another_rank_are_left_out_of_an_array_without_dimensions() -> None:
+    packed = files.read_manifest(sample(MANIFEST, manifest(ref(0), ref(1))).data, ManifestId(bytes(12)))
+
+    found = packed.array(NodeId(node_id(1)), rank=0)
+
+    assert found.coords.shape == (0, 0)
+
+
 @pytest.mark.parametrize("nodes", [(2, 1), (1, 1)])
 def test_arrays_of_a_manifest_must_ascend(nodes: tuple[int, int]) -> None:
     arrays = [{"node_id": node_id(node), "refs": []} for node in nodes]
@@ -162,6 +170,7 @@ SNAPSHOTS: dict[str, Row] = {
     "cover the same chunks": snapshot(node("/a", array(extent(0, (0, 5)), extent(1, (4, 6))))),
     "manifests of /b cover": snapshot(node("/a"), node("/b", array(extent(0), extent(1), rank=0))),
     "that the snapshot does not list": snapshot(node("/a", array(extent(7, (0, 1))))),
+    "one range per dimension": snapshot(node("/a", array(extent(0, (0, 1)), rank=2))),
     "manifest files are not in ascending order": snapshot(
         manifest_files_v2=[{"id": object_id(i)} for i in (1, 0)]
     ),
@@ -206,6 +215,14 @@ def test_a_large_snapshot_in_the_order_of_segments_gives_every_node() -> None:
         found = nodes.find(path)
         assert found is not None
         assert found.path == path
+
+
+def test_a_single_node_of_a_large_snapshot_has_sound_extents() -> None:
+    arrays = (node(f"/{i:04}", array(extent(0, (0, 1), (0, 1)))) for i in range(1200))
+    nodes = files.read_snapshot(sample(SNAPSHOT, snapshot(*arrays)).data, SnapshotId(bytes(12))).nodes
+
+    with pytest.raises(FormatError, match="one range per dimension"):
+        nodes.find("/0007")
 
 
 def test_a_large_snapshot_is_checked_when_all_is_asked_for() -> None:

@@ -224,7 +224,12 @@ def test_windows_that_overlap_along_one_dimension_alone_are_told_apart() -> None
     file = {"id": bytes(12), "size_bytes": 1, "num_chunk_refs": 1}
     row = {"id": bytes(12), "nodes": [], "message": "", "metadata": [], "manifest_files": []}
     root = GRAPH.table(schema.SNAPSHOT, {**row, "manifest_files_v2": [file]})
-    root.slots[2] = Pointers([array_node(2, refs)])
+    array = array_node(2, refs)
+    data = array.slots[4]
+    assert isinstance(data, Table)
+    dimension = {"array_length": count, "num_chunks": count}
+    data.slots[3] = Pointers([GRAPH.table(schema.DIMENSION_SHAPE_V2, dimension) for _ in range(2)])
+    root.slots[2] = Pointers([array])
 
     assert isinstance(read(file_of(FileType.SNAPSHOT, bytes(Written(root)))), Snapshot)
 

@@ -303,7 +303,7 @@ class PackedManifest:
             if rank is None:
                 self._payload.fail(f"references of {node} have coordinates of different lengths")
             tables = tables.take(tables["index"].lengths == rank)
-            coords = tables["index"].items.reshape(-1, rank)
+            coords = tables["index"].items.reshape(len(tables), rank)
         return self._columns(node, coords, tables)
 
     def _columns(self, node: NodeId, coords: NDArray[np.uint32], tables: Tables) -> ArrayManifest:
