@@ -66,6 +66,7 @@ def test_missing_keys_are_fine_and_unknown_ones_survive() -> None:
         {"manifest": {"splitting": {"split_sizes": [["any_array", [{"condition": "Any"}]]]}}},
         {"manifest": {"splitting": {"split_sizes": [["no_array", []]]}}},
         {"manifest": {"splitting": {"split_sizes": 3}}},
+        {"virtual_chunk_containers": ["x"]},
         {"virtual_chunk_containers": {"x": {"url_prefix": "x"}}},
         {"virtual_chunk_containers": {"x": {"url_prefix": "x", "store": {"ftp": {}}}}},
         {"virtual_chunk_containers": {"x": {"url_prefix": "x", "store": {"gcs": {"a": 1}}}}},

@@ -211,6 +211,8 @@ class _ContainersCodec:
         return {prefix: container.to_plain() for prefix, container in value.items()}
 
     def from_plain(self, plain: Any) -> dict[str, VirtualChunkContainer]:
+        if not isinstance(plain, Mapping):
+            raise TypeError(f"a map expected, not {type(plain).__name__}")
         return {prefix: VirtualChunkContainer.from_plain(item) for prefix, item in plain.items()}
 
 

@@ -69,7 +69,8 @@ def decode_config_yaml(data: bytes, place: str) -> dict[str, Any]:
     """The configuration behind `config.yaml`."""
     try:
         config = yaml.load(data.decode(), _Loader)
-    except (yaml.YAMLError, UnicodeDecodeError, ValueError, RecursionError) as error:
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError) as error:
+        # The library looks values with a tag up unchecked: `!!bool x`, `!!int ""`, `!!timestamp x`.
         summary = " ".join(str(error).split())
         raise FormatError(
             f"{place}: not a configuration: {summary}", kind=ErrorKind.CONFIG_DESERIALIZATION
