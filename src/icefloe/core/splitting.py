@@ -20,7 +20,8 @@ def split_sizes(rules: SplitSizes, node: NodeSnapshot) -> list[int]:
     for condition, dimensions in rules:
         if not condition.matches(node.path):
             continue
-        for axis, name in enumerate(names):
+        # A file may hold another number of names than of dimensions; those beyond mean nothing.
+        for axis, name in enumerate(names[: len(sizes)]):
             if sizes[axis] is None:
                 sizes[axis] = next((size for dim, size in dimensions if dim.matches(axis, name)), None)
     return [UNSPLIT if size is None else size for size in sizes]
