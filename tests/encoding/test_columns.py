@@ -21,7 +21,7 @@ from icefloe.encoding.columns import (
     splits_of,
     take,
 )
-from icefloe.errors import FormatError
+from icefloe.errors import FormatError, InvalidInputError
 
 ITEMS = st.lists(st.binary(max_size=20), max_size=10)
 
@@ -52,6 +52,11 @@ def test_texts_survive(texts: list[str]) -> None:
 
     assert blobs.texts() == texts
     assert blobs.tolist() == [text.encode() for text in texts]
+
+
+def test_a_text_without_utf8_form_is_refused() -> None:
+    with pytest.raises(InvalidInputError, match=r"lone surrogates.*'x\\ud800'"):
+        Blobs.from_texts(["a", "x\ud800"])
 
 
 @given(scattered(), st.data())

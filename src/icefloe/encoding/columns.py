@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from icefloe.errors import ErrorKind, FormatError
+from icefloe.errors import ErrorKind, FormatError, InvalidInputError
 
 U8 = NDArray[np.uint8]
 I64 = NDArray[np.int64]
@@ -41,10 +41,10 @@ class Blobs:
 
     @staticmethod
     def from_texts(items: Sequence[str]) -> Blobs:
-        """The UTF-8 bytes of the given texts."""
+        """The UTF-8 bytes of the given texts; InvalidInputError where one has none."""
         joined = "".join(items)
         if not joined.isascii():
-            return Blobs.from_list([item.encode() for item in items])
+            return Blobs.from_list([encode_text(item) for item in items])
         lengths = np.fromiter(map(len, items), np.int64, len(items))
         return Blobs(np.frombuffer(joined.encode(), np.uint8), lengths.cumsum() - lengths, lengths)
 
@@ -288,6 +288,17 @@ def windows(buffer: U8, size: int) -> NDArray[np.void]:
     """Every run of `size` bytes as one item, for gathering and scattering at any byte offset."""
     count = max(len(buffer) - size + 1, 0)
     return np.ndarray((count,), f"V{size}", buffer.data, 0, (1,))
+
+
+def encode_text(text: str) -> bytes:
+    """Text to UTF-8; InvalidInputError where lone surrogates stand in the way."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        shown = text[max(error.start - 20, 0) : error.start + 20]
+        raise InvalidInputError(
+            f"a text with lone surrogates has no UTF-8 form: {shown!r}", kind=ErrorKind.BAD_METADATA
+        ) from None
 
 
 def decode_text(data: bytes, place: str) -> str:
