@@ -56,8 +56,7 @@ def flush(
     base, assets = workspace.base, workspace.assets
     touched = _touched_arrays(workspace)
     rewritten = list(fan_out(lambda node: _rewrite(workspace, node), touched))
-    orders = [order for orders, _ in rewritten for order in orders]
-    infos = list(fan_out(lambda order: assets.write_manifest(order), [order.manifest for order in orders]))
+    infos = list(fan_out(assets.write_manifest, [manifest for fresh, _ in rewritten for manifest in fresh]))
     nodes = _new_nodes(workspace, [node for _, node in rewritten])
     id = SnapshotId.random()
     log = _transaction_log(workspace, id)
@@ -77,13 +76,6 @@ def flush(
     return Flushed(snapshot, log)
 
 
-@dataclass(frozen=True, slots=True)
-class _Order:
-    """A manifest to be written for one window of an array's chunk grid."""
-
-    manifest: Manifest
-
-
 def _touched_arrays(workspace: Workspace) -> list[NodeSnapshot]:
     """Arrays whose manifests may change: those with changed chunks or another shape."""
     changes = workspace.changes
@@ -92,8 +84,8 @@ def _touched_arrays(workspace: Workspace) -> list[NodeSnapshot]:
     return [node for node in nodes if isinstance(node.node_data, ArrayNodeData)]
 
 
-def _rewrite(workspace: Workspace, node: NodeSnapshot) -> tuple[list[_Order], NodeSnapshot]:
-    """New manifests where chunks changed; the others stay."""
+def _rewrite(workspace: Workspace, node: NodeSnapshot) -> tuple[list[Manifest], NodeSnapshot]:
+    """New manifests, one per window of the chunk grid in which chunks changed; the others stay."""
     data = node.node_data
     if not isinstance(data, ArrayNodeData):
         return [], node
@@ -118,13 +110,10 @@ def _rewrite(workspace: Workspace, node: NodeSnapshot) -> tuple[list[_Order], No
         return [], replace(node, node_data=replace(data, manifests=tuple(kept)))
     inside = coordinates.inside(refs.coords, grid)
     refs = refs if inside.all() else refs.take(inside)
-    orders, fresh = [], []
-    for window in _by_window(refs, sizes):
-        manifest = Manifest(ManifestId.random(), {node.id: window})
-        orders.append(_Order(manifest))
-        fresh.append(ManifestRef(manifest.id, window.extents()))
-    manifests = tuple(sorted((*kept, *fresh), key=lambda ref: [extent.start for extent in ref.extents]))
-    return orders, replace(node, node_data=replace(data, manifests=manifests))
+    fresh = [Manifest(ManifestId.random(), {node.id: window}) for window in _by_window(refs, sizes)]
+    added = [ManifestRef(manifest.id, manifest.arrays[node.id].extents()) for manifest in fresh]
+    manifests = tuple(sorted((*kept, *added), key=lambda ref: [extent.start for extent in ref.extents]))
+    return fresh, replace(node, node_data=replace(data, manifests=manifests))
 
 
 def _part_manifests(
