@@ -76,17 +76,8 @@ def is_within(path: str, group: str) -> bool:
 
 def component_key(path: str) -> tuple[str, ...]:
     """Sort key of the component-wise order: `/a < /a/b < /a-b < /ab`. Used by moves in transaction logs."""
-    # Code points order like their UTF-8 bytes, so neither key needs to encode.
+    # Code points order like their UTF-8 bytes, so the key need not encode.
     return () if path == ROOT else tuple(path[1:].split("/"))
-
-
-def byte_key(path: str) -> str:
-    """Sort key of the order by raw bytes: `/a < /a-b < /a/b < /ab`. Used by the nodes of snapshots.
-
-    The specification asks for the component-wise order there too, but every official reader searches by raw
-    bytes and would miss nodes in any other order.
-    """
-    return path
 
 
 def _check_segment(segment: str, path: str) -> None:

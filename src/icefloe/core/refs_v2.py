@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -47,7 +46,6 @@ class RefStoreV2:
         self._storage = storage
         self._config = config
         self._seen: tuple[RepoInfo, Version] | None = None
-        self._lock = threading.Lock()
 
     # The file
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from icefloe.encoding.flatbuffers import schema as fb
 from icefloe.encoding.flatbuffers.schema import (
     Table,
     blob,
@@ -234,6 +233,3 @@ REPO = Table(
         "extra": blob(12),
     },
 )
-
-ALL_TABLES: Final[tuple[fb.Table, ...]] = (MANIFEST, SNAPSHOT, TRANSACTION_LOG, REPO)
-"""The root tables, by which all others are reached."""
