@@ -406,7 +406,8 @@ def in_grid(node: NodeSnapshot, coords: Sequence[int]) -> bool:
     if not isinstance(data, ArrayNodeData) or len(coords) != len(data.shape):
         return False
     return all(
-        number < (dimension.num_chunks or 1) for number, dimension in zip(coords, data.shape, strict=True)
+        0 <= number < (dimension.num_chunks or 1)
+        for number, dimension in zip(coords, data.shape, strict=True)
     )
 
 
