@@ -10,7 +10,12 @@ import pytest
 import zarr
 from hypothesis import given, settings
 
-from icefloe.config import ManifestSplitCondition, ManifestSplitDimCondition, RepositoryConfig
+from icefloe.config import (
+    CompressionConfig,
+    ManifestSplitCondition,
+    ManifestSplitDimCondition,
+    RepositoryConfig,
+)
 from icefloe.config.repository import ManifestConfig, ManifestSplittingConfig
 from icefloe.core.workspace import Workspace
 from icefloe.errors import IcechunkError
@@ -54,6 +59,25 @@ def test_each_chunk_is_found_however_often_one_looks(
             assert workspace.ref(node, place) == expected
 
     assert {tuple(row) for row in workspace.chunk_coords(node).tolist()} == written
+
+
+def test_negative_coordinates_name_no_chunk() -> None:
+    session = new_session()
+    session.workspace.set_metadata("/a", array_document([2]))
+    workspace: Workspace = session.workspace
+    node = workspace.array("/a")
+    workspace.delete_chunks(node, np.array([[1]], np.uint32))
+
+    assert workspace.ref(node, (-1,)) is None
+    with pytest.raises(IcechunkError, match="outside the chunk grid"):
+        workspace.write("/a", (-1,), b"x")
+
+
+def test_metadata_is_written_at_any_level_of_compression() -> None:
+    session = new_session(compression=CompressionConfig(level=100))
+    session.workspace.set_metadata("/", GROUP)
+
+    assert session.commit("at the highest level there is")
 
 
 def test_a_hundred_manifests_are_told_apart() -> None:

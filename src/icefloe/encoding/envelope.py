@@ -53,11 +53,15 @@ class Header:
 
 
 def seal(payload: NDArray[np.uint8], header: Header, level: int = DEFAULT_LEVEL) -> bytes:
-    """A metadata file around a payload. The frame carries its size and a checksum."""
+    """A metadata file around a payload. The frame carries its size and a checksum.
+
+    Levels beyond the highest count as that one, as they do in official writers.
+    """
     name = header.implementation.encode()[:24].ljust(24)
     head = HEADER.pack(MAGIC, name, header.spec, header.file_type, ZSTD)
     threads = 2 if len(payload) >= _PARALLEL_BYTES else 0
-    compressor = zstandard.ZstdCompressor(level=level, write_checksum=True, threads=threads)
+    highest = min(level, zstandard.MAX_COMPRESSION_LEVEL)
+    compressor = zstandard.ZstdCompressor(level=highest, write_checksum=True, threads=threads)
     return b"".join((head, compressor.compress(payload.data)))
 
 
