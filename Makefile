@@ -10,13 +10,14 @@ HOUSE_RULES = $(addprefix tests/test_, \
     layering.py house_rules.py docs.py packaging.py repository_hygiene.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check lint compat setup-compat bench wheel clean
+.PHONY: help setup demo test check lint compat setup-compat test-servers bench wheel clean
 
 help:
 	@echo "make demo              set up and run the demonstration"
 	@echo "make test              set up, then ruff, mypy and every test except compat"
 	@echo "make check             ruff, formatting, mypy and the house rules: before each push"
 	@echo "make compat            tests against the official icechunk package"
+	@echo "make test-servers      storage tests against SeaweedFS and Azurite, installed if need be"
 	@echo "make bench             benchmarks against it: one row with ROW=name, figures to a file with JSON=path"
 	@echo "make wheel             build dist/icefloe-*.whl"
 	@echo "make clean             remove environments, caches and build results"
@@ -39,13 +40,19 @@ lint: setup
 	$(BIN)/mypy $(CODE)
 
 test: lint
-	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not compat"
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not compat and not servers"
 
 check: lint
 	$(BIN)/python -m pytest -q $(HOUSE_RULES)
 
 compat: setup-compat
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m compat
+
+# One process: two SeaweedFS on one machine get in each other's way.
+test-servers: setup
+	@scripts/setup-env $(PYTHON) servers
+	@scripts/setup-azurite
+	PATH="$(CURDIR)/.venv/azurite/node_modules/.bin:$$PATH" $(BIN)/python -m pytest -n 0 -m servers
 
 bench: setup-compat
 	$(BIN)/python benchmarks/run.py $(if $(ROW),--row "$(ROW)") $(if $(JSON),--json "$(JSON)")
