@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from icefloe.encoding.columns import Blobs, concat, constant, decode_text, held_bytes, take
+from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.format import coordinates
 from icefloe.format.coordinates import Coords
 from icefloe.ids import ChunkId, ManifestId, NodeId
@@ -107,7 +108,7 @@ class ArrayManifest:
     @staticmethod
     def of(coords: ArrayLike, kind: ArrayLike, **columns: Any) -> ArrayManifest:
         """References in any order, with the columns their kinds need; of equal coordinates the last wins."""
-        manifest = ArrayManifest.of_sorted(np.asarray(coords, np.uint32), kind, **columns)
+        manifest = ArrayManifest.of_sorted(unsigned(coords, np.uint32, "chunk coordinates"), kind, **columns)
         _, rows = coordinates.last_of_equal(manifest.coords)
         return manifest if rows is None else manifest.take(rows)
 
@@ -136,9 +137,9 @@ class ArrayManifest:
         coords: ArrayLike, chunk_ids: NDArray[np.uint8], lengths: ArrayLike, offsets: Any = None
     ) -> ArrayManifest:
         """References to chunk objects of the repository; whole objects where no offsets are given."""
-        columns = {"chunk_ids": chunk_ids, "lengths": np.asarray(lengths, np.uint64)}
+        columns = {"chunk_ids": chunk_ids, "lengths": unsigned(lengths, np.uint64, "lengths")}
         if offsets is not None:
-            columns["offsets"] = np.asarray(offsets, np.uint64)
+            columns["offsets"] = unsigned(offsets, np.uint64, "offsets")
         return ArrayManifest.of(coords, NATIVE, **columns)
 
     @staticmethod
@@ -156,13 +157,13 @@ class ArrayManifest:
         columns: dict[str, Any] = {
             "location_codes": codes,
             "locations": blobs,
-            "offsets": np.asarray(offsets, np.uint64),
-            "lengths": np.asarray(lengths, np.uint64),
+            "offsets": unsigned(offsets, np.uint64, "offsets"),
+            "lengths": unsigned(lengths, np.uint64, "lengths"),
         }
         if etags is not None:
             columns["etag_codes"], columns["etags"] = factorize(etags)
         if last_modified is not None:
-            seconds = np.asarray(last_modified, np.uint32)
+            seconds = unsigned(last_modified, np.uint32, "times of last modification")
             columns["last_modified"] = seconds if seconds.ndim else constant(seconds, len(codes), np.uint32)
         return ArrayManifest.of(coords, VIRTUAL, **columns)
 
@@ -266,7 +267,7 @@ class ArrayManifest:
 
     def take(self, rows: Any) -> ArrayManifest:
         """The given rows, which must leave the order ascending (a slice, a mask or indices)."""
-        columns = {name: take(getattr(self, name), rows) for name in _PER_ROW}
+        columns = {name: take(getattr(self, name), rows) for name in PER_ROW}
         return ArrayManifest(**columns, locations=self.locations, etags=self.etags)
 
     def within(self, extents: Sequence[range]) -> ArrayManifest:
@@ -296,7 +297,7 @@ class ArrayManifest:
         parts = [part for part in parts if len(part)] or list(parts[:1])
         if len(parts) == 1:
             return parts[0]
-        columns = {name: concat([getattr(part, name) for part in parts]) for name in _PER_ROW}
+        columns = {name: concat([getattr(part, name) for part in parts]) for name in PER_ROW}
         columns["location_codes"] = _join_codes(parts, "location_codes", "locations")
         columns["etag_codes"] = _join_codes(parts, "etag_codes", "etags")
         whole = ArrayManifest(
@@ -308,7 +309,7 @@ class ArrayManifest:
         return whole if rows is None else whole.take(rows)
 
 
-_PER_ROW: Final = tuple(c.name for c in fields(ArrayManifest) if c.name not in ("locations", "etags"))
+PER_ROW: Final = tuple(c.name for c in fields(ArrayManifest) if c.name not in ("locations", "etags"))
 
 
 def _join_codes(parts: Sequence[ArrayManifest], codes: str, values: str) -> Any:
@@ -333,6 +334,24 @@ class Manifest:
     extra: bytes | None = None
     array_extras: Mapping[NodeId, bytes] | None = None
     """`ArrayManifest.extra` where there is any."""
+
+
+def unsigned(values: ArrayLike, dtype: Any, what: str) -> NDArray[Any]:
+    """Whole numbers as a column; InvalidInputError where one is negative, too large or no whole number."""
+    try:
+        given = np.asarray(values)
+        if given.dtype == dtype:
+            return given
+        with np.errstate(invalid="ignore"):
+            column: NDArray[Any] = given.astype(dtype)
+        whole = given.size == 0 or (given.dtype.kind in "iuf" and bool((column == given).all()))
+        if whole and (given.dtype.kind == "u" or not (given.size and given.min() < 0)):
+            return column
+    except (ValueError, TypeError, OverflowError):
+        pass
+    raise InvalidInputError(
+        f"{what} must be whole numbers from 0 to {np.iinfo(dtype).max}", kind=ErrorKind.INVALID_VIRTUAL_REF
+    )
 
 
 def factorize(texts: Sequence[str]) -> tuple[NDArray[np.uint32], Blobs]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,7 @@ from icefloe.format.manifest import (
     INLINE,
     NATIVE,
     NO_ETAG,
+    PER_ROW,
     VIRTUAL,
     ArrayManifest,
     ChunkRef,
@@ -151,7 +152,8 @@ def _add_locations(
 
 
 def _check(refs: ArrayManifest, place: str) -> None:
-    """Refuse what the specification forbids to write."""
+    """Refuse what the specification forbids to write, and columns that do not fit together."""
+    _check_columns(refs, place)
     unsorted = coordinates.unsorted_rows(refs.coords)
     if unsorted.any():
         row = int(np.flatnonzero(unsorted)[0]) + 1
@@ -165,6 +167,24 @@ def _check(refs: ArrayManifest, place: str) -> None:
         raise FormatError(
             f"{place}: reference {row} is of unknown kind {refs.kind[row]}", kind=ErrorKind.SERIALIZATION
         )
+
+
+def _check_columns(refs: ArrayManifest, place: str) -> None:
+    odd = next((name for name in PER_ROW if len(getattr(refs, name)) != len(refs)), None)
+    if odd is not None:
+        count = len(getattr(refs, odd))
+        raise FormatError(f"{place}: {len(refs)} references, but {count} {odd}", kind=ErrorKind.SERIALIZATION)
+    virtual = refs.kind == VIRTUAL
+    tagged = virtual & (refs.etag_codes != NO_ETAG)
+    for what, rows, codes, values in (
+        ("location", virtual, refs.location_codes, refs.locations),
+        ("etag", tagged, refs.etag_codes, refs.etags),
+    ):
+        highest = int(codes.max(where=rows, initial=0)) if rows.any() else -1
+        if highest >= len(values):
+            raise FormatError(
+                f"{place}: a reference has {what} {highest} of {len(values)}", kind=ErrorKind.SERIALIZATION
+            )
 
 
 class PackedManifest:
@@ -258,7 +278,7 @@ class PackedManifest:
     def _ref(self, table: Cursor) -> ChunkRef:
         there = {name: data for name in _KINDS if (data := table.bytes(name)) is not None}
         if len(there) != 1:
-            self._refuse_kinds(sorted(there), table.position)
+            self._refuse_kinds(sorted(there), f"the reference at byte {table.position}")
         ((name, data),) = there.items()
         if name == "inline":
             return InlineRef(data)
@@ -282,9 +302,9 @@ class PackedManifest:
             self._payload.fail(f"unknown compression {self._algorithm} of locations")
         return self._dictionary.decompress(frames, self._payload.place)
 
-    def _refuse_kinds(self, names: Sequence[str], position: int) -> None:
+    def _refuse_kinds(self, names: Sequence[str], which: str) -> NoReturn:
         has = " and ".join(names) or "neither inline data, nor a chunk id, nor a location"
-        self._payload.fail(f"a ChunkRef has {has}; exactly one is allowed", position)
+        self._payload.fail(f"{which} has {has}; exactly one is allowed")
 
     def array(self, node: NodeId, rank: int | None = None) -> ArrayManifest:
         """All references of an array as columns.
@@ -334,7 +354,8 @@ class PackedManifest:
             kind += rows * np.uint8(_KINDS[name])
         wrong = np.flatnonzero(number != 1)
         if len(wrong):
-            self._refuse_kinds([name for name, rows in there.items() if rows[wrong[0]]], int(wrong[0]))
+            names = [name for name, rows in there.items() if rows[wrong[0]]]
+            self._refuse_kinds(names, f"reference {int(wrong[0])}")
         return kind
 
     def _locations(self, tables: Tables) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from icefloe.errors import (
     ConflictError,
     ErrorKind,
     FormatError,
+    InvalidInputError,
     RefNotFoundError,
     SessionStateError,
     SnapshotNotFoundError,
@@ -127,6 +128,8 @@ def set_status(info: RepoInfo, status: RepoStatus) -> Changed:
 
 def set_feature_flag(info: RepoInfo, flag: int, setting: bool | None) -> Changed:
     """A feature flag switched, or put back to its default."""
+    if not 0 <= flag < 1 << 16:
+        raise InvalidInputError(f"{flag} is no number of a feature flag", kind=ErrorKind.INVALID_FEATURE_FLAG)
     enabled = set(info.enabled_feature_flags or ()) - {flag} | ({flag} if setting else set())
     disabled = set(info.disabled_feature_flags or ()) - {flag} | ({flag} if setting is False else set())
     changed = replace(

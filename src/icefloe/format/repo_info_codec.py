@@ -51,6 +51,11 @@ def decode_repo_info(payload: Payload) -> RepoInfo:
 
 def encode_repo_info(info: RepoInfo, spec: Spec, place: str) -> U8:
     """The payload of a repo info file."""
+    if not spec.refs_in_repo_info:
+        raise FormatError(
+            f"{place}: version {spec.number} of the format has no repo info file",
+            kind=ErrorKind.SERIALIZATION,
+        )
     _check(info, place, ErrorKind.SERIALIZATION)
     _check_ops_log(info, place)
     status = from_rows(REPO_STATUS, [status_row(info.status)])

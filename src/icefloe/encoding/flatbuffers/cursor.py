@@ -31,6 +31,8 @@ class Cursor:
         self._vtable_size = self._unpack(_SHORT, self._vtable, "the vtable")
         if self._vtable_size < 4:
             payload.fail(f"the vtable of {table.name} is shorter than its head", self._vtable)
+        if self._vtable_size % 2 or self._vtable + self._vtable_size > payload.size:
+            payload.fail(f"the vtable of {table.name} points outside the file", self._vtable)
 
     @staticmethod
     def root(payload: Payload, table: fb.Table) -> Cursor:
