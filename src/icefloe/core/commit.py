@@ -130,8 +130,8 @@ def _part_manifests(
 
 
 def _window_of(ref: ManifestRef, sizes: Sequence[int]) -> tuple[int, ...] | None:
-    """The window that a manifest lies in; None where it lies in several, or does not say."""
-    if not ref.extents and sizes:
+    """The window a manifest lies in; None where it lies in several, does not say or is of another rank."""
+    if len(ref.extents) != len(sizes):
         return None
     first = tuple(e.start // size for e, size in zip(ref.extents, sizes, strict=True))
     last = tuple(max(e.stop - 1, e.start) // size for e, size in zip(ref.extents, sizes, strict=True))

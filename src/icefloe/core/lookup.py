@@ -43,7 +43,8 @@ class ArrayLookup:
         self._load = load
         self._cache = cache
         self._unbounded = [ref for ref in data.manifests if not ref.extents]
-        self._boxed = [ref for ref in data.manifests if ref.extents]
+        # Manifests of another rank are left over from before the array's rank changed.
+        self._boxed = [ref for ref in data.manifests if ref.extents and len(ref.extents) == len(data.shape)]
         self._last = self._boxed[0] if self._boxed else None
         edges = [[(e.start, e.stop) for e in ref.extents] for ref in self._boxed]
         boxes = np.array(edges, np.int64).reshape(len(edges), len(data.shape), 2)

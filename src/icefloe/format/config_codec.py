@@ -6,6 +6,7 @@ YAML writes the second as a tag: `{"s3": {...}}` is `!s3 {...}`.
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final
 
 import yaml
@@ -38,6 +39,7 @@ CHOICES: Final = frozenset(
 """Names of choices that carry a value."""
 
 _MAX_DEPTH: Final = 64
+_LINE_BREAKS: Final = ("\x85", "\u2028", "\u2029")
 _TEXT: Final = "tag:yaml.org,2002:str"
 
 
@@ -59,9 +61,10 @@ def decode_config(data: bytes, place: str) -> dict[str, Any]:
 
 def encode_config_yaml(config: dict[str, Any]) -> bytes:
     """The contents of `config.yaml`."""
-    text = yaml.dump(
-        _tagged(config), Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=False
-    )
+    tagged = _tagged(config)
+    text = yaml.dump(tagged, Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=False)
+    if any(mark in text for mark in _LINE_BREAKS):  # would be read as the end of a line
+        text = yaml.dump(tagged, Dumper=_Dumper, sort_keys=False, default_flow_style=False)
     return text.encode()
 
 
@@ -145,8 +148,13 @@ _Dumper.add_representer(_Tagged, _represent)
 
 
 class _Loader(yaml.SafeLoader):
-    """Reads tags as choices; refuses aliases, which official writers never use and bombs are made of."""
+    """Reads tags as choices; refuses aliases, which official writers never use and bombs are made of.
 
+    Official writers leave unquoted what YAML 1.2 takes for text, such as `on`, `1:30` or a date, so only the
+    types of its core schema are seen in unquoted text.
+    """
+
+    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 - so PyYAML wants it
     depth = 0
 
     def compose_node(self, parent: Any, index: Any) -> Any:
@@ -176,4 +184,22 @@ def _resolved(resolver: Any, text: str) -> str:
     return tag
 
 
+def _integer(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int:
+    return int(node.value, 0 if node.value[:2] in ("0x", "0o") else 10)
+
+
+_CORE_SCHEMA: Final = {
+    "null": (r"~|null|Null|NULL|", "~nN"),
+    "bool": (r"true|True|TRUE|false|False|FALSE", "tTfF"),
+    "int": (r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", "-+0123456789"),
+    "float": (
+        r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
+        "-+.0123456789",
+    ),
+}
+for _name, (_pattern, _first) in _CORE_SCHEMA.items():
+    _tag = f"tag:yaml.org,2002:{_name}"
+    for _class in (_Loader, _Dumper):  # the second quotes what either version of YAML would not take for text
+        _class.add_implicit_resolver(_tag, re.compile(f"^(?:{_pattern})$"), [*_first, ""])
+_Loader.add_constructor("tag:yaml.org,2002:int", _integer)
 _Loader.add_multi_constructor("!", _construct)

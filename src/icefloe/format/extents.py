@@ -11,14 +11,16 @@ from icefloe.encoding.columns import BLOCK, Ragged, expand_ranges
 def check_disjoint(manifests: Ragged) -> int | None:
     """Of arrays with `ManifestRef` tables, the first whose extents overlap; None where none do."""
     for row in np.flatnonzero(manifests.lengths > 1).tolist():  # few arrays have more than one manifest
-        refs = manifests.take([row]).items
-        boxes = refs["extents"].rectangle()
-        if (
-            boxes is None
-            or boxes.shape[1] == 0
-            or _overlap(boxes["from"].astype(np.int64), boxes["to"].astype(np.int64))
-        ):
-            return int(row)
+        extents: Ragged = manifests.take([row]).items["extents"]
+        # Official writers keep the manifests of an array whose rank changed beside its new ones.
+        for rank in np.unique(extents.lengths).tolist():
+            boxes = extents.take(extents.lengths == rank).rectangle(rank)
+            if (
+                boxes is not None
+                and len(boxes) > 1
+                and (rank == 0 or _overlap(boxes["from"].astype(np.int64), boxes["to"].astype(np.int64)))
+            ):
+                return int(row)
     return None
 
 

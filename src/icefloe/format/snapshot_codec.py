@@ -148,7 +148,7 @@ def _manifest_structs(files: Tables) -> NDArray[Any]:
 
 
 def _check_manifests(nodes: Tables, files: ManifestFiles, place: str) -> None:
-    """Refuse arrays whose manifests are not listed, or are said to cover chunks of another rank."""
+    """Refuse arrays whose manifests are not listed."""
     arrays = nodes["node_data"].tables.get(ARRAY_NODE) if len(nodes) else None
     if arrays is None or not len(arrays["manifests"].items):
         return
@@ -157,13 +157,6 @@ def _check_manifests(nodes: Tables, files: ManifestFiles, place: str) -> None:
         raise FormatError(
             f"{place}: an array uses a manifest that the snapshot does not list",
             kind=ErrorKind.MANIFEST_INFO_NOT_FOUND,
-        )
-    ranks = np.repeat(arrays["shape_v2"].lengths, arrays["manifests"].lengths)
-    given = refs["extents"].lengths
-    if ((given != ranks) & (given != 0)).any():
-        raise FormatError(
-            f"{place}: ManifestRef.extents has not one range per dimension of its array",
-            kind=ErrorKind.INVALID_FILE_FORMAT,
         )
 
 
@@ -198,8 +191,7 @@ def _count_chunks(shape: Ragged, payload: Payload) -> Ragged:
     if ((chunks == 0) & (lengths > 0)).any():
         payload.fail("DimensionShape.chunk_length is 0 in a dimension that has elements")
     counts = (lengths // np.maximum(chunks, 1)) + (lengths % np.maximum(chunks, 1) != 0)
-    if (counts > _U32_MAX).any():
-        payload.fail("DimensionShape gives more chunks than 32 bits count")
+    counts = np.minimum(counts, _U32_MAX)  # beyond that no chunk has an index
     tables = Tables(len(lengths), {"array_length": lengths, "num_chunks": counts.astype(np.uint32)}, {})
     return Ragged(tables, shape.splits)
 

@@ -48,7 +48,10 @@ class MoveOperation:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class UpdatedChunks:
-    """Per array, by ascending node id, the sorted coordinates of chunks written or deleted."""
+    """Per array, by ascending node id, the sorted coordinates of chunks written or deleted.
+
+    An array whose rank changed in one commit has a list of each rank, one after the other.
+    """
 
     node_ids: NodeIds
     counts: NDArray[np.int64]
@@ -61,10 +64,23 @@ class UpdatedChunks:
     @staticmethod
     def of(chunks: Mapping[NodeId, ArrayLike]) -> UpdatedChunks:
         """From (n, dimensions) coordinates per array, in any order."""
-        nodes = sorted(chunks)
-        columns = [coordinates.last_of_equal(np.asarray(chunks[node], np.uint32))[0] for node in nodes]
+        return UpdatedChunks.of_lists(
+            [(node, np.asarray(coords, np.uint32)) for node, coords in chunks.items()]
+        )
+
+    @staticmethod
+    def of_lists(lists: Sequence[tuple[NodeId, Coords]]) -> UpdatedChunks:
+        """From lists of coordinates, several of which may be of one array."""
+        joined: dict[tuple[NodeId, int], list[Coords]] = {}
+        for node, coords in lists:
+            joined.setdefault((node, coords.shape[1]), []).append(coords)
+        empty = {node for node, _ in joined} - {
+            node for (node, _), parts in joined.items() if any(map(len, parts))
+        }
+        keys = sorted(key for key, parts in joined.items() if any(map(len, parts)) or key[0] in empty)
+        columns = [coordinates.last_of_equal(np.concatenate(joined[key]))[0] for key in keys]
         return UpdatedChunks(
-            np.frombuffer(b"".join(nodes), np.uint8).reshape(-1, 8),
+            np.frombuffer(b"".join(node for node, _ in keys), np.uint8).reshape(-1, 8),
             np.array([len(column) for column in columns], np.int64),
             np.array([column.shape[1] for column in columns], np.int64),
             np.concatenate([column.reshape(-1) for column in columns] or [np.zeros(0, np.uint32)]),

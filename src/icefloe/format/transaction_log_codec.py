@@ -52,11 +52,13 @@ def encode_transaction_log(log: TransactionLog, spec: Spec, place: str) -> U8:
         )
     _check_moves(log.moved_nodes, place, ErrorKind.SERIALIZATION)
     chunks = log.updated_chunks
-    tables = Tables(
-        len(chunks),
-        {"node_id": chunks.node_ids, "chunks": Ragged(_chunk_indices(chunks), splits_of(chunks.counts))},
-        {},
-    )
+    keys = id_keys(chunks.node_ids)
+    first = np.flatnonzero(
+        np.append(True, keys[1:] != keys[:-1])[: len(keys)]
+    )  # lists of one array go together
+    counts = np.add.reduceat(chunks.counts, first) if len(first) else chunks.counts
+    arrays = {"node_id": chunks.node_ids[first], "chunks": Ragged(_chunk_indices(chunks), splits_of(counts))}
+    tables = Tables(len(first), arrays, {})
     columns: dict[str, Any] = {
         "id": np.frombuffer(log.id, np.uint8)[None],
         "updated_chunks": one_list(tables),
@@ -102,10 +104,7 @@ def _updated_chunks(arrays: Tables, payload: Payload) -> UpdatedChunks:
     first = np.minimum(chunks.splits[:-1], len(coords) - 1)
     ranks = np.where(counts > 0, coords.lengths[first], 0)
     if not np.array_equal(coords.lengths, ranks[owners]):
-        wrong = int(owners[np.flatnonzero(coords.lengths != ranks[owners])[0]])
-        payload.fail(
-            f"updated chunks of {NodeId(node_ids[wrong].tobytes())} have coordinates of different lengths"
-        )
+        return _parted_by_rank(node_ids, chunks.splits, coords)
     found = UpdatedChunks(node_ids, counts, ranks, coords.items)
     if not _keys_ascend(node_ids) or not all(
         _ascend(coords, owners, rank) for rank in np.unique(ranks).tolist()
@@ -132,14 +131,20 @@ def _ascend(coords: Ragged, owners: NDArray[np.int64], rank: int) -> bool:
 
 def _rebuilt(chunks: UpdatedChunks) -> UpdatedChunks:
     """Sorted anew; lists of one array joined."""
-    parts: dict[NodeId, list[Any]] = {}
-    for node, coords in chunks:
-        parts.setdefault(node, []).append(coords)
-    joined = {}
-    for node, columns in parts.items():
-        filled = [column for column in columns if len(column)] or columns[:1]
-        joined[node] = np.concatenate(filled)
-    return UpdatedChunks.of(joined)
+    return UpdatedChunks.of_lists(list(chunks))
+
+
+def _parted_by_rank(node_ids: U8, splits: NDArray[np.int64], coords: Ragged) -> UpdatedChunks:
+    """Lists of coordinates of one rank each, from lists that mix them as official writers do."""
+    lists = []
+    for row in range(len(node_ids)):  # a commit that changed a rank: rare, and few arrays
+        mine = coords.take(slice(int(splits[row]), int(splits[row + 1])))
+        node = NodeId(node_ids[row].tobytes())
+        ranks = np.unique(mine.lengths).tolist() or [0]
+        lists += [(node, mine.take(mine.lengths == rank).items.reshape(-1, rank)) for rank in ranks if rank]
+        if 0 in ranks:
+            lists.append((node, np.zeros((int((mine.lengths == 0).sum()), 0), np.uint32)))
+    return UpdatedChunks.of_lists(lists)
 
 
 def _moves(root: Tables, payload: Payload) -> tuple[MoveOperation, ...]:
