@@ -42,9 +42,9 @@ class ArrayLookup:
         self.data = data
         self._load = load
         self._cache = cache
-        self._unbounded = [ref for ref in data.manifests if not ref.extents]
-        # Manifests of another rank are left over from before the array's rank changed.
+        # Official writers leave extents of the old rank where an array's rank changed: these say nothing.
         self._boxed = [ref for ref in data.manifests if ref.extents and len(ref.extents) == len(data.shape)]
+        self._unbounded = [ref for ref in data.manifests if ref not in self._boxed]
         self._last = self._boxed[0] if self._boxed else None
         edges = [[(e.start, e.stop) for e in ref.extents] for ref in self._boxed]
         boxes = np.array(edges, np.int64).reshape(len(edges), len(data.shape), 2)

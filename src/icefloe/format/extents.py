@@ -12,7 +12,7 @@ def check_disjoint(manifests: Ragged) -> int | None:
     """Of arrays with `ManifestRef` tables, the first whose extents overlap; None where none do."""
     for row in np.flatnonzero(manifests.lengths > 1).tolist():  # few arrays have more than one manifest
         extents: Ragged = manifests.take([row]).items["extents"]
-        # Official writers keep the manifests of an array whose rank changed beside its new ones.
+        # Official writers keep extents of the old rank where an array's rank changed.
         for rank in np.unique(extents.lengths).tolist():
             boxes = extents.take(extents.lengths == rank).rectangle(rank)
             if (
