@@ -5,6 +5,7 @@ Commits, new sessions and other manifest splits come in between; what is seen mu
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from functools import partial
 from typing import Any
 
@@ -40,11 +41,11 @@ class Commits:
 
     repo: Repository
 
-    def _session(self) -> Any:
-        raise NotImplementedError
+    @abstractmethod
+    def _session(self) -> Any: ...
 
-    def _take(self, store: IcechunkStore) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _take(self, store: IcechunkStore) -> None: ...
 
     @precondition(lambda self: self._session().has_uncommitted_changes)
     @rule()

@@ -6,6 +6,7 @@ Regexes are searched for anywhere in the array's path, or in its last segment; a
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -14,7 +15,7 @@ from typing import Any, ClassVar, TypeAlias
 from icefloe.config.display import literal, qualified
 
 
-class ManifestPreloadCondition:
+class ManifestPreloadCondition(ABC):
     """Which arrays' manifests are read as soon as a session opens. Combine with `&` and `|`."""
 
     __slots__ = ()
@@ -60,13 +61,13 @@ class ManifestPreloadCondition:
     def __or__(self, other: ManifestPreloadCondition, /) -> ManifestPreloadCondition:
         return _PreloadOr((self, other))
 
+    @abstractmethod
     def matches(self, path: str, num_refs: int) -> bool:
         """Whether the manifest with `num_refs` references of the array at `path` is meant."""
-        raise NotImplementedError
 
+    @abstractmethod
     def to_plain(self) -> Any:
         """The condition as it is written on disk."""
-        raise NotImplementedError
 
     @staticmethod
     def from_plain(plain: Any) -> ManifestPreloadCondition:
@@ -186,7 +187,7 @@ class _PreloadFalse(ManifestPreloadCondition):
         return _code("ManifestPreloadCondition.false")
 
 
-class ManifestSplitCondition:
+class ManifestSplitCondition(ABC):
     """Which arrays a rule for splitting manifests is about. Combine with `&` and `|`."""
 
     __slots__ = ()
@@ -220,13 +221,13 @@ class ManifestSplitCondition:
     def __and__(self, other: ManifestSplitCondition, /) -> ManifestSplitCondition:
         return _SplitAnd((self, other))
 
+    @abstractmethod
     def matches(self, path: str) -> bool:
         """Whether the array at `path` is meant."""
-        raise NotImplementedError
 
+    @abstractmethod
     def to_plain(self) -> Any:
         """The condition as it is written on disk."""
-        raise NotImplementedError
 
     @staticmethod
     def from_plain(plain: Any) -> ManifestSplitCondition:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -52,14 +53,14 @@ def wrapped_html(title: str, inside: str) -> str:
     return f'<div class="{PACKAGE}-repr">{head}{inside}</div>'
 
 
-class Shown:
+class Shown(ABC):
     """A value that shows itself as a tree, in text and in notebooks."""
 
     __slots__ = ()
 
+    @abstractmethod
     def tree(self) -> Tree:
         """The value, to show."""
-        raise NotImplementedError
 
     def __repr__(self) -> str:
         return self.tree().as_text()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -62,19 +63,19 @@ class S3Options(ConfigPart):
     )
 
 
-class _Store:
+class _Store(ABC):
     """What the object store configs share: one word on disk, the schemes they serve, and how they look."""
 
     tag: ClassVar[str]
     schemes: ClassVar[tuple[str, ...]]
 
+    @abstractmethod
     def to_plain(self) -> Any:
         """The config as it is written on disk."""
-        raise NotImplementedError
 
+    @abstractmethod
     def shown(self) -> dict[str, str]:
         """What to print, secrets veiled."""
-        raise NotImplementedError
 
     def tree(self) -> Tree:
         """The config, to show."""
