@@ -25,7 +25,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("distributed", "xarray", "dask", "virtual", "testing"),
     ("repository", "history", "inspection"),
     ("session",),
-    ("store", "maintenance", "recipes"),
+    ("store", "store_virtual", "maintenance", "recipes"),
     ("core",),
     ("format", "storage"),
     ("encoding",),

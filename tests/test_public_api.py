@@ -30,12 +30,6 @@ TO_COME = {
     *(f"conflicts:{n}" for n in ("BasicConflictSolver", "Conflict", "ConflictDetector", "ConflictSolver")),
     *(f"conflicts:{n}" for n in ("ConflictType", "VersionSelection")),
     *(f":Session.{n}" for n in ("rebase", "rebase_async")),
-    # virtual chunks
-    ":VirtualChunkSpec",
-    "virtual:VirtualChunkContainer",
-    "virtual:VirtualChunkSpec",
-    *(f":IcechunkStore.{n}" for n in ("set_virtual_ref", "set_virtual_ref_async", "array_chunk_iterator")),
-    *(f":IcechunkStore.set_virtual_refs{n}" for n in ("", "_async", "_arr", "_arr_async")),
     # forks, merging, distributed writes
     ":ForkSession",
     "session:ForkSession",

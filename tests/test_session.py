@@ -239,14 +239,25 @@ def test_virtual_chunks_tell_their_locations(storage: Storage) -> None:
     session = repo.writable_session("main")
     zarr.create_array(session.store, name="v", shape=(6,), chunks=(2,), dtype="i4")
     node = session.workspace.array("/v")
-    places = ["file:///data/a", "vcc://data/b", "vcc://unknown/c"]
-    refs = ArrayManifest.virtual([[0], [1], [2]], places, [0, 0, 0], [8, 8, 8])
+    refs = ArrayManifest.virtual([[0], [1]], ["file:///data/a", "vcc://data/b"], [0, 0], [8, 8])
     session.workspace.changes.delta(node).put_many(refs)
 
-    expected = ["file:///data/a", "file:///data/b", "vcc://unknown/c"]
+    expected = ["file:///data/a", "file:///data/b"]
     assert session.all_virtual_chunk_locations() == expected
     session.commit("virtual")
     assert asyncio.run(session.all_virtual_chunk_locations_async()) == expected
+
+
+def test_a_virtual_chunk_in_a_container_of_no_known_name_has_no_url(storage: Storage) -> None:
+    session = Repository.create(storage).writable_session("main")
+    zarr.create_array(session.store, name="v", shape=(2,), chunks=(2,), dtype="i4")
+    node = session.workspace.array("/v")
+    session.workspace.put_refs(node, ArrayManifest.virtual([[0]], ["vcc://unknown/c"], [0], [8]))
+
+    with pytest.raises(InvalidInputError) as caught:
+        session.all_virtual_chunk_locations()
+
+    assert caught.value.kind == "no-container-for-virtual-chunk"
 
 
 def test_nodes_have_ids_that_stay(repo: Repository) -> None:

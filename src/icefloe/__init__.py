@@ -136,6 +136,7 @@ if TYPE_CHECKING:
         RepoStatus,
         SessionMode,
         SpecVersion,
+        VirtualChunkSpec,
     )
 
 __all__ = [
@@ -209,6 +210,7 @@ __all__ = [
     "Update",
     "UpdateType",
     "VirtualChunkContainer",
+    "VirtualChunkSpec",
     "__version__",
     "azure_anonymous_credentials",
     "azure_credentials",
@@ -287,7 +289,7 @@ _HOMES = {
         tigris_storage
     """,
     "store": "IcechunkStore",
-    "types": "ChunkType CommitMethod RepoAvailability RepoStatus SessionMode SpecVersion",
+    "types": "ChunkType CommitMethod RepoAvailability RepoStatus SessionMode SpecVersion VirtualChunkSpec",
 }
 """The public names by the module that holds them."""
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from icefloe.config import RepositoryConfig
 from icefloe.core.opening import Opened, parts
+from icefloe.core.virtual_reads import Authorized
 from icefloe.format.spec import spec_of
 from icefloe.storage.base import Storage
 from icefloe.storage.memory import MemoryStorage
@@ -31,6 +32,8 @@ class Recipe:
     storage: Storage
     spec_number: int
     config: RepositoryConfig
+    authorized: Authorized = field(default_factory=dict)
+    """The containers whose virtual chunks may be read, by url prefix."""
     token: str = field(default_factory=lambda: uuid.uuid4().hex)
     """The same for all that was pickled from one opening."""
 
@@ -46,4 +49,5 @@ class Recipe:
         return found
 
     def _parts(self) -> Opened:
-        return parts(self.storage, spec_of(self.spec_number, "a pickled repository"), self.config)
+        spec = spec_of(self.spec_number, "a pickled repository")
+        return parts(self.storage, spec, self.config, self.authorized)

@@ -18,6 +18,7 @@ from icefloe.config.display import Shown, Tree, qualified
 from icefloe.core.opening import Opened, create_parts, find_spec, open_parts, parts
 from icefloe.core.refs import unsupported
 from icefloe.core.refs_v2 import FLAG_NAMES, check_flag, check_writable
+from icefloe.core.virtual_reads import Authorized
 from icefloe.credentials import AnyCredential
 from icefloe.errors import ConflictError, ErrorKind, InvalidInputError
 from icefloe.format.spec import V1, V2, Spec
@@ -48,12 +49,10 @@ class Repository(Shown):
         self,
         opened: Opened,
         recipe: Recipe,
-        authorized: Mapping[str, AnyCredential | None] | None = None,
         attribution: Attribution | None = None,
     ) -> None:
         """Not for users: see `create`, `open` and `open_or_create`."""
         self._recipe = recipe
-        self._authorized = _checked_authorization(authorized)
         self._attribution = attribution or Attribution()
         self._commit_metadata: dict[str, Any] = {}
         self._opened = opened
@@ -65,11 +64,11 @@ class Repository(Shown):
         cls,
         opened: Opened,
         storage: Storage,
-        authorized: Mapping[str, AnyCredential | None] | None,
+        authorized: Authorized,
         attribution: Attribution | None,
     ) -> Repository:
-        recipe = Recipe(storage, opened.refs.spec.number, opened.config)
-        return cls(opened, recipe, authorized, attribution)
+        recipe = Recipe(storage, opened.refs.spec.number, opened.config, authorized)
+        return cls(opened, recipe, attribution)
 
     def __getstate__(self) -> dict[str, Any]:
         derived = {"_opened", "_refs", "_assets", "_config_in_effect"}
@@ -101,8 +100,11 @@ class Repository(Shown):
         spec = _spec(spec_version)
         _logger.debug("Creating Repository at %s", storage.describe())
         place = storage if attribution is None else storage.with_attribution(attribution)
-        opened = create_parts(place, spec, copy.deepcopy(config), check_clean_root=check_clean_root)
-        return cls._of(opened, place, authorize_virtual_chunk_access, attribution)
+        authorized = _checked_authorization(authorize_virtual_chunk_access)
+        opened = create_parts(
+            place, spec, copy.deepcopy(config), authorized, check_clean_root=check_clean_root
+        )
+        return cls._of(opened, place, authorized, attribution)
 
     create_async = async_class_twin(create)
 
@@ -120,8 +122,9 @@ class Repository(Shown):
         """
         _logger.debug("Opening Repository at %s", storage.describe())
         place = storage if attribution is None else storage.with_attribution(attribution)
-        opened = open_parts(place, config)
-        return cls._of(opened, place, authorize_virtual_chunk_access, attribution)
+        authorized = _checked_authorization(authorize_virtual_chunk_access)
+        opened = open_parts(place, config, authorized)
+        return cls._of(opened, place, authorized, attribution)
 
     open_async = async_class_twin(open)
 
@@ -188,14 +191,11 @@ class Repository(Shown):
         merged = copy.deepcopy(self._opened.config)
         if config is not None:
             merged = merged.merge(config)
-        opened = parts(self._recipe.storage, self._refs.spec, merged)
-        authorized = authorize_virtual_chunk_access
-        return type(self)._of(
-            opened,
-            self._recipe.storage,
-            self._authorized if authorized is None else authorized,
-            self._attribution,
-        )
+        authorized = self._recipe.authorized
+        if authorize_virtual_chunk_access is not None:
+            authorized = _checked_authorization(authorize_virtual_chunk_access)
+        opened = parts(self._recipe.storage, self._refs.spec, merged, authorized)
+        return type(self)._of(opened, self._recipe.storage, authorized, self._attribution)
 
     reopen_async = async_twin(reopen)
 
@@ -225,7 +225,7 @@ class Repository(Shown):
     @property
     def authorized_virtual_container_prefixes(self) -> set[str]:
         """The url prefixes below which virtual chunks may be read."""
-        return set(self._authorized)
+        return set(self._recipe.authorized)
 
     @property
     def spec_version(self) -> SpecVersion:

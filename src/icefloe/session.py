@@ -16,7 +16,8 @@ from icefloe.core.commit import flush
 from icefloe.core.diff import session_diff
 from icefloe.core.refs import RefStore, unsupported
 from icefloe.core.refs_v2 import check_flag, check_writable
-from icefloe.core.reindexing import named_prefixes, reindex, shift, virtual_locations
+from icefloe.core.reindexing import reindex, shift
+from icefloe.core.virtual_refs import all_locations
 from icefloe.core.workspace import Workspace
 from icefloe.encoding.json_values import canonical
 from icefloe.errors import (
@@ -196,8 +197,7 @@ class Session(Shown):
 
     def all_virtual_chunk_locations(self) -> list[str]:
         """The URL of every virtual chunk, by array and coordinates; that of a file once per chunk in it."""
-        containers = self._config.virtual_chunk_containers or {}
-        return list(virtual_locations(self._workspace, named_prefixes(containers.values())))
+        return list(all_locations(self._workspace, self._assets.virtual.containers))
 
     all_virtual_chunk_locations_async = async_twin(all_virtual_chunk_locations)
 

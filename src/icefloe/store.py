@@ -22,6 +22,7 @@ from icefloe.errors import ErrorKind, InvalidInputError, NodeNotFoundError, Read
 from icefloe.format.manifest import ChunkRef, InlineRef
 from icefloe.format.snapshot import ArrayNodeData
 from icefloe.keys import METADATA_NAME, ChunkKey, Key, LegacyKey, MetadataKey, node_path, parse_key
+from icefloe.store_virtual import VirtualReferences
 from icefloe.types import SessionMode
 
 _BATCH = 10_000
@@ -64,7 +65,7 @@ class Owner(Protocol):
         """How requests run side by side."""
 
 
-class IcechunkStore(Shown, Store, SyncMixin):
+class IcechunkStore(VirtualReferences, Shown, Store, SyncMixin):
     """A Zarr store that reads and writes through a session. Made by `Session.store`.
 
     Keys are those of Zarr version 3 alone: `zarr.json`, `<path>/zarr.json` and `<path>/c/<i>/<j>`.

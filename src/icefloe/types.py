@@ -19,6 +19,7 @@ __all__ = [
     "RepoStatus",
     "SessionMode",
     "SpecVersion",
+    "VirtualChunkSpec",
 ]
 
 CommitMethod: TypeAlias = Literal["new_commit", "amend"]
@@ -109,3 +110,30 @@ class RepoStatus(Shown):
         rows = (("availability", name), ("set_at", repr(self.set_at)))
         reason = ("limited_availability_reason", str(self.limited_availability_reason))
         return Tree(qualified("repository", "RepoStatus"), (*rows, reason))
+
+
+@dataclass(frozen=True, slots=True)
+class VirtualChunkSpec:
+    """A reference to a chunk in a file elsewhere: a range of bytes, and what tells that the file is the same.
+
+    `location` is a URL. Its path is the key of the object, so what is reserved in URLs is percent-encoded.
+    """
+
+    index: list[int]
+    """Coordinates in the chunk grid."""
+    location: str
+    offset: int
+    """In bytes."""
+    length: int
+    """In bytes."""
+    etag_checksum: str | None = None
+    """The chunk is read only while the file has this etag."""
+    last_updated_at_checksum: datetime | None = None
+    """The chunk is read only while the file has not changed after this time."""
+
+    def __post_init__(self) -> None:
+        if type(self.index) is not list:
+            object.__setattr__(self, "index", list(self.index))
+
+    def __hash__(self) -> int:
+        return hash((tuple(self.index), self.location, self.offset, self.length))

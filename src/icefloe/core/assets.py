@@ -6,6 +6,7 @@ from typing import Final
 
 from icefloe.config import EffectiveConfig
 from icefloe.core.cache import WeightedCache
+from icefloe.core.virtual_reads import VirtualReader
 from icefloe.encoding.envelope import IMPLEMENTATION
 from icefloe.errors import ErrorKind, SnapshotNotFoundError
 from icefloe.format.files import (
@@ -35,10 +36,13 @@ _ZSTD_NAME: Final = "zstd"
 class AssetStore:
     """Snapshots, manifests, transaction logs and chunks of one repository, behind its caches."""
 
-    def __init__(self, storage: Storage, spec: Spec, config: EffectiveConfig) -> None:
+    def __init__(
+        self, storage: Storage, spec: Spec, config: EffectiveConfig, virtual: VirtualReader | None = None
+    ) -> None:
         self.storage = storage
         self.spec = spec
         self.config = config
+        self.virtual = virtual or VirtualReader()
         self._snapshots = WeightedCache[SnapshotId, Snapshot](
             config.num_snapshot_nodes, lambda snapshot: max(len(snapshot.nodes), 1)
         )

@@ -11,6 +11,7 @@ from icefloe.core.assets import AssetStore
 from icefloe.core.refs import RefStore
 from icefloe.core.refs_v1 import RefStoreV1
 from icefloe.core.refs_v2 import RefStoreV2
+from icefloe.core.virtual_reads import Authorized, VirtualReader
 from icefloe.errors import ErrorKind, InvalidInputError, RepositoryNotFoundError
 from icefloe.format.config_codec import encode_config
 from icefloe.format.files import REPO_PATH
@@ -43,14 +44,16 @@ def find_spec(storage: Storage) -> Spec | None:
     return V1 if storage.exists(RefFile(RefKind.BRANCH, MAIN).path) else None
 
 
-def open_parts(storage: Storage, config: RepositoryConfig | None) -> Opened:
+def open_parts(
+    storage: Storage, config: RepositoryConfig | None, authorized: Authorized | None = None
+) -> Opened:
     """The repository at a place, with its stored configuration under the given one."""
     refs = _find_refs(storage)
     stored = refs.config()
     merged = RepositoryConfig.from_plain(stored) if stored is not None else RepositoryConfig()
     if config is not None:
         merged = merged.merge(config)
-    opened = parts(storage, refs.spec, merged)
+    opened = parts(storage, refs.spec, merged, authorized)
     if isinstance(refs, RefStoreV2) and isinstance(opened.refs, RefStoreV2):
         opened.refs.take_over(refs)
     return opened
@@ -69,18 +72,29 @@ def _find_refs(storage: Storage) -> RefStore:
     return newer
 
 
-def parts(storage: Storage, spec: Spec, config: RepositoryConfig) -> Opened:
-    """A repository as the engine works with it, under a configuration."""
+def parts(
+    storage: Storage, spec: Spec, config: RepositoryConfig, authorized: Authorized | None = None
+) -> Opened:
+    """A repository as the engine works with it, under a configuration.
+
+    `authorized` are the url prefixes of containers whose virtual chunks may be read, and how.
+    """
     if config.storage is not None:
         storage = storage.with_settings(config.storage)
     effective = config.effective()
-    assets = AssetStore(storage, spec, effective)
+    virtual = VirtualReader(config.virtual_chunk_containers or {}, authorized or {}, storage.settings)
+    assets = AssetStore(storage, spec, effective, virtual)
     refs = RefStoreV2(storage, effective) if spec.refs_in_repo_info else RefStoreV1(assets)
     return Opened(refs, assets, config)
 
 
 def create_parts(
-    storage: Storage, spec: Spec, config: RepositoryConfig | None, *, check_clean_root: bool
+    storage: Storage,
+    spec: Spec,
+    config: RepositoryConfig | None,
+    authorized: Authorized | None = None,
+    *,
+    check_clean_root: bool,
 ) -> Opened:
     """Start a repository: the initial snapshot first, then the ref that makes it one."""
     storage.prepare_for_creation()
@@ -91,7 +105,7 @@ def create_parts(
                 f"a repository is created in an empty place, and there is {stray.key} here",
                 kind=ErrorKind.PARENT_DIRECTORY_NOT_CLEAN,
             )
-    opened = parts(storage, spec, config or RepositoryConfig())
+    opened = parts(storage, spec, config or RepositoryConfig(), authorized)
     now_us = time.time_ns() // 1000
     snapshot = Snapshot(
         INITIAL_SNAPSHOT_ID,

@@ -1,24 +1,20 @@
-"""Chunks that change their place in an array's grid, and where chunks outside the repository are kept."""
+"""Chunks that change their place in an array's grid."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from operator import index
-from typing import Final
 
 import numpy as np
 
-from icefloe.config import VirtualChunkContainer
 from icefloe.core.workspace import Workspace
 from icefloe.errors import ErrorKind, InvalidInputError, SessionStateError
 from icefloe.format import coordinates
 from icefloe.format.coordinates import Coords
-from icefloe.format.manifest import VIRTUAL, ArrayManifest
+from icefloe.format.manifest import ArrayManifest
 from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot
-
-_NAMED: Final = "vcc://"
 
 Reindex = Callable[[Iterable[int]], Iterable[int] | None]
 
@@ -110,29 +106,3 @@ def _apply(workspace: Workspace, node: NodeSnapshot, written: ArrayManifest, gon
             delta.delete_many(gone)
         if len(written):
             delta.put_many(written)
-
-
-def named_prefixes(containers: Iterable[VirtualChunkContainer]) -> dict[str, str]:
-    """The url prefix of each virtual chunk container that has a name."""
-    return {container.name: container.url_prefix for container in containers if container.name}
-
-
-def virtual_locations(workspace: Workspace, prefixes: Mapping[str, str]) -> Iterator[str]:
-    """The URL of each virtual chunk, in the order of paths and coordinates."""
-    for path in workspace.paths():
-        node = workspace.node(path)
-        if node is None or not isinstance(node.node_data, ArrayNodeData):
-            continue
-        refs = workspace.refs(node)
-        codes = refs.location_codes[refs.kind == VIRTUAL]
-        if len(codes):
-            texts = [_absolute(text, prefixes) for text in refs.locations.texts(path)]
-            yield from map(texts.__getitem__, codes.tolist())
-
-
-def _absolute(location: str, prefixes: Mapping[str, str]) -> str:
-    """A location relative to a named container, made a URL; as it stands where there is no such container."""
-    if not location.startswith(_NAMED):
-        return location
-    name, _, rest = location.removeprefix(_NAMED).partition("/")
-    return prefixes[name] + rest if name in prefixes else location

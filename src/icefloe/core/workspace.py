@@ -321,6 +321,16 @@ class Workspace:
                 self.check_coords(current, coords)
             self.changes.delta(node).put(coords, ref)
 
+    def put_refs(self, node: NodeSnapshot, refs: ArrayManifest) -> None:
+        """Set many references of an array that lie in its chunk grid."""
+        with self._lock:
+            current = self.node(node.path)
+            if current is None or current.id != node.id:
+                raise NodeNotFoundError(
+                    f"{node.path} was deleted while references were set", kind=ErrorKind.NODE_NOT_FOUND
+                )
+            self.changes.delta(current).put_many(refs)
+
     def delete_chunk(self, node: NodeSnapshot, coords: tuple[int, ...]) -> None:
         """Delete a chunk. One outside the grid cannot exist: nothing happens."""
         if in_grid(node, coords):

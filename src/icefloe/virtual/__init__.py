@@ -1,0 +1,6 @@
+"""Virtual data: references to chunks in files that stay where they are."""
+
+from icefloe.config import VirtualChunkContainer
+from icefloe.types import VirtualChunkSpec
+
+__all__ = ["VirtualChunkContainer", "VirtualChunkSpec"]
