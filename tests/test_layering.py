@@ -23,7 +23,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("spark", "web"),
     ("", "compatibility", "_icechunk_python", "_standing_in"),
     ("distributed", "xarray", "dask", "virtual", "testing"),
-    ("repository", "history", "inspection"),
+    ("repository", "history", "inspection", "upkeep"),
     ("session",),
     ("store", "store_virtual", "maintenance", "recipes"),
     ("core",),

@@ -199,3 +199,37 @@ class GCSummary(Shown):
         # docstring inherited
         rows = tuple((item.name, str(getattr(self, item.name))) for item in fields(self))
         return Tree(qualified("ops", "GCSummary"), rows)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ChunkStorageStats(Shown):
+    """Bytes of chunks, by where they are kept."""
+
+    native_bytes: int = 0
+    """In chunk objects of the repository."""
+    virtual_bytes: int = 0
+    """In files elsewhere."""
+    inlined_bytes: int = 0
+    """In manifests."""
+
+    def non_virtual_bytes(self) -> int:
+        """What the repository itself holds."""
+        return self.native_bytes + self.inlined_bytes
+
+    def total_bytes(self) -> int:
+        """All of them."""
+        return self.native_bytes + self.virtual_bytes + self.inlined_bytes
+
+    def __add__(self, other: ChunkStorageStats) -> ChunkStorageStats:
+        if not isinstance(other, ChunkStorageStats):
+            return NotImplemented
+        return ChunkStorageStats(
+            self.native_bytes + other.native_bytes,
+            self.virtual_bytes + other.virtual_bytes,
+            self.inlined_bytes + other.inlined_bytes,
+        )
+
+    def tree(self) -> Tree:
+        # docstring inherited
+        rows = tuple((item.name, str(getattr(self, item.name))) for item in fields(self))
+        return Tree(qualified("", "ChunkStorageStats"), rows)

@@ -32,6 +32,7 @@ from icefloe.storage.base import Storage
 from icefloe.store import IcechunkStore
 from icefloe.times import to_microseconds
 from icefloe.types import FeatureFlag, RepoStatus, SessionMode, SpecVersion
+from icefloe.upkeep import Upkeep
 
 __all__ = ["Repository"]
 
@@ -39,7 +40,7 @@ _logger = logging.getLogger(__name__)
 _MOVE_NODE = 3
 
 
-class Repository(Shown):
+class Repository(Upkeep, Shown):
     """A versioned hierarchy of Zarr groups and arrays.
 
     Made by `create`, `open` and `open_or_create`. Pickles, with the credentials of its storage in the pickle.

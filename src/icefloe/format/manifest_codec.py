@@ -9,12 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icefloe.encoding.columns import U8, Blobs, Ragged, Shared, constant, decode_text, splits_of
+from icefloe.encoding.flatbuffers import schema as fb
 from icefloe.encoding.flatbuffers.builder import build
 from icefloe.encoding.flatbuffers.cursor import Cursor, Slots
 from icefloe.encoding.flatbuffers.reader import Payload, read_tables
 from icefloe.encoding.flatbuffers.tables import Tables
 from icefloe.errors import ErrorKind, FormatError
 from icefloe.format import coordinates
+from icefloe.format.id_columns import sorted_ids
 from icefloe.format.locations import (
     MAX_LOCATION_BYTES,
     Dictionary,
@@ -38,13 +40,14 @@ from icefloe.format.manifest import (
     NativeRef,
     VirtualRef,
 )
-from icefloe.format.schema import CHUNK_REF, MANIFEST
+from icefloe.format.schema import CHUNK_REF, MANIFEST, OBJECT_ID
 from icefloe.format.spec import Spec
 from icefloe.ids import ChunkId, ManifestId, NodeId
 
 PLAIN: Final = 0
 ZSTD_DICTIONARY: Final = 1
 _KINDS: Final = {"chunk_id": NATIVE, "location": VIRTUAL, "compressed_location": VIRTUAL, "inline": INLINE}
+_CHUNK_ID_ALONE: Final = fb.Table(CHUNK_REF.name, {"chunk_id": CHUNK_REF.fields["chunk_id"]})
 _SMALLEST_REF: Final = 12
 """Bytes that a reference takes at the least: its slot, its table's head and the offset of its index."""
 
@@ -379,6 +382,15 @@ class PackedManifest:
         codes = np.full(len(tables), NO_ETAG, np.uint32)
         codes[tagged], etags = distinct_runs(tables["checksum_etag"].take(tagged))
         return {"etag_codes": codes, "etags": etags, "last_modified": np.where(tagged, 0, seconds)}
+
+    def chunk_ids(self) -> NDArray[np.uint8]:
+        """The ids of all chunk objects that references of any array lie in: (n, 12), sorted, each once."""
+        parts = []
+        for node in self._arrays:
+            tables = read_tables(self._payload, _CHUNK_ID_ALONE, self._refs(node).positions())
+            if "chunk_id" in tables.columns:
+                parts.append(tables["chunk_id"][tables.has("chunk_id")])
+        return sorted_ids(np.concatenate(parts)) if parts else np.zeros((0, OBJECT_ID), np.uint8)
 
     def unpack(self) -> Manifest:
         """The whole file as a value."""

@@ -1,0 +1,65 @@
+"""Shorter histories: snapshots taken out of the list, and those that stay tied to what is left."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icefloe.encoding.columns import Ragged, splits_of
+from icefloe.encoding.flatbuffers.schema import Vector
+from icefloe.encoding.flatbuffers.tables import Tables
+from icefloe.format.repo_info import NO_PARENT, SnapshotInfos
+from icefloe.format.schema import SNAPSHOT_INFO
+
+_LOGS = "pruned_ancestor_tx_logs"
+
+
+def ancestors(parents: Sequence[int], row: int) -> list[int]:
+    """The rows of a snapshot's ancestors, the nearest first."""
+    found = []
+    while (row := parents[row]) != NO_PARENT:
+        found.append(row)
+    return found
+
+
+def pruned(
+    snapshots: SnapshotInfos, keep: NDArray[np.bool_], parents: Mapping[int, int], skipped: Mapping[int, Sequence[int]]
+) -> SnapshotInfos:
+    """The kept snapshots. Rows in `parents` get another parent, rows in `skipped` the logs of those between.
+
+    The skipped rows are given nearest first. Each brings the logs it has inherited itself.
+    """
+    columns = snapshots.columns
+    onto = np.array(snapshots.parents, np.int64)
+    for row, parent in parents.items():
+        onto[row] = parent
+    places = np.append(np.cumsum(keep) - 1, NO_PARENT)  # NO_PARENT, -1, is the last place
+    changed = {**columns.columns, "parent_offset": places[onto].astype(np.int32)}
+    present = dict(columns.present)
+    if skipped:
+        changed[_LOGS], present[_LOGS] = _inherited(snapshots, skipped)
+    return SnapshotInfos(Tables(len(columns), changed, present).take(np.flatnonzero(keep)))
+
+
+def _inherited(
+    snapshots: SnapshotInfos, skipped: Mapping[int, Sequence[int]]
+) -> tuple[Ragged, NDArray[np.bool_]]:
+    """Per snapshot its own pruned logs behind those of what it skips, oldest first; and who has any."""
+    field = SNAPSHOT_INFO.fields[_LOGS]
+    if not isinstance(field, Vector):
+        raise TypeError(f"{_LOGS} is no vector of ids")
+    ids = np.ascontiguousarray(snapshots.ids).reshape(-1).view(field.dtype)
+    known = Ragged(ids[:0], np.zeros(len(ids) + 1, np.int64))
+    if _LOGS in snapshots.columns.columns:
+        known = snapshots.columns[_LOGS]
+    borders = known.splits.tolist()
+    rows = []
+    for row in range(len(ids)):
+        parts = [known.items[borders[row] : borders[row + 1]]]
+        for each in skipped.get(row, ()):
+            parts += [ids[each : each + 1], known.items[borders[each] : borders[each + 1]]]
+        rows.append(np.concatenate(parts[::-1]) if len(parts) > 1 else parts[0])
+    lengths = np.array([len(logs) for logs in rows], np.int64)
+    return Ragged(np.concatenate([ids[:0], *rows]), splits_of(lengths)), lengths > 0

@@ -1,0 +1,230 @@
+"""Garbage collection: deletes the objects that no snapshot needs and that are older than a given time."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icefloe.concurrency import FanOut, ThreadFanOut
+from icefloe.core.assets import AssetStore
+from icefloe.core.refs import RefStore
+from icefloe.core.refs_v2 import RefStoreV2
+from icefloe.errors import ConflictError, ErrorKind, StorageError
+from icefloe.format.files import CHUNKS, MANIFESTS, SNAPSHOTS, TRANSACTIONS
+from icefloe.format.id_columns import is_member, sorted_ids
+from icefloe.format.pruning import ancestors, pruned
+from icefloe.format.repo_changes import Changed
+from icefloe.format.repo_info import NO_PARENT, RepoInfo
+from icefloe.format.updates import GCRan
+from icefloe.maintenance.listings import OBJECT_ID, Listing, list_folder
+from icefloe.maintenance.reach import NO_IDS, Ids, chunks_used, manifests_used, reachable, reachable_snapshots
+from icefloe.ops import GCSummary
+from icefloe.storage.base import Storage
+
+_TRIES: Final = 10
+_DELETE_BATCH: Final = 1_000
+_SHOWN_ERRORS: Final = 10
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Garbage:
+    """What nothing needs, by folder, in the order in which it is deleted."""
+
+    snapshots: Listing
+    transaction_logs: Listing
+    manifests: Listing
+    chunks: Listing
+
+    def phases(self) -> Iterator[tuple[str, Listing]]:
+        """Each folder's, with its name in a summary."""
+        return ((name, getattr(self, name)) for name in ("snapshots", "transaction_logs", "manifests", "chunks"))
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How hard a collection may press the storage."""
+
+    max_concurrent_deletes: int = 10
+    max_consecutive_delete_failures: int = 50
+
+
+def collect(
+    refs: RefStore, assets: AssetStore, older_than_us: int, fan_out: FanOut, *, dry_run: bool, limits: Limits
+) -> GCSummary:
+    """Delete what no snapshot needs and the storage dates before a time, snapshots first and chunks last.
+
+    A manifest or snapshot that cannot be read stops it before anything is deleted.
+    """
+    for attempt in range(_TRIES):
+        time.sleep(random.uniform(0, 0.1 * attempt))
+        plan = _Plan(refs, assets, older_than_us, fan_out)
+        if dry_run:
+            return _summary(plan.garbage)
+        try:
+            garbage = plan.let_go()
+        except _MovedOnError:
+            continue
+        return _deleted(assets.storage, garbage, limits)
+    raise ConflictError(
+        message=f"refs were moved to what was about to be deleted, {_TRIES} times over; try again",
+        kind=ErrorKind.UPDATE_ATTEMPTS_EXHAUSTED,
+    )
+
+
+class _MovedOnError(Exception):
+    """Somebody made use of a snapshot that was about to go."""
+
+
+class _Plan:
+    """What to delete, worked out from one state of the refs."""
+
+    def __init__(self, refs: RefStore, assets: AssetStore, older_than_us: int, fan_out: FanOut) -> None:
+        self._refs, self._assets, self._fan_out = refs, assets, fan_out
+        storage = assets.storage
+        # Listed before the refs are read: what is written in between is then too new, never unlisted and old.
+        listed = {f: list_folder(storage, f) for f in (CHUNKS, MANIFESTS, TRANSACTIONS, SNAPSHOTS)}
+        self._old = {folder: each.take(each.times_us < older_than_us) for folder, each in listed.items()}
+        snapshots = listed[SNAPSHOTS]
+        recent = snapshots.ids[snapshots.times_us >= older_than_us]
+        if isinstance(refs, RefStoreV2):
+            info = refs.load()
+            self._known = info.snapshots.ids
+            listed_and_old = is_member(self._known, self._old[SNAPSHOTS].ids)
+            kept = self._known[reachable(info) | ~listed_and_old]
+        else:
+            self._known, kept = NO_IDS, reachable_snapshots(refs)
+        # A file nobody knows may be a commit under way.
+        self._kept = sorted_ids(np.concatenate([kept, recent]))
+        manifests, chunks = _needed(assets, self._kept, fan_out)
+        self._manifests, self._chunks = manifests, chunks
+
+    @property
+    def garbage(self) -> Garbage:
+        """What would be deleted as things stand."""
+        logs = self._kept
+        if isinstance(self._refs, RefStoreV2):
+            logs = sorted_ids(np.concatenate([logs, _pruned_logs(self._dropped(self._refs.load()))]))
+        return self._garbage(logs, self._manifests, self._chunks)
+
+    def _garbage(self, logs: Ids, manifests: Ids, chunks: Ids) -> Garbage:
+        return Garbage(
+            _not_in(self._old[SNAPSHOTS], self._kept),
+            _not_in(self._old[TRANSACTIONS], logs),
+            _not_in(self._old[MANIFESTS], manifests),
+            _not_in(self._old[CHUNKS], chunks),
+        )
+
+    def let_go(self) -> Garbage:
+        """Take the snapshots off the list of the repository; what can be deleted thereafter."""
+        refs = self._refs
+        if not isinstance(refs, RefStoreV2):
+            return self.garbage
+        after = refs.update(lambda info: (self._dropped(info), GCRan()))
+        added = after.snapshots.ids[~is_member(after.snapshots.ids, self._known)]
+        manifests, chunks = _needed(self._assets, added, self._fan_out)
+        return self._garbage(
+            sorted_ids(np.concatenate([self._kept, added, _pruned_logs(after)])),
+            sorted_ids(np.concatenate([self._manifests, manifests])),
+            sorted_ids(np.concatenate([self._chunks, chunks])),
+        )
+
+    def _dropped(self, info: RepoInfo) -> RepoInfo:
+        """The repo info without the snapshots that go; those above them are tied to the nearest that stays."""
+        snapshots = info.snapshots
+        appeared = ~is_member(snapshots.ids, self._known)
+        keep = appeared | is_member(snapshots.ids, self._kept)
+        tips = [snapshots.row(id) for id in (*info.branches.values(), *info.tags.values())]
+        if any(row is not None and not keep[row] for row in tips):
+            raise _MovedOnError
+        parents = snapshots.parents.tolist()
+        onto: dict[int, int] = {}
+        skipped: dict[int, list[int]] = {}
+        for row in np.flatnonzero(keep).tolist():
+            if parents[row] == NO_PARENT or keep[parents[row]]:
+                continue
+            if appeared[row]:
+                raise _MovedOnError
+            line = ancestors(parents, row)
+            stop = next((at for at, each in enumerate(line) if keep[each]), len(line))
+            onto[row] = line[stop] if stop < len(line) else NO_PARENT
+            skipped[row] = line[:stop]
+        return info if keep.all() else replace(info, snapshots=pruned(snapshots, keep, onto, skipped))
+
+
+def _pruned_logs(info: RepoInfo) -> NDArray[np.uint8]:
+    columns = info.snapshots.columns.columns
+    if "pruned_ancestor_tx_logs" not in columns:
+        return NO_IDS
+    return columns["pruned_ancestor_tx_logs"].items.view(np.uint8).reshape(-1, OBJECT_ID)
+
+
+def _not_in(listing: Listing, kept: Ids) -> Listing:
+    return listing.take(~is_member(listing.ids, kept))
+
+
+def _needed(assets: AssetStore, snapshots: Ids, fan_out: FanOut) -> tuple[Ids, Ids]:
+    """The manifests, and the chunk objects, that snapshots use."""
+    manifests = manifests_used(assets.storage, snapshots, fan_out)
+    return manifests, chunks_used(assets.storage, manifests, fan_out)
+
+
+# Deleting
+
+
+def _summary(garbage: Garbage) -> GCSummary:
+    counts = {f"{name}_deleted": len(listing) for name, listing in garbage.phases()}
+    return GCSummary(bytes_deleted=sum(int(each.sizes.sum()) for _, each in garbage.phases()), **counts)
+
+
+def _deleted(storage: Storage, garbage: Garbage, limits: Limits) -> GCSummary:
+    """Delete phase by phase. After failures in one the later ones wait for the next run."""
+    counts: dict[str, int] = {}
+    failed: list[tuple[str, StorageError]] = []
+    skipped: list[str] = []
+    size = 0
+    for name, listing in garbage.phases():
+        if failed:
+            skipped.append(name)
+            continue
+        failed += _delete(storage, listing, limits)
+        gone = listing.take(~_rows_of(listing, [key for key, _ in failed]))
+        counts[f"{name}_deleted"] = len(gone)
+        size += int(gone.sizes.sum())
+    reasons = list(dict.fromkeys(str(error) for _, error in failed))
+    return GCSummary(
+        bytes_deleted=size,
+        objects_failed_to_delete=len(failed),
+        delete_errors=reasons[:_SHOWN_ERRORS],
+        skipped_phases=skipped,
+        **counts,
+    )
+
+
+def _delete(storage: Storage, listing: Listing, limits: Limits) -> list[tuple[str, StorageError]]:
+    keys = iter(listing.keys())
+    batches = iter(lambda: list(islice(keys, _DELETE_BATCH)), [])
+    failed: list[tuple[str, StorageError]] = []
+    in_a_row = 0
+    for report in ThreadFanOut(limits.max_concurrent_deletes, "delete")(storage.delete, batches):
+        in_a_row = in_a_row + 1 if report.failed and not report.deleted else 0
+        failed += report.failed
+        if in_a_row >= limits.max_consecutive_delete_failures:
+            raise StorageError(
+                f"{in_a_row} requests to delete failed one after the other, the last with: {failed[-1][1]}",
+                kind=ErrorKind.GC_DELETES_FAILING,
+            )
+    return failed
+
+
+def _rows_of(listing: Listing, keys: list[str]) -> NDArray[np.bool_]:
+    wanted = set(keys)
+    if not wanted:
+        return np.zeros(len(listing), np.bool_)
+    return np.array([key in wanted for key in listing.keys()], np.bool_)

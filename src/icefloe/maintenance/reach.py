@@ -1,0 +1,108 @@
+"""What snapshots lead to: from branches and tags down to chunk objects, ids as sorted columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icefloe.concurrency import FanOut
+from icefloe.core.refs import RefStore
+from icefloe.core.refs_v2 import RefStoreV2
+from icefloe.format.files import MANIFESTS, SNAPSHOTS, read_manifest, read_snapshot
+from icefloe.format.id_columns import id_keys, key_bytes, sorted_ids
+from icefloe.format.repo_info import NO_PARENT, RepoInfo
+from icefloe.ids import ManifestId, SnapshotId
+from icefloe.maintenance.listings import OBJECT_ID
+from icefloe.storage.base import Storage
+
+_AT_LEAST: Final = 4_000_000
+
+Ids = NDArray[np.uint8]
+"""(n, 12), sorted, each once"""
+
+NO_IDS: Final = np.zeros((0, OBJECT_ID), np.uint8)
+
+
+class Gathered:
+    """The distinct items of many columns; never holds many more than those."""
+
+    def __init__(self, dtype: Any) -> None:
+        self._items: NDArray[Any] = np.zeros(0, dtype)
+        self._pending: list[NDArray[Any]] = []
+        self._waiting = 0
+
+    def add(self, items: NDArray[Any]) -> None:
+        """Some more."""
+        self._pending.append(items)
+        self._waiting += len(items)
+        if self._waiting > max(_AT_LEAST, len(self._items)):
+            self.result()
+
+    def result(self) -> NDArray[Any]:
+        """All so far, sorted, each once."""
+        if self._pending:
+            self._items = np.unique(np.concatenate([self._items, *self._pending]))
+            self._pending, self._waiting = [], 0
+        return self._items
+
+
+def each_id(ids: Ids) -> list[bytes]:
+    """A column of ids as single ones."""
+    data = ids.tobytes()
+    return [data[start : start + OBJECT_ID] for start in range(0, len(data), OBJECT_ID)]
+
+
+def reachable(info: RepoInfo) -> NDArray[np.bool_]:
+    """Which snapshots of a repo info a branch or a tag leads to."""
+    parents, seen = info.snapshots.parents.tolist(), [False] * len(info.snapshots)
+    for id in {*info.branches.values(), *info.tags.values()}:
+        row = info.snapshots.row(id)
+        while row is not None and row != NO_PARENT and not seen[row]:
+            seen[row] = True
+            row = parents[row]
+    return np.array(seen, np.bool_)
+
+
+def reachable_snapshots(refs: RefStore) -> Ids:
+    """The snapshots that branches and tags lead to."""
+    if isinstance(refs, RefStoreV2):
+        info = refs.load()
+        return info.snapshots.ids[reachable(info)]
+    seen: set[SnapshotId] = set()
+    for id in {*refs.branches().values(), *refs.tags().values()}:
+        for entry in refs.ancestry(id):
+            if entry.id in seen:
+                break
+            seen.add(entry.id)
+    return sorted_ids(np.frombuffer(b"".join(seen), np.uint8).reshape(-1, OBJECT_ID))
+
+
+def manifests_used(storage: Storage, snapshots: Ids, fan_out: FanOut) -> Ids:
+    """The manifests that snapshots name."""
+    return _gathered(fan_out(partial(_manifests_of, storage), each_id(snapshots)))
+
+
+def chunks_used(storage: Storage, manifests: Ids, fan_out: FanOut) -> Ids:
+    """The chunk objects that manifests name."""
+    return _gathered(fan_out(partial(_chunks_of, storage), each_id(manifests)))
+
+
+def _gathered(parts: Iterable[Ids]) -> Ids:
+    found = Gathered(f"S{OBJECT_ID}")
+    for part in parts:
+        found.add(id_keys(part))
+    return key_bytes(found.result())
+
+
+def _manifests_of(storage: Storage, snapshot: bytes) -> Ids:
+    id = SnapshotId(snapshot)
+    return read_snapshot(storage.get(f"{SNAPSHOTS}/{id}")[0], id).manifest_files.ids
+
+
+def _chunks_of(storage: Storage, manifest: bytes) -> Ids:
+    id = ManifestId(manifest)
+    return read_manifest(storage.get(f"{MANIFESTS}/{id}")[0], id).chunk_ids()

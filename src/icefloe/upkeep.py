@@ -1,0 +1,140 @@
+"""The methods of a repository that keep it small: expiration, garbage collection, statistics."""
+
+from __future__ import annotations
+
+import warnings
+from datetime import datetime
+
+from icefloe.concurrency import ThreadFanOut, async_twin
+from icefloe.core.assets import AssetStore
+from icefloe.core.refs import RefStore
+from icefloe.core.refs_v2 import check_writable
+from icefloe.encoding.envelope import PLAUSIBLE_BYTES
+from icefloe.maintenance.expire import expire
+from icefloe.maintenance.gc import Limits, collect
+from icefloe.maintenance.stats import chunk_storage
+from icefloe.ops import ChunkStorageStats, GCSummary
+from icefloe.times import to_microseconds
+
+_MIB = 1 << 20
+
+
+class Upkeep:
+    """What `Repository` has for its upkeep."""
+
+    _refs: RefStore
+    _assets: AssetStore
+
+    def expire_snapshots(
+        self,
+        older_than: datetime,
+        *,
+        delete_expired_branches: bool = False,
+        delete_expired_tags: bool = False,
+    ) -> set[str]:
+        """Take snapshots made before a time out of the history; their ids.
+
+        The tip of main stays, as do the tips of branches and tags unless those may be deleted too. The data
+        stays until the next garbage collection.
+        """
+        check_writable(self._refs.status())
+        released = expire(
+            self._refs,
+            self._assets,
+            to_microseconds(older_than),
+            delete_branches=delete_expired_branches,
+            delete_tags=delete_expired_tags,
+        )
+        return {str(id) for id in released}
+
+    expire_snapshots_async = async_twin(expire_snapshots)
+
+    def garbage_collect(
+        self,
+        delete_object_older_than: datetime,
+        *,
+        dry_run: bool = False,
+        max_snapshots_in_memory: int = 50,
+        max_compressed_manifest_mem_bytes: int = 512 * _MIB,
+        max_decoded_manifest_mem_bytes: int = 4096 * _MIB,
+        max_concurrent_manifest_fetches: int = 500,
+        max_concurrent_deletes: int = 10,
+        max_consecutive_delete_failures: int = 50,
+        max_concurrent_listings: int | None = None,
+    ) -> GCSummary:
+        """Delete objects that no snapshot needs and that were written before a time.
+
+        Choose a time before any session that is still open began: what such a session has written is not
+        needed by a snapshot yet.
+        """
+        threads = _threads(
+            max_snapshots_in_memory=max_snapshots_in_memory,
+            max_compressed_manifest_mem_bytes=max_compressed_manifest_mem_bytes,
+            max_decoded_manifest_mem_bytes=max_decoded_manifest_mem_bytes,
+            max_concurrent_manifest_fetches=max_concurrent_manifest_fetches,
+        )
+        limits = {
+            "max_concurrent_deletes": max_concurrent_deletes,
+            "max_consecutive_delete_failures": max_consecutive_delete_failures,
+        }
+        _check_positive(**limits, max_concurrent_listings=max_concurrent_listings)
+        check_writable(self._refs.status())
+        cutoff = to_microseconds(delete_object_older_than)
+        return collect(
+            self._refs, self._assets, cutoff, ThreadFanOut(threads), dry_run=dry_run, limits=Limits(**limits)
+        )
+
+    garbage_collect_async = async_twin(garbage_collect)
+
+    def chunk_storage_stats(
+        self,
+        *,
+        max_snapshots_in_memory: int = 50,
+        max_compressed_manifest_mem_bytes: int = 512 * _MIB,
+        max_decoded_manifest_mem_bytes: int = 4096 * _MIB,
+        max_concurrent_manifest_fetches: int = 500,
+    ) -> ChunkStorageStats:
+        """How many bytes of chunks the snapshots on branches and tags refer to, each chunk counted once."""
+        threads = _threads(
+            max_snapshots_in_memory=max_snapshots_in_memory,
+            max_compressed_manifest_mem_bytes=max_compressed_manifest_mem_bytes,
+            max_decoded_manifest_mem_bytes=max_decoded_manifest_mem_bytes,
+            max_concurrent_manifest_fetches=max_concurrent_manifest_fetches,
+        )
+        return chunk_storage(self._refs, self._assets, ThreadFanOut(threads))
+
+    chunk_storage_stats_async = async_twin(chunk_storage_stats)
+
+    def total_chunks_storage(
+        self,
+        *,
+        max_snapshots_in_memory: int = 50,
+        max_compressed_manifest_mem_bytes: int = 512 * _MIB,
+        max_decoded_manifest_mem_bytes: int = 4096 * _MIB,
+        max_concurrent_manifest_fetches: int = 500,
+    ) -> int:
+        """Bytes of native chunks; deprecated, see `chunk_storage_stats`."""
+        warnings.warn("use chunk_storage_stats, which tells more", DeprecationWarning, stacklevel=2)
+        stats = self.chunk_storage_stats(
+            max_snapshots_in_memory=max_snapshots_in_memory,
+            max_compressed_manifest_mem_bytes=max_compressed_manifest_mem_bytes,
+            max_decoded_manifest_mem_bytes=max_decoded_manifest_mem_bytes,
+            max_concurrent_manifest_fetches=max_concurrent_manifest_fetches,
+        )
+        return stats.native_bytes
+
+    total_chunks_storage_async = async_twin(total_chunks_storage)
+
+
+def _check_positive(**counts: int | None) -> None:
+    for name, count in counts.items():
+        if count is not None and count < 1:
+            raise ValueError(f"invalid zero value: {name} is {count}, and must be at least 1")
+
+
+def _threads(**counts: int) -> int:
+    """How many files may be read at once so that all limits hold, whatever their sizes."""
+    _check_positive(**counts)
+    by_count = min(counts["max_snapshots_in_memory"], counts["max_concurrent_manifest_fetches"])
+    by_size = counts["max_decoded_manifest_mem_bytes"] // PLAUSIBLE_BYTES
+    return max(1, min(by_count, by_size))
