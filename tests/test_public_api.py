@@ -38,10 +38,7 @@ TO_COME = {
     *(f"dask:{n}" for n in ("session_merge_reduction", "store_dask")),
     # maintenance
     ":upgrade_icechunk_repository",
-    *(f":Repository.{n}" for n in ("expire_snapshots", "garbage_collect", "rewrite_manifests")),
-    *(f":Repository.{n}_async" for n in ("expire_snapshots", "garbage_collect", "rewrite_manifests")),
-    *(f":Repository.{n}" for n in ("chunk_storage_stats", "total_chunks_storage")),
-    *(f":Repository.{n}_async" for n in ("chunk_storage_stats", "total_chunks_storage")),
+    *(f":Repository.{n}" for n in ("rewrite_manifests", "rewrite_manifests_async")),
 }
 
 # Official names that we do without, or have in another form, and why.

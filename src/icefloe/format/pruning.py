@@ -25,7 +25,10 @@ def ancestors(parents: Sequence[int], row: int) -> list[int]:
 
 
 def pruned(
-    snapshots: SnapshotInfos, keep: NDArray[np.bool_], parents: Mapping[int, int], skipped: Mapping[int, Sequence[int]]
+    snapshots: SnapshotInfos,
+    keep: NDArray[np.bool_],
+    parents: Mapping[int, int],
+    skipped: Mapping[int, Sequence[int]],
 ) -> SnapshotInfos:
     """The kept snapshots. Rows in `parents` get another parent, rows in `skipped` the logs of those between.
 

@@ -9,7 +9,6 @@ import numpy as np
 from icefloe.core.assets import AssetStore
 from icefloe.core.refs import RefStore
 from icefloe.core.refs_v2 import RefStoreV2
-from icefloe.errors import RefNotFoundError, SnapshotNotFoundError
 from icefloe.format.pruning import ancestors, pruned
 from icefloe.format.repo_changes import Changed
 from icefloe.format.repo_info import MAIN, NO_PARENT, RepoInfo, SnapshotInfo
@@ -44,7 +43,7 @@ def expired(
 ) -> tuple[RepoInfo, set[SnapshotId]]:
     """A repo info without what was flushed before a time, and the snapshots that left it.
 
-    A first snapshot stays, and so does the tip of main, and the tips of tags and branches unless those may go.
+    First snapshots stay, the tip of main stays, and the tips of tags and branches unless those may go.
     A snapshot whose parent leaves is tied to the root of its history and inherits the logs of all between.
     """
     snapshots = info.snapshots
@@ -57,9 +56,13 @@ def expired(
     stay += [] if delete_branches else list(tips.values())
     stay += [] if delete_tags else list(marks.values())
     keep[[row for row in stay if row is not None]] = True
-    orphans = [row for row in np.flatnonzero(keep).tolist() if parents[row] != NO_PARENT and not keep[parents[row]]]
+    orphans = [
+        row for row in np.flatnonzero(keep).tolist() if parents[row] != NO_PARENT and not keep[parents[row]]
+    ]
     lines = {row: ancestors(parents, row) for row in orphans}
-    gone_branches = {n for n, row in tips.items() if delete_branches and n != MAIN and row is not None and old[row]}
+    gone_branches = {
+        n for n, row in tips.items() if delete_branches and n != MAIN and row is not None and old[row]
+    }
     gone_tags = {n for n, row in marks.items() if delete_tags and row is not None and old[row]}
     changed = replace(
         info,

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,6 @@ from icefloe.errors import ConflictError, ErrorKind, StorageError
 from icefloe.format.files import CHUNKS, MANIFESTS, SNAPSHOTS, TRANSACTIONS
 from icefloe.format.id_columns import is_member, sorted_ids
 from icefloe.format.pruning import ancestors, pruned
-from icefloe.format.repo_changes import Changed
 from icefloe.format.repo_info import NO_PARENT, RepoInfo
 from icefloe.format.updates import GCRan
 from icefloe.maintenance.listings import OBJECT_ID, Listing, list_folder
@@ -44,7 +43,9 @@ class Garbage:
 
     def phases(self) -> Iterator[tuple[str, Listing]]:
         """Each folder's, with its name in a summary."""
-        return ((name, getattr(self, name)) for name in ("snapshots", "transaction_logs", "manifests", "chunks"))
+        return (
+            (name, getattr(self, name)) for name in ("snapshots", "transaction_logs", "manifests", "chunks")
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +137,7 @@ class _Plan:
         )
 
     def _dropped(self, info: RepoInfo) -> RepoInfo:
-        """The repo info without the snapshots that go; those above them are tied to the nearest that stays."""
+        """A repo info without the snapshots that go; those above are tied to the nearest that stays."""
         snapshots = info.snapshots
         appeared = ~is_member(snapshots.ids, self._known)
         keep = appeared | is_member(snapshots.ids, self._kept)
@@ -162,7 +163,8 @@ def _pruned_logs(info: RepoInfo) -> NDArray[np.uint8]:
     columns = info.snapshots.columns.columns
     if "pruned_ancestor_tx_logs" not in columns:
         return NO_IDS
-    return columns["pruned_ancestor_tx_logs"].items.view(np.uint8).reshape(-1, OBJECT_ID)
+    logs: NDArray[np.uint8] = columns["pruned_ancestor_tx_logs"].items.view(np.uint8)
+    return logs.reshape(-1, OBJECT_ID)
 
 
 def _not_in(listing: Listing, kept: Ids) -> Listing:
@@ -179,13 +181,13 @@ def _needed(assets: AssetStore, snapshots: Ids, fan_out: FanOut) -> tuple[Ids, I
 
 
 def _summary(garbage: Garbage) -> GCSummary:
-    counts = {f"{name}_deleted": len(listing) for name, listing in garbage.phases()}
+    counts: dict[str, Any] = {f"{name}_deleted": len(listing) for name, listing in garbage.phases()}
     return GCSummary(bytes_deleted=sum(int(each.sizes.sum()) for _, each in garbage.phases()), **counts)
 
 
 def _deleted(storage: Storage, garbage: Garbage, limits: Limits) -> GCSummary:
     """Delete phase by phase. After failures in one the later ones wait for the next run."""
-    counts: dict[str, int] = {}
+    counts: dict[str, Any] = {}
     failed: list[tuple[str, StorageError]] = []
     skipped: list[str] = []
     size = 0
@@ -208,7 +210,7 @@ def _deleted(storage: Storage, garbage: Garbage, limits: Limits) -> GCSummary:
 
 
 def _delete(storage: Storage, listing: Listing, limits: Limits) -> list[tuple[str, StorageError]]:
-    keys = iter(listing.keys())
+    keys = iter(listing.paths())
     batches = iter(lambda: list(islice(keys, _DELETE_BATCH)), [])
     failed: list[tuple[str, StorageError]] = []
     in_a_row = 0
@@ -227,4 +229,4 @@ def _rows_of(listing: Listing, keys: list[str]) -> NDArray[np.bool_]:
     wanted = set(keys)
     if not wanted:
         return np.zeros(len(listing), np.bool_)
-    return np.array([key in wanted for key in listing.keys()], np.bool_)
+    return np.array([key in wanted for key in listing.paths()], np.bool_)

@@ -39,8 +39,8 @@ class Listing:
         """Some of them."""
         return type(self)(self.folder, self.ids[rows], self.sizes[rows], self.times_us[rows])
 
-    def keys(self) -> list[str]:
-        """Their names in the storage."""
+    def paths(self) -> list[str]:
+        """Where they lie in the storage."""
         return [f"{self.folder}/{name}" for name in encode_column(self.ids)]
 
 

@@ -1,0 +1,97 @@
+"""Expiration, garbage collection and statistics: both libraries do the same to copies of one repository."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zarr
+
+import icefloe
+from icefloe.format.files import read_repo_info
+
+icechunk = pytest.importorskip("icechunk")
+pytestmark = pytest.mark.compat
+
+COUNTS = ("chunks_deleted", "manifests_deleted", "snapshots_deleted", "transaction_logs_deleted")
+BYTES = ("native_bytes", "virtual_bytes", "inlined_bytes")
+
+
+def storage(library: Any, folder: Path) -> Any:
+    """The same folder for either library."""
+    return library.local_filesystem_storage(str(folder))
+
+
+def random_history(library: Any, folder: Path, version: int, chance: random.Random) -> list[datetime]:
+    """Commits, amended and detached ones, branches and tags; a time after each step."""
+    config = library.RepositoryConfig.default()
+    config.inline_chunk_threshold_bytes = 0
+    options = {"spec_version": version} if hasattr(library, "SpecVersion") else {}
+    repo = library.Repository.create(storage(library, folder), config=config, **options)
+    session = repo.writable_session("main")
+    zarr.create_array(session.store, name="a", shape=(20,), chunks=(1,), dtype="i4")
+    session.commit("first")
+    times = []
+    for step in range(chance.randint(4, 9)):
+        branch = chance.choice(sorted(repo.list_branches()))
+        session = repo.writable_session(branch)
+        array = zarr.open_array(session.store, path="a")
+        array[chance.randrange(20)] = step + 1
+        how = chance.choice(["commit", "commit", "commit", "flush", "amend" if version == 2 else "commit"])
+        getattr(session, how)(f"step {step}")
+        line = [info.id for info in repo.ancestry(branch=branch)][:-1]
+        if chance.random() < 0.3:
+            repo.create_branch(f"b{step}", chance.choice(line))
+        if chance.random() < 0.3:
+            repo.create_tag(f"t{step}", chance.choice(line))
+        times.append(datetime.now(UTC))
+        time.sleep(0.003)
+    return times
+
+
+def upkeep(library: Any, folder: Path, expire: datetime, branches: bool, tags: bool) -> Any:
+    """Expiration, then a collection of all that is garbage; what is seen of it."""
+    repo = library.Repository.open(storage(library, folder))
+    released = repo.expire_snapshots(expire, delete_expired_branches=branches, delete_expired_tags=tags)
+    time.sleep(0.003)
+    summary = repo.garbage_collect(datetime.now(UTC))
+    stats = repo.chunk_storage_stats() if hasattr(repo, "chunk_storage_stats") else None
+    return {
+        "released": released,
+        "deleted": [getattr(summary, count) for count in COUNTS],
+        "stats": stats and [getattr(stats, kind) for kind in BYTES],
+        "history": {b: [info.id for info in repo.ancestry(branch=b)] for b in repo.list_branches()},
+        "tags": {tag: repo.lookup_tag(tag) for tag in repo.list_tags()},
+        "pruned": _pruned(folder),
+        "files": {
+            str(path.relative_to(folder)) for path in folder.rglob("*/*") if path.parent.name != "overwritten"
+        },
+    }
+
+
+def _pruned(folder: Path) -> dict[str, list[str]]:
+    file = folder / "repo"
+    infos = read_repo_info(file.read_bytes()).snapshots if file.exists() else ()
+    return {str(info.id): [str(log) for log in info.pruned_ancestor_tx_logs] for info in infos}
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("seed", range(6))
+def test_both_libraries_leave_the_same_objects_and_history(tmp_path: Path, version: int, seed: int) -> None:
+    if version == 2 and not hasattr(icechunk, "SpecVersion"):
+        pytest.skip("this release of the official library has no version 2 of the format")
+    chance = random.Random(seed)
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    times = random_history(icechunk if seed % 2 else icefloe, ours, version, chance)
+    shutil.copytree(ours, theirs)
+    expire = chance.choice(times)
+    branches, tags = chance.random() < 0.5, chance.random() < 0.5
+
+    found = upkeep(icefloe, ours, expire, branches, tags)
+
+    assert found == upkeep(icechunk, theirs, expire, branches, tags)

@@ -1,0 +1,171 @@
+"""Expiration: which snapshots leave the history, and how the rest is tied together."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+
+import numpy as np
+import pytest
+import zarr
+
+import icefloe
+from icefloe import Repository
+from icefloe.errors import ReadOnlyError
+
+
+def now() -> datetime:
+    """A time after all that was done so far, and before all that is done later."""
+    time.sleep(0.002)
+    moment = datetime.now(UTC)
+    time.sleep(0.002)
+    return moment
+
+
+def repository(version: int = 2) -> Repository:
+    """One array, in the first commit of main."""
+    config = icefloe.RepositoryConfig.default()
+    config.inline_chunk_threshold_bytes = 0
+    repo = Repository.create(icefloe.in_memory_storage(), config=config, spec_version=version)
+    session = repo.writable_session("main")
+    zarr.create_array(session.store, name="a", shape=(8,), chunks=(1,), dtype="i4")
+    session.commit("make a")
+    return repo
+
+
+def commit(repo: Repository, value: int, branch: str = "main") -> str:
+    """A commit that writes one chunk."""
+    session = repo.writable_session(branch)
+    array = zarr.open_array(session.store, path="a")
+    array[value % 8] = value
+    return session.commit(f"write {value}")
+
+
+def history(repo: Repository, branch: str = "main") -> list[str]:
+    """The messages of a branch, newest first."""
+    return [info.message for info in repo.ancestry(branch=branch)]
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_old_snapshots_leave_the_history_and_the_rest_is_tied_to_its_root(version: int) -> None:
+    repo = repository(version)
+    old = [commit(repo, 1), commit(repo, 2)]
+    moment = now()
+    commit(repo, 3)
+    commit(repo, 4)
+
+    released = repo.expire_snapshots(moment)
+
+    assert released >= set(old)
+    assert history(repo) == ["write 4", "write 3", "Repository initialized"]
+
+
+def test_the_logs_of_what_expired_stay_with_the_snapshot_above() -> None:
+    repo = repository()
+    commit(repo, 1)
+    commit(repo, 2)
+    moment = now()
+    tip = commit(repo, 3)
+
+    repo.expire_snapshots(moment)
+
+    root = [info.id for info in repo.ancestry(branch="main")][-1]
+    changed = repo.diff(from_snapshot_id=root, to_snapshot_id=tip)
+    assert sorted(changed.updated_chunks["/a"]) == [[1], [2], [3]]
+    assert changed.new_arrays == {"/a"}
+
+
+def test_expiring_twice_keeps_the_logs_in_order() -> None:
+    repo = repository()
+    commit(repo, 1)
+    first = now()
+    commit(repo, 2)
+    second = now()
+    tip = commit(repo, 3)
+
+    repo.expire_snapshots(first)
+    repo.expire_snapshots(second)
+
+    root = [info.id for info in repo.ancestry(branch="main")][-1]
+    assert history(repo) == ["write 3", "Repository initialized"]
+    assert sorted(repo.diff(from_snapshot_id=root, to_snapshot_id=tip).updated_chunks["/a"]) == [
+        [1],
+        [2],
+        [3],
+    ]
+
+
+def test_tips_stay_even_if_they_are_old() -> None:
+    repo = repository()
+    tagged, branched = commit(repo, 1), commit(repo, 2)
+    repo.create_tag("v1", tagged)
+    repo.create_branch("dev", branched)
+    commit(repo, 3)
+    tip = commit(repo, 4)
+
+    repo.expire_snapshots(now())
+
+    assert repo.lookup_tag("v1") == tagged
+    assert repo.lookup_branch("dev") == branched
+    assert repo.lookup_branch("main") == tip
+    assert history(repo) == ["write 4", "Repository initialized"]
+
+
+def test_branches_and_tags_go_if_they_may() -> None:
+    repo = repository()
+    tip = commit(repo, 1)
+    repo.create_tag("v1", tip)
+    repo.create_branch("dev", tip)
+    commit(repo, 2)
+    moment = now()
+    repo.create_branch("young", commit(repo, 3))
+
+    released = repo.expire_snapshots(moment, delete_expired_branches=True, delete_expired_tags=True)
+
+    assert repo.list_branches() == {"main", "young"}
+    assert repo.list_tags() == set()
+    assert tip in released
+    with pytest.raises(icefloe.IcechunkError, match="v1"):
+        repo.create_tag("v1", repo.lookup_branch("main"))
+
+
+def test_main_is_never_deleted() -> None:
+    repo = repository()
+    tip = commit(repo, 1)
+
+    repo.expire_snapshots(now(), delete_expired_branches=True)
+
+    assert repo.lookup_branch("main") == tip
+
+
+def test_it_is_written_in_the_ops_log_even_if_nothing_expires() -> None:
+    repo = repository()
+
+    assert repo.expire_snapshots(datetime(2001, 1, 1, tzinfo=UTC)) == set()
+
+    assert type(next(iter(repo.ops_log())).kind).__name__ == "ExpirationRan"
+
+
+def test_the_values_stay_after_expiration_and_collection() -> None:
+    repo = repository()
+    for value in range(1, 6):
+        commit(repo, value)
+
+    repo.expire_snapshots(now())
+    repo.garbage_collect(now())
+
+    array = zarr.open_array(repo.readonly_session("main").store, path="a", mode="r")
+    assert np.asarray(array[:]).tolist() == [0, 1, 2, 3, 4, 5, 0, 0]
+
+
+def test_a_read_only_repository_does_not_expire() -> None:
+    repo = repository()
+    repo.set_status(icefloe.RepoStatus(icefloe.RepoAvailability.read_only))
+
+    with pytest.raises(ReadOnlyError, match="read-only"):
+        repo.expire_snapshots(now())
+
+
+def test_a_time_says_its_zone() -> None:
+    with pytest.raises(TypeError, match="tzinfo"):
+        repository().expire_snapshots(datetime(2020, 1, 1))

@@ -1,0 +1,254 @@
+"""Garbage collection: what is deleted, what is kept, and when it stops."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+import zarr
+
+import icefloe
+from icefloe import Repository
+from icefloe.core.refs_v2 import RefStoreV2
+from icefloe.errors import FormatError, ReadOnlyError, StorageError
+from icefloe.storage.base import DeleteReport, Storage
+from tests.maintenance.test_expire import commit, now, repository
+
+LONG_AGO = datetime(2001, 1, 1, tzinfo=UTC)
+
+
+def names(repo: Repository, folder: str) -> set[str]:
+    """The objects in a folder."""
+    return {key for key, _ in repo.storage.list_objects(prefix=folder)}
+
+
+def overwrite_ten_times() -> Repository:
+    """One chunk written over and over: nine chunk objects that only old snapshots need."""
+    repo = repository()
+    for value in range(8, 88, 8):
+        commit(repo, value)
+    return repo
+
+
+def test_what_only_expired_snapshots_needed_is_deleted() -> None:
+    repo = overwrite_ten_times()
+    repo.expire_snapshots(now())
+
+    summary = repo.garbage_collect(now())
+
+    assert summary.snapshots_deleted == 10
+    assert summary.chunks_deleted == 9
+    assert summary.manifests_deleted == 9
+    assert summary.transaction_logs_deleted == 0  # the tip inherits them
+    assert summary.bytes_deleted > 0
+    assert len(names(repo, "chunks")) == 1
+    assert len(names(repo, "snapshots")) == 2
+
+
+def test_a_dry_run_counts_the_same_and_deletes_nothing() -> None:
+    repo = overwrite_ten_times()
+    repo.expire_snapshots(now())
+    before = names(repo, "")
+
+    counted = repo.garbage_collect(now(), dry_run=True)
+
+    assert names(repo, "") == before
+    assert counted == repo.garbage_collect(now())
+
+
+def test_history_that_is_there_is_kept() -> None:
+    repo = overwrite_ten_times()
+    before = names(repo, "chunks") | names(repo, "snapshots") | names(repo, "manifests")
+
+    summary = repo.garbage_collect(now())
+
+    assert summary.chunks_deleted == summary.snapshots_deleted == summary.manifests_deleted == 0
+    assert names(repo, "chunks") | names(repo, "snapshots") | names(repo, "manifests") == before
+
+
+def test_what_is_young_is_kept() -> None:
+    repo = overwrite_ten_times()
+    repo.expire_snapshots(now())
+
+    summary = repo.garbage_collect(LONG_AGO)
+
+    assert summary == icefloe.GCSummary()
+
+
+def test_a_detached_snapshot_goes_when_it_is_old() -> None:
+    repo = repository()
+    session = repo.writable_session("main")
+    zarr.open_array(session.store, path="a")[0] = 5
+    detached = session.flush("nowhere")
+    young = repo.garbage_collect(LONG_AGO)
+    assert repo.readonly_session(snapshot_id=detached).snapshot_id == detached
+
+    old = repo.garbage_collect(now())
+
+    assert (young.snapshots_deleted, old.snapshots_deleted, old.chunks_deleted) == (0, 1, 1)
+    with pytest.raises(icefloe.IcechunkError, match=detached):
+        repo.readonly_session(snapshot_id=detached)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_manifest_that_cannot_be_read_stops_it_before_anything_is_deleted(version: int) -> None:
+    repo = repository(version)
+    commit(repo, 1)
+    (needed,) = names(repo, "manifests")
+    key = f"manifests/{needed}"
+    session = repo.writable_session("main")
+    zarr.open_array(session.store, path="a")[3] = 5
+    session.flush("garbage")
+    repo.storage.put(key, repo.storage.get(key)[0][:-5])
+    again = Repository.open(repo.storage)
+    before = names(again, "")
+
+    with pytest.raises(FormatError, match="manifests/"):
+        again.garbage_collect(now())
+
+    assert names(again, "") == before
+
+
+def test_a_missing_manifest_stops_it_before_anything_is_deleted() -> None:
+    repo = repository()
+    commit(repo, 1)
+    repo.storage.delete([f"manifests/{sorted(names(repo, 'manifests'))[0]}"])
+    before = names(repo, "")
+
+    with pytest.raises(StorageError, match="manifests/"):
+        repo.garbage_collect(now())
+
+    assert names(repo, "") == before
+
+
+def test_names_that_are_no_ids_are_left_alone() -> None:
+    repo = repository()
+    strange = ["chunks/README", "chunks/0" * 3, "manifests/" + "Z" * 20, "chunks/" + "a" * 19 + "0"]
+    for key in strange:
+        repo.storage.put(key, b"mine")
+
+    repo.garbage_collect(now())
+
+    assert all(repo.storage.exists(key) for key in strange)
+
+
+def test_the_backups_of_the_repo_info_stay() -> None:
+    repo = overwrite_ten_times()
+    before = names(repo, "overwritten")
+
+    repo.garbage_collect(now())
+
+    assert names(repo, "overwritten") >= before
+
+
+def test_a_snapshot_that_a_new_branch_uses_meanwhile_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    repo = repository()
+    session = repo.writable_session("main")
+    zarr.open_array(session.store, path="a")[0] = 5
+    detached = session.flush("nowhere")
+    other = Repository.open(repo.storage)
+    list_prefix = type(repo.storage).list_prefix
+    listings = []
+
+    def listing(self: Storage, prefix: str = "") -> Any:
+        found = list(list_prefix(self, prefix))
+        listings.append(prefix)
+        if listings == ["chunks/", "manifests/", "transactions/", "snapshots/"]:
+            later.append(lambda: other.create_branch("rescued", detached))
+        return iter(found)
+
+    later: list[Any] = []
+    load = RefStoreV2.load
+
+    def loading(self: Any) -> Any:
+        info = load(self)
+        while later:
+            later.pop()()
+        return info
+
+    monkeypatch.setattr(type(repo.storage), "list_prefix", listing)
+    monkeypatch.setattr(RefStoreV2, "load", loading)
+
+    summary = repo.garbage_collect(now())
+
+    assert summary.snapshots_deleted == summary.chunks_deleted == 0
+    array = zarr.open_array(repo.readonly_session("rescued").store, path="a", mode="r")
+    assert array[0] == 5
+
+
+def test_failures_are_counted_and_later_phases_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    repo = overwrite_ten_times()
+    repo.expire_snapshots(now())
+    delete = type(repo.storage).delete
+
+    def failing(self: Storage, paths: Any) -> DeleteReport:
+        paths = list(paths)
+        if paths[0].startswith("snapshots"):
+            rest = delete(self, paths[1:])
+            return DeleteReport(rest.deleted, ((paths[0], StorageError("no permission")),))
+        return delete(self, paths)
+
+    monkeypatch.setattr(type(repo.storage), "delete", failing)
+
+    summary = repo.garbage_collect(now())
+
+    assert summary.objects_failed_to_delete == 1
+    assert summary.snapshots_deleted == 9
+    assert summary.delete_errors == ["no permission"]
+    assert summary.skipped_phases == ["transaction_logs", "manifests", "chunks"]
+    monkeypatch.undo()
+    assert repo.garbage_collect(now()).chunks_deleted == 9
+
+
+def test_failures_in_a_row_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    repo = overwrite_ten_times()
+    repo.expire_snapshots(now())
+
+    def failing(self: Storage, paths: Any) -> DeleteReport:
+        return DeleteReport(0, tuple((path, StorageError("no permission")) for path in paths))
+
+    monkeypatch.setattr(type(repo.storage), "delete", failing)
+
+    with pytest.raises(StorageError, match="no permission") as caught:
+        repo.garbage_collect(now(), max_consecutive_delete_failures=1)
+
+    assert caught.value.kind == "gc-deletes-failing"
+
+
+@pytest.mark.parametrize(
+    "limit",
+    [
+        "max_snapshots_in_memory",
+        "max_concurrent_deletes",
+        "max_concurrent_listings",
+        "max_compressed_manifest_mem_bytes",
+    ],
+)
+def test_a_limit_of_zero_is_refused(limit: str) -> None:
+    options: dict[str, Any] = {limit: 0}
+
+    with pytest.raises(ValueError, match=limit):
+        repository().garbage_collect(now(), **options)
+
+
+def test_a_read_only_repository_is_not_collected_not_even_in_a_dry_run() -> None:
+    repo = repository()
+    repo.set_status(icefloe.RepoStatus(icefloe.RepoAvailability.read_only))
+
+    with pytest.raises(ReadOnlyError, match="read-only"):
+        repo.garbage_collect(now(), dry_run=True)
+
+
+def test_chunk_bytes_are_counted_once() -> None:
+    repo = overwrite_ten_times()
+    repo.create_branch("dev", repo.lookup_branch("main"))
+    one = len(repo.storage.get(f"chunks/{sorted(names(repo, 'chunks'))[0]}")[0])
+
+    stats = repo.chunk_storage_stats()
+
+    assert (stats.native_bytes, stats.virtual_bytes, stats.inlined_bytes) == (10 * one, 0, 0)
+    assert stats.total_bytes() == stats.non_virtual_bytes() == 10 * one
+    assert (stats + stats).native_bytes == 20 * one
+    with pytest.warns(DeprecationWarning, match="chunk_storage_stats"):
+        assert repo.total_chunks_storage() == 10 * one
