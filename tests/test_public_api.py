@@ -24,12 +24,6 @@ OFFICIAL = json.loads((ROOT / "tests" / "data" / "official_api.json").read_text(
 
 # What later issues bring, as module:name or module:name.member. This list only ever gets shorter.
 TO_COME = {
-    # conflicts and rebasing
-    *(f":{n}" for n in ("BasicConflictSolver", "Conflict", "ConflictDetector", "ConflictSolver")),
-    *(f":{n}" for n in ("ConflictType", "VersionSelection")),
-    *(f"conflicts:{n}" for n in ("BasicConflictSolver", "Conflict", "ConflictDetector", "ConflictSolver")),
-    *(f"conflicts:{n}" for n in ("ConflictType", "VersionSelection")),
-    *(f":Session.{n}" for n in ("rebase", "rebase_async")),
     # forks, merging, distributed writes
     ":ForkSession",
     "session:ForkSession",

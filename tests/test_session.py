@@ -16,7 +16,6 @@ import pytest
 import zarr
 
 from icefloe import (
-    IcechunkError,
     InvalidInputError,
     NodeNotFoundError,
     Repository,
@@ -369,8 +368,3 @@ def test_a_message_without_utf8_form_stops_a_commit(repo: Repository) -> None:
         session.commit("\ud800", allow_empty=True)
 
     assert not session.read_only
-
-
-def test_rebasing_says_that_it_is_not_there_yet(repo: Repository) -> None:
-    with pytest.raises(IcechunkError, match="not available yet"):
-        repo.writable_session("main").commit("x", rebase_with=object(), allow_empty=True)

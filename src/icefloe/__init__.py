@@ -34,6 +34,14 @@ if TYPE_CHECKING:
         RepositoryConfig,
         VirtualChunkContainer,
     )
+    from icefloe.conflicts import (
+        BasicConflictSolver,
+        Conflict,
+        ConflictDetector,
+        ConflictSolver,
+        ConflictType,
+        VersionSelection,
+    )
     from icefloe.credentials import (
         AnyAzureCredential,
         AnyAzureStaticCredential,
@@ -153,13 +161,18 @@ __all__ = [
     "AzureCredentials",
     "AzureRefreshableCredential",
     "AzureStaticCredentials",
+    "BasicConflictSolver",
     "CachingConfig",
     "ChecksumAlgorithm",
     "ChunkType",
     "CommitMethod",
     "CompressionAlgorithm",
     "CompressionConfig",
+    "Conflict",
+    "ConflictDetector",
     "ConflictError",
+    "ConflictSolver",
+    "ConflictType",
     "Credentials",
     "Diff",
     "ErrorKind",
@@ -209,6 +222,7 @@ __all__ = [
     "StorageTimeoutSettings",
     "Update",
     "UpdateType",
+    "VersionSelection",
     "VirtualChunkContainer",
     "VirtualChunkSpec",
     "__version__",
@@ -261,6 +275,9 @@ _HOMES = {
         ManifestVirtualChunkLocationCompressionConfig ObjectStoreConfig RepositoryConfig
         VirtualChunkContainer
     """,
+    "conflicts": """
+        BasicConflictSolver Conflict ConflictDetector ConflictSolver ConflictType VersionSelection
+    """,
     "credentials": """
         AnyAzureCredential AnyAzureStaticCredential AnyCredential AnyGcsCredential
         AnyGcsStaticCredential AnyS3Credential AzureCredentials AzureRefreshableCredential
@@ -295,7 +312,18 @@ _HOMES = {
 
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names.split()}
 
-_MODULES = ("config", "credentials", "ops", "repository", "session", "snapshots", "storage", "store", "types")
+_MODULES = (
+    "config",
+    "conflicts",
+    "credentials",
+    "ops",
+    "repository",
+    "session",
+    "snapshots",
+    "storage",
+    "store",
+    "types",
+)
 _DEBUG_PACKAGES = ("zarr", "numcodecs", "xarray", "virtualizarr", "obstore", "numpy")
 
 

@@ -15,6 +15,7 @@ from icefloe import history, inspection
 from icefloe.concurrency import AsyncCloseableIterator, async_class_twin, async_static_twin, async_twin
 from icefloe.config import Attribution, RepositoryConfig, StorageSettings
 from icefloe.config.display import Shown, Tree, qualified
+from icefloe.conflicts import ConflictSolver
 from icefloe.core.opening import Opened, create_parts, find_spec, open_parts, parts
 from icefloe.core.refs import unsupported
 from icefloe.core.refs_v2 import FLAG_NAMES, check_flag, check_writable
@@ -529,7 +530,7 @@ class Repository(Upkeep, Shown):
         *,
         message: str,
         metadata: dict[str, Any] | None = None,
-        rebase_with: Any | None = None,
+        rebase_with: ConflictSolver | None = None,
         rebase_tries: int = 1000,
     ) -> Iterator[IcechunkStore]:
         """A store whose changes are committed at the end of the block, if it did not raise."""

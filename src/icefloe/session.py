@@ -10,10 +10,11 @@ from typing import Any
 from icefloe.concurrency import FanOut, ThreadFanOut, async_twin, in_thread
 from icefloe.config import RepositoryConfig
 from icefloe.config.display import Shown, Tree, qualified
+from icefloe.conflicts import ConflictSolver
 from icefloe.core.assets import AssetStore
-from icefloe.core.changes import ChangeSet
-from icefloe.core.commit import flush
+from icefloe.core.commit import OWN_METADATA, flush
 from icefloe.core.diff import session_diff
+from icefloe.core.rebase import check_solver, rebase
 from icefloe.core.refs import RefStore, unsupported
 from icefloe.core.refs_v2 import check_flag, check_writable
 from icefloe.core.reindexing import reindex, shift
@@ -21,7 +22,7 @@ from icefloe.core.virtual_refs import all_locations
 from icefloe.core.workspace import Workspace
 from icefloe.encoding.json_values import canonical
 from icefloe.errors import (
-    AlreadyExistsError,
+    ConflictError,
     ErrorKind,
     NodeNotFoundError,
     ReadOnlyError,
@@ -29,10 +30,10 @@ from icefloe.errors import (
 )
 from icefloe.format.manifest import InlineRef, NativeRef
 from icefloe.format.repo_info import SnapshotInfo
-from icefloe.format.snapshot import GroupNodeData, Snapshot
+from icefloe.format.snapshot import Snapshot
 from icefloe.format.transaction_log import TransactionLog
 from icefloe.ids import SnapshotId
-from icefloe.paths import ROOT, is_within, parent, validate
+from icefloe.paths import ROOT, validate
 from icefloe.recipes import Recipe
 from icefloe.snapshots import Diff
 from icefloe.store import IcechunkStore
@@ -154,7 +155,7 @@ class Session(Shown):
     def discard_changes(self) -> None:
         """Forget all uncommitted changes."""
         self._require_writable()
-        self._workspace.changes = ChangeSet()
+        self._workspace.discard_changes()
 
     def get_node_id(self, path: str) -> str:
         """The id of the node at a path."""
@@ -238,40 +239,9 @@ class Session(Shown):
                 kind=ErrorKind.NON_REARRANGE_SESSION,
             )
         source, target = (validate(path.rstrip("/") or ROOT) for path in (from_path, to_path))
-        self._check_move(source, target)
-        changes = self._workspace.changes
-        moved = dict(changes.moved)
-        for path in self._workspace.below(source):
-            origin = moved.pop(path, path)
-            moved[target + path[len(source) :]] = origin
-        changes.moved = {path: origin for path, origin in moved.items() if path != origin}
+        self._workspace.move(source, target)
 
     move_async = async_twin(move)
-
-    def _check_move(self, source: str, target: str) -> None:
-        workspace = self._workspace
-        if workspace.node(source) is None:
-            raise NodeNotFoundError(f"node not found at `{source}`", kind=ErrorKind.NODE_NOT_FOUND)
-        if source == target or is_within(target, source):
-            raise SessionStateError(
-                f"{source} cannot be moved to {target}, which is itself or below it",
-                kind=ErrorKind.MOVE_INTO_SELF_OR_DESCENDANT,
-            )
-        if workspace.node(target) is not None:
-            raise AlreadyExistsError(
-                f"there is a node at {target} already", kind=ErrorKind.MOVE_WONT_OVERWRITE
-            )
-        group = workspace.node(parent(target) or ROOT)
-        if group is None:
-            raise SessionStateError(
-                f"there is no group {parent(target)} to move to",
-                kind=ErrorKind.MOVE_DESTINATION_PARENT_MISSING,
-            )
-        if not isinstance(group.node_data, GroupNodeData):
-            raise SessionStateError(
-                f"{group.path} is an array and holds no nodes",
-                kind=ErrorKind.MOVE_DESTINATION_PARENT_NOT_GROUP,
-            )
 
     # Commits
 
@@ -280,27 +250,52 @@ class Session(Shown):
         message: str,
         metadata: dict[str, Any] | None = None,
         *,
-        rebase_with: Any | None = None,
+        rebase_with: ConflictSolver | None = None,
         rebase_tries: int = 1000,
         allow_empty: bool = False,
     ) -> str:
-        """Write the changes as a new snapshot on the branch; its id. ConflictError if the branch moved."""
-        branch = self._require_branch()
-        if rebase_with is not None:
-            raise SessionStateError(
-                "rebasing is not available yet: commit without rebase_with, and on a ConflictError make the "
-                "changes again in a new session",
-                kind=ErrorKind.UNIMPLEMENTED,
-            )
+        """Write the changes as a new snapshot on the branch; its id. ConflictError if the branch moved.
+
+        With a solver the session is then rebased and tries again, `rebase_tries` times at most;
+        RebaseFailedError where a conflict remains.
+        """
+        self._require_branch()
         if not allow_empty and not self.has_uncommitted_changes:
             raise SessionStateError("no changes to commit", kind=ErrorKind.NO_CHANGES_TO_COMMIT)
-        self._check_repository_writable()
-        base = self._workspace.base
-        snapshot = self._flush(message, metadata, base.id)
+        if rebase_with is None:
+            return self._commit(message, metadata)
+        check_solver(rebase_with)
+        for attempts in range(rebase_tries):
+            try:
+                return self._commit(message, metadata, attempts)
+            except ConflictError as error:
+                if error.kind != ErrorKind.COMMIT_CONFLICT:
+                    raise
+            self.rebase(rebase_with)
+        return self._commit(message, metadata, max(rebase_tries, 0))
+
+    commit_async = async_twin(commit)
+
+    def _commit(
+        self, message: str, metadata: Mapping[str, Any] | None, rebase_attempts: int | None = None
+    ) -> str:
+        branch, base = self._require_branch(), self._workspace.base
+        self._refs.check_tip(branch, base.id)  # before anything is written that nobody would need
+        snapshot = self._flush(message, metadata, base.id, rebase_attempts=rebase_attempts)
         self._refs.advance(branch, base.id, _info(snapshot, base.id))
         return self._settle(snapshot)
 
-    commit_async = async_twin(commit)
+    def rebase(self, solver: ConflictSolver) -> None:
+        """Base the session on the tip of its branch, with its changes over what was committed meanwhile.
+
+        A conflict that the solver cannot solve is a RebaseFailedError. It names the commit; the session is
+        then based on the one before, and its changes are still there.
+        """
+        branch = self._require_branch()
+        check_solver(solver)
+        rebase(self._workspace, self._refs, branch, solver, self._fan_out)
+
+    rebase_async = async_twin(rebase)
 
     def amend(
         self, message: str, *, metadata: dict[str, Any] | None = None, allow_empty: bool = False
@@ -349,8 +344,13 @@ class Session(Shown):
         metadata: Mapping[str, Any] | None,
         parent_id: SnapshotId,
         earlier: TransactionLog | None = None,
+        rebase_attempts: int | None = None,
     ) -> Snapshot:
         properties = {**self._commit_metadata, **plain_metadata(metadata or {})}
+        if rebase_attempts is not None:
+            known = properties.get(OWN_METADATA)
+            known = known if isinstance(known, dict) else {}
+            properties[OWN_METADATA] = {**known, "rebase_attempts": rebase_attempts}
         if self._mode is SessionMode.rearrange:
             check_flag(self._refs.feature_flags(), _MOVE_NODE)
         return flush(self._workspace, message, properties, self._fan_out, parent_id, earlier).snapshot

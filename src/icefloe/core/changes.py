@@ -93,6 +93,14 @@ class ArrayDelta:
             self.segments.append(gone)
         return written, gone
 
+    def forget(self, coords: Coords) -> None:
+        """Take back what was done to some chunks, given by sorted coordinates."""
+        written, gone = self.resolve()
+        kept = gone[~coordinates.contains(gone, coords)]
+        self.segments = [] if written is None else [written.without(coords)]
+        if len(kept):
+            self.segments.append(kept)
+
     def coords(self) -> Coords:
         """The sorted coordinates of all changed chunks."""
         written, gone = self.resolve()

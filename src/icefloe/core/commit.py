@@ -5,21 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from icefloe.concurrency import FanOut
-from icefloe.core.changes import ArrayDelta
-from icefloe.core.splitting import split_sizes
+from icefloe.core.rewriting import Place, Plan, Rewritten, Sources, make_manifests, plan
 from icefloe.core.workspace import Workspace
 from icefloe.encoding.columns import concat
 from icefloe.encoding.flatbuffers.tables import Tables, from_rows
-from icefloe.format import coordinates
-from icefloe.format.coordinates import Coords
 from icefloe.format.id_columns import id_keys, is_member
-from icefloe.format.manifest import ArrayManifest, Manifest
 from icefloe.format.repo_changes import later_than
 from icefloe.format.schema import MANIFEST_FILE_INFO
 from icefloe.format.snapshot import (
@@ -33,7 +28,10 @@ from icefloe.format.snapshot import (
     used_manifests,
 )
 from icefloe.format.transaction_log import LISTS, MoveOperation, NodeType, TransactionLog, UpdatedChunks
-from icefloe.ids import ManifestId, NodeId, SnapshotId
+from icefloe.ids import NodeId, SnapshotId
+
+OWN_METADATA: Final = "__icechunk"
+"""Where a snapshot's metadata keeps what writers say about their commit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +52,10 @@ def flush(
 ) -> Flushed:
     """Write the files of a new snapshot. The `earlier` log of a commit that is amended goes into its log."""
     base, assets = workspace.base, workspace.assets
-    touched = _touched_arrays(workspace)
-    rewritten = list(fan_out(lambda node: _rewrite(workspace, node), touched))
-    infos = list(fan_out(assets.write_manifest, [manifest for fresh, _ in rewritten for manifest in fresh]))
-    nodes = _new_nodes(workspace, [node for _, node in rewritten])
+    plans = list(fan_out(lambda node: plan(workspace, node), _touched_arrays(workspace)))
+    rewritten = _rewrite(workspace, plans, fan_out)
+    infos = [info for part in rewritten.values() for info in part.infos]
+    nodes = _new_nodes(workspace, [each.finished(rewritten) for each in plans])
     id = SnapshotId.random()
     log = _transaction_log(workspace, id)
     if earlier is not None:
@@ -84,79 +82,22 @@ def _touched_arrays(workspace: Workspace) -> list[NodeSnapshot]:
     return [node for node in nodes if isinstance(node.node_data, ArrayNodeData)]
 
 
-def _rewrite(workspace: Workspace, node: NodeSnapshot) -> tuple[list[Manifest], NodeSnapshot]:
-    """New manifests, one per window of the chunk grid in which chunks changed; the others stay."""
-    data = node.node_data
-    if not isinstance(data, ArrayNodeData):
-        return [], node
-    grid = [range(d.num_chunks if d.num_chunks else 1) for d in data.shape]
-    sizes = split_sizes(workspace.assets.config.split_sizes, node)
-    delta = workspace.changes.chunks.get(node.id) or ArrayDelta(node.path, len(grid))
-    written, gone = delta.resolve()
-    touched = [written.coords, gone] if written is not None else [gone]
-    dirty = _windows(np.concatenate(touched), sizes)
-    kept, loose = _part_manifests(data.manifests, grid, sizes, dirty)
-    parts = [workspace.manifest_refs(node, ref) for ref in loose]
-    spilled = _windows(np.concatenate([part.coords for part in parts] or [gone[:0]]), sizes)
-    more = [ref for ref in kept if _window_of(ref, sizes) in spilled]
-    kept = [ref for ref in kept if ref not in more]
-    parts += [workspace.manifest_refs(node, ref) for ref in more]
-    refs = ArrayManifest.concat(parts) if parts else None
-    if refs is not None and len(gone):
-        refs = refs.without(gone)
-    if written is not None:
-        refs = written if refs is None else refs.merge(written)
-    if refs is None:
-        return [], replace(node, node_data=replace(data, manifests=tuple(kept)))
-    inside = coordinates.inside(refs.coords, grid)
-    refs = refs if inside.all() else refs.take(inside)
-    fresh = [Manifest(ManifestId.random(), {node.id: window}) for window in _by_window(refs, sizes)]
-    added = [ManifestRef(manifest.id, manifest.arrays[node.id].extents()) for manifest in fresh]
-    manifests = tuple(sorted((*kept, *added), key=lambda ref: [extent.start for extent in ref.extents]))
-    return fresh, replace(node, node_data=replace(data, manifests=manifests))
+def _rewrite(workspace: Workspace, plans: Sequence[Plan], fan_out: FanOut) -> dict[Place, Rewritten]:
+    """The new manifests of arrays, written; those of an earlier attempt where the same would come out."""
+    earlier = workspace.rewritten
 
+    def write(item: tuple[NodeSnapshot, Place, Sources]) -> tuple[Place, Rewritten]:
+        node, place, sources = item
+        known = earlier.get(place)
+        if known is not None and known.sources.same_as(sources):
+            return place, known
+        made = make_manifests(workspace, node, sources)
+        refs = [ManifestRef(manifest.id, manifest.arrays[node.id].extents()) for manifest in made]
+        return place, Rewritten(sources, tuple(refs), tuple(map(workspace.assets.write_manifest, made)))
 
-def _part_manifests(
-    manifests: Sequence[ManifestRef], grid: Sequence[range], sizes: Sequence[int], dirty: set[tuple[int, ...]]
-) -> tuple[list[ManifestRef], list[ManifestRef]]:
-    """Those that can stay as they are, and those whose references must be written anew."""
-    kept: list[ManifestRef] = []
-    loose: list[ManifestRef] = []
-    for ref in manifests:
-        window = _window_of(ref, sizes)
-        in_grid = all(e.stop <= g.stop for e, g in zip(ref.extents, grid, strict=False))
-        (kept if window is not None and window not in dirty and in_grid else loose).append(ref)
-    return kept, loose
-
-
-def _window_of(ref: ManifestRef, sizes: Sequence[int]) -> tuple[int, ...] | None:
-    """The window a manifest lies in; None where it lies in several, does not say or is of another rank."""
-    if len(ref.extents) != len(sizes):
-        return None
-    first = tuple(e.start // size for e, size in zip(ref.extents, sizes, strict=True))
-    last = tuple(max(e.stop - 1, e.start) // size for e, size in zip(ref.extents, sizes, strict=True))
-    return first if first == last else None
-
-
-def _windows(coords: Coords, sizes: Sequence[int]) -> set[tuple[int, ...]]:
-    """The windows that chunks lie in."""
-    if not len(coords):
-        return set()
-    places = coords // np.array(sizes, np.uint32).reshape(1, -1)
-    unique: NDArray[np.uint32] = np.unique(places, axis=0) if places.shape[1] else places[:1]
-    return {tuple(row) for row in unique.tolist()}
-
-
-def _by_window(refs: ArrayManifest, sizes: Sequence[int]) -> list[ArrayManifest]:
-    """References parted by the windows they lie in."""
-    if not len(refs):
-        return []
-    places = refs.coords // np.array(sizes, np.uint32).reshape(1, -1)
-    if not places.shape[1] or (places == places[0]).all():
-        return [refs]
-    _, group = np.unique(places, axis=0, return_inverse=True)
-    group = group.reshape(-1)
-    return [refs.take(np.flatnonzero(group == each)) for each in range(int(group.max()) + 1)]
+    items = [(each.node, place, sources) for each in plans for place, sources in each.places.items()]
+    workspace.rewritten = dict(fan_out(write, items))
+    return workspace.rewritten
 
 
 def _new_nodes(workspace: Workspace, rewritten: Iterable[NodeSnapshot]) -> Nodes:

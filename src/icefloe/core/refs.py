@@ -44,6 +44,9 @@ class RefStore(Protocol):
     def delete_tag(self, name: str) -> None:
         """Remove a tag; its name is taken for ever."""
 
+    def check_tip(self, branch: str, base: SnapshotId) -> None:
+        """ConflictError if a branch is not at `base`, ReadOnlyError if nothing may be written."""
+
     def advance(self, branch: str, base: SnapshotId, snapshot: SnapshotInfo) -> None:
         """Put a new snapshot on a branch that is still at `base`; ConflictError if it is not."""
 

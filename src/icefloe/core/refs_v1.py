@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
+from itertools import takewhile
 from typing import Any, NoReturn
 
 from icefloe.core.assets import AssetStore
 from icefloe.core.refs import unsupported
 from icefloe.core.refs_v2 import backup_name
+from icefloe.core.retries import attempts
 from icefloe.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -16,6 +18,7 @@ from icefloe.errors import (
     InvalidInputError,
     RefNotFoundError,
     SessionStateError,
+    StorageError,
 )
 from icefloe.format.config_codec import decode_config_yaml, encode_config_yaml
 from icefloe.format.files import CONFIG_PATH, OVERWRITTEN
@@ -66,6 +69,17 @@ class RefStoreV1:
     def _put(self, file: RefFile, snapshot: SnapshotId, condition: PutCondition) -> None:
         self._storage.put(file.path, encode_ref(snapshot), condition)
 
+    def _create(self, file: RefFile, snapshot: SnapshotId) -> None:
+        """Write a file that is not there yet; where no answer came, see whether it is there now."""
+        try:
+            self._put(file, snapshot, ABSENT)
+        except ConditionNotMetError:
+            raise
+        except StorageError:
+            found = self._read(file)
+            if found is None or found[0] != snapshot:
+                raise
+
     def branches(self) -> Mapping[str, SnapshotId]:
         files = [file for file in self._files() if file.kind is RefKind.BRANCH and not file.deleted]
         return {file.name: found[0] for file in files if (found := self._read(file)) is not None}
@@ -97,7 +111,7 @@ class RefStoreV1:
         check_name(name)
         self._assets.snapshot(snapshot)
         try:
-            self._put(RefFile(RefKind.BRANCH, name), snapshot, ABSENT)
+            self._create(RefFile(RefKind.BRANCH, name), snapshot)
         except ConditionNotMetError:
             raise ConflictError(None, str(self.branch(name)), kind=ErrorKind.BRANCH_UPDATE_CONFLICT) from None
 
@@ -108,24 +122,44 @@ class RefStoreV1:
         self._storage.delete([RefFile(RefKind.BRANCH, name).path])
 
     def reset_branch(self, name: str, snapshot: SnapshotId, expected: SnapshotId | None = None) -> None:
-        tip, version = self._branch(name)
-        if expected is not None and tip != expected:
-            raise ConflictError(str(expected), str(tip), kind=ErrorKind.BRANCH_UPDATE_CONFLICT)
         self._assets.snapshot(snapshot)
-        self._move(name, tip, version, snapshot, ErrorKind.BRANCH_UPDATE_CONFLICT)
+        self._move(name, snapshot, expected, ErrorKind.BRANCH_UPDATE_CONFLICT)
 
-    def _move(self, name: str, tip: SnapshotId, version: Version, to: SnapshotId, kind: ErrorKind) -> None:
-        try:
-            self._put(RefFile(RefKind.BRANCH, name), to, Unchanged(version))
-        except ConditionNotMetError:
-            raise ConflictError(str(tip), str(self.branch(name)), kind=kind) from None
+    def _move(self, name: str, to: SnapshotId, expected: SnapshotId | None, kind: ErrorKind) -> None:
+        """Point a branch elsewhere, from where it is expected or from anywhere, again and again while others
+        write in between.
+        """
+        written = False
+        for _ in attempts(self._assets.config):
+            tip, version = self._branch(name)
+            if written and self._follows(tip, to, expected):
+                return  # the answer to our write was lost, and others may have gone on from it
+            if expected is not None and tip != expected:
+                raise ConflictError(str(expected), str(tip), kind=kind)
+            try:
+                self._put(RefFile(RefKind.BRANCH, name), to, Unchanged(version))
+            except ConditionNotMetError:
+                written = True
+            except StorageError:
+                if self._follows(self.branch(name), to, expected):
+                    return
+                raise
+            else:
+                return
+
+    def _follows(self, tip: SnapshotId, snapshot: SnapshotId, base: SnapshotId | None) -> bool:
+        """Whether a snapshot is in a history, looking no further back than `base`."""
+        if base is None:
+            return tip == snapshot
+        ids = (info.id for info in self.ancestry(tip))
+        return snapshot in takewhile(lambda id: id != base, ids)
 
     def create_tag(self, name: str, snapshot: SnapshotId) -> None:
         check_name(name)
         self._assets.snapshot(snapshot)
         file = RefFile(RefKind.TAG, name)
         try:
-            self._put(file, snapshot, ABSENT)
+            self._create(file, snapshot)
         except ConditionNotMetError:
             raise AlreadyExistsError(
                 f"tag already exists, or was deleted: {name}", kind=ErrorKind.TAG_ALREADY_EXISTS
@@ -138,11 +172,13 @@ class RefStoreV1:
         except ConditionNotMetError:
             raise RefNotFoundError(f"tag not found: {name}", kind=ErrorKind.REF_NOT_FOUND) from None
 
-    def advance(self, branch: str, base: SnapshotId, snapshot: SnapshotInfo) -> None:
-        tip, version = self._branch(branch)
+    def check_tip(self, branch: str, base: SnapshotId) -> None:
+        tip = self.branch(branch)
         if tip != base:
             raise ConflictError(str(base), str(tip), kind=ErrorKind.COMMIT_CONFLICT)
-        self._move(branch, tip, version, snapshot.id, ErrorKind.COMMIT_CONFLICT)
+
+    def advance(self, branch: str, base: SnapshotId, snapshot: SnapshotInfo) -> None:
+        self._move(branch, snapshot.id, base, ErrorKind.COMMIT_CONFLICT)
 
     def amend(self, branch: str, base: SnapshotId, snapshot: SnapshotInfo) -> NoReturn:
         raise unsupported("amend", self.spec)

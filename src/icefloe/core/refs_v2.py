@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -10,7 +9,15 @@ from typing import Any, Final
 
 from icefloe.config import EffectiveConfig
 from icefloe.core.assets import object_metadata
-from icefloe.errors import ConflictError, ErrorKind, ReadOnlyError, RepositoryNotFoundError, SessionStateError
+from icefloe.core.retries import attempts
+from icefloe.errors import (
+    ConflictError,
+    ErrorKind,
+    ReadOnlyError,
+    RepositoryNotFoundError,
+    SessionStateError,
+    StorageError,
+)
 from icefloe.format import repo_changes as changes
 from icefloe.format.config_codec import decode_config, encode_config
 from icefloe.format.files import OVERWRITTEN, REPO_PATH, read_repo_info, write_repo_info
@@ -29,7 +36,6 @@ from icefloe.storage.base import (
 )
 
 _YEAR_3000_MS: Final = 32_503_680_000_000
-_IMMEDIATE_TRIES: Final = 5
 
 CREATE_TAG: Final = 4
 DELETE_TAG: Final = 5
@@ -86,37 +92,45 @@ class RefStoreV2:
         self._seen = (read_repo_info(data), version)
         return self._seen
 
-    def update(self, change: Change, *, while_read_only: bool = False) -> RepoInfo:
+    def update(
+        self, change: Change, *, brings: SnapshotId | None = None, while_read_only: bool = False
+    ) -> RepoInfo:
         """Apply a change to the repo info and write it, again and again while others write in between.
 
-        A change that cannot be made any more raises its own error out of here.
+        A change that cannot be made any more raises its own error out of here. The answer to a write may be
+        lost: the change is then known by the backup it made, or by the new snapshot that it brings.
         """
-        for attempt in range(self._config.update_max_tries):
-            self._wait(attempt)
+        tried: set[str] = set()
+        for _ in attempts(self._config):
             info, version = self._load()
+            if tried and changes.was_written(info, tried, brings):
+                return info  # the answer to our write was lost, and others may have gone on from it
             if not while_read_only:
                 check_writable(info.status)
             changed, kind = change(info)
             now_us = time.time_ns() // 1000
             backup = backup_name(now_us // 1000, REPO_PATH)
             new = changes.logged(changed, kind, now_us, backup, self._config.num_updates_per_repo_info_file)
-            data = write_repo_info(new, V2, self._config.compression_level)
+            tried.add(backup)
             try:
-                self._storage.copy(REPO_PATH, f"{OVERWRITTEN}/{backup}", version)
-                self._seen = (new, self._put(data, Unchanged(version)))
-            except ConditionNotMetError:
-                continue
-            return new
-        raise ConflictError(
-            message=f"others changed the repository {self._config.update_max_tries} times over; try again",
-            kind=ErrorKind.UPDATE_ATTEMPTS_EXHAUSTED,
-        )
+                if self._replace(new, version, backup):
+                    return new
+            except StorageError:
+                info = self.load()
+                if not changes.was_written(info, tried, brings):
+                    raise
+                return info
+        raise AssertionError("attempts end with an error")
 
-    def _wait(self, attempt: int) -> None:
-        if attempt <= _IMMEDIATE_TRIES:
-            return
-        longest = self._config.update_initial_backoff_ms * 2 ** min(attempt - _IMMEDIATE_TRIES, 20)
-        time.sleep(random.uniform(0.5, 1) * min(longest, self._config.update_max_backoff_ms) / 1000)
+    def _replace(self, new: RepoInfo, version: Version, backup: str) -> bool:
+        """Write the file in place of one version of it, which is kept; False where that is not there."""
+        data = write_repo_info(new, V2, self._config.compression_level)
+        try:
+            self._storage.copy(REPO_PATH, f"{OVERWRITTEN}/{backup}", version)
+            self._seen = (new, self._put(data, Unchanged(version)))
+        except ConditionNotMetError:
+            return False
+        return True
 
     def _put(self, data: bytes, condition: Any) -> Version:
         return self._storage.put(REPO_PATH, data, condition, metadata=object_metadata(V2, "repo-info"))
@@ -150,14 +164,19 @@ class RefStoreV2:
     def delete_tag(self, name: str) -> None:
         self.update(_flagged(DELETE_TAG, lambda info: changes.delete_tag(info, name)))
 
+    def check_tip(self, branch: str, base: SnapshotId) -> None:
+        info = self.load()
+        check_writable(info.status)
+        changes.check_tip(info, branch, base)
+
     def advance(self, branch: str, base: SnapshotId, snapshot: SnapshotInfo) -> None:
-        self.update(lambda info: changes.new_commit(info, branch, base, snapshot))
+        self.update(lambda info: changes.new_commit(info, branch, base, snapshot), brings=snapshot.id)
 
     def amend(self, branch: str, base: SnapshotId, snapshot: SnapshotInfo) -> None:
-        self.update(lambda info: changes.amend_commit(info, branch, base, snapshot))
+        self.update(lambda info: changes.amend_commit(info, branch, base, snapshot), brings=snapshot.id)
 
     def detach(self, snapshot: SnapshotInfo) -> None:
-        self.update(lambda info: changes.detached_snapshot(info, snapshot))
+        self.update(lambda info: changes.detached_snapshot(info, snapshot), brings=snapshot.id)
 
     def snapshot(self, id: SnapshotId) -> SnapshotInfo:
         return changes.listed(self.load(), id)

@@ -30,14 +30,15 @@ def shift(workspace: Workspace, node: NodeSnapshot, offset: Sequence[int]) -> No
         )
     if not any(steps):
         return
-    refs = workspace.refs(node)
     # Steps as long as the grid empty it; longer ones are cut to that, so that numbers stay within 64 bits.
     cut = np.array([max(-len(axis), min(step, len(axis))) for axis, step in zip(grid, steps, strict=True)])
-    moved = refs.coords.astype(np.int64) + cut
-    kept = ((moved >= 0) & (moved < [len(axis) for axis in grid])).all(axis=1)
-    written = replace(refs.take(kept), coords=moved[kept].astype(np.uint32))
-    gone = refs.coords[~coordinates.contains(refs.coords, written.coords)]
-    _apply(workspace, node, written, gone)
+    with workspace.exclusive():
+        refs = workspace.refs(node)
+        moved = refs.coords.astype(np.int64) + cut
+        kept = ((moved >= 0) & (moved < [len(axis) for axis in grid])).all(axis=1)
+        written = replace(refs.take(kept), coords=moved[kept].astype(np.uint32))
+        gone = refs.coords[~coordinates.contains(refs.coords, written.coords)]
+        workspace.replace_chunks(node, written, gone)
 
 
 def reindex(workspace: Workspace, node: NodeSnapshot, forward: Reindex, backward: Reindex | None) -> None:
@@ -45,8 +46,16 @@ def reindex(workspace: Workspace, node: NodeSnapshot, forward: Reindex, backward
     for function in (forward, backward):
         if function is not None and not callable(function):
             raise TypeError(f"'{type(function).__name__}' object is not callable")
+    with workspace.exclusive():
+        written, gone = _reindexed(workspace.refs(node), node, forward, backward)
+        workspace.replace_chunks(node, written, gone)
+
+
+def _reindexed(
+    refs: ArrayManifest, node: NodeSnapshot, forward: Reindex, backward: Reindex | None
+) -> tuple[ArrayManifest, Coords]:
+    """The references at their new coordinates, and the cells that are left empty."""
     grid = _regular_grid(node)
-    refs = workspace.refs(node)
     rows, targets, gone = [], [], []
     for row, coords in enumerate(refs.coords.tolist()):  # each calls a Python function of the user's
         target = _placed(forward(list(coords)), grid, node.path)
@@ -58,7 +67,7 @@ def reindex(workspace: Workspace, node: NodeSnapshot, forward: Reindex, backward
             if source is None or coordinates.find(refs.coords, source) is None:
                 gone.append(coords)
     rank = len(grid)
-    _apply(workspace, node, _at(refs, rows, targets, rank), np.array(gone, np.uint32).reshape(-1, rank))
+    return _at(refs, rows, targets, rank), np.array(gone, np.uint32).reshape(-1, rank)
 
 
 def _regular_grid(node: NodeSnapshot) -> list[range]:
@@ -97,12 +106,3 @@ def _at(
     moved = replace(refs.take(np.array(rows, np.int64)), coords=coords)
     _, order = coordinates.last_of_equal(coords)
     return moved if order is None else moved.take(order)
-
-
-def _apply(workspace: Workspace, node: NodeSnapshot, written: ArrayManifest, gone: Coords) -> None:
-    with workspace._lock:
-        delta = workspace.changes.delta(node)
-        if len(gone):
-            delta.delete_many(gone)
-        if len(written):
-            delta.put_many(written)

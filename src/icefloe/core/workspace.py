@@ -5,8 +5,10 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left, insort
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,6 +22,7 @@ from icefloe.errors import (
     ErrorKind,
     InvalidInputError,
     NodeNotFoundError,
+    SessionStateError,
     StorageError,
 )
 from icefloe.format import coordinates
@@ -36,7 +39,10 @@ from icefloe.format.snapshot import (
     Snapshot,
 )
 from icefloe.ids import NodeId
-from icefloe.paths import ROOT, ancestors
+from icefloe.paths import ROOT, ancestors, is_within, parent
+
+if TYPE_CHECKING:
+    from icefloe.core.rewriting import Place, Rewritten
 
 
 class Workspace:
@@ -50,6 +56,8 @@ class Workspace:
         self.base = base
         self.assets = assets
         self.changes = changes or ChangeSet()
+        self.rewritten: dict[Place, Rewritten] = {}
+        """Manifests that the latest attempt to commit wrote."""
         self._lock = threading.RLock()
         self._found: dict[str, NodeSnapshot] = {}
         self._paths: _SortedPaths | None = None
@@ -57,6 +65,21 @@ class Workspace:
         self._manifest_lookups: LookupCache = WeightedCache(
             assets.config.num_chunk_refs, lambda lookup: max(lookup.count, 1)
         )
+
+    def exclusive(self) -> AbstractContextManager[object]:
+        """Keeps all other threads from changing anything for the length of a block."""
+        return self._lock
+
+    def rebase(self, base: Snapshot, changes: ChangeSet) -> None:
+        """Lay changes over another snapshot."""
+        with self._lock:
+            self.base, self.changes = base, changes
+            self._found, self._paths, self._lookups = {}, None, {}
+            self.__dict__.pop("_written_in_base", None)
+
+    def discard_changes(self) -> None:
+        """Forget all changes."""
+        self.rebase(self.base, ChangeSet())
 
     # Nodes
 
@@ -213,8 +236,8 @@ class Workspace:
 
     def _check_place(self, path: str, node_data: ArrayNodeData | GroupNodeData) -> None:
         for above in ancestors(path):
-            parent = self.node(above)
-            if parent is not None and not isinstance(parent.node_data, GroupNodeData):
+            holder = self.node(above)
+            if holder is not None and not isinstance(holder.node_data, GroupNodeData):
                 raise InvalidInputError(
                     f"{path} cannot be created inside the array {above}; an array holds chunks, no nodes",
                     kind=ErrorKind.NOT_A_GROUP,
@@ -250,6 +273,40 @@ class Workspace:
                     changes.deleted[each] = node
             if known is not None and fits:
                 known.remove(path, changes)
+
+    def move(self, source: str, target: str) -> None:
+        """Move or rename a node with all below it. Nothing else may have changed."""
+        with self._lock:
+            self._check_move(source, target)
+            moved = dict(self.changes.moved)
+            for path in self.below(source):
+                origin = moved.pop(path, path)
+                moved[target + path[len(source) :]] = origin
+            self.changes.moved = {path: origin for path, origin in moved.items() if path != origin}
+
+    def _check_move(self, source: str, target: str) -> None:
+        if self.node(source) is None:
+            raise NodeNotFoundError(f"node not found at `{source}`", kind=ErrorKind.NODE_NOT_FOUND)
+        if source == target or is_within(target, source):
+            raise SessionStateError(
+                f"{source} cannot be moved to {target}, which is itself or below it",
+                kind=ErrorKind.MOVE_INTO_SELF_OR_DESCENDANT,
+            )
+        if self.node(target) is not None:
+            raise AlreadyExistsError(
+                f"there is a node at {target} already", kind=ErrorKind.MOVE_WONT_OVERWRITE
+            )
+        group = self.node(parent(target) or ROOT)
+        if group is None:
+            raise SessionStateError(
+                f"there is no group {parent(target)} to move to",
+                kind=ErrorKind.MOVE_DESTINATION_PARENT_MISSING,
+            )
+        if not isinstance(group.node_data, GroupNodeData):
+            raise SessionStateError(
+                f"{group.path} is an array and holds no nodes",
+                kind=ErrorKind.MOVE_DESTINATION_PARENT_NOT_GROUP,
+            )
 
     # Chunks
 
@@ -342,6 +399,15 @@ class Workspace:
         if len(coords):
             with self._lock:
                 self.changes.delta(node).delete_many(coords)
+
+    def replace_chunks(self, node: NodeSnapshot, written: ArrayManifest, gone: Coords) -> None:
+        """Write many references and delete many others."""
+        with self._lock:
+            delta = self.changes.delta(node)
+            if len(gone):
+                delta.delete_many(gone)
+            if len(written):
+                delta.put_many(written)
 
     def refs(self, node: NodeSnapshot, first: Sequence[int] = ()) -> ArrayManifest:
         """All references of an array, the changes included, or those with given first coordinates."""

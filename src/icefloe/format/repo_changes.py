@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -94,14 +94,14 @@ def delete_tag(info: RepoInfo, name: str) -> Changed:
 
 def new_commit(info: RepoInfo, branch: str, base: SnapshotId, snapshot: SnapshotInfo) -> Changed:
     """A snapshot on top of a branch, which must still be where the writer began."""
-    _check_tip(info, branch, base)
+    check_tip(info, branch, base)
     changed = _with_tip(info, branch, snapshot)
     return changed, NewCommit(branch, snapshot.id)
 
 
 def amend_commit(info: RepoInfo, branch: str, base: SnapshotId, snapshot: SnapshotInfo) -> Changed:
     """A snapshot in place of a branch's tip; the old one stays listed."""
-    _check_tip(info, branch, base)
+    check_tip(info, branch, base)
     changed = _with_tip(info, branch, snapshot)
     return changed, CommitAmended(branch, base, snapshot.id)
 
@@ -155,6 +155,15 @@ def logged(info: RepoInfo, update: UpdateType, now_us: int, backup_path: str, li
     return replace(info, latest_updates=log, repo_before_updates=before)
 
 
+def was_written(info: RepoInfo, backups: Container[str], snapshot: SnapshotId | None = None) -> bool:
+    """Whether a change is in here already, told by the backups it made or the snapshot it brought."""
+    if snapshot is not None and info.snapshots.row(snapshot) is not None:
+        return True
+    if info.repo_before_updates in backups:
+        return True
+    return any(entry.backup_path in backups for entry in info.latest_updates)
+
+
 def later_than(previous_us: int, now_us: int) -> int:
     """A time after the previous one, as the format asks, even if clocks differ a little."""
     if previous_us - now_us > DRIFT_US:
@@ -171,6 +180,13 @@ def branch_tip(info: RepoInfo, name: str) -> SnapshotId:
     if name not in info.branches:
         raise RefNotFoundError(f"branch not found: {name}", kind=ErrorKind.REF_NOT_FOUND)
     return info.branches[name]
+
+
+def check_tip(info: RepoInfo, branch: str, base: SnapshotId) -> None:
+    """ConflictError where a branch is not where a writer began."""
+    tip = branch_tip(info, branch)
+    if tip != base:
+        raise ConflictError(str(base), str(tip), kind=ErrorKind.COMMIT_CONFLICT)
 
 
 def tag_target(info: RepoInfo, name: str) -> SnapshotId:
@@ -191,12 +207,6 @@ def listed(info: RepoInfo, snapshot: SnapshotId) -> SnapshotInfo:
 def _check_listed(info: RepoInfo, snapshot: SnapshotId) -> None:
     if info.snapshots.row(snapshot) is None:
         raise SnapshotNotFoundError(f"snapshot not found: {snapshot}", kind=ErrorKind.SNAPSHOT_NOT_FOUND)
-
-
-def _check_tip(info: RepoInfo, branch: str, base: SnapshotId) -> None:
-    tip = branch_tip(info, branch)
-    if tip != base:
-        raise ConflictError(str(base), str(tip), kind=ErrorKind.COMMIT_CONFLICT)
 
 
 def _with_tip(info: RepoInfo, branch: str, snapshot: SnapshotInfo) -> RepoInfo:

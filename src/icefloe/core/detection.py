@@ -1,0 +1,294 @@
+"""The rules of conflict: which changes of a session do not go with those that a transaction log tells of.
+
+Ours are the changes of the session, theirs those of the log. The order of the rules is the order in which the
+official library lists conflicts; rules of our own follow the official one they are most like.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icefloe.conflicts import Conflict, ConflictType
+from icefloe.core.changes import ChangeSet
+from icefloe.format import coordinates
+from icefloe.format.coordinates import Coords
+from icefloe.format.id_columns import id_keys, is_member
+from icefloe.format.schema import ARRAY_NODE
+from icefloe.format.snapshot import ArrayNodeData, GroupNodeData, Nodes, NodeSnapshot, Snapshot
+from icefloe.format.transaction_log import NodeIds, TransactionLog
+from icefloe.ids import NodeId
+from icefloe.paths import ancestors, parent
+
+_MEANS_NOTHING_TO_CHUNKS: Final = ("attributes", "dimension_names", "shape")
+"""Parts of a zarr.json that may change without a chunk being read in another way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A conflict, with what a solver's choice is applied to."""
+
+    conflict: Conflict
+    node: NodeId | None = None
+    coords: Coords | None = None
+    theirs_would_be_lost: bool = False
+    """Whether chunks of theirs lie outside the shape that we gave the array."""
+
+
+class Theirs:
+    """What was committed in the meantime."""
+
+    def __init__(self, log: TransactionLog, after: Callable[[], Snapshot]) -> None:
+        """The snapshot is loaded only if a rule asks where nodes are."""
+        self.log = log
+        self._after = after
+
+    @cached_property
+    def new_nodes(self) -> Mapping[str, bool]:
+        """The paths of nodes they created, and whether each is an array."""
+        fresh = np.concatenate([self.log.new_groups, self.log.new_arrays])
+        if not len(fresh):
+            return {}
+        nodes = self._after().nodes
+        if not len(nodes):
+            return {}
+        order = id_keys(fresh).argsort()
+        rows = np.flatnonzero(is_member(nodes.columns["id"], fresh[order])).tolist()
+        kinds, paths = nodes.columns["node_data"].kinds, nodes.paths()
+        return {paths[row]: bool(kinds[row] == ARRAY_NODE) for row in rows}
+
+    def deleted(self, node: NodeSnapshot | None) -> bool:
+        """Whether they deleted a node; also where there was none."""
+        if node is None:
+            return True
+        return _has(self.log.deleted_arrays if _is_array(node) else self.log.deleted_groups, node.id)
+
+    @cached_property
+    def chunks(self) -> Mapping[NodeId, list[Coords]]:
+        """The coordinates of chunks they changed; one list per array, or several of different rank."""
+        found: dict[NodeId, list[Coords]] = {}
+        for node, coords in self.log.updated_chunks:
+            found.setdefault(node, []).append(coords)
+        return found
+
+
+class Detection:
+    """One comparison of our changes with theirs, over the nodes that both began with."""
+
+    def __init__(self, base: Nodes, ours: ChangeSet, theirs: Theirs) -> None:
+        self._base = base
+        self._ours = ours
+        self._theirs = theirs
+        self._log = theirs.log
+
+    def conflicts(self) -> Iterator[Found]:
+        """All conflicts."""
+        if self._log.moved_nodes:
+            yield _found(ConflictType.MoveOperationCannotBeRebased, "")
+            return
+        for rule in (
+            self._new_nodes,
+            self._nodes_in_arrays,
+            self._nodes_in_deleted_groups,
+            self._moves,
+            self._metadata_double_updates,
+            self._metadata_of_deleted,
+            self._chunks_in_deleted,
+            self._chunks_in_updated,
+            self._chunk_double_updates,
+            self._metadata_of_written,
+            self._deletes_of_updated,
+            self._deletes_of_groups_with_new_nodes,
+        ):
+            yield from rule()
+
+    def _new_nodes(self) -> Iterator[Found]:
+        for path in sorted(self._ours.created):
+            if path in self._theirs.new_nodes:
+                again = path in self._ours.deleted
+                yield _found(
+                    ConflictType.NodeRecreatedByBothSides
+                    if again
+                    else ConflictType.NewNodeConflictsWithExistingNode,
+                    path,
+                )
+
+    def _nodes_in_arrays(self) -> Iterator[Found]:
+        created = self._ours.created
+        if not created:
+            return
+        new_arrays = {path for path, is_array in self._theirs.new_nodes.items() if is_array}
+        for path in sorted(created):
+            for above in new_arrays.intersection(ancestors(path)):
+                yield _found(ConflictType.NewNodeInInvalidGroup, above)
+        own_arrays = {path for path, node in created.items() if _is_array(node)}
+        inside = {
+            above for path in self._theirs.new_nodes for above in own_arrays.intersection(ancestors(path))
+        }
+        for path in sorted(inside - self._theirs.new_nodes.keys()):
+            yield _found(ConflictType.NewNodeInInvalidGroup, path)
+
+    def _nodes_in_deleted_groups(self) -> Iterator[Found]:
+        if not len(self._log.deleted_groups):
+            return
+        for path in sorted(self._ours.created):
+            if any(self._lost_group(above) for above in ancestors(path)):
+                yield _found(ConflictType.NewNodeInDeletedGroup, path)
+
+    def _lost_group(self, path: str) -> bool:
+        """Whether a group that was there at first is there no more, on either side."""
+        if path in self._ours.created or path in self._theirs.new_nodes:
+            return False
+        group = self._base.find(self._ours.moved.get(path, path))
+        return group is not None and _has(self._log.deleted_groups, group.id)
+
+    def _moves(self) -> Iterator[Found]:
+        moved = self._ours.moved
+        if not moved:
+            return
+        for path in sorted(moved):
+            is_array = (node := self._base.find(moved[path])) is not None and _is_array(node)
+            if path in self._theirs.new_nodes or (is_array and self._new_below(path)):
+                yield _found(ConflictType.MoveToExistingNode, path)
+        for path in sorted(path for path in moved if is_move_itself(moved, path)):
+            if self._theirs.deleted(self._base.find(moved[path])):
+                yield _found(ConflictType.MoveOfDeletedNode, moved[path])
+            group = parent(path)
+            if group is not None and self._lost_group(group):
+                yield _found(ConflictType.NewNodeInDeletedGroup, path)
+            elif group is not None and self._theirs.new_nodes.get(group):
+                yield _found(ConflictType.NewNodeInInvalidGroup, group)
+
+    def _new_below(self, path: str) -> bool:
+        return any(path in ancestors(new) for new in self._theirs.new_nodes)
+
+    def _metadata_double_updates(self) -> Iterator[Found]:
+        updated = self._ours.updated
+        for path in _among(updated, self._log.updated_arrays) + _among(updated, self._log.updated_groups):
+            yield _found(ConflictType.ZarrMetadataDoubleUpdate, path)
+
+    def _metadata_of_deleted(self) -> Iterator[Found]:
+        for path in _among(self._ours.updated, self._log.deleted_arrays):
+            yield _found(ConflictType.ZarrMetadataUpdateOfDeletedArray, path)
+        for path in _among(self._ours.updated, self._log.deleted_groups):
+            yield _found(ConflictType.ZarrMetadataUpdateOfDeletedGroup, path)
+
+    def _chunks_in_deleted(self) -> Iterator[Found]:
+        for path in self._written_among(self._log.deleted_arrays):
+            yield _found(ConflictType.ChunksUpdatedInDeletedArray, path)
+
+    def _chunks_in_updated(self) -> Iterator[Found]:
+        for path in self._written_among(self._log.updated_arrays):
+            yield _found(ConflictType.ChunksUpdatedInUpdatedArray, path)
+
+    def _written_among(self, column: NodeIds) -> list[str]:
+        return sorted(delta.path for node, delta in self._ours.chunks.items() if _has(column, node))
+
+    def _chunk_double_updates(self) -> Iterator[Found]:
+        for node, delta in sorted(self._ours.chunks.items(), key=lambda item: item[1].path):
+            theirs = self._of_rank(node, delta.rank)
+            if theirs is None:
+                continue
+            mine = delta.coords()
+            both = mine[coordinates.contains(mine, theirs)]
+            if len(both):
+                conflict = Conflict(ConflictType.ChunkDoubleUpdate, delta.path, both.tolist())
+                yield Found(conflict, node, both, bool(self._outside(delta.path, both).any()))
+
+    def _of_rank(self, node: NodeId, rank: int) -> Coords | None:
+        """The chunks of an array they changed, but for those that have another number of coordinates."""
+        return next((each for each in self._theirs.chunks.get(node, ()) if each.shape[1] == rank), None)
+
+    def _outside(self, path: str, coords: Coords) -> NDArray[np.bool_]:
+        """Which chunks have no place in the shape we gave an array."""
+        node = self._ours.updated.get(path)
+        if node is None or not isinstance(node.node_data, ArrayNodeData):
+            return np.zeros(len(coords), np.bool_)
+        grid = [range(max(dimension.num_chunks, 1)) for dimension in node.node_data.shape]
+        return (
+            ~coordinates.inside(coords, grid)
+            if len(grid) == coords.shape[1]
+            else np.ones(len(coords), np.bool_)
+        )
+
+    def _metadata_of_written(self) -> Iterator[Found]:
+        for path, node in sorted(self._ours.updated.items()):
+            before = self._base.find(path)
+            if before is None or node.id not in self._theirs.chunks:
+                continue
+            if _read_differently(before, node):
+                yield _found(ConflictType.ZarrMetadataUpdateOfWrittenArray, path)
+                continue
+            lost = [coords[self._outside(path, coords)] for coords in self._theirs.chunks[node.id]]
+            delta = self._ours.chunks.get(node.id)
+            if delta is not None:  # what we deleted ourselves is a chunk double update
+                mine = delta.coords()
+                lost = [each[~coordinates.contains(each, mine)] for each in lost]
+            coords = [row for each in lost for row in each.tolist()]
+            if coords:
+                yield Found(Conflict(ConflictType.ZarrMetadataUpdateOfWrittenArray, path, coords), node.id)
+
+    def _deletes_of_updated(self) -> Iterator[Found]:
+        deleted, log = self._ours.deleted, self._log
+        touched = {*_among(deleted, log.updated_arrays), *_among(deleted, log.updated_chunks.node_ids)}
+        for path in sorted(touched):
+            yield _found(ConflictType.DeleteOfUpdatedArray, path)
+        for path in _among(deleted, log.updated_groups):
+            yield _found(ConflictType.DeleteOfUpdatedGroup, path)
+
+    def _deletes_of_groups_with_new_nodes(self) -> Iterator[Found]:
+        gone = {
+            path
+            for path, node in self._ours.deleted.items()
+            if isinstance(node.node_data, GroupNodeData) and not _has(self._log.deleted_groups, node.id)
+        }
+        if gone:
+            for path in sorted({_topmost(new, gone) for new in self._theirs.new_nodes} - {None}, key=str):
+                yield _found(ConflictType.DeleteOfGroupWithNewNodes, str(path))
+
+
+def is_move_itself(moved: Mapping[str, str], path: str) -> bool:
+    """Whether a node was moved on its own, not with the group it is in."""
+    group, origin = parent(path), parent(moved[path])
+    return group is None or moved.get(group) != origin
+
+
+def _found(kind: ConflictType, path: str) -> Found:
+    return Found(Conflict(kind, path))
+
+
+def _is_array(node: NodeSnapshot) -> bool:
+    return isinstance(node.node_data, ArrayNodeData)
+
+
+def _has(column: NodeIds, node: NodeId) -> bool:
+    return bool(is_member(np.frombuffer(node, np.uint8)[None], column)[0])
+
+
+def _among(nodes: Mapping[str, NodeSnapshot], column: NodeIds) -> list[str]:
+    """The paths of those nodes whose ids are in a column, sorted."""
+    if not nodes or not len(column):
+        return []
+    paths = sorted(nodes)
+    ids = np.frombuffer(b"".join(nodes[path].id for path in paths), np.uint8).reshape(-1, NodeId.SIZE)
+    return [paths[row] for row in np.flatnonzero(is_member(ids, column)).tolist()]
+
+
+def _topmost(path: str, groups: Iterable[str]) -> str | None:
+    return next((above for above in reversed(ancestors(path)) if above in groups), None)
+
+
+def _read_differently(before: NodeSnapshot, after: NodeSnapshot) -> bool:
+    """Whether chunks written under one zarr.json mean something else under the other."""
+
+    def meaning(node: NodeSnapshot) -> dict[str, Any]:
+        document: dict[str, Any] = json.loads(node.user_data)
+        return {name: value for name, value in document.items() if name not in _MEANS_NOTHING_TO_CHUNKS}
+
+    return meaning(before) != meaning(after)

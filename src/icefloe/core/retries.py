@@ -1,0 +1,29 @@
+"""How long to wait before a change that lost to another writer is tried again."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+from typing import Final
+
+from icefloe.config import EffectiveConfig
+from icefloe.errors import ConflictError, ErrorKind
+
+_IMMEDIATE_TRIES: Final = 5
+
+
+def attempts(config: EffectiveConfig) -> Iterator[int]:
+    """The numbers of the attempts, each given when it is due; ConflictError when there are no more.
+
+    A few follow at once, the others after growing pauses, by `repo_update_retries` of the configuration.
+    """
+    for attempt in range(config.update_max_tries):
+        if attempt > _IMMEDIATE_TRIES:
+            longest = config.update_initial_backoff_ms * 2 ** min(attempt - _IMMEDIATE_TRIES, 20)
+            time.sleep(random.uniform(0.5, 1) * min(longest, config.update_max_backoff_ms) / 1000)
+        yield attempt
+    raise ConflictError(
+        message=f"others changed the repository {config.update_max_tries} times over; try again",
+        kind=ErrorKind.UPDATE_ATTEMPTS_EXHAUSTED,
+    )

@@ -1,0 +1,183 @@
+"""Which manifests of an array stay, and what goes into new ones: one per changed window of the chunk grid.
+
+The attempt to commit may be lost to another writer. What it wrote is remembered per window, so that the next
+attempt writes only windows that the other one changed too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icefloe.core.changes import ArrayDelta
+from icefloe.core.splitting import split_sizes
+from icefloe.core.workspace import Workspace
+from icefloe.format import coordinates
+from icefloe.format.coordinates import Coords
+from icefloe.format.manifest import ArrayManifest, Manifest
+from icefloe.format.snapshot import ArrayNodeData, ManifestFileInfo, ManifestRef, NodeSnapshot
+from icefloe.ids import ManifestId, NodeId
+
+Window: TypeAlias = tuple[int, ...] | None
+"""Which window of the chunk grid, counted per dimension; None for several at once."""
+
+Place: TypeAlias = tuple[NodeId, Window]
+"""An array and a window of it."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sources:
+    """All that the manifests of a window are made from."""
+
+    manifests: tuple[ManifestRef, ...]
+    written: ArrayManifest | None
+    gone: Coords
+    grid: tuple[range, ...]
+
+    def same_as(self, other: Sources) -> bool:
+        """Whether the same comes out of both."""
+        return (
+            self.grid == other.grid
+            and [ref.id for ref in self.manifests] == [ref.id for ref in other.manifests]
+            and np.array_equal(self.gone, other.gone)
+            and (self.written is other.written or self.written == other.written)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    """The manifests of one window, or of several that depend on each other."""
+
+    sources: Sources
+    refs: tuple[ManifestRef, ...]
+    infos: tuple[ManifestFileInfo, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to be done for one array."""
+
+    node: NodeSnapshot
+    data: ArrayNodeData
+    kept: tuple[ManifestRef, ...]
+    places: dict[Place, Sources]
+
+    def finished(self, rewritten: Mapping[Place, Rewritten]) -> NodeSnapshot:
+        """The array with its new manifests."""
+        refs = [*self.kept, *(ref for place in self.places for ref in rewritten[place].refs)]
+        refs.sort(key=lambda ref: [extent.start for extent in ref.extents])
+        return replace(self.node, node_data=replace(self.data, manifests=tuple(refs)))
+
+
+def plan(workspace: Workspace, node: NodeSnapshot) -> Plan:
+    """Part the manifests of an array, and its changes, by window."""
+    data = node.node_data
+    if not isinstance(data, ArrayNodeData):
+        raise TypeError(f"{node.path} is a group and has no manifests")
+    grid = tuple(range(max(dimension.num_chunks, 1)) for dimension in data.shape)
+    sizes = split_sizes(workspace.assets.config.split_sizes, node)
+    delta = workspace.changes.chunks.get(node.id) or ArrayDelta(node.path, len(grid))
+    written, gone = delta.resolve()
+    puts = {} if written is None else _refs_by_window(written, sizes)
+    drops = {window: gone[rows] for window, rows in _rows_by_window(gone, sizes)}
+    kept, loose = _part_manifests(data.manifests, grid, sizes, {*puts, *drops})
+    if None in loose:
+        whole = Sources(tuple(ref for refs in loose.values() for ref in refs), written, gone, grid)
+        kept, whole = _joined(workspace, node, kept, whole, sizes)
+        return Plan(node, data, tuple(kept), {(node.id, None): whole})
+    places: dict[Place, Sources] = {}
+    for window in {*puts, *drops, *loose}:
+        old = tuple(loose.get(window, ()))
+        places[node.id, window] = Sources(old, puts.get(window), drops.get(window, gone[:0]), grid)
+    return Plan(node, data, tuple(kept), places)
+
+
+def _joined(
+    workspace: Workspace, node: NodeSnapshot, kept: list[ManifestRef], whole: Sources, sizes: Sequence[int]
+) -> tuple[list[ManifestRef], Sources]:
+    """All windows at once, where old manifests lie in several of them: the windows were once larger.
+
+    A manifest to be kept is rewritten too if others spill into its window.
+    """
+    spilled = {
+        window
+        for ref in whole.manifests
+        for window, _ in _rows_by_window(workspace.manifest_refs(node, ref).coords, sizes)
+    }
+    more = tuple(ref for ref in kept if _window_of(ref, sizes) in spilled)
+    rest = [ref for ref in kept if _window_of(ref, sizes) not in spilled]
+    return rest, replace(whole, manifests=(*whole.manifests, *more))
+
+
+def make_manifests(workspace: Workspace, node: NodeSnapshot, sources: Sources) -> list[Manifest]:
+    """New manifests out of old ones and changes; none where no chunk is left."""
+    refs = [workspace.manifest_refs(node, ref) for ref in sources.manifests]
+    if refs and len(sources.gone):
+        refs = [ArrayManifest.concat(refs).without(sources.gone)]
+    if sources.written is not None:
+        refs.append(sources.written)
+    if not refs:
+        return []
+    joined = ArrayManifest.concat(refs)
+    inside = coordinates.inside(joined.coords, sources.grid)
+    joined = joined if inside.all() else joined.take(inside)
+    sizes = split_sizes(workspace.assets.config.split_sizes, node)
+    return [
+        Manifest(ManifestId.random(), {node.id: part}) for part in _refs_by_window(joined, sizes).values()
+    ]
+
+
+def _part_manifests(
+    manifests: Sequence[ManifestRef], grid: Sequence[range], sizes: Sequence[int], dirty: set[Window]
+) -> tuple[list[ManifestRef], dict[Window, list[ManifestRef]]]:
+    """Those that can stay as they are, and by window those whose references must be written anew."""
+    kept: list[ManifestRef] = []
+    loose: dict[Window, list[ManifestRef]] = {}
+    for ref in manifests:
+        window = _window_of(ref, sizes)
+        in_grid = all(e.stop <= g.stop for e, g in zip(ref.extents, grid, strict=False))
+        if window is not None and window not in dirty and in_grid:
+            kept.append(ref)
+        else:
+            loose.setdefault(window, []).append(ref)
+    stays: list[ManifestRef] = []
+    for ref in kept:  # two manifests of one window go together: apart, their extents might overlap
+        window = _window_of(ref, sizes)
+        loose.get(window, stays).append(ref)
+    return stays, loose
+
+
+def _window_of(ref: ManifestRef, sizes: Sequence[int]) -> Window:
+    """The window a manifest lies in; None where it lies in several, does not say or is of another rank."""
+    if len(ref.extents) != len(sizes):
+        return None
+    first = tuple(e.start // size for e, size in zip(ref.extents, sizes, strict=True))
+    last = tuple(max(e.stop - 1, e.start) // size for e, size in zip(ref.extents, sizes, strict=True))
+    return first if first == last else None
+
+
+def _refs_by_window(refs: ArrayManifest, sizes: Sequence[int]) -> dict[Window, ArrayManifest]:
+    """References parted by the windows they lie in; as they are where that is one."""
+    parts = list(_rows_by_window(refs.coords, sizes))
+    if len(parts) == 1:
+        return {parts[0][0]: refs}
+    return {window: refs.take(rows) for window, rows in parts}
+
+
+def _rows_by_window(coords: Coords, sizes: Sequence[int]) -> Iterator[tuple[Window, NDArray[np.int64]]]:
+    """The windows that chunks lie in, with the ascending rows of each."""
+    if not len(coords):
+        return
+    places = coords // np.array(sizes, np.uint32).reshape(1, -1)
+    if not places.shape[1] or (places == places[0]).all():
+        yield tuple(places[0].tolist()), np.arange(len(coords))
+        return
+    windows, group = np.unique(places, axis=0, return_inverse=True)
+    order = group.reshape(-1).argsort(kind="stable")
+    ends = np.bincount(group.reshape(-1)).cumsum()
+    for window, rows in zip(windows.tolist(), np.split(order, ends[:-1]), strict=True):
+        yield tuple(window), rows

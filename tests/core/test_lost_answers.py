@@ -1,0 +1,209 @@
+"""Changes of refs whose answer is lost on its way back: they are known again, and never made twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from icefloe import (
+    ConflictError,
+    IcechunkError,
+    RepoAvailability,
+    Repository,
+    RepositoryConfig,
+    RepoStatus,
+    StorageError,
+)
+from icefloe.storage.base import ALWAYS, ConditionNotMetError, PutCondition
+from icefloe.storage.memory import MemoryStorage
+from tests.edits import CreateGroup, make
+
+
+class Losing(MemoryStorage):
+    """Writes, and then says that it could not, as often as told; others may come first after the write."""
+
+    losses = 0
+    error: Callable[[str], StorageError] = ConditionNotMetError
+    in_between: Callable[[], Any] | None = None
+
+    def put(self, path: str, data: Any, condition: PutCondition = ALWAYS, **options: Any) -> Any:
+        version = super().put(path, data, condition, **options)
+        if self.losses and condition is not ALWAYS:
+            self.losses -= 1
+            if self.in_between is not None:
+                self.in_between()
+            raise type(self).error(path)
+        return version
+
+
+class LosingOutright(Losing):
+    """The same, where the storage gives up without an answer."""
+
+    error = staticmethod(lambda path: StorageError(f"{path}: no answer"))
+
+
+@pytest.fixture(params=[Losing, LosingOutright])
+def storage(request: pytest.FixtureRequest) -> Losing:
+    made: Losing = request.param()
+    return made
+
+
+@pytest.fixture(params=[1, 2], ids=["v1", "v2"])
+def repo(request: pytest.FixtureRequest, storage: Losing) -> Repository:
+    return Repository.create(storage, spec_version=request.param)
+
+
+def commit(repo: Repository, message: str = "x") -> str:
+    return repo.writable_session("main").commit(message, allow_empty=True)
+
+
+def messages(repo: Repository) -> list[str]:
+    return [info.message for info in repo.ancestry(branch="main")][:-1]
+
+
+def test_a_commit_is_known_again(repo: Repository, storage: Losing) -> None:
+    storage.losses = 1
+
+    id = commit(repo)
+
+    assert repo.lookup_branch("main") == id
+    assert messages(repo) == ["x"]
+
+
+def test_a_commit_is_known_again_below_one_of_another_writer(repo: Repository, storage: Losing) -> None:
+    other = Repository.open(storage)
+    storage.in_between = lambda: commit(other, "on top")
+    storage.losses = 1
+
+    id = commit(repo)
+
+    assert messages(repo) == ["on top", "x"]
+    assert [info.id for info in repo.ancestry(branch="main")][1] == id
+
+
+def test_a_commit_is_known_again_when_the_log_of_updates_is_short(storage: Losing) -> None:
+    config = RepositoryConfig(num_updates_per_repo_info_file=1)
+    repo = Repository.create(storage, config)
+    other = Repository.open(storage, config)
+    storage.in_between = lambda: [commit(other, "on top"), commit(other, "and more")]
+    storage.losses = 1
+
+    commit(repo)
+
+    assert messages(repo) == ["and more", "on top", "x"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(lambda repo: repo.create_branch("b", repo.lookup_branch("main")), id="create-branch"),
+        pytest.param(lambda repo: repo.reset_branch("main", repo.lookup_branch("main")), id="reset-branch"),
+        pytest.param(lambda repo: repo.create_tag("t", repo.lookup_branch("main")), id="create-tag"),
+        pytest.param(lambda repo: repo.delete_tag("old"), id="delete-tag"),
+        pytest.param(lambda repo: repo.delete_branch("old"), id="delete-branch"),
+        pytest.param(lambda repo: repo.update_metadata({"a": 1}), id="metadata"),
+        pytest.param(lambda repo: repo.set_status(RepoStatus(RepoAvailability.read_only)), id="status"),
+        pytest.param(lambda repo: repo.set_feature_flag("move_node", False), id="feature-flag"),
+        pytest.param(lambda repo: repo.save_config(), id="config"),
+        pytest.param(lambda repo: repo.writable_session("main").flush("f"), id="flush"),
+    ],
+)
+def test_every_change_of_a_repo_info_is_made_once(
+    storage: Losing, change: Callable[[Repository], Any]
+) -> None:
+    repo = Repository.create(storage)
+    repo.create_branch("old", repo.lookup_branch("main"))
+    repo.create_tag("old", repo.lookup_branch("main"))
+    entries = len(list(repo.ops_log()))
+    storage.losses = 1
+
+    change(repo)
+
+    assert len(list(repo.ops_log())) == entries + 1
+
+
+def test_new_names_are_known_again_in_every_version() -> None:
+    storage = LosingOutright()
+    repo = Repository.create(storage, spec_version=1)
+    storage.losses = 2
+
+    repo.create_branch("b", repo.lookup_branch("main"))
+    repo.create_tag("t", repo.lookup_branch("main"))
+
+    assert (repo.list_branches(), repo.list_tags()) == ({"main", "b"}, {"t"})
+
+
+def test_an_amended_commit_is_known_again(storage: Losing) -> None:
+    repo = Repository.create(storage)
+    commit(repo)
+    session = repo.writable_session("main")
+    make(session, [CreateGroup("/")])
+    storage.losses = 1
+
+    session.amend("better")
+
+    assert messages(repo) == ["better"]
+
+
+def test_a_write_that_did_not_happen_is_reported(repo: Repository, storage: Losing) -> None:
+    def refuse(*arguments: Any, **options: Any) -> Any:
+        raise StorageError("no answer")
+
+    start, tip = repo.lookup_branch("main"), commit(repo)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MemoryStorage, "put", refuse)
+        for change in (repo.reset_branch, repo.create_branch, repo.create_tag):
+            with pytest.raises(StorageError, match="no answer"):
+                change("main" if change == repo.reset_branch else "new", start)
+
+    assert repo.lookup_branch("main") == tip
+    assert (repo.list_branches(), repo.list_tags()) == ({"main"}, set())
+
+
+def test_a_reset_from_anywhere_is_tried_again_while_others_commit(repo: Repository, storage: Losing) -> None:
+    other, start = Repository.open(storage), repo.lookup_branch("main")
+    put, left = MemoryStorage.put, [3]
+
+    def late(self: Any, path: str, data: Any, condition: PutCondition = ALWAYS, **options: Any) -> Any:
+        if left[0] and condition is not ALWAYS:
+            left[0] -= 1
+            kept, left[0] = left[0], 0
+            commit(other)
+            left[0] = kept
+        return put(self, path, data, condition, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MemoryStorage, "put", late)
+        repo.reset_branch("main", start)
+
+    assert (left, repo.lookup_branch("main")) == ([0], start)
+
+
+def test_a_reset_from_elsewhere_is_a_conflict(repo: Repository) -> None:
+    start = repo.lookup_branch("main")
+    commit(repo)
+
+    with pytest.raises(ConflictError) as lost:
+        repo.reset_branch("main", start, from_snapshot_id=start)
+
+    assert lost.value.kind == "branch-update-conflict"
+
+
+def test_tries_come_to_an_end(storage: Losing) -> None:
+    from icefloe.config import RepoUpdateRetryConfig, StorageRetriesSettings
+
+    retries = StorageRetriesSettings(max_tries=3, initial_backoff_ms=1, max_backoff_ms=1)
+    config = RepositoryConfig(repo_update_retries=RepoUpdateRetryConfig(default=retries))
+    repo = Repository.create(storage, config)
+
+    def refuse(self: Any, path: str, data: Any, condition: PutCondition = ALWAYS, **options: Any) -> Any:
+        raise ConditionNotMetError(path, condition)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MemoryStorage, "put", refuse)
+        with pytest.raises(IcechunkError) as lost:
+            repo.create_tag("t", repo.lookup_branch("main"))
+
+    assert lost.value.kind == "update-attempts-exhausted"
