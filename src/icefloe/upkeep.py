@@ -1,4 +1,4 @@
-"""The methods of a repository that keep it small: expiration, garbage collection, statistics."""
+"""The methods of a repository for its upkeep: expiration, garbage collection, statistics, verification."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from icefloe.encoding.envelope import PLAUSIBLE_BYTES
 from icefloe.maintenance.expire import expire
 from icefloe.maintenance.gc import Limits, collect
 from icefloe.maintenance.stats import chunk_storage
+from icefloe.maintenance.verify import Level, Report, verify
 from icefloe.ops import ChunkStorageStats, GCSummary
 from icefloe.times import to_microseconds
 
@@ -124,6 +125,19 @@ class Upkeep:
         return stats.native_bytes
 
     total_chunks_storage_async = async_twin(total_chunks_storage)
+
+    def verify(self, level: str = "graph", *, max_concurrent_requests: int = 64) -> Report:
+        """Look whether all that branches and tags lead to is there and as it should be; nothing is changed.
+
+        The level `graph` reads refs, snapshots, transaction logs and manifests; `objects` looks for every
+        chunk object besides. What is wrong is reported, not raised.
+        """
+        if level not in list(Level):
+            raise ValueError(f"no level {level!r} of verification; choose one of {', '.join(Level)}")
+        _check_positive(max_concurrent_requests=max_concurrent_requests)
+        return verify(self._refs, self._assets, ThreadFanOut(max_concurrent_requests), Level(level))
+
+    verify_async = async_twin(verify)
 
 
 def _check_positive(**counts: int | None) -> None:

@@ -1,0 +1,311 @@
+"""Verification: walks all that refs lead to, and reports what is missing, damaged or not as it is said."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import partial
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icefloe.concurrency import FanOut
+from icefloe.core.assets import AssetStore
+from icefloe.core.refs import RefStore
+from icefloe.core.refs_v2 import RefStoreV2
+from icefloe.errors import IcechunkError
+from icefloe.format import coordinates
+from icefloe.format.files import (
+    CHUNKS,
+    MANIFESTS,
+    SNAPSHOTS,
+    TRANSACTIONS,
+    read_manifest,
+    read_snapshot,
+    read_transaction_log,
+)
+from icefloe.format.id_columns import id_keys, is_member, key_bytes, sorted_ids
+from icefloe.format.manifest import NATIVE, ArrayManifest
+from icefloe.format.repo_info import NO_PARENT, SnapshotInfos
+from icefloe.format.snapshot import Snapshot
+from icefloe.ids import ManifestId, SnapshotId, encode_column
+from icefloe.maintenance.claims import Claim, Claims
+from icefloe.maintenance.listings import OBJECT_ID, Listing, list_folder
+from icefloe.maintenance.reach import NO_IDS, Gathered, Ids, each_id, reachable_snapshots
+from icefloe.storage.base import Storage
+
+_ENDS: Final = np.dtype([("id", "S12"), ("end", "<u8")])
+
+
+class Level(StrEnum):
+    """How deep a verification looks; each level includes those before it."""
+
+    GRAPH = "graph"
+    """Every reference from refs to manifests resolves, and every file holds by the specification."""
+    OBJECTS = "objects"
+    """Every chunk object is there and long enough for the references into it."""
+
+
+LEVELS: Final = tuple(Level)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong."""
+
+    kind: str
+    """`missing`, `unreadable`, `size`, `count`, `extents`, `grid` or `short`"""
+    object: str
+    """The file it is about."""
+    where: str
+    """Who refers to it."""
+    message: str
+
+
+@dataclass(slots=True)
+class Report:
+    """What a verification looked at, and what it found."""
+
+    level: Level
+    findings: list[Finding] = field(default_factory=list)
+    snapshots: int = 0
+    transaction_logs: int = 0
+    manifests: int = 0
+    references: int = 0
+    chunk_objects: int = 0
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.findings
+
+
+def verify(
+    refs: RefStore,
+    assets: AssetStore,
+    fan_out: FanOut,
+    level: Level = Level.GRAPH,
+    snapshots: Ids | None = None,
+) -> Report:
+    """Look at some snapshots, or at all that branches and tags lead to. Damage is reported, not raised."""
+    storage, report = assets.storage, Report(level)
+    wanted = reachable_snapshots(refs) if snapshots is None else snapshots
+    listed = {folder: list_folder(storage, folder) for folder in (SNAPSHOTS, TRANSACTIONS, MANIFESTS)}
+    files, by_manifest = _snapshots(storage, wanted, listed[SNAPSHOTS], fan_out, report)
+    _logs(refs, storage, wanted, listed[TRANSACTIONS], fan_out, report)
+    ends = _manifests(storage, files, by_manifest, listed[MANIFESTS], fan_out, report)
+    if level is not Level.GRAPH:
+        _chunks(ends, list_folder(storage, CHUNKS), report)
+    return report
+
+
+# Snapshots
+
+
+@dataclass(slots=True)
+class _FileSaid:
+    """What snapshots say of a manifest file."""
+
+    size_bytes: int
+    num_chunk_refs: int
+    snapshot: SnapshotId
+
+
+def _snapshots(
+    storage: Storage, wanted: Ids, listed: Listing, fan_out: FanOut, report: Report
+) -> tuple[dict[ManifestId, _FileSaid], dict[ManifestId, list[Claim]]]:
+    files: dict[ManifestId, _FileSaid] = {}
+    by_manifest: dict[ManifestId, list[Claim]] = defaultdict(list)
+    claims = Claims()
+    there = _found(SNAPSHOTS, wanted, listed, "the history", report)
+    for id, snapshot in zip(
+        each_id(there), fan_out(partial(_read_snapshot, storage), each_id(there)), strict=True
+    ):
+        if isinstance(snapshot, Finding):
+            report.findings.append(snapshot)
+            continue
+        report.snapshots += 1
+        for file in snapshot.manifest_files:
+            files.setdefault(file.id, _FileSaid(file.size_bytes, file.num_chunk_refs, SnapshotId(id)))
+        try:
+            for claim in claims.new_in(snapshot):
+                by_manifest[claim.manifest].append(claim)
+        except IcechunkError as damage:  # all nodes are checked only when all are looked at
+            report.findings.append(
+                Finding("unreadable", f"{SNAPSHOTS}/{SnapshotId(id)}", "the history", str(damage))
+            )
+    return files, by_manifest
+
+
+def _read_snapshot(storage: Storage, snapshot: bytes) -> Snapshot | Finding:
+    id = SnapshotId(snapshot)
+    try:
+        return read_snapshot(storage.get(f"{SNAPSHOTS}/{id}")[0], id)
+    except IcechunkError as damage:
+        return _unreadable_snapshot(id, damage)
+
+
+def _unreadable_snapshot(id: SnapshotId, damage: IcechunkError) -> Finding:
+    return Finding("unreadable", f"{SNAPSHOTS}/{id}", "the history", str(damage))
+
+
+def _found(folder: str, wanted: Ids, listed: Listing, where: str, report: Report) -> Ids:
+    """Those that are listed; the others are reported."""
+    there = is_member(wanted, listed.ids)
+    for name in encode_column(wanted[~there]):
+        report.findings.append(Finding("missing", f"{folder}/{name}", where, "the file is not there"))
+    return wanted[there]
+
+
+# Transaction logs
+
+
+def _logs(
+    refs: RefStore, storage: Storage, wanted: Ids, listed: Listing, fan_out: FanOut, report: Report
+) -> None:
+    """A first snapshot needs no log; what expired has left its log to the snapshot above."""
+    if isinstance(refs, RefStoreV2):
+        infos = refs.load().snapshots
+        rows = np.flatnonzero(is_member(infos.ids, wanted) & (infos.parents != NO_PARENT))
+        needed = sorted_ids(np.concatenate([infos.ids[rows], _inherited(infos, rows)]))
+        there = _found(TRANSACTIONS, needed, listed, "the history", report)
+    else:
+        there = wanted[is_member(wanted, listed.ids)]
+    for damage in fan_out(partial(_read_log, storage), each_id(there)):
+        if damage is None:
+            report.transaction_logs += 1
+        else:
+            report.findings.append(damage)
+
+
+def _inherited(infos: SnapshotInfos, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
+    if "pruned_ancestor_tx_logs" not in infos.columns.columns:
+        return NO_IDS
+    logs: NDArray[np.uint8] = infos.columns["pruned_ancestor_tx_logs"].take(rows).items.view(np.uint8)
+    return logs.reshape(-1, OBJECT_ID)
+
+
+def _read_log(storage: Storage, snapshot: bytes) -> Finding | None:
+    id = SnapshotId(snapshot)
+    path = f"{TRANSACTIONS}/{id}"
+    try:
+        read_transaction_log(storage.get(path)[0], id)
+    except IcechunkError as damage:
+        return Finding("unreadable", path, f"snapshot {id}", str(damage))
+    return None
+
+
+# Manifests
+
+
+@dataclass(frozen=True, slots=True)
+class _ManifestSeen:
+    references: int
+    ends: NDArray[np.void]
+    """Per chunk object how far references reach into it."""
+    findings: tuple[Finding, ...]
+
+
+def _manifests(
+    storage: Storage,
+    files: Mapping[ManifestId, _FileSaid],
+    by_manifest: Mapping[ManifestId, Sequence[Claim]],
+    listed: Listing,
+    fan_out: FanOut,
+    report: Report,
+) -> NDArray[np.void]:
+    wanted = sorted_ids(np.frombuffer(b"".join(files), np.uint8).reshape(-1, OBJECT_ID))
+    there = map(ManifestId, each_id(_found(MANIFESTS, wanted, listed, "a snapshot", report)))
+    tasks = [(id, files[id], by_manifest.get(id, ())) for id in there]
+    ends = Gathered(_ENDS)
+    for seen in fan_out(partial(_check_manifest, storage), tasks):
+        report.manifests += 1
+        report.references += seen.references
+        report.findings += seen.findings
+        ends.add(seen.ends)
+    return ends.result()
+
+
+def _check_manifest(storage: Storage, task: tuple[ManifestId, _FileSaid, Sequence[Claim]]) -> _ManifestSeen:
+    id, said, claims = task
+    path = f"{MANIFESTS}/{id}"
+    none = np.zeros(0, _ENDS)
+    try:
+        data, _ = storage.get(path)
+        packed = read_manifest(data, id)
+        arrays = {node: packed.array(node, None) for node in packed.nodes}
+    except IcechunkError as damage:
+        where = f"snapshot {said.snapshot}"
+        return _ManifestSeen(0, none, (Finding("unreadable", path, where, str(damage)),))
+    findings = []
+    count = sum(map(len, arrays.values()))
+    where = f"snapshot {said.snapshot}"
+    if said.size_bytes and said.size_bytes != len(data):
+        findings.append(
+            Finding("size", path, where, f"{len(data)} bytes where the snapshot says {said.size_bytes}")
+        )
+    if said.num_chunk_refs != count:
+        message = f"{count} references where the snapshot says {said.num_chunk_refs}"
+        findings.append(Finding("count", path, where, message))
+    for claim in claims:
+        findings += _check_claim(path, claim, arrays.get(claim.node))
+    ends = [none, *map(_ends, arrays.values())]
+    return _ManifestSeen(count, np.unique(np.concatenate(ends)), tuple(findings))
+
+
+def _check_claim(path: str, claim: Claim, refs: ArrayManifest | None) -> Iterator[Finding]:
+    """What an array's part of a manifest must hold: all in the extents, and in the grid of the array."""
+    if refs is None or not len(refs):
+        if any(claim.extents):
+            yield Finding("count", path, claim.path, "no references, in extents that are not empty")
+        return
+    if len(claim.extents) == refs.rank:
+        yield from _outside("extents", path, claim, refs, claim.extents)
+    if len(claim.grid) == refs.rank:
+        yield from _outside("grid", path, claim, refs, [range(max(size, 1)) for size in claim.grid])
+
+
+def _outside(
+    kind: str, path: str, claim: Claim, refs: ArrayManifest, window: Sequence[range]
+) -> Iterator[Finding]:
+    out = ~coordinates.inside(refs.coords, window)
+    if out.any():
+        first = refs.coords[int(out.argmax())].tolist()
+        bounds = ", ".join(f"{each.start}..{each.stop}" for each in window)
+        message = f"{int(out.sum())} references outside {bounds}, the first of chunk {first}"
+        yield Finding(kind, path, claim.path, message)
+
+
+def _ends(refs: ArrayManifest) -> NDArray[np.void]:
+    rows = refs.kind == NATIVE
+    found = np.zeros(int(rows.sum()), _ENDS)
+    found["id"] = np.ascontiguousarray(refs.chunk_ids[rows]).view("S12").reshape(-1)
+    found["end"] = refs.offsets[rows] + refs.lengths[rows]
+    return found
+
+
+# Chunk objects
+
+
+def _chunks(ends: NDArray[np.void], listed: Listing, report: Report) -> None:
+    last = np.ones(len(ends), np.bool_)
+    last[:-1] = ends["id"][1:] != ends["id"][:-1]
+    ends = ends[last]
+    wanted = key_bytes(np.ascontiguousarray(ends["id"]))
+    report.chunk_objects = len(wanted)
+    there = is_member(wanted, listed.ids)
+    for name in encode_column(wanted[~there]):
+        report.findings.append(Finding("missing", f"{CHUNKS}/{name}", "a manifest", "the chunk is not there"))
+    sizes = listed.sizes[id_keys(listed.ids).searchsorted(id_keys(wanted[there]))]
+    short = sizes < ends["end"][there]
+    for name, size, end in zip(
+        encode_column(wanted[there][short]),
+        sizes[short].tolist(),
+        ends["end"][there][short].tolist(),
+        strict=True,
+    ):
+        message = f"{size} bytes where a reference reaches to byte {end}"
+        report.findings.append(Finding("short", f"{CHUNKS}/{name}", "a manifest", message))

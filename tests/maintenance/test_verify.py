@@ -1,0 +1,172 @@
+"""Verification: nothing is found in what is well, and all that was broken is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from icefloe import Repository, in_memory_storage
+from icefloe.format.files import read_manifest, read_snapshot, write_manifest, write_snapshot
+from icefloe.format.manifest import Manifest
+from icefloe.format.snapshot import ManifestFiles
+from icefloe.format.spec import V2
+from icefloe.ids import ManifestId, SnapshotId
+from tests import golden
+from tests.maintenance.test_expire import commit, now, repository
+from tests.maintenance.test_gc import names
+
+
+def three_commits() -> Repository:
+    """Three chunks in three objects."""
+    repo = repository()
+    for value in (1, 2, 3):
+        commit(repo, value)
+    return repo
+
+
+def reopened(repo: Repository) -> Repository:
+    """The same repository with nothing in its caches."""
+    return Repository.open(repo.storage)
+
+
+def test_what_is_well_has_no_findings() -> None:
+    repo = three_commits()
+    repo.expire_snapshots(now())
+    repo.garbage_collect(now())
+
+    report = repo.verify("objects")
+
+    assert report.ok
+    assert (report.snapshots, report.manifests, report.references, report.chunk_objects) == (2, 1, 3, 3)
+    assert report.transaction_logs == 4  # the tip's own and three that it inherited
+
+
+@pytest.mark.parametrize("name", [name for name in golden.NAMES if name.startswith(("v1", "v2"))])
+def test_repositories_of_official_releases_are_well(name: str) -> None:
+    storage = in_memory_storage()
+    for path, data in golden.load(name).files.items():
+        storage.put(path, data)
+
+    assert Repository.open(storage).verify("objects").findings == []
+
+
+def test_history_is_counted_once() -> None:
+    report = three_commits().verify()
+
+    assert (report.snapshots, report.manifests, report.references, report.chunk_objects) == (5, 3, 6, 0)
+
+
+@pytest.mark.parametrize("folder", ["snapshots", "transactions", "manifests"])
+def test_a_missing_file_is_found(folder: str) -> None:
+    repo = three_commits()
+    gone = f"{folder}/{repo.lookup_branch('main')}"
+    if folder == "manifests":
+        gone = f"manifests/{repo.list_manifest_files(repo.lookup_branch('main'))[0].id}"
+    repo.storage.delete([gone])
+
+    (found,) = reopened(repo).verify().findings
+
+    assert (found.kind, found.object) == ("missing", gone)
+
+
+@pytest.mark.parametrize("folder", ["snapshots", "transactions", "manifests"])
+def test_a_damaged_file_is_found_and_the_rest_is_looked_at(folder: str) -> None:
+    repo = three_commits()
+    name = repo.lookup_branch("main")
+    if folder == "manifests":
+        name = repo.list_manifest_files(name)[0].id
+    path = f"{folder}/{name}"
+    data = bytearray(repo.storage.get(path)[0])
+    data[-1] ^= 0xFF
+    repo.storage.put(path, bytes(data))
+
+    report = reopened(repo).verify()
+
+    assert ("unreadable", path) in [(found.kind, found.object) for found in report.findings]
+    assert report.snapshots >= 4
+
+
+def test_a_missing_chunk_is_found_at_its_level() -> None:
+    repo = three_commits()
+    gone = f"chunks/{sorted(names(repo, 'chunks'))[0]}"
+    repo.storage.delete([gone])
+
+    assert repo.verify("graph").ok
+    (found,) = repo.verify("objects").findings
+
+    assert (found.kind, found.object) == ("missing", gone)
+
+
+def test_a_chunk_cut_short_is_found() -> None:
+    repo = three_commits()
+    path = f"chunks/{sorted(names(repo, 'chunks'))[0]}"
+    size = len(repo.storage.get(path)[0])
+    repo.storage.put(path, b"x" * (size - 1))
+
+    (found,) = repo.verify("objects").findings
+
+    assert (found.kind, found.object) == ("short", path)
+    assert str(size) in found.message
+
+
+def _other_manifest(repo: Repository, change: Callable[[Manifest], Manifest]) -> str:
+    """The manifest of the tip, written anew."""
+    (file,) = repo.list_manifest_files(repo.lookup_branch("main"))
+    path = f"manifests/{file.id}"
+    manifest = read_manifest(repo.storage.get(path)[0], ManifestId.parse(file.id)).unpack()
+    repo.storage.put(path, write_manifest(change(manifest), V2))
+    return path
+
+
+def test_references_outside_their_extents_and_grid_are_found() -> None:
+    repo = three_commits()
+
+    def elsewhere(manifest: Manifest) -> Manifest:
+        moved = {
+            node: replace(refs, coords=refs.coords + np.uint32(6)) for node, refs in manifest.arrays.items()
+        }
+        return replace(manifest, arrays=moved)
+
+    path = _other_manifest(repo, elsewhere)
+
+    findings = reopened(repo).verify().findings
+
+    assert {(found.kind, found.object) for found in findings} >= {("extents", path), ("grid", path)}
+    assert "2 references outside 0..8, the first of chunk [8]" in next(
+        found.message for found in findings if found.kind == "grid"
+    )
+
+
+def test_fewer_references_than_the_snapshot_says_are_found() -> None:
+    repo = three_commits()
+
+    def fewer(manifest: Manifest) -> Manifest:
+        return replace(manifest, arrays={node: refs.take([0]) for node, refs in manifest.arrays.items()})
+
+    path = _other_manifest(repo, fewer)
+
+    findings = reopened(repo).verify().findings
+
+    assert ("count", path) in [(found.kind, found.object) for found in findings]
+
+
+def test_a_manifest_of_another_size_is_found() -> None:
+    repo = three_commits()
+    id = SnapshotId.parse(repo.lookup_branch("main"))
+    path = f"snapshots/{id}"
+    snapshot = read_snapshot(repo.storage.get(path)[0], id)
+    (file,) = snapshot.manifest_files
+    wrong = ManifestFiles.of([replace(file, size_bytes=file.size_bytes + 1)])
+    repo.storage.put(path, write_snapshot(replace(snapshot, manifest_files=wrong), V2))
+
+    (found,) = reopened(repo).verify().findings
+
+    assert (found.kind, found.object) == ("size", f"manifests/{file.id}")
+
+
+def test_an_unknown_level_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"'everything'.*graph, objects"):
+        repository().verify("everything")
