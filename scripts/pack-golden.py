@@ -15,7 +15,7 @@ import tarfile
 from pathlib import Path
 
 TARGET = Path(__file__).resolve().parent.parent / "tests" / "data" / "golden"
-PREFIXES = ("v1-", "v2-", "migrated-", "foreign-")
+PREFIXES = ("v1-", "v2-", "migrated-", "foreign-", "handmade-")
 MODIFIED = 1_700_000_000  # what the references with a last-modified checksum expect of their files
 
 

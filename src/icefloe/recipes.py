@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from icefloe.config import RepositoryConfig
 from icefloe.core.opening import Opened, parts
 from icefloe.core.virtual_reads import Authorized
-from icefloe.format.spec import spec_of
+from icefloe.format.spec import OLDER, spec_of
 from icefloe.storage.base import Storage
 from icefloe.storage.memory import MemoryStorage
 
@@ -49,5 +49,6 @@ class Recipe:
         return found
 
     def _parts(self) -> Opened:
-        spec = spec_of(self.spec_number, "a pickled repository")
+        older = self.spec_number == OLDER.number
+        spec = OLDER if older else spec_of(self.spec_number, "a pickled repository")
         return parts(self.storage, spec, self.config, self.authorized)

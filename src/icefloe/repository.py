@@ -170,9 +170,12 @@ class Repository(Upkeep, Shown):
     def fetch_spec_version(
         storage: Storage, storage_settings: StorageSettings | None = None
     ) -> SpecVersion | None:
-        """The version of the format that a repository has; None where there is none."""
+        """The version of the format that a repository has; None where there is none.
+
+        Formats before version 1 count as version 1: there is no other word for them in `SpecVersion`.
+        """
         spec = find_spec(_with(storage, storage_settings))
-        return None if spec is None else SpecVersion(spec.number)
+        return None if spec is None else _public_version(spec)
 
     fetch_spec_version_async = async_static_twin(fetch_spec_version)
 
@@ -231,8 +234,8 @@ class Repository(Upkeep, Shown):
 
     @property
     def spec_version(self) -> SpecVersion:
-        """The version of the format."""
-        return SpecVersion(self._refs.spec.number)
+        """The version of the format; those before version 1, which are only read, count as version 1."""
+        return _public_version(self._refs.spec)
 
     def tree(self) -> Tree:
         # docstring inherited
@@ -571,6 +574,10 @@ def _spec(version: SpecVersion | int | None) -> Spec:
     if isinstance(version, bool) or version not in specs:
         raise ValueError(f"Unsupported version {version}")
     return specs[version]
+
+
+def _public_version(spec: Spec) -> SpecVersion:
+    return SpecVersion(spec.number or V1.number)
 
 
 def _with(storage: Storage, settings: StorageSettings | None) -> Storage:

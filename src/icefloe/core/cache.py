@@ -44,3 +44,9 @@ class WeightedCache(Generic[Key, Value]):
             while self._held > self.capacity:
                 _, (_, gone) = self._values.popitem(last=False)
                 self._held -= gone
+
+    def clear(self) -> None:
+        """Let go of everything."""
+        with self._lock:
+            self._values.clear()
+            self._held = 0

@@ -8,17 +8,20 @@ from typing import Any
 
 from icefloe.config import RepositoryConfig
 from icefloe.core.assets import AssetStore
+from icefloe.core.assets_legacy import LegacyAssets, find_layout
 from icefloe.core.refs import RefStore
+from icefloe.core.refs_legacy import RefStoreLegacy
 from icefloe.core.refs_v1 import RefStoreV1
 from icefloe.core.refs_v2 import RefStoreV2
 from icefloe.core.virtual_reads import Authorized, VirtualReader
-from icefloe.errors import ErrorKind, InvalidInputError, RepositoryNotFoundError
+from icefloe.errors import ConflictError, ErrorKind, FormatError, InvalidInputError, RepositoryNotFoundError
 from icefloe.format.config_codec import encode_config
 from icefloe.format.files import REPO_PATH
+from icefloe.format.legacy.files import ALPHA
 from icefloe.format.refs_v1 import RefFile, RefKind
 from icefloe.format.repo_info import MAIN, RepoInfo, SnapshotInfo, SnapshotInfos
 from icefloe.format.snapshot import ManifestFiles, Nodes, Snapshot
-from icefloe.format.spec import V1, V2, Spec
+from icefloe.format.spec import OLDER, V1, V2, Spec
 from icefloe.format.transaction_log import TransactionLog
 from icefloe.format.updates import RepoInitialized, RepoStatus, Update, Updates
 from icefloe.ids import INITIAL_SNAPSHOT_ID
@@ -41,7 +44,22 @@ def find_spec(storage: Storage) -> Spec | None:
     """The version of the repository at a place; None where there is none."""
     if storage.exists(REPO_PATH):
         return V2
-    return V1 if storage.exists(RefFile(RefKind.BRANCH, MAIN).path) else None
+    return _find_spec_before_repo_info(storage)
+
+
+def _find_spec_before_repo_info(storage: Storage) -> Spec | None:
+    main = RefFile(RefKind.BRANCH, MAIN).path
+    has_main, older = storage.exists(main), find_layout(storage)
+    if has_main and older is not None:
+        where = "in the same folders" if older is ALPHA else f"below {older.refs}/"
+        raise FormatError(
+            f"repositories of two formats in one place: {main} is of version 1, "
+            f"and there are branches of an older format {where}; move one of them elsewhere",
+            kind=ErrorKind.INVALID_FILE_FORMAT,
+        )
+    if older is not None:
+        return OLDER
+    return V1 if has_main else None
 
 
 def open_parts(
@@ -66,9 +84,10 @@ def _find_refs(storage: Storage) -> RefStore:
     try:
         newer.load()
     except RepositoryNotFoundError:
-        if find_spec(storage) is None:
+        spec = _find_spec_before_repo_info(storage)
+        if spec is None:
             raise
-        return RefStoreV1(AssetStore(storage, V1, config))
+        return parts(storage, spec, RepositoryConfig()).refs
     return newer
 
 
@@ -83,6 +102,9 @@ def parts(
         storage = storage.with_settings(config.storage)
     effective = config.effective()
     virtual = VirtualReader(config.virtual_chunk_containers or {}, authorized or {}, storage.settings)
+    if not spec.writable:
+        older = LegacyAssets(storage, effective, virtual)
+        return Opened(RefStoreLegacy(older), older, config)
     assets = AssetStore(storage, spec, effective, virtual)
     refs = RefStoreV2(storage, effective) if spec.refs_in_repo_info else RefStoreV1(assets)
     return Opened(refs, assets, config)
@@ -105,6 +127,12 @@ def create_parts(
                 f"a repository is created in an empty place, and there is {stray.key} here",
                 kind=ErrorKind.PARENT_DIRECTORY_NOT_CLEAN,
             )
+    elif find_layout(storage) is not None:
+        raise ConflictError(
+            message="there is a repository of an older format at this place already; "
+            "icefloe.migrate turns it into version 2",
+            kind=ErrorKind.REPO_INFO_UPDATED,
+        )
     opened = parts(storage, spec, config or RepositoryConfig(), authorized)
     now_us = time.time_ns() // 1000
     snapshot = Snapshot(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
-from icefloe.errors import ErrorKind, FormatError
+from icefloe.errors import ErrorKind, FormatError, IcechunkError, ReadOnlyError
 from icefloe.format.repo_info import SnapshotInfo
 from icefloe.format.spec import Spec
 from icefloe.format.updates import RepoStatus, Update
@@ -93,10 +93,23 @@ class RefStore(Protocol):
         """What was done to the repository, newest first."""
 
 
-def unsupported(what: str, spec: Spec) -> FormatError:
+def unsupported(what: str, spec: Spec) -> IcechunkError:
     """The error for what a version of the format cannot do."""
+    if not spec.writable:
+        return read_only_format(what)
     return FormatError(
         f"{what} needs a newer repository than version {spec.number} of the format; "
         "upgrade it with upgrade_icechunk_repository",
         kind=ErrorKind.UNSUPPORTED_SPEC_VERSION,
     )
+
+
+READ_ONLY_FORMAT: Final = (
+    "this repository has a format from before version 1, which is read-only; "
+    "icefloe.migrate turns it into version 2"
+)
+
+
+def read_only_format(what: str) -> ReadOnlyError:
+    """The error for what would change, or needs more than, a repository of a format before version 1."""
+    return ReadOnlyError(f"{what}: {READ_ONLY_FORMAT}", kind=ErrorKind.READ_ONLY_REPOSITORY)

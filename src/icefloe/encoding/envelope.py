@@ -87,6 +87,11 @@ def open_payload(data: bytes | memoryview, place: str) -> NDArray[np.uint8] | by
     """The decompressed payload of a metadata file whose header was checked."""
     frames = memoryview(data)[HEADER.size :]
     limit = min(max(PLAUSIBLE_BYTES, PLAUSIBLE_RATIO * len(frames)), MAX_PAYLOAD_BYTES)
+    return inflate(frames, limit, place)
+
+
+def inflate(frames: memoryview, limit: int, place: str) -> NDArray[np.uint8] | bytearray:
+    """What zstd frames hold, if that is no more than a number of bytes."""
     try:
         size = zstandard.frame_content_size(frames)
         if size < 0 or size >= zstandard.CONTENTSIZE_ERROR:

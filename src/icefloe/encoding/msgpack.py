@@ -1,8 +1,11 @@
-"""MessagePack: how spec version 1 keeps JSON-like metadata. A thin layer over the library of that name."""
+"""MessagePack: how spec version 1 keeps JSON-like metadata, and formats before it whole files.
+
+A thin layer over the library of that name.
+"""
 
 from __future__ import annotations
 
-from typing import NoReturn, cast
+from typing import Any, NoReturn, cast
 
 import msgpack
 
@@ -24,11 +27,27 @@ def loads(data: bytes | bytearray | memoryview) -> JsonValue:
     Raises FormatError if the input is damaged, has bytes to spare, or holds what JSON cannot: extension
     types, keys other than strings, a key twice.
     """
+    try:
+        return canonical(_unpack(data))
+    except (ValueError, TypeError) as error:
+        raise _damaged(str(error)) from None
+
+
+def loads_structures(data: bytes | bytearray | memoryview) -> Any:
+    """Decode exactly one value as it stands: arrays as tuples, binary strings as bytes, keys of any kind.
+
+    Raises FormatError as `loads` does, but for keys; time and memory are bounded by the size of the input.
+    """
+    return _unpack(data, use_list=False, strict_map_key=False)
+
+
+def _unpack(data: bytes | bytearray | memoryview, **options: bool) -> Any:
     whole = bytes(data)
     try:
         _check_complete(whole)
-        value = msgpack.unpackb(whole, object_pairs_hook=_map, ext_hook=_refuse_extension, max_ext_len=0)
-        return canonical(value)
+        return msgpack.unpackb(
+            whole, object_pairs_hook=_map, ext_hook=_refuse_extension, max_ext_len=0, **options
+        )
     except FormatError:
         raise
     except (ValueError, TypeError, msgpack.UnpackException) as error:

@@ -15,7 +15,9 @@ class Spec:
     """A version of the on-disk format: files are read by their header's, written by the repository's."""
 
     number: int
-    """The byte in a file's header."""
+    """The byte in a file's header; 0 for the formats before version 1."""
+    writable: bool
+    """Repositories of it can be changed; others are only read."""
     refs_in_repo_info: bool
     """Branches, tags and config live in the one repo info file."""
     moves: bool
@@ -30,8 +32,22 @@ class Spec:
     load_metadata: Callable[[bytes], Any]
 
 
+OLDER: Final = Spec(
+    number=0,
+    writable=False,
+    refs_in_repo_info=False,
+    moves=False,
+    parent_in_snapshot=True,
+    counts_chunks=False,
+    compressed_locations=False,
+    dump_metadata=msgpack.dumps,
+    load_metadata=msgpack.loads,
+)
+"""All formats before version 1 (`format.legacy`), whose files are read by their structure."""
+
 V1: Final = Spec(
     number=1,
+    writable=True,
     refs_in_repo_info=False,
     moves=False,
     parent_in_snapshot=True,
@@ -43,6 +59,7 @@ V1: Final = Spec(
 
 V2: Final = Spec(
     number=2,
+    writable=True,
     refs_in_repo_info=True,
     moves=True,
     parent_in_snapshot=False,

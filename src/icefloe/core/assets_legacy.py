@@ -1,0 +1,280 @@
+"""Snapshots, manifests, transaction logs and chunks of the formats before version 1. Nothing is written."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import cached_property
+from typing import Final, NoReturn, TypeVar
+
+from icefloe.config import EffectiveConfig
+from icefloe.core.assets import AssetStore
+from icefloe.core.cache import WeightedCache
+from icefloe.core.computed_log import computed_log
+from icefloe.core.refs import read_only_format
+from icefloe.core.virtual_reads import VirtualReader
+from icefloe.errors import ErrorKind, FormatError, SnapshotNotFoundError
+from icefloe.format.files import pack_manifest
+from icefloe.format.legacy.files import ALPHA, DRAFT, Layout, is_newer
+from icefloe.format.legacy.ids import SUFFIXES, LongId, id_in_name
+from icefloe.format.legacy.manifest import ArraysByRank, read_manifest
+from icefloe.format.legacy.refs import is_ref
+from icefloe.format.legacy.snapshot import StoredSnapshot, read_snapshot
+from icefloe.format.legacy.structures import LONG_ID, Findings
+from icefloe.format.legacy.transaction_log import read_transaction_log
+from icefloe.format.manifest import ArrayManifest, Manifest, NativeRef
+from icefloe.format.manifest_codec import PackedManifest
+from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot, Snapshot
+from icefloe.format.spec import OLDER, V2
+from icefloe.format.transaction_log import TransactionLog
+from icefloe.ids import ChunkId, ManifestId, NodeId, ObjectId, SnapshotId
+from icefloe.storage.base import Buffer, ObjectNotFoundError, Storage
+
+_logger = logging.getLogger(__name__)
+Result = TypeVar("Result")
+
+BACKUP: Final = "icefloe-migration/replaced"
+"""Where an upgrade in place keeps the files that it replaces."""
+
+
+def find_layout(storage: Storage) -> Layout | None:
+    """Which of the older layouts is at a place; FormatError where both are."""
+    found = [
+        layout
+        for layout in (ALPHA, DRAFT)
+        if any(is_ref(info.key) for info in storage.list_prefix(f"{layout.refs}/"))
+    ]
+    if len(found) > 1:
+        raise FormatError(
+            "repositories of two old formats in one place: branches below refs/ and below r/; "
+            "move one of them elsewhere",
+            kind=ErrorKind.INVALID_FILE_FORMAT,
+        )
+    return found[0] if found else None
+
+
+class LegacyAssets(AssetStore):
+    """An `AssetStore` over files of older formats. What it tolerates is logged and kept in `findings`."""
+
+    def __init__(
+        self, storage: Storage, config: EffectiveConfig, virtual: VirtualReader | None = None
+    ) -> None:
+        super().__init__(storage, OLDER, config, virtual)
+        self.findings = Findings(lambda text: _logger.warning("%s", text))
+        self._suffixes: dict[str, str] = {}
+        self._listings: dict[str, dict[bytes, str]] = {}
+        self._aliases: dict[SnapshotId, SnapshotId] | None = None
+        self._ranks: dict[NodeId, frozenset[int]] = {}
+        self._rank_lock = threading.Lock()
+        self._stored = WeightedCache[SnapshotId, StoredSnapshot](
+            config.num_snapshot_nodes, lambda stored: max(len(stored.snapshot.nodes), len(stored.history), 1)
+        )
+
+    @cached_property
+    def layout(self) -> Layout:
+        """The folders of this repository."""
+        return find_layout(self.storage) or ALPHA
+
+    # Finding files
+
+    def listing(self, folder: str) -> dict[bytes, str]:
+        """The files of a folder that are named after ids, by id. Listed once."""
+        if folder not in self._listings:
+            found: dict[bytes, str] = {}
+            for info in self.storage.list_prefix(f"{folder}/"):
+                raw = id_in_name(info.key.removeprefix(f"{folder}/"))
+                if raw is not None and len(raw) == LONG_ID:
+                    raw = self.findings.shorten(raw)
+                if raw is not None and found.setdefault(raw, info.key) != info.key:
+                    raise FormatError(
+                        f"{found[raw]} and {info.key} are two files for one id",
+                        kind=ErrorKind.INVALID_FILE_FORMAT,
+                    )
+            self._listings[folder] = found
+        return self._listings[folder]
+
+    def at(self, folder: str, id: ObjectId, read: Callable[[str], Result]) -> Result:
+        """Read the file of an id, whatever it ends with; ObjectNotFoundError where there is none."""
+        long = self.findings.long_ids.get(bytes(id))
+        name = str(id) if long is None else str(LongId(long))
+        usual = self._suffixes.get(folder, SUFFIXES[0])
+        for suffix in (usual, *(suffix for suffix in SUFFIXES if suffix != usual)):
+            try:
+                found = read(f"{folder}/{name}{suffix}")
+            except ObjectNotFoundError:
+                continue
+            self._suffixes[folder] = suffix
+            return found
+        path = self.listing(folder).get(bytes(id))
+        if path is None:
+            raise ObjectNotFoundError(f"{folder}/{name}")
+        return read(path)
+
+    def get(self, folder: str, id: ObjectId) -> tuple[bytes, str]:
+        """The contents and the path of the file of an id, or of its backup once it was upgraded."""
+
+        def read(path: str) -> tuple[bytes, str]:
+            data, _ = self.storage.get(path)
+            return (self.storage.get(f"{BACKUP}/{path}")[0] if is_newer(data, path) else data), path
+
+        return self.at(folder, id, read)
+
+    # Reading
+
+    def stored(self, id: SnapshotId) -> StoredSnapshot:
+        """A snapshot with all its file tells; SnapshotNotFoundError where there is none."""
+
+        def load() -> StoredSnapshot:
+            try:
+                data, path = self.get(self.layout.snapshots, id)
+            except ObjectNotFoundError:
+                own = self._file_of(id)
+                if own == id:
+                    raise SnapshotNotFoundError(
+                        f"snapshot not found: {id}", kind=ErrorKind.SNAPSHOT_NOT_FOUND
+                    ) from None
+                return self.stored(own)
+            found = read_snapshot(data, id, path, self.findings)
+            self._note_ranks(found.snapshot)
+            parent = found.snapshot.parent_id
+            if parent is None or bytes(parent) in self.listing(self.layout.snapshots):
+                return found
+            return replace(found, snapshot=replace(found.snapshot, parent_id=self._file_of(parent)))
+
+        return self._stored.get(id, load)
+
+    def _file_of(self, id: SnapshotId) -> SnapshotId:
+        """The snapshot whose file says to be another one, which has no file of its own."""
+        if self._aliases is None:
+            self._aliases = {}
+            for raw, path in self.listing(self.layout.snapshots).items():
+                try:
+                    data, _ = self.get(self.layout.snapshots, SnapshotId(raw))
+                    found = read_snapshot(data, SnapshotId(raw), path, self.findings)
+                except (FormatError, ObjectNotFoundError):
+                    continue  # whoever asks for that one is told
+                if found.inner_id != SnapshotId(raw):
+                    self._aliases[found.inner_id] = SnapshotId(raw)
+        return self._aliases.get(id, id)
+
+    def snapshot(self, id: SnapshotId) -> Snapshot:
+        # docstring inherited
+        return self.stored(id).snapshot
+
+    def _note_ranks(self, snapshot: Snapshot) -> None:
+        """Remember the ranks of arrays: a manifest may hold references of others under their ids."""
+        with self._rank_lock:
+            for node in snapshot.nodes:
+                if isinstance(node.node_data, ArrayNodeData) and node.node_data.manifests:
+                    known = self._ranks.get(node.id, frozenset())
+                    rank = len(node.node_data.shape)
+                    if known and rank not in known:
+                        self._manifests.clear()
+                    self._ranks[node.id] = known | {rank}
+
+    def manifest(self, id: ManifestId, size_bytes: int = 0) -> PackedManifest:
+        # docstring inherited
+        def load() -> PackedManifest:
+            arrays = self.arrays(id)
+            chosen = {node: self._of_rank(id, node, by_rank) for node, by_rank in arrays.items()}
+            return pack_manifest(Manifest(id, chosen), V2)
+
+        return self._manifests.get(id, load)
+
+    def arrays(self, id: ManifestId) -> ArraysByRank:
+        """All references of a manifest, those of wrong rank too."""
+        try:
+            data, path = self.get(self.layout.manifests, id)
+        except ObjectNotFoundError as error:
+            raise ObjectNotFoundError(error.path) from None
+        return read_manifest(data, id, path, self.findings)
+
+    def _of_rank(self, id: ManifestId, node: NodeId, by_rank: Mapping[int, ArrayManifest]) -> ArrayManifest:
+        known = self._ranks.get(node, frozenset())
+        fitting = [rank for rank in by_rank if rank in known] or list(by_rank)
+        if len(fitting) > 1:
+            raise FormatError(
+                f"{self.layout.manifests}/{id}: references of {node} have {fitting[0]} and {fitting[1]} "
+                "coordinates, and both may be right",
+                kind=ErrorKind.INVALID_FILE_FORMAT,
+            )
+        if len(by_rank) > 1:
+            stray = sum(len(refs) for rank, refs in by_rank.items() if rank != fitting[0])
+            self.findings.note(
+                f"{self.layout.manifests}/{id}: {stray} references of another rank under {node}, left out"
+            )
+        return by_rank[fitting[0]]
+
+    def transaction_log(self, id: SnapshotId) -> TransactionLog:
+        """The transaction log of a snapshot; where its writer made none, what it would have been."""
+
+        def load() -> TransactionLog:
+            try:
+                data, path = self.get(self.layout.transactions, id)
+            except ObjectNotFoundError:
+                return self._computed(id)
+            nodes = self._nodes_by_id(id)
+
+            def rank_of(node: NodeId) -> int | None:
+                found = nodes.get(node)
+                return (
+                    len(found.node_data.shape)
+                    if found and isinstance(found.node_data, ArrayNodeData)
+                    else None
+                )
+
+            return read_transaction_log(data, id, rank_of, path, self.findings)
+
+        return self._logs.get(id, load)
+
+    def _nodes_by_id(self, id: SnapshotId) -> dict[NodeId, NodeSnapshot]:
+        """The nodes of a snapshot and of its parent, where a deleted node still is."""
+        snapshot = self.snapshot(id)
+        nodes = {node.id: node for node in snapshot.nodes}
+        if snapshot.parent_id is None:
+            return nodes
+        try:
+            return {node.id: node for node in self.snapshot(snapshot.parent_id).nodes} | nodes
+        except SnapshotNotFoundError:
+            return nodes
+
+    def _computed(self, id: SnapshotId) -> TransactionLog:
+        snapshot = self.snapshot(id)
+        if snapshot.parent_id is None:
+            return TransactionLog.of(id)
+        return computed_log(self.snapshot(snapshot.parent_id), snapshot, self)
+
+    def chunk(self, ref: NativeRef, start: int, stop: int) -> bytes:
+        # docstring inherited
+        first, last = ref.offset + start, ref.offset + stop
+
+        def load() -> bytes:
+            return self.at(
+                self.layout.chunks, ref.chunk_id, lambda path: self.storage.get_range(path, first, last)
+            )
+
+        return self._chunks.get((ref.chunk_id, first, last), load)
+
+    def chunk_path(self, id: ChunkId) -> str | None:
+        """The path of a chunk object; None where it is missing."""
+        return self.listing(self.layout.chunks).get(bytes(id))
+
+    # Writing
+
+    def write_chunk(self, data: Buffer) -> NoReturn:
+        # docstring inherited
+        raise read_only_format("writing chunks")
+
+    def write_manifest(self, manifest: Manifest) -> NoReturn:
+        # docstring inherited
+        raise read_only_format("writing manifests")
+
+    def write_snapshot(self, snapshot: Snapshot) -> NoReturn:
+        # docstring inherited
+        raise read_only_format("writing snapshots")
+
+    def write_transaction_log(self, log: TransactionLog) -> NoReturn:
+        # docstring inherited
+        raise read_only_format("writing transaction logs")

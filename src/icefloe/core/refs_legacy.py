@@ -1,0 +1,156 @@
+"""Branches, tags and history of the formats before version 1. Nothing is changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NoReturn
+
+from icefloe.core.assets_legacy import LegacyAssets
+from icefloe.core.refs import READ_ONLY_FORMAT, read_only_format
+from icefloe.errors import ErrorKind, RefNotFoundError, SnapshotNotFoundError
+from icefloe.format.files import CONFIG_PATH
+from icefloe.format.legacy.config import read_config
+from icefloe.format.legacy.refs import RefFiles, collect, decode_ref
+from icefloe.format.repo_info import SnapshotInfo
+from icefloe.format.spec import OLDER
+from icefloe.format.updates import RepoAvailability, RepoStatus, Update
+from icefloe.ids import SnapshotId
+from icefloe.storage.base import ObjectNotFoundError
+
+
+class RefStoreLegacy:
+    """A `RefStore` over reference files of older formats. Its docstrings are those of `RefStore`."""
+
+    spec = OLDER
+
+    def __init__(self, assets: LegacyAssets) -> None:
+        self._assets = assets
+        self._storage = assets.storage
+        self._findings = assets.findings
+
+    def files(self) -> RefFiles:
+        """Where all branches and tags are kept; what is missing among them is reported."""
+        layout = self._assets.layout
+        keys = (info.key for info in self._storage.list_prefix(f"{layout.refs}/"))
+        found = collect(keys, layout)
+        for name in found.branches:
+            gaps = found.gaps(name)
+            if gaps:
+                numbers = ", ".join(map(str, gaps))
+                self._findings.note(
+                    f"branch {name}: no files for its commits {numbers}; its tip is still known"
+                )
+        return found
+
+    def target(self, path: str) -> SnapshotId:
+        """The snapshot that a reference file points to."""
+        return decode_ref(self._storage.get(path)[0], path, self._findings)[0]
+
+    def properties(self, path: str) -> Mapping[str, Any]:
+        """What a reference file says beside its snapshot."""
+        return decode_ref(self._storage.get(path)[0], path, self._findings)[1]
+
+    def branches(self) -> Mapping[str, SnapshotId]:
+        found = self.files()
+        return {name: self.target(found.tip(name)) for name in found.branches}
+
+    def tags(self) -> Mapping[str, SnapshotId]:
+        found = self.files()
+        alive = {name: path for name, path in found.tags.items() if name not in found.deleted_tags}
+        return {name: self.target(path) for name, path in alive.items()}
+
+    def branch(self, name: str) -> SnapshotId:
+        found = self.files()
+        if name not in found.branches:
+            raise RefNotFoundError(f"branch not found: {name}", kind=ErrorKind.REF_NOT_FOUND)
+        return self.target(found.tip(name))
+
+    def tag(self, name: str) -> SnapshotId:
+        found = self.files()
+        if name not in found.tags or name in found.deleted_tags:
+            raise RefNotFoundError(f"tag not found: {name}", kind=ErrorKind.REF_NOT_FOUND)
+        return self.target(found.tags[name])
+
+    def snapshot(self, id: SnapshotId) -> SnapshotInfo:
+        found = self._assets.snapshot(id)
+        return SnapshotInfo(found.id, found.parent_id, found.flushed_at_us, found.message, found.metadata)
+
+    def ancestry(self, id: SnapshotId) -> Iterator[SnapshotInfo]:
+        told: dict[SnapshotId, SnapshotInfo] = {}
+        seen: set[SnapshotId] = set()
+        at: SnapshotId | None = id
+        while at is not None and at not in seen:
+            seen.add(at)
+            info = self._known(at, told)
+            yield info
+            at = info.parent_id
+
+    def _known(self, id: SnapshotId, told: dict[SnapshotId, SnapshotInfo]) -> SnapshotInfo:
+        """A snapshot by its own file, or by what its descendants tell of it."""
+        try:
+            stored = self._assets.stored(id)
+        except SnapshotNotFoundError:
+            if id not in told:
+                raise
+            self._findings.note(f"snapshot {id} is missing; its descendants still tell its message and time")
+            return told[id]
+        told.update({info.id: info for info in stored.history if info.id not in told})
+        return self.snapshot(stored.snapshot.id)
+
+    def config(self) -> dict[str, Any] | None:
+        try:
+            data, _ = self._storage.get(CONFIG_PATH)
+        except ObjectNotFoundError:
+            return None
+        return read_config(data, CONFIG_PATH, self._findings)
+
+    def status(self) -> RepoStatus:
+        return RepoStatus(RepoAvailability.READ_ONLY, limited_availability_reason=READ_ONLY_FORMAT)
+
+    def feature_flags(self) -> Mapping[int, bool]:
+        return {}
+
+    def metadata(self) -> Mapping[str, Any]:
+        raise read_only_format("metadata of the repository")
+
+    def ops_log(self) -> Iterator[Update]:
+        raise read_only_format("the ops log")
+
+    def create_branch(self, name: str, snapshot: SnapshotId) -> NoReturn:
+        raise read_only_format(f"creating branch {name}")
+
+    def delete_branch(self, name: str) -> NoReturn:
+        raise read_only_format(f"deleting branch {name}")
+
+    def reset_branch(self, name: str, snapshot: SnapshotId, expected: SnapshotId | None = None) -> NoReturn:
+        raise read_only_format(f"resetting branch {name}")
+
+    def create_tag(self, name: str, snapshot: SnapshotId) -> NoReturn:
+        raise read_only_format(f"creating tag {name}")
+
+    def delete_tag(self, name: str) -> NoReturn:
+        raise read_only_format(f"deleting tag {name}")
+
+    def advance(self, branch: str, base: SnapshotId, snapshot: SnapshotInfo) -> NoReturn:
+        raise read_only_format(f"committing to {branch}")
+
+    def amend(self, branch: str, base: SnapshotId, snapshot: SnapshotInfo) -> NoReturn:
+        raise read_only_format(f"amending {branch}")
+
+    def detach(self, snapshot: SnapshotInfo) -> NoReturn:
+        raise read_only_format("flushing")
+
+    def save_config(self, config: dict[str, Any]) -> NoReturn:
+        raise read_only_format("storing a configuration")
+
+    def set_metadata(self, metadata: Mapping[str, Any]) -> NoReturn:
+        raise read_only_format("metadata of the repository")
+
+    def update_metadata(self, metadata: Mapping[str, Any]) -> NoReturn:
+        raise read_only_format("metadata of the repository")
+
+    def set_status(self, status: RepoStatus) -> NoReturn:
+        raise read_only_format("setting a status")
+
+    def set_feature_flag(self, flag: int, setting: bool | None) -> NoReturn:
+        raise read_only_format("a feature flag")

@@ -1,0 +1,88 @@
+"""The `config.yaml` of older formats, as the configuration of today."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from icefloe.config import RepositoryConfig, VirtualChunkContainer
+from icefloe.errors import IcechunkError
+from icefloe.format.config_codec import CONTAINERS, decode_config_yaml
+from icefloe.format.legacy.structures import Findings
+
+_CACHES: Final = {
+    "snapshots_nodes": "num_snapshot_nodes",
+    "manifests_refs": "num_chunk_refs",
+    "transactions_records": "num_transaction_changes",
+    "attributes_bytes": "num_bytes_attributes",
+    "chunks_bytes": "num_bytes_chunks",
+}
+_OBSOLETE: Final = frozenset({"unsafe_overwrite_refs"})
+_KEPT: Final = ("inline_chunk_threshold_bytes", "get_partial_values_concurrency", "storage", "manifest")
+_HUMP: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+
+
+def read_config(data: bytes, place: str, findings: Findings) -> dict[str, Any]:
+    """What of a stored configuration still has a meaning; the rest is noted."""
+    stored = decode_config_yaml(data, place)
+    found: dict[str, Any] = {name: stored[name] for name in _KEPT if stored.get(name) is not None}
+    if isinstance(stored.get("compression"), Mapping):
+        found["compression"] = {**stored["compression"]}
+        algorithm = found["compression"].get("algorithm")
+        if isinstance(algorithm, str):
+            found["compression"]["algorithm"] = algorithm.lower()
+    caching = stored.get("caching")
+    if isinstance(caching, Mapping):
+        found["caching"] = {new: caching[old] for old, new in _CACHES.items() if old in caching}
+    containers = stored.get(CONTAINERS)
+    if isinstance(containers, Mapping):
+        found[CONTAINERS] = _containers(containers, place, findings)
+    known = {*_KEPT, *_OBSOLETE, "compression", "caching", CONTAINERS}
+    for name in sorted(str(name) for name in stored if name not in known):
+        findings.note(f"{place}: {name} has no meaning any more and is left out")
+    return {name: value for name, value in found.items() if _fits(name, value, place, findings)}
+
+
+def _containers(stored: Mapping[str, Any], place: str, findings: Findings) -> dict[str, Any]:
+    found = {}
+    for name, entry in stored.items():
+        try:
+            if not isinstance(entry, Mapping):
+                raise ValueError("not a map")
+            plain = {"url_prefix": entry.get("url_prefix"), "store": _store(entry.get("store"))}
+            container = VirtualChunkContainer.from_plain(plain)
+            container.check()
+        except (ValueError, TypeError, IcechunkError) as error:
+            # Such as those for whole schemes, which every repository had: containers have a host by now.
+            if _says_nothing(entry):
+                continue
+            findings.note(f"{place}: virtual chunk container {name} is left out: {error}")
+            continue
+        found[container.url_prefix] = container.to_plain()
+    return found
+
+
+def _says_nothing(entry: Any) -> bool:
+    """Whether a container has nothing but the scheme of its urls."""
+    store = entry.get("store") if isinstance(entry, Mapping) else entry
+    return isinstance(store, Mapping) and not any(store.values()) and "/" not in str(entry.get("url_prefix"))
+
+
+def _store(stored: Any) -> Any:
+    """A kind of store in the spelling of today."""
+    if isinstance(stored, str):
+        return _HUMP.sub("_", stored).lower()
+    if isinstance(stored, Mapping) and len(stored) == 1:
+        ((name, options),) = stored.items()
+        return {_HUMP.sub("_", str(name)).lower(): {} if options == [] else options}
+    return stored
+
+
+def _fits(name: str, value: Any, place: str, findings: Findings) -> bool:
+    try:
+        RepositoryConfig.from_plain({name: value})
+    except (ValueError, TypeError, IcechunkError) as error:
+        findings.note(f"{place}: {name} is left out: {error}")
+        return False
+    return True

@@ -1,0 +1,101 @@
+"""Whole files of older formats: with a header, as a bare zstd frame or as they are, MessagePack or JSON."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, Final
+
+from icefloe.encoding.envelope import HEADER, MAGIC, ZSTD, FileType, inflate
+from icefloe.encoding.msgpack import loads_structures
+from icefloe.errors import FormatError
+from icefloe.format.legacy.structures import refused
+from icefloe.format.spec import spec_of
+
+_ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
+_PLAIN: Final = 0
+_JSON_STARTS: Final = b"{[ \t\r\n\xef"
+_PLAUSIBLE_BYTES: Final = 32 << 20
+_PLAUSIBLE_RATIO: Final = 100
+"""A payload over _PLAUSIBLE_BYTES may be at most so many times its frame: each byte may become an object."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The folders of a repository."""
+
+    name: str
+    refs: str
+    snapshots: str
+    manifests: str
+    transactions: str
+    chunks: str
+
+
+ALPHA: Final = Layout("MessagePack", "refs", "snapshots", "manifests", "transactions", "chunks")
+DRAFT: Final = Layout("draft", "r", "s", "m", "t", "c")
+
+
+def is_newer(data: bytes, place: str) -> bool:
+    """Whether a file is one of version 2, as an upgrade that was broken off leaves them among old ones."""
+    if len(data) < HEADER.size or not data.startswith(MAGIC):
+        return False
+    return spec_of(HEADER.unpack_from(data)[2], place).refs_in_repo_info
+
+
+def open_file(data: bytes, file_type: FileType, place: str) -> Any:
+    """What a snapshot, manifest or transaction log file holds, as decoded MessagePack or JSON."""
+    if not data:
+        raise refused(f"{place}: the file is empty")
+    payload: Any = data
+    if data.startswith(MAGIC):
+        payload = _behind_header(data, file_type, place)
+    elif data.startswith(_ZSTD_MAGIC):
+        payload = _inflated(memoryview(data), place)
+    try:
+        if payload[0] in _JSON_STARTS:
+            return loads_json(bytes(payload), place)
+        return loads_structures(bytes(payload))
+    except IndexError:
+        raise refused(f"{place}: nothing in it") from None
+    except FormatError as error:
+        if error.message.startswith(place):
+            raise
+        raise FormatError(f"{place}: {error.message}", kind=error.kind) from None
+
+
+def _behind_header(data: bytes, file_type: FileType, place: str) -> Any:
+    if len(data) < HEADER.size:
+        raise refused(f"{place}: {len(data)} bytes are too few for a header of {HEADER.size}")
+    _, _, number, type_byte, compression = HEADER.unpack_from(data)
+    if spec_of(number, place).refs_in_repo_info:
+        raise refused(f"{place}: a file of version {number} of the format in a repository of an older one")
+    if type_byte != file_type:
+        raise refused(
+            f"{place}: a file of type {type_byte}, expected {file_type.name.lower()} ({int(file_type)})"
+        )
+    frames = memoryview(data)[HEADER.size :]
+    if compression == _PLAIN:
+        return frames
+    if compression != ZSTD:
+        raise refused(f"{place}: unknown compression {compression}")
+    return _inflated(frames, place)
+
+
+def _inflated(frames: memoryview, place: str) -> Any:
+    return inflate(frames, max(_PLAUSIBLE_BYTES, _PLAUSIBLE_RATIO * len(frames)), place)
+
+
+def loads_json(data: bytes, place: str) -> Any:
+    """A JSON document in which no name occurs twice."""
+    try:
+        return json.loads(data.decode("utf-8-sig"), object_pairs_hook=_map)
+    except (ValueError, RecursionError) as error:
+        raise refused(f"{place}: not JSON: {error}") from None
+
+
+def _map(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a map with one name twice")
+    return found

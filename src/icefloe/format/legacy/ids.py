@@ -1,0 +1,93 @@
+"""Ids as older formats spell them: text, bytes, numbers one by one, and nodes that are simply counted."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final, TypeVar
+
+from icefloe.errors import InvalidInputError
+from icefloe.format.legacy.structures import LONG_ID, SHORT_ID, Findings, refused, shown
+from icefloe.ids import NodeId, ObjectId, text_size
+
+Id = TypeVar("Id", bound=ObjectId)
+
+SUFFIXES: Final = ("", ".msgpack", ".json")
+"""What file names may end with."""
+
+_U32_DIGITS: Final = 10
+_HEX: Final = re.compile(r"[0-9a-fA-F]{32}|[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+
+
+class LongId(ObjectId):
+    """An id of the draft format."""
+
+    __slots__ = ()
+    _NAME = "id of the draft format"
+    SIZE = LONG_ID
+
+
+def object_id(kind: type[Id], value: Any, place: str, findings: Findings) -> Id:
+    """The id of a snapshot, manifest or chunk; one of 16 bytes is made shorter."""
+    raw = _raw(value, place)
+    if len(raw) == LONG_ID:
+        raw = findings.shorten(raw)
+    if len(raw) != SHORT_ID:
+        raise refused(f"{place}: an id of {len(raw)} bytes, expected {SHORT_ID} or {LONG_ID}")
+    return kind(raw)
+
+
+def node_id(value: Any, place: str) -> NodeId:
+    """The id of a node; a counted one becomes 8 bytes, the largest first."""
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 64:
+        return NodeId(value.to_bytes(NodeId.SIZE, "big"))
+    if isinstance(value, str) and value.isdecimal() and len(value) <= _U32_DIGITS:
+        return node_id(int(value), place)  # a counted one where only text can be
+    raw = _raw(value, place)
+    if len(raw) != NodeId.SIZE:
+        raise refused(f"{place}: a node id of {len(raw)} bytes, expected {NodeId.SIZE}")
+    return NodeId(raw)
+
+
+def id_in_name(name: str) -> bytes | None:
+    """The 12 or 16 bytes that a file is named after; None where it is named after no id."""
+    suffix = next((suffix for suffix in SUFFIXES[1:] if name.endswith(suffix)), "")
+    stem = name.removesuffix(suffix)
+    if _HEX.fullmatch(stem):
+        return bytes.fromhex(stem.replace("-", ""))
+    return _parsed(stem, SHORT_ID) or _parsed(stem, LONG_ID)
+
+
+def _raw(value: Any, place: str) -> bytes:
+    if isinstance(value, str):
+        sizes = (SHORT_ID, LONG_ID, NodeId.SIZE)
+        found = next((raw for size in sizes if (raw := _parsed(value, size)) is not None), None)
+        if found is None and _HEX.fullmatch(value):
+            found = bytes.fromhex(value.replace("-", ""))
+        if found is not None:
+            return found
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, list | tuple):
+        if len(value) in (1, 2) and not isinstance(value[0], int) and not any(value[1:]):
+            return _raw(value[0], place)  # the bytes, and nothing to say of what they name
+        if all(isinstance(byte, int) and 0 <= byte < 256 for byte in value):
+            return bytes(value)
+    raise refused(f"{place}: {shown(value)} is no id")
+
+
+_CLASSES: Final = {kind.SIZE: kind for kind in (LongId, NodeId)}
+
+
+class _ShortId(ObjectId):
+    __slots__ = ()
+    _NAME = "id"
+    SIZE = SHORT_ID
+
+
+def _parsed(text: str, size: int) -> bytes | None:
+    if len(text) != text_size(size):
+        return None
+    try:
+        return bytes(_CLASSES.get(size, _ShortId).parse(text))
+    except InvalidInputError:
+        return None

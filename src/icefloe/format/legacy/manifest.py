@@ -1,0 +1,172 @@
+"""Manifests of older formats: the references of any number of arrays, flat or array by array."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, TypeAlias
+
+from icefloe.encoding.envelope import FileType
+from icefloe.format.legacy.files import open_file
+from icefloe.format.legacy.ids import node_id, object_id
+from icefloe.format.legacy.structures import (
+    Findings,
+    Structure,
+    items,
+    number,
+    octets,
+    refused,
+    shown,
+    text,
+    variant,
+)
+from icefloe.format.manifest import (
+    ArrayManifest,
+    Checksum,
+    ChunkRef,
+    ETag,
+    InlineRef,
+    LastModified,
+    NativeRef,
+    VirtualRef,
+)
+from icefloe.ids import ChunkId, ManifestId, NodeId
+
+ArraysByRank: TypeAlias = Mapping[NodeId, Mapping[int, ArrayManifest]]
+"""The references of each array by the number of their coordinates: early writers mixed arrays up."""
+
+MANIFEST: Final = Structure(
+    "a manifest",
+    (
+        ("icechunk_manifest_format_version", "icechunk_manifest_format_flags", "chunks"),
+        ("icechunk_manifest_format_version", "icechunk_manifest_format_flags", "id", "chunks"),
+        ("id", "chunks"),
+        ("chunks",),
+    ),
+    frozenset({"id", "icechunk_manifest_format_version", "icechunk_manifest_format_flags"}),
+)
+_NATIVE: Final = Structure("a chunk reference", (("id", "offset", "length"),))
+_VIRTUAL: Final = Structure(
+    "a virtual reference",
+    (("location", "offset", "length"), ("location", "offset", "length", "checksum")),
+    frozenset({"checksum"}),
+)
+_PAYLOADS: Final = frozenset({"Inline", "Ref", "Virtual"})
+_TOKENS: Final = re.compile(r"[0-9A-Za-z]+")
+_MAX_RANK: Final = 255
+
+
+def read_manifest(data: bytes, id: ManifestId, place: str, findings: Findings) -> ArraysByRank:
+    """A manifest file."""
+    fields = MANIFEST.read(open_file(data, FileType.MANIFEST, place), place, findings)
+    if fields.get("id") is not None:
+        inner = object_id(ManifestId, fields["id"], f"{place}: id", findings)
+        if inner != id:
+            findings.note(f"{place}: says to be {inner}, not what its name says")
+    # One by one: MessagePack and JSON have no columns. What is made of them is.
+    found: dict[NodeId, dict[int, dict[tuple[int, ...], ChunkRef]]] = {}
+    for node, coords, payload in _entries(fields["chunks"], place):
+        refs = found.setdefault(node, {}).setdefault(len(coords), {})
+        if coords in refs:
+            raise refused(f"{place}: two references to chunk {list(coords)} of {node}")
+        refs[coords] = _payload(payload, place, findings)
+    return {
+        node: {rank: ArrayManifest.from_refs(refs, rank) for rank, refs in by_rank.items()}
+        for node, by_rank in found.items()
+    }
+
+
+def _entries(chunks: Any, place: str) -> Iterator[tuple[NodeId, tuple[int, ...], Any]]:
+    where = f"{place}: chunks"
+    ids: dict[Any, NodeId] = {}
+
+    def node(value: Any) -> NodeId:
+        if value not in ids:
+            ids[value] = node_id(value, where)
+        return ids[value]
+
+    if isinstance(chunks, list | tuple):  # a map with keys that JSON cannot have, as pairs
+        for entry in chunks:
+            if len(items(entry, where)) != 2:
+                raise refused(f"{where}: {shown(entry)} is no pair of a chunk and its reference")
+            owner, coords = _key(entry[0], where)
+            yield node(owner), coords, entry[1]
+        return
+    if not isinstance(chunks, Mapping):
+        raise refused(f"{where}: {shown(chunks)} is no map")
+    for key, value in chunks.items():
+        if isinstance(value, Mapping) and not (len(value) == 1 and _PAYLOADS & value.keys()):
+            owner = node(key)
+            for coords, payload in value.items():
+                yield owner, _coords(coords, where), payload
+        else:
+            owner, coords = _key(key, where)
+            yield node(owner), coords, value
+
+
+def _key(key: Any, where: str) -> tuple[Any, tuple[int, ...]]:
+    """A node and a chunk's coordinates: a pair, or a text of them with something between the numbers."""
+    if isinstance(key, str):
+        tokens = _TOKENS.findall(key)
+        if tokens:
+            return tokens[0], _coords(tokens[1:], where)
+    elif isinstance(key, list | tuple) and len(key) == 2:
+        owner = key[0]
+        return tuple(owner) if isinstance(owner, list) else owner, _coords(key[1], where)
+    raise refused(f"{where}: {shown(key)} names no chunk")
+
+
+def _coords(value: Any, where: str) -> tuple[int, ...]:
+    if isinstance(value, str):
+        value = _TOKENS.findall(value)
+    numbers = items(value, where)
+    if len(numbers) > _MAX_RANK:
+        raise refused(f"{where}: a chunk with {len(numbers)} coordinates")
+    return tuple(
+        number(int(n) if isinstance(n, str) and n.isascii() and n.isdecimal() else n, where, 32)
+        for n in numbers
+    )
+
+
+def _payload(stored: Any, place: str, findings: Findings) -> ChunkRef:
+    name, content = variant(stored, f"{place}: a chunk")
+    if name == "Inline":
+        return InlineRef(octets(content, f"{place}: an inline chunk"))
+    if name == "Ref":
+        fields = _NATIVE.read(content, place, findings)
+        id = object_id(ChunkId, fields["id"], f"{place}: a chunk reference", findings)
+        return NativeRef(id, *_range(fields, place))
+    if name == "Virtual":
+        fields = _VIRTUAL.read(content, place, findings)
+        location = _location(fields["location"], place)
+        return VirtualRef(location, *_range(fields, place), _checksum(fields.get("checksum"), place))
+    raise refused(f"{place}: unknown kind {name!r} of chunk")
+
+
+def _range(fields: Mapping[str, Any], place: str) -> tuple[int, int]:
+    offset, length = (number(fields[name], f"{place}: {name} of a chunk") for name in ("offset", "length"))
+    if offset + length >= 1 << 64:
+        raise refused(f"{place}: a chunk that ends beyond 2**64")
+    return offset, length
+
+
+def _location(stored: Any, place: str) -> str:
+    if isinstance(stored, str):
+        return text(stored, f"{place}: a virtual location")
+    name, content = variant(stored, f"{place}: a virtual location")
+    if name != "Absolute":
+        raise refused(f"{place}: unknown kind {name!r} of virtual location")
+    return text(content, f"{place}: a virtual location")
+
+
+def _checksum(stored: Any, place: str) -> Checksum | None:
+    if stored is None:
+        return None
+    name, content = variant(stored, f"{place}: a checksum")
+    if isinstance(content, list | tuple) and len(content) == 1:
+        content = content[0]
+    if name == "LastModified":
+        return LastModified(number(content, f"{place}: time of a checksum", 32))
+    if name == "ETag":
+        return ETag(text(content, f"{place}: etag of a checksum"))
+    raise refused(f"{place}: unknown kind {name!r} of checksum")

@@ -1,0 +1,151 @@
+"""Branches and tags of older formats: a file per commit of a branch, the newest first by name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from icefloe.format.legacy.files import ALPHA, DRAFT, Layout, loads_json
+from icefloe.format.legacy.ids import object_id
+from icefloe.format.legacy.structures import Findings, Structure, refused
+from icefloe.ids import ObjectId, SnapshotId
+
+REF_FILE: Final = "ref.json"
+TOMBSTONE: Final = "ref.json.deleted"
+_REF: Final = Structure(
+    "a reference", (("snapshot", "timestamp", "properties"),), frozenset({"timestamp", "properties"})
+)
+_DIGITS: Final = "[0-9A-HJKMNP-TV-Z]"
+_SEQUENCE: Final = re.compile(rf"({_DIGITS}{{8}}|{_DIGITS}{{13}})\.json")
+_KIND: Final = re.compile(r"(branch|tag)[.:](.+)", re.DOTALL)
+_LAST_OF_8: Final = (1 << 40) - 1
+_LAST_OF_13: Final = (1 << 64) - 1
+_SHOWN: Final = 5
+
+
+class _Sequence5(ObjectId):
+    __slots__ = ()
+    _NAME = "sequence number"
+    SIZE = 5
+
+
+class _Sequence8(ObjectId):
+    __slots__ = ()
+    _NAME = "sequence number"
+    SIZE = 8
+
+
+@dataclass(slots=True)
+class RefFiles:
+    """Where the branches and tags of a repository are kept."""
+
+    branches: dict[str, dict[int, str]] = field(default_factory=dict)
+    """Per branch the path of each of its files by sequence number."""
+    tags: dict[str, str] = field(default_factory=dict)
+    """All tags, deleted ones too."""
+    deleted_tags: set[str] = field(default_factory=set)
+
+    def tip(self, branch: str) -> str:
+        """The path of the newest file of a branch."""
+        files = self.branches[branch]
+        return files[max(files)]
+
+    def gaps(self, branch: str) -> list[int]:
+        """The first sequence numbers that a branch lacks below its newest."""
+        files = self.branches[branch]
+        if len(files) == max(files) + 1:
+            return []
+        found: list[int] = []
+        expected = 0
+        for number in sorted(files):
+            found.extend(range(expected, min(number, expected + _SHOWN)))
+            if len(found) >= _SHOWN:
+                break
+            expected = number + 1
+        return found[:_SHOWN]
+
+
+def collect(keys: Iterable[str], layout: Layout) -> RefFiles:
+    """The references behind the names of files; names that mean nothing are passed over."""
+    found = RefFiles()
+    folders: dict[tuple[str, str], str] = {}
+    for key in sorted(keys):
+        parts = key.split("/")
+        if parts[0] != layout.refs or len(parts) not in (2, 3):
+            continue
+        if len(parts) == 2:
+            if layout is DRAFT and parts[1].endswith(".json"):
+                _take_tag(found, parts[1].removesuffix(".json"), key)
+            continue
+        _, folder, file = parts
+        named = _KIND.fullmatch(folder)
+        kind, name = (named[1], named[2]) if named else ("branch" if layout is DRAFT else "", folder)
+        number = sequence_number(file)
+        if not kind or (number is None and file not in (REF_FILE, TOMBSTONE)):
+            continue
+        if folders.setdefault((kind, name), folder) != folder:
+            raise refused(
+                f"{layout.refs}: {kind} {name} is in two folders, {folders[kind, name]} and {folder}"
+            )
+        if kind == "branch" and number is not None:
+            files = found.branches.setdefault(name, {})
+            if number in files:
+                raise refused(
+                    f"{layout.refs}: {files[number]} and {key} are both number {number} of a branch"
+                )
+            files[number] = key
+        elif kind == "tag" and file == TOMBSTONE:
+            found.deleted_tags.add(name)
+        elif kind == "tag" and file == REF_FILE:
+            _take_tag(found, name, key)
+    _check_one_form(found)
+    return found
+
+
+def _take_tag(found: RefFiles, name: str, key: str) -> None:
+    if name in found.tags:
+        raise refused(f"tag {name} is in two files, {found.tags[name]} and {key}")
+    found.tags[name] = key
+
+
+def _check_one_form(found: RefFiles) -> None:
+    """Numbers of 8 and of 13 characters are of two releases, and nothing tells which was the later."""
+    for name, files in found.branches.items():
+        if len({len(path.rpartition("/")[2]) for path in files.values()}) > 1:
+            raise refused(f"branch {name} has sequence files of two forms, of 8 and of 13 characters")
+
+
+def sequence_number(file: str) -> int | None:
+    """How many commits a branch had before the one a file is for; None where the name is no such file's."""
+    digits = _SEQUENCE.fullmatch(file)
+    if digits is None:
+        return None
+    kind, last = (_Sequence5, _LAST_OF_8) if len(digits[1]) == 8 else (_Sequence8, _LAST_OF_13)
+    return last - int.from_bytes(kind.parse(digits[1]), "big")
+
+
+def sequence_file(number: int, *, long: bool = False) -> str:
+    """The name of the file for a commit."""
+    last, kind = (_LAST_OF_13, _Sequence8) if long else (_LAST_OF_8, _Sequence5)
+    return f"{kind((last - number).to_bytes(kind.SIZE, 'big'))}.json"
+
+
+def is_ref(key: str) -> bool:
+    """Whether a file is a branch's of an older format."""
+    parts = key.split("/")
+    if len(parts) != 3 or parts[0] not in (ALPHA.refs, DRAFT.refs):
+        return False
+    named = _KIND.fullmatch(parts[1])
+    kind = named[1] if named else "branch" if parts[0] == DRAFT.refs else ""
+    return kind == "branch" and sequence_number(parts[2]) is not None
+
+
+def decode_ref(data: bytes, place: str, findings: Findings) -> tuple[SnapshotId, Mapping[str, Any]]:
+    """The snapshot that a reference points to, and its properties."""
+    fields = _REF.read(loads_json(data, place), place, findings)
+    properties = fields.get("properties") or {}
+    if not isinstance(properties, Mapping):
+        raise refused(f"{place}: properties are no map")
+    return object_id(SnapshotId, fields["snapshot"], f"{place}: snapshot", findings), properties

@@ -1,0 +1,236 @@
+"""Snapshots of older formats."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any, Final
+
+from icefloe.encoding.envelope import FileType
+from icefloe.encoding.json_values import canonical
+from icefloe.errors import FormatError, InvalidInputError
+from icefloe.format.legacy.files import open_file
+from icefloe.format.legacy.ids import node_id, object_id
+from icefloe.format.legacy.structures import (
+    Findings,
+    Structure,
+    items,
+    number,
+    pairs,
+    refused,
+    text,
+    time,
+    variant,
+)
+from icefloe.format.legacy.zarr_json import array_document, attributes_of, group_document
+from icefloe.format.repo_info import SnapshotInfo
+from icefloe.format.snapshot import (
+    GroupNodeData,
+    ManifestFileInfo,
+    ManifestFiles,
+    ManifestRef,
+    Nodes,
+    NodeSnapshot,
+    Snapshot,
+)
+from icefloe.ids import ManifestId, SnapshotId
+
+_DEVELOPMENT: Final = (
+    "total_parents",
+    "short_term_parents",
+    "short_term_history",
+    "metadata",
+    "started_at",
+    "properties",
+    "nodes",
+)
+_WITHOUT_VERSION: Final = ("manifest_files", "attribute_files", *_DEVELOPMENT)
+_BY_PARENT: Final = (
+    "id",
+    "parent_id",
+    "flushed_at",
+    "message",
+    "metadata",
+    "manifest_files",
+    "attribute_files",
+    "nodes",
+)
+SNAPSHOT: Final = Structure(
+    "a snapshot",
+    (
+        ("icechunk_snapshot_format_version", "icechunk_snapshot_format_flags", *_WITHOUT_VERSION),
+        _WITHOUT_VERSION,
+        _BY_PARENT,
+        _DEVELOPMENT,
+    ),
+    frozenset({"total_parents", "short_term_parents", "started_at", "attribute_files", "parent_id"}),
+)
+_METADATA: Final = Structure("metadata of a snapshot", (("id", "written_at", "message"),))
+_NODE: Final = Structure(
+    "a node", (("id", "path", "user_attributes", "node_data"),), frozenset({"user_attributes", "path"})
+)
+_MANIFEST_REF: Final = Structure(
+    "a manifest reference",
+    (("object_id", "extents"), ("object_id", "flags", "extents"), ("object_id",)),
+    frozenset({"flags", "extents"}),
+)
+_FILE: Final = Structure(
+    "a manifest file",
+    (
+        ("id", "format_version"),
+        ("id", "format_version", "size"),
+        ("id", "format_version", "size", "num_rows"),
+    ),
+    frozenset({"format_version", "size", "num_rows"}),
+)
+_FILE_BY_PARENT: Final = Structure(_FILE.name, (("id", "size", "num_rows"), *_FILE.orders), _FILE.optional)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSnapshot:
+    """A snapshot as one file has it."""
+
+    snapshot: Snapshot
+    """Under the id that the file is named after, which is the one that branches and tags know."""
+    inner_id: SnapshotId
+    """The id that the file itself says; early writers gave the first snapshot two."""
+    history: tuple[SnapshotInfo, ...]
+    """The ancestors the file tells of, the parent first; empty where it names its parent alone."""
+
+
+def read_snapshot(data: bytes, id: SnapshotId, place: str, findings: Findings) -> StoredSnapshot:
+    """A snapshot file."""
+    fields = SNAPSHOT.read(open_file(data, FileType.SNAPSHOT, place), place, findings)
+    by_parent = "short_term_history" not in fields
+    inner, history = (
+        _by_parent(fields, place, findings) if by_parent else _by_history(fields, place, findings)
+    )
+    if inner.id != id:
+        findings.note(f"{place}: says to be {inner.id}, not what its name says")
+    snapshot = Snapshot(
+        id,
+        inner.parent_id,
+        inner.flushed_at_us,
+        inner.message,
+        inner.metadata,
+        _manifest_files(fields, _FILE_BY_PARENT if by_parent else _FILE, place, findings),
+        _nodes(fields["nodes"], place, findings),
+    )
+    return StoredSnapshot(snapshot, inner.id, history)
+
+
+def _by_parent(
+    fields: Mapping[str, Any], place: str, findings: Findings
+) -> tuple[SnapshotInfo, tuple[SnapshotInfo, ...]]:
+    parent = fields.get("parent_id")
+    return SnapshotInfo(
+        object_id(SnapshotId, fields["id"], f"{place}: id", findings),
+        None if parent is None else object_id(SnapshotId, parent, f"{place}: parent_id", findings),
+        time(fields["flushed_at"], f"{place}: flushed_at"),
+        text(fields["message"], f"{place}: message"),
+        _properties(fields["metadata"], f"{place}: metadata"),
+    ), ()
+
+
+def _by_history(
+    fields: Mapping[str, Any], place: str, findings: Findings
+) -> tuple[SnapshotInfo, tuple[SnapshotInfo, ...]]:
+    own = _info(fields["metadata"], f"{place}: metadata", findings)
+    entries = [
+        _info(entry, f"{place}: history", findings)
+        for entry in items(fields["short_term_history"], f"{place}: history")
+    ]
+    chain = _chained([own, *_newest_first(entries)])
+    properties = _properties(fields["properties"], f"{place}: properties")
+    return replace(chain[0], metadata=properties), tuple(chain[1:])
+
+
+def _newest_first(entries: list[SnapshotInfo]) -> list[SnapshotInfo]:
+    """No document says in which order a history is; the times tell where all of them ascend."""
+    times = [entry.flushed_at_us for entry in entries]
+    ascending = len(times) > 1 and all(a < b for a, b in pairwise(times))
+    return entries[::-1] if ascending else entries
+
+
+def _chained(newest_first: Sequence[SnapshotInfo]) -> list[SnapshotInfo]:
+    parents = [*(info.id for info in newest_first[1:]), None]
+    return [replace(info, parent_id=id) for info, id in zip(newest_first, parents, strict=True)]
+
+
+def _info(stored: Any, place: str, findings: Findings) -> SnapshotInfo:
+    fields = _METADATA.read(stored, place, findings)
+    return SnapshotInfo(
+        object_id(SnapshotId, fields["id"], f"{place}: id", findings),
+        None,
+        time(fields["written_at"], f"{place}: written_at"),
+        text(fields["message"], f"{place}: message"),
+    )
+
+
+def _properties(stored: Any, place: str) -> dict[str, Any]:
+    try:
+        value = canonical(pairs(stored, place))
+    except (TypeError, InvalidInputError) as error:
+        raise refused(f"{place}: {error}") from None
+    if not isinstance(value, dict):
+        raise refused(f"{place}: not a map")
+    return value
+
+
+def _manifest_files(
+    fields: Mapping[str, Any], structure: Structure, place: str, findings: Findings
+) -> ManifestFiles:
+    found = []
+    for stored in items(fields.get("manifest_files"), f"{place}: manifest_files"):
+        entry = structure.read(stored, f"{place}: manifest_files", findings)
+        found.append(
+            ManifestFileInfo(
+                object_id(ManifestId, entry["id"], f"{place}: manifest_files", findings),
+                number(entry.get("size") or 0, f"{place}: size of a manifest"),
+                number(entry.get("num_rows") or 0, f"{place}: rows of a manifest", 32),
+            )
+        )
+    return ManifestFiles.of(found)
+
+
+def _nodes(stored: Any, place: str, findings: Findings) -> Nodes:
+    nodes = []
+    for path, entry in pairs(stored, f"{place}: nodes").items():
+        path = text(path, f"{place}: path of a node")
+        nodes.append(_node(path, entry, f"{place}: node {path}", findings))
+    try:
+        found = Nodes.of(nodes, place)
+    except InvalidInputError as error:
+        raise FormatError(f"{place}: {error.message}", kind=error.kind) from None
+    ids = {node.id for node in nodes}
+    if len(ids) != len(nodes):
+        raise refused(f"{place}: two nodes with one id")
+    return found
+
+
+def _node(path: str, stored: Any, place: str, findings: Findings) -> NodeSnapshot:
+    fields = _NODE.read(stored, place, findings)
+    own = fields.get("path", path)
+    if own != path:
+        raise refused(f"{place}: says to be at {own!r}")
+    id = node_id(fields["id"], f"{place}: id")
+    path = path if path.startswith("/") else f"/{path}"
+    attributes = attributes_of(fields.get("user_attributes"), place)
+    kind, content = variant(fields["node_data"], f"{place}: node_data")
+    if kind == "Group" and not content:
+        return NodeSnapshot(id, path, group_document(attributes, place), GroupNodeData())
+    if kind != "Array" or len(items(content, place)) != 2:
+        raise refused(f"{place}: node_data is neither a group nor an array")
+    metadata, manifests = content
+    document, data = array_document(metadata, attributes, place, findings)
+    refs = tuple(
+        _manifest_ref(ref, f"{place}: manifests", findings) for ref in items(manifests, f"{place}: manifests")
+    )
+    return NodeSnapshot(id, path, document, replace(data, manifests=tuple(dict.fromkeys(refs))))
+
+
+def _manifest_ref(stored: Any, place: str, findings: Findings) -> ManifestRef:
+    """Extents are left out: early releases wrote none, and a window too narrow would hide chunks."""
+    fields = _MANIFEST_REF.read(stored, place, findings)
+    return ManifestRef(object_id(ManifestId, fields["object_id"], place, findings), ())

@@ -1,0 +1,166 @@
+"""Reading one structure out of decoded MessagePack or JSON, whichever way its writer laid it out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from hashlib import sha256
+from typing import Any
+
+from icefloe.errors import ErrorKind, FormatError
+from icefloe.times import to_microseconds
+
+SHORT_ID: int = 12
+LONG_ID: int = 16
+
+
+@dataclass(slots=True)
+class Findings:
+    """What decoders tell beside the values: what they tolerated, and which ids were made shorter."""
+
+    tell: Callable[[str], None] = lambda text: None
+    """Called once for each different note."""
+    notes: dict[str, None] = field(default_factory=dict)
+    long_ids: dict[bytes, bytes] = field(default_factory=dict)
+    """The 16 bytes behind an id of 12."""
+
+    def note(self, text: str) -> None:
+        """Report something that was read in spite of what is wrong with it."""
+        if text not in self.notes:
+            self.notes[text] = None
+            self.tell(text)
+
+    def shorten(self, long: bytes) -> bytes:
+        """The id of 12 bytes that stands for one of 16, see `short_id`."""
+        short = short_id(long)
+        if self.long_ids.setdefault(short, long) != long:
+            raise refused(f"ids {long.hex()} and {self.long_ids[short].hex()} cannot be told apart")
+        return short
+
+
+def short_id(long: bytes) -> bytes:
+    """The first 12 bytes of the SHA-256 of an id of the draft format.
+
+    A hash and not a part of the id: ids counted up by hand differ in any of their bytes.
+    """
+    return sha256(long).digest()[:SHORT_ID]
+
+
+@dataclass(frozen=True, slots=True)
+class Structure:
+    """A structure as writers left it: a map of its fields, or an array in one of several orders."""
+
+    name: str
+    orders: tuple[tuple[str, ...], ...]
+    """The fields in order; an order is told by their number."""
+    optional: frozenset[str] = frozenset()
+    """Fields that a map may lack."""
+
+    def read(self, value: Any, place: str, findings: Findings) -> Mapping[str, Any]:
+        """The fields by name."""
+        if isinstance(value, Mapping):
+            return self._named(value, place, findings)
+        if not isinstance(value, list | tuple):
+            raise refused(f"{place}: {self.name} is {kind_of(value)}, expected its fields")
+        for order in self.orders:
+            if len(order) == len(value):
+                return dict(zip(order, value, strict=True))
+        known = " or ".join(str(n) for n in sorted({len(order) for order in self.orders}))
+        raise refused(f"{place}: {self.name} has {len(value)} fields, expected {known}")
+
+    def _named(self, value: Mapping[Any, Any], place: str, findings: Findings) -> Mapping[str, Any]:
+        known = {name for order in self.orders for name in order}
+        unknown = sorted(str(name) for name in value if name not in known)
+        if unknown:
+            findings.note(f"{place}: {self.name} has unknown fields, left out: {', '.join(unknown[:5])}")
+        fits = any(set(order) - self.optional <= set(value) for order in self.orders)
+        if not fits:
+            shortest = min(self.orders, key=lambda order: len(set(order) - set(value) - self.optional))
+            lacks = sorted(set(shortest) - set(value) - self.optional)
+            raise refused(f"{place}: {self.name} lacks {', '.join(lacks)}")
+        return {name: value[name] for name in value if name in known}
+
+
+def refused(message: str) -> FormatError:
+    """The error for what is damaged, or not what any document allows."""
+    return FormatError(message, kind=ErrorKind.DESERIALIZATION)
+
+
+def number(value: Any, place: str, bits: int = 64) -> int:
+    """A whole number that is not negative and fits so many bits."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << bits:
+        raise refused(f"{place}: {shown(value)} is no whole number below 2**{bits}")
+    return value
+
+
+def text(value: Any, place: str) -> str:
+    """A text that has a UTF-8 form."""
+    if not isinstance(value, str):
+        raise refused(f"{place}: {kind_of(value)}, expected a text")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise refused(f"{place}: a text with lone surrogates, which has no UTF-8 form") from None
+    return value
+
+
+def items(value: Any, place: str) -> Sequence[Any]:
+    """A list; none counts as an empty one."""
+    if value is None:
+        return ()
+    if not isinstance(value, list | tuple):
+        raise refused(f"{place}: {kind_of(value)}, expected a list")
+    return value
+
+
+def pairs(value: Any, place: str) -> Mapping[Any, Any]:
+    """A map; none counts as an empty one."""
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise refused(f"{place}: {kind_of(value)}, expected a map")
+    return value
+
+
+def variant(value: Any, place: str) -> tuple[str, Any]:
+    """A choice: its name alone, or a map from its one name to what it carries."""
+    if isinstance(value, str):
+        return value, None
+    if isinstance(value, Mapping) and len(value) == 1:
+        ((name, content),) = value.items()
+        if isinstance(name, str):
+            return name, content
+    raise refused(f"{place}: {shown(value)} names no choice")
+
+
+def time(value: Any, place: str) -> int:
+    """Microseconds since 1970 of an RFC 3339 text; nanoseconds are cut off, no zone is UTC."""
+    try:
+        parsed = datetime.fromisoformat(text(value, place))
+        return to_microseconds(parsed if parsed.tzinfo is not None else parsed.replace(tzinfo=UTC))
+    except (ValueError, OverflowError):
+        raise refused(f"{place}: {shown(value)} is no time") from None
+
+
+def octets(value: Any, place: str) -> bytes:
+    """Bytes, which JSON has as a list of numbers."""
+    if isinstance(value, bytes):
+        return value
+    try:
+        return bytes(items(value, place))
+    except (ValueError, TypeError):
+        raise refused(f"{place}: not a list of bytes") from None
+
+
+def shown(value: Any) -> str:
+    """A value in an error, not at length."""
+    whole = repr(value) if not isinstance(value, Mapping | list | tuple) or len(value) < 8 else kind_of(value)
+    return whole if len(whole) <= 60 else f"{whole[:60]}..."
+
+
+def kind_of(value: Any) -> str:
+    """What a value is, in an error."""
+    if isinstance(value, Mapping | list | tuple):
+        return f"a {'map' if isinstance(value, Mapping) else 'list'} of {len(value)}"
+    return "nothing" if value is None else f"a {type(value).__name__}"

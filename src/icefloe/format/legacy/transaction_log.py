@@ -1,0 +1,86 @@
+"""Transaction logs of older formats."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from icefloe.encoding.envelope import FileType
+from icefloe.format.legacy.files import open_file
+from icefloe.format.legacy.ids import node_id
+from icefloe.format.legacy.structures import Findings, Structure, items, number, pairs, refused
+from icefloe.format.transaction_log import TransactionLog, UpdatedChunks
+from icefloe.ids import NodeId, SnapshotId
+
+_LISTS: Final = (
+    "new_groups",
+    "new_arrays",
+    "deleted_groups",
+    "deleted_arrays",
+    "updated_user_attributes",
+    "updated_zarr_metadata",
+)
+TRANSACTION_LOG: Final = Structure(
+    "a transaction log",
+    (
+        ("icechunk_transaction_log_format_version", *_LISTS, "updated_chunks"),
+        (*_LISTS, "updated_chunks"),
+    ),
+    frozenset({"icechunk_transaction_log_format_version"}),
+)
+
+RankOf = Callable[[NodeId], int | None]
+"""The number of dimensions of an array; None for a group, and for what is not there."""
+
+
+def read_transaction_log(
+    data: bytes, id: SnapshotId, rank_of: RankOf, place: str, findings: Findings
+) -> TransactionLog:
+    """A transaction log file.
+
+    It does not say whether a node whose attributes changed is a group or an array, and early writers noted
+    chunks of other arrays under a node: both are told apart by the nodes of the snapshot.
+    """
+    fields = TRANSACTION_LOG.read(open_file(data, FileType.TRANSACTION_LOG, place), place, findings)
+    lists = {name: _ids(fields[name], f"{place}: {name}") for name in _LISTS}
+    arrays = {*lists["new_arrays"], *lists["deleted_arrays"], *lists["updated_zarr_metadata"]}
+    updated = dict.fromkeys([*lists["updated_user_attributes"], *lists["updated_zarr_metadata"]])
+    is_array = {node: node in arrays or rank_of(node) is not None for node in updated}
+    chunks = []
+    for key, coords in pairs(fields["updated_chunks"], f"{place}: updated_chunks").items():
+        node = node_id(key, f"{place}: updated_chunks")
+        chunks.extend(_chunks(node, coords, rank_of(node), place, findings))
+    return TransactionLog.of(
+        id,
+        UpdatedChunks.of_lists(chunks),
+        new_groups=lists["new_groups"],
+        new_arrays=lists["new_arrays"],
+        deleted_groups=lists["deleted_groups"],
+        deleted_arrays=lists["deleted_arrays"],
+        updated_groups=[node for node in updated if not is_array[node]],
+        updated_arrays=[node for node in updated if is_array[node]],
+    )
+
+
+def _ids(stored: Any, place: str) -> Sequence[NodeId]:
+    return [node_id(value, place) for value in items(stored, place)]
+
+
+def _chunks(
+    node: NodeId, stored: Any, rank: int | None, place: str, findings: Findings
+) -> list[tuple[NodeId, Any]]:
+    by_rank: dict[int, list[list[int]]] = {}
+    where = f"{place}: updated_chunks of {node}"
+    for entry in items(stored, where):
+        coords = [number(n, where, 32) for n in items(entry, where)]
+        by_rank.setdefault(len(coords), []).append(coords)
+    if rank is not None and by_rank.keys() - {rank}:
+        findings.note(f"{where}: chunks of other arrays, left out")
+        by_rank = {rank: by_rank.get(rank, [])}
+    if any(n > 255 for n in by_rank):
+        raise refused(f"{where}: a chunk with {max(by_rank)} coordinates")
+    return [
+        (node, np.array(coords, np.uint32).reshape(len(coords), n)) for n, coords in by_rank.items() if coords
+    ]

@@ -1,0 +1,234 @@
+"""The zarr.json of a node, rebuilt from the fields in which older formats keep it."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from icefloe.errors import ErrorKind, FormatError
+from icefloe.format.legacy.structures import (
+    Findings,
+    Structure,
+    items,
+    kind_of,
+    number,
+    octets,
+    pairs,
+    refused,
+    shown,
+    text,
+    variant,
+)
+from icefloe.format.snapshot import ArrayNodeData, DimensionShape
+
+ARRAY_METADATA: Final = Structure(
+    "Zarr metadata",
+    (
+        (
+            "shape",
+            "data_type",
+            "chunk_shape",
+            "chunk_key_encoding",
+            "fill_value",
+            "codecs",
+            "storage_transformers",
+            "dimension_names",
+        ),
+    ),
+    frozenset({"chunk_key_encoding", "storage_transformers", "dimension_names"}),
+)
+_NAMED: Final = Structure("a codec", (("name", "configuration"), ("name",)), frozenset({"configuration"}))
+_SEPARATORS: Final = {"slash": "/", "default": "/", "dot": "."}
+_INTEGERS: Final = {f"{sign}int{bits}": (sign, bits) for sign in ("", "u") for bits in (8, 16, 32, 64)}
+_FLOATS: Final = {"float16": np.float16, "float32": np.float32, "float64": np.float64}
+_COMPLEX: Final = {"complex64": np.float32, "complex128": np.float64}
+_BYTES: Final = ("bytes", "raw_bytes")
+_NAMES: Final = {
+    "nan": math.nan,
+    "infinity": math.inf,
+    "inf": math.inf,
+    "-infinity": -math.inf,
+    "-inf": -math.inf,
+}
+_U32_MAX: Final = 0xFFFFFFFF
+
+
+def group_document(attributes: Mapping[str, Any], place: str) -> bytes:
+    """The zarr.json of a group."""
+    return _encoded({"zarr_format": 3, "node_type": "group", "attributes": attributes}, place)
+
+
+def array_document(
+    stored: Any, attributes: Mapping[str, Any], place: str, findings: Findings
+) -> tuple[bytes, ArrayNodeData]:
+    """The zarr.json of an array, and what a snapshot of today keeps beside it, without manifests."""
+    fields = ARRAY_METADATA.read(stored, place, findings)
+    shape = [number(n, f"{place}: shape") for n in items(fields["shape"], f"{place}: shape")]
+    chunks = [
+        number(n, f"{place}: chunk_shape") for n in items(fields["chunk_shape"], f"{place}: chunk_shape")
+    ]
+    if len(chunks) != len(shape):
+        raise refused(f"{place}: chunk_shape has {len(chunks)} dimensions, shape has {len(shape)}")
+    data_type, type_name = _data_type(fields["data_type"], place)
+    document: dict[str, Any] = {
+        "zarr_format": 3,
+        "node_type": "array",
+        "shape": shape,
+        "data_type": data_type,
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": chunks}},
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+        "fill_value": _fill_value(fields["fill_value"], type_name, place, findings),
+        "codecs": [_named(codec, place, findings) for codec in items(fields["codecs"], f"{place}: codecs")],
+        "attributes": attributes,
+    }
+    _check_separator(fields.get("chunk_key_encoding", "Slash"), place)
+    transformers = items(fields.get("storage_transformers"), f"{place}: storage_transformers")
+    if transformers:
+        document["storage_transformers"] = [_named(entry, place, findings) for entry in transformers]
+    names = _dimension_names(fields.get("dimension_names"), len(shape), place)
+    if names is not None:
+        document["dimension_names"] = list(names)
+    data = ArrayNodeData(_dimensions(shape, chunks, place), (), names and tuple(n or None for n in names))
+    return _encoded(document, place), data
+
+
+def attributes_of(stored: Any, place: str) -> Mapping[str, Any]:
+    """The attributes of a node as its snapshot has them."""
+    if stored is None:
+        return {}
+    name, content = variant(stored, f"{place}: user_attributes")
+    if name == "Ref":
+        raise refused(f"{place}: attributes in a file of their own, which no document says how to read")
+    if name != "Inline":
+        raise refused(f"{place}: unknown kind {name!r} of attributes")
+    found = pairs(content, f"{place}: attributes")
+    if not all(isinstance(key, str) for key in found):
+        raise refused(f"{place}: attributes whose names are no texts")
+    return found
+
+
+def _encoded(document: Mapping[str, Any], place: str) -> bytes:
+    try:
+        # An attribute that is NaN stays so: zarr itself writes and reads it like this.
+        whole = json.dumps(document, ensure_ascii=False, separators=(",", ":"), default=_plain)
+        return whole.encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise FormatError(
+            f"{place}: no JSON can be made of its metadata: {error}", kind=ErrorKind.DESERIALIZATION
+        ) from None
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return list(value)
+    raise TypeError(f"{kind_of(value)} in it")
+
+
+def _dimensions(shape: Sequence[int], chunks: Sequence[int], place: str) -> tuple[DimensionShape, ...]:
+    if any(length and not chunk for length, chunk in zip(shape, chunks, strict=True)):
+        raise refused(f"{place}: chunk_shape is 0 in a dimension that has elements")
+    counts = [-(-length // max(chunk, 1)) for length, chunk in zip(shape, chunks, strict=True)]
+    if any(count > _U32_MAX for count in counts):
+        raise refused(f"{place}: more than 2**32 - 1 chunks along one dimension")
+    return tuple(map(DimensionShape, shape, counts))
+
+
+def _dimension_names(stored: Any, rank: int, place: str) -> tuple[str | None, ...] | None:
+    if stored is None:
+        return None
+    names = items(stored, f"{place}: dimension_names")
+    if len(names) != rank:
+        raise refused(f"{place}: {len(names)} dimension_names for {rank} dimensions")
+    return tuple(None if name is None else text(name, f"{place}: dimension_names") for name in names)
+
+
+def _check_separator(stored: Any, place: str) -> None:
+    """Refuse unknown encodings of chunk keys. Which one it was is not kept: chunks go by coordinates."""
+    name, _ = variant(stored, f"{place}: chunk_key_encoding")
+    if name.lower() not in _SEPARATORS and name not in _SEPARATORS.values():
+        raise refused(f"{place}: unknown chunk_key_encoding {name!r}")
+
+
+def _named(stored: Any, place: str, findings: Findings) -> dict[str, Any]:
+    if isinstance(stored, str):
+        return {"name": stored}
+    fields = _NAMED.read(stored, place, findings)
+    found: dict[str, Any] = {"name": text(fields["name"], f"{place}: name of a codec")}
+    configuration = fields.get("configuration")
+    if configuration is not None:
+        found["configuration"] = pairs(configuration, f"{place}: configuration of {found['name']}")
+    return found
+
+
+def _data_type(stored: Any, place: str) -> tuple[Any, str]:
+    """The data type as zarr.json has it, and its bare name."""
+    name, bits = variant(stored, f"{place}: data_type")
+    low = name.lower()
+    if low == "rawbits" or (low[:1] == "r" and low[1:].isdecimal()):
+        size = number(bits if bits is not None else int(low[1:] or 0), f"{place}: data_type", 32)
+        if size % 8 or not size:
+            raise refused(f"{place}: raw data of {size} bits, which are no whole bytes")
+        return {"name": "raw_bytes", "configuration": {"length_bytes": size // 8}}, "raw_bytes"
+    if low in ("bool", "string", "bytes") or low in _INTEGERS or low in _FLOATS or low in _COMPLEX:
+        return low, low
+    raise refused(f"{place}: unknown data_type {name!r}")
+
+
+def _fill_value(stored: Any, data_type: str, place: str, findings: Findings) -> Any:
+    """The fill value as zarr.json has it."""
+    value = stored
+    if isinstance(stored, Mapping):
+        _, value = variant(stored, f"{place}: fill_value")
+    where = f"{place}: fill_value of {data_type}"
+    if data_type in _BYTES:
+        return base64.standard_b64encode(octets(value, where)).decode("ascii")
+    if data_type == "string":
+        return text(value, where)
+    if data_type == "bool":
+        if isinstance(value, bool):
+            return value
+        raise refused(f"{where}: {shown(value)} is neither true nor false")
+    if data_type in _INTEGERS:
+        return _integer(value, *_INTEGERS[data_type], where)
+    if data_type in _FLOATS:
+        return _float(value, _FLOATS[data_type], where, findings)
+    parts = items(value, where)
+    if len(parts) != 2:
+        raise refused(f"{where}: {shown(value)} has no real and imaginary part")
+    return [_float(part, _COMPLEX[data_type], where, findings) for part in parts]
+
+
+def _integer(value: Any, sign: str, bits: int, where: str) -> int:
+    low, high = (0, 1 << bits) if sign == "u" else (-(1 << bits - 1), 1 << bits - 1)
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value < high:
+        raise refused(f"{where}: {shown(value)} does not fit")
+    return value
+
+
+def _float(value: Any, kind: Any, where: str, findings: Findings) -> float | str:
+    if value is None:
+        findings.note(f"{where}: null in place of a number, read as NaN")
+        value = math.nan
+    if isinstance(value, str):
+        value = _NAMES.get(value.lower().removeprefix("+"), value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise refused(f"{where}: {shown(value)} is no number")
+    try:
+        number = float(value)
+    except OverflowError:
+        raise refused(f"{where}: {shown(value)} does not fit") from None
+    if math.isnan(number):
+        return "NaN"
+    if math.isinf(number):
+        return "Infinity" if number > 0 else "-Infinity"
+    # The shortest number that is the same in the array's own precision: 0.1, not 0.10000000149011612.
+    with np.errstate(over="ignore"):
+        narrow = kind(number)
+    if np.isinf(narrow):
+        raise refused(f"{where}: {shown(value)} does not fit")
+    return float(str(narrow))
