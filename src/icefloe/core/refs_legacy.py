@@ -131,6 +131,9 @@ class RefStoreLegacy:
     def delete_tag(self, name: str) -> NoReturn:
         raise read_only_format(f"deleting tag {name}")
 
+    def check_tip(self, branch: str, base: SnapshotId) -> NoReturn:
+        raise read_only_format(f"committing to {branch}")
+
     def advance(self, branch: str, base: SnapshotId, snapshot: SnapshotInfo) -> NoReturn:
         raise read_only_format(f"committing to {branch}")
 
