@@ -32,7 +32,6 @@ TO_COME = {
     *(f"dask:{n}" for n in ("session_merge_reduction", "store_dask")),
     # maintenance
     ":upgrade_icechunk_repository",
-    *(f":Repository.{n}" for n in ("rewrite_manifests", "rewrite_manifests_async")),
 }
 
 # Official names that we do without, or have in another form, and why.

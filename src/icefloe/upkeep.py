@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import warnings
+from abc import abstractmethod
 from datetime import datetime
+from typing import Any
 
 from icefloe.concurrency import ThreadFanOut, async_twin
+from icefloe.config import ManifestSplittingConfig
 from icefloe.core.assets import AssetStore
+from icefloe.core.commit import OWN_METADATA
 from icefloe.core.refs import RefStore
 from icefloe.core.refs_v2 import check_writable
 from icefloe.encoding.envelope import PLAUSIBLE_BYTES
@@ -15,9 +19,11 @@ from icefloe.maintenance.gc import Limits, collect
 from icefloe.maintenance.stats import chunk_storage
 from icefloe.maintenance.verify import Level, Report, verify
 from icefloe.ops import ChunkStorageStats, GCSummary
+from icefloe.session import Session
 from icefloe.times import to_microseconds
 
 _MIB = 1 << 20
+_COMMIT_METHODS = ("new_commit", "amend")
 
 
 class Upkeep:
@@ -25,6 +31,10 @@ class Upkeep:
 
     _refs: RefStore
     _assets: AssetStore
+
+    @abstractmethod
+    def writable_session(self, branch: str) -> Session:
+        """A session whose changes can be committed to a branch."""
 
     def expire_snapshots(
         self,
@@ -125,6 +135,35 @@ class Upkeep:
         return stats.native_bytes
 
     total_chunks_storage_async = async_twin(total_chunks_storage)
+
+    def rewrite_manifests(
+        self,
+        message: str,
+        *,
+        branch: str,
+        metadata: dict[str, Any] | None = None,
+        commit_method: str = "new_commit",
+    ) -> str:
+        """Write all manifests of a branch anew, split as configured now, in a commit of its own; its id.
+
+        With the `commit_method` "amend" the commit takes the place of the branch's tip.
+        """
+        if commit_method not in _COMMIT_METHODS:
+            raise ValueError(f"Invalid commit method: '{commit_method}'. Expected 'new_commit' or 'amend'.")
+        session = self.writable_session(branch)
+        session.workspace.all_anew = True
+        properties = dict(metadata or {})
+        known = properties.get(OWN_METADATA)
+        splitting = ManifestSplittingConfig(self._assets.config.split_sizes)
+        properties[OWN_METADATA] = {
+            **(known if isinstance(known, dict) else {}),
+            "splitting_config": splitting.to_plain(),
+        }
+        if commit_method == "amend":
+            return session.amend(message, metadata=properties, allow_empty=True)
+        return session.commit(message, properties, allow_empty=True)
+
+    rewrite_manifests_async = async_twin(rewrite_manifests)
 
     def verify(self, level: str = "graph", *, max_concurrent_requests: int = 64) -> Report:
         """Look whether all that branches and tags lead to is there and as it should be; nothing is changed.

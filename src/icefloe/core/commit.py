@@ -75,9 +75,11 @@ def flush(
 
 
 def _touched_arrays(workspace: Workspace) -> list[NodeSnapshot]:
-    """Arrays whose manifests may change: those with changed chunks or another shape."""
+    """Arrays whose manifests may change: those with changed chunks or another shape, or all if asked for."""
     changes = workspace.changes
     paths = {*changes.updated, *(delta.path for delta in changes.chunks.values())}
+    if workspace.all_anew:
+        paths |= {node.path for node in workspace.arrays_with_chunks(workspace.paths())}
     nodes = [node for path in sorted(paths) if (node := workspace.node(path)) is not None]
     return [node for node in nodes if isinstance(node.node_data, ArrayNodeData)]
 

@@ -84,7 +84,8 @@ def plan(workspace: Workspace, node: NodeSnapshot) -> Plan:
     written, gone = delta.resolve()
     puts = {} if written is None else _refs_by_window(written, sizes)
     drops = {window: gone[rows] for window, rows in _rows_by_window(gone, sizes)}
-    kept, loose = _part_manifests(data.manifests, grid, sizes, {*puts, *drops})
+    dirty = {_window_of(ref, sizes) for ref in data.manifests} if workspace.all_anew else {*puts, *drops}
+    kept, loose = _part_manifests(data.manifests, grid, sizes, dirty)
     if None in loose:
         whole = Sources(tuple(ref for refs in loose.values() for ref in refs), written, gone, grid)
         kept, whole = _joined(workspace, node, kept, whole, sizes)

@@ -58,6 +58,8 @@ class Workspace:
         self.changes = changes or ChangeSet()
         self.rewritten: dict[Place, Rewritten] = {}
         """Manifests that the latest attempt to commit wrote."""
+        self.all_anew = False
+        """Whether a commit writes all manifests anew, by the rules for splitting as they are now."""
         self._lock = threading.RLock()
         self._found: dict[str, NodeSnapshot] = {}
         self._paths: _SortedPaths | None = None
