@@ -33,8 +33,8 @@ from icefloe.storage import (
 )
 from icefloe.storage import clients as clients_module
 from icefloe.storage.clients import Role
-from icefloe.storage.objects import WRITE_ID
 from icefloe.storage.probe import probe
+from icefloe.storage.swaps import WRITE_ID
 from tests.servers.proxy import Proxy, Request, faulty_proxy
 from tests.storage.conftest import BUCKET, SECRET, S3Maker
 

@@ -1,22 +1,13 @@
 """Object stores through obstore: S3 and its relatives, Google Cloud Storage, Azure, and HTTP for reading.
 
 obstore's exceptions become ours here and nowhere else.
-
-Conditional writes. The answer to a write may be lost on its way back: the client then knows neither success
-nor failure, and its next try fails against its own write. So every such write carries an id in the object's
-metadata; when a write is refused or its answer lost, the object is read back and the id tells whether it was
-ours. Where objects have no metadata the content is compared, but only after an answer was lost: a plain
-refusal is a refusal.
 """
 
 from __future__ import annotations
 
 import contextlib
-import random
 import re
 import threading
-import time
-import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice, pairwise
 from typing import Any, Self
@@ -55,9 +46,7 @@ from icefloe.storage.base import (
 )
 from icefloe.storage.clients import Client, HttpPlace, Place, Role, check_process, user_agent
 from icefloe.storage.keys import decode_key, encode_key
-
-WRITE_ID = "icechunkwriteid"
-"""The metadata key under which the official library, too, keeps the id of a conditional write."""
+from icefloe.storage.swaps import RefusedError, Swap, UncertainError, UnchangedError, version_of
 
 _LIST_PAGE = 1000
 _DELETE_BATCH = 1000
@@ -128,7 +117,7 @@ class ObjectStorage(Storage):
             return self.get(path)
         try:
             return self._get(path, {"if_none_match": version.e_tag})
-        except _UnchangedError:
+        except UnchangedError:
             return None
 
     def get_range(self, path: str, start: int, stop: int | None) -> bytes:
@@ -148,7 +137,7 @@ class ObjectStorage(Storage):
         # docstring inherited
         with self._translated(path):
             meta = obstore.head(self._client(Role.READ), self._key(path))
-        return StorageObjectInfo(path, meta["size"], meta["last_modified"]), _version_of(meta)
+        return StorageObjectInfo(path, meta["size"], meta["last_modified"]), version_of(meta)
 
     def list_prefix(self, prefix: str = "") -> Iterator[StorageObjectInfo]:
         # docstring inherited
@@ -182,7 +171,7 @@ class ObjectStorage(Storage):
             condition = ALWAYS
         if isinstance(condition, Always):
             return self._put_always(path, data, attributes)
-        return _Swap(self, path, data, condition, attributes).run()
+        return Swap(self, path, data, condition, attributes).run()
 
     def copy(self, source: str, target: str, version: Version | None = None) -> None:
         # docstring inherited
@@ -197,7 +186,7 @@ class ObjectStorage(Storage):
                 options = {"if_match": self._etag(version)}
                 found = obstore.get(self._client(Role.READ), self._key(source), options=options)  # type: ignore[arg-type]
                 data = found.bytes().to_bytes()
-        except _RefusedError:
+        except RefusedError:
             raise ConditionNotMetError(source, Unchanged(version)) from None
         self.put(target, data)
 
@@ -226,13 +215,13 @@ class ObjectStorage(Storage):
         with self._translated(path):
             found = obstore.get(self._client(Role.READ), self._key(path), options=options)  # type: ignore[arg-type]
             size_bytes = found.meta["size"]
-            version = _version_of(found.meta)
+            version = version_of(found.meta)
             if size_bytes <= 2 * self.settings.ideal_concurrent_request_size:
                 return found.bytes().to_bytes(), version
         del found  # closes the connection: the parts are read over others
         try:
             return self._get_parts(path, 0, size_bytes, version), version
-        except _RefusedError:
+        except RefusedError:
             return self._get(path, options)  # replaced between two parts: begin again
 
     def _get_parts(self, path: str, start: int, stop: int, version: Version | None) -> bytes:
@@ -274,7 +263,7 @@ class ObjectStorage(Storage):
                 chunk_size=max(_MIN_PART_BYTES, -(-len(view) // _MAX_PARTS)),
                 max_concurrency=self.settings.max_concurrent_requests_for_object,
             )
-        return _version_of(result)
+        return version_of(result)
 
     def _delete_one(self, path: str) -> StorageError | None:
         try:
@@ -322,9 +311,9 @@ class ObjectStorage(Storage):
         except IcechunkError:
             raise
         except NotModifiedError:
-            raise _UnchangedError(path) from None
+            raise UnchangedError(path) from None
         except (AlreadyExistsError, PreconditionError):
-            raise _RefusedError(path) from None
+            raise RefusedError(path) from None
         except FileNotFoundError as cause:
             if "NoSuchBucket" in str(cause) or "ContainerNotFound" in str(cause):
                 raise self._error(path, "the bucket or container does not exist", cause) from None
@@ -341,7 +330,7 @@ class ObjectStorage(Storage):
             error = self._error(path, "", cause)
             if isinstance(cause, ValueError) or _CLIENT_ERROR.search(error.message):
                 raise error from None
-            raise _UncertainError(error.message, error.kind) from None
+            raise UncertainError(error.message, error.kind) from None
 
     def _error(self, path: str, what: str, cause: Exception) -> StorageError:
         text = _SECRET_IN_URL.sub(r"\1****", str(cause).partition("Debug source")[0].strip())
@@ -351,133 +340,6 @@ class ObjectStorage(Storage):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_unpickled, (type(self), self._place, self._settings, self._read_only, self._attribution))
-
-
-class _RefusedError(StorageError):
-    """The store answered that a condition does not hold."""
-
-
-class _UnchangedError(StorageError):
-    """The store answered that the version asked about is the current one."""
-
-
-class _UncertainError(StorageError):
-    """Something failed on the way: a write may have happened, and trying again may help."""
-
-
-class _Swap:
-    """One conditional write, with its retries."""
-
-    def __init__(
-        self,
-        storage: ObjectStorage,
-        path: str,
-        data: Buffer,
-        condition: Absent | Unchanged,
-        attributes: dict[str, str],
-    ) -> None:
-        self._storage = storage
-        self._path = path
-        self._data = bytes(data)
-        self._condition = condition
-        self._write_id = uuid.uuid4().hex
-        self._attributes = attributes
-        if storage.settings.use_metadata:
-            self._attributes = {**attributes, WRITE_ID: self._write_id}
-        self._answer_lost = False
-
-    def run(self) -> Version:
-        """Write, and give the version written; raises ConditionNotMetError if the condition does not hold."""
-        settings = self._storage.settings
-        for attempt in range(1, settings.max_tries + 1):
-            try:
-                return self._put()
-            except _RefusedError:
-                return self._after_refusal()
-            except ObjectNotFoundError:
-                raise ConditionNotMetError(self._path, self._condition) from None
-            except _UncertainError as error:
-                self._answer_lost = True
-                try:
-                    written = self._read_back()
-                except _UncertainError:
-                    written = None
-                if written is not None:
-                    return written
-                if attempt == settings.max_tries:
-                    raise StorageError(
-                        f"{error.message} (the write may or may not have happened)", kind=error.kind
-                    ) from None
-            pause_ms = min(settings.max_backoff_ms, settings.initial_backoff_ms * 2 ** (attempt - 1))
-            time.sleep(random.uniform(0.5, 1) * pause_ms / 1000)
-        raise AssertionError("max_tries is at least 1")
-
-    def _put(self) -> Version:
-        storage = self._storage
-        mode: Any = "create"
-        if isinstance(self._condition, Unchanged):
-            version = self._condition.version
-            entries = {"e_tag": storage._etag(version), "version": version.generation}
-            mode = {key: value for key, value in entries.items() if value is not None}
-        with storage._translated(self._path):
-            result = obstore.put(
-                storage._client(Role.SWAP),
-                storage._key(self._path),
-                self._data,
-                attributes=self._attributes or None,
-                mode=mode,
-                use_multipart=False,
-            )
-        return _version_of(result)
-
-    def _after_refusal(self) -> Version:
-        if (written := self._read_back()) is not None:
-            return written
-        if isinstance(self._condition, Unchanged) and not self._storage._unquoted_etags:
-            current = self._current_version()
-            if current is not None and current == self._condition.version:
-                return self._put_with_bare_etag()
-        raise ConditionNotMetError(self._path, self._condition)
-
-    def _put_with_bare_etag(self) -> Version:
-        """The store refuses although nothing changed: it may want the tag without quotes, like Ceph."""
-        self._storage._unquoted_etags = True
-        try:
-            return self._put()
-        except _RefusedError:
-            self._storage._unquoted_etags = False
-            raise ConditionNotMetError(self._path, self._condition) from None
-
-    def _read_back(self) -> Version | None:
-        """The version of the object if it is the one we wrote."""
-        storage = self._storage
-        try:
-            with storage._translated(self._path):
-                found = obstore.get(
-                    storage._client(Role.READ),
-                    storage._key(self._path),
-                    options={"head": storage.settings.use_metadata},
-                )
-                written_by = found.attributes.get(WRITE_ID)
-                version = _version_of(found.meta)
-                if written_by is not None:
-                    return version if written_by == self._write_id else None
-                if not self._answer_lost:
-                    return None
-                data, version = storage.get(self._path)
-        except ObjectNotFoundError:
-            return None
-        return version if data == self._data else None
-
-    def _current_version(self) -> Version | None:
-        try:
-            return self._storage.head(self._path)[1]
-        except ObjectNotFoundError:
-            return None
-
-
-def _version_of(meta: Mapping[str, Any]) -> Version:
-    return Version(meta.get("e_tag"), meta.get("version"))
 
 
 def _unpickled(
