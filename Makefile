@@ -17,7 +17,7 @@ help:
 	@echo "make test              set up, then ruff, mypy and every test except compat"
 	@echo "make check             ruff, formatting, mypy and the house rules: before each push"
 	@echo "make compat            tests against the official icechunk package"
-	@echo "make test-servers      storage tests against SeaweedFS and Azurite, installed if need be"
+	@echo "make test-servers      tests against SeaweedFS, ministack, rclone, Azurite and HTTP, installed if need be"
 	@echo "make bench             benchmarks against it: one row with ROW=name, figures to a file with JSON=path"
 	@echo "make wheel             build dist/icefloe-*.whl"
 	@echo "make clean             remove environments, caches and build results"

@@ -26,7 +26,9 @@ def azurite_server(container: str) -> Iterator[str]:
     """The URL of a running emulator with one container. Skips the test, and says so, where there is none."""
     program = shutil.which("azurite-blob")
     if program is None:
-        pytest.skip("Azurite is not installed: npm install --global azurite")
+        pytest.skip(
+            "NOTHING OF AZURE IS TESTED: no Azurite (npm install --global azurite, or make test-servers)"
+        )
     port = free_port()
     command = [program, "--blobHost", "127.0.0.1", "--blobPort", str(port), "--inMemoryPersistence"]
     command += ["--silent", "--skipApiVersionCheck"]

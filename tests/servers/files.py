@@ -36,6 +36,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     locations: dict[str, str]
     protocol_version = "HTTP/1.1"
 
+    def do_PROPFIND(self) -> None:  # the name http.server calls
+        self._answer(405, b"", {"Allow": "GET, HEAD"})
+
     def handle_any(self) -> None:
         location = self.locations.get(self.path)
         if location is not None:

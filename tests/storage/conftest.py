@@ -18,7 +18,9 @@ from icefloe.storage import (
 )
 from tests.servers import azurite
 from tests.servers.azurite import azurite_server
+from tests.servers.ministack import ministack_server
 from tests.servers.moto import make_bucket, moto_server
+from tests.servers.rclone import rclone_server
 from tests.servers.seaweedfs import seaweedfs_server
 
 BUCKET = "testbucket"
@@ -62,6 +64,20 @@ def seaweedfs_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
+def ministack_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A third S3 server."""
+    with ministack_server(tmp_path_factory.mktemp("ministack"), BUCKET) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def rclone_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """An S3 server that ignores the conditions of writes."""
+    with rclone_server(tmp_path_factory.mktemp("rclone"), BUCKET, SECRET) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
 def azurite_url() -> Iterator[str]:
     """An Azure server with one container."""
     with azurite_server(BUCKET) as url:
@@ -75,6 +91,7 @@ def azurite_url() -> Iterator[str]:
         "folder-unsynced",
         "s3",
         pytest.param("seaweedfs", marks=pytest.mark.servers),
+        pytest.param("ministack", marks=pytest.mark.servers),
         pytest.param("azurite", marks=pytest.mark.servers),
     ]
 )
@@ -95,4 +112,4 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
             config={"azure_storage_endpoint": request.getfixturevalue("azurite_url"), "allow_http": "true"},
         )
     make: S3Maker = request.getfixturevalue("new_s3")
-    return make(request.getfixturevalue("seaweedfs_url") if request.param == "seaweedfs" else None)
+    return make(None if request.param == "s3" else request.getfixturevalue(f"{request.param}_url"))

@@ -5,10 +5,13 @@ from __future__ import annotations
 import pickle
 from pathlib import Path
 
+import numpy as np
 import pytest
+import zarr
 
+from icefloe import Repository, RepositoryConfig
 from icefloe.config import StorageConcurrencySettings, StorageSettings
-from icefloe.errors import ErrorKind, ReadOnlyError, StorageError
+from icefloe.errors import ErrorKind, ReadOnlyError, RepositoryNotFoundError, StorageError
 from icefloe.storage import (
     ObjectNotFoundError,
     Storage,
@@ -134,3 +137,68 @@ def test_an_unreachable_redirect_is_an_error() -> None:
         redirect_storage("http://127.0.0.1:1/x").get("repo")
 
     assert caught.value.kind == ErrorKind.BAD_REDIRECT
+
+
+@pytest.fixture(params=[1, 2])
+def repository(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A folder with a repository of one array in `data`, with a tag on it."""
+    repo = Repository.create(
+        local_filesystem_storage(str(tmp_path / "data")),
+        RepositoryConfig(inline_chunk_threshold_bytes=8),
+        spec_version=request.param,
+    )
+    session = repo.writable_session("main")
+    array = zarr.create_array(session.store, name="a", shape=(10,), chunks=(5,), dtype="i8")
+    array[:] = range(10)
+    repo.create_tag("v1", session.commit("ten numbers"))
+    return tmp_path
+
+
+def test_a_repository_is_read_over_http(repository: Path) -> None:
+    with file_server(repository) as url:
+        repo = Repository.open(http_storage(f"{url}/data"))
+        session = repo.readonly_session("main")
+
+        found = zarr.open_array(session.store, path="a", mode="r")[3:8]
+        assert np.asarray(found).tolist() == [3, 4, 5, 6, 7]
+        assert list(zarr.open_group(session.store, mode="r").array_keys()) == ["a"]
+        assert next(info.message for info in repo.ancestry(branch="main")) == "ten numbers"
+        assert repo.lookup_tag("v1") == session.snapshot_id
+        assert Repository.exists(http_storage(f"{url}/data"))
+        assert not Repository.exists(http_storage(f"{url}/elsewhere"))
+
+
+def test_refs_of_a_repository_over_http(repository: Path) -> None:
+    """In V2 they stand in one file; in V1 they are files, which a web server does not list."""
+    with file_server(repository) as url:
+        repo = Repository.open(http_storage(f"{url}/data"))
+
+        if repo.spec_version == 2:
+            assert (repo.list_branches(), repo.list_tags()) == ({"main"}, {"v1"})
+        else:
+            with pytest.raises(StorageError, match="name the branch, tag or snapshot"):
+                repo.list_branches()
+
+
+def test_a_repository_over_http_takes_no_writes(repository: Path) -> None:
+    with file_server(repository) as url:
+        repo = Repository.open(http_storage(f"{url}/data"))
+        tip = repo.lookup_branch("main")
+        session = repo.writable_session("main")
+        zarr.create_group(session.store, path="new")
+
+        for write in (
+            lambda: repo.create_branch("dev", tip),
+            lambda: repo.create_tag("v2", tip),
+            lambda: repo.save_config(),
+            lambda: session.commit("no"),
+            lambda: Repository.create(http_storage(f"{url}/new")),
+        ):
+            with pytest.raises(ReadOnlyError, match="HTTP storage is read-only") as caught:
+                write()
+            assert caught.value.kind == ErrorKind.READ_ONLY_STORAGE
+
+
+def test_no_repository_over_http(tmp_path: Path) -> None:
+    with file_server(tmp_path) as url, pytest.raises(RepositoryNotFoundError, match=f"{url}/data"):
+        Repository.open(http_storage(f"{url}/data"))

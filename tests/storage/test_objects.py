@@ -556,7 +556,7 @@ def test_pickles_hold_credentials_and_reprs_do_not(storage: Storage) -> None:
 def test_errors_hide_signatures_in_urls(storage: Storage) -> None:
     cause = RuntimeError("GET http://host/c?sv=1&sig=hunter2&x=1 failed\n\nDebug source: hunter2")
 
-    error = storage._error("repo", "", cause)  # type: ignore[attr-defined]
+    error = storage._error("repo", cause)  # type: ignore[attr-defined]
 
     assert "hunter2" not in str(error)
     assert "sig=****" in str(error)

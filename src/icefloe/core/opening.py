@@ -124,7 +124,7 @@ def create_parts(
         stray = next(storage.list_prefix(""), None)
         if stray is not None:
             raise InvalidInputError(
-                f"a repository is created in an empty place, and there is {stray.key} here",
+                f"a repository is created in an empty place, and there is {stray.key} in {storage.place}",
                 kind=ErrorKind.PARENT_DIRECTORY_NOT_CLEAN,
             )
     elif find_layout(storage) is not None:
@@ -134,6 +134,7 @@ def create_parts(
             kind=ErrorKind.REPO_INFO_UPDATED,
         )
     opened = parts(storage, spec, config or RepositoryConfig(), authorized)
+    opened.assets.storage.require_conditional_writes()
     now_us = time.time_ns() // 1000
     snapshot = Snapshot(
         INITIAL_SNAPSHOT_ID,

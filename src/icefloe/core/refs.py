@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, Protocol
 
-from icefloe.errors import ErrorKind, FormatError, IcechunkError, ReadOnlyError
+from icefloe.errors import ErrorKind, FormatError, IcechunkError, InvalidInputError, ReadOnlyError
 from icefloe.format.repo_info import SnapshotInfo
 from icefloe.format.spec import Spec
 from icefloe.format.updates import RepoStatus, Update
@@ -113,3 +113,18 @@ READ_ONLY_FORMAT: Final = (
 def read_only_format(what: str) -> ReadOnlyError:
     """The error for what would change, or needs more than, a repository of a format before version 1."""
     return ReadOnlyError(f"{what}: {READ_ONLY_FORMAT}", kind=ErrorKind.READ_ONLY_REPOSITORY)
+
+
+def check_storable(name: str) -> None:
+    """Refuse a name of a branch or tag that no file can hold."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise invalid_name(name, "it must not contain lone surrogates") from None
+
+
+def invalid_name(name: str, rule: str) -> InvalidInputError:
+    """The error for a name that a branch or tag cannot have."""
+    return InvalidInputError(
+        f"invalid name {name!r} of a branch or tag: {rule}", kind=ErrorKind.INVALID_REF_NAME
+    )

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator, Mapping
 from itertools import takewhile
 from typing import Any, NoReturn
 
 from icefloe.core.assets import AssetStore
-from icefloe.core.refs import unsupported
+from icefloe.core.refs import check_storable, invalid_name, unsupported
 from icefloe.core.refs_v2 import backup_name
 from icefloe.core.retries import attempts
 from icefloe.errors import (
     AlreadyExistsError,
     ConflictError,
     ErrorKind,
-    InvalidInputError,
     RefNotFoundError,
     SessionStateError,
     StorageError,
@@ -36,6 +36,8 @@ from icefloe.storage.base import (
     Version,
 )
 
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
 
 class RefStoreV1:
     """A `RefStore` over the files below `refs/`. The docstrings of its methods are those of `RefStore`."""
@@ -52,7 +54,8 @@ class RefStoreV1:
             self._put(RefFile(RefKind.BRANCH, MAIN), snapshot, ABSENT)
         except ConditionNotMetError:
             raise ConflictError(
-                message="there is a repository at this place already", kind=ErrorKind.BRANCH_UPDATE_CONFLICT
+                message=f"there is a repository in {self._storage.place} already",
+                kind=ErrorKind.BRANCH_UPDATE_CONFLICT,
             ) from None
 
     def _files(self) -> list[RefFile]:
@@ -71,6 +74,7 @@ class RefStoreV1:
 
     def _create(self, file: RefFile, snapshot: SnapshotId) -> None:
         """Write a file that is not there yet; where no answer came, see whether it is there now."""
+        self._storage.require_conditional_writes()
         try:
             self._put(file, snapshot, ABSENT)
         except ConditionNotMetError:
@@ -119,7 +123,8 @@ class RefStoreV1:
         if name == MAIN:
             raise SessionStateError("main branch cannot be deleted", kind=ErrorKind.CANNOT_DELETE_MAIN)
         self._branch(name)
-        self._storage.delete([RefFile(RefKind.BRANCH, name).path])
+        for _, failure in self._storage.delete([RefFile(RefKind.BRANCH, name).path]).failed:
+            raise failure
 
     def reset_branch(self, name: str, snapshot: SnapshotId, expected: SnapshotId | None = None) -> None:
         self._assets.snapshot(snapshot)
@@ -129,6 +134,7 @@ class RefStoreV1:
         """Point a branch elsewhere, from where it is expected or from anywhere, again and again while others
         write in between.
         """
+        self._storage.require_conditional_writes()
         written = False
         for _ in attempts(self._assets.config):
             tip, version = self._branch(name)
@@ -167,6 +173,7 @@ class RefStoreV1:
 
     def delete_tag(self, name: str) -> None:
         self.tag(name)
+        self._storage.require_conditional_writes()
         try:
             self._storage.put(RefFile(RefKind.TAG, name, deleted=True).path, b"", ABSENT)
         except ConditionNotMetError:
@@ -211,6 +218,7 @@ class RefStoreV1:
         return None if found is None else found[0]
 
     def save_config(self, config: dict[str, Any]) -> None:
+        self._storage.require_conditional_writes()
         found = self._config()
         condition: PutCondition = ABSENT
         if found is not None:
@@ -250,9 +258,7 @@ class RefStoreV1:
 
 
 def check_name(name: str) -> None:
-    """Refuse names that cannot be a folder's."""
-    if not name or "/" in name:
-        raise InvalidInputError(
-            f"invalid name {name!r} of a branch or tag: it must not be empty nor contain '/'",
-            kind=ErrorKind.INVALID_REF_NAME,
-        )
+    """Refuse names that cannot be a folder's in every place."""
+    check_storable(name)
+    if not name or "/" in name or _CONTROL.search(name):
+        raise invalid_name(name, "it must not be empty, nor contain '/' or control characters")

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from icefloe.config import EffectiveConfig
 from icefloe.core.assets import object_metadata
+from icefloe.core.refs import check_storable
 from icefloe.core.retries import attempts
 from icefloe.errors import (
     ConflictError,
@@ -28,6 +29,7 @@ from icefloe.format.updates import RepoAvailability, RepoStatus, Update
 from icefloe.ids import ObjectId, SnapshotId
 from icefloe.storage.base import (
     ABSENT,
+    BucketNotFoundError,
     ConditionNotMetError,
     ObjectNotFoundError,
     Storage,
@@ -62,7 +64,8 @@ class RefStoreV2:
             version = self._put(data, ABSENT)
         except ConditionNotMetError:
             raise ConflictError(
-                message="there is a repository at this place already", kind=ErrorKind.REPO_INFO_UPDATED
+                message=f"there is a repository in {self._storage.place} already",
+                kind=ErrorKind.REPO_INFO_UPDATED,
             ) from None
         self._seen = (info, version)
 
@@ -85,10 +88,10 @@ class RefStoreV2:
                     return seen
                 data, version = fresh
         except ObjectNotFoundError:
-            raise RepositoryNotFoundError(
-                "there is no repository at this place; create one with Repository.create",
-                kind=ErrorKind.REPOSITORY_NOT_FOUND,
-            ) from None
+            way_out = "check where it is" if self._storage.read_only else "create one with Repository.create"
+            raise _no_repository(f"there is no repository in {self._storage.place}; {way_out}") from None
+        except BucketNotFoundError as missing:
+            raise _no_repository(missing.message) from None
         self._seen = (read_repo_info(data), version)
         return self._seen
 
@@ -112,6 +115,7 @@ class RefStoreV2:
             backup = backup_name(now_us // 1000, REPO_PATH)
             new = changes.logged(changed, kind, now_us, backup, self._config.num_updates_per_repo_info_file)
             tried.add(backup)
+            self._storage.require_conditional_writes()
             try:
                 if self._replace(new, version, backup):
                     return new
@@ -150,6 +154,7 @@ class RefStoreV2:
         return changes.tag_target(self.load(), name)
 
     def create_branch(self, name: str, snapshot: SnapshotId) -> None:
+        check_storable(name)
         self.update(lambda info: changes.create_branch(info, name, snapshot))
 
     def delete_branch(self, name: str) -> None:
@@ -159,6 +164,7 @@ class RefStoreV2:
         self.update(lambda info: changes.reset_branch(info, name, snapshot, expected))
 
     def create_tag(self, name: str, snapshot: SnapshotId) -> None:
+        check_storable(name)
         self.update(_flagged(CREATE_TAG, lambda info: changes.create_tag(info, name, snapshot)))
 
     def delete_tag(self, name: str) -> None:
@@ -230,6 +236,10 @@ class RefStoreV2:
             info = _with_last_backup(read_repo_info(data, f"{OVERWRITTEN}/{before}"), before)
 
 
+def _no_repository(text: str) -> RepositoryNotFoundError:
+    return RepositoryNotFoundError(text, kind=ErrorKind.REPOSITORY_NOT_FOUND)
+
+
 def _with_last_backup(info: RepoInfo, name: str) -> RepoInfo:
     """A backup as the log continues in it: its newest entry is the one it is a backup of."""
     log = info.latest_updates
@@ -270,7 +280,8 @@ def check_writable(status: RepoStatus) -> None:
         reason = status.limited_availability_reason
         raise ReadOnlyError(
             f"repository status is {status.availability.name.lower().replace('_', '-')}"
-            + (f": {reason}" if reason else "; set_status can put it online"),
+            + (f": {reason}" if reason else "")
+            + "; set_status can put it online",
             kind=ErrorKind.READ_ONLY_REPOSITORY,
         )
 

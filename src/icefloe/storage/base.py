@@ -87,6 +87,10 @@ class ObjectNotFoundError(StorageError):
         self.args = (path, self.kind)
 
 
+class BucketNotFoundError(StorageError):
+    """There is no bucket or container to look for objects in."""
+
+
 class ConditionNotMetError(StorageError):
     """Somebody else wrote the object first; nothing was written."""
 
@@ -144,9 +148,19 @@ class Storage(StorageConstructors, ABC):
         """
         self.check_writable()
 
+    def require_conditional_writes(self) -> None:
+        """Make sure, before a ref moves, that conditions hold here; raises StorageError where they do not."""
+
     @abstractmethod
     def describe(self) -> Mapping[str, str]:
         """What it is and where, without secrets: `type` first."""
+
+    @property
+    def place(self) -> str:
+        """What it is and where, in one line without secrets."""
+        kind, *rest = self.describe().items()
+        where = ", ".join(f"{name} {value}" for name, value in rest)
+        return f"{kind[1]} storage ({where})" if where else f"{kind[1]} storage"
 
     # Reading
 

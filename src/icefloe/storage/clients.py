@@ -43,6 +43,7 @@ _DEFAULT_RETRY_MS = 180_000
 _STREAM_TIMEOUT_S = 60
 _READ_TIMEOUT_S = 3600
 _WRITE_TIMEOUT_S = 600
+_ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 _CLIENT_KEYS = {
     "allow_http",
     "allow_invalid_certificates",
@@ -135,6 +136,12 @@ class S3Place:
             retry_config=_retry_config(settings, role),  # type: ignore[arg-type]
             credential_provider=source.provider,
         )
+
+    @property
+    def is_amazon(self) -> bool:
+        """Whether this is S3 itself and no other store that speaks its language."""
+        endpoint = self.options.endpoint_url or _endpoint_from_env()
+        return not endpoint or (urlsplit(endpoint).hostname or "").endswith(".amazonaws.com")
 
     def describe(self) -> dict[str, str]:
         """What to show of it."""
@@ -394,6 +401,11 @@ def _s3_endpoint(bucket: str, options: S3Options) -> tuple[str | None, bool]:
     if not virtual_hosted or _is_address(url.hostname or ""):
         return options.endpoint_url.rstrip("/"), False
     return urlunsplit((url.scheme, f"{bucket}.{url.netloc}", url.path.rstrip("/"), "", "")), True
+
+
+def _endpoint_from_env() -> str | None:
+    """The endpoint that obstore takes where none is given."""
+    return next((os.environ[name] for name in _ENDPOINT_VARIABLES if os.environ.get(name)), None)
 
 
 def _is_address(host: str) -> bool:

@@ -30,6 +30,7 @@ from icefloe.storage.base import (
     ALWAYS,
     Absent,
     Always,
+    BucketNotFoundError,
     Buffer,
     ConditionNotMetError,
     DeleteReport,
@@ -44,16 +45,16 @@ from icefloe.storage.base import (
     checked_range,
     too_short,
 )
-from icefloe.storage.clients import Client, HttpPlace, Place, Role, check_process, user_agent
+from icefloe.storage.clients import Client, HttpPlace, Place, Role, S3Place, check_process, user_agent
 from icefloe.storage.keys import decode_key, encode_key
+from icefloe.storage.messages import BUCKET_CODES, explained, server_code
 from icefloe.storage.swaps import RefusedError, Swap, UncertainError, UnchangedError, version_of
+from icefloe.storage.trust import require_conditions
 
 _LIST_PAGE = 1000
 _DELETE_BATCH = 1000
 _MIN_PART_BYTES = 8 * 1024 * 1024
 _MAX_PARTS = 10_000
-_SECRET_IN_URL = re.compile(r"([?&](?:sig|[Xx]-[Aa]mz-[A-Za-z-]+|[Xx]-[Gg]oog-[A-Za-z-]+|token)=)[^&\s\"]+")
-
 _CLIENT_ERROR = re.compile(r"status code: 4(?!08|29)\d\d")
 
 
@@ -104,6 +105,11 @@ class ObjectStorage(Storage):
                 "a repository cannot be created at the root of a bucket: give a prefix",
                 kind=ErrorKind.EMPTY_PREFIX_CREATION,
             )
+
+    def require_conditional_writes(self) -> None:
+        # docstring inherited
+        if isinstance(self._place, S3Place) and not self._place.is_amazon:
+            require_conditions(self, self.place)
 
     # Reading
 
@@ -305,7 +311,7 @@ class ObjectStorage(Storage):
 
     @contextlib.contextmanager
     def _translated(self, path: str) -> Iterator[None]:
-        """Turn obstore's errors into ours, without the secrets a URL or a debug text may hold."""
+        """Turn obstore's errors into ours."""
         try:
             yield
         except IcechunkError:
@@ -315,28 +321,27 @@ class ObjectStorage(Storage):
         except (AlreadyExistsError, PreconditionError):
             raise RefusedError(path) from None
         except FileNotFoundError as cause:
-            if "NoSuchBucket" in str(cause) or "ContainerNotFound" in str(cause):
-                raise self._error(path, "the bucket or container does not exist", cause) from None
-            raise ObjectNotFoundError(path) from None
+            if server_code(str(cause)) not in BUCKET_CODES:
+                raise ObjectNotFoundError(path) from None
+            raise self._error(path, cause) from None
         except UnauthenticatedError as cause:
-            if self._source.failure is not None:
-                raise self._source.failure from None
-            raise self._error(path, "no valid credentials", cause) from None
-        except PermissionDeniedError as cause:
-            raise self._error(path, "permission denied", cause) from None
-        except NotSupportedError as cause:
-            raise self._error(path, "this object store cannot do that", cause) from None
+            raise (self._source.failure or self._error(path, cause)) from None
+        except (PermissionDeniedError, NotSupportedError) as cause:
+            raise self._error(path, cause) from None
         except (BaseError, OSError, ValueError) as cause:
-            error = self._error(path, "", cause)
-            if isinstance(cause, ValueError) or _CLIENT_ERROR.search(error.message):
+            error = self._error(path, cause)
+            known = isinstance(cause, ValueError) or isinstance(error, BucketNotFoundError)
+            if known or _CLIENT_ERROR.search(str(cause)):
                 raise error from None
             raise UncertainError(error.message, error.kind) from None
 
-    def _error(self, path: str, what: str, cause: Exception) -> StorageError:
-        text = _SECRET_IN_URL.sub(r"\1****", str(cause).partition("Debug source")[0].strip())
+    def _error(self, path: str, cause: Exception) -> StorageError:
+        text = str(cause)
+        message = explained(path, self.place, text)
+        if server_code(text) in BUCKET_CODES:
+            return BucketNotFoundError(message, ErrorKind.OBJECT_STORE)
         throttled = any(word in text for word in ("SlowDown", "503 ", "429 "))
-        kind = ErrorKind.THROTTLED if throttled else ErrorKind.OBJECT_STORE
-        return StorageError(": ".join(part for part in (path, what, text) if part), kind=kind)
+        return StorageError(message, kind=ErrorKind.THROTTLED if throttled else ErrorKind.OBJECT_STORE)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_unpickled, (type(self), self._place, self._settings, self._read_only, self._attribution))
