@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
+import zarr
 
 import icefloe
 from icefloe import logs
@@ -109,7 +111,26 @@ def test_logs_can_be_kept_off(monkeypatch: pytest.MonkeyPatch, capfd: pytest.Cap
 def test_a_misspelled_filter_gets_a_hint(capfd: pytest.CaptureFixture[str]) -> None:
     icefloe.set_logs_filter("icechnk=debug")
 
-    assert "did you mean" in capfd.readouterr().err
+    said = capfd.readouterr().err
+    assert "WARNING" in said
+    assert "did you mean" in said
+
+
+def test_caches_that_hold_nothing_are_warned_of_once(capfd: pytest.CaptureFixture[str]) -> None:
+    icefloe.set_logs_filter("warn")
+    caching = icefloe.CachingConfig(num_chunk_refs=0, num_snapshot_nodes=0)
+    repo = icefloe.Repository.create(icefloe.in_memory_storage(), icefloe.RepositoryConfig(caching=caching))
+    for message in ("one", "two"):
+        with repo.transaction("main", message=message) as store:
+            zarr.create_array(store, name=message, data=np.arange(10), chunks=(2,))
+
+    said = capfd.readouterr().err
+
+    assert said.count("WARN") == 2
+    assert "5 chunk references" in said
+    assert "keep 0 references" in said
+    assert "2 nodes" in said
+    assert "keep 0 nodes" in said
 
 
 def test_debug_information_names_versions(capfd: pytest.CaptureFixture[str]) -> None:

@@ -5,7 +5,21 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-_HOMES = ("icefloe", "icefloe.config", "icefloe.storage", "icefloe.concurrency", "icefloe.credentials")
+from icefloe.errors import ErrorKind
+
+_HOMES = (
+    "icefloe",
+    "icefloe.config",
+    "icefloe.storage",
+    "icefloe.concurrency",
+    "icefloe.credentials",
+    "icefloe.testing",
+)
+
+
+def _all_error_kinds() -> list[str]:
+    """The kind of every error there is."""
+    return [kind.value for kind in ErrorKind]
 
 
 def __getattr__(name: str) -> Any:

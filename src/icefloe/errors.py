@@ -177,6 +177,9 @@ class IcechunkError(Exception):
         return f'{PACKAGE}.{type(self).__name__}(message="{self.message}", kind="{self.kind}")'
 
 
+_FAILED = {ErrorKind.BRANCH_UPDATE_CONFLICT.value: "branch update conflict"}
+
+
 class ConflictError(IcechunkError):
     """Somebody else changed the branch or the repository first; rebase or retry.
 
@@ -195,7 +198,8 @@ class ConflictError(IcechunkError):
     ) -> None:
         if message is None:
             expected, actual = _rust_option(expected_parent), _rust_option(actual_parent)
-            message = f"Failed to commit, expected parent: {expected}, actual parent: {actual}"
+            failed = _FAILED.get(str(kind), "Failed to commit")
+            message = f"{failed}, expected parent: {expected}, actual parent: {actual}"
         super().__init__(message, ErrorKind.COMMIT_CONFLICT if kind is None else kind)
         self.expected_parent = expected_parent
         self.actual_parent = actual_parent

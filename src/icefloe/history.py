@@ -127,7 +127,8 @@ def diff_between(refs: RefStore, assets: AssetStore, start: SnapshotId, end: Sna
         steps = []
     if not steps:
         raise InvalidInputError(
-            f"{start} is not an ancestor of {end}", kind=ErrorKind.BAD_SNAPSHOT_CHAIN_FOR_DIFF
+            f"the ancestry of snapshot {end} doesn't include {start}; a diff goes to a later snapshot",
+            kind=ErrorKind.BAD_SNAPSHOT_CHAIN_FOR_DIFF,
         )
     logs = _logs(assets, steps)
     return logs_diff(logs, assets.snapshot(start), assets.snapshot(end))

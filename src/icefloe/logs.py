@@ -84,7 +84,7 @@ def _apply(directive: str, *, to_stdout: bool) -> None:
     global _handler
     wrong = misspelled(directive)
     if wrong is not None:
-        sys.stderr.write(f"{PACKAGE}: the log filter names {wrong!r}; did you mean {PACKAGE!r}?\n")
+        sys.stderr.write(f"WARNING {PACKAGE}: the log filter names {wrong!r}; did you mean {PACKAGE!r}?\n")
     logging.addLevelName(TRACE, "TRACE")
     root = logging.getLogger(PACKAGE)
     if _handler is not None:

@@ -570,7 +570,9 @@ def _check_one_ref(branch: str | None, tag: str | None, snapshot_id: str | None)
 def _spec(version: SpecVersion | int | None) -> Spec:
     specs = {None: V2, 1: V1, 2: V2}
     if version is not None and not isinstance(version, int):
-        raise ValueError(f"a version of the format is a SpecVersion or a number, not {version!r}")
+        raise ValueError(
+            f"Couldn't parse a valid version: expected a SpecVersion or a number, not {version!r}"
+        )
     if isinstance(version, bool) or version not in specs:
         raise ValueError(f"Unsupported version {version}")
     return specs[version]

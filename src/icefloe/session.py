@@ -261,7 +261,7 @@ class Session(Shown):
         """
         self._require_branch()
         if not allow_empty and not self.has_uncommitted_changes:
-            raise SessionStateError("no changes to commit", kind=ErrorKind.NO_CHANGES_TO_COMMIT)
+            raise _no_changes()
         if rebase_with is None:
             return self._commit(message, metadata)
         check_solver(rebase_with)
@@ -305,7 +305,7 @@ class Session(Shown):
             raise unsupported("amend", self._refs.spec)
         branch = self._require_branch()
         if not allow_empty and not self.has_uncommitted_changes:
-            raise SessionStateError("no changes to commit", kind=ErrorKind.NO_CHANGES_TO_COMMIT)
+            raise _no_changes()
         self._check_repository_writable()
         base = self._workspace.base
         tip = self._refs.snapshot(base.id)
@@ -392,6 +392,13 @@ def plain_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
         raise TypeError(f"'{type(metadata).__name__}' object is not an instance of 'dict'")
     plain: Any = canonical(metadata)
     return dict(plain)
+
+
+def _no_changes() -> SessionStateError:
+    return SessionStateError(
+        "cannot commit, no changes made to the session; allow_empty=True commits all the same",
+        kind=ErrorKind.NO_CHANGES_TO_COMMIT,
+    )
 
 
 def _info(snapshot: Snapshot, parent_id: SnapshotId) -> SnapshotInfo:

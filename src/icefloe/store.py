@@ -88,6 +88,10 @@ class IcechunkStore(VirtualReferences, Shown, Store, SyncMixin):
         return self._session
 
     @property
+    def _store(self) -> RawStore:
+        return RawStore(self)
+
+    @property
     def _workspace(self) -> Workspace:
         return self._session.workspace
 
@@ -357,6 +361,24 @@ class IcechunkStore(VirtualReferences, Shown, Store, SyncMixin):
     async def _call(self, function: Callable[[], R]) -> R:
         """Call what may have to load manifests, but no chunks."""
         return function() if self._at_once else await in_thread(function)
+
+
+class RawStore:
+    """The store in plain bytes, in the place where the official one has its native store."""
+
+    def __init__(self, store: IcechunkStore) -> None:
+        self._store = store
+
+    async def get(self, key: str, byte_range: ByteRequest | None = None) -> bytes:
+        """The bytes of a key; KeyError where there are none."""
+        data = await self._store.get(key, byte_range=byte_range)
+        if data is None:
+            raise KeyError(key)
+        return data.to_bytes()
+
+    async def set(self, key: str, value: bytes) -> None:
+        """Write the bytes of a key."""
+        await self._store.set(key, default_buffer_prototype().buffer.from_bytes(value))
 
 
 class _Pace:

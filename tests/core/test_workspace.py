@@ -156,3 +156,19 @@ def test_a_chunk_of_an_array_that_vanished_meanwhile_is_refused(monkeypatch: pyt
 
     assert error.value.kind == "node-not-found"
     assert workspace.ref(workspace.array("/a"), (0,)) is None
+
+
+@pytest.mark.parametrize("path", ["/", "/a", "/a/b"])
+def test_a_node_that_is_deleted_and_made_again_is_listed(path: str) -> None:
+    repo = Repository.create(in_memory_storage())
+    session = repo.writable_session("main")
+    for each in ("/", "/a", "/a/b"):
+        session.workspace.set_metadata(each, GROUP)
+    session.commit("three groups")
+    workspace: Workspace = repo.writable_session("main").workspace
+
+    workspace.delete_node(path)
+    workspace.set_metadata(path, GROUP)
+
+    assert path in workspace.paths()
+    assert workspace.below(path) == [path]

@@ -9,8 +9,7 @@ from icefloe.config.display import Tree, call, literal, qualified
 
 _MAX_BYTES = 128
 _CLIENT = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+(/[!#$%&'*+.^_`|~0-9A-Za-z-]+)?")
-_COMMENT = re.compile(r"""[\x20-\x7e]*""")
-_FORBIDDEN = set('()\\;="')
+_FORBIDDEN = re.compile(r'[^\x20-\x7e]|[()\\;="]')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -23,14 +22,10 @@ class Attribution:
     principal: str | None = None
 
     def __post_init__(self) -> None:
-        if self.client is not None and (not _CLIENT.fullmatch(self.client) or len(self.client) > _MAX_BYTES):
-            raise ValueError("client must be a product token, name or name/version, of at most 128 bytes")
-        for name in ("workload", "principal"):
-            text: str | None = getattr(self, name)
-            if text is not None and (
-                not _COMMENT.fullmatch(text) or len(text) > _MAX_BYTES or _FORBIDDEN & set(text)
-            ):
-                raise ValueError(f'{name} must be at most 128 bytes of ASCII without ( ) \\ ; = "')
+        given = ((name, getattr(self, name)) for name in ("client", "workload", "principal"))
+        for name, text in given:
+            if text is not None:
+                _check(name, text)
 
     def user_agent(self, product: str) -> str:
         """The User-Agent: the client, then `product`, then workload and principal as a comment."""
@@ -52,3 +47,18 @@ class Attribution:
 
     def _tree(self) -> Tree:
         return Tree(qualified("", "Attribution"), tuple(self._fields().items()))
+
+
+def _check(name: str, text: str) -> None:
+    if len(text) > _MAX_BYTES:
+        raise ValueError(f"attribution `{name}` is longer than {_MAX_BYTES} bytes")
+    if name == "client":
+        if not _CLIENT.fullmatch(text):
+            raise ValueError(
+                f"attribution `client` must be `name` or `name/version` in token characters, not {text!r}"
+            )
+    elif found := _FORBIDDEN.search(text):
+        raise ValueError(
+            f"attribution `{name}` contains the forbidden character {found[0]!r}; it takes printable ASCII "
+            'without ( ) \\ ; = "'
+        )

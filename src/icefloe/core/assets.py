@@ -44,10 +44,20 @@ class AssetStore:
         self.config = config
         self.virtual = virtual or VirtualReader()
         self._snapshots = WeightedCache[SnapshotId, Snapshot](
-            config.num_snapshot_nodes, lambda snapshot: max(len(snapshot.nodes), 1)
+            config.num_snapshot_nodes,
+            lambda snapshot: max(len(snapshot.nodes), 1),
+            lambda nodes: (
+                f"a snapshot of {nodes} nodes is read again each time: the snapshot cache may keep "
+                f"{config.num_snapshot_nodes} nodes; raise CachingConfig.num_snapshot_nodes"
+            ),
         )
         self._manifests = WeightedCache[ManifestId, PackedManifest](
-            config.num_chunk_refs, lambda manifest: max(sum(map(manifest.count, manifest.nodes)), 1)
+            config.num_chunk_refs,
+            lambda manifest: max(sum(map(manifest.count, manifest.nodes)), 1),
+            lambda refs: (
+                f"a manifest of {refs} chunk references is read again each time: the manifest cache may keep "
+                f"{config.num_chunk_refs} references; raise CachingConfig.num_chunk_refs or split manifests"
+            ),
         )
         self._logs = WeightedCache[SnapshotId, TransactionLog](
             config.num_transaction_changes, lambda log: max(int(log.updated_chunks.counts.sum()), 1)

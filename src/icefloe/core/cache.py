@@ -14,8 +14,12 @@ Value = TypeVar("Value")
 class WeightedCache(Generic[Key, Value]):
     """Keeps the latest used values whose weights sum up to at most `capacity`; 0 keeps none."""
 
-    def __init__(self, capacity: int, weight: Callable[[Value], int]) -> None:
+    def __init__(
+        self, capacity: int, weight: Callable[[Value], int], too_heavy: Callable[[int], str] | None = None
+    ) -> None:
+        """With `too_heavy` the first value that does not fit is warned of, in its words for that weight."""
         self.capacity = capacity
+        self._too_heavy = too_heavy
         self._weight = weight
         self._held = 0
         self._values: OrderedDict[Key, tuple[Value, int]] = OrderedDict()
@@ -36,6 +40,7 @@ class WeightedCache(Generic[Key, Value]):
         """Hold a value, letting go of those not used for longest. One heavier than all is not held."""
         weight = self._weight(value)
         if weight > self.capacity:
+            self._warn(weight)
             return
         with self._lock:
             _, old = self._values.pop(key, (value, 0))
@@ -50,3 +55,10 @@ class WeightedCache(Generic[Key, Value]):
         with self._lock:
             self._values.clear()
             self._held = 0
+
+    def _warn(self, weight: int) -> None:
+        if self._too_heavy is not None and weight > 1:
+            import logging  # takes longer to import than all the rest of `import icefloe`
+
+            logging.getLogger(__name__).warning(self._too_heavy(weight))
+            self._too_heavy = None

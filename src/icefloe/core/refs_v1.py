@@ -98,7 +98,7 @@ class RefStoreV1:
         check_name(name)
         found = self._read(RefFile(RefKind.BRANCH, name))
         if found is None:
-            raise RefNotFoundError(f"branch not found: {name}", kind=ErrorKind.REF_NOT_FOUND)
+            raise _not_found("branch", name)
         return found
 
     def branch(self, name: str) -> SnapshotId:
@@ -108,7 +108,7 @@ class RefStoreV1:
         check_name(name)
         found = self._read(RefFile(RefKind.TAG, name))
         if found is None or self._storage.exists(RefFile(RefKind.TAG, name, deleted=True).path):
-            raise RefNotFoundError(f"tag not found: {name}", kind=ErrorKind.REF_NOT_FOUND)
+            raise _not_found("tag", name)
         return found[0]
 
     def create_branch(self, name: str, snapshot: SnapshotId) -> None:
@@ -177,7 +177,7 @@ class RefStoreV1:
         try:
             self._storage.put(RefFile(RefKind.TAG, name, deleted=True).path, b"", ABSENT)
         except ConditionNotMetError:
-            raise RefNotFoundError(f"tag not found: {name}", kind=ErrorKind.REF_NOT_FOUND) from None
+            raise _not_found("tag", name) from None
 
     def check_tip(self, branch: str, base: SnapshotId) -> None:
         tip = self.branch(branch)
@@ -262,3 +262,7 @@ def check_name(name: str) -> None:
     check_storable(name)
     if not name or "/" in name or _CONTROL.search(name):
         raise invalid_name(name, "it must not be empty, nor contain '/' or control characters")
+
+
+def _not_found(what: str, name: str) -> RefNotFoundError:
+    return RefNotFoundError(f"ref not found: there is no {what} `{name}`", kind=ErrorKind.REF_NOT_FOUND)

@@ -89,7 +89,9 @@ class RefStoreV2:
                 data, version = fresh
         except ObjectNotFoundError:
             way_out = "check where it is" if self._storage.read_only else "create one with Repository.create"
-            raise _no_repository(f"there is no repository in {self._storage.place}; {way_out}") from None
+            raise _no_repository(
+                f"the repository doesn't exist: there is none in {self._storage.place}; {way_out}"
+            ) from None
         except BucketNotFoundError as missing:
             raise _no_repository(missing.message) from None
         self._seen = (read_repo_info(data), version)

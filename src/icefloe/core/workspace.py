@@ -139,7 +139,7 @@ class Workspace:
             return base
         hidden = self._vanished() | set(changes.deleted) if changes.moved else changes.deleted.keys()
         kept = [path for path in base if path not in hidden] if hidden else base
-        added = {*changes.created, *changes.moved}.difference(base)
+        added = {*changes.created, *changes.moved}.difference(kept)
         return sorted([*kept, *added]) if added else kept
 
     def below(self, group: str) -> list[str]:

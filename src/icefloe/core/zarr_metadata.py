@@ -50,7 +50,11 @@ def _chunk_counts(grid: Any, shape: Sequence[int], path: str, *, rectilinear: bo
             counts = [-(-length // max(chunk, 1)) for length, chunk in zip(shape, chunks, strict=True)]
         case "rectilinear":
             if not rectilinear:
-                raise _bad(path, "rectilinear chunk grids need version 2 of the format")
+                raise _bad(
+                    path,
+                    "Non-regular chunk grids are not supported in icechunk format version 1;"
+                    " create the repository with spec_version=2",
+                )
             edges = configuration.get("chunk_shapes")
             if not isinstance(edges, list) or len(edges) != len(shape):
                 raise _bad(path, f"chunk_shapes must have {len(shape)} dimensions")

@@ -178,7 +178,7 @@ def later_than(previous_us: int, now_us: int) -> int:
 def branch_tip(info: RepoInfo, name: str) -> SnapshotId:
     """Where a branch points."""
     if name not in info.branches:
-        raise RefNotFoundError(f"branch not found: {name}", kind=ErrorKind.REF_NOT_FOUND)
+        raise RefNotFoundError(f"ref not found: there is no branch `{name}`", kind=ErrorKind.REF_NOT_FOUND)
     return info.branches[name]
 
 
@@ -192,7 +192,7 @@ def check_tip(info: RepoInfo, branch: str, base: SnapshotId) -> None:
 def tag_target(info: RepoInfo, name: str) -> SnapshotId:
     """Where a tag points."""
     if name not in info.tags:
-        raise RefNotFoundError(f"tag not found: {name}", kind=ErrorKind.REF_NOT_FOUND)
+        raise RefNotFoundError(f"ref not found: there is no tag `{name}`", kind=ErrorKind.REF_NOT_FOUND)
     return info.tags[name]
 
 

@@ -7,6 +7,7 @@ forked child of a process that used one is told so.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -64,6 +65,8 @@ _CLIENT_KEYS = {
     "timeout",
     "user_agent",
 }
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_HEADER_VALUE = re.compile(r"[\t\x20-\x7e\x80-\uffff]*")
 _TRUE = {"1", "true", "on", "yes", "y"}
 _BOOLEAN_KEYS = {
     "allow_http",
@@ -91,6 +94,14 @@ class Headers:
     both: Mapping[str, str] = field(default_factory=dict)
     read: Mapping[str, str] = field(default_factory=dict)
     write: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, value in (pair for some in (self.both, self.read, self.write) for pair in some.items()):
+            if not _HEADER_NAME.fullmatch(name):
+                raise ValueError(f"invalid HTTP header name {name!r}: it takes letters, digits and -")
+            if not _HEADER_VALUE.fullmatch(value):
+                # Its value may be a secret.
+                raise ValueError(f"invalid HTTP header value for {name!r}: it takes printable characters")
 
     def of(self, role: Role) -> dict[str, str]:
         """The headers of the requests of one client."""

@@ -1,0 +1,181 @@
+"""Storages that do what another one does, and something besides: for tests of what happens in between."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Self, TypeVar
+
+from icefloe.config import Attribution, StorageSettings
+from icefloe.storage.base import (
+    ALWAYS,
+    Buffer,
+    DeleteReport,
+    ObjectKind,
+    PutCondition,
+    Storage,
+    StorageObjectInfo,
+    Version,
+)
+
+__all__ = ["LatencyStorage", "PassingStorage"]
+
+R = TypeVar("R")
+
+
+class PassingStorage(Storage):
+    """Hands every call on to another storage, and calls `reading` or `writing` before it and `done` after it.
+
+    Copies made by `with_settings` share what subclasses keep in mutable attributes.
+    """
+
+    def __init__(self, inner: Storage) -> None:
+        super().__init__()
+        self._hand_to(inner)
+
+    def reading(self) -> None:
+        """Called before each read and listing."""
+
+    def writing(self) -> None:
+        """Called before each write, copy and delete."""
+
+    def done(self) -> None:
+        """Called after each call that raised nothing."""
+
+    @property
+    def read_only(self) -> bool:
+        # docstring inherited
+        return self._inner.read_only
+
+    def with_settings(self, settings: StorageSettings) -> Self:
+        # docstring inherited
+        return self._around(self._inner.with_settings(settings))
+
+    def with_attribution(self, attribution: Attribution) -> Self:
+        # docstring inherited
+        return self._around(self._inner.with_attribution(attribution))
+
+    def prepare_for_creation(self) -> None:
+        # docstring inherited
+        self._inner.prepare_for_creation()
+
+    def require_conditional_writes(self) -> None:
+        # docstring inherited
+        self._inner.require_conditional_writes()
+
+    def describe(self) -> Mapping[str, str]:
+        # docstring inherited
+        return self._inner.describe()
+
+    def get(self, path: str) -> tuple[bytes, Version]:
+        # docstring inherited
+        self.reading()
+        return self._passed(self._inner.get(path))
+
+    def get_if_changed(self, path: str, version: Version) -> tuple[bytes, Version] | None:
+        # docstring inherited
+        self.reading()
+        return self._passed(self._inner.get_if_changed(path, version))
+
+    def get_range(self, path: str, start: int, stop: int | None) -> bytes:
+        # docstring inherited
+        self.reading()
+        return self._passed(self._inner.get_range(path, start, stop))
+
+    def get_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> Sequence[bytes]:
+        # docstring inherited
+        self.reading()
+        return self._passed(self._inner.get_ranges(path, ranges))
+
+    def head(self, path: str) -> tuple[StorageObjectInfo, Version]:
+        # docstring inherited
+        self.reading()
+        return self._passed(self._inner.head(path))
+
+    def list_prefix(self, prefix: str = "") -> Iterator[StorageObjectInfo]:
+        # docstring inherited
+        self.reading()
+        return self._passed(self._inner.list_prefix(prefix))
+
+    def put(
+        self,
+        path: str,
+        data: Buffer,
+        condition: PutCondition = ALWAYS,
+        *,
+        kind: ObjectKind = ObjectKind.METADATA,
+        metadata: Mapping[str, str] | None = None,
+    ) -> Version:
+        # docstring inherited
+        self.writing()
+        return self._passed(self._inner.put(path, data, condition, kind=kind, metadata=metadata))
+
+    def copy(self, source: str, target: str, version: Version | None = None) -> None:
+        # docstring inherited
+        self.writing()
+        self._inner.copy(source, target, version)
+        self.done()
+
+    def delete(self, paths: Iterable[str]) -> DeleteReport:
+        # docstring inherited
+        self.writing()
+        return self._passed(self._inner.delete(paths))
+
+    def remove_empty_folder(self, folder: str) -> None:
+        # docstring inherited
+        self._inner.remove_empty_folder(folder)
+
+    def sync(self) -> None:
+        # docstring inherited
+        self._inner.sync()
+
+    def _passed(self, result: R) -> R:
+        self.done()
+        return result
+
+    def _around(self, inner: Storage) -> Self:
+        other = copy.copy(self)
+        other._hand_to(inner)
+        return other
+
+    def _hand_to(self, inner: Storage) -> None:
+        self._inner = inner
+        self._settings, self._effective = inner._settings, inner._effective
+
+
+class LatencyStorage(PassingStorage):
+    """A storage that waits before each read and write, as one behind a network does.
+
+    The times may be changed at any moment, also below an open repository.
+    """
+
+    def __init__(self, inner: Storage, *, write_latency_ms: int = 0, read_latency_ms: int = 0) -> None:
+        super().__init__(inner)
+        self._latency_ms = {"read": read_latency_ms, "write": write_latency_ms}
+
+    @property
+    def read_latency_ms(self) -> int:
+        """How long each read waits."""
+        return self._latency_ms["read"]
+
+    @read_latency_ms.setter
+    def read_latency_ms(self, ms: int) -> None:
+        self._latency_ms["read"] = ms
+
+    @property
+    def write_latency_ms(self) -> int:
+        """How long each write waits."""
+        return self._latency_ms["write"]
+
+    @write_latency_ms.setter
+    def write_latency_ms(self, ms: int) -> None:
+        self._latency_ms["write"] = ms
+
+    def reading(self) -> None:
+        # docstring inherited
+        time.sleep(self.read_latency_ms / 1000)
+
+    def writing(self) -> None:
+        # docstring inherited
+        time.sleep(self.write_latency_ms / 1000)
