@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from icefloe.config import RepositoryConfig
 from icefloe.core.opening import Opened, parts
+from icefloe.core.range_reads import ReadLimits
 from icefloe.core.virtual_reads import Authorized
 from icefloe.format.spec import OLDER, spec_of
 from icefloe.storage.base import Storage
@@ -34,6 +35,8 @@ class Recipe:
     config: RepositoryConfig
     authorized: Authorized = field(default_factory=dict)
     """The containers whose virtual chunks may be read, by url prefix."""
+    read_limits: ReadLimits = field(default_factory=ReadLimits)
+    """How far reads of virtual chunks are joined."""
     token: str = field(default_factory=lambda: uuid.uuid4().hex)
     """The same for all that was pickled from one opening."""
 
@@ -51,4 +54,6 @@ class Recipe:
     def _parts(self) -> Opened:
         older = self.spec_number == OLDER.number
         spec = OLDER if older else spec_of(self.spec_number, "a pickled repository")
-        return parts(self.storage, spec, self.config, self.authorized)
+        opened = parts(self.storage, spec, self.config, self.authorized)
+        opened.assets.virtual.limits = self.read_limits
+        return opened

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import copy
 import logging
+import uuid
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime
 from functools import cached_property
 from typing import Any
@@ -17,6 +19,7 @@ from icefloe.config import Attribution, RepositoryConfig, StorageSettings
 from icefloe.config.display import Shown, Tree, qualified
 from icefloe.conflicts import ConflictSolver
 from icefloe.core.opening import Opened, create_parts, find_spec, open_parts, parts
+from icefloe.core.range_reads import ReadLimits
 from icefloe.core.refs import unsupported
 from icefloe.core.refs_v2 import FLAG_NAMES, check_flag, check_writable
 from icefloe.core.virtual_reads import Authorized
@@ -231,6 +234,19 @@ class Repository(Upkeep, Shown):
     def authorized_virtual_container_prefixes(self) -> set[str]:
         """The url prefixes below which virtual chunks may be read."""
         return set(self._recipe.authorized)
+
+    @property
+    def virtual_read_limits(self) -> ReadLimits:
+        """How far reads of neighbouring virtual chunks of one file are joined; may be set.
+
+        Kept in this object, its sessions and their pickles, not in the repository.
+        """
+        return self._recipe.read_limits
+
+    @virtual_read_limits.setter
+    def virtual_read_limits(self, limits: ReadLimits) -> None:
+        self._recipe = replace(self._recipe, read_limits=limits, token=uuid.uuid4().hex)
+        self._assets.virtual.limits = limits
 
     @property
     def spec_version(self) -> SpecVersion:
@@ -605,6 +621,11 @@ def _checked_authorization(
 ) -> dict[str, AnyCredential | None]:
     """Permissions by url prefix, with a word on those that do not say how."""
     for prefix, credential in (authorized or {}).items():
+        if credential is not None and not isinstance(credential, AnyCredential):
+            raise TypeError(
+                f"the credential of {prefix} is a {type(credential).__qualname__} and none of Credentials; "
+                "containers_credentials makes one of it"
+            )
         scheme = prefix.partition("://")[0]
         if credential is None and scheme in _INSTEAD_OF_NONE:
             warnings.warn(

@@ -174,7 +174,8 @@ class IcechunkStore(VirtualReferences, Shown, Store, SyncMixin):
 
     @property
     def _at_once(self) -> bool:
-        return self._workspace.assets.storage.answers_at_once
+        assets = self._workspace.assets
+        return assets.storage.answers_at_once and assets.virtual.answers_at_once
 
     # Reading
 
@@ -219,10 +220,12 @@ class IcechunkStore(VirtualReferences, Shown, Store, SyncMixin):
             start, stop = resolve_range(byte_range, len(node.user_data))
             return node.user_data[start:stop]
         found = self._ref(key)
-        if found is None:
+        if found is None or not isinstance(key, ChunkKey):
             return None
         start, stop = resolve_range(byte_range, ref_length(found))
-        return b"" if start == stop else self._workspace.read(found, start, stop)
+        if start == stop:
+            return b""
+        return self._workspace.read(found, start, stop, f"{key.coords} of {key.path}")
 
     def _ref(self, key: Key) -> ChunkRef | None:
         if not isinstance(key, ChunkKey):

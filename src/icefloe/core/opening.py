@@ -101,7 +101,7 @@ def parts(
     if config.storage is not None:
         storage = storage.with_settings(config.storage)
     effective = config.effective()
-    virtual = VirtualReader(config.virtual_chunk_containers or {}, authorized or {}, storage.settings)
+    virtual = VirtualReader(config.virtual_chunk_containers or {}, authorized or {}, config.storage)
     if not spec.writable:
         older = LegacyAssets(storage, effective, virtual)
         return Opened(RefStoreLegacy(older), older, config)

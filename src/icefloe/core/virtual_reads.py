@@ -1,25 +1,197 @@
-"""Virtual chunks."""
+"""Reading virtual chunks: only from containers that were authorised, only in the version that was known."""
 
 from __future__ import annotations
 
+import threading
+from collections import OrderedDict
 from collections.abc import Mapping
-from typing import TypeAlias
+from datetime import UTC, datetime
+from functools import partial
+from typing import Final, TypeAlias
 
-from icefloe.config import EffectiveStorageSettings, VirtualChunkContainer
-from icefloe.core.virtual_locations import Containers
+from icefloe.config import StorageSettings, VirtualChunkContainer
+from icefloe.core.range_reads import KeptBytes, RangeReader, ReadLimits
+from icefloe.core.virtual_locations import Containers, key_of, stored_form
 from icefloe.credentials import AnyCredential
+from icefloe.errors import ErrorKind, InvalidInputError, StorageError
+from icefloe.format.manifest import Checksum, ETag, LastModified, VirtualRef
+from icefloe.storage.base import ObjectNotFoundError
+from icefloe.storage.external import ExternalSource, Fetched
+from icefloe.storage.external_sources import check_credential, open_source
 
 Authorized: TypeAlias = Mapping[str, AnyCredential | None]
 """Credentials by the url prefix of the container they are for."""
 
+_FILES: Final = 256
+"""So many files are remembered with their latest reads."""
+
 
 class VirtualReader:
-    """Reads virtual chunks from the containers that were authorised."""
+    """Reads virtual chunks from the containers that were authorised. Safe for many threads.
+
+    There is one source per container, and with it one pool of connections, for all stores of a repository.
+    """
 
     def __init__(
         self,
         containers: Mapping[str, VirtualChunkContainer] | None = None,
         authorized: Authorized | None = None,
-        settings: EffectiveStorageSettings | None = None,
+        settings: StorageSettings | None = None,
     ) -> None:
         self.containers = Containers.of((containers or {}).values())
+        self._authorized = {_container_prefix(key): value for key, value in (authorized or {}).items()}
+        for container in self.containers.ordered:
+            check_credential(container, self._authorized.get(container.url_prefix))
+        reachable = {each.url_prefix for each in self.containers.ordered} & self._authorized.keys()
+        self.answers_at_once = all(prefix.startswith("file:") for prefix in reachable)
+        """Whether no virtual chunk that may be read is on a network."""
+        self._settings = settings or StorageSettings()
+        self.limits = ReadLimits()
+        """For files that are read for the first time; may be replaced."""
+        self._kept = KeptBytes()
+        self._sources: dict[str, ExternalSource] = {}
+        self._places: dict[str, tuple[ExternalSource, str]] = {}
+        self._files: OrderedDict[tuple[str, Checksum | None], RangeReader] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def read(self, ref: VirtualRef, start: int, stop: int, chunk: str) -> bytes:
+        """Bytes `start` to `stop` of a virtual chunk; errors name the chunk and its file.
+
+        InvalidInputError where its container is missing or not authorised. StorageError where the file is not
+        there, ends too early, or has changed since the reference was made.
+        """
+        source, key = self.place(ref.location)
+        first, last = ref.offset + start, ref.offset + stop
+        with _named(ref.location, chunk):
+            if source.answers_at_once:
+                found = source.fetch(key, first, last)
+            else:
+                found = self._file(source, key, ref).read(first, last)
+        check_version(found, ref.checksum, ref.location, chunk)
+        if len(found.data) < last - first:
+            raise too_short(found, first, last, ref.location, chunk)
+        return found.data
+
+    def place(self, location: str) -> tuple[ExternalSource, str]:
+        """Where the file with a location is fetched, and its key there."""
+        place = self._places.get(location)
+        if place is None:
+            place = self._find(location)
+            if len(self._places) > 64 * _FILES:
+                self._places.clear()
+            self._places[location] = place
+        return place
+
+    def _find(self, location: str) -> tuple[ExternalSource, str]:
+        # Manifests may be anybody's: nothing that was checked when a reference was set is taken for granted.
+        url = stored_form(self.containers.absolute(location))
+        container = self.containers.find(url)
+        if container is None:
+            raise InvalidInputError(
+                f"no virtual chunk container can handle the chunk location ({location}); add one to the "
+                "configuration of the repository",
+                kind=ErrorKind.NO_CONTAINER_FOR_VIRTUAL_CHUNK,
+            )
+        key = key_of(url)
+        if not key.startswith(key_of(container.url_prefix)):
+            raise InvalidInputError(
+                f"{location} is outside of the virtual chunk container {container.url_prefix}",
+                kind=ErrorKind.INVALID_VIRTUAL_REF,
+            )
+        return self._source(container, location), key
+
+    def _source(self, container: VirtualChunkContainer, location: str) -> ExternalSource:
+        prefix = container.url_prefix
+        if prefix not in self._authorized:
+            name = f" (container: {container.name})" if container.name else ""
+            raise InvalidInputError(
+                f"the virtual chunk at {location} resolves to the url prefix {prefix}{name}; to fetch it, "
+                "authorise the virtual chunk container when you open or create the repository, with "
+                "authorize_virtual_chunk_access",
+                kind=ErrorKind.UNAUTHORIZED_VIRTUAL_CHUNK_CONTAINER,
+            )
+        with self._lock:
+            source = self._sources.get(prefix)
+            if source is None:
+                source = open_source(container, self._authorized[prefix], self._settings)
+                self._sources[prefix] = source
+            return source
+
+    def _file(self, source: ExternalSource, key: str, ref: VirtualRef) -> RangeReader:
+        name = (ref.location, ref.checksum)
+        with self._lock:
+            reader = self._files.get(name)
+            if reader is None:
+                reader = RangeReader(partial(source.fetch, key), self.limits, self._kept)
+                for other in self._files.values():
+                    other.forget_old()
+                self._files[name] = reader
+                while len(self._files) > _FILES:
+                    self._files.popitem(last=False)[1].close()
+            self._files.move_to_end(name)
+            return reader
+
+
+def _container_prefix(key: str) -> str:
+    """The url prefix that a key of `authorize_virtual_chunk_access` stands for."""
+    try:
+        return stored_form(key if key.endswith("/") else f"{key}/")
+    except InvalidInputError:
+        return key  # no container has such a prefix, so it authorises nothing
+
+
+class _named:  # noqa: N801  # used like a function
+    """Errors of a source become errors of a virtual chunk."""
+
+    def __init__(self, location: str, chunk: str) -> None:
+        self._location = location
+        self._chunk = chunk
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if not isinstance(error, StorageError):
+            return
+        text = "there is no such file" if isinstance(error, ObjectNotFoundError) else error.message
+        modified = error.kind == ErrorKind.VIRTUAL_CHUNK_MODIFIED
+        raise StorageError(
+            f"error fetching virtual reference {self._location} of chunk {self._chunk}: {text}",
+            kind=ErrorKind.VIRTUAL_CHUNK_MODIFIED if modified else ErrorKind.VIRTUAL_CHUNK_FETCH,
+        ) from None
+
+
+def check_version(found: Fetched, checksum: Checksum | None, location: str, chunk: str) -> None:
+    """Raise StorageError unless a file is still what it was when the reference was made."""
+    match checksum:
+        case None:
+            return
+        case ETag(value):
+            if found.e_tag is not None and _same_tag(found.e_tag, value):
+                return
+            was, now = f"the etag {value!r}", "none" if found.e_tag is None else repr(found.e_tag)
+        case LastModified(seconds):
+            # Recorded in whole seconds, so that a file with a fraction of one more has not changed.
+            if found.last_modified is not None and int(found.last_modified.timestamp() // 1) <= seconds:
+                return
+            was = f"last modified at {datetime.fromtimestamp(seconds, UTC).isoformat()}"
+            now = "no such time" if found.last_modified is None else found.last_modified.isoformat()
+    raise StorageError(
+        f"the checksum of the object owning the virtual chunk has changed ({location}): chunk {chunk} was "
+        f"recorded with {was}, and the file has {now}",
+        kind=ErrorKind.VIRTUAL_CHUNK_MODIFIED,
+    )
+
+
+def _same_tag(one: str, other: str) -> bool:
+    return one.removeprefix("W/").strip('"') == other.removeprefix("W/").strip('"')
+
+
+def too_short(found: Fetched, first: int, last: int, location: str, chunk: str) -> StorageError:
+    """The error for a file that ends inside a reference."""
+    size = "fewer" if found.size_bytes is None else str(found.size_bytes)
+    return StorageError(
+        f"error fetching virtual reference {location} of chunk {chunk}: it is bytes {first} to {last}, and "
+        f"the file has {size} bytes",
+        kind=ErrorKind.VIRTUAL_CHUNK_FETCH,
+    )

@@ -23,7 +23,6 @@ from icefloe.errors import (
     InvalidInputError,
     NodeNotFoundError,
     SessionStateError,
-    StorageError,
 )
 from icefloe.format import coordinates
 from icefloe.format.coordinates import Coords
@@ -346,16 +345,14 @@ class Workspace:
         info = self.base.manifest_files.find(ref.id)
         return self.assets.manifest(ref.id, info.size_bytes if info else 0)
 
-    def read(self, ref: ChunkRef, start: int, stop: int) -> bytes:
-        """Bytes of a chunk."""
+    def read(self, ref: ChunkRef, start: int, stop: int, chunk: str = "") -> bytes:
+        """Bytes of a chunk; errors name it as given."""
         match ref:
             case InlineRef(data):
                 return data[start:stop]
             case NativeRef():
                 return self.assets.chunk(ref, start, stop)
-        raise StorageError(
-            f"{ref.location}: virtual chunks cannot be read yet", kind=ErrorKind.VIRTUAL_CHUNK_FETCH
-        )
+        return self.assets.virtual.read(ref, start, stop, chunk)
 
     def is_inline(self, size_bytes: int) -> bool:
         """Whether a chunk of this size goes into the manifest."""
