@@ -1,7 +1,9 @@
 """Settings shared by all tests."""
 
+from collections import Counter
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 from hypothesis import settings
 
@@ -24,3 +26,17 @@ def _has_official_package() -> bool:
     except metadata.PackageNotFoundError:
         return False
     return True
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Say what the tests of tests/proof did, in sums over all of them."""
+    sums: Counter[str] = Counter()
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            ran = getattr(report, "when", "") == "call"
+            for name, value in report.user_properties if ran else ():
+                if name.startswith("proof "):
+                    sums[name.removeprefix("proof ")] += value
+    if sums:
+        figures = ", ".join(f"{number} {name}" for name, number in sorted(sums.items()))
+        terminalreporter.write_line(f"proof: {figures}")

@@ -124,6 +124,19 @@ def test_listings_follow_every_change(steps: list[tuple[str, str]]) -> None:
         assert workspace.children(path) == sorted({known[len(path) + 1 :].split("/")[0] for known in below})
 
 
+def test_a_node_deleted_and_created_again_is_listed() -> None:
+    session = new_session()
+    session.workspace.set_metadata("/g", GROUP)
+    session.commit("group")
+    again = Workspace(session.workspace.base, session.workspace.assets)
+
+    again.delete_node("/g")
+    again.changes = again.changes.copy()
+    again.set_metadata("/g", GROUP)
+
+    assert list(again.paths()) == ["/g"]
+
+
 def test_an_array_with_chunks_keeps_its_number_of_dimensions() -> None:
     workspace = new_session().workspace
     workspace.set_metadata("/a", array_document((2, 2)))

@@ -1,0 +1,199 @@
+"""What is really stored: a repository read file by file through the format alone, without the engine.
+
+Every reference is followed to its end, from refs over snapshots and manifests to chunk objects; what is
+missing or contradicts itself is a `Violation`. Contents are those of `icefloe.testing.model`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from icefloe.errors import FormatError
+from icefloe.format.files import (
+    CHUNKS,
+    MANIFESTS,
+    REPO_PATH,
+    SNAPSHOTS,
+    TRANSACTIONS,
+    read_manifest,
+    read_repo_info,
+    read_snapshot,
+    read_transaction_log,
+)
+from icefloe.format.manifest import ChunkRef, InlineRef, NativeRef
+from icefloe.format.refs_v1 import REFS, RefFile, RefKind, decode_ref
+from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot, Snapshot
+from icefloe.format.updates import UpdateType
+from icefloe.ids import INITIAL_SNAPSHOT_ID, SnapshotId
+from icefloe.storage.base import ObjectNotFoundError, Storage
+from icefloe.testing.model import PlainTree, Refs
+
+
+class Violation(AssertionError):  # noqa: N818 - it is the word of those who check histories
+    """Something is in a repository that must not be, or is missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """The refs of a repository and what goes with them."""
+
+    refs: Refs
+    parents: Mapping[str, str | None] = field(default_factory=dict)
+    """Of all snapshots in the repo info file; empty where there is none."""
+    updates: tuple[UpdateType, ...] = ()
+    """The ops log in the repo info file, newest first."""
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Audit:
+    """Reads a repository and remembers which write-once files it has found to be whole."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._trees: dict[str, PlainTree] = {}
+        self._snapshots: dict[str, Snapshot] = {}
+
+    def stored(self) -> Stored:
+        """The refs as they are now. Every MUST on the repo info file is checked by its decoder."""
+        try:
+            data, _ = self._storage.get(REPO_PATH)
+        except ObjectNotFoundError:
+            return self._stored_in_files()
+        info = read_repo_info(data)
+        refs = Refs(
+            {name: str(id) for name, id in info.branches.items()},
+            {name: str(id) for name, id in info.tags.items()},
+            frozenset(info.deleted_tags),
+        )
+        times = [update.updated_at_us for update in info.latest_updates]
+        if times != sorted(set(times), reverse=True):
+            raise Violation(f"the ops log is out of order: {times}")
+        parents = {
+            str(each.id): None if each.parent_id is None else str(each.parent_id) for each in info.snapshots
+        }
+        return Stored(
+            refs, parents, tuple(each.update_type for each in info.latest_updates), dict(info.metadata)
+        )
+
+    def _stored_in_files(self) -> Stored:
+        found: dict[RefKind, dict[str, str]] = {RefKind.BRANCH: {}, RefKind.TAG: {}}
+        deleted = set()
+        for info in self._storage.list_prefix(REFS):
+            file = RefFile.parse(info.key)
+            if file is not None and file.deleted:
+                deleted.add(file.name)
+            elif file is not None:
+                found[file.kind][file.name] = str(decode_ref(self._storage.get(info.key)[0], info.key))
+        tags = {name: id for name, id in found[RefKind.TAG].items() if name not in deleted}
+        return Stored(Refs(found[RefKind.BRANCH], tags, frozenset(deleted)))
+
+    def parent(self, id: str, stored: Stored) -> str | None:
+        """The parent of a snapshot."""
+        if stored.parents:
+            if id not in stored.parents:
+                raise Violation(f"snapshot {id} is not in the repo info file")
+            return stored.parents[id]
+        parent = self.snapshot(id).parent_id
+        return None if parent is None else str(parent)
+
+    def history(self, id: str, stored: Stored) -> list[str]:
+        """A snapshot and its ancestors, newest first."""
+        found: list[str] = []
+        at: str | None = id
+        while at is not None:
+            if at in found:
+                raise Violation(f"snapshot {at} is its own ancestor")
+            found.append(at)
+            at = self.parent(at, stored)
+        return found
+
+    def everything(self) -> Stored:
+        """The refs as they are now, after all that they lead to was found to be whole."""
+        stored = self.stored()
+        if "main" not in stored.refs.branches:
+            raise Violation("there is no branch main")
+        for tip in {*stored.refs.branches.values(), *stored.refs.tags.values(), *stored.parents}:
+            for id in self.history(tip, stored):
+                self.tree(id)
+        return stored
+
+    def snapshot(self, id: str) -> Snapshot:
+        """A snapshot file."""
+        if id not in self._snapshots:
+            self._snapshots[id] = read_snapshot(self._get(f"{SNAPSHOTS}/{id}"), SnapshotId.parse(id))
+        return self._snapshots[id]
+
+    def tree(self, id: str) -> PlainTree:
+        """All that a snapshot holds, after every file it needs was read."""
+        if id not in self._trees:
+            snapshot = self.snapshot(id)
+            self._check_log(snapshot)
+            self._trees[id] = {node.path: self._node(snapshot, node) for node in snapshot.nodes}
+        return self._trees[id]
+
+    def _check_log(self, snapshot: Snapshot) -> None:
+        if snapshot.id == INITIAL_SNAPSHOT_ID:
+            return  # it has none in a V1 repository
+        log = read_transaction_log(self._get(f"{TRANSACTIONS}/{snapshot.id}"), snapshot.id)
+        present = {bytes(node.id) for node in snapshot.nodes}
+        for new in (*log.new_arrays, *log.new_groups):
+            if new.tobytes() not in present:
+                raise Violation(f"snapshot {snapshot.id} created a node that it does not hold")
+
+    def _node(self, snapshot: Snapshot, node: NodeSnapshot) -> tuple[int | None, int, dict[int, int]]:
+        label = int(json.loads(node.user_data)["attributes"].get("label", 0))
+        data = node.node_data
+        if not isinstance(data, ArrayNodeData):
+            return None, label, {}
+        rows = data.shape[0].num_chunks
+        values: dict[int, int] = {}
+        for ref in data.manifests:
+            listed = snapshot.manifest_files.find(ref.id)
+            if listed is None:
+                raise Violation(f"snapshot {snapshot.id}: manifest {ref.id} of {node.path} is not listed")
+            packed = self._get(f"{MANIFESTS}/{ref.id}")
+            manifest = read_manifest(packed, ref.id)
+            refs = manifest.array(node.id, len(data.shape))
+            if (listed.size_bytes, listed.num_chunk_refs) != (len(packed), len(refs)):
+                raise Violation(f"snapshot {snapshot.id}: what it says of manifest {ref.id} is wrong")
+            for row in range(len(refs)):  # arrays of a model have few chunks
+                index = int(refs.coords[row, 0])
+                if index in values or index not in ref.extents[0] or index >= rows:
+                    raise Violation(f"snapshot {snapshot.id}: chunk {index} of {node.path} is misplaced")
+                values[index] = self._value(refs.ref(row))
+        return rows, label, values
+
+    def _value(self, ref: ChunkRef) -> int:
+        match ref:
+            case InlineRef(data):
+                return number(data)
+            case NativeRef(id, offset, length):
+                path = f"{CHUNKS}/{id}"
+                try:
+                    return number(self._storage.get_range(path, offset, offset + length))
+                except ObjectNotFoundError:
+                    raise Violation(f"{path} is missing") from None
+        raise Violation(f"a virtual chunk {ref} that nobody wrote")
+
+    def _get(self, path: str) -> bytes:
+        try:
+            return self._storage.get(path)[0]
+        except ObjectNotFoundError:
+            raise Violation(f"{path} is missing") from None
+        except FormatError as error:
+            raise Violation(f"{path} is damaged: {error}") from None
+
+
+def chunk_bytes(value: int) -> bytes:
+    """A number as a chunk holds it."""
+    return np.int64(value).tobytes()
+
+
+def number(data: bytes) -> int:
+    """The number in a chunk."""
+    return int(np.frombuffer(data, np.int64)[0])

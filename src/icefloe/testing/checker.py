@@ -1,0 +1,242 @@
+"""Is what happened to a repository what its writers asked for? Each change of its refs beside the model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from icefloe.errors import ConflictError, IcechunkError, StorageError
+from icefloe.storage.base import Storage
+from icefloe.testing import model
+from icefloe.testing.audit import Audit, Stored, Violation
+from icefloe.testing.model import Commit, Refs
+from icefloe.testing.twins import ACCOUNTS, TOTAL, Twin
+
+_LOGGED = {
+    "commit": "NewCommit",
+    "amend": "CommitAmended",
+    "create_branch": "BranchCreated",
+    "delete_branch": "BranchDeleted",
+    "reset_branch": "BranchReset",
+    "create_tag": "TagCreated",
+    "delete_tag": "TagDeleted",
+    "update_metadata": "MetadataChanged",
+}
+"""The entry in the ops log that each kind of operation makes."""
+
+
+@dataclass(eq=False, slots=True)
+class Operation:
+    """One thing that a writer asks for, and how it ended."""
+
+    kind: str
+    branch: str = ""
+    tag: str = ""
+    snapshot: str = ""
+    expected: str | None = None
+    metadata: dict[str, Any] = field(default_factory=dict)
+    twin: Twin | None = None
+    result: str | None = None
+    """The snapshot that a commit says it made."""
+    made: str | None = None
+    """The snapshot that a commit did make."""
+    changes: int = 0
+    """How often it changed the refs."""
+    outcome: str = "running"
+    """Then "done", "refused", or "unknown" where no answer came."""
+
+    def __str__(self) -> str:
+        return " ".join(word for word in (self.kind, self.branch, self.tag, self.snapshot) if word)
+
+
+class Checker:
+    """Follows a repository from state to state. Whoever writes says which operation is at work."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._audit = Audit(storage)
+        self._stored = Stored(Refs({}))
+        self._trail: list[Refs] = []
+        self.first = ""
+        """The snapshot that the repository began with."""
+        self.commits: dict[str, Commit] = {}
+        """All snapshots that refs ever led to."""
+
+    @property
+    def refs(self) -> Refs:
+        """The refs as they were last seen."""
+        return self._stored.refs
+
+    def tree(self, snapshot: str) -> model.Tree:
+        """What a snapshot holds."""
+        if snapshot not in self.commits:
+            raise Violation(f"snapshot {snapshot} was made by nobody")
+        return self.commits[snapshot].tree
+
+    def begin(self) -> None:
+        """Take a new repository for what it should be: one empty snapshot."""
+        self._stored = self._audit.everything()
+        self._trail = [self._stored.refs]
+        (self.first,) = self._stored.refs.branches.values()
+        self.commits[self.first] = Commit(None, model.Tree(), model.Changes())
+
+    @contextmanager
+    def operation(self, operation: Operation) -> Iterator[Operation]:
+        """Watch an operation, and compare how it ended with what it did."""
+        start = len(self._trail) - 1
+        try:
+            yield operation
+            operation.outcome = "done"
+        except StorageError:
+            operation.outcome = "unknown"
+            raise
+        except IcechunkError as error:
+            operation.outcome = "refused"
+            if isinstance(error, ConflictError) and operation.kind in ("commit", "amend"):
+                self._check_conflict(operation, self._trail[start:])
+            raise
+        except BaseException:
+            operation.outcome = "unknown"
+            raise
+        finally:
+            self._check_outcome(operation, self._trail[start:])
+
+    def _check_outcome(self, operation: Operation, meanwhile: list[Refs]) -> None:
+        expected = operation.kind in _LOGGED and not self._was_so(operation, meanwhile)
+        if operation.outcome == "done" and operation.changes < expected:
+            raise Violation(f"{operation} was acknowledged, but changed the refs {operation.changes} times")
+        if operation.outcome == "refused" and operation.changes:
+            raise Violation(f"{operation} was refused, but changed the refs")
+        if operation.result is not None and operation.result != operation.made:
+            raise Violation(f"{operation} says it made {operation.result}, but made {operation.made}")
+
+    def _was_so(self, operation: Operation, meanwhile: list[Refs]) -> bool:
+        """Whether a ref was where an operation wants it; without an ops log that is all one can see."""
+        if self._stored.updates:
+            return False
+        wanted = operation.snapshot
+        match operation.kind:
+            case "create_branch" | "reset_branch":
+                return any(refs.branches.get(operation.branch) == wanted for refs in meanwhile)
+            case "delete_branch":
+                return any(operation.branch not in refs.branches for refs in meanwhile)
+            case "create_tag":
+                return any(refs.tags.get(operation.tag) == wanted for refs in meanwhile)
+        return False
+
+    def _check_conflict(self, operation: Operation, meanwhile: list[Refs]) -> None:
+        """Somebody else must have moved the branch since the session began."""
+        twin = operation.twin
+        if twin is not None and all(
+            refs.branches.get(operation.branch) == twin.model.base for refs in meanwhile
+        ):
+            raise Violation(f"{operation} met a conflict that there was not")
+
+    def nothing_written(self, what: str) -> None:
+        """Something happened that must have changed nothing."""
+        if self._audit.stored() != self._stored:
+            raise Violation(f"the refs changed by {what}, which was done before")
+
+    def ref_written(self, operation: Operation | None) -> None:
+        """A file of refs may have changed: it must be what the operation at work asks for."""
+        before, after = self._stored, self._audit.stored()
+        if after == before:
+            return
+        if operation is None:
+            raise Violation("the refs changed, and nobody asked for it")
+        operation.changes += 1
+        if operation.changes > 1:
+            raise Violation(f"{operation} changed the refs twice")
+        try:
+            expected = self._expected(operation, before, after)
+        except KeyError as refusal:
+            raise Violation(
+                f"{operation} changed the refs, but should have been refused: {refusal}"
+            ) from None
+        if after.refs != expected:
+            raise Violation(f"{operation} made of {before.refs} {after.refs}, expected {expected}")
+        self._check_log(operation, before, after)
+        self._stored = after
+        self._trail.append(after.refs)
+
+    def _expected(self, operation: Operation, before: Stored, after: Stored) -> Refs:
+        refs, branch, tag, snapshot = before.refs, operation.branch, operation.tag, operation.snapshot
+        match operation.kind:
+            case "create_branch":
+                return refs.create_branch(branch, snapshot)
+            case "delete_branch":
+                return refs.delete_branch(branch)
+            case "reset_branch":
+                return refs.reset_branch(branch, snapshot, operation.expected)
+            case "create_tag":
+                return refs.create_tag(tag, snapshot)
+            case "delete_tag":
+                return refs.delete_tag(tag)
+            case "update_metadata":
+                if after.metadata != {**before.metadata, **operation.metadata}:
+                    raise Violation(f"{operation} made of {before.metadata} {after.metadata}")
+                return refs
+            case "commit" | "amend":
+                return self._committed(operation, before, after)
+        raise Violation(f"{operation} changed the refs")
+
+    def _check_log(self, operation: Operation, before: Stored, after: Stored) -> None:
+        if not after.updates:
+            return
+        if after.updates[1:] != before.updates:
+            raise Violation(f"{operation} changed older entries of the ops log")
+        if type(after.updates[0]).__name__ != _LOGGED[operation.kind]:
+            raise Violation(f"{operation} is in the ops log as {after.updates[0]}")
+        new = after.parents.keys() - before.parents.keys()
+        lost = before.parents.keys() - after.parents.keys()
+        if lost or new != ({operation.made} if operation.made else set()):
+            raise Violation(f"{operation}: snapshots {new} are new, {lost} lost")
+
+    def _committed(self, operation: Operation, before: Stored, after: Stored) -> Refs:
+        """What a commit or amend must have made of the refs; its snapshot joins those we know."""
+        twin, branch = operation.twin, operation.branch
+        made = after.refs.branches.get(branch)
+        tip = before.refs.branches[branch]
+        if twin is None or made is None or made in self.commits:
+            raise Violation(f"{operation} made no new snapshot")
+        amends = operation.kind == "amend"
+        if amends and tip != twin.model.base:
+            raise KeyError(f"{branch} is at {tip}, the session began at {twin.model.base}")
+        parent = self.commits[tip].parent if amends else tip
+        if self._audit.parent(made, after) != parent:
+            raise Violation(
+                f"{operation}: the parent of {made} is {self._audit.parent(made, after)}, not {parent}"
+            )
+        changes = self._landed(twin, tip)
+        tree = changes.over(self.tree(tip))
+        if self._audit.tree(made) != tree.plain():
+            raise Violation(f"{operation}: {made} holds {self._audit.tree(made)}, expected {tree.plain()}")
+        self._check_accounts(made)
+        if amends:
+            changes = self.commits[tip].changes.then(changes)
+        self.commits[made] = Commit(parent, tree, changes)
+        operation.made = made
+        return before.refs.advance(branch, tip, made)
+
+    def _landed(self, twin: Twin, tip: str) -> model.Changes:
+        """The changes of a session as they may be put on a tip; KeyError where they may not."""
+        if tip != twin.model.base:
+            raise KeyError(f"{twin.model.branch} is at {tip}, the session began at {twin.model.base}")
+        return twin.model.changes.copy()
+
+    def _check_accounts(self, snapshot: str) -> None:
+        tree = self._audit.tree(snapshot)
+        total = sum(tree[ACCOUNTS][2].values()) if ACCOUNTS in tree else TOTAL
+        if total != TOTAL:
+            raise Violation(f"the accounts of {snapshot} add up to {total}, not {TOTAL}")
+
+    def finish(self) -> None:
+        """After all is over: what is stored is what was seen last, and all of it is whole."""
+        if self._audit.stored() != self._stored:
+            raise Violation("the refs changed after the last operation")
+        stored = self._audit.everything()
+        for tip in {*stored.refs.branches.values(), *stored.refs.tags.values()}:
+            for id in self._audit.history(tip, stored):
+                if id not in self.commits:
+                    raise Violation(f"snapshot {id} was made by nobody")

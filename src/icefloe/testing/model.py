@@ -1,0 +1,284 @@
+"""A repository in plain Python: what the engine must do, in a form short enough to be read and believed.
+
+Nodes are groups, or arrays of one dimension whose chunks hold one number each. A session is a set of changes
+over the tree of a snapshot; a rebase lays the same changes over another tree. There are no files, no ids that
+mean anything and no concurrency: whoever uses this says in which order things happened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import count
+from typing import TypeAlias
+
+Cell: TypeAlias = tuple[int, int]
+"""A chunk: the key of its array, and its index."""
+
+PlainTree: TypeAlias = dict[str, tuple[int | None, int, dict[int, int]]]
+"""By path: the rows of an array or None for a group, the label, and the numbers in chunks that exist."""
+
+_keys = count(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A group, or an array with so many rows of one chunk each."""
+
+    key: int
+    """Its identity, for as long as it lives and wherever it moves."""
+    label: int
+    """An attribute in its metadata."""
+    rows: int | None = None
+    """None for a group."""
+
+    @staticmethod
+    def new(rows: int | None, label: int) -> Node:
+        """A node that never was before."""
+        return Node(next(_keys), label, rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """All nodes and chunks of a snapshot, or as a session sees them."""
+
+    nodes: Mapping[str, Node] = field(default_factory=dict)
+    cells: Mapping[Cell, int] = field(default_factory=dict)
+
+    def plain(self) -> PlainTree:
+        """Without identities, to compare with what is stored."""
+        found: PlainTree = {path: (node.rows, node.label, {}) for path, node in self.nodes.items()}
+        paths = {node.key: path for path, node in self.nodes.items()}
+        for (key, index), value in self.cells.items():
+            found[paths[key]][2][index] = value
+        return found
+
+    def below(self, path: str) -> list[str]:
+        """A node and all that is inside it."""
+        return [each for each in self.nodes if each == path or each.startswith(path + "/")]
+
+    def path_of(self, key: int) -> str | None:
+        """Where a node is."""
+        return next((path for path, node in self.nodes.items() if node.key == key), None)
+
+
+@dataclass(slots=True)
+class Changes:
+    """What a session did, or what a commit did to the tree of its parent."""
+
+    created: dict[str, Node] = field(default_factory=dict)
+    updated: dict[int, Node] = field(default_factory=dict)
+    """Nodes of the base with other metadata."""
+    deleted: dict[int, str] = field(default_factory=dict)
+    """Nodes of the base, and where they were."""
+    cells: dict[Cell, int | None] = field(default_factory=dict)
+    """Chunks written; None where they were erased."""
+    moved: dict[int, str] = field(default_factory=dict)
+    """Nodes of the base, and where they are now."""
+
+    def __bool__(self) -> bool:
+        return bool(self.created or self.updated or self.deleted or self.cells or self.moved)
+
+    def over(self, base: Tree) -> Tree:
+        """The changes laid over a tree."""
+        nodes: dict[str, Node] = {}
+        for path, node in base.nodes.items():
+            if node.key not in self.deleted:
+                nodes[self.moved.get(node.key, path)] = self.updated.get(node.key, node)
+        nodes |= self.created
+        rows = {node.key: node.rows or 0 for node in nodes.values()}
+        cells = {
+            cell: value
+            for cell, value in {**base.cells, **self.cells}.items()
+            if value is not None and cell[1] < rows.get(cell[0], 0)
+        }
+        return Tree(nodes, cells)
+
+    def copy(self) -> Changes:
+        """The same changes, apart."""
+        return Changes(
+            dict(self.created), dict(self.updated), dict(self.deleted), dict(self.cells), dict(self.moved)
+        )
+
+    def then(self, later: Changes) -> Changes:
+        """These changes and later ones made over them, as one."""
+        both = self.copy()
+        own = {node.key: path for path, node in self.created.items()}
+        for key, path in later.deleted.items():
+            if key in own:
+                del both.created[own[key]]
+            else:
+                both.deleted[key] = path
+            both.updated.pop(key, None)
+        for key, path in later.moved.items():
+            if key in own:
+                both.created[path] = both.created.pop(own[key])
+            else:
+                both.moved[key] = path
+        own = {node.key: path for path, node in both.created.items()}
+        for key, node in later.updated.items():
+            if key in own:
+                both.created[own[key]] = node
+            else:
+                both.updated[key] = node
+        both.created |= later.created
+        both.cells |= later.cells
+        return both
+
+    def arrays(self) -> set[int]:
+        """The arrays in which chunks were written or erased."""
+        return {key for key, _ in self.cells}
+
+
+class Session:
+    """Changes over the tree of a snapshot."""
+
+    def __init__(self, base: str, tree: Tree, branch: str) -> None:
+        self.base = base
+        self.branch = branch
+        self.base_tree = tree
+        self.changes = Changes()
+
+    @property
+    def tree(self) -> Tree:
+        """The base with the changes over it."""
+        return self.changes.over(self.base_tree)
+
+    def put(self, path: str, rows: int | None, label: int) -> None:
+        """Create a node, or give it other metadata."""
+        node = self.tree.nodes.get(path)
+        if node is None:
+            self.changes.created[path] = Node.new(rows, label)
+        elif path in self.changes.created:
+            self.changes.created[path] = Node(node.key, label, rows)
+        elif (node.rows, node.label) != (rows, label):
+            self.changes.updated[node.key] = Node(node.key, label, rows)
+
+    def write(self, path: str, index: int, value: int | None) -> None:
+        """Write a chunk, or erase it."""
+        self.changes.cells[self.tree.nodes[path].key, index] = value
+
+    def delete(self, path: str) -> None:
+        """Delete a node and all inside it."""
+        tree, changes = self.tree, self.changes
+        for each in tree.below(path):
+            key = tree.nodes[each].key
+            changes.cells = {cell: value for cell, value in changes.cells.items() if cell[0] != key}
+            changes.updated.pop(key, None)
+            if changes.created.pop(each, None) is None:
+                changes.deleted[key] = self.base_tree.path_of(key) or each
+
+    def move(self, source: str, target: str) -> None:
+        """Move a node and all inside it."""
+        tree, moved = self.tree, self.changes.moved
+        for path in tree.below(source):
+            key = tree.nodes[path].key
+            moved[key] = target + path[len(source) :]
+            if moved[key] == self.base_tree.path_of(key):
+                del moved[key]
+
+
+def conflicts(ours: Changes, base: Tree, theirs: Changes, before: Tree, after: Tree) -> set[str]:
+    """Why changes over a base cannot be laid over a commit that somebody else put on top of it.
+
+    `before` and `after` are the trees of that commit's parent and its own. Names are those of `ConflictType`.
+    """
+    found: set[str] = set()
+    if theirs.moved:
+        return {"MoveOperationCannotBeRebased"}
+    if ours.cells.keys() & theirs.cells.keys():
+        found.add("ChunkDoubleUpdate")
+    if ours.arrays() & theirs.updated.keys():
+        found.add("ChunksUpdatedInUpdatedArray")
+    if ours.arrays() & theirs.deleted.keys():
+        found.add("ChunksUpdatedInDeletedArray")
+    if ours.updated.keys() & theirs.updated.keys():
+        found.add("ZarrMetadataDoubleUpdate")
+    if ours.updated.keys() & theirs.deleted.keys():
+        found.add("ZarrMetadataUpdateOfDeleted")
+    alive = {node.key for node in after.nodes.values()}
+    if ours.deleted.keys() & (theirs.updated.keys() | theirs.arrays()) & alive:
+        found.add("DeleteOfUpdated")
+    found.update(_place_conflicts(ours, base, theirs, after))
+    return found
+
+
+def _place_conflicts(ours: Changes, base: Tree, theirs: Changes, after: Tree) -> Iterator[str]:
+    """Two nodes at one path, or a node in a place that is gone."""
+    for path in (*ours.created, *(ours.moved[key] for key in ours.moved)):
+        there = after.nodes.get(path)
+        if there is not None and there.key not in ours.deleted and there.key not in ours.moved:
+            yield "NewNodeConflictsWithExistingNode"
+        for above in _ancestors(path):
+            group = after.nodes.get(above)
+            if group is None and above in base.nodes and above not in ours.created:
+                yield "NewNodeInDeletedGroup"
+            if group is not None and group.rows is not None and above not in ours.created:
+                yield "NewNodeInInvalidGroup"
+    gone = set(ours.deleted.values())
+    for path in theirs.created:
+        if gone & set(_ancestors(path)):
+            yield "DeleteOfGroupWithNewNodes"
+    if ours.moved.keys() & theirs.deleted.keys():
+        yield "MoveOfDeletedNode"
+
+
+def _ancestors(path: str) -> Iterator[str]:
+    while "/" in path.strip("/"):
+        path = path.rpartition("/")[0]
+        yield path
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """A snapshot: its parent, what it holds, and what it changed."""
+
+    parent: str | None
+    tree: Tree
+    changes: Changes
+
+
+@dataclass(frozen=True, slots=True)
+class Refs:
+    """Everything in a repository that can change. Each method gives the value after; KeyError says no."""
+
+    branches: Mapping[str, str]
+    tags: Mapping[str, str] = field(default_factory=dict)
+    deleted_tags: frozenset[str] = frozenset()
+
+    def create_branch(self, name: str, snapshot: str) -> Refs:
+        """A new branch."""
+        self._refuse_if(name in self.branches, f"branch {name} exists")
+        return replace(self, branches={**self.branches, name: snapshot})
+
+    def delete_branch(self, name: str) -> Refs:
+        """Without a branch."""
+        self._refuse_if(name == "main" or name not in self.branches, f"no branch {name} to delete")
+        return replace(self, branches={each: at for each, at in self.branches.items() if each != name})
+
+    def advance(self, name: str, base: str, snapshot: str) -> Refs:
+        """A branch moved by a commit or an amend, from where the writer began and nowhere else."""
+        self._refuse_if(self.branches.get(name) != base, f"{name} is not at {base}")
+        return replace(self, branches={**self.branches, name: snapshot})
+
+    def reset_branch(self, name: str, snapshot: str, expected: str | None = None) -> Refs:
+        """A branch put anywhere."""
+        self._refuse_if(name not in self.branches, f"no branch {name}")
+        self._refuse_if(expected not in (None, self.branches.get(name)), f"{name} is not at {expected}")
+        return replace(self, branches={**self.branches, name: snapshot})
+
+    def create_tag(self, name: str, snapshot: str) -> Refs:
+        """A new tag; the name of a deleted one never comes back."""
+        self._refuse_if(name in self.tags or name in self.deleted_tags, f"tag {name} exists or existed")
+        return replace(self, tags={**self.tags, name: snapshot})
+
+    def delete_tag(self, name: str) -> Refs:
+        """Without a tag."""
+        self._refuse_if(name not in self.tags, f"no tag {name}")
+        kept = {each: at for each, at in self.tags.items() if each != name}
+        return replace(self, tags=kept, deleted_tags=self.deleted_tags | {name})
+
+    @staticmethod
+    def _refuse_if(wrong: bool, why: str) -> None:
+        if wrong:
+            raise KeyError(why)

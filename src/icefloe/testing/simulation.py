@@ -1,0 +1,351 @@
+"""Several writers on one repository in bad weather, decided by a seed, with everything they do checked.
+
+    python -m icefloe.testing.simulation --seed 17
+
+runs one history again and prints its schedule. `simulate` does the same for any storage. What is checked:
+
+- each change of a ref is exactly what one operation of one writer asks for, on top of the state before it,
+  and no operation makes two; so the order in which refs changed is a serial order of the operations;
+- an operation that returned has made its change, one that was refused has not, and one that got no answer, or
+  whose writer crashed, has made all of it or none;
+- each new snapshot holds what the model says: the writer's changes over the parent, with everything that it
+  refers to in place at the moment the ref moved;
+- what a session reads is its base and its own changes; what a commit read and then wrote was still true of
+  the snapshot it was put on;
+- the accounts of every snapshot add up.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from icefloe.config import (
+    ManifestConfig,
+    ManifestSplitCondition,
+    ManifestSplitDimCondition,
+    ManifestSplittingConfig,
+    RepositoryConfig,
+)
+from icefloe.errors import IcechunkError, StorageError
+from icefloe.format.spec import spec_of
+from icefloe.repository import Repository
+from icefloe.storage.base import Storage
+from icefloe.storage.memory import MemoryStorage
+from icefloe.testing.baton import Baton, determined
+from icefloe.testing.checker import Checker, Operation
+from icefloe.testing.flaky import Call, Crashed, Fault, FlakyStorage, Weather
+from icefloe.testing.twins import ACCOUNTS, TOTAL, Twin
+
+_ACCOUNTS = 6
+_FIRST_NODES = {"/": None, ACCOUNTS: _ACCOUNTS, "/a": 4, "/g": None, "/g/c": 2}
+
+
+@dataclass(slots=True)
+class History:
+    """What came of a seed."""
+
+    seed: int
+    steps: int = 0
+    commits: int = 0
+    crashes: int = 0
+    faults: int = 0
+    schedule: list[str] = field(default_factory=list)
+    violation: str | None = None
+
+
+def simulate(
+    seed: int,
+    *,
+    spec_version: int = 2,
+    steps: int = 50,
+    writers: int = 3,
+    make_storage: Callable[[], Storage] = MemoryStorage,
+    connect: Callable[[Storage, Weather], Storage] = FlakyStorage,
+) -> History:
+    """Run one history. The same arguments give the same history, as far as the storage is determined.
+
+    `connect` makes the storage that a writer works with out of the one that is checked.
+    """
+    run = _Simulation(seed, spec_version, steps, writers, make_storage(), connect)
+    try:
+        run.run()
+    except AssertionError as violation:
+        run.history.violation = str(violation)
+    return run.history
+
+
+class _Simulation:
+    """One history: the writers, the weather and the checker."""
+
+    def __init__(
+        self,
+        seed: int,
+        spec_version: int,
+        steps: int,
+        writers: int,
+        storage: Storage,
+        connect: Callable[[Storage, Weather], Storage],
+    ) -> None:
+        self.random = Random(seed)
+        self.history = History(seed)
+        self.steps_left = steps
+        self.storage = storage
+        self.connect = connect
+        self.spec_version = spec_version
+        self.spec = spec_of(spec_version, "simulation")
+        self.config = _config(self.random)
+        self.checker = Checker(storage)
+        self.baton = Baton(self.random)
+        self.late: list[tuple[Call, Callable[[], object]]] = []
+        self.faulty = self.random.choice((0.0, 0.02, 0.05, 0.15))
+        self.writers = [_Writer(self, number) for number in range(writers)]
+
+    def run(self) -> None:
+        with determined(self.random, self.baton.pause):
+            self._begin()
+            self.baton.run([writer.live for writer in self.writers])
+        self.checker.finish()
+
+    def _begin(self) -> None:
+        repo = Repository.create(self.storage, self.config, spec_version=self.spec_version)
+        self.checker.begin()
+        with self.checker.operation(Operation("commit", branch="main")) as operation:
+            tree = self.checker.tree(repo.lookup_branch("main"))
+            twin = operation.twin = Twin(repo.writable_session("main"), tree)
+            for path, rows in _FIRST_NODES.items():
+                twin.put(path, rows, 0)
+            for index in range(_ACCOUNTS):
+                twin.write(ACCOUNTS, index, TOTAL // _ACCOUNTS + (index < TOTAL % _ACCOUNTS))
+            twin.real.commit("accounts")
+            self.checker.ref_written(operation)
+
+    # The weather
+
+    def sending(self, call: Call) -> Fault:
+        """A request is on its way: others may be faster."""
+        writer = self._current()
+        if writer.crashed:
+            raise Crashed
+        self.baton.pause()
+        fault = self._fault(call)
+        self.note(f"{call}" + ("" if fault is Fault.NONE else f": {fault.value}"))
+        self.history.faults += fault is not Fault.NONE
+        if fault in (Fault.CRASH_BEFORE, Fault.CRASH_AFTER):
+            writer.crashed = True
+        return fault
+
+    def answered(self, call: Call, fault: Fault) -> None:
+        """A request had its effect: see what it did to refs; others may go on before its answer comes."""
+        if call.writes and _is_ref(call.path):
+            self.checker.ref_written(self._current().operation)
+        if self.late and self.random.random() < 0.3:
+            self._deliver(self.random.randrange(len(self.late)))
+        self.baton.pause()
+
+    def repeat_later(self, call: Call, request: Callable[[], object]) -> None:
+        """Keep a request that will arrive a second time."""
+        self.late.append((call, request))
+
+    def _deliver(self, number: int) -> None:
+        call, request = self.late.pop(number)
+        self.note(f"{call}: arrives again")
+        with suppress(IcechunkError):
+            request()
+        self.checker.nothing_written(str(call))
+
+    def _fault(self, call: Call) -> Fault:
+        # Writes of refs are few, and the ones that matter.
+        if self.random.random() >= self.faulty * (4 if call.writes and _is_ref(call.path) else 1):
+            return Fault.NONE
+        faults = [Fault.LOST_REQUEST, Fault.LOST_ANSWER, Fault.CRASH_BEFORE, Fault.CRASH_AFTER]
+        if call.writes:
+            faults.append(Fault.TWICE)
+        if call.repeatable:
+            faults.append(Fault.AGAIN_LATER)
+        return self.random.choice(faults)
+
+    def _current(self) -> _Writer:
+        return self.writers[self.baton.holder]
+
+    def note(self, what: str) -> None:
+        """Put a line on the schedule."""
+        self.history.schedule.append(f"w{self.baton.holder} {what}")
+
+
+class _Writer:
+    """One process: a repository object, and at most one session at a time."""
+
+    def __init__(self, simulation: _Simulation, number: int) -> None:
+        self.simulation = simulation
+        self.number = number
+        self.random = simulation.random
+        self.checker = simulation.checker
+        self.operation: Operation | None = None
+        self.crashed = False
+        self.repo: Repository | None = None
+        self.twin: Twin | None = None
+        self.counter = 0
+
+    def live(self) -> None:
+        """Take steps until the history has enough of them."""
+        simulation = self.simulation
+        while simulation.steps_left > 0:
+            simulation.steps_left -= 1
+            simulation.history.steps += 1
+            try:
+                self._step()
+            except Crashed:
+                simulation.history.crashes += 1
+                self.repo = self.twin = None
+                self.crashed = False
+            except StorageError as error:
+                simulation.note(f"got {type(error).__name__}: {error}")
+            simulation.baton.pause()
+
+    def _step(self) -> None:
+        repo = self.repo
+        if repo is None:
+            storage = self.simulation.connect(self.simulation.storage, self.simulation)
+            self.repo = repo = Repository.open(storage, self.simulation.config)
+        if self.twin is None:
+            self._without_session(repo)
+        else:
+            self._with_session(repo, self.twin)
+
+    def _without_session(self, repo: Repository) -> None:
+        if self.random.random() < 0.6:
+            self._open_session(repo)
+        else:
+            self._move_refs(repo)
+
+    def _open_session(self, repo: Repository) -> None:
+        branch = self.random.choice(sorted(self.checker.refs.branches))
+        moves = self.simulation.spec.moves and self.random.random() < 0.1
+        self.simulation.note(f"{'rearrange' if moves else 'writable'} session on {branch}")
+        with self._trying("session"):
+            session = repo.rearrange_session(branch) if moves else repo.writable_session(branch)
+            self.twin = Twin(session, self.checker.tree(session.snapshot_id))
+            self._change(self.twin)
+
+    def _change(self, twin: Twin) -> None:
+        try:
+            for _ in range(self.random.randrange(1, 4)):
+                self.simulation.note(twin.change(self.random))
+        except StorageError:
+            self.twin = None  # half of a transfer must not be committed
+            raise
+
+    def _with_session(self, repo: Repository, twin: Twin) -> None:
+        match self.random.choice(("change", "read", *["commit"] * 5, "amend", "discard")):
+            case "change":
+                self._change(twin)
+            case "read":
+                twin.check_listing()
+                for path, (_, _, values) in twin.model.tree.plain().items():
+                    for index in values:
+                        twin.read(path, index)
+            case "commit":
+                self._commit(twin, "commit")
+            case "amend" if self.simulation.spec.refs_in_repo_info:
+                self._commit(twin, "amend")
+            case _:
+                twin.discard()
+                self.twin = None
+
+    def _commit(self, twin: Twin, kind: str) -> None:
+        operation = Operation(kind, branch=twin.model.branch, twin=twin)
+        with self._trying(kind, operation):
+            self.counter += 1
+            message = f"w{self.number}-{self.counter}"
+            real = twin.real
+            operation.result = real.amend(message) if kind == "amend" else real.commit(message)
+        if operation.outcome == "done":
+            self.simulation.history.commits += 1
+        if operation.outcome != "unknown" or self.random.random() < 0.5:
+            self.twin = None
+
+    def _move_refs(self, repo: Repository) -> None:
+        refs, checker = self.checker.refs, self.checker
+        names = [f"b{number}" for number in range(3)]
+        branch = self.random.choice([*refs.branches, *names])
+        tag = f"t{self.random.randrange(6)}"
+        snapshot = self.random.choice(sorted(checker.commits.keys() - {checker.first}))
+        match self.random.choice(
+            ("create_branch", "create_branch", "reset", "delete_branch", "tag", "tag", "untag", "note")
+        ):
+            case "create_branch":
+                operation = Operation("create_branch", branch=branch, snapshot=snapshot)
+                self._call(operation, lambda: repo.create_branch(branch, snapshot))
+            case "delete_branch":
+                operation = Operation("delete_branch", branch=branch)
+                self._call(operation, lambda: repo.delete_branch(branch))
+            case "reset":
+                expected = refs.branches.get(branch) if self.random.random() < 0.7 else None
+                operation = Operation("reset_branch", branch=branch, snapshot=snapshot, expected=expected)
+                self._call(operation, lambda: repo.reset_branch(branch, snapshot, from_snapshot_id=expected))
+            case "tag":
+                operation = Operation("create_tag", tag=tag, snapshot=snapshot)
+                self._call(operation, lambda: repo.create_tag(tag, snapshot))
+            case "untag":
+                operation = Operation("delete_tag", tag=tag)
+                self._call(operation, lambda: repo.delete_tag(tag))
+            case "note" if self.simulation.spec.refs_in_repo_info:
+                entry = {f"w{self.number}": self.simulation.history.steps}
+                operation = Operation("update_metadata", metadata=entry)
+                self._call(operation, lambda: repo.update_metadata(dict(entry)))
+
+    def _call(self, operation: Operation, function: Callable[[], Any]) -> None:
+        with self._trying(operation.kind, operation):
+            function()
+
+    @contextmanager
+    def _trying(self, what: str, operation: Operation | None = None) -> Iterator[None]:
+        """Do something that may be refused; the checker hears how it ended."""
+        simulation = self.simulation
+        simulation.note(f"begin {operation or what}")
+        try:
+            with self.checker.operation(operation or Operation(what)) as self.operation:
+                yield
+        except StorageError:
+            raise
+        except IcechunkError as error:
+            simulation.note(f"refused: {type(error).__name__}: {error}".splitlines()[0])
+        finally:
+            self.operation = None
+
+
+def _is_ref(path: str) -> bool:
+    return path == "repo" or path.startswith("refs/")
+
+
+def _config(source: Random) -> RepositoryConfig:
+    """Chunks in manifests or in objects, manifests in one piece or in several; one request at a time."""
+    config = RepositoryConfig(inline_chunk_threshold_bytes=source.choice((0, 512)), max_concurrent_requests=1)
+    if source.random() < 0.5:
+        rules: Any = {ManifestSplitCondition.AnyArray(): {ManifestSplitDimCondition.Any(): 2}}
+        config.manifest = ManifestConfig(splitting=ManifestSplittingConfig.from_dict(rules))
+    return config
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one history and print its schedule."""
+    parser = argparse.ArgumentParser(prog="python -m icefloe.testing.simulation", description=__doc__)
+    parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--spec-version", type=int, default=2, choices=(1, 2))
+    parser.add_argument("--steps", type=int, default=50)
+    parser.add_argument("--writers", type=int, default=3)
+    given = parser.parse_args(arguments)
+    history = simulate(given.seed, spec_version=given.spec_version, steps=given.steps, writers=given.writers)
+    lines = [*history.schedule, history.violation or "no violation"]
+    sys.stdout.write("\n".join(lines) + "\n")
+    return 1 if history.violation else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

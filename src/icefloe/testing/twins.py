@@ -1,0 +1,170 @@
+"""A real session and its model, changed together; whatever is read is compared."""
+
+from __future__ import annotations
+
+import json
+from random import Random
+from typing import Any
+
+from zarr.core.buffer import cpu
+
+from icefloe.session import Session
+from icefloe.testing import model
+from icefloe.testing.audit import Violation, chunk_bytes, number
+from icefloe.types import SessionMode
+
+ACCOUNTS = "/accounts"
+"""An array whose numbers always add up to the same: what is put into one is taken out of another."""
+TOTAL = 1000
+
+_NAMES = ("/a", "/b", "/g", "/g/c", "/g/d", "/h")
+_GROUPS = ("/g", "/h")
+
+
+class Twin:
+    """A session of a repository, and the same session of the model."""
+
+    def __init__(self, session: Session, tree: model.Tree) -> None:
+        self.real = session
+        self.mode = session.mode
+        self.model = model.Session(session.snapshot_id, tree, session.branch or "")
+        self.reads: dict[model.Cell, int | None] = {}
+        """What was read in chunks of the base, before this session wrote there."""
+
+    # Reading
+
+    def read(self, path: str, index: int) -> int | None:
+        """The number in a chunk, which must be that of the model."""
+        tree = self.model.tree
+        cell = (tree.nodes[path].key, index)
+        found = self.real.store.get_sync(key_of(path, f"c/{index}"))
+        value = None if found is None else number(found.to_bytes())
+        if value != tree.cells.get(cell):
+            raise Violation(f"read {value} in chunk {index} of {path}, expected {tree.cells.get(cell)}")
+        if cell not in self.model.changes.cells:
+            self.reads.setdefault(cell, value)
+        return value
+
+    def check_listing(self) -> None:
+        """All nodes and chunks, which must be those of the model."""
+        expected = set()
+        for path, (_, _, values) in self.model.tree.plain().items():
+            expected |= {key_of(path, "zarr.json"), *(key_of(path, f"c/{index}") for index in values)}
+        found = set(self.real.store.list())
+        if found != expected:
+            raise Violation(f"listed {sorted(found)}, expected {sorted(expected)}")
+
+    # Changes: what the session does in the model it does in reality
+
+    def put(self, path: str, rows: int | None, label: int) -> None:
+        """Create a node or change its metadata; chunks that a smaller shape leaves outside go first."""
+        old = self.model.tree.nodes.get(path)
+        for index in range(rows or 0, (old.rows or 0) if old is not None else 0):
+            self.write(path, index, None)
+        self.real.store.set_sync(key_of(path, "zarr.json"), cpu.Buffer.from_bytes(document(rows, label)))
+        self.model.put(path, rows, label)
+
+    def write(self, path: str, index: int, value: int | None) -> None:
+        """Write a chunk, or erase it."""
+        key = key_of(path, f"c/{index}")
+        if value is None:
+            self.real.store.delete_sync(key)
+        else:
+            self.real.store.set_sync(key, cpu.Buffer.from_bytes(chunk_bytes(value)))
+        self.model.write(path, index, value)
+
+    def delete(self, path: str) -> None:
+        """Delete a node and all in it."""
+        self.real.store.delete_sync(key_of(path, "zarr.json"))
+        self.model.delete(path)
+
+    def move(self, source: str, target: str) -> None:
+        """Move a node and all in it."""
+        self.real.move(source, target)
+        self.model.move(source, target)
+
+    def transfer(self, source: int, target: int, amount: int) -> None:
+        """Take from one account and put into another."""
+        balances = [self.read(ACCOUNTS, index) or 0 for index in (source, target)]
+        self.write(ACCOUNTS, source, balances[0] - amount)
+        self.write(ACCOUNTS, target, balances[1] + amount)
+
+    def discard(self) -> None:
+        """Forget all changes."""
+        self.real.discard_changes()
+        self.model.changes = model.Changes()
+
+    # Random changes
+
+    def change(self, source: Random) -> str:
+        """Do one thing of many; what it was."""
+        if self.mode is SessionMode.rearrange:
+            return self._move_something(source)
+        nodes = self.model.tree.nodes
+        free = [name for name in _NAMES if name not in nodes and _has_parent(name, nodes)]
+        mine = [path for path in nodes if path not in (ACCOUNTS, "/")]
+        arrays = [path for path in mine if nodes[path].rows]
+        match source.choice(
+            ("transfer", "transfer", "write", "write", "write", "erase", "put", "put", "delete")
+        ):
+            case "write" | "erase" as verb if arrays:
+                path = source.choice(arrays)
+                index = source.randrange(nodes[path].rows or 1)
+                value = None if verb == "erase" else source.randrange(1000)
+                self.write(path, index, value)
+                return f"write {path} {index} {value}"
+            case "delete" if mine and source.random() < 0.5:
+                path = source.choice(mine)
+                self.delete(path)
+                return f"delete {path}"
+            case "put" if free or mine:
+                path = source.choice(free + mine)
+                rows = None if path in _GROUPS else source.randrange(1, 5)
+                label = source.randrange(3)
+                self.put(path, rows, label)
+                return f"put {path} {rows} {label}"
+        accounts = nodes[ACCOUNTS].rows or 0
+        one, other = source.sample(range(accounts), 2)
+        self.transfer(one, other, source.randrange(1, 9))
+        return f"transfer {one} {other}"
+
+    def _move_something(self, source: Random) -> str:
+        nodes = self.model.tree.nodes
+        mine = [path for path in nodes if path not in (ACCOUNTS, "/")]
+        free = [name for name in _NAMES if name not in nodes and _has_parent(name, nodes)]
+        pairs = [(one, to) for one in mine for to in free if not to.startswith(one + "/")]
+        pairs = [(one, to) for one, to in pairs if (one in _GROUPS) == (to in _GROUPS)]
+        if not pairs:
+            return "move nothing"
+        one, to = source.choice(pairs)
+        self.move(one, to)
+        return f"move {one} {to}"
+
+
+def key_of(path: str, rest: str) -> str:
+    """The key of a document or chunk in a store."""
+    return f"{path}/{rest}".lstrip("/")
+
+
+def _has_parent(path: str, nodes: Any) -> bool:
+    group = path.rpartition("/")[0]
+    return not group or (group in nodes and nodes[group].rows is None)
+
+
+def document(rows: int | None, label: int) -> bytes:
+    """The zarr.json of a node of the model."""
+    if rows is None:
+        group = {"zarr_format": 3, "node_type": "group", "attributes": {"label": label}}
+        return json.dumps(group).encode()
+    array = {
+        "zarr_format": 3,
+        "node_type": "array",
+        "shape": [rows],
+        "data_type": "int64",
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [1]}},
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+        "fill_value": 0,
+        "codecs": [{"name": "bytes", "configuration": {"endian": "little"}}],
+        "attributes": {"label": label},
+    }
+    return json.dumps(array).encode()

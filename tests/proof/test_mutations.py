@@ -1,0 +1,48 @@
+"""Does the checker see anything at all? Each test breaks the engine in one place, which must be found."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from icefloe.core.refs_v2 import RefStoreV2
+from icefloe.storage.base import ALWAYS, Buffer, Version
+from icefloe.storage.memory import MemoryStorage
+from tests.proof.worlds import run_seed
+
+ENOUGH = 60
+"""So many seeds must suffice."""
+
+
+def assert_found(world: str, words: str) -> None:
+    found = (run_seed(world, seed).violation for seed in range(ENOUGH))
+    violation = next((each for each in found if each is not None), None)
+    assert violation is not None, "no violation found"
+    assert words in violation
+
+
+@pytest.mark.parametrize("world", ["v1", "v2"])
+def test_overwriting_without_a_condition_is_found(world: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    put = MemoryStorage.put
+
+    def overwrite(
+        self: MemoryStorage, path: str, data: Buffer, condition: object = ALWAYS, **rest: Any
+    ) -> Version:
+        return put(self, path, data, ALWAYS, **rest)
+
+    monkeypatch.setattr(MemoryStorage, "put", overwrite)
+
+    assert_found(world, "")
+
+
+def test_an_answer_before_the_ref_moved_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    replace = RefStoreV2._replace
+
+    def forget_some(self: RefStoreV2, new: Any, version: Version, backup: str) -> bool:
+        every_third = new.latest_updates.columns["updated_at"][0] % 3 == 0
+        return every_third or replace(self, new, version, backup)
+
+    monkeypatch.setattr(RefStoreV2, "_replace", forget_some)
+
+    assert_found("v2", "was acknowledged, but changed the refs 0 times")

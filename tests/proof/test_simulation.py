@@ -1,0 +1,37 @@
+"""Histories of several writers in bad weather, each decided by a seed.
+
+A seed that fails is run again, with its schedule, by `python -m tests.proof.replay WORLD SEED`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.proof.worlds import WORLDS, run_seed
+
+SEEDS_PER_WORLD = 52
+BATCH = 13
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS_PER_WORLD, BATCH))
+@pytest.mark.parametrize("world", WORLDS)
+def test_nothing_is_lost(world: str, first: int, record_property: Callable[[str, Any], None]) -> None:
+    histories = [run_seed(world, seed) for seed in range(first, first + BATCH)]
+
+    for name in ("steps", "commits", "crashes", "faults"):
+        record_property(f"proof {name}", sum(getattr(history, name) for history in histories))
+    record_property("proof histories", len(histories))
+    failed = [(history.seed, history.violation) for history in histories if history.violation is not None]
+    assert not failed, f"run again with: python -m tests.proof.replay {world} {failed[0][0]}"
+    assert sum(history.commits for history in histories) > 0
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_a_seed_gives_the_same_history_again(world: str) -> None:
+    first, second = run_seed(world, 5), run_seed(world, 5)
+
+    assert first == second
+    assert len(first.schedule) > 50

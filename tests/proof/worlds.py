@@ -1,0 +1,26 @@
+"""The worlds in which histories run: versions of the format, and where the weather is."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from icefloe.testing.simulation import History, simulate
+from tests.proof import wire
+
+WORLDS: Final = ("v1", "v2", "v1-wire", "v2-wire")
+"""With `wire` requests get lost below the retries of a storage, else above them."""
+
+
+def run_seed(world: str, seed: int, steps: int = 50) -> History:
+    """One history of a world."""
+    version = int(world[1])
+    if not world.endswith("wire"):
+        return simulate(seed, spec_version=version, steps=steps)
+    with wire.wired():
+        return simulate(
+            seed,
+            spec_version=version,
+            steps=steps,
+            make_storage=wire.make_storage,
+            connect=wire.connect,
+        )
