@@ -24,12 +24,6 @@ OFFICIAL = json.loads((ROOT / "tests" / "data" / "official_api.json").read_text(
 
 # What later issues bring, as module:name or module:name.member. This list only ever gets shorter.
 TO_COME = {
-    # forks, merging, distributed writes
-    ":ForkSession",
-    "session:ForkSession",
-    *(f":Session.{n}" for n in ("fork", "merge", "merge_async")),
-    *(f"distributed:{n}" for n in ("extract_session", "merge_sessions")),
-    *(f"dask:{n}" for n in ("session_merge_reduction", "store_dask")),
     # maintenance
     ":upgrade_icechunk_repository",
 }

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from icefloe.errors import IcechunkError, ReadOnlyError
+from icefloe.errors import ReadOnlyError
 from icefloe.repository import Repository
 from icefloe.session import Session
 from icefloe.storage import in_memory_storage
@@ -152,13 +152,9 @@ def test_the_signature_is_the_official_one() -> None:
     assert [name for name, p in parameters.items() if p.kind is p.KEYWORD_ONLY] == list(parameters)[2:]
 
 
-def test_what_cannot_be_written_is_refused(repo: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_written_is_refused(repo: Repository) -> None:
     session = repo.writable_session("main")
     with pytest.raises(ValueError, match=r"pass in an icefloe\.Session"):
         to_icechunk(dataset(), session.store)  # type: ignore[arg-type]
     with pytest.raises((ReadOnlyError, ValueError), match="read-only"):
         to_icechunk(dataset(), repo.readonly_session("main"))
-    monkeypatch.setattr(xr.Dataset, "__dask_graph__", lambda _: {})
-    with pytest.raises(IcechunkError, match="load them first") as error:
-        to_icechunk(dataset(), session)
-    assert error.value.kind == "unimplemented"

@@ -101,6 +101,7 @@ if TYPE_CHECKING:
         Repository,
     )
     from icefloe.session import (
+        ForkSession,
         Session,
     )
     from icefloe.snapshots import (
@@ -177,6 +178,7 @@ __all__ = [
     "Diff",
     "ErrorKind",
     "FeatureFlag",
+    "ForkSession",
     "FormatError",
     "GCSummary",
     "GcsBearerCredential",
@@ -296,7 +298,7 @@ _HOMES = {
     """,
     "ops": "GCSummary Update UpdateType",
     "repository": "Repository",
-    "session": "Session",
+    "session": "ForkSession Session",
     "snapshots": "AncestryGraph Diff ManifestFileInfo SnapshotInfo",
     "storage": """
         AnyObjectStoreConfig ChecksumAlgorithm S3Options Storage StorageConcurrencySettings

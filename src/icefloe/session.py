@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
+import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from icefloe.concurrency import FanOut, ThreadFanOut, async_twin, in_thread
@@ -12,8 +13,10 @@ from icefloe.config import RepositoryConfig
 from icefloe.config.display import Shown, Tree, qualified
 from icefloe.conflicts import ConflictSolver
 from icefloe.core.assets import AssetStore
+from icefloe.core.changes import ChangeSet
 from icefloe.core.commit import OWN_METADATA, flush
 from icefloe.core.diff import session_diff
+from icefloe.core.merging import Receipt, merge_receipts, refuse
 from icefloe.core.rebase import check_solver, rebase
 from icefloe.core.refs import RefStore, unsupported
 from icefloe.core.refs_v2 import check_flag, check_writable
@@ -24,6 +27,7 @@ from icefloe.encoding.json_values import canonical
 from icefloe.errors import (
     ConflictError,
     ErrorKind,
+    IcechunkError,
     NodeNotFoundError,
     ReadOnlyError,
     SessionStateError,
@@ -32,14 +36,24 @@ from icefloe.format.manifest import InlineRef, NativeRef
 from icefloe.format.repo_info import SnapshotInfo
 from icefloe.format.snapshot import Snapshot
 from icefloe.format.transaction_log import TransactionLog
-from icefloe.ids import SnapshotId
+from icefloe.ids import INITIAL_SNAPSHOT_ID, SnapshotId
 from icefloe.paths import ROOT, validate
 from icefloe.recipes import Recipe
 from icefloe.snapshots import Diff
+from icefloe.storage.memory import MemoryStorage
 from icefloe.store import IcechunkStore
 from icefloe.types import ChunkType, SessionMode
 
 _MOVE_NODE = 3
+_opening = threading.Lock()
+
+
+@dataclass(frozen=True, slots=True)
+class _Unread:
+    """A workspace to be: the base is read when somebody looks at it."""
+
+    base_id: SnapshotId
+    changes: ChangeSet
 
 
 class Session(Shown):
@@ -49,7 +63,7 @@ class Session(Shown):
         self,
         *,
         mode: SessionMode,
-        snapshot: Snapshot,
+        snapshot: Snapshot | SnapshotId,
         branch: str | None,
         refs: RefStore,
         assets: AssetStore,
@@ -57,7 +71,10 @@ class Session(Shown):
         recipe: Recipe,
         commit_metadata: Mapping[str, Any] | None = None,
     ) -> None:
-        """Not for users: see `Repository.readonly_session` and its like."""
+        """Not for users: see `Repository.readonly_session` and its like.
+
+        A snapshot given by its id is read when it is first needed.
+        """
         self._mode = mode
         self._branch = branch
         self._refs = refs
@@ -65,7 +82,9 @@ class Session(Shown):
         self._config = config
         self._recipe = recipe
         self._commit_metadata = dict(commit_metadata or {})
-        self._workspace = Workspace(snapshot, assets)
+        self._state: Workspace | _Unread = (
+            Workspace(snapshot, assets) if isinstance(snapshot, Snapshot) else _Unread(snapshot, ChangeSet())
+        )
         self._fan_out = ThreadFanOut(assets.config.max_concurrent_requests)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -83,7 +102,7 @@ class Session(Shown):
         Session.__init__(
             self,
             mode=SessionMode.readonly,
-            snapshot=opened.assets.snapshot(SnapshotId.parse(state["snapshot_id"])),
+            snapshot=SnapshotId.parse(state["snapshot_id"]),
             branch=None,
             refs=opened.refs,
             assets=opened.assets,
@@ -106,7 +125,7 @@ class Session(Shown):
     @property
     def snapshot_id(self) -> str:
         """The snapshot the session is based on."""
-        return str(self._workspace.base.id)
+        return str(self._base_id)
 
     @property
     def branch(self) -> str | None:
@@ -116,7 +135,7 @@ class Session(Shown):
     @property
     def has_uncommitted_changes(self) -> bool:
         """Whether anything was changed and not committed."""
-        return not self._workspace.changes.is_empty()
+        return not self._state.changes.is_empty()
 
     @property
     def config(self) -> RepositoryConfig:
@@ -132,6 +151,19 @@ class Session(Shown):
     def workspace(self) -> Workspace:
         """The hierarchy that the store reads and writes."""
         return self._workspace
+
+    @property
+    def _workspace(self) -> Workspace:
+        if isinstance(self._state, _Unread):
+            with _opening:  # two threads must not write into two workspaces
+                if isinstance(self._state, _Unread):
+                    base = self._assets.snapshot(self._state.base_id)
+                    self._state = Workspace(base, self._assets, self._state.changes)
+        return self._state
+
+    @property
+    def _base_id(self) -> SnapshotId:
+        return self._state.base_id if isinstance(self._state, _Unread) else self._state.base.id
 
     @property
     def fan_out(self) -> FanOut:
@@ -243,6 +275,92 @@ class Session(Shown):
 
     move_async = async_twin(move)
 
+    # Forks
+
+    def fork(self) -> ForkSession:
+        """A session like this one for another thread, process or machine, to be merged back with `merge`.
+
+        It sees what is not committed yet; for that, a snapshot is written that is part of no history. What is
+        changed here later the fork does not see.
+        """
+        if self.read_only:
+            raise SessionStateError(
+                "cannot fork a read-only session; for reading elsewhere pickle the session itself",
+                kind=ErrorKind.CANNOT_FORK_READ_ONLY_SESSION,
+            )
+        base: Snapshot | SnapshotId = self._base_id
+        if self.has_uncommitted_changes:
+            base = flush(self._workspace, "fork", {}, self._fan_out, self._base_id).snapshot
+        elif not isinstance(self._state, _Unread):
+            base = self._state.base
+        return ForkSession(
+            origin=self._origin,
+            mode=SessionMode.writable,
+            snapshot=base,
+            branch=None,
+            refs=self._refs,
+            assets=self._assets,
+            config=self._config,
+            recipe=self._recipe,
+        )
+
+    def merge(self, *others: ForkSession) -> None:
+        """Take over what forks of this session changed, in the order given: all of it or nothing.
+
+        Where two forks wrote the same chunk the later one wins. Whatever else both sides changed in different
+        ways (metadata, a node deleted here and changed there, two nodes at one path) is a SessionStateError
+        of kind `merge-failed`, and so is a fork that is not based on the snapshot this session is based on.
+        Merging a fork again changes nothing, unless it, or what it wrote, changed in between.
+        """
+        self.merge_receipts(others)
+
+    merge_async = async_twin(merge)
+
+    def merge_receipts(self, forks: Iterable[ForkSession | bytes]) -> None:
+        """What `merge` does, for forks that came home as bytes too: see `icefloe.distributed.receipt`."""
+        self._require_edits()
+        others = {id(fork): fork for fork in forks if fork is not self}
+        receipts = []
+        for fork in others.values():
+            if isinstance(fork, bytes):
+                receipts.append(Receipt.from_bytes(fork))
+                continue
+            self._check_mergeable(fork)
+            receipts.append(fork.receipt())
+        merge_receipts(self._workspace, self._origin, receipts)
+
+    def _check_mergeable(self, fork: object) -> None:
+        if not isinstance(fork, Session):
+            raise TypeError(f"merge takes what Session.fork gives, not '{type(fork).__name__}'")
+        if fork.mode is SessionMode.rearrange:
+            raise SessionStateError(
+                "a rearrange session is merged nowhere; commit it", kind=ErrorKind.REARRANGE_SESSION_ONLY
+            )
+        if fork.read_only:
+            raise SessionStateError(
+                "a read-only session has nothing to merge; merge what Session.fork gives",
+                kind=ErrorKind.MERGE_NOT_ALLOWED,
+            )
+        mine, theirs = self._assets.storage, fork._assets.storage
+        # All repositories begin with the same snapshot: there, the base tells nothing.
+        if self._origin == INITIAL_SNAPSHOT_ID and mine.describe() != theirs.describe():
+            refuse("the fork is one of another repository")
+        copied = isinstance(theirs, MemoryStorage) and not theirs.shares_objects(mine)
+        if copied and fork.receipt().has_chunk_objects():
+            refuse(
+                "the fork's chunks are in a copy of an in-memory storage, made when the fork was pickled; use"
+                " a storage that other processes reach, or threads"
+            )
+
+    @property
+    def _origin(self) -> SnapshotId:
+        """The committed snapshot that changes made here are to be compared with."""
+        return self._base_id
+
+    def receipt(self) -> Receipt:
+        """What was changed here and not committed, and upon what."""
+        return Receipt(self._origin, self._base_id, self._state.changes)
+
     # Commits
 
     def commit(
@@ -329,7 +447,7 @@ class Session(Shown):
 
     def flush(self, message: str, *, metadata: dict[str, Any] | None = None) -> str:
         """Write the changes as a snapshot that no branch points to; its id."""
-        self._require_writable()
+        self._require_flushable()
         self._check_repository_writable()
         base = self._workspace.base
         snapshot = self._flush(message, metadata, base.id)
@@ -359,7 +477,7 @@ class Session(Shown):
         """Become a read-only view of what was committed."""
         self._mode = SessionMode.readonly
         self._branch = None
-        self._workspace = Workspace(snapshot, self._assets)
+        self._state = Workspace(snapshot, self._assets)
         return str(snapshot.id)
 
     def _check_repository_writable(self) -> None:
@@ -368,6 +486,9 @@ class Session(Shown):
     def _require_writable(self) -> None:
         if self.read_only:
             raise ReadOnlyError("the session is read-only", kind=ErrorKind.READ_ONLY_SESSION)
+
+    def _require_flushable(self) -> None:
+        self._require_writable()
 
     def _require_edits(self) -> None:
         self._require_writable()
@@ -384,6 +505,64 @@ class Session(Shown):
                 kind=ErrorKind.COMMIT_NOT_ALLOWED,
             )
         return self._branch
+
+
+class ForkSession(Session):
+    """A session for one of several writers: it is pickled, sent, written to, pickled back and merged.
+
+    It commits nothing itself. In the process where it is unpickled it opens its storage by itself, when it is
+    first read from or written to.
+    """
+
+    def __init__(self, *, origin: SnapshotId, **session: Any) -> None:
+        """Not for users: see `Session.fork`."""
+        super().__init__(**session)
+        self._forked_from = origin
+
+    def __getstate__(self) -> dict[str, Any]:
+        receipt = self.receipt().to_bytes()
+        return {"recipe": self._recipe, "config": self._config, "receipt": receipt}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        receipt = Receipt.from_bytes(state["receipt"])
+        recipe: Recipe = state["recipe"]
+        opened = recipe.open()
+        ForkSession.__init__(
+            self,
+            origin=receipt.origin,
+            mode=SessionMode.writable,
+            snapshot=receipt.base,
+            branch=None,
+            refs=opened.refs,
+            assets=opened.assets,
+            config=state["config"],
+            recipe=recipe,
+        )
+        self._state = _Unread(receipt.base, receipt.changes)
+
+    @property
+    def _origin(self) -> SnapshotId:
+        return self._forked_from
+
+    def _require_flushable(self) -> None:
+        raise IcechunkError(
+            "cannot flush a forked session; merge it into the session it came from and flush that",
+            kind=ErrorKind.UNKNOWN,
+        )
+
+    def _require_branch(self) -> str:
+        raise SessionStateError(
+            "commits are not allowed on a fork; merge it into the session it came from and commit that",
+            kind=ErrorKind.COMMIT_NOT_ALLOWED,
+        )
+
+    def _check_mergeable(self, fork: object) -> None:
+        if isinstance(fork, Session) and not isinstance(fork, ForkSession):
+            raise SessionStateError(
+                "a session on a branch cannot be merged into a fork; merge the fork into the session",
+                kind=ErrorKind.MERGE_NOT_ALLOWED,
+            )
+        super()._check_mergeable(fork)
 
 
 def plain_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -14,6 +13,8 @@ from icefloe.format.manifest import ArrayManifest, ChunkRef
 from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot
 from icefloe.ids import NodeId
 
+_DELETED: Final = 0
+"""The kind of a reference that is none: the chunk was deleted."""
 _RECENT_LIMIT: Final = 50_000
 """Single writes are kept in a dict up to this number, then become a column segment."""
 
@@ -74,20 +75,18 @@ class ArrayDelta:
         What was found is kept, so that asking often costs little.
         """
         self._settle()
-        written: ArrayManifest | None = None
-        gone = np.zeros((0, self.rank), np.uint32)
-        pending: list[ArrayManifest] = []
-        for segment in self.segments:
-            if isinstance(segment, ArrayManifest):
-                pending.append(segment)
-                if len(gone):
-                    gone = gone[~coordinates.contains(gone, segment.coords)]
-                continue
-            written, pending = _joined(written, pending), []
-            dropped = coordinates.last_of_equal(segment)[0]
-            written = None if written is None else written.without(dropped)
-            gone = coordinates.last_of_equal(np.concatenate([gone, dropped]))[0]
-        written = _joined(written, pending)
+        parts = [
+            segment if isinstance(segment, ArrayManifest) else ArrayManifest.of_sorted(segment, _DELETED)
+            for segment in self.segments
+        ]
+        if not parts:
+            return None, np.zeros((0, self.rank), np.uint32)
+        # Deletions take part as references of a kind of their own: however many segments there are, all rows
+        # are sorted once.
+        whole = ArrayManifest.concat(parts) if len(parts) > 1 else parts[0]
+        deleted = whole.kind == _DELETED
+        gone = coordinates.last_of_equal(whole.coords[deleted])[0] if deleted.any() else whole.coords[:0]
+        written = None if len(gone) and deleted.all() else whole.take(~deleted) if len(gone) else whole
         self.segments = [] if written is None else [written]
         if len(gone):
             self.segments.append(gone)
@@ -108,14 +107,15 @@ class ArrayDelta:
             return gone
         return coordinates.last_of_equal(np.concatenate([written.coords, gone]))[0]
 
+    def extend(self, later: ArrayDelta) -> None:
+        """The changes of another delta of the same array, made after these."""
+        self._settle()
+        later._settle()
+        self.segments += later.segments
+
     def copy(self) -> ArrayDelta:
         """The same changes, apart."""
         return ArrayDelta(self.path, self.rank, dict(self.recent), list(self.segments))
-
-
-def _joined(written: ArrayManifest | None, later: Sequence[ArrayManifest]) -> ArrayManifest | None:
-    parts = ([] if written is None else [written]) + list(later)
-    return ArrayManifest.concat(parts) if parts else None
 
 
 @dataclass(slots=True)

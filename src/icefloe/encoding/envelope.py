@@ -85,7 +85,11 @@ def open_header(data: bytes | memoryview, place: str) -> Header:
 
 def open_payload(data: bytes | memoryview, place: str) -> NDArray[np.uint8] | bytearray:
     """The decompressed payload of a metadata file whose header was checked."""
-    frames = memoryview(data)[HEADER.size :]
+    return open_frames(memoryview(data)[HEADER.size :], place)
+
+
+def open_frames(frames: memoryview, place: str) -> NDArray[np.uint8] | bytearray:
+    """What zstd frames hold; FormatError where they are damaged or claim more than is plausible."""
     limit = min(max(PLAUSIBLE_BYTES, PLAUSIBLE_RATIO * len(frames)), MAX_PAYLOAD_BYTES)
     return inflate(frames, limit, place)
 

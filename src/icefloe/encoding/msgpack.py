@@ -55,6 +55,23 @@ def _unpack(data: bytes | bytearray | memoryview, **options: bool) -> Any:
         raise _damaged(str(error) or type(error).__name__) from None
 
 
+def pack(value: object) -> bytes:
+    """Encode numbers, texts, binary strings, and lists and maps of them, for nobody but `unpack`."""
+    return cast(bytes, msgpack.packb(value))
+
+
+def unpack(data: bytes | bytearray | memoryview) -> object:
+    """Decode exactly one value that `pack` made; FormatError if it is damaged."""
+    whole = bytes(data)
+    try:
+        _check_complete(whole)
+        return cast(object, msgpack.unpackb(whole, ext_hook=_refuse_extension, max_ext_len=0))
+    except FormatError:
+        raise
+    except (ValueError, TypeError, msgpack.UnpackException) as error:
+        raise _damaged(str(error) or type(error).__name__) from None
+
+
 def _check_complete(data: bytes) -> None:
     """Walk over the value without building it.
 

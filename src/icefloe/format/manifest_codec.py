@@ -107,7 +107,7 @@ def _join_refs(refs: Sequence[Tables]) -> Tables:
 
 def _ref_tables(refs: ArrayManifest, dictionary: Dictionary | None, place: str) -> Tables:
     """The references of one array as the columns of `ChunkRef` tables."""
-    _check(refs, place)
+    check_refs(refs, place)
     columns: dict[str, Any] = {"index": refs.coords}
     present: dict[str, NDArray[np.bool_]] = {}
 
@@ -154,7 +154,7 @@ def _add_locations(
     add("compressed_location", Shared(places[codes], frames), virtual & ~long[codes])
 
 
-def _check(refs: ArrayManifest, place: str) -> None:
+def check_refs(refs: ArrayManifest, place: str) -> None:
     """Refuse what the specification forbids to write, and columns that do not fit together."""
     _check_columns(refs, place)
     unsorted = coordinates.unsorted_rows(refs.coords)
