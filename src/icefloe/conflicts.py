@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final
+from typing import Any, Final, Protocol
 
 from icefloe.config.display import Shown, Tree, qualified
 
@@ -76,6 +75,13 @@ class ConflictType(IntEnum):
 _INNER_CAPITAL: Final = re.compile(r"(?<!^)[A-Z]")
 
 
+class Column(Protocol):
+    """A numpy column of coordinates; numpy itself is not needed here."""
+
+    def tolist(self) -> Any:
+        """A list of rows."""
+
+
 class VersionSelection(IntEnum):
     """Whose version of a change is taken."""
 
@@ -95,23 +101,60 @@ class VersionSelection(IntEnum):
         return format(str(self), format_spec)
 
 
-@dataclass(frozen=True, slots=True, repr=False)
 class Conflict(Shown):
     """One change of ours that does not go with theirs."""
 
-    conflict_type: ConflictType
-    path: str
-    """Of the node; empty where the conflict is none of a single node."""
-    conflicted_chunks: list[list[int]] | None = None
-    """The coordinates of the chunks, sorted; None where the conflict is not about single chunks."""
+    __slots__ = ("_chunks", "_conflict_type", "_path")
+
+    def __init__(
+        self, conflict_type: ConflictType, path: str, conflicted_chunks: list[list[int]] | None = None
+    ) -> None:
+        self._conflict_type = conflict_type
+        self._path = path
+        self._chunks: list[list[int]] | Column | None = conflicted_chunks
+
+    @staticmethod
+    def of_column(conflict_type: ConflictType, path: str, coords: Column) -> Conflict:
+        """The same from a column of coordinates, which becomes a list when somebody asks for it."""
+        made = Conflict(conflict_type, path)
+        made._chunks = coords
+        return made
+
+    @property
+    def conflict_type(self) -> ConflictType:
+        """What kind of conflict it is."""
+        return self._conflict_type
+
+    @property
+    def path(self) -> str:
+        """The path of the node; empty where the conflict is none of a single node."""
+        return self._path
+
+    @property
+    def conflicted_chunks(self) -> list[list[int]] | None:
+        """The coordinates of the chunks, sorted; None where the conflict is not about single chunks."""
+        chunks = self._chunks
+        if chunks is None or isinstance(chunks, list):
+            return chunks
+        listed: list[list[int]] = chunks.tolist()
+        self._chunks = listed
+        return listed
+
+    def __eq__(self, other: object) -> bool:
+        return self._content() == other._content() if isinstance(other, Conflict) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash((self.conflict_type, self.path))
+
+    def _content(self) -> tuple[object, ...]:
+        return (self.conflict_type, self.path, self.conflicted_chunks)
 
     def tree(self) -> Tree:
         # docstring inherited
-        chunks = repr(self.conflicted_chunks)
         rows = (
             ("conflict_type", repr(self.conflict_type)),
             ("path", self.path),
-            ("conflicted_chunks", chunks),
+            ("conflicted_chunks", repr(self.conflicted_chunks)),
         )
         return Tree(qualified("conflicts", "Conflict"), rows)
 

@@ -196,9 +196,9 @@ class Detection:
             if theirs is None:
                 continue
             mine = delta.coords()
-            both = mine[coordinates.contains(mine, theirs)]
+            both = mine.take(np.flatnonzero(coordinates.contains(mine, theirs)), axis=0)
             if len(both):
-                conflict = Conflict(ConflictType.ChunkDoubleUpdate, delta.path, both.tolist())
+                conflict = Conflict.of_column(ConflictType.ChunkDoubleUpdate, delta.path, both)
                 yield Found(conflict, node, both, bool(self._outside(delta.path, both).any()))
 
     def _of_rank(self, node: NodeId, rank: int) -> Coords | None:

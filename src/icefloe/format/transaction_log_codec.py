@@ -106,6 +106,8 @@ def _updated_chunks(arrays: Tables, payload: Payload) -> UpdatedChunks:
     if not np.array_equal(coords.lengths, ranks[owners]):
         return _parted_by_rank(node_ids, chunks.splits, coords)
     found = UpdatedChunks(node_ids, counts, ranks, coords.items)
+    if len(counts) == 1 and coordinates.is_strictly_sorted(coords.items.reshape(len(coords), -1)):
+        return found
     if not _keys_ascend(node_ids) or not all(
         _ascend(coords, owners, rank) for rank in np.unique(ranks).tolist()
     ):
