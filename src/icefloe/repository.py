@@ -19,6 +19,7 @@ from icefloe.config import Attribution, RepositoryConfig, StorageSettings
 from icefloe.config.display import Shown, Tree, qualified
 from icefloe.conflicts import ConflictSolver
 from icefloe.core.opening import Opened, create_parts, find_spec, open_parts, parts
+from icefloe.core.preload import preload
 from icefloe.core.range_reads import ReadLimits
 from icefloe.core.refs import unsupported
 from icefloe.core.refs_v2 import FLAG_NAMES, check_flag, check_writable
@@ -558,9 +559,12 @@ class Repository(Upkeep, Shown):
         session.commit(message, metadata, rebase_with=rebase_with, rebase_tries=rebase_tries)
 
     def _session(self, mode: SessionMode, id: SnapshotId, branch: str | None) -> Session:
+        snapshot = self._assets.snapshot(id)
+        manifest = self._opened.config.manifest
+        preload(self._assets, snapshot, asked_for=manifest is not None and manifest.preload is not None)
         return Session(
             mode=mode,
-            snapshot=self._assets.snapshot(id),
+            snapshot=snapshot,
             branch=branch,
             refs=self._refs,
             assets=self._assets,

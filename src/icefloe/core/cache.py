@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
+from concurrent.futures import CancelledError, Future
 from typing import Generic, TypeVar
 
 Key = TypeVar("Key")
@@ -23,18 +25,50 @@ class WeightedCache(Generic[Key, Value]):
         self._weight = weight
         self._held = 0
         self._values: OrderedDict[Key, tuple[Value, int]] = OrderedDict()
+        self._loading: dict[Key, Future[Value]] = {}
         self._lock = threading.Lock()
+        self._pid = os.getpid()
 
     def get(self, key: Key, load: Callable[[], Value]) -> Value:
-        """The value of a key, loaded if it is not here. Two threads may load the same one: either will do."""
+        """The value of a key, loaded if it is not here; threads that ask for it meanwhile wait for that."""
+        if self.capacity == 0:
+            return load()
+        if self._pid != os.getpid():
+            self._forget_threads()
         with self._lock:
             found = self._values.get(key)
             if found is not None:
                 self._values.move_to_end(key)
                 return found[0]
-        value = load()
-        self.put(key, value)
-        return value
+            running = self._loading.get(key)
+            if running is None:
+                mine = self._loading[key] = Future()
+        if running is None:
+            return self._load(key, load, mine)
+        try:
+            return running.result()
+        except CancelledError:  # it failed there: see for ourselves
+            return load()
+
+    def _load(self, key: Key, load: Callable[[], Value], future: Future[Value]) -> Value:
+        try:
+            value = load()
+            self.put(key, value)
+        except BaseException:
+            future.cancel()
+            raise
+        else:
+            future.set_result(value)
+            return value
+        finally:
+            with self._lock:
+                self._loading.pop(key, None)
+
+    def _forget_threads(self) -> None:
+        """In a forked child: the threads that were loading are not here, and one may have held the lock."""
+        self._lock = threading.Lock()
+        self._loading = {}
+        self._pid = os.getpid()
 
     def put(self, key: Key, value: Value) -> None:
         """Hold a value, letting go of those not used for longest. One heavier than all is not held."""

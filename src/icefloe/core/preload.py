@@ -1,0 +1,93 @@
+"""Manifests that a session will need soon, read in the background while it opens.
+
+Coordinate arrays are read by whoever opens a dataset; their manifests are small and wait in the cache by the
+time they are asked for. The configuration `manifest.preload` says which, and how many at most.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Final
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from icefloe.concurrency import pool
+from icefloe.config import ManifestPreloadCondition
+from icefloe.core.assets import AssetStore
+from icefloe.errors import IcechunkError
+from icefloe.format.schema import ARRAY_NODE
+from icefloe.format.snapshot import ArrayNodeData, ManifestFileInfo, NodeSnapshot, Snapshot, node_at
+from icefloe.ids import ManifestId, SnapshotId
+
+_THREADS: Final = 8
+
+_logger = logging.getLogger(__name__)
+_latest: WeakKeyDictionary[AssetStore, SnapshotId] = WeakKeyDictionary()
+
+
+def preload(assets: AssetStore, snapshot: Snapshot, *, asked_for: bool) -> None:
+    """Start reading the manifests of a snapshot that the configuration chooses; never waits, never fails.
+
+    Where reading waits for no network it is done only if it was asked for: the manifests come as fast when
+    they are needed.
+    """
+    config = assets.config
+    wanted = config.preload_max_total_refs and config.preload_max_arrays_to_scan
+    if (
+        not wanted
+        or config.preload_if == ManifestPreloadCondition.false()
+        or not len(snapshot.manifest_files)
+    ):
+        return
+    if not asked_for and assets.storage.answers_at_once:
+        return
+    if _latest.get(assets) == snapshot.id:
+        return
+    _latest[assets] = snapshot.id
+    _in_background(partial(_start, assets, snapshot), snapshot.id)
+
+
+def chosen(assets: AssetStore, snapshot: Snapshot) -> Iterator[ManifestFileInfo]:
+    """The manifests to read: each once, in the order of the arrays, as long as the references stay few."""
+    config = assets.config
+    seen: set[ManifestId] = set()
+    left = config.preload_max_total_refs
+    for node in _first_arrays(snapshot, config.preload_max_arrays_to_scan):
+        if not isinstance(node.node_data, ArrayNodeData):
+            continue
+        for ref in node.node_data.manifests:
+            info = None if ref.id in seen else snapshot.manifest_files.find(ref.id)
+            if info is None or info.num_chunk_refs > left:
+                continue
+            if config.preload_if.matches(node.path, info.num_chunk_refs):
+                seen.add(ref.id)
+                left -= info.num_chunk_refs
+                yield info
+
+
+def _first_arrays(snapshot: Snapshot, count: int) -> Iterator[NodeSnapshot]:
+    columns = snapshot.nodes.columns
+    rows = np.flatnonzero(columns["node_data"].kinds == ARRAY_NODE)[:count]
+    return (node_at(columns, int(row), f"snapshot {snapshot.id}") for row in rows)
+
+
+def _start(assets: AssetStore, snapshot: Snapshot) -> None:
+    for info in chosen(assets, snapshot):
+        _in_background(partial(assets.manifest, info.id, info.size_bytes), info.id)
+
+
+def _in_background(work: Callable[[], object], id: SnapshotId | ManifestId) -> None:
+    try:
+        pool("preload", _THREADS).submit(_quietly, work, id)
+    except RuntimeError:  # the interpreter is about to end
+        _logger.debug("nothing of %s is preloaded any more", id)
+
+
+def _quietly(work: Callable[[], object], id: SnapshotId | ManifestId) -> None:
+    try:
+        work()
+    except IcechunkError as error:
+        _logger.debug("preloading %s: %s", id, error)
