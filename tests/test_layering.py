@@ -19,6 +19,7 @@ from tests.source_tree import (
 # From the top down. A component may import its own modules, lower floors, and neighbours on its own floor
 # unless the two are kept apart below. The empty name is the package itself: what users import.
 FLOORS: tuple[tuple[str, ...], ...] = (
+    ("__main__",),
     ("cli",),
     ("spark", "web"),
     ("", "compatibility", "_icechunk_python", "_standing_in"),

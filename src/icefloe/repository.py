@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from icefloe import history, inspection
 from icefloe.concurrency import AsyncCloseableIterator, async_class_twin, async_static_twin, async_twin
@@ -34,10 +34,12 @@ from icefloe.recipes import Recipe
 from icefloe.session import Session, plain_metadata
 from icefloe.snapshots import AncestryGraph, Diff, ManifestFileInfo, SnapshotInfo
 from icefloe.storage.base import Storage
-from icefloe.store import IcechunkStore
 from icefloe.times import to_microseconds
 from icefloe.types import FeatureFlag, RepoStatus, SessionMode, SpecVersion
 from icefloe.upkeep import Upkeep
+
+if TYPE_CHECKING:
+    from icefloe.store import IcechunkStore
 
 __all__ = ["Repository"]
 

@@ -6,7 +6,7 @@ import copy
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from icefloe.concurrency import FanOut, ThreadFanOut, async_twin, in_thread
 from icefloe.config import RepositoryConfig
@@ -41,8 +41,10 @@ from icefloe.paths import ROOT, validate
 from icefloe.recipes import Recipe
 from icefloe.snapshots import Diff
 from icefloe.storage.memory import MemoryStorage
-from icefloe.store import IcechunkStore
 from icefloe.types import ChunkType, SessionMode
+
+if TYPE_CHECKING:
+    from icefloe.store import IcechunkStore
 
 _MOVE_NODE = 3
 _opening = threading.Lock()
@@ -145,6 +147,8 @@ class Session(Shown):
     @property
     def store(self) -> IcechunkStore:
         """A Zarr store over this session."""
+        from icefloe.store import IcechunkStore  # zarr takes longer to load than all of ours
+
         return IcechunkStore(self)
 
     @property

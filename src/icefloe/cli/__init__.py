@@ -1,0 +1,1 @@
+"""The command line: `icefloe COMMAND REPO ...`. Text for people, `--json` for programs."""

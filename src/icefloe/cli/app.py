@@ -1,0 +1,132 @@
+"""The `icefloe` command: its options, its errors, and where each subcommand is."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from icefloe._version import __version__
+from icefloe.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    IcechunkError,
+    InvalidInputError,
+    NotFoundError,
+)
+
+FAILED = 1
+USAGE = 2
+NOT_FOUND = 3
+CONFLICT = 4
+NOT_WELL = 5
+"""A check found something wrong: `verify`, `doctor`."""
+
+_COMMANDS = {
+    "init": "places",
+    "info": "places",
+    "config": "places",
+    "status": "places",
+    "doctor": "places",
+    "log": "history",
+    "show": "history",
+    "diff": "history",
+    "refs": "history",
+    "ops": "history",
+    "branch": "refs",
+    "tag": "refs",
+    "tree": "contents",
+    "head": "contents",
+    "cat": "contents",
+    "verify": "upkeep",
+    "gc": "upkeep",
+    "expire": "upkeep",
+    "stats": "upkeep",
+    "rewrite-manifests": "upkeep",
+}
+"""Each command and its module, which is loaded when the command is."""
+
+
+class _Commands(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in _COMMANDS:
+            return None
+        module = importlib.import_module(f"icefloe.cli.{_COMMANDS[name]}")
+        command: click.Command = getattr(module, name.replace("-", "_"))
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in _COMMANDS and not args[0].startswith("-"):
+            import difflib
+
+            near = difflib.get_close_matches(args[0], _COMMANDS, n=1)
+            hint = f"; did you mean {near[0]}?" if near else "; `icefloe --help` lists them"
+            raise click.UsageError(f"no command {args[0]!r}{hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+
+@click.command(
+    cls=_Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 conflict, 5 a check found something.",
+)
+@click.version_option(__version__, prog_name="icefloe")
+@click.option("--debug", is_flag=True, help="Show where in the program an error came from.")
+@click.pass_context
+def icefloe(ctx: click.Context, debug: bool) -> None:
+    """Version-controlled Zarr arrays on folders and object stores.
+
+    REPO is a path or URL: data/repo, s3://bucket/prefix, gs://..., az://..., https://...
+    Options of the storage follow with -o, as in -o region=eu-west-1 or -o endpoint_url=http://localhost:9000.
+    """
+    ctx.obj = debug
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; the exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        result: Any = icefloe.main(words, prog_name="icefloe", standalone_mode=False)
+    except click.exceptions.Abort:
+        click.echo("stopped", err=True)
+        return FAILED
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except IcechunkError as error:
+        if "--debug" in words:
+            raise
+        click.echo(f"error: {_sentence(error)}", err=True)
+        return _exit_code(error)
+    except OSError as error:
+        if "--debug" in words:
+            raise
+        click.echo(f"error: {error.strerror or error}: {error.filename or ''}".rstrip(": "), err=True)
+        return FAILED
+    return result if isinstance(result, int) else 0
+
+
+def _sentence(error: IcechunkError) -> str:
+    text = str(error)
+    return f"{text} ({error.kind})" if error.kind and error.kind not in text else text
+
+
+def _exit_code(error: IcechunkError) -> int:
+    if isinstance(error, NotFoundError):
+        return NOT_FOUND
+    if isinstance(error, ConflictError | AlreadyExistsError):
+        return CONFLICT
+    return USAGE if isinstance(error, InvalidInputError) else FAILED
+
+
+def run() -> None:
+    """The entry point of the installed command."""
+    sys.exit(main())

@@ -1,0 +1,136 @@
+"""Commands about what is in a repository: tree, head, cat."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from icefloe.cli import revisions
+from icefloe.cli.arguments import output_option, repo_argument
+from icefloe.cli.output import Output, shown
+from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot
+from icefloe.paths import ROOT, component_key, name, normalize
+from icefloe.repository import Repository
+
+if TYPE_CHECKING:
+    import zarr
+
+_HEAD = 10
+_ATTRIBUTES = ("units", "long_name", "standard_name")
+
+
+def _described(node: NodeSnapshot) -> dict[str, Any]:
+    """What the zarr.json of a node says, for people and programs."""
+    document = json.loads(node.user_data)
+    found: dict[str, Any] = {"path": node.path, "kind": document["node_type"]}
+    if isinstance(node.node_data, ArrayNodeData):
+        grid = document["chunk_grid"]["configuration"]
+        found["shape"] = document["shape"]
+        found["chunks"] = grid.get("chunk_shape", grid.get("chunk_shapes"))
+        found["dtype"] = document["data_type"]
+        found["dimensions"] = document.get("dimension_names")
+        found["codecs"] = [codec if isinstance(codec, str) else codec["name"] for codec in document["codecs"]]
+    found["attributes"] = document.get("attributes", {})
+    return found
+
+
+def _line(node: dict[str, Any]) -> str:
+    label = name(node["path"]) or "/"
+    if node["kind"] == "group":
+        return label if label == "/" else f"{label}/"
+    sizes = [str(size) for size in node["shape"]]
+    if node["dimensions"]:
+        sizes = [
+            f"{dim}: {size}" if dim else size for dim, size in zip(node["dimensions"], sizes, strict=True)
+        ]
+    dtype = node["dtype"] if isinstance(node["dtype"], str) else node["dtype"].get("name", "?")
+    words = [shown(node["attributes"][each]) for each in _ATTRIBUTES if each in node["attributes"]]
+    return f"{label} ({', '.join(sizes)}) {dtype}" + (f"  {', '.join(words)}" if words else "")
+
+
+@click.command()
+@repo_argument
+@click.argument("path", default=ROOT)
+@click.option("-r", "--revision", default="main", show_default=True, help=revisions.HELP)
+@output_option
+def tree(repo: Repository, path: str, revision: str, out: Output) -> None:
+    """The groups and arrays at PATH and below."""
+    workspace = repo.readonly_session(snapshot_id=revisions.resolve(repo, revision)).workspace
+    top = _path(path)
+    nodes = [_described(node) for each in workspace.below(top) if (node := workspace.node(each)) is not None]
+    levels = [len(component_key(node["path"])) - len(component_key(top)) for node in nodes]
+    lines = ["    " * level + _line(node) for level, node in zip(levels, nodes, strict=True)]
+    out.value(nodes, "\n".join(lines) or f"nothing at {top}")
+
+
+def _array(repo: Repository, path: str, revision: str) -> zarr.Array[Any]:
+    import zarr
+
+    session = repo.readonly_session(snapshot_id=revisions.resolve(repo, revision))
+    session.workspace.array(_path(path))  # says what is wrong in our words
+    return zarr.open_array(session.store, path=_path(path).strip("/"), mode="r")
+
+
+def _path(text: str) -> str:
+    return normalize(text if text.startswith("/") else f"/{text}")
+
+
+@click.command()
+@repo_argument
+@click.argument("path")
+@click.option("-r", "--revision", default="main", show_default=True, help=revisions.HELP)
+@click.option("-n", "--number", type=click.IntRange(min=1), default=_HEAD, show_default=True)
+@output_option
+def head(repo: Repository, path: str, revision: str, number: int, out: Output) -> None:
+    """The first values of an array, along each dimension."""
+    import numpy as np
+
+    array = _array(repo, path, revision)
+    values = np.asarray(array[tuple(slice(0, number) for _ in array.shape)])
+    out.value({"shape": array.shape, "dtype": str(array.dtype), "values": values.tolist()}, str(values))
+
+
+@click.command()
+@repo_argument
+@click.argument("path")
+@click.argument("region", required=False)
+@click.option("-r", "--revision", default="main", show_default=True, help=revisions.HELP)
+@output_option
+def cat(repo: Repository, path: str, region: str | None, revision: str, out: Output) -> None:
+    """The values of an array in REGION, such as 0:10,5,: with an index or a range per dimension.
+
+    \b
+    icefloe cat data/repo /t2m 0,10:20,10:20
+    """
+    import sys
+
+    import numpy as np
+
+    array = _array(repo, path, revision)
+    values = np.asarray(array[_region(region, array.ndim)])
+    with np.printoptions(threshold=sys.maxsize):
+        out.value(values.tolist(), str(values))
+
+
+def _region(text: str | None, rank: int) -> tuple[slice | int, ...]:
+    parts = text.split(",") if text else []
+    if len(parts) > rank:
+        raise InvalidInputError(
+            f"the region {text} has {len(parts)} dimensions, the array {rank}",
+            kind=ErrorKind.INVALID_CHUNK_INDEX,
+        )
+    try:
+        return tuple(_extent(part) for part in parts) + (slice(None),) * (rank - len(parts))
+    except ValueError:
+        raise click.BadParameter(
+            f"{text!r} is no region; write an index or start:stop per dimension"
+        ) from None
+
+
+def _extent(part: str) -> slice | int:
+    if ":" not in part:
+        return int(part)
+    return slice(*(int(bound) if bound.strip() else None for bound in part.split(":", 2)))

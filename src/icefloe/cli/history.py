@@ -1,0 +1,99 @@
+"""Commands about history: log, show, diff, refs, ops."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+import click
+
+from icefloe.cli import revisions
+from icefloe.cli.arguments import output_option, repo_argument
+from icefloe.cli.output import Output, shown
+from icefloe.repository import Repository
+from icefloe.snapshots import Diff
+
+
+@click.command()
+@repo_argument
+@click.argument("revision", default="main")
+@click.option("-n", "--number", type=click.IntRange(min=1), help="At most so many commits.")
+@click.option("--graph", is_flag=True, help="Draw all branches and tags.")
+@output_option
+def log(repo: Repository, revision: str, number: int | None, graph: bool, out: Output) -> None:
+    """The commits that lead to REVISION, newest first.
+
+    \b
+    icefloe log data/repo
+    icefloe log data/repo v1.0 -n 5
+    icefloe log data/repo --graph
+    """
+    if graph and not out.as_json:
+        out.value(str(repo.ancestry_graph()))
+        return
+    found = list(islice(repo.ancestry(snapshot_id=revisions.resolve(repo, revision)), number))
+    out.table(
+        (
+            {"id": info.id, "written_at": info.written_at, "message": info.message}
+            | ({"parent_id": info.parent_id, "metadata": info.metadata} if out.as_json else {})
+            for info in found
+        ),
+        ["id", "written_at", "message", *(["parent_id", "metadata"] if out.as_json else [])],
+    )
+
+
+@click.command()
+@repo_argument
+@click.argument("revision", default="main")
+@output_option
+def show(repo: Repository, revision: str, out: Output) -> None:
+    """One commit: when, why, and what it changed."""
+    info = repo.lookup_snapshot(revisions.resolve(repo, revision))
+    changed = repo.diff(from_snapshot_id=info.parent_id, to_snapshot_id=info.id) if info.parent_id else None
+    lines = [
+        f"{name:<10} {shown(getattr(info, name))}" for name in ("id", "parent_id", "written_at", "message")
+    ]
+    lines += [f"{name:<10} {shown(value)}" for name, value in info.metadata.items()]
+    out.value(
+        {"snapshot": info, "changes": changed}, "\n".join([*lines, "", str(changed or "").rstrip()]).rstrip()
+    )
+
+
+@click.command()
+@repo_argument
+@click.argument("start")
+@click.argument("end", default="main")
+@output_option
+def diff(repo: Repository, start: str, end: str, out: Output) -> None:
+    """What changed from START to END, which comes after it."""
+    first, last = (revisions.resolve(repo, each) for each in (start, end))
+    changed = Diff() if first == last else repo.diff(from_snapshot_id=first, to_snapshot_id=last)
+    out.value(changed, str(changed).rstrip() or "no changes")
+
+
+@click.command()
+@repo_argument
+@output_option
+def refs(repo: Repository, out: Output) -> None:
+    """All branches and tags, and where they point."""
+    branches = [("branch", name, repo.lookup_branch(name)) for name in sorted(repo.list_branches())]
+    tags = [("tag", name, repo.lookup_tag(name)) for name in sorted(repo.list_tags())]
+    rows = ({"kind": kind, "name": name, "snapshot": id} for kind, name, id in branches + tags)
+    out.table(rows, ["kind", "name", "snapshot"])
+
+
+@click.command()
+@repo_argument
+@click.option("-n", "--number", type=click.IntRange(min=1), help="At most so many entries.")
+@output_option
+def ops(repo: Repository, number: int | None, out: Output) -> None:
+    """What was done to the repository, newest first."""
+    updates = islice(repo.ops_log(), number)
+    rows = (
+        {
+            "updated_at": update.updated_at,
+            "what": type(update.kind).__name__,
+            "details": {name: getattr(update.kind, name) for name in getattr(update.kind, "__slots__", ())},
+        }
+        for update in updates
+    )
+    out.table(rows, ["updated_at", "what", "details"])

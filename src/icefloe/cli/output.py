@@ -1,0 +1,95 @@
+"""What commands print: one JSON document for programs, or text for people."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from enum import Enum
+from typing import Any
+
+import click
+
+_WIDE = 10_000
+
+
+class Output:
+    """Where results go. What is no result, such as progress, goes to the error stream."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self.as_json = as_json
+
+    def value(self, value: Any, text: str | None = None) -> None:
+        """One result, and how people read it."""
+        click.echo(
+            json.dumps(plain(value), indent=2, ensure_ascii=False) if self.as_json else text or str(value)
+        )
+
+    def record(self, value: Mapping[str, Any], title: str | None = None) -> None:
+        """Names with values."""
+        width = max(map(len, value), default=0)
+        lines = [f"{name:<{width}}  {shown(each)}" for name, each in value.items()]
+        self.value(value, "\n".join([title, *lines] if title else lines))
+
+    def table(self, rows: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> None:
+        """Many results with the same names."""
+        found = [{name: row[name] for name in columns} for row in rows]
+        if self.as_json:
+            self.value(found)
+            return
+        from rich.console import Console
+        from rich.table import Table
+        from rich.text import Text
+
+        console = Console(file=sys.stdout, highlight=False)
+        if not console.is_terminal:
+            console = Console(file=sys.stdout, highlight=False, width=_WIDE)
+        table = Table(box=None, pad_edge=False, show_edge=False)
+        for name in columns:
+            number = bool(found) and all(isinstance(row[name], int | float) for row in found)
+            table.add_column(name.replace("_", " "), justify="right" if number else "left", overflow="fold")
+        for row in found:
+            table.add_row(*(Text(shown(row[name])) for name in columns))
+        console.print(table)
+
+
+def shown(value: Any) -> str:
+    """A value as people read it."""
+    if value is None:
+        return "-"
+    if isinstance(value, datetime):
+        return value.isoformat(sep=" ", timespec="seconds")
+    if isinstance(value, str):
+        return value
+    if isinstance(value, Mapping | list | tuple):
+        return json.dumps(plain(value), ensure_ascii=False)
+    return str(value)
+
+
+def plain(value: Any) -> Any:
+    """A value in terms of JSON."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(name): plain(each) for name, each in value.items()}
+    if isinstance(value, set | frozenset):
+        return sorted(map(plain, value))
+    if isinstance(value, list | tuple):
+        return [plain(each) for each in value]
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, Enum):
+        return value.name
+    return value
+
+
+def bytes_text(count: int) -> str:
+    """A number of bytes, rounded."""
+    size = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if size < 1024 or unit == "TiB":
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    raise AssertionError("unreachable")

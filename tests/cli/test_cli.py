@@ -1,0 +1,252 @@
+"""The command line, as typed: what it prints, what it changes, how it ends."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+
+import icefloe
+from icefloe.cli import app
+
+
+class Terminal:
+    """Types commands at one repository."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str], repo: str) -> None:
+        self._capsys = capsys
+        self.repo = repo
+        self.errors = ""
+
+    def __call__(self, command: str, *words: str, code: int = 0) -> str:
+        """What a command prints; it must end with the given exit code."""
+        self._capsys.readouterr()
+        found = app.main([*command.split(), self.repo, *words])
+        printed = self._capsys.readouterr()
+        self.errors = printed.err
+        assert found == code, printed
+        return printed.out
+
+    def json(self, command: str, *words: str, code: int = 0) -> Any:
+        """The same for programs."""
+        return json.loads(self(command, *words, "--json", code=code))
+
+
+@pytest.fixture
+def typed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Terminal:
+    """A repository with three commits: nothing, an array, other values; a tag on the second."""
+    place = str(tmp_path / "repo")
+    repo = icefloe.Repository.create(icefloe.local_filesystem_storage(place))
+    session = repo.writable_session("main")
+    root = zarr.group(session.store, attributes={"title": "a test"})
+    root.create_group("air").create_array(
+        "t2m",
+        data=np.arange(12, dtype="f4").reshape(3, 4),
+        chunks=(1, 4),
+        dimension_names=("time", "x"),
+        attributes={"units": "K"},
+    )
+    repo.create_tag("v1", session.commit("add t2m", {"by": "me"}))
+    session = repo.writable_session("main")
+    zarr.open_array(session.store, path="air/t2m")[0] = -1
+    session.commit("correct t2m")
+    return Terminal(capsys, place)
+
+
+def test_init_makes_a_repository_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    typed = Terminal(capsys, str(tmp_path / "new"))
+
+    assert "new repository" in typed("init")
+    assert typed.json("info")["spec_version"] == 2
+    typed("init", code=app.CONFLICT)
+    assert "already" in typed.errors
+
+
+def test_init_makes_the_old_version_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    typed = Terminal(capsys, str(tmp_path / "new"))
+
+    typed("init", "--spec-version", "1")
+
+    assert typed.json("info")["spec_version"] == 1
+
+
+def test_log_lists_commits_newest_first(typed: Terminal) -> None:
+    lines = typed("log").splitlines()
+
+    assert [line.strip().split("  ")[-1] for line in lines[1:]] == [
+        "correct t2m",
+        "add t2m",
+        "Repository initialized",
+    ]
+    assert [each["message"] for each in typed.json("log", "v1")] == ["add t2m", "Repository initialized"]
+    assert len(typed.json("log", "-n", "1")) == 1
+    assert typed.json("log", "v1")[0]["metadata"] == {"by": "me"}
+
+
+def test_log_draws_a_graph(typed: Terminal) -> None:
+    graph = typed("log", "--graph")
+
+    assert "main" in graph
+    assert "v1" in graph
+
+
+def test_show_tells_what_a_commit_changed(typed: Terminal) -> None:
+    text = typed("show", "v1")
+
+    assert "add t2m" in text
+    assert "by" in text
+    assert "/air/t2m" in text
+    assert typed.json("show", "v1")["changes"]["new_arrays"] == ["/air/t2m"]
+
+
+def test_diff_between_two_revisions(typed: Terminal) -> None:
+    assert "[0, 0]" in typed("diff", "v1")
+    assert typed.json("diff", "v1", "main")["updated_chunks"] == {"/air/t2m": [[0, 0]]}
+    assert typed("diff", "main", "main").strip() == "no changes"
+
+
+def test_refs_and_ops(typed: Terminal) -> None:
+    assert {(each["kind"], each["name"]) for each in typed.json("refs")} == {
+        ("branch", "main"),
+        ("tag", "v1"),
+    }
+    whats = [each["what"] for each in typed.json("ops")]
+    assert whats[:3] == ["NewCommit", "TagCreated", "NewCommit"]
+    assert typed.json("ops", "-n", "1")[0]["details"]["branch"] == "main"
+
+
+def test_branches_come_go_and_move(typed: Terminal) -> None:
+    typed("branch create", "dev", "v1")
+    assert [each["name"] for each in typed.json("branch list")] == ["dev", "main"]
+    typed("branch reset", "dev", "main")
+    assert len(typed.json("log", "dev")) == 3
+    typed("branch delete", "dev")
+    assert [each["name"] for each in typed.json("branch list")] == ["main"]
+    typed("branch delete", "main", code=app.FAILED)
+    assert "main" in typed.errors
+
+
+def test_tags_come_and_go_for_good(typed: Terminal) -> None:
+    typed("tag create", "v2")
+    assert [each["name"] for each in typed.json("tag list")] == ["v1", "v2"]
+    typed("tag delete", "v2")
+    typed("tag create", "v2", code=app.CONFLICT)
+    assert "cannot be used again" in typed.errors
+
+
+def test_tree_shows_groups_and_arrays(typed: Terminal) -> None:
+    assert typed("tree").splitlines() == ["/", "    air/", "        t2m (time: 3, x: 4) float32  K"]
+    assert [each["path"] for each in typed.json("tree", "/air")] == ["/air", "/air/t2m"]
+    assert typed.json("tree")[2]["chunks"] == [1, 4]
+
+
+def test_values_at_any_revision(typed: Terminal) -> None:
+    assert typed.json("cat", "/air/t2m", "0,1:3") == [-1, -1]
+    assert typed.json("cat", "air/t2m", "0,1:3", "-r", "v1") == [1, 2]
+    assert typed.json("head", "/air/t2m", "-n", "2")["values"] == [[-1, -1], [4, 5]]
+    assert "[-1. -1. -1. -1.]" in typed("cat", "/air/t2m")
+
+
+def test_a_revision_is_a_time_on_a_branch(typed: Terminal) -> None:
+    first = typed.json("log")[1]
+
+    assert typed.json("log", f"main@{first['written_at']}")[0]["id"] == first["id"]
+    assert typed.json("log", f"snapshot:{first['id']}")[0]["id"] == first["id"]
+    assert typed.json("log", "tag:v1")[0]["id"] == first["id"]
+    assert len(typed.json("log", "branch:main")) == 3
+
+
+def test_a_name_that_is_branch_and_tag_must_say_which(typed: Terminal) -> None:
+    typed("branch create", "v1", "main")
+
+    typed("log", "v1", code=app.USAGE)
+
+    assert "branch:v1 or tag:v1" in typed.errors
+
+
+def test_verify_ends_with_its_own_code(typed: Terminal) -> None:
+    assert typed("verify", "--level", "objects").startswith("well: 3 snapshots")
+    chunk = next(Path(typed.repo, "manifests").iterdir())
+    chunk.unlink()
+
+    assert "missing: manifests/" in typed("verify", code=app.NOT_WELL)
+    assert typed.json("verify", code=app.NOT_WELL)["ok"] is False
+
+
+def test_expire_and_collect(typed: Terminal) -> None:
+    typed("tag delete", "v1")
+    assert len(typed.json("expire", "--older-than", "0s")["expired"]) == 1
+
+    typed("gc", "--older-than", "0s", code=app.USAGE)
+    assert "--yes" in typed.errors
+    counted = typed.json("gc", "--older-than", "0s", "--dry-run")
+    assert (counted["dry_run"], counted["snapshots_deleted"]) == (True, 1)
+    assert typed("gc", "--older-than", "0s", "--yes").startswith("deleted 1 snapshots")
+    assert typed.json("verify", "--level", "objects")["ok"]
+
+
+def test_stats_and_rewriting(typed: Terminal) -> None:
+    assert typed.json("stats")["inlined_bytes"] > 0
+    assert "inlined" in typed("stats")
+    assert typed.json("rewrite-manifests", "-m", "again")["manifests"] == 1
+    assert typed.json("log")[0]["message"] == "again"
+
+
+def test_status_config_and_info(typed: Terminal) -> None:
+    assert typed.json("status")["availability"] == "online"
+    typed("status", "--set", "read-only", "--reason", "moving house")
+    assert "moving house" in typed("status")
+    typed("branch create", "dev", code=app.FAILED)
+    assert "moving house" in typed.errors
+    typed("status", "--set", "online")
+    assert typed.json("info")["tags"] == ["v1"]
+    assert isinstance(typed.json("config"), dict)
+
+
+def test_doctor_tries_a_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    typed = Terminal(capsys, str(tmp_path / "place"))
+
+    assert typed.json("doctor storage")["safe"] is True
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["lgo", "x"], app.USAGE, "did you mean log?"),
+        (["log", "s4://bucket/x"], app.FAILED, "s4://"),
+        (["log", "x", "-o", "region"], app.USAGE, "NAME=VALUE"),
+        (["log", "x", "-o", "colour=red"], app.USAGE, "colour"),
+        (["expire", "x", "--older-than", "yesterday"], app.USAGE, "yesterday"),
+    ],
+)
+def test_what_is_typed_wrong_is_said(
+    words: list[str], code: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert app.main(words) == code
+    assert said in capsys.readouterr().err
+
+
+def test_no_repository_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert app.main(["log", str(tmp_path)]) == app.NOT_FOUND
+    assert "no repository at this place" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["log", "show", "tree"])
+def test_an_unknown_revision_is_said(typed: Terminal, command: str) -> None:
+    typed(command, *(["-r", "v9"] if command == "tree" else ["v9"]), code=app.NOT_FOUND)
+    assert "v9" in typed.errors
+    assert "Traceback" not in typed.errors
+
+
+def test_an_unknown_array_is_said(typed: Terminal) -> None:
+    typed("cat", "/water", code=app.NOT_FOUND)
+    assert "/water" in typed.errors
+
+
+def test_debug_shows_where_it_came_from(tmp_path: Path) -> None:
+    with pytest.raises(icefloe.RepositoryNotFoundError):
+        app.main(["--debug", "log", str(tmp_path)])
