@@ -232,7 +232,7 @@ def test_what_is_typed_wrong_is_said(
 
 def test_no_repository_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert app.main(["log", str(tmp_path)]) == app.NOT_FOUND
-    assert "no repository at this place" in capsys.readouterr().err
+    assert "doesn't exist" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["log", "show", "tree"])
