@@ -124,7 +124,8 @@ def create_parts(
         stray = next(storage.list_prefix(""), None)
         if stray is not None:
             raise InvalidInputError(
-                f"a repository is created in an empty place, and there is {stray.key} in {storage.place}",
+                f"a repository is created in an empty place, and there is {stray.key} in {storage.place}; choose"
+                " another place, or pass check_clean_root=False to keep what is there",
                 kind=ErrorKind.PARENT_DIRECTORY_NOT_CLEAN,
             )
     elif find_layout(storage) is not None:
@@ -151,9 +152,9 @@ def create_parts(
         opened.assets.write_transaction_log(TransactionLog.of(INITIAL_SNAPSHOT_ID))
         opened.refs.create(_first_repo_info(snapshot, plain))
     elif isinstance(opened.refs, RefStoreV1):
-        opened.refs.create(INITIAL_SNAPSHOT_ID)
         if plain is not None:
-            opened.refs.save_config(plain)
+            opened.refs.save_config(plain)  # a repository without its configuration is never seen
+        opened.refs.create(INITIAL_SNAPSHOT_ID)
     return opened
 
 

@@ -1,0 +1,153 @@
+"""A writer that is killed: its steps, and what is to be seen after each of them. Run by `test_kills.py`.
+
+Called with a folder, the version of the format and how often to kill, it runs the steps in one forked child
+after another. Each child kills itself (SIGKILL) before its n-th touch of the file system, n going from 0 to
+beyond the last; what it acknowledged before comes back through a pipe. So no point in a commit is left out at
+which a machine may fail, as far as the order of calls goes.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zarr
+
+from icefloe import Repository, RepositoryConfig
+from icefloe.storage.local import LocalStorage
+
+NATIVE = RepositoryConfig(inline_chunk_threshold_bytes=0)
+TOUCHES = {"open", "os.rename", "os.link", "os.remove", "os.mkdir", "os.rmdir", "fcntl.flock"}
+
+Step = Callable[[Repository], None]
+
+
+def create(folder: Path, spec_version: int) -> Repository:
+    return Repository.open_or_create(
+        LocalStorage(folder), config=NATIVE, create_version=spec_version, check_clean_root=False
+    )
+
+
+def _commit(branch: str, value: int) -> Step:
+    def commit(repo: Repository) -> None:
+        with repo.transaction(branch, message=f"{branch} {value}") as store:
+            array = zarr.open_array(store, path="a", mode="a", shape=(2,), chunks=(1,), dtype="i4")
+            array[:] = np.array([value, value])
+
+    return commit
+
+
+def _amend(repo: Repository) -> None:
+    session = repo.writable_session("main")
+    zarr.open_array(session.store, path="a")[:] = -1
+    session.amend("amended")
+
+
+def _reset(repo: Repository) -> None:
+    repo.reset_branch("main", repo.lookup_tag("first"))
+
+
+def _save_config(repo: Repository) -> None:
+    config = RepositoryConfig(inline_chunk_threshold_bytes=7)
+    Repository.open(repo.storage, config).save_config()
+
+
+STEPS: dict[str, Step] = {
+    "commit": _commit("main", 1),
+    "tag": lambda repo: repo.create_tag("first", repo.lookup_branch("main")),
+    "branch": lambda repo: repo.create_branch("side", repo.lookup_branch("main")),
+    "commit on the branch": _commit("side", 2),
+    "commit again": _commit("main", 3),
+    "amend": _amend,
+    "reset": _reset,
+    "save_config": _save_config,
+    "delete_tag": lambda repo: repo.delete_tag("first"),
+    "delete_branch": lambda repo: repo.delete_branch("side"),
+    "commit last": _commit("main", 4),
+}
+ONLY_IN_V2 = {"amend"}
+
+
+def steps(spec_version: int) -> list[str]:
+    return [name for name in STEPS if spec_version > 1 or name not in ONLY_IN_V2]
+
+
+def seen(folder: Path) -> Any:
+    """All that a reader sees: history and values behind each branch and tag, and the configuration."""
+    storage = LocalStorage(folder)
+    if not Repository.exists(storage):
+        return None
+    repo = Repository.open(storage)
+    config = Repository.fetch_config(storage)
+    return {
+        "branches": {name: _version(repo, branch=name) for name in repo.list_branches()},
+        "tags": {name: _version(repo, tag=name) for name in repo.list_tags()},
+        "threshold": None if config is None else config.inline_chunk_threshold_bytes,
+    }
+
+
+def _version(repo: Repository, **ref: str) -> list[Any]:
+    store = repo.readonly_session(**ref).store  # type: ignore[arg-type]
+    values = zarr.open_array(store, path="a", mode="r")[:] if store.get_sync("a/zarr.json") else None
+    history = [info.message for info in repo.ancestry(**ref)]  # type: ignore[arg-type]
+    return [history, None if values is None else np.asarray(values).tolist()]
+
+
+def run(folder: Path, spec_version: int, done: Callable[[str], None]) -> None:
+    """All steps, each of which is acknowledged."""
+    repo = create(folder, spec_version)
+    done("create")
+    for name in steps(spec_version):
+        STEPS[name](repo)
+        done(name)
+
+
+def _killed_before(touch: int, folder: Path, spec_version: int) -> tuple[list[str], bool]:
+    """What a child acknowledged that is killed before a touch of its folder, and whether it came so far."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        left = iter(range(touch, -1, -1))
+
+        def hook(event: str, arguments: tuple[Any, ...]) -> None:
+            ours = event == "fcntl.flock" or str(folder) in str(arguments[0]) if event in TOUCHES else False
+            if ours and next(left, 0) == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        sys.addaudithook(hook)
+        run(folder, spec_version, lambda name: void(os.write(writer, f"{name}\n".encode())))
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as pipe:
+        acknowledged = pipe.read().decode().splitlines()
+    _, status = os.waitpid(child, 0)
+    if os.WIFEXITED(status) and os.WEXITSTATUS(status):
+        raise SystemExit(f"the writer failed, not killed, after {acknowledged}")
+    return acknowledged, os.WIFSIGNALED(status)
+
+
+def void(_: object) -> None:
+    """Nothing, of whatever."""
+
+
+def main(root: Path, spec_version: int, every: int, first: int) -> None:
+    """Print one line of JSON for each kill: where, and what was acknowledged before."""
+    run(root / "imports", spec_version, void)  # loads all that children will need
+    gc.freeze()
+    touch, killed = first, True
+    while killed:
+        folder = root / f"killed-{touch}"
+        acknowledged, killed = _killed_before(touch, folder, spec_version)
+        sys.stdout.write(json.dumps([folder.name, acknowledged]) + "\n")
+        touch += every
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), *map(int, sys.argv[2:]))
