@@ -96,7 +96,7 @@ def seen(folder: Path) -> Any:
 def _version(repo: Repository, **ref: str) -> list[Any]:
     store = repo.readonly_session(**ref).store  # type: ignore[arg-type]
     values = zarr.open_array(store, path="a", mode="r")[:] if store.get_sync("a/zarr.json") else None
-    history = [info.message for info in repo.ancestry(**ref)]  # type: ignore[arg-type]
+    history = [info.message for info in repo.ancestry(**ref)]
     return [history, None if values is None else np.asarray(values).tolist()]
 
 

@@ -102,7 +102,7 @@ def test_errors_survive_pickle_and_copy(error: IcechunkError) -> None:
         assert type(twin) is type(error)
         assert (repr(twin), str(twin), twin.kind) == (repr(error), str(error), error.kind)
         assert twin.__dict__ == error.__dict__
-        assert twin.__notes__ == ["seen in transit"]
+        assert twin.__notes__ == [f"kind: {error.kind}", "seen in transit"]
 
 
 def test_kinds_are_spelled_like_their_names() -> None:

@@ -325,6 +325,7 @@ _MODULES = (
     "storage",
     "store",
     "types",
+    "virtual",
 )
 _DEBUG_PACKAGES = ("zarr", "numcodecs", "xarray", "virtualizarr", "obstore", "numpy")
 

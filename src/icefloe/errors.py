@@ -169,6 +169,7 @@ class IcechunkError(Exception):
         super().__init__(message)
         self.message = message
         self.kind = ErrorKind.UNKNOWN.value if kind is None else str(kind)
+        self.add_note(f"kind: {self.kind}")  # tracebacks show it below the message
 
     def __str__(self) -> str:
         return self.message

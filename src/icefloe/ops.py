@@ -232,4 +232,4 @@ class ChunkStorageStats(Shown):
     def tree(self) -> Tree:
         # docstring inherited
         rows = tuple((item.name, str(getattr(self, item.name))) for item in fields(self))
-        return Tree(qualified("", "ChunkStorageStats"), rows)
+        return Tree(qualified("stats", "ChunkStorageStats"), rows)

@@ -635,7 +635,8 @@ def _checked_authorization(
         scheme = prefix.partition("://")[0]
         if credential is None and scheme in _INSTEAD_OF_NONE:
             warnings.warn(
-                f"None as the credential of {prefix} is deprecated; say {_INSTEAD_OF_NONE[scheme]}",
+                f"None for {prefix} in authorize_virtual_chunk_access is deprecated; say "
+                f"{_INSTEAD_OF_NONE[scheme]}",
                 DeprecationWarning,
                 stacklevel=4,
             )

@@ -125,7 +125,11 @@ class Upkeep:
         max_concurrent_manifest_fetches: int = 500,
     ) -> int:
         """Bytes of native chunks; deprecated, see `chunk_storage_stats`."""
-        warnings.warn("use chunk_storage_stats, which tells more", DeprecationWarning, stacklevel=2)
+        warnings.warn(
+            "total_chunks_storage is deprecated; chunk_storage_stats tells more",
+            DeprecationWarning,
+            stacklevel=2,
+        )
         stats = self.chunk_storage_stats(
             max_snapshots_in_memory=max_snapshots_in_memory,
             max_compressed_manifest_mem_bytes=max_compressed_manifest_mem_bytes,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import Enum
+from enum import Enum, EnumType
 from typing import Any, ClassVar, Self, TypeAlias
 
 from icefloe.config.conditions import (
@@ -38,7 +38,14 @@ ManifestSplitValues: TypeAlias = dict[AnySplitDimCondition, int]
 SplitSizesDict: TypeAlias = dict[ManifestSplitCondition, ManifestSplitValues]
 
 
-class CompressionAlgorithm(Enum):
+class _WithDefault(EnumType):
+    """An enum whose first member is also had by a call without arguments."""
+
+    def __call__(cls, value: Any = 0, *names: Any, **options: Any) -> Any:
+        return super().__call__(value, *names, **options)
+
+
+class CompressionAlgorithm(Enum, metaclass=_WithDefault):
     """How metadata files are compressed."""
 
     Zstd = 0

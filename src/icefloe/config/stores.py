@@ -292,7 +292,7 @@ class VirtualChunkContainer:
 
     def tree(self) -> Tree:
         """The container, to show."""
-        title = qualified("config", "VirtualChunkContainer")
+        title = qualified("virtual", "VirtualChunkContainer")
         rows = (("name", literal(self.name)), ("url_prefix", literal(self.url_prefix)))
         return Tree(title, (*rows, ("store", self.store.tree())))
 
@@ -302,7 +302,7 @@ class VirtualChunkContainer:
             "url_prefix": literal(self.url_prefix),
             "store": repr(self.store),
         }
-        return call(qualified("config", "VirtualChunkContainer"), shown)
+        return call(qualified("virtual", "VirtualChunkContainer"), shown)
 
     def __str__(self) -> str:
         return self.tree().as_text()

@@ -124,8 +124,8 @@ def create_parts(
         stray = next(storage.list_prefix(""), None)
         if stray is not None:
             raise InvalidInputError(
-                f"a repository is created in an empty place, and there is {stray.key} in {storage.place}; choose"
-                " another place, or pass check_clean_root=False to keep what is there",
+                f"a repository is created in an empty place, and there is {stray.key} in {storage.place};"
+                " choose another place, or pass check_clean_root=False to keep what is there",
                 kind=ErrorKind.PARENT_DIRECTORY_NOT_CLEAN,
             )
     elif find_layout(storage) is not None:

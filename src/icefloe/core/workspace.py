@@ -290,22 +290,23 @@ class Workspace:
             raise NodeNotFoundError(f"node not found at `{source}`", kind=ErrorKind.NODE_NOT_FOUND)
         if source == target or is_within(target, source):
             raise SessionStateError(
-                f"{source} cannot be moved to {target}, which is itself or below it",
+                f"cannot move {source} into itself or its own descendant {target}",
                 kind=ErrorKind.MOVE_INTO_SELF_OR_DESCENDANT,
             )
         if self.node(target) is not None:
             raise AlreadyExistsError(
-                f"there is a node at {target} already", kind=ErrorKind.MOVE_WONT_OVERWRITE
+                f"move cannot overwrite existing node at {target}; delete it first",
+                kind=ErrorKind.MOVE_WONT_OVERWRITE,
             )
         group = self.node(parent(target) or ROOT)
         if group is None:
             raise SessionStateError(
-                f"there is no group {parent(target)} to move to",
+                f"the destination's parent group {parent(target)} does not exist; create it first",
                 kind=ErrorKind.MOVE_DESTINATION_PARENT_MISSING,
             )
         if not isinstance(group.node_data, GroupNodeData):
             raise SessionStateError(
-                f"{group.path} is an array and holds no nodes",
+                f"the destination's parent {group.path} is an array, not a group",
                 kind=ErrorKind.MOVE_DESTINATION_PARENT_NOT_GROUP,
             )
 

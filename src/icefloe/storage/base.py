@@ -258,7 +258,7 @@ class Storage(StorageConstructors, ABC):
         return Tree(qualified("", "Storage"), tuple(self.describe().items()))
 
     def __repr__(self) -> str:
-        return self.tree().as_text()
+        return f"{self.tree().as_text()}\n"  # as the official one ends
 
     def _repr_html_(self) -> str:
         return self.tree().as_html()
