@@ -11,12 +11,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks import conflicts, manifests, official, report, snapshots, store
+from benchmarks import conflicts, manifests, official, report, snapshots, store, virtual
 from benchmarks.harness import OURS, THEIRS, Row, measure, run_for_peak, versions
 
-ROWS: dict[str, Row] = {
-    row.name: row for row in (*manifests.ROWS, *snapshots.ROWS, *store.ROWS, *conflicts.ROWS)
-}
+MODULES = (manifests, snapshots, store, conflicts, virtual)
+ROWS: dict[str, Row] = {row.name: row for module in MODULES for row in module.ROWS}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

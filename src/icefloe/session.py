@@ -16,6 +16,7 @@ from icefloe.core.assets import AssetStore
 from icefloe.core.changes import ChangeSet
 from icefloe.core.commit import OWN_METADATA, flush
 from icefloe.core.diff import session_diff
+from icefloe.core.materialize import Region, materialize
 from icefloe.core.merging import Receipt, merge_receipts, refuse
 from icefloe.core.rebase import check_solver, rebase
 from icefloe.core.refs import RefStore, unsupported
@@ -237,6 +238,19 @@ class Session(Shown):
         return list(all_locations(self._workspace, self._assets.virtual.containers))
 
     all_virtual_chunk_locations_async = async_twin(all_virtual_chunk_locations)
+
+    def materialize(self, path: str, region: Region | None = None) -> int:
+        """Copy virtual chunks of an array into the repository, byte for byte; the number of chunks copied.
+
+        Nothing is decoded. With a region, in elements, those chunks that it touches: slices or numbers per
+        dimension, or a mapping of dimension names to them. The references change with the next commit. Raises
+        StorageError where a file is not what was recorded; then no reference has changed.
+        """
+        self._require_edits()
+        node = self._workspace.array(validate(path))
+        return materialize(self._workspace, node, region, self._fan_out)
+
+    materialize_async = async_twin(materialize)
 
     def shift_array(self, array_path: str, chunk_offset: Iterable[int]) -> None:
         """Move all chunks of an array by an offset per dimension, in chunks; nothing is copied.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from typing import Final, TypeAlias
@@ -62,7 +63,7 @@ class VirtualReader:
         """
         source, key = self.place(ref.location)
         first, last = ref.offset + start, ref.offset + stop
-        with _named(ref.location, chunk):
+        with named_errors(ref.location, chunk):
             if source.answers_at_once:
                 found = source.fetch(key, first, last)
             else:
@@ -140,23 +141,16 @@ def _container_prefix(key: str) -> str:
         return key  # no container has such a prefix, so it authorises nothing
 
 
-class _named:  # noqa: N801  # used like a function
+@contextmanager
+def named_errors(location: str, chunk: str) -> Iterator[None]:
     """Errors of a source become errors of a virtual chunk."""
-
-    def __init__(self, location: str, chunk: str) -> None:
-        self._location = location
-        self._chunk = chunk
-
-    def __enter__(self) -> None:
-        return
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if not isinstance(error, StorageError):
-            return
+    try:
+        yield
+    except StorageError as error:
         text = "there is no such file" if isinstance(error, ObjectNotFoundError) else error.message
         modified = error.kind == ErrorKind.VIRTUAL_CHUNK_MODIFIED
         raise StorageError(
-            f"error fetching virtual reference {self._location} of chunk {self._chunk}: {text}",
+            f"error fetching virtual reference {location} of chunk {chunk}: {text}",
             kind=ErrorKind.VIRTUAL_CHUNK_MODIFIED if modified else ErrorKind.VIRTUAL_CHUNK_FETCH,
         ) from None
 
