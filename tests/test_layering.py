@@ -44,6 +44,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "times",
         "ancestry_graph",
         "logs",
+        "telemetry",
     ),
     ("errors",),
     ("_version",),
@@ -55,6 +56,7 @@ FLOOR_OF = {component: floor for floor, row in enumerate(FLOORS) for component i
 BORDERS: dict[str, frozenset[str]] = {
     "pyspark": frozenset({"spark"}),
     "obstore": frozenset({"storage"}),
+    "opentelemetry": frozenset({"telemetry"}),
     "flatbuffers": frozenset(),
     "icechunk": frozenset(),
 }

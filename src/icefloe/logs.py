@@ -10,6 +10,8 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+from icefloe import telemetry
+
 if TYPE_CHECKING:
     import logging
 
@@ -29,10 +31,14 @@ def initialize_logs() -> None:
     """Print logs as the environment variable ICECHUNK_LOG says; nothing happens without it.
 
     Called by `import icefloe`. ICECHUNK_NO_LOGS, with any value, keeps it from doing anything, and
-    ICECHUNK_LOG_TO_STDOUT makes logs go to stdout instead of stderr.
+    ICECHUNK_LOG_TO_STDOUT makes logs go to stdout instead of stderr. ICECHUNK_OTLP_ENDPOINT makes spans go to
+    a collector of OpenTelemetry.
     """
-    if "ICECHUNK_NO_LOGS" not in os.environ and "ICECHUNK_LOG" in os.environ:
+    if "ICECHUNK_NO_LOGS" in os.environ:
+        return
+    if "ICECHUNK_LOG" in os.environ:
         _apply(os.environ["ICECHUNK_LOG"], to_stdout="ICECHUNK_LOG_TO_STDOUT" in os.environ)
+    telemetry.start_from_env(levels_of)
 
 
 def set_logs_filter(log_filter_directive: str | None) -> None:
@@ -48,7 +54,8 @@ def set_logs_filter(log_filter_directive: str | None) -> None:
 
 
 def shutdown_telemetry() -> None:
-    """Write out what was logged so far; may be called often."""
+    """Write out what was logged so far, send the spans that wait and export no more; may be called often."""
+    telemetry.stop()
     if _handler is not None:
         _handler.flush()
 

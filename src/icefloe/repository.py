@@ -34,6 +34,7 @@ from icefloe.recipes import Recipe
 from icefloe.session import Session, plain_metadata
 from icefloe.snapshots import AncestryGraph, Diff, ManifestFileInfo, SnapshotInfo
 from icefloe.storage.base import Storage
+from icefloe.telemetry import traced
 from icefloe.times import to_microseconds
 from icefloe.types import FeatureFlag, RepoStatus, SessionMode, SpecVersion
 from icefloe.upkeep import Upkeep
@@ -91,6 +92,7 @@ class Repository(Upkeep, Shown):
     # Opening and creating
 
     @classmethod
+    @traced
     def create(
         cls,
         storage: Storage,
@@ -117,6 +119,7 @@ class Repository(Upkeep, Shown):
     create_async = async_class_twin(create)
 
     @classmethod
+    @traced
     def open(
         cls,
         storage: Storage,

@@ -42,6 +42,7 @@ from icefloe.paths import ROOT, validate
 from icefloe.recipes import Recipe
 from icefloe.snapshots import Diff
 from icefloe.storage.memory import MemoryStorage
+from icefloe.telemetry import traced
 from icefloe.types import ChunkType, SessionMode
 
 if TYPE_CHECKING:
@@ -381,6 +382,7 @@ class Session(Shown):
 
     # Commits
 
+    @traced
     def commit(
         self,
         message: str,
@@ -421,6 +423,7 @@ class Session(Shown):
         self._refs.advance(branch, base.id, _info(snapshot, base.id))
         return self._settle(snapshot)
 
+    @traced
     def rebase(self, solver: ConflictSolver) -> None:
         """Base the session on the tip of its branch, with its changes over what was committed meanwhile.
 
@@ -433,6 +436,7 @@ class Session(Shown):
 
     rebase_async = async_twin(rebase)
 
+    @traced
     def amend(
         self, message: str, *, metadata: dict[str, Any] | None = None, allow_empty: bool = False
     ) -> str:
@@ -463,6 +467,7 @@ class Session(Shown):
 
     amend_async = async_twin(amend)
 
+    @traced
     def flush(self, message: str, *, metadata: dict[str, Any] | None = None) -> str:
         """Write the changes as a snapshot that no branch points to; its id."""
         self._require_flushable()
