@@ -19,9 +19,10 @@ from icefloe.core.diff import session_diff
 from icefloe.core.materialize import Region, materialize
 from icefloe.core.merging import Receipt, merge_receipts, refuse
 from icefloe.core.rebase import check_solver, rebase
-from icefloe.core.refs import RefStore, unsupported
+from icefloe.core.refs import CollectedError, RefStore, unsupported
 from icefloe.core.refs_v2 import check_flag, check_writable
 from icefloe.core.reindexing import reindex, shift
+from icefloe.core.rescue import rescue
 from icefloe.core.virtual_refs import all_locations
 from icefloe.core.workspace import Workspace
 from icefloe.encoding.json_values import canonical
@@ -90,6 +91,8 @@ class Session(Shown):
             Workspace(snapshot, assets) if isinstance(snapshot, Snapshot) else _Unread(snapshot, ChangeSet())
         )
         self._fan_out = ThreadFanOut(assets.config.max_concurrent_requests)
+        self._since = 0 if mode is SessionMode.readonly else refs.now()
+        """Garbage collected later may be what this session wrote."""
 
     def __getstate__(self) -> dict[str, Any]:
         if not self.read_only:
@@ -419,9 +422,10 @@ class Session(Shown):
     ) -> str:
         branch, base = self._require_branch(), self._workspace.base
         self._refs.check_tip(branch, base.id)  # before anything is written that nobody would need
-        snapshot = self._flush(message, metadata, base.id, rebase_attempts=rebase_attempts)
-        self._refs.advance(branch, base.id, _info(snapshot, base.id))
-        return self._settle(snapshot)
+        return self._land(
+            lambda: self._flush(message, metadata, base.id, rebase_attempts=rebase_attempts),
+            lambda made: self._refs.advance(branch, base.id, _info(made, base.id), self._since),
+        )
 
     @traced
     def rebase(self, solver: ConflictSolver) -> None:
@@ -460,10 +464,13 @@ class Session(Shown):
                 "a commit that moved nodes is amended in a rearrange session",
                 kind=ErrorKind.REARRANGE_SESSION_ONLY,
             )
-        snapshot = self._flush(message, metadata, tip.parent_id, earlier)
-        info = replace(_info(snapshot, tip.parent_id), pruned_ancestor_tx_logs=tip.pruned_ancestor_tx_logs)
-        self._refs.amend(branch, base.id, info)
-        return self._settle(snapshot)
+        parent, logs = tip.parent_id, tip.pruned_ancestor_tx_logs
+        return self._land(
+            lambda: self._flush(message, metadata, parent, earlier),
+            lambda made: self._refs.amend(
+                branch, base.id, replace(_info(made, parent), pruned_ancestor_tx_logs=logs), self._since
+            ),
+        )
 
     amend_async = async_twin(amend)
 
@@ -473,9 +480,10 @@ class Session(Shown):
         self._require_flushable()
         self._check_repository_writable()
         base = self._workspace.base
-        snapshot = self._flush(message, metadata, base.id)
-        self._refs.detach(_info(snapshot, base.id))
-        return self._settle(snapshot)
+        return self._land(
+            lambda: self._flush(message, metadata, base.id),
+            lambda made: self._refs.detach(_info(made, base.id), self._since),
+        )
 
     flush_async = async_twin(flush)
 
@@ -495,6 +503,18 @@ class Session(Shown):
         if self._mode is SessionMode.rearrange:
             check_flag(self._refs.feature_flags(), _MOVE_NODE)
         return flush(self._workspace, message, properties, self._fan_out, parent_id, earlier).snapshot
+
+    def _land(self, write: Callable[[], Snapshot], move: Callable[[Snapshot], None]) -> str:
+        """Write a snapshot and make it known; with copies of its chunks where garbage was collected."""
+        while True:
+            snapshot = write()
+            try:
+                move(snapshot)
+            except CollectedError:
+                self._since = self._refs.now()
+                rescue(self._workspace.changes, self._assets, self._fan_out)
+                continue
+            return self._settle(snapshot)
 
     def _settle(self, snapshot: Snapshot) -> str:
         """Become a read-only view of what was committed."""

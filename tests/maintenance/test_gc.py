@@ -177,6 +177,20 @@ def test_a_snapshot_that_a_new_branch_uses_meanwhile_is_kept(monkeypatch: pytest
     assert array[0] == 5
 
 
+def test_a_young_snapshot_that_nothing_lists_keeps_what_it_needs() -> None:
+    repo = repository(1)
+    session = repo.writable_session("main")
+    zarr.open_array(session.store, path="a")[0] = 5
+    (chunk,) = names(repo, "chunks")
+    moment = now()
+    session.flush("a commit under way")
+
+    assert repo.garbage_collect(moment).chunks_deleted == 0
+
+    assert names(repo, "chunks") == {chunk}
+    assert repo.garbage_collect(now()).chunks_deleted == 1
+
+
 def test_failures_are_counted_and_later_phases_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     repo = overwrite_ten_times()
     repo.expire_snapshots(now())

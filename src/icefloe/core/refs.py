@@ -12,6 +12,10 @@ from icefloe.format.updates import RepoStatus, Update
 from icefloe.ids import SnapshotId
 
 
+class CollectedError(Exception):
+    """Garbage was collected since a session began; nothing was changed."""
+
+
 class RefStore(Protocol):
     """The mutable part of a repository, whatever version of the format it has."""
 
@@ -47,13 +51,21 @@ class RefStore(Protocol):
     def check_tip(self, branch: str, base: SnapshotId) -> None:
         """ConflictError if a branch is not at `base`, ReadOnlyError if nothing may be written."""
 
-    def advance(self, branch: str, base: SnapshotId, snapshot: SnapshotInfo) -> None:
-        """Put a new snapshot on a branch that is still at `base`; ConflictError if it is not."""
+    def now(self) -> int:
+        """A mark in the log of what is done to the repository, for the `since` of later changes."""
 
-    def amend(self, branch: str, base: SnapshotId, snapshot: SnapshotInfo) -> None:
+    def advance(
+        self, branch: str, base: SnapshotId, snapshot: SnapshotInfo, since: int | None = None
+    ) -> None:
+        """Put a new snapshot on a branch that is still at `base`; ConflictError if it is not.
+
+        CollectedError, here and in the next two, where garbage was collected since a mark.
+        """
+
+    def amend(self, branch: str, base: SnapshotId, snapshot: SnapshotInfo, since: int | None = None) -> None:
         """Put a new snapshot in place of the tip `base`."""
 
-    def detach(self, snapshot: SnapshotInfo) -> None:
+    def detach(self, snapshot: SnapshotInfo, since: int | None = None) -> None:
         """Make a snapshot known that no branch points to."""
 
     def snapshot(self, id: SnapshotId) -> SnapshotInfo:

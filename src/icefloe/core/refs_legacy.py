@@ -134,13 +134,20 @@ class RefStoreLegacy:
     def check_tip(self, branch: str, base: SnapshotId) -> NoReturn:
         raise read_only_format(f"committing to {branch}")
 
-    def advance(self, branch: str, base: SnapshotId, snapshot: SnapshotInfo) -> NoReturn:
+    def now(self) -> int:
+        return 0
+
+    def advance(
+        self, branch: str, base: SnapshotId, snapshot: SnapshotInfo, since: int | None = None
+    ) -> NoReturn:
         raise read_only_format(f"committing to {branch}")
 
-    def amend(self, branch: str, base: SnapshotId, snapshot: SnapshotInfo) -> NoReturn:
+    def amend(
+        self, branch: str, base: SnapshotId, snapshot: SnapshotInfo, since: int | None = None
+    ) -> NoReturn:
         raise read_only_format(f"amending {branch}")
 
-    def detach(self, snapshot: SnapshotInfo) -> NoReturn:
+    def detach(self, snapshot: SnapshotInfo, since: int | None = None) -> NoReturn:
         raise read_only_format("flushing")
 
     def save_config(self, config: dict[str, Any]) -> NoReturn:

@@ -184,13 +184,20 @@ class RefStoreV1:
         if tip != base:
             raise ConflictError(str(base), str(tip), kind=ErrorKind.COMMIT_CONFLICT)
 
-    def advance(self, branch: str, base: SnapshotId, snapshot: SnapshotInfo) -> None:
+    def now(self) -> int:
+        return 0  # there is no log of collections
+
+    def advance(
+        self, branch: str, base: SnapshotId, snapshot: SnapshotInfo, since: int | None = None
+    ) -> None:
         self._move(branch, snapshot.id, base, ErrorKind.COMMIT_CONFLICT)
 
-    def amend(self, branch: str, base: SnapshotId, snapshot: SnapshotInfo) -> NoReturn:
+    def amend(
+        self, branch: str, base: SnapshotId, snapshot: SnapshotInfo, since: int | None = None
+    ) -> NoReturn:
         raise unsupported("amend", self.spec)
 
-    def detach(self, snapshot: SnapshotInfo) -> None:
+    def detach(self, snapshot: SnapshotInfo, since: int | None = None) -> None:
         """Nothing to do: the file itself makes a snapshot known."""
 
     def snapshot(self, id: SnapshotId) -> SnapshotInfo:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from icefloe.config import EffectiveConfig
 from icefloe.core.assets import object_metadata
-from icefloe.core.refs import check_storable
+from icefloe.core.refs import CollectedError, check_storable
 from icefloe.core.retries import attempts
 from icefloe.errors import (
     ConflictError,
@@ -25,7 +25,7 @@ from icefloe.format.files import OVERWRITTEN, REPO_PATH, read_repo_info, write_r
 from icefloe.format.repo_changes import Change
 from icefloe.format.repo_info import RepoInfo, SnapshotInfo
 from icefloe.format.spec import V2
-from icefloe.format.updates import RepoAvailability, RepoStatus, Update
+from icefloe.format.updates import GCRan, RepoAvailability, RepoStatus, Update
 from icefloe.ids import ObjectId, SnapshotId
 from icefloe.storage.base import (
     ABSENT,
@@ -177,14 +177,34 @@ class RefStoreV2:
         check_writable(info.status)
         changes.check_tip(info, branch, base)
 
-    def advance(self, branch: str, base: SnapshotId, snapshot: SnapshotInfo) -> None:
-        self.update(lambda info: changes.new_commit(info, branch, base, snapshot), brings=snapshot.id)
+    def now(self) -> int:
+        log = (self._seen[0] if self._seen else self.load()).latest_updates
+        return log[0].updated_at_us if len(log) else 0
 
-    def amend(self, branch: str, base: SnapshotId, snapshot: SnapshotInfo) -> None:
-        self.update(lambda info: changes.amend_commit(info, branch, base, snapshot), brings=snapshot.id)
+    def advance(
+        self, branch: str, base: SnapshotId, snapshot: SnapshotInfo, since: int | None = None
+    ) -> None:
+        self._bring(lambda info: changes.new_commit(info, branch, base, snapshot), snapshot.id, since)
 
-    def detach(self, snapshot: SnapshotInfo) -> None:
-        self.update(lambda info: changes.detached_snapshot(info, snapshot), brings=snapshot.id)
+    def amend(self, branch: str, base: SnapshotId, snapshot: SnapshotInfo, since: int | None = None) -> None:
+        self._bring(lambda info: changes.amend_commit(info, branch, base, snapshot), snapshot.id, since)
+
+    def detach(self, snapshot: SnapshotInfo, since: int | None = None) -> None:
+        self._bring(lambda info: changes.detached_snapshot(info, snapshot), snapshot.id, since)
+
+    def _bring(self, change: Change, snapshot: SnapshotId, since: int | None) -> None:
+        """A change that makes a new snapshot known, unless garbage was collected since a mark."""
+
+        def checked(info: RepoInfo) -> changes.Changed:
+            changed = change(info)  # a conflict is told first
+            for update in () if since is None else self._log(info):
+                if since is not None and update.updated_at_us <= since:
+                    break
+                if isinstance(update.update_type, GCRan):
+                    raise CollectedError
+            return changed
+
+        self.update(checked, brings=snapshot)
 
     def snapshot(self, id: SnapshotId) -> SnapshotInfo:
         return changes.listed(self.load(), id)
@@ -223,7 +243,10 @@ class RefStoreV2:
         self.update(lambda info: changes.set_feature_flag(info, flag, setting))
 
     def ops_log(self) -> Iterator[Update]:
-        info = self.load()
+        return self._log(self.load())
+
+    def _log(self, info: RepoInfo) -> Iterator[Update]:
+        """What was done up to a state of the repository, newest first."""
         seen: set[str] = set()
         while True:
             yield from info.latest_updates

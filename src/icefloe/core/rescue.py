@@ -1,0 +1,54 @@
+"""A garbage collection that ran since a session began: what the session wrote may be deleted, or soon be.
+
+No snapshot needs the chunks of a session before it commits, so a collection whose cutoff lies after their
+writing takes them for garbage, and it may still be deleting. Copies of them are too young for it. A commit
+refers to these, or is refused where a chunk is gone already.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from icefloe.concurrency import FanOut
+from icefloe.core.assets import AssetStore
+from icefloe.core.changes import ChangeSet
+from icefloe.errors import ErrorKind, StorageError
+from icefloe.format.files import CHUNKS
+from icefloe.format.id_columns import id_keys, key_bytes
+from icefloe.format.manifest import NATIVE, ArrayManifest
+from icefloe.ids import ChunkId
+from icefloe.storage.base import ObjectNotFoundError
+
+
+def rescue(changes: ChangeSet, assets: AssetStore, fan_out: FanOut) -> None:
+    """Put copies in place of all chunk objects that uncommitted changes refer to."""
+    for delta in changes.chunks.values():
+        written, gone = delta.resolve()
+        if written is None or not (written.kind == NATIVE).any():
+            continue
+        delta.segments = [_copied(written, delta.path, assets, fan_out), *([gone] if len(gone) else [])]
+
+
+def _copied(refs: ArrayManifest, path: str, assets: AssetStore, fan_out: FanOut) -> ArrayManifest:
+    native = refs.kind == NATIVE
+    olds, where = np.unique(id_keys(refs.chunk_ids[native]), return_inverse=True)
+
+    def copy(old: ChunkId) -> ChunkId:
+        new = ChunkId.random()
+        try:
+            assets.storage.copy(f"{CHUNKS}/{old}", f"{CHUNKS}/{new}")
+        except ObjectNotFoundError:
+            raise StorageError(
+                f"chunk {old} of {path} was deleted by a garbage collection since this session began; "
+                "nothing was committed. Write the data again in a new session, and let collections leave "
+                "objects alone that are younger than the longest session",
+                kind=ErrorKind.OBJECT_NOT_FOUND,
+            ) from None
+        return new
+
+    news = list(fan_out(copy, [ChunkId(row.tobytes()) for row in key_bytes(olds)]))
+    ids = np.array(refs.chunk_ids)
+    ids[native] = np.frombuffer(b"".join(news), np.uint8).reshape(-1, ChunkId.SIZE)[where]
+    return replace(refs, chunk_ids=ids)

@@ -1,0 +1,108 @@
+"""Sessions that are open while garbage is collected."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+
+import icefloe
+from icefloe import Repository, Session
+from icefloe.errors import StorageError
+from tests.maintenance.test_expire import commit, now, repository
+from tests.maintenance.test_gc import LONG_AGO, names
+
+
+def writing(repo: Repository, values: list[int]) -> Session:
+    """A session that has written two chunks."""
+    session = repo.writable_session("main")
+    zarr.open_array(session.store, path="a")[: len(values)] = values
+    return session
+
+
+def stored(repo: Repository) -> list[int]:
+    """The values on main."""
+    array = zarr.open_array(repo.readonly_session("main").store, path="a", mode="r")
+    return list(np.asarray(array[:]).tolist())
+
+
+def land(session: Session, how: str) -> str:
+    """Finish a session in one of the ways there are."""
+    found: str = getattr(session, how)("late")
+    return found
+
+
+@pytest.mark.parametrize("how", ["commit", "amend", "flush"])
+def test_a_session_whose_chunks_were_collected_is_refused(how: str) -> None:
+    repo = repository()
+    commit(repo, 7)
+    session = writing(repo, [1, 2])
+    assert Repository.open(repo.storage).garbage_collect(now()).chunks_deleted == 2
+    before = repo.lookup_branch("main")
+
+    with pytest.raises(StorageError, match="garbage collection") as caught:
+        land(session, how)
+
+    assert caught.value.kind == "object-not-found"
+    assert "/a" in str(caught.value)
+    assert repo.lookup_branch("main") == before
+    assert session.has_uncommitted_changes
+    assert repo.verify("objects").ok
+
+
+def test_a_session_that_lost_nothing_commits_after_a_collection() -> None:
+    repo = repository()
+    session = writing(repo, [1, 2])
+    Repository.open(repo.storage).garbage_collect(LONG_AGO)
+
+    session.commit("late")
+
+    assert stored(repo) == [1, 2, 0, 0, 0, 0, 0, 0]
+    assert repo.verify("objects").ok
+
+
+def test_a_collection_that_is_still_deleting_takes_nothing_of_a_commit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    repo = repository()
+    session = writing(repo, [1, 2])
+    storage = type(repo.storage)
+    delete = storage.delete
+
+    def delete_late(self: Any, paths: Any) -> Any:
+        monkeypatch.undo()
+        session.commit("in between")
+        return delete(self, paths)
+
+    monkeypatch.setattr(storage, "delete", delete_late)
+
+    Repository.open(repo.storage).garbage_collect(now())
+
+    assert stored(repo) == [1, 2, 0, 0, 0, 0, 0, 0]
+    assert repo.verify("objects").ok
+    assert len(names(repo, "chunks")) == 2
+
+
+def test_inline_chunks_are_in_no_danger() -> None:
+    repo = Repository.create(icefloe.in_memory_storage())
+    session = repo.writable_session("main")
+    zarr.create_array(session.store, name="a", data=np.arange(1, 9, dtype="i4"), chunks=(1,))
+    Repository.open(repo.storage).garbage_collect(now())
+
+    session.commit("late")
+
+    assert stored(repo) == list(range(1, 9))
+
+
+def test_a_fork_is_guarded_by_its_session() -> None:
+    repo = repository()
+    session = repo.writable_session("main")
+    fork = session.fork()
+    zarr.open_array(fork.store, path="a")[0] = 5
+    Repository.open(repo.storage).garbage_collect(now())
+    session.merge(fork)
+
+    with pytest.raises(StorageError, match="garbage collection"):
+        session.commit("late")
