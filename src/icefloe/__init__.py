@@ -92,6 +92,10 @@ if TYPE_CHECKING:
         SnapshotNotFoundError,
         StorageError,
     )
+    from icefloe.maintenance.migrate import (
+        MigrationReport,
+        migrate,
+    )
     from icefloe.ops import (
         GCSummary,
         Update,
@@ -196,6 +200,7 @@ __all__ = [
     "ManifestSplitDimCondition",
     "ManifestSplittingConfig",
     "ManifestVirtualChunkLocationCompressionConfig",
+    "MigrationReport",
     "NodeNotFoundError",
     "NotFoundError",
     "ObjectStoreConfig",
@@ -249,6 +254,7 @@ __all__ = [
     "install_as_icechunk",
     "local_filesystem_storage",
     "local_filesystem_store",
+    "migrate",
     "print_debug_info",
     "r2_storage",
     "redirect_storage",
@@ -296,6 +302,7 @@ _HOMES = {
         RefNotFoundError RepositoryNotFoundError SessionStateError SnapshotNotFoundError
         StorageError
     """,
+    "maintenance.migrate": "MigrationReport migrate",
     "ops": "GCSummary Update UpdateType",
     "repository": "Repository",
     "session": "ForkSession Session",

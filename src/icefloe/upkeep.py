@@ -11,7 +11,7 @@ from icefloe.concurrency import ThreadFanOut, async_twin
 from icefloe.config import ManifestSplittingConfig
 from icefloe.core.assets import AssetStore
 from icefloe.core.commit import OWN_METADATA
-from icefloe.core.refs import RefStore
+from icefloe.core.refs import RefStore, read_only_format
 from icefloe.core.refs_v2 import check_writable
 from icefloe.encoding.envelope import PLAUSIBLE_BYTES
 from icefloe.maintenance.expire import expire
@@ -112,6 +112,7 @@ class Upkeep:
             max_decoded_manifest_mem_bytes=max_decoded_manifest_mem_bytes,
             max_concurrent_manifest_fetches=max_concurrent_manifest_fetches,
         )
+        self._require_present_format("counting chunks")
         return chunk_storage(self._refs, self._assets, ThreadFanOut(threads))
 
     chunk_storage_stats_async = async_twin(chunk_storage_stats)
@@ -178,9 +179,15 @@ class Upkeep:
         if level not in list(Level):
             raise ValueError(f"no level {level!r} of verification; choose one of {', '.join(Level)}")
         _check_positive(max_concurrent_requests=max_concurrent_requests)
+        self._require_present_format("verification")
         return verify(self._refs, self._assets, ThreadFanOut(max_concurrent_requests), Level(level))
 
     verify_async = async_twin(verify)
+
+    def _require_present_format(self, what: str) -> None:
+        """Refuse what reads files as versions 1 and 2 have them; `migrate` looks through older ones."""
+        if not self._refs.spec.writable:
+            raise read_only_format(what)
 
 
 def _check_positive(**counts: int | None) -> None:

@@ -35,7 +35,9 @@ from icefloe.storage.base import Buffer, ObjectNotFoundError, Storage
 _logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
-BACKUP: Final = "icefloe-migration/replaced"
+MIGRATION: Final = "icefloe-migration"
+"""The folder of an upgrade that is under way."""
+BACKUP: Final = f"{MIGRATION}/replaced"
 """Where an upgrade in place keeps the files that it replaces."""
 
 

@@ -11,14 +11,8 @@ from icefloe.errors import IcechunkError
 from icefloe.format.config_codec import CONTAINERS, decode_config_yaml
 from icefloe.format.legacy.structures import Findings
 
-_CACHES: Final = {
-    "snapshots_nodes": "num_snapshot_nodes",
-    "manifests_refs": "num_chunk_refs",
-    "transactions_records": "num_transaction_changes",
-    "attributes_bytes": "num_bytes_attributes",
-    "chunks_bytes": "num_bytes_chunks",
-}
-_OBSOLETE: Final = frozenset({"unsafe_overwrite_refs"})
+_OBSOLETE: Final = frozenset({"unsafe_overwrite_refs", "caching"})
+"""Of no meaning any more; sizes of caches were counted in other units."""
 _KEPT: Final = ("inline_chunk_threshold_bytes", "get_partial_values_concurrency", "storage", "manifest")
 _HUMP: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
@@ -32,13 +26,10 @@ def read_config(data: bytes, place: str, findings: Findings) -> dict[str, Any]:
         algorithm = found["compression"].get("algorithm")
         if isinstance(algorithm, str):
             found["compression"]["algorithm"] = algorithm.lower()
-    caching = stored.get("caching")
-    if isinstance(caching, Mapping):
-        found["caching"] = {new: caching[old] for old, new in _CACHES.items() if old in caching}
     containers = stored.get(CONTAINERS)
     if isinstance(containers, Mapping):
         found[CONTAINERS] = _containers(containers, place, findings)
-    known = {*_KEPT, *_OBSOLETE, "compression", "caching", CONTAINERS}
+    known = {*_KEPT, *_OBSOLETE, "compression", CONTAINERS}
     for name in sorted(str(name) for name in stored if name not in known):
         findings.note(f"{place}: {name} has no meaning any more and is left out")
     return {name: value for name, value in found.items() if _fits(name, value, place, findings)}

@@ -28,7 +28,7 @@ class LongId(ObjectId):
 
 def object_id(kind: type[Id], value: Any, place: str, findings: Findings) -> Id:
     """The id of a snapshot, manifest or chunk; one of 16 bytes is made shorter."""
-    raw = _raw(value, place)
+    raw = raw_id(value, place)
     if len(raw) == LONG_ID:
         raw = findings.shorten(raw)
     if len(raw) != SHORT_ID:
@@ -42,7 +42,7 @@ def node_id(value: Any, place: str) -> NodeId:
         return NodeId(value.to_bytes(NodeId.SIZE, "big"))
     if isinstance(value, str) and value.isdecimal() and len(value) <= _U32_DIGITS:
         return node_id(int(value), place)  # a counted one where only text can be
-    raw = _raw(value, place)
+    raw = raw_id(value, place)
     if len(raw) != NodeId.SIZE:
         raise refused(f"{place}: a node id of {len(raw)} bytes, expected {NodeId.SIZE}")
     return NodeId(raw)
@@ -57,7 +57,8 @@ def id_in_name(name: str) -> bytes | None:
     return _parsed(stem, SHORT_ID) or _parsed(stem, LONG_ID)
 
 
-def _raw(value: Any, place: str) -> bytes:
+def raw_id(value: Any, place: str) -> bytes:
+    """The bytes of an id, however it is spelt."""
     if isinstance(value, str):
         sizes = (SHORT_ID, LONG_ID, NodeId.SIZE)
         found = next((raw for size in sizes if (raw := _parsed(value, size)) is not None), None)
@@ -69,7 +70,7 @@ def _raw(value: Any, place: str) -> bytes:
         return value
     if isinstance(value, list | tuple):
         if len(value) in (1, 2) and not isinstance(value[0], int) and not any(value[1:]):
-            return _raw(value[0], place)  # the bytes, and nothing to say of what they name
+            return raw_id(value[0], place)  # the bytes, and nothing to say of what they name
         if all(isinstance(byte, int) and 0 <= byte < 256 for byte in value):
             return bytes(value)
     raise refused(f"{place}: {shown(value)} is no id")

@@ -65,7 +65,7 @@ def read_manifest(data: bytes, id: ManifestId, place: str, findings: Findings) -
             findings.note(f"{place}: says to be {inner}, not what its name says")
     # One by one: MessagePack and JSON have no columns. What is made of them is.
     found: dict[NodeId, dict[int, dict[tuple[int, ...], ChunkRef]]] = {}
-    for node, coords, payload in _entries(fields["chunks"], place):
+    for node, coords, payload in entries(fields["chunks"], place):
         refs = found.setdefault(node, {}).setdefault(len(coords), {})
         if coords in refs:
             raise refused(f"{place}: two references to chunk {list(coords)} of {node}")
@@ -76,7 +76,8 @@ def read_manifest(data: bytes, id: ManifestId, place: str, findings: Findings) -
     }
 
 
-def _entries(chunks: Any, place: str) -> Iterator[tuple[NodeId, tuple[int, ...], Any]]:
+def entries(chunks: Any, place: str) -> Iterator[tuple[NodeId, tuple[int, ...], Any]]:
+    """The array, the place and the reference of each chunk, from whichever map or list they are in."""
     where = f"{place}: chunks"
     ids: dict[Any, NodeId] = {}
 

@@ -66,11 +66,11 @@ SNAPSHOT: Final = Structure(
     ),
     frozenset({"total_parents", "short_term_parents", "started_at", "attribute_files", "parent_id"}),
 )
-_METADATA: Final = Structure("metadata of a snapshot", (("id", "written_at", "message"),))
-_NODE: Final = Structure(
+METADATA: Final = Structure("metadata of a snapshot", (("id", "written_at", "message"),))
+NODE: Final = Structure(
     "a node", (("id", "path", "user_attributes", "node_data"),), frozenset({"user_attributes", "path"})
 )
-_MANIFEST_REF: Final = Structure(
+MANIFEST_REF: Final = Structure(
     "a manifest reference",
     (("object_id", "extents"), ("object_id", "flags", "extents"), ("object_id",)),
     frozenset({"flags", "extents"}),
@@ -159,7 +159,7 @@ def _chained(newest_first: Sequence[SnapshotInfo]) -> list[SnapshotInfo]:
 
 
 def _info(stored: Any, place: str, findings: Findings) -> SnapshotInfo:
-    fields = _METADATA.read(stored, place, findings)
+    fields = METADATA.read(stored, place, findings)
     return SnapshotInfo(
         object_id(SnapshotId, fields["id"], f"{place}: id", findings),
         None,
@@ -210,7 +210,7 @@ def _nodes(stored: Any, place: str, findings: Findings) -> Nodes:
 
 
 def _node(path: str, stored: Any, place: str, findings: Findings) -> NodeSnapshot:
-    fields = _NODE.read(stored, place, findings)
+    fields = NODE.read(stored, place, findings)
     own = fields.get("path", path)
     if own != path:
         raise refused(f"{place}: says to be at {own!r}")
@@ -232,5 +232,5 @@ def _node(path: str, stored: Any, place: str, findings: Findings) -> NodeSnapsho
 
 def _manifest_ref(stored: Any, place: str, findings: Findings) -> ManifestRef:
     """Extents are left out: early releases wrote none, and a window too narrow would hide chunks."""
-    fields = _MANIFEST_REF.read(stored, place, findings)
+    fields = MANIFEST_REF.read(stored, place, findings)
     return ManifestRef(object_id(ManifestId, fields["object_id"], place, findings), ())

@@ -226,9 +226,8 @@ def _float(value: Any, kind: Any, where: str, findings: Findings) -> float | str
         return "NaN"
     if math.isinf(number):
         return "Infinity" if number > 0 else "-Infinity"
-    # The shortest number that is the same in the array's own precision: 0.1, not 0.10000000149011612.
     with np.errstate(over="ignore"):
-        narrow = kind(number)
-    if np.isinf(narrow):
+        fits = np.isfinite(kind(number))
+    if not fits:
         raise refused(f"{where}: {shown(value)} does not fit")
-    return float(str(narrow))
+    return number

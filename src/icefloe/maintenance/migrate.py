@@ -1,0 +1,456 @@
+"""Upgrading a repository of a format before version 1 to version 2, in its place or at another."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from hashlib import sha256
+from typing import Any, Final, TypeAlias, TypeVar
+
+from icefloe.concurrency import ThreadFanOut
+from icefloe.config import CachingConfig, RepositoryConfig
+from icefloe.core.assets import object_metadata
+from icefloe.core.assets_legacy import BACKUP, MIGRATION, LegacyAssets
+from icefloe.core.opening import find_spec, parts
+from icefloe.core.refs_legacy import RefStoreLegacy
+from icefloe.core.refs_v2 import RefStoreV2
+from icefloe.errors import (
+    ErrorKind,
+    FormatError,
+    InvalidInputError,
+    RepositoryNotFoundError,
+    SessionStateError,
+    SnapshotNotFoundError,
+)
+from icefloe.format.config_codec import encode_config
+from icefloe.format.files import CHUNKS, CONFIG_PATH, MANIFESTS, REPO_PATH, SNAPSHOTS, TRANSACTIONS
+from icefloe.format.legacy.files import is_newer
+from icefloe.format.snapshot import ManifestFileInfo
+from icefloe.format.spec import OLDER, V2
+from icefloe.ids import ChunkId, ManifestId, SnapshotId
+from icefloe.maintenance.older_files import (
+    NewManifest,
+    chunk_ends,
+    log_file,
+    lost_manifest_id,
+    manifest_file,
+    new_snapshot,
+    references,
+    snapshot_file,
+)
+from icefloe.maintenance.older_history import first_repo_info
+from icefloe.maintenance.older_survey import Survey, Use, survey
+from icefloe.maintenance.verify import Level, verify
+from icefloe.storage.base import ABSENT, ConditionNotMetError, ObjectKind, ObjectNotFoundError, Storage
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+_Group: TypeAlias = list[Use]
+Progress: TypeAlias = Callable[[str, int, int], None]
+"""Is told what is under way, how many of it are done, and how many there are."""
+
+_PLAN: Final = f"{MIGRATION}/plan.json"
+_SHOWN: Final = 5
+_KEPT: Final = 10_000_000
+"""So many changes of chunks are remembered: what a snapshot changed is needed twice, and may be computed."""
+
+
+@dataclass(slots=True)
+class MigrationReport:
+    """What an upgrade found and did, or with `dry_run` would do."""
+
+    source_format: str
+    dry_run: bool
+    snapshots: int = 0
+    branches: int = 0
+    tags: int = 0
+    deleted_tags: int = 0
+    manifests: int = 0
+    """Of version 2: one for each state of each array's references."""
+    references: int = 0
+    chunk_objects: int = 0
+    """Chunk objects in use."""
+    copied_chunk_objects: int = 0
+    tolerated: list[str] = field(default_factory=list)
+    """What is wrong in the old files and does no harm, or has no place in version 2."""
+    gaps: list[str] = field(default_factory=list)
+    """What is missing or damaged; it stays missing, and reading it fails."""
+
+
+def migrate(
+    source: Storage,
+    target: Storage | None = None,
+    *,
+    dry_run: bool = False,
+    keep_gaps: bool = False,
+    delete_old_files: bool = False,
+    progress: Progress | None = None,
+) -> MigrationReport:
+    """Turn a repository of a format before version 1 into one of version 2.
+
+    Without a target the repository is upgraded where it is and its chunk objects stay as they are, except
+    for those of the draft format, which are copied to where version 2 looks for them. With a target, an
+    empty place, all is copied there and the source is not touched. Ids of snapshots, branches, tags and
+    deleted tags, messages, times and metadata are kept.
+
+    Nothing that is read from the source is replaced before all else is written, and the upgrade ends with a
+    comparison of every snapshot with its source. An upgrade that was broken off is resumed by calling this
+    again with the same arguments.
+
+    `dry_run` reads everything and writes nothing. What is missing from the source raises SessionStateError,
+    unless `keep_gaps` accepts that it stays missing. `delete_old_files` removes what version 2 does not use
+    once all is done.
+    """
+    if not dry_run:
+        (target or source).check_writable()
+    spec = find_spec(source)
+    if spec is None:
+        raise RepositoryNotFoundError(
+            "there is no repository at this place", kind=ErrorKind.REPOSITORY_NOT_FOUND
+        )
+    migration = _Migration(source, target, progress)
+    if spec.refs_in_repo_info and target is None and source.exists(_PLAN):
+        return migration.finish(dry_run=dry_run, delete_old_files=delete_old_files)
+    if spec.writable:
+        newest = spec.refs_in_repo_info
+        what = "there is nothing to upgrade" if newest else "upgrade_icechunk_repository upgrades it"
+        raise SessionStateError(
+            f"the repository has version {spec.number} of the format; {what}",
+            kind=ErrorKind.INVALID_REPOSITORY_MIGRATION,
+        )
+    return migration.run(dry_run=dry_run, keep_gaps=keep_gaps, delete_old_files=delete_old_files)
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What was found of an array's references."""
+
+    manifest: NewManifest
+    chunks: Mapping[bytes, int]
+
+
+@dataclass(slots=True)
+class _Plan:
+    """What there is to write."""
+
+    made: dict[Use, NewManifest] = field(default_factory=dict)
+    chunks: dict[bytes, int] = field(default_factory=dict)
+    """The ids of chunk objects, with the end of the last range that is used."""
+    chunk_paths: dict[bytes, str] = field(default_factory=dict)
+    """Where those that exist are in the source."""
+    chunk_sizes: dict[bytes, int] = field(default_factory=dict)
+
+
+class _Migration:
+    """One upgrade, step by step. Each step can be done again without harm."""
+
+    def __init__(self, source: Storage, target: Storage | None, progress: Progress | None) -> None:
+        opened = parts(source, OLDER, RepositoryConfig(caching=CachingConfig(num_transaction_changes=_KEPT)))
+        if not isinstance(opened.assets, LegacyAssets) or not isinstance(opened.refs, RefStoreLegacy):
+            raise TypeError("not opened as a repository of an older format")
+        self.assets, self.refs = opened.assets, opened.refs
+        self.source, self.target = source, source if target is None else target
+        self.in_place = target is None
+        self._progress = progress
+        self._fan_out = ThreadFanOut(self.assets.config.max_concurrent_requests)
+        self._level = self.assets.config.compression_level
+
+    def run(self, *, dry_run: bool, keep_gaps: bool, delete_old_files: bool) -> MigrationReport:
+        """All of it."""
+        found = survey(self.refs, self.assets)
+        plan = self._look_through(found)
+        report = self._report(found, plan, dry_run=dry_run)
+        if dry_run:
+            return report
+        if report.gaps and not keep_gaps:
+            shown = "; ".join(report.gaps[:_SHOWN])
+            raise SessionStateError(
+                f"{len(report.gaps)} things are missing from the repository: {shown}"
+                f"{'; ...' if len(report.gaps) > _SHOWN else ''}. Bring them back, or pass keep_gaps=True: "
+                "they stay missing then, and reading them fails",
+                kind=ErrorKind.INVALID_REPOSITORY_MIGRATION,
+            )
+        self._begin(found)
+        self._write_manifests(plan)
+        self._copy_chunks(plan)
+        self._write_snapshots(found, plan)
+        self._write_repo_info(found)
+        self._verify(found, plan)
+        self._clean_up(delete_old_files=delete_old_files)
+        return report
+
+    def finish(self, *, dry_run: bool, delete_old_files: bool) -> MigrationReport:
+        """The end of an upgrade that was broken off after the repository had become one of version 2."""
+        opened = parts(self.target, V2, RepositoryConfig())
+        branches, tags = opened.refs.branches(), opened.refs.tags()
+        report = MigrationReport(self.assets.layout.name, dry_run, branches=len(branches), tags=len(tags))
+        checked = verify(opened.refs, opened.assets, self._fan_out, Level.OBJECTS)
+        report.snapshots, report.manifests = checked.snapshots, checked.manifests
+        report.references, report.chunk_objects = checked.references, checked.chunk_objects
+        report.gaps = [finding.message for finding in checked.findings]
+        if not dry_run:
+            self._clean_up(delete_old_files=delete_old_files)
+        return report
+
+    def _each(
+        self, stage: str, function: Callable[[Item], Result], items: Iterable[Item]
+    ) -> Iterator[Result]:
+        """Apply a function to items side by side, and tell how far it is."""
+        todo = list(items)
+        for done, result in enumerate(self._fan_out(function, todo), 1):
+            yield result
+            if self._progress is not None:
+                self._progress(stage, done, len(todo))
+
+    # Reading
+
+    def _look_through(self, found: Survey) -> _Plan:
+        """Read all manifests, and make sure that every file of version 2 can be made."""
+        plan = _Plan()
+        for group, seen in self._each("manifests read", self._look_at, _groups(found.uses)):
+            if isinstance(seen, str):
+                found.gaps.append(f"{len(group)} arrays: {seen}")
+                lost = {use: ManifestFileInfo(lost_manifest_id(use), 0, 0) for use in group}
+                plan.made |= {use: NewManifest(info, None) for use, info in lost.items()}
+                continue
+            for use, one in seen.items():
+                plan.made[use] = one.manifest
+                for id, end in one.chunks.items():
+                    plan.chunks[id] = max(plan.chunks.get(id, 0), end)
+        self._look_for_chunks(found, plan)
+        for _ in self._each("snapshots read", partial(self._make_files, plan), found.snapshots):
+            pass
+        return plan
+
+    def _look_at(self, group: _Group) -> tuple[_Group, dict[Use, _Seen] | str]:
+        try:
+            found = references(self.assets, group)
+        except (FormatError, ObjectNotFoundError) as error:
+            return group, error.message
+        seen = {}
+        for use, refs in found.items():
+            id, data = manifest_file(use, refs, self._level)
+            info = ManifestFileInfo(id, len(data), len(refs))
+            seen[use] = _Seen(NewManifest(info, refs.extents()), chunk_ends(refs))
+        return group, seen
+
+    def _look_for_chunks(self, found: Survey, plan: _Plan) -> None:
+        folder = self.assets.layout.chunks
+        sizes = {info.key: info.size_bytes for info in self.source.list_prefix(f"{folder}/")}
+        for id, end in sorted(plan.chunks.items()):
+            path = self.assets.chunk_path(ChunkId(id))
+            if path is None or path not in sizes:
+                found.gaps.append(f"{folder}/{ChunkId(id)} is missing")
+                continue
+            if sizes[path] < end:
+                found.gaps.append(f"{path} has {sizes[path]} bytes, and references need {end}")
+            plan.chunk_paths[id] = path
+            plan.chunk_sizes[id] = sizes[path]
+
+    def _make_files(self, plan: _Plan, id: SnapshotId) -> tuple[bytes, bytes | None]:
+        """The snapshot file and the transaction log file of a snapshot; no log where that cannot be known."""
+        snapshot = new_snapshot(self.assets, id, plan.made)
+        try:
+            log = log_file(self.assets, id, self._level)
+        except (FormatError, ObjectNotFoundError, SnapshotNotFoundError) as error:
+            self.assets.findings.note(f"snapshot {id}: what it changed is not known: {error.message}")
+            log = None
+        return snapshot_file(snapshot, self._level), log
+
+    def _report(self, found: Survey, plan: _Plan, *, dry_run: bool) -> MigrationReport:
+        self.refs.config()
+        made = {new.info.id: new.info for new in plan.made.values() if new.info.num_chunk_refs}
+        return MigrationReport(
+            source_format=self.assets.layout.name,
+            dry_run=dry_run,
+            snapshots=len(found.snapshots),
+            branches=len(found.branches),
+            tags=len(found.tags),
+            deleted_tags=len(found.deleted_tags),
+            manifests=len(made),
+            references=sum(info.num_chunk_refs for info in made.values()),
+            chunk_objects=len(plan.chunks),
+            copied_chunk_objects=sum(1 for _ in self._to_copy(plan)),
+            tolerated=list(self.assets.findings.notes),
+            gaps=list(found.gaps),
+        )
+
+    # Writing
+
+    def _begin(self, found: Survey) -> None:
+        """Say what is begun here; refuse a place where something else is."""
+        digest = sha256()
+        for name, id in sorted({**found.branches, **found.tags}.items()):
+            digest.update(f"{name} {id} ".encode())
+        for id in sorted(found.snapshots):
+            digest.update(id)
+        plan = json.dumps({"source": digest.hexdigest(), "format": self.assets.layout.name}).encode()
+        if not self.in_place and not self.target.exists(_PLAN):
+            stray = next(self.target.list_prefix(""), None)
+            if stray is not None:
+                raise InvalidInputError(
+                    f"the target of an upgrade must be an empty place, and there is {stray.key} here",
+                    kind=ErrorKind.PARENT_DIRECTORY_NOT_CLEAN,
+                )
+        try:
+            self.target.put(_PLAN, plan, ABSENT)
+        except ConditionNotMetError:
+            if self.target.get(_PLAN)[0] != plan:
+                raise SessionStateError(
+                    f"{_PLAN}: an upgrade of another repository, or of another state of this one, was begun "
+                    f"here; delete the files below {MIGRATION}/ to begin anew",
+                    kind=ErrorKind.INVALID_REPOSITORY_MIGRATION,
+                ) from None
+
+    def _write_manifests(self, plan: _Plan) -> None:
+        there = {info.key: info.size_bytes for info in self.target.list_prefix(f"{MANIFESTS}/")}
+        todo = {
+            new.info.id: use
+            for use, new in plan.made.items()
+            if new.info.num_chunk_refs and there.get(f"{MANIFESTS}/{new.info.id}") != new.info.size_bytes
+        }
+        for _ in self._each("manifests written", self._write_group, _groups(todo.values())):
+            pass
+
+    def _write_group(self, group: _Group) -> None:
+        for use, refs in references(self.assets, group).items():
+            id, data = manifest_file(use, refs, self._level)
+            self._put(f"{MANIFESTS}/{id}", data, "manifest")
+
+    def _put(self, path: str, data: bytes, file_type: str) -> None:
+        self.target.put(path, data, metadata=object_metadata(V2, file_type))
+
+    def _to_copy(self, plan: _Plan) -> Iterator[tuple[bytes, str]]:
+        """The chunk objects that are not yet where version 2 looks for them."""
+        for id, path in plan.chunk_paths.items():
+            if not self.in_place or path != f"{CHUNKS}/{ChunkId(id)}":
+                yield id, path
+
+    def _copy_chunks(self, plan: _Plan) -> None:
+        there = {info.key: info.size_bytes for info in self.target.list_prefix(f"{CHUNKS}/")}
+
+        def copy(item: tuple[bytes, str]) -> None:
+            id, path = item
+            new = f"{CHUNKS}/{ChunkId(id)}"
+            if there.get(new) == plan.chunk_sizes[id]:
+                return
+            if self.in_place:
+                self.source.copy(path, new)
+            else:
+                self.target.put(new, self.source.get(path)[0], kind=ObjectKind.CHUNK)
+
+        for _ in self._each("chunks copied", copy, self._to_copy(plan)):
+            pass
+
+    def _write_snapshots(self, found: Survey, plan: _Plan) -> None:
+        """The last step but one, as it replaces files of the source; each is kept before it is replaced."""
+
+        def write(id: SnapshotId) -> None:
+            snapshot, log = self._make_files(plan, id)
+            if log is not None:
+                self._replace(f"{TRANSACTIONS}/{id}", log, "transaction-log")
+            self._replace(f"{SNAPSHOTS}/{id}", snapshot, "snapshot")
+
+        for _ in self._each("snapshots written", write, found.snapshots):
+            pass
+
+    def _replace(self, path: str, data: bytes, file_type: str) -> None:
+        if self.in_place:
+            try:
+                old, _ = self.source.get(path)
+            except ObjectNotFoundError:
+                old = b""
+            if old and not is_newer(old, path):
+                self.source.put(f"{BACKUP}/{path}", old)
+        self._put(path, data, file_type)
+
+    def _write_repo_info(self, found: Survey) -> None:
+        if self.target.exists(REPO_PATH):
+            return  # written before the upgrade was broken off
+        config = self.refs.config()
+        metadata: dict[str, Any] = {"ref_properties": found.properties} if found.properties else {}
+        info = first_repo_info(
+            found.snapshots,
+            found.branches,
+            found.tags,
+            found.deleted_tags,
+            time.time_ns() // 1000,
+            metadata,
+            encode_config(config) if config else None,
+        )
+        RefStoreV2(self.target, self.assets.config).create(info)
+
+    # Afterwards
+
+    def _verify(self, found: Survey, plan: _Plan) -> None:
+        """Read all that was written, and compare it with what it was made from."""
+        opened = parts(self.target, V2, RepositoryConfig())
+        report = verify(opened.refs, opened.assets, self._fan_out, Level.OBJECTS)
+        if report.findings and not found.gaps:
+            raise _not_the_same(report.findings[0].message)
+        for id, info in found.snapshots.items():
+            if opened.refs.snapshot(id) != info:
+                raise _not_the_same(f"what the repository says of snapshot {id}")
+
+        def compare(group: _Group) -> None:
+            for use, refs in references(self.assets, group).items():
+                info = plan.made[use].info
+                if not info.num_chunk_refs:
+                    continue
+                if opened.assets.manifest(info.id, info.size_bytes).array(use.node, use.rank) != refs:
+                    raise _not_the_same(f"the references in {MANIFESTS}/{info.id}")
+
+        def compare_nodes(id: SnapshotId) -> None:
+            if opened.assets.snapshot(id) != new_snapshot(self.assets, id, plan.made):
+                raise _not_the_same(f"snapshot {id}")
+
+        readable = (use for use, new in plan.made.items() if new.extents is not None)
+        for _ in self._each("manifests compared", compare, _groups(readable)):
+            pass
+        for _ in self._each("snapshots compared", compare_nodes, found.snapshots):
+            pass
+
+    def _clean_up(self, *, delete_old_files: bool) -> None:
+        """Delete the mark that an upgrade was begun and, if asked for, files that version 2 does not use."""
+        gone = list(self._old_files()) if self.in_place and delete_old_files else []
+        self.target.delete(gone)
+        self.target.delete([_PLAN])
+        folders = {path[:at] for path in [*gone, _PLAN] for at, c in enumerate(path) if c == "/"}
+        for folder in sorted(folders, key=len, reverse=True):
+            self.target.remove_empty_folder(folder)
+
+    def _old_files(self) -> Iterator[str]:
+        layout = self.assets.layout
+        shared = {SNAPSHOTS, MANIFESTS, TRANSACTIONS}
+        folders = {
+            layout.refs,
+            BACKUP,
+            layout.snapshots,
+            layout.manifests,
+            layout.transactions,
+            layout.chunks,
+        }
+        for folder in sorted(folders - {CHUNKS}):
+            for info in self.target.list_prefix(f"{folder}/"):
+                if folder not in shared or not is_newer(self.target.get(info.key)[0], info.key):
+                    yield info.key
+        yield CONFIG_PATH
+
+
+def _groups(uses: Iterable[Use]) -> list[_Group]:
+    """Arrays by the manifests they use, so that each is read once for all of them."""
+    groups: dict[tuple[ManifestId, ...], list[Use]] = {}
+    for use in sorted(uses, key=lambda use: (use.manifests, use.node, use.rank)):
+        groups.setdefault(use.manifests, []).append(use)
+    return list(groups.values())
+
+
+def _not_the_same(what: str) -> FormatError:
+    return FormatError(
+        f"the upgraded repository differs from its source: {what}; the source is kept below {BACKUP}/",
+        kind=ErrorKind.INVALID_FILE_FORMAT,
+    )

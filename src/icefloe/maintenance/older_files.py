@@ -1,0 +1,116 @@
+"""Files of version 2 made from those of an older format, under ids that follow from the old ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icefloe.core.assets_legacy import LegacyAssets
+from icefloe.format.files import pack_manifest, write_manifest, write_snapshot, write_transaction_log
+from icefloe.format.manifest import NATIVE, ArrayManifest, Manifest
+from icefloe.format.snapshot import (
+    ArrayNodeData,
+    ManifestFileInfo,
+    ManifestFiles,
+    ManifestRef,
+    Nodes,
+    NodeSnapshot,
+    Snapshot,
+)
+from icefloe.format.spec import V2
+from icefloe.ids import ManifestId, SnapshotId
+from icefloe.maintenance.older_survey import Use
+
+
+@dataclass(frozen=True, slots=True)
+class NewManifest:
+    """Where the references of an array are from now on; None in `extents` where they could not be read."""
+
+    info: ManifestFileInfo
+    extents: tuple[range, ...] | None
+
+
+def lost_manifest_id(use: Use) -> ManifestId:
+    """The id of a manifest that would be there if the old ones could be read."""
+    return _derived(b"".join((*use.manifests, use.node)))
+
+
+def references(assets: LegacyAssets, uses: Sequence[Use]) -> dict[Use, ArrayManifest]:
+    """All references of arrays with the same manifests; of two to one chunk that of the first manifest."""
+    files = [assets.arrays(id) for id in reversed(uses[0].manifests)]
+    found = {}
+    for use in uses:
+        empty = ArrayManifest.of(np.zeros((0, use.rank), np.uint32), NATIVE)
+        by_rank = [file.get(use.node, {}) for file in files]
+        found[use] = ArrayManifest.concat([empty, *(part[use.rank] for part in by_rank if use.rank in part)])
+    return found
+
+
+def manifest_file(use: Use, found: ArrayManifest, level: int) -> tuple[ManifestId, bytes]:
+    """The manifest of version 2 for an array.
+
+    Its id follows from what is in it: the same whenever it is made, so that work can be resumed, and one for
+    all snapshots between which the array did not change.
+    """
+    unnamed = pack_manifest(Manifest(ManifestId(bytes(ManifestId.SIZE)), {use.node: found}), V2)
+    id = _derived(unnamed.payload.tobytes())
+    return id, write_manifest(Manifest(id, {use.node: found}), V2, level)
+
+
+def _derived(contents: bytes) -> ManifestId:
+    return ManifestId(sha256(contents).digest()[: ManifestId.SIZE])
+
+
+def chunk_ends(found: ArrayManifest) -> Mapping[bytes, int]:
+    """The chunk objects that references point to, each with the end of the last range of it."""
+    native = found.kind == NATIVE
+    ids: NDArray[np.void] = np.ascontiguousarray(found.chunk_ids[native]).view("V12").reshape(-1)
+    ends = found.offsets[native] + found.lengths[native]
+    distinct, group = np.unique(ids, return_inverse=True)
+    highest = np.zeros(len(distinct), np.uint64)
+    np.maximum.at(highest, group, ends)
+    return {id.tobytes(): int(end) for id, end in zip(distinct, highest, strict=True)}
+
+
+def new_snapshot(assets: LegacyAssets, id: SnapshotId, made: Mapping[Use, NewManifest]) -> Snapshot:
+    """A snapshot as version 2 has it; its parent is told elsewhere."""
+    old = assets.snapshot(id)
+    nodes, files = [], {}
+    for node in old.nodes:
+        use = Use.of(node)
+        new = None if use is None else made[use]
+        nodes.append(_with_manifest(node, new))
+        if new is not None and _is_needed(new):
+            files[new.info.id] = new.info
+    listed = ManifestFiles.of(files.values())
+    return replace(old, parent_id=None, manifest_files=listed, nodes=Nodes.of(nodes))
+
+
+def _is_needed(new: NewManifest) -> bool:
+    return new.extents is None or new.info.num_chunk_refs > 0
+
+
+def _with_manifest(node: NodeSnapshot, new: NewManifest | None) -> NodeSnapshot:
+    data = node.node_data
+    if new is None or not isinstance(data, ArrayNodeData):
+        return node
+    if not _is_needed(new):
+        return replace(node, node_data=replace(data, manifests=()))
+    # What could not be read is asked for with every chunk, so that no chunk of it is taken for never written.
+    whole = tuple(range(max(dimension.num_chunks, 1)) for dimension in data.shape)
+    ref = ManifestRef(new.info.id, whole if new.extents is None else new.extents)
+    return replace(node, node_data=replace(data, manifests=(ref,)))
+
+
+def snapshot_file(snapshot: Snapshot, level: int) -> bytes:
+    """A snapshot file of version 2."""
+    return write_snapshot(snapshot, V2, level)
+
+
+def log_file(assets: LegacyAssets, id: SnapshotId, level: int) -> bytes:
+    """The transaction log file of a snapshot."""
+    return write_transaction_log(assets.transaction_log(id), V2, level)

@@ -1,0 +1,128 @@
+"""Looking through a repository of an older format: what an upgrade will find, and what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from icefloe.core.assets_legacy import LegacyAssets
+from icefloe.core.refs_legacy import RefStoreLegacy
+from icefloe.errors import ErrorKind, FormatError, SessionStateError, SnapshotNotFoundError
+from icefloe.format.repo_info import MAIN, SnapshotInfo
+from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot, Snapshot
+from icefloe.ids import ManifestId, NodeId, SnapshotId
+
+_MAIN_IS_MISSING: Final = "there is no branch main that can be read, and version 2 of the format needs one"
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """An array as some snapshot has it: the manifests with its references, in the order they are searched."""
+
+    manifests: tuple[ManifestId, ...]
+    node: NodeId
+    rank: int
+
+    @staticmethod
+    def of(node: NodeSnapshot) -> Use | None:
+        """What a node uses; None where it has no manifests."""
+        data = node.node_data
+        if not isinstance(data, ArrayNodeData) or not data.manifests:
+            return None
+        return Use(tuple(ref.id for ref in data.manifests), node.id, len(data.shape))
+
+
+@dataclass(slots=True)
+class Survey:
+    """What there is to upgrade."""
+
+    snapshots: dict[SnapshotId, SnapshotInfo] = field(default_factory=dict)
+    """Those that can be read, each with a parent that can be read."""
+    branches: dict[str, SnapshotId] = field(default_factory=dict)
+    tags: dict[str, SnapshotId] = field(default_factory=dict)
+    deleted_tags: dict[str, SnapshotId | None] = field(default_factory=dict)
+    """With the snapshots they named, where that is known."""
+    properties: dict[str, dict[str, Mapping[str, Any]]] = field(default_factory=dict)
+    """What the files of branches and tags say beside their snapshots."""
+    uses: set[Use] = field(default_factory=set)
+    gaps: list[str] = field(default_factory=list)
+    """What branches or tags lead to and is not there."""
+
+
+def survey(refs: RefStoreLegacy, assets: LegacyAssets) -> Survey:
+    """Read every snapshot and every reference."""
+    found = Survey()
+    told: dict[SnapshotId, SnapshotInfo] = {}
+    damage: dict[SnapshotId, str] = {}
+    for raw in sorted(assets.listing(assets.layout.snapshots)):
+        id = SnapshotId(raw)
+        try:
+            one = assets.stored(id)
+        except (FormatError, SnapshotNotFoundError) as error:
+            damage[id] = error.message
+            continue
+        told[id] = refs.snapshot(id)
+        _note_uses(found, one.snapshot)
+    _take_refs(found, refs, told.keys())
+    _take_snapshots(found, told, damage, assets)
+    if MAIN not in found.branches:
+        raise SessionStateError(_MAIN_IS_MISSING, kind=ErrorKind.INVALID_REPOSITORY_MIGRATION)
+    return found
+
+
+def _note_uses(found: Survey, snapshot: Snapshot) -> None:
+    found.uses.update(use for node in snapshot.nodes if (use := Use.of(node)) is not None)
+
+
+def _take_refs(found: Survey, refs: RefStoreLegacy, readable: Any) -> None:
+    files = refs.files()
+    paths = [("branches", name, files.tip(name)) for name in sorted(files.branches)]
+    paths += [("tags", name, path) for name, path in sorted(files.tags.items())]
+    for kind, name, path in paths:
+        target = refs.target(path)
+        known = target in readable
+        if name in files.deleted_tags and kind == "tags":
+            found.deleted_tags[name] = target if known else None
+            continue
+        if not known:
+            found.gaps.append(f"{kind} {name} names the snapshot {target}, which cannot be read")
+            continue
+        getattr(found, kind)[name] = target
+        properties = refs.properties(path)
+        if properties:
+            found.properties.setdefault(kind, {})[name] = properties
+    for name in files.deleted_tags - files.tags.keys():
+        found.deleted_tags[name] = None
+
+
+def _take_snapshots(
+    found: Survey,
+    told: Mapping[SnapshotId, SnapshotInfo],
+    damage: Mapping[SnapshotId, str],
+    assets: LegacyAssets,
+) -> None:
+    needed = _reachable(found, told)
+    for id, info in told.items():
+        parent = info.parent_id
+        if parent is not None and parent not in told:
+            reason = damage.get(parent, "its file is missing")
+            text = f"snapshot {id} has the parent {parent}, which cannot be read: {reason}"
+            if id in needed:
+                found.gaps.append(text)
+            else:
+                assets.findings.note(text)
+            parent = next((one.id for one in assets.stored(id).history if one.id in told), None)
+        found.snapshots[id] = replace(info, parent_id=parent)
+    for id, message in damage.items():
+        assets.findings.note(f"snapshot {id} is left out: {message}")
+
+
+def _reachable(found: Survey, told: Mapping[SnapshotId, SnapshotInfo]) -> set[SnapshotId]:
+    seen: set[SnapshotId] = set()
+    for tip in [*found.branches.values(), *found.tags.values()]:
+        at: SnapshotId | None = tip
+        while at is not None and at in told and at not in seen:
+            seen.add(at)
+            at = told[at].parent_id
+    return seen

@@ -1,0 +1,210 @@
+"""What `icefloe.testing` writes in older formats equals, byte for byte, what another encoder wrote."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from typing import Any
+
+import msgpack
+import pytest
+import zstandard
+
+from icefloe.encoding.envelope import HEADER, MAGIC
+from icefloe.format.legacy.files import loads_json
+from icefloe.format.legacy.ids import id_in_name, node_id, raw_id
+from icefloe.format.legacy.manifest import MANIFEST, entries
+from icefloe.format.legacy.refs import sequence_number
+from icefloe.format.legacy.snapshot import MANIFEST_REF, METADATA, NODE, SNAPSHOT
+from icefloe.format.legacy.structures import Findings
+from icefloe.format.legacy.transaction_log import TRANSACTION_LOG
+from icefloe.format.legacy.zarr_json import ARRAY_METADATA
+from icefloe.format.manifest import ChunkRef, InlineRef, NativeRef
+from icefloe.ids import NodeId
+from icefloe.testing.older_files import (
+    FORMATS,
+    OlderArray,
+    OlderFiles,
+    OlderFormat,
+    OlderLog,
+    OlderNode,
+    OlderSnapshot,
+    Single,
+)
+from tests import golden
+
+FORM_OF = {
+    "handmade-001-json": "001-json",
+    "handmade-001-dev-20240918": "001-dev",
+    "handmade-rust-alpha1": "002-crate-alpha1",
+    "handmade-002-alpha2": "002-alpha2",
+    "handmade-002-alpha8": "002-alpha8",
+    "handmade-002-alpha9": "002-alpha9",
+    "handmade-004-alpha10": "004-alpha10",
+    "handmade-004-alpha12": "004-alpha12",
+    "handmade-004-alpha15": "004-alpha15",
+    "handmade-004-0.1.3": "004-0.1.3",
+}
+FINDINGS = Findings()
+
+
+def unwrapped(data: bytes) -> tuple[bytes, bytes]:
+    """The header, and the payload without compression."""
+    head = data[: HEADER.size] if data.startswith(MAGIC) else b""
+    rest = data[len(head) :]
+    if rest[:4] == b"\x28\xb5\x2f\xfd":
+        rest = zstandard.ZstdDecompressor().decompressobj().decompress(rest)
+    return head, rest
+
+
+def decoded(payload: bytes) -> Any:
+    if payload[:1] in b"{[":
+        return loads_json(payload, "golden")
+    return msgpack.unpackb(payload, use_list=False, strict_map_key=False)
+
+
+def node(stored: Any, payload: bytes) -> OlderNode:
+    fields = NODE.read(stored, "", FINDINGS)
+    attributes = fields["user_attributes"]
+    array = None
+    if fields["node_data"] != "Group":
+        metadata, manifests = fields["node_data"]["Array"]
+        array = array_of(ARRAY_METADATA.read(metadata, "", FINDINGS), manifests, payload)
+    return OlderNode(
+        node_id(fields["id"], ""), fields["path"], None if attributes is None else attributes["Inline"], array
+    )
+
+
+def array_of(fields: Mapping[str, Any], manifests: Any, payload: bytes) -> OlderArray:
+    refs = [MANIFEST_REF.read(ref, "", FINDINGS) for ref in manifests]
+    codecs = [
+        (codec["name"], codec["configuration"]) if isinstance(codec, Mapping) else codec
+        for codec in fields["codecs"]
+    ]
+    return OlderArray(
+        fields["shape"],
+        fields["data_type"],
+        fields["chunk_shape"],
+        {name: singles(value, name) for name, value in fields["fill_value"].items()},
+        codecs,
+        fields["storage_transformers"],
+        fields["dimension_names"],
+        [(raw_id(ref["object_id"], ""), ref["extents"]) for ref in refs],
+    )
+
+
+def singles(value: Any, name: str) -> Any:
+    if isinstance(value, list | tuple):
+        return [singles(item, name) for item in value]
+    return (
+        Single(value) if name in ("Float16", "Float32", "Complex64") and not isinstance(value, str) else value
+    )
+
+
+def snapshot(payload: bytes, name: str) -> OlderSnapshot:
+    fields = SNAPSHOT.read(decoded(payload), "", FINDINGS)
+    nodes = [node(entry, payload) for entry in fields["nodes"].values()]
+    files = [entry_of(entry) for entry in fields.get("manifest_files", ())]
+    own = id_in_name(name) or b""
+    if "short_term_history" not in fields:
+        parent = fields["parent_id"]
+        ancestors = [] if parent is None else [(raw_id(parent, ""), "", "")]
+        return OlderSnapshot(
+            own, fields["flushed_at"], fields["message"], ancestors, fields["metadata"], nodes, files
+        )
+    infos = [
+        METADATA.read(entry, "", FINDINGS) for entry in (fields["metadata"], *fields["short_term_history"])
+    ]
+    told = [(raw_id(info["id"], ""), info["written_at"], info["message"]) for info in infos]
+    return OlderSnapshot(
+        own, told[0][1], told[0][2], told[1:], fields["properties"], nodes, files, fields["started_at"]
+    )
+
+
+def entry_of(entry: Any) -> dict[str, Any]:
+    numbers = {2: (0, 0), 3: (entry[-1], 0), 4: entry[2:]}[len(entry)]
+    if len(entry) == 3 and isinstance(entry[0], tuple) and entry[1] != 1:
+        numbers = entry[1:]
+    return {"id": raw_id(entry[0], ""), "size": numbers[0], "rows": numbers[1]}
+
+
+def payload_of(stored: Mapping[str, Any]) -> ChunkRef:
+    ((kind, content),) = stored.items()
+    if kind == "Inline":
+        return InlineRef(bytes(content))
+    values = tuple(content.values()) if isinstance(content, Mapping) else content
+    id: Any = raw_id(values[0], "")
+    return NativeRef(id, values[1], values[2])
+
+
+def log_of(stored: Any) -> OlderLog:
+    fields = TRANSACTION_LOG.read(stored, "", FINDINGS)
+    lists = {
+        name: [node_id(id, "") for id in fields[name]]
+        for name in OlderLog.__slots__
+        if name != "updated_chunks"
+    }
+    chunks = {node_id(id, ""): coords for id, coords in fields["updated_chunks"].items()}
+    return OlderLog(**lists, updated_chunks=chunks)
+
+
+def written_again(form: OlderFormat, path: str, data: bytes) -> bytes | None:
+    """The same file from the writer; None where there is nothing to write."""
+    files, layout = OlderFiles(form), form.layout
+    folder, name = path.split("/", 1)
+    payload = unwrapped(data)[1]
+    if folder == layout.chunks:
+        return None
+    if folder == layout.refs:
+        stored = loads_json(payload, path)
+        id = raw_id(stored["snapshot"], path)
+        return files.ref(id, stored.get("timestamp", ""), stored.get("properties"))
+    if folder == layout.snapshots:
+        return files.snapshot(snapshot(payload, name))
+    if folder == layout.transactions:
+        return files.log(log_of(decoded(payload)))
+    refs: dict[NodeId, dict[tuple[int, ...], ChunkRef]] = {}
+    fields = MANIFEST.read(decoded(payload), "", FINDINGS)
+    for owner, coords, ref in entries(fields["chunks"], ""):
+        refs.setdefault(owner, {})[coords] = payload_of(ref)
+    return files.manifest(id_in_name(name) or b"", refs)
+
+
+@pytest.mark.parametrize("name", golden.OLDER_NAMES)
+def test_every_file_of_another_encoder_is_written_the_same(name: str) -> None:
+    form = FORMATS[FORM_OF[name]]
+    compared = 0
+
+    for path, data in golden.load(name).files.items():
+        again = written_again(form, path, data)
+        if again is not None:
+            assert unwrapped(again) == unwrapped(data), path
+            compared += 1
+
+    assert compared >= 7
+
+
+@pytest.mark.parametrize("name", golden.OLDER_NAMES)
+def test_names_of_files_are_made_the_same(name: str) -> None:
+    form = FORMATS[FORM_OF[name]]
+    files, layout = OlderFiles(form), form.layout
+    repo = golden.load(name)
+
+    made = set()
+    for path in repo.files:
+        folder, _, file = path.partition("/")
+        if folder != layout.refs:
+            made.add(files.path(folder, id_in_name(file) or b""))
+    for branch in repo.expected["branches"]:
+        folder = form.ref_folder.format(kind="branch", name=branch)
+        numbers = [sequence_number(path.split("/")[-1]) for path in repo.files if f"/{folder}/" in path]
+        made.update(files.branch_path(branch, number) for number in numbers if number is not None)
+    made.update(files.tag_path(tag) for tag in repo.expected["tags"])
+
+    assert made == set(repo.files)
+
+
+def test_numbers_of_both_sizes_are_written() -> None:
+    from icefloe.testing.older_files import pack
+
+    assert pack([Single(1.5), 1.5]) == b"\x92\xca" + struct.pack(">f", 1.5) + b"\xcb" + struct.pack(">d", 1.5)
