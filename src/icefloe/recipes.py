@@ -6,8 +6,8 @@ store with each of its tasks reads the snapshot and the manifests once.
 
 from __future__ import annotations
 
+import os
 import threading
-import uuid
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
@@ -37,7 +37,7 @@ class Recipe:
     """The containers whose virtual chunks may be read, by url prefix."""
     read_limits: ReadLimits = field(default_factory=ReadLimits)
     """How far reads of virtual chunks are joined."""
-    token: str = field(default_factory=lambda: uuid.uuid4().hex)
+    token: str = field(default_factory=lambda: os.urandom(16).hex())
     """The same for all that was pickled from one opening."""
 
     def open(self) -> Opened:

@@ -40,6 +40,7 @@ def _unsorted(nodes: Iterable[NodeSnapshot]) -> Nodes:
     kept = Nodes.of(given)
     order = [kept.paths().index(node.path) for node in given]
     shuffled = object.__new__(Nodes)
+    shuffled.few = None
     shuffled._place = "snapshot"
     checked = kept._all()
     shuffled._sorted = type(checked)(kept.columns.take(np.array(order)), checked.rows)
@@ -68,6 +69,7 @@ def test_a_path_that_is_not_there_is_not_found() -> None:
 
     assert read.find("/g0000") is None
     assert "/zzz" not in read
+    assert read._sorted is None
 
 
 def test_columns_equal_those_that_were_written() -> None:

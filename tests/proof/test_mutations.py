@@ -40,7 +40,7 @@ def test_an_answer_before_the_ref_moved_is_found(monkeypatch: pytest.MonkeyPatch
     replace = RefStoreV2._replace
 
     def forget_some(self: RefStoreV2, new: Any, version: Version, backup: str) -> bool:
-        every_third = new.latest_updates.columns["updated_at"][0] % 3 == 0
+        every_third = new.latest_updates[0].updated_at_us % 3 == 0
         return every_third or replace(self, new, version, backup)
 
     monkeypatch.setattr(RefStoreV2, "_replace", forget_some)

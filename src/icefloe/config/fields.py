@@ -11,6 +11,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from functools import cache
 from types import MappingProxyType
 from typing import Any, ClassVar, Protocol, Self, TypeVar, dataclass_transform
 
@@ -18,6 +19,9 @@ from icefloe.config.display import Tree, call, literal, qualified
 from icefloe.errors import ErrorKind, FormatError
 
 T = TypeVar("T")
+
+_PLAIN = frozenset({int, bool, str, float})
+"""Types whose values are not copied."""
 
 
 class Codec(Protocol):
@@ -148,28 +152,47 @@ class ConfigPart:
             value = field.metadata["codec"].check(value)
         object.__setattr__(self, name, value)
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        # What is held was checked when it was set; most of it are numbers, and parts like this one.
+        twin = object.__new__(type(self))
+        twin.__dict__.update(
+            (name, value if value is None or type(value) in _PLAIN else copy.deepcopy(value, memo))
+            for name, value in self.__dict__.items()
+        )
+        return twin
+
     def merge(self, other: Self) -> Self:
         """A new value with what `other` sets, and what this one sets where `other` does not."""
         merged = copy.deepcopy(self)
+        held = merged.__dict__
         for field in dataclasses.fields(self):
-            ours, theirs = getattr(self, field.name), copy.deepcopy(getattr(other, field.name))
-            if isinstance(ours, ConfigPart) and theirs is not None and not field.metadata["whole"]:
-                theirs = ours.merge(theirs)
-            if theirs is not None:
-                setattr(merged, field.name, theirs)
-        object.__setattr__(merged, "unknown_keys", {**self.unknown_keys, **other.unknown_keys})
+            theirs = getattr(other, field.name)
+            if theirs is None:
+                continue
+            ours = held[field.name]
+            into = isinstance(ours, ConfigPart) and not field.metadata["whole"]
+            held[field.name] = ours.merge(theirs) if into else copy.deepcopy(theirs)
+        held["unknown_keys"] = {**self.unknown_keys, **other.unknown_keys}
         return merged
 
     def resolved(self) -> Self:
-        """A new value in which everything unset has its default, nested parts included."""
-        full = copy.deepcopy(self)
-        for field in dataclasses.fields(self):
-            value = getattr(full, field.name)
-            if value is None and field.metadata["unset"] is not None:
-                value = field.metadata["unset"]()
+        """A value in which everything unset has its default, nested parts included. To be read alone.
+
+        Each opening of a repository comes here, so nothing is copied and nothing checked again.
+        """
+        full = object.__new__(type(self))
+        held = full.__dict__
+        held.update(self.__dict__)
+        for name, field in self.__dataclass_fields__.items():
+            metadata = field.metadata
+            if "codec" not in metadata:
+                continue
+            value = held[name]
             if isinstance(value, ConfigPart):
-                value = value.resolved()
-            setattr(full, field.name, _default_of(field) if value is None else value)
+                held[name] = value.resolved()
+            elif value is None:
+                unset = metadata["unset"]
+                held[name] = _default_of(field) if unset is None else _resolved_default(unset)
         return full
 
     def to_plain(self) -> dict[str, Any]:
@@ -243,6 +266,11 @@ class ConfigPart:
 def config_part(cls: type[T]) -> type[T]:
     """Make a dataclass of a subclass of `ConfigPart`, keeping the reprs it inherits."""
     return dataclass(repr=False)(cls)
+
+
+@cache
+def _resolved_default(make: Callable[[], ConfigPart]) -> ConfigPart:
+    return make().resolved()
 
 
 def _default_of(field: dataclasses.Field[Any]) -> Any:

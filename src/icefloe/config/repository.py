@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, EnumType
+from functools import cache
 from typing import Any, ClassVar, Self, TypeAlias
 
 from icefloe.config.conditions import (
@@ -223,6 +224,11 @@ class _ContainersCodec:
         return {prefix: VirtualChunkContainer.from_plain(item) for prefix, item in plain.items()}
 
 
+@cache
+def _cores() -> int:
+    return os.cpu_count() or 1
+
+
 @config_part
 class RepositoryConfig(ConfigPart):
     """How a repository is read and written. Whatever is None has its default.
@@ -264,7 +270,7 @@ class RepositoryConfig(ConfigPart):
         Part(RepoUpdateRetryConfig), default=None, shown_when_unset=RepoUpdateRetryConfig
     )
     num_updates_per_repo_info_file: int | None = setting(Number(16), default=1000)
-    max_concurrent_decodes: int | None = setting(Number(16), default=lambda: os.cpu_count() or 1)
+    max_concurrent_decodes: int | None = setting(Number(16), default=_cores)
 
     @staticmethod
     def default() -> RepositoryConfig:

@@ -26,7 +26,7 @@ from icefloe.format.manifest import Manifest, NativeRef
 from icefloe.format.manifest_codec import PackedManifest
 from icefloe.format.snapshot import ManifestFileInfo, Snapshot
 from icefloe.format.spec import Spec
-from icefloe.format.transaction_log import TransactionLog
+from icefloe.format.transaction_log import LISTS, TransactionLog
 from icefloe.ids import ChunkId, ManifestId, SnapshotId
 from icefloe.storage.base import ObjectKind, ObjectNotFoundError, Storage
 
@@ -59,9 +59,7 @@ class AssetStore:
                 f"{config.num_chunk_refs} references; raise CachingConfig.num_chunk_refs or split manifests"
             ),
         )
-        self._logs = WeightedCache[SnapshotId, TransactionLog](
-            config.num_transaction_changes, lambda log: max(int(log.updated_chunks.counts.sum()), 1)
-        )
+        self._logs = WeightedCache[SnapshotId, TransactionLog](config.num_transaction_changes, _changes)
         self._chunks = WeightedCache[tuple[ChunkId, int, int], bytes](config.num_bytes_chunks, len)
 
     # Reading
@@ -137,6 +135,11 @@ class AssetStore:
 
     def _put(self, path: str, data: bytes, file_type: str) -> None:
         self.storage.put(path, data, metadata=object_metadata(self.spec, file_type))
+
+
+def _changes(log: TransactionLog) -> int:
+    nodes = sum(len(getattr(log, name)) for name in LISTS) + len(log.moved_nodes)
+    return max(int(log.updated_chunks.counts.sum()) + nodes, 1)
 
 
 def object_metadata(spec: Spec, file_type: str) -> dict[str, str]:

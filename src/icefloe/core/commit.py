@@ -7,20 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-import numpy as np
-
 from icefloe.concurrency import FanOut
 from icefloe.core.rewriting import Place, Plan, Rewritten, Sources, make_manifests, plan
 from icefloe.core.workspace import Workspace
 from icefloe.encoding.columns import concat
-from icefloe.encoding.flatbuffers.tables import Tables, from_rows
-from icefloe.format.id_columns import id_keys, is_member
 from icefloe.format.repo_changes import later_than
-from icefloe.format.schema import MANIFEST_FILE_INFO
 from icefloe.format.snapshot import (
     ArrayNodeData,
-    ManifestFileInfo,
-    ManifestFiles,
     ManifestRef,
     Nodes,
     NodeSnapshot,
@@ -32,6 +25,9 @@ from icefloe.ids import NodeId, SnapshotId
 
 OWN_METADATA: Final = "__icechunk"
 """Where a snapshot's metadata keeps what writers say about their commit."""
+
+_MANY_NUMBERS: Final = 1 << 16
+"""From so many numbers in coordinates on, a transaction log takes its time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +62,12 @@ def flush(
         flushed_at_us=later_than(base.flushed_at_us, time.time_ns() // 1000),
         message=message,
         metadata=metadata,
-        manifest_files=_manifest_files(base, nodes, infos),
+        manifest_files=base.manifest_files.keeping(set(used_manifests(nodes)), infos),
         nodes=nodes,
     )
     writes = [lambda: assets.write_transaction_log(log), lambda: assets.write_snapshot(snapshot)]
+    if assets.storage.answers_at_once and len(log.updated_chunks.numbers) < _MANY_NUMBERS:
+        fan_out = map  # a thread takes longer than writing a small file
     list(fan_out(lambda write: write(), writes))
     return Flushed(snapshot, log)
 
@@ -113,20 +111,6 @@ def _new_nodes(workspace: Workspace, rewritten: Iterable[NodeSnapshot]) -> Nodes
     if not put and not remove:
         return base
     return base.updated(put.values(), remove)
-
-
-def _manifest_files(base: Snapshot, nodes: Nodes, written: Sequence[ManifestFileInfo]) -> ManifestFiles:
-    """The manifests in use: old ones that still are, and new ones."""
-    used = np.frombuffer(b"".join(used_manifests(nodes)), np.uint8).reshape(-1, 12)
-    old = base.manifest_files.columns
-    parts = [old.take(is_member(base.manifest_files.ids, used))] if len(old) else []
-    rows = [{"id": i.id, "size_bytes": i.size_bytes, "num_chunk_refs": i.num_chunk_refs} for i in written]
-    parts.append(from_rows(MANIFEST_FILE_INFO, rows))
-    filled = [part for part in parts if len(part)]
-    if not filled:
-        return ManifestFiles(parts[-1])
-    joined = Tables.concat(filled)
-    return ManifestFiles(joined.take(id_keys(joined["id"]).argsort(kind="stable")))
 
 
 def _transaction_log(workspace: Workspace, id: SnapshotId) -> TransactionLog:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
-from icefloe.config import RepositoryConfig
+from icefloe.config import EffectiveConfig, RepositoryConfig
 from icefloe.core.assets import AssetStore
 from icefloe.core.assets_legacy import LegacyAssets, find_layout
 from icefloe.core.refs import RefStore
 from icefloe.core.refs_legacy import RefStoreLegacy
 from icefloe.core.refs_v1 import RefStoreV1
-from icefloe.core.refs_v2 import RefStoreV2
+from icefloe.core.refs_v2 import RefStoreV2, stored_config
 from icefloe.core.virtual_reads import Authorized, VirtualReader
 from icefloe.errors import ConflictError, ErrorKind, FormatError, InvalidInputError, RepositoryNotFoundError
 from icefloe.format.config_codec import encode_config
@@ -66,8 +67,7 @@ def open_parts(
     storage: Storage, config: RepositoryConfig | None, authorized: Authorized | None = None
 ) -> Opened:
     """The repository at a place, with its stored configuration under the given one."""
-    refs = _find_refs(storage)
-    stored = refs.config()
+    refs, stored = _find_refs(storage)
     merged = RepositoryConfig.from_plain(stored) if stored is not None else RepositoryConfig()
     if config is not None:
         merged = merged.merge(config)
@@ -77,18 +77,22 @@ def open_parts(
     return opened
 
 
-def _find_refs(storage: Storage) -> RefStore:
-    """The references at a place: one read tells that it is a V2 repository, and what is in it."""
-    config = RepositoryConfig().effective()
-    newer = RefStoreV2(storage, config)
+def _find_refs(storage: Storage) -> tuple[RefStore, dict[str, Any] | None]:
+    """The references at a place and the stored configuration, from one read where it is a V2 repository."""
+    newer = RefStoreV2(storage, _default_config())
     try:
-        newer.load()
+        return newer, stored_config(newer.load())
     except RepositoryNotFoundError:
         spec = _find_spec_before_repo_info(storage)
         if spec is None:
             raise
-        return parts(storage, spec, RepositoryConfig()).refs
-    return newer
+    older = parts(storage, spec, RepositoryConfig()).refs
+    return older, older.config()
+
+
+@cache
+def _default_config() -> EffectiveConfig:
+    return RepositoryConfig().effective()
 
 
 def parts(

@@ -215,8 +215,7 @@ class RefStoreV2:
         return (info.snapshots[row] for row in info.snapshots.ancestry(id))
 
     def config(self) -> dict[str, Any] | None:
-        stored = self.load().config
-        return None if stored is None else decode_config(stored, REPO_PATH)
+        return stored_config(self.load())
 
     def save_config(self, config: dict[str, Any]) -> None:
         self.update(lambda info: changes.set_config(info, encode_config(config)))
@@ -270,9 +269,12 @@ def _with_last_backup(info: RepoInfo, name: str) -> RepoInfo:
     log = info.latest_updates
     if not len(log) or log[0].backup_path is not None:
         return info
-    head = replace(log[0], backup_path=name)
-    parts = [type(log).of([head]), log.take(slice(1, None))]
-    return replace(info, latest_updates=type(log).concat(parts))
+    return replace(info, latest_updates=log.with_backup(name))
+
+
+def stored_config(info: RepoInfo) -> dict[str, Any] | None:
+    """The configuration that a repo info file holds; None where it holds none."""
+    return None if info.config is None else decode_config(info.config, REPO_PATH)
 
 
 def _settings(info: RepoInfo) -> dict[int, bool]:

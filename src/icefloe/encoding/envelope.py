@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import threading
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, NoReturn
@@ -12,7 +13,7 @@ import zstandard
 from numpy.typing import NDArray
 
 from icefloe._version import __version__
-from icefloe.encoding.flatbuffers.builder import MAX_PAYLOAD_BYTES
+from icefloe.encoding.flatbuffers.limits import MAX_PAYLOAD_BYTES
 from icefloe.errors import ErrorKind, FormatError
 
 MAGIC = "ICE🧊CHUNK".encode()
@@ -36,6 +37,9 @@ _PARALLEL_BYTES = 8 << 20
 """Payloads from here on are compressed by two threads."""
 
 
+_of_this_thread = threading.local()
+
+
 class FileType(IntEnum):
     """What a metadata file holds, as its header says."""
 
@@ -54,17 +58,28 @@ class Header:
     file_type: FileType
 
 
-def seal(payload: NDArray[np.uint8], header: Header, level: int = DEFAULT_LEVEL) -> bytes:
+def seal(payload: bytes | NDArray[np.uint8], header: Header, level: int = DEFAULT_LEVEL) -> bytes:
     """A metadata file around a payload. The frame carries its size and a checksum.
 
     Levels beyond the highest count as that one, as they do in official writers.
     """
     name = header.implementation.encode()[:24].ljust(24)
     head = HEADER.pack(MAGIC, name, header.spec, header.file_type, ZSTD)
-    threads = 2 if len(payload) >= _PARALLEL_BYTES else 0
     highest = min(level, zstandard.MAX_COMPRESSION_LEVEL)
-    compressor = zstandard.ZstdCompressor(level=highest, write_checksum=True, threads=threads)
-    return b"".join((head, compressor.compress(payload.data)))
+    if len(payload) >= _PARALLEL_BYTES:
+        compressor = zstandard.ZstdCompressor(level=highest, write_checksum=True, threads=2)
+    else:
+        compressor = _compressor(highest)
+    return head + compressor.compress(memoryview(payload))
+
+
+def _compressor(level: int) -> zstandard.ZstdCompressor:
+    """This thread's compressor: to make one takes longer than to compress a small file."""
+    if getattr(_of_this_thread, "level", None) != level:
+        _of_this_thread.compressor = zstandard.ZstdCompressor(level=level, write_checksum=True)
+        _of_this_thread.level = level
+    found: zstandard.ZstdCompressor = _of_this_thread.compressor
+    return found
 
 
 def open_header(data: bytes | memoryview, place: str) -> Header:

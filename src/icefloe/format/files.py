@@ -122,5 +122,5 @@ def _named(value: Value, id: ObjectId, payload: Payload) -> Value:
     return value
 
 
-def _seal(payload: U8, file_type: FileType, spec: Spec, level: int) -> bytes:
+def _seal(payload: bytes | U8, file_type: FileType, spec: Spec, level: int) -> bytes:
     return seal(payload, Header(IMPLEMENTATION, spec.number, file_type), level)

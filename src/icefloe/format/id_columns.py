@@ -32,11 +32,23 @@ def to_ids(keys: NDArray[np.bytes_], kind: type[Id]) -> list[Id]:
     return [kind(data[start : start + width]) for start in range(0, len(data), width)]
 
 
+def ids_ascend(ids: NDArray[np.uint8]) -> bool:
+    """Whether a column of ids is sorted, each once."""
+    if len(ids) < 2:
+        return True
+    keys = id_keys(ids)
+    return bool((keys[1:] > keys[:-1]).all())
+
+
+def id_place(ids: NDArray[np.uint8], wanted: ObjectId) -> int:
+    """The first row of a sorted column that is not before an id."""
+    return int(id_keys(ids).searchsorted(id_keys(np.frombuffer(wanted, np.uint8)[None])[0]))
+
+
 def find_id(ids: NDArray[np.uint8], wanted: ObjectId) -> int | None:
     """The row of an id in a sorted column."""
-    keys = id_keys(ids)
-    row = int(keys.searchsorted(id_keys(np.frombuffer(wanted, np.uint8)[None])[0]))
-    return row if row < len(keys) and ids[row].tobytes() == wanted.__bytes__() else None
+    row = id_place(ids, wanted)
+    return row if row < len(ids) and ids[row].tobytes() == wanted.__bytes__() else None
 
 
 def is_member(ids: NDArray[np.uint8], known: NDArray[np.uint8]) -> NDArray[np.bool_]:
@@ -51,4 +63,6 @@ def is_member(ids: NDArray[np.uint8], known: NDArray[np.uint8]) -> NDArray[np.bo
 
 def sorted_ids(ids: NDArray[Any]) -> NDArray[np.uint8]:
     """Ids in ascending order, each once."""
+    if len(ids) < 2:
+        return ids
     return key_bytes(np.unique(id_keys(ids)))

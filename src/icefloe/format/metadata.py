@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from icefloe.encoding.columns import Blobs, Ragged, splits_of
+from icefloe.encoding.columns import Ragged, encode_text, splits_of
+from icefloe.encoding.flatbuffers.row_builder import Row
 from icefloe.encoding.flatbuffers.tables import Tables
 from icefloe.errors import ErrorKind, FormatError
 from icefloe.format.spec import Spec
@@ -16,11 +17,10 @@ from icefloe.format.spec import Spec
 Metadata: TypeAlias = Mapping[str, Any]
 
 
-def metadata_items(metadata: Metadata, spec: Spec) -> Tables:
+def metadata_rows(metadata: Metadata, spec: Spec) -> list[Row]:
     """`MetadataItem` tables, sorted by the bytes of their names."""
-    names = sorted(metadata, key=str.encode)
-    values = [spec.dump_metadata(metadata[name]) for name in names]
-    return Tables(len(names), {"name": Blobs.from_texts(names), "value": Blobs.from_list(values)}, {})
+    names = sorted(metadata, key=encode_text)
+    return [{"name": name, "value": spec.dump_metadata(metadata[name])} for name in names]
 
 
 def one_list(items: Tables | NDArray[Any]) -> Ragged:
@@ -28,17 +28,15 @@ def one_list(items: Tables | NDArray[Any]) -> Ragged:
     return Ragged(items, splits_of(np.array([len(items)])))
 
 
-def read_metadata(items: Tables, spec: Spec, place: str) -> dict[str, Any]:
+def read_metadata(items: Sequence[Row], spec: Spec, place: str) -> dict[str, Any]:
     """The values of `MetadataItem` tables by name."""
-    if not len(items):
-        return {}
-    names = items["name"].texts(f"{place}: MetadataItem.name")
     metadata: dict[str, Any] = {}
-    for name, value in zip(names, items["value"].tolist(), strict=True):
+    for item in items:
+        name = item["name"]
         if name in metadata:
             raise FormatError(f"{place}: metadata has {name!r} twice", kind=ErrorKind.INVALID_FILE_FORMAT)
         try:
-            metadata[name] = spec.load_metadata(value)
+            metadata[name] = spec.load_metadata(item["value"])
         except FormatError as error:
             raise FormatError(f"{place}: metadata {name!r}: {error.message}", kind=error.kind) from None
     return dict(sorted(metadata.items(), key=lambda item: item[0].encode()))

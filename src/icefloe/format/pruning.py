@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icefloe.encoding.columns import Ragged, splits_of
+from icefloe.encoding.flatbuffers.records import Records
 from icefloe.encoding.flatbuffers.schema import Vector
 from icefloe.encoding.flatbuffers.tables import Tables
 from icefloe.format.repo_info import NO_PARENT, SnapshotInfos
@@ -43,7 +44,8 @@ def pruned(
     present = dict(columns.present)
     if skipped:
         changed[_LOGS], present[_LOGS] = _inherited(snapshots, skipped)
-    return SnapshotInfos(Tables(len(columns), changed, present).take(np.flatnonzero(keep)))
+    kept = Tables(len(columns), changed, present).take(np.flatnonzero(keep))
+    return SnapshotInfos(Records(SNAPSHOT_INFO, "repo", columns=kept))
 
 
 def _inherited(

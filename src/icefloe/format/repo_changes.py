@@ -32,7 +32,6 @@ from icefloe.format.updates import (
     TagCreated,
     TagDeleted,
     Update,
-    Updates,
     UpdateType,
 )
 from icefloe.ids import SnapshotId
@@ -144,14 +143,12 @@ def logged(info: RepoInfo, update: UpdateType, now_us: int, backup_path: str, li
     Once `limit` entries are in the list, those from the first with a backup on are left to that backup.
     """
     log = info.latest_updates
-    newest = [replace(log[0], backup_path=backup_path)] if len(log) else []
-    if newest:
-        now_us = later_than(newest[0].updated_at_us, now_us)
-    older = log.take(slice(1, None))
-    log = Updates.concat([Updates.of([Update(update, now_us), *newest]), older])
+    if len(log):
+        now_us = later_than(log[0].updated_at_us, now_us)
+    log = log.adding(Update(update, now_us), backup_path)
     kept = next((row for row in range(max(limit, 1), len(log)) if log[row].backup_path is not None), None)
     before = info.repo_before_updates if kept is None else log[kept].backup_path
-    log = log if kept is None else log.take(slice(0, kept))
+    log = log if kept is None else log.first(kept)
     return replace(info, latest_updates=log, repo_before_updates=before)
 
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, NoReturn
+from typing import Final, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
-from icefloe.encoding.flatbuffers.tables import Tables, from_rows
+from icefloe.encoding.flatbuffers.records import Records
+from icefloe.encoding.flatbuffers.row_builder import Blocks, Row
+from icefloe.encoding.flatbuffers.tables import Tables
 from icefloe.errors import ErrorKind, FormatError
-from icefloe.format.id_columns import find_id, id_keys
-from icefloe.format.metadata import Metadata, metadata_items, read_metadata
+from icefloe.format.id_columns import find_id, id_place, ids_ascend
+from icefloe.format.metadata import Metadata, metadata_rows, read_metadata
 from icefloe.format.schema import SNAPSHOT_INFO
 from icefloe.format.spec import V2
 from icefloe.format.updates import RepoStatus, Updates
@@ -37,16 +39,26 @@ class SnapshotInfo:
 
 
 class SnapshotInfos:
-    """All snapshots of a repository as columns, sorted by id."""
+    """All snapshots of a repository, sorted by id."""
 
-    __slots__ = ("_place", "columns")
+    __slots__ = ("_place", "_records", "ids", "parents")
 
-    def __init__(self, columns: Tables, place: str = "repo") -> None:
+    ids: NDArray[np.uint8]
+    """(n, 12), sorted"""
+    parents: NDArray[np.int32]
+    """Per snapshot the row of its parent, or NO_PARENT."""
+
+    def __init__(self, records: Records) -> None:
         """FormatError where ids are not ascending or a parent is not there."""
-        self.columns = columns
-        self._place = place
-        keys = id_keys(self.ids)
-        if (keys[1:] <= keys[:-1]).any():
+        self._records = records
+        self._place = records.place
+        if records.few or not len(records):
+            rows = records.rows()
+            self.ids = np.frombuffer(b"".join(row["id"] for row in rows), np.uint8).reshape(-1, 12)
+            self.parents = np.array([row["parent_offset"] for row in rows], np.int32)
+        else:
+            self.ids, self.parents = records.columns["id"], records.columns["parent_offset"]
+        if not ids_ascend(self.ids):
             self._refuse("snapshots are not in ascending order of their ids")
         parents = self.parents
         if len(parents) and (int(parents.min()) < NO_PARENT or int(parents.max()) >= len(parents)):
@@ -56,8 +68,10 @@ class SnapshotInfos:
     def _check_ancestry(self, parents: NDArray[np.int32]) -> None:
         """Refuse snapshots that are their own ancestors: follow all parents at once, in doubling steps."""
         count = len(parents)
-        jump = np.where(parents < 0, count, parents).astype(np.int64)
-        jump = np.append(jump, count)
+        jump = np.empty(count + 1, np.int64)
+        jump[:count] = parents
+        jump[count] = NO_PARENT
+        jump[jump == NO_PARENT] = count
         for _ in range(count.bit_length()):
             jump = jump[jump]
         if (jump != count).any():
@@ -68,7 +82,7 @@ class SnapshotInfos:
 
     @staticmethod
     def of(infos: Iterable[SnapshotInfo]) -> SnapshotInfos:
-        """Columns from single entries, in any order."""
+        """From single entries, in any order."""
         ordered = sorted(infos, key=lambda info: info.id)
         rows = {info.id: row for row, info in enumerate(ordered)}
         if len(rows) != len(ordered):
@@ -80,13 +94,13 @@ class SnapshotInfos:
                 kind=ErrorKind.SERIALIZATION,
             )
         parents = [NO_PARENT if info.parent_id is None else rows[info.parent_id] for info in ordered]
-        return SnapshotInfos(from_rows(SNAPSHOT_INFO, list(map(_info_row, ordered, parents))))
+        return SnapshotInfos(Records(SNAPSHOT_INFO, "repo", rows=list(map(_info_row, ordered, parents))))
 
     def __len__(self) -> int:
-        return len(self.columns)
+        return len(self.parents)
 
     def __iter__(self) -> Iterator[SnapshotInfo]:
-        return (self[row] for row in range(len(self)))
+        return map(self._info, range(len(self)), self._records.rows())
 
     def __eq__(self, other: object) -> bool:
         return list(self) == list(other) if isinstance(other, SnapshotInfos) else NotImplemented
@@ -94,16 +108,14 @@ class SnapshotInfos:
     __hash__ = None  # type: ignore[assignment]
 
     @property
-    def ids(self) -> NDArray[np.uint8]:
-        """(n, 12), sorted"""
-        ids: NDArray[np.uint8] = self.columns["id"] if len(self.columns) else np.zeros((0, 12), np.uint8)
-        return ids
+    def columns(self) -> Tables:
+        """All but the parents, which stand in `parents`, as columns."""
+        return self._records.columns
 
     @property
-    def parents(self) -> NDArray[np.int32]:
-        """Per snapshot the row of its parent, or NO_PARENT."""
-        parents: NDArray[np.int32] = self.columns["parent_offset"]
-        return parents
+    def blocks(self) -> Blocks:
+        """All as they are written."""
+        return self._records.blocks_with("parent_offset", self.parents)
 
     def row(self, snapshot: SnapshotId) -> int | None:
         """Where a snapshot stands in the list."""
@@ -123,17 +135,20 @@ class SnapshotInfos:
         parent = NO_PARENT if info.parent_id is None else self.row(info.parent_id)
         if parent is None:
             self._refuse(f"{info.parent_id}, the parent of {info.id}, is not listed")
-        row = int(id_keys(self.ids).searchsorted(id_keys(np.frombuffer(info.id, np.uint8)[None])[0]))
+        row = id_place(self.ids, info.id)
         if row < len(self) and self.id_at(row) == info.id:
             raise FormatError(
                 f"{self._place}: {info.id} is there already", kind=ErrorKind.DUPLICATE_SNAPSHOT_ID
             )
-        one = from_rows(SNAPSHOT_INFO, [_info_row(info, parent)])
-        parts = [self.columns.take(slice(0, row)), one, self.columns.take(slice(row, None))]
-        joined = Tables.concat([part for part in parts if len(part)])
-        parents = joined["parent_offset"]
-        moved = {**joined.columns, "parent_offset": np.where(parents >= row, parents + 1, parents)}
-        return SnapshotInfos(Tables(len(joined), moved, joined.present), self._place)
+        # A parent that is there already is no descendant: what was checked stays true.
+        added = object.__new__(SnapshotInfos)
+        added._place = self._place
+        added._records = self._records.inserting(row, _info_row(info, parent))
+        added.ids = np.concatenate((self.ids[:row], np.frombuffer(info.id, np.uint8)[None], self.ids[row:]))
+        parents = np.concatenate((self.parents[:row], np.array([parent], np.int32), self.parents[row:]))
+        parents[parents >= row] += 1
+        added.parents = parents
+        return added
 
     def ancestry(self, snapshot: SnapshotId) -> list[int]:
         """The rows of a snapshot and all its ancestors, newest first."""
@@ -146,35 +161,28 @@ class SnapshotInfos:
         return rows
 
     def __getitem__(self, row: int) -> SnapshotInfo:
-        columns, place = self.columns, f"{self._place}: snapshot {self.id_at(row)}"
-        parent = int(self.parents[row])
-        metadata: dict[str, Any] = {}
-        if "metadata" in columns.columns:
-            metadata = read_metadata(columns["metadata"].take([row]).items, V2, place)
-        pruned: tuple[SnapshotId, ...] = ()
-        if "pruned_ancestor_tx_logs" in columns.columns:
-            logs = columns["pruned_ancestor_tx_logs"].take([row]).items
-            pruned = tuple(SnapshotId(log.tobytes()) for log in logs)
+        return self._info(row, self._records.row(row))
+
+    def _info(self, row: int, values: Row) -> SnapshotInfo:
+        id, parent = SnapshotId(values["id"]), int(self.parents[row])
         return SnapshotInfo(
-            id=self.id_at(row),
+            id=id,
             parent_id=None if parent == NO_PARENT else self.id_at(parent),
-            flushed_at_us=int(columns["flushed_at"][row]),
-            message=columns["message"].take([row]).texts(place)[0],
-            metadata=metadata,
-            pruned_ancestor_tx_logs=pruned,
+            flushed_at_us=values["flushed_at"],
+            message=values["message"],
+            metadata=read_metadata(values["metadata"] or (), V2, f"{self._place}: snapshot {id}"),
+            pruned_ancestor_tx_logs=tuple(map(SnapshotId, values["pruned_ancestor_tx_logs"] or ())),
         )
 
 
-def _info_row(info: SnapshotInfo, parent: int) -> dict[str, Any]:
-    items = metadata_items(info.metadata, V2)
-    pairs = zip(items["name"].texts(), items["value"].tolist(), strict=True)
+def _info_row(info: SnapshotInfo, parent: int) -> Row:
     return {
         "id": info.id,
         "parent_offset": parent,
         "flushed_at": info.flushed_at_us,
         "message": info.message,
-        "metadata": [{"name": name, "value": value} for name, value in pairs],
-        "pruned_ancestor_tx_logs": list(info.pruned_ancestor_tx_logs) or None,
+        "metadata": metadata_rows(info.metadata, V2),
+        "pruned_ancestor_tx_logs": info.pruned_ancestor_tx_logs or None,
     }
 
 

@@ -2,54 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any, NoReturn
+from typing import Final, NoReturn
 
-import numpy as np
-
-from icefloe.encoding.columns import U8, Blobs, Ragged, splits_of
-from icefloe.encoding.flatbuffers.builder import build
-from icefloe.encoding.flatbuffers.reader import Payload, read_root
-from icefloe.encoding.flatbuffers.tables import PRESENT, Tables, Union, from_rows, to_rows
+from icefloe.encoding.flatbuffers.reader import Payload
+from icefloe.encoding.flatbuffers.row_builder import Row, build_row
+from icefloe.encoding.flatbuffers.row_reader import read_row
 from icefloe.errors import ErrorKind, FormatError
-from icefloe.format.metadata import metadata_items, one_list, read_metadata
+from icefloe.format.metadata import metadata_rows, read_metadata
 from icefloe.format.repo_info import MAIN, RepoInfo, SnapshotInfos
-from icefloe.format.schema import REPO, REPO_STATUS
+from icefloe.format.schema import REPO
 from icefloe.format.spec import Spec, spec_of
 from icefloe.format.updates import Updates, read_status, status_row
 from icefloe.ids import SnapshotId
+
+_MANY: Final = ("snapshots", "latest_updates")
+"""What there are thousands of."""
 
 
 def decode_repo_info(payload: Payload) -> RepoInfo:
     """The value behind a repo info file."""
     place = payload.place
-    root = read_root(payload, REPO)
-    spec = spec_of(int(root["spec_version"][0]), place)
+    root = read_row(payload, REPO, _MANY)
+    spec = spec_of(root["spec_version"], place)
     if not spec.refs_in_repo_info:
         payload.fail(f"Repo.spec_version is {spec.number}, which has no repo info file")
-    snapshots = SnapshotInfos(root["snapshots"].items, place)
-    status = to_rows(REPO_STATUS, root["status"].tables[PRESENT], place)[0]
-    metadata = root["metadata"].items if "metadata" in root.columns else Tables(0, {}, {})
+    snapshots = SnapshotInfos(root["snapshots"])
     info = RepoInfo(
         snapshots=snapshots,
-        branches=_refs(root["branches"].items, snapshots, payload, "branches"),
-        tags=_refs(root["tags"].items, snapshots, payload, "tags"),
-        deleted_tags=frozenset(_ascending(_texts(root, "deleted_tags", place), payload, "deleted_tags")),
-        status=read_status(status),
-        latest_updates=Updates(root["latest_updates"].items, place),
-        repo_before_updates=_text(root, "repo_before_updates", place),
-        metadata=read_metadata(metadata, spec, place),
-        config=root["config"][0] if "config" in root.columns else None,
-        enabled_feature_flags=_flags(root, "enabled_feature_flags", payload),
-        disabled_feature_flags=_flags(root, "disabled_feature_flags", payload),
-        extra=root["extra"][0] if "extra" in root.columns else None,
+        branches=_refs(root["branches"], snapshots, payload, "branches"),
+        tags=_refs(root["tags"], snapshots, payload, "tags"),
+        deleted_tags=frozenset(_ascending(root["deleted_tags"], payload, "deleted_tags")),
+        status=read_status(root["status"]),
+        latest_updates=Updates(root["latest_updates"]),
+        repo_before_updates=root["repo_before_updates"],
+        metadata=read_metadata(root["metadata"] or (), spec, place),
+        config=root["config"],
+        enabled_feature_flags=_flags(root["enabled_feature_flags"], payload, "enabled_feature_flags"),
+        disabled_feature_flags=_flags(root["disabled_feature_flags"], payload, "disabled_feature_flags"),
+        extra=root["extra"],
     )
     _check(info, place, ErrorKind.INVALID_FILE_FORMAT)
     return info
 
 
-def encode_repo_info(info: RepoInfo, spec: Spec, place: str) -> U8:
+def encode_repo_info(info: RepoInfo, spec: Spec, place: str) -> bytes:
     """The payload of a repo info file."""
     if not spec.refs_in_repo_info:
         raise FormatError(
@@ -58,29 +56,23 @@ def encode_repo_info(info: RepoInfo, spec: Spec, place: str) -> U8:
         )
     _check(info, place, ErrorKind.SERIALIZATION)
     _check_ops_log(info, place)
-    status = from_rows(REPO_STATUS, [status_row(info.status)])
-    columns: dict[str, Any] = {
-        "spec_version": np.array([spec.number], np.uint8),
-        "tags": one_list(_ref_tables(info.tags, info.snapshots, place)),
-        "branches": one_list(_ref_tables(info.branches, info.snapshots, place)),
-        "deleted_tags": _text_list(info.deleted_tags),
-        "snapshots": one_list(info.snapshots.columns),
-        "status": Union(np.array([PRESENT], np.uint8), {PRESENT: status}),
-        "metadata": one_list(metadata_items(info.metadata, spec)),
-        "latest_updates": one_list(info.latest_updates.columns),
+    enabled, disabled = info.enabled_feature_flags, info.disabled_feature_flags
+    root = {
+        "spec_version": spec.number,
+        "tags": _ref_rows(info.tags, info.snapshots, place),
+        "branches": _ref_rows(info.branches, info.snapshots, place),
+        "deleted_tags": sorted(info.deleted_tags),
+        "snapshots": info.snapshots.blocks,
+        "status": status_row(info.status),
+        "metadata": metadata_rows(info.metadata, spec),
+        "latest_updates": info.latest_updates.blocks,
+        "repo_before_updates": info.repo_before_updates,
+        "config": info.config,
+        "enabled_feature_flags": None if enabled is None else sorted(set(enabled)),
+        "disabled_feature_flags": None if disabled is None else sorted(set(disabled)),
+        "extra": info.extra,
     }
-    optional = {"repo_before_updates": info.repo_before_updates, "config": info.config, "extra": info.extra}
-    for name, value in optional.items():
-        if value is not None:
-            columns[name] = Blobs.from_list([value.encode() if isinstance(value, str) else value])
-    flags = {
-        "enabled_feature_flags": info.enabled_feature_flags,
-        "disabled_feature_flags": info.disabled_feature_flags,
-    }
-    for name, numbers in flags.items():
-        if numbers is not None:
-            columns[name] = one_list(np.array(sorted(set(numbers)), np.uint16))
-    return build(REPO, Tables(1, columns, {}), place)
+    return build_row(REPO, root, place)
 
 
 def _check(info: RepoInfo, place: str, kind: ErrorKind) -> None:
@@ -101,39 +93,38 @@ def _check(info: RepoInfo, place: str, kind: ErrorKind) -> None:
 
 def _check_ops_log(info: RepoInfo, place: str) -> None:
     """Refuse an ops log on which the next update by an official writer would stumble."""
-    updates = info.latest_updates.columns
+    log = info.latest_updates
     what = None
-    if not len(updates):
+    if not len(log):
         what = "the ops log is empty"
-    elif (updates["updated_at"][1:] >= updates["updated_at"][:-1]).any():
+    elif not log.in_order():
         what = "the ops log is not in order, newest first"
-    elif updates.has("backup_path")[0]:
+    elif log[0].backup_path is not None:
         what = "the newest entry of the ops log already has a backup"
     if what is not None:
         raise FormatError(f"{place}: {what}", kind=ErrorKind.SERIALIZATION)
 
 
-def _refs(tables: Tables, snapshots: SnapshotInfos, payload: Payload, what: str) -> dict[str, SnapshotId]:
-    if not len(tables):
-        return {}
-    names = _ascending(tables["name"].texts(f"{payload.place}: {what}"), payload, what)
-    rows = tables["snapshot_index"]
-    if int(rows.max()) >= len(snapshots):
-        payload.fail(f"{what}: {names[int(rows.argmax())]} points to a snapshot that is not in the list")
-    return {name: snapshots.id_at(row) for name, row in zip(names, rows.tolist(), strict=True)}
+def _refs(
+    rows: Sequence[Row], snapshots: SnapshotInfos, payload: Payload, what: str
+) -> dict[str, SnapshotId]:
+    _ascending([row["name"] for row in rows], payload, what)
+    lost = next((row["name"] for row in rows if row["snapshot_index"] >= len(snapshots)), None)
+    if lost is not None:
+        payload.fail(f"{what}: {lost} points to a snapshot that is not in the list")
+    return {row["name"]: snapshots.id_at(row["snapshot_index"]) for row in rows}
 
 
-def _ref_tables(refs: Mapping[str, SnapshotId], snapshots: SnapshotInfos, place: str) -> Tables:
-    names = sorted(refs)
-    rows = [snapshots.row(refs[name]) for name in names]
-    if None in rows:
-        lost = names[rows.index(None)]
-        raise FormatError(
-            f"{place}: {lost} points to {refs[lost]}, which is not listed", kind=ErrorKind.SERIALIZATION
-        )
-    return Tables(
-        len(names), {"name": Blobs.from_texts(names), "snapshot_index": np.array(rows, dtype=np.uint32)}, {}
-    )
+def _ref_rows(refs: Mapping[str, SnapshotId], snapshots: SnapshotInfos, place: str) -> list[Row]:
+    rows: list[Row] = []
+    for name in sorted(refs):
+        row = snapshots.row(refs[name])
+        if row is None:
+            raise FormatError(
+                f"{place}: {name} points to {refs[name]}, which is not listed", kind=ErrorKind.SERIALIZATION
+            )
+        rows.append({"name": name, "snapshot_index": row})
+    return rows
 
 
 def _ascending(names: list[str], payload: Payload, what: str) -> list[str]:
@@ -143,24 +134,9 @@ def _ascending(names: list[str], payload: Payload, what: str) -> list[str]:
     return names
 
 
-def _texts(root: Tables, name: str, place: str) -> list[str]:
-    found: list[str] = root[name].items.texts(f"{place}: Repo.{name}")
-    return found
-
-
-def _text(root: Tables, name: str, place: str) -> str | None:
-    return root[name].texts(f"{place}: Repo.{name}")[0] if name in root.columns else None
-
-
-def _text_list(names: Iterable[str]) -> Ragged:
-    blobs = Blobs.from_texts(sorted(names))
-    return Ragged(blobs, splits_of(np.array([len(blobs)])))
-
-
-def _flags(root: Tables, name: str, payload: Payload) -> tuple[int, ...] | None:
-    if name not in root.columns:
+def _flags(flags: list[int] | None, payload: Payload, name: str) -> tuple[int, ...] | None:
+    if flags is None:
         return None
-    flags = root[name].items
-    if (flags[1:] <= flags[:-1]).any():
+    if any(before >= after for before, after in pairwise(flags)):
         payload.fail(f"Repo.{name} is not in ascending order")
-    return tuple(flags.tolist())
+    return tuple(flags)

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, TypeAlias
+from operator import attrgetter
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from icefloe.encoding.columns import Blobs
+from icefloe.encoding.flatbuffers.records import FEW, Records
+from icefloe.encoding.flatbuffers.row_builder import Row
 from icefloe.encoding.flatbuffers.tables import Tables, from_rows, to_rows
 from icefloe.errors import ErrorKind, FormatError, InvalidInputError
 from icefloe.format.extents import check_disjoint
-from icefloe.format.id_columns import find_id, id_keys, to_ids
+from icefloe.format.id_columns import find_id, id_keys, ids_ascend, is_member, to_ids
 from icefloe.format.metadata import Metadata
 from icefloe.format.schema import ARRAY_NODE, GROUP_NODE, MANIFEST_FILE_INFO, NODE_SNAPSHOT
 from icefloe.ids import ManifestId, NodeId, SnapshotId
@@ -77,6 +81,9 @@ class ManifestFileInfo:
     extra: bytes | None = None
 
 
+_NO_NODES: Final = Tables(0, {}, {})
+
+
 @dataclass(frozen=True, slots=True)
 class _Sorted:
     """Checked columns of nodes, and the row of each path."""
@@ -86,12 +93,19 @@ class _Sorted:
 
 
 class Nodes:
-    """All nodes of a snapshot as columns, by path. Sorted by the UTF-8 bytes of the path."""
+    """All nodes of a snapshot, by path. Sorted by the UTF-8 bytes of the path.
 
-    __slots__ = ("_load", "_place", "_sorted")
+    A few are kept one by one, many as columns, which are also made of few where they are asked for.
+    """
+
+    __slots__ = ("_load", "_place", "_sorted", "few")
+
+    few: Mapping[str, NodeSnapshot] | None
+    """Where there are but a few: by path, in order."""
 
     def __init__(self, columns: Tables, place: str = "snapshot") -> None:
         """Nodes in any order; FormatError where one of the specification's rules is broken."""
+        self.few = None
         self._place = place
         self._load: Callable[[], Tables] = lambda: columns
         self._sorted: _Sorted | None = _sorted_nodes(columns, place)
@@ -102,8 +116,8 @@ class Nodes:
         return self._all().columns
 
     @property
-    def _rows(self) -> Mapping[str, int]:
-        return self._all().rows
+    def _rows(self) -> Mapping[str, Any]:
+        return self._all().rows if self.few is None else self.few
 
     def _all(self) -> _Sorted:
         if self._sorted is None:
@@ -112,14 +126,24 @@ class Nodes:
 
     @staticmethod
     def of(nodes: Iterable[NodeSnapshot], place: str = "snapshot") -> Nodes:
-        """Columns from single nodes."""
-        return Nodes(from_rows(NODE_SNAPSHOT, [_node_row(node) for node in nodes]), place)
+        """From single nodes, in any order."""
+        given = list(nodes)
+        if len(given) > FEW:
+            return Nodes(from_rows(NODE_SNAPSHOT, [node_row(node) for node in given]), place)
+        made = object.__new__(Nodes)
+        made.few = few = _sorted_few(given, place)
+        made._place = place
+        made._load = lambda: from_rows(NODE_SNAPSHOT, [node_row(node) for node in few.values()])
+        made._sorted = None
+        return made
 
     def __len__(self) -> int:
         return len(self._rows)
 
     def __iter__(self) -> Iterator[NodeSnapshot]:
-        return map(_node, to_rows(NODE_SNAPSHOT, self.columns, self._place))
+        if self.few is not None:
+            return iter(self.few.values())
+        return map(node_of, to_rows(NODE_SNAPSHOT, self.columns, self._place))
 
     def __contains__(self, path: str) -> bool:
         return path in self._rows
@@ -135,6 +159,8 @@ class Nodes:
 
     def find(self, path: str) -> NodeSnapshot | None:
         """The node at a path."""
+        if self.few is not None:
+            return self.few.get(path)
         row = self._rows.get(path)
         return None if row is None else node_at(self.columns, row, self._place)
 
@@ -142,10 +168,28 @@ class Nodes:
         """With some nodes added or replaced, by path, and others taken away; the rest stay columns."""
         fresh = list(put)
         gone = {*remove, *(node.path for node in fresh)}
+        if self.few is not None:
+            return Nodes.of([*(node for path, node in self.few.items() if path not in gone), *fresh])
         keep = np.ones(len(self), np.bool_)
         keep[[self._rows[path] for path in gone if path in self._rows]] = False
-        parts = [self.columns.take(keep), from_rows(NODE_SNAPSHOT, [_node_row(node) for node in fresh])]
+        parts = [self.columns.take(keep), from_rows(NODE_SNAPSHOT, [node_row(node) for node in fresh])]
         return Nodes(Tables.concat([part for part in parts if len(part)] or parts[:1]), self._place)
+
+
+def _sorted_few(nodes: Sequence[NodeSnapshot], place: str) -> dict[str, NodeSnapshot]:
+    """What `_sorted_nodes` does, for a few."""
+    paths = [node.path for node in nodes]
+    canonical = canonical_paths(paths, place)
+    if canonical is not paths:
+        nodes = [replace(node, path=path) for node, path in zip(nodes, canonical, strict=True)]
+    found = {node.path: node for node in sorted(nodes, key=attrgetter("path"))}
+    if len(found) != len(nodes):
+        ((twice, _),) = Counter(node.path for node in nodes).most_common(1)
+        raise FormatError(f"{place}: two nodes at {twice}", kind=ErrorKind.INVALID_FILE_FORMAT)
+    split = [n for n in nodes if isinstance(n.node_data, ArrayNodeData) and len(n.node_data.manifests) > 1]
+    columns = from_rows(NODE_SNAPSHOT, [node_row(node) for node in split]) if split else _NO_NODES
+    _check_extents(columns, [node.path for node in split], place)
+    return found
 
 
 def _sorted_nodes(columns: Tables, place: str) -> _Sorted:
@@ -201,10 +245,11 @@ def _all_canonical(paths: Sequence[str]) -> bool:
 
 def node_at(columns: Tables, row: int, place: str) -> NodeSnapshot:
     """One node of a column."""
-    return _node(to_rows(NODE_SNAPSHOT, columns.take(slice(row, row + 1)), place)[0])
+    return node_of(to_rows(NODE_SNAPSHOT, columns.take(slice(row, row + 1)), place)[0])
 
 
-def _node_row(node: NodeSnapshot) -> dict[str, Any]:
+def node_row(node: NodeSnapshot) -> dict[str, Any]:
+    """A node as a `NodeSnapshot` table."""
     row = {"id": node.id, "path": node.path, "user_data": node.user_data, "extra": node.extra}
     if isinstance(node.node_data, GroupNodeData):
         return row | {"node_data": (GROUP_NODE, {})}
@@ -221,7 +266,8 @@ def _node_row(node: NodeSnapshot) -> dict[str, Any]:
     return row | {"node_data": (ARRAY_NODE, array)}
 
 
-def _node(row: Mapping[str, Any]) -> NodeSnapshot:
+def node_of(row: Row) -> NodeSnapshot:
+    """The node behind a `NodeSnapshot` table."""
     kind, data = row["node_data"]
     node_data: NodeData = GroupNodeData()
     if kind == ARRAY_NODE:
@@ -238,43 +284,53 @@ def _node(row: Mapping[str, Any]) -> NodeSnapshot:
 
 
 class ManifestFiles:
-    """The manifest files a snapshot uses, as columns sorted by id."""
+    """The manifest files a snapshot uses, sorted by id."""
 
-    __slots__ = ("columns",)
+    __slots__ = ("ids", "records")
 
-    def __init__(self, columns: Tables, place: str = "snapshot") -> None:
-        self.columns = columns
-        keys = id_keys(self.ids)
-        if (keys[1:] <= keys[:-1]).any():
+    ids: NDArray[np.uint8]
+    """(n, 12)"""
+
+    def __init__(self, records: Records) -> None:
+        self.records = records
+        if records.few:
+            self.ids = np.frombuffer(b"".join(row["id"] for row in records.rows()), np.uint8).reshape(-1, 12)
+        else:
+            self.ids = records.columns["id"]
+        if not ids_ascend(self.ids):
             raise FormatError(
-                f"{place}: manifest files are not in ascending order of their ids",
+                f"{records.place}: manifest files are not in ascending order of their ids",
                 kind=ErrorKind.INVALID_FILE_FORMAT,
             )
 
     @staticmethod
     def of(infos: Iterable[ManifestFileInfo]) -> ManifestFiles:
-        """Columns from single entries, in any order."""
+        """From single entries, in any order."""
         ordered = sorted({info.id: info for info in infos}.items())
-        rows = [
-            {"id": i.id, "size_bytes": i.size_bytes, "num_chunk_refs": i.num_chunk_refs, "extra": i.extra}
-            for _, i in ordered
-        ]
-        return ManifestFiles(from_rows(MANIFEST_FILE_INFO, rows))
+        return ManifestFiles(_file_records([_file_row(info) for _, info in ordered]))
 
-    @property
-    def ids(self) -> NDArray[np.uint8]:
-        """(n, 12)"""
-        ids: NDArray[np.uint8] = self.columns["id"] if len(self.columns) else np.zeros((0, 12), np.uint8)
-        return ids
+    def keeping(self, used: Collection[ManifestId], written: Iterable[ManifestFileInfo]) -> ManifestFiles:
+        """Those of the used manifests, and the ones that were written."""
+        new = sorted(written, key=attrgetter("id"))
+        if self.records.few:
+            kept = {bytes(row["id"]): row for row in self.records.rows() if ManifestId(row["id"]) in used}
+            kept |= {bytes(info.id): _file_row(info) for info in new}
+            return ManifestFiles(_file_records([kept[id] for id in sorted(kept)]))
+        column = np.frombuffer(b"".join(sorted(used)), np.uint8).reshape(-1, 12)
+        parts = [self.records.columns.take(is_member(self.ids, column))]
+        parts.append(from_rows(MANIFEST_FILE_INFO, list(map(_file_row, new))))
+        filled = [part for part in parts if len(part)]
+        if not filled:
+            return ManifestFiles.of([])
+        joined = Tables.concat(filled)
+        ordered = joined.take(id_keys(joined["id"]).argsort(kind="stable"))
+        return ManifestFiles(Records(MANIFEST_FILE_INFO, self.records.place, columns=ordered))
 
     def __len__(self) -> int:
-        return len(self.columns)
+        return len(self.ids)
 
     def __iter__(self) -> Iterator[ManifestFileInfo]:
-        for row in to_rows(MANIFEST_FILE_INFO, self.columns, "manifest files"):
-            yield ManifestFileInfo(
-                ManifestId(row["id"]), row["size_bytes"], row["num_chunk_refs"], row["extra"]
-            )
+        return map(_file_info, self.records.rows())
 
     def __eq__(self, other: object) -> bool:
         return list(self) == list(other) if isinstance(other, ManifestFiles) else NotImplemented
@@ -284,9 +340,26 @@ class ManifestFiles:
     def find(self, manifest_id: ManifestId) -> ManifestFileInfo | None:
         """The entry of one manifest."""
         row = find_id(self.ids, manifest_id)
-        if row is None:
-            return None
-        return next(iter(ManifestFiles(self.columns.take(slice(row, row + 1)))))
+        return None if row is None else _file_info(self.records.row(row))
+
+
+def _file_records(rows: Sequence[Row]) -> Records:
+    if len(rows) <= FEW:
+        return Records(MANIFEST_FILE_INFO, "snapshot", rows=rows)
+    return Records(MANIFEST_FILE_INFO, "snapshot", columns=from_rows(MANIFEST_FILE_INFO, rows))
+
+
+def _file_row(info: ManifestFileInfo) -> Row:
+    return {
+        "id": info.id,
+        "size_bytes": info.size_bytes,
+        "num_chunk_refs": info.num_chunk_refs,
+        "extra": info.extra,
+    }
+
+
+def _file_info(row: Row) -> ManifestFileInfo:
+    return ManifestFileInfo(ManifestId(row["id"]), row["size_bytes"], row["num_chunk_refs"], row["extra"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,6 +380,10 @@ class Snapshot:
 
 def used_manifests(nodes: Nodes) -> list[ManifestId]:
     """The manifests that the arrays of a snapshot point to, sorted, each once."""
+    if nodes.few is not None:
+        data = [node.node_data for node in nodes]
+        refs = (ref for each in data if isinstance(each, ArrayNodeData) for ref in each.manifests)
+        return sorted({ref.id for ref in refs})
     arrays = nodes.columns["node_data"].tables.get(ARRAY_NODE) if len(nodes) else None
     if arrays is None or not len(arrays["manifests"].items):
         return []

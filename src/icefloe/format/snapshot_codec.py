@@ -3,22 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from itertools import pairwise
+from typing import Any, Final, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
-from icefloe.encoding.columns import U8, Blobs, Ragged, splits_of
-from icefloe.encoding.flatbuffers.builder import build
+from icefloe.encoding.columns import Ragged, splits_of
+from icefloe.encoding.flatbuffers.builder import build_column_blocks
 from icefloe.encoding.flatbuffers.cursor import Cursor, Slots
-from icefloe.encoding.flatbuffers.reader import Payload, read_root, read_tables
+from icefloe.encoding.flatbuffers.reader import Payload, read_tables
+from icefloe.encoding.flatbuffers.records import FEW, Records
+from icefloe.encoding.flatbuffers.row_builder import Blocks, Row, build_row
+from icefloe.encoding.flatbuffers.row_reader import read_row
 from icefloe.encoding.flatbuffers.schema import Table
 from icefloe.encoding.flatbuffers.tables import Tables, Union
 from icefloe.errors import ErrorKind, FormatError
 from icefloe.format.id_columns import is_member
-from icefloe.format.metadata import metadata_items, one_list, read_metadata
-from icefloe.format.schema import ARRAY_NODE, ARRAY_NODE_DATA, MANIFEST_FILE_V1, NODE_SNAPSHOT, SNAPSHOT
-from icefloe.format.snapshot import ManifestFiles, Nodes, NodeSnapshot, Snapshot, node_at
+from icefloe.format.metadata import metadata_rows, read_metadata
+from icefloe.format.schema import (
+    ARRAY_NODE,
+    ARRAY_NODE_DATA,
+    MANIFEST_FILE_INFO,
+    MANIFEST_FILE_V1,
+    NODE_SNAPSHOT,
+    SNAPSHOT,
+)
+from icefloe.format.snapshot import (
+    ManifestFiles,
+    Nodes,
+    NodeSnapshot,
+    Snapshot,
+    canonical_paths,
+    node_at,
+    node_of,
+    node_row,
+    used_manifests,
+)
 from icefloe.format.spec import Spec
 from icefloe.ids import SnapshotId
 
@@ -26,6 +47,8 @@ LAZY_FROM: Final = 1000
 """Snapshots of so many nodes are not read as a whole until somebody asks for more than single nodes."""
 
 _HEAD: Final = Table("Snapshot", {name: f for name, f in SNAPSHOT.fields.items() if name != "nodes"})
+_NODES: Final = Table("Snapshot", {"nodes": SNAPSHOT.fields["nodes"]})
+_PATHS: Final = Table("NodeSnapshot", {"path": NODE_SNAPSHOT.fields["path"]})
 _SHAPE_V1: Any = ARRAY_NODE_DATA.fields["shape"].dtype  # type: ignore[attr-defined]
 _U32_MAX = np.uint64(0xFFFFFFFF)
 
@@ -33,18 +56,18 @@ _U32_MAX = np.uint64(0xFFFFFFFF)
 def decode_snapshot(payload: Payload, spec: Spec) -> Snapshot:
     """The value behind a snapshot file of either version."""
     place = payload.place
-    root = read_root(payload, _HEAD)
-    parent = SnapshotId(root["parent_id"][0].tobytes()) if root.has("parent_id")[0] else None
+    root = read_row(payload, _HEAD, ("manifest_files_v2",))
+    parent = root["parent_id"]
     files = _manifest_files(root, place)
     return Snapshot(
-        id=SnapshotId(root["id"][0].tobytes()),
-        parent_id=parent if spec.parent_in_snapshot else None,
-        flushed_at_us=int(root["flushed_at"][0]),
-        message=root["message"].texts(f"{place}: Snapshot.message")[0],
-        metadata=read_metadata(root["metadata"].items, spec, place),
+        id=SnapshotId(root["id"]),
+        parent_id=SnapshotId(parent) if spec.parent_in_snapshot and parent is not None else None,
+        flushed_at_us=root["flushed_at"],
+        message=root["message"],
+        metadata=read_metadata(root["metadata"], spec, place),
         manifest_files=files,
         nodes=_nodes(payload, files),
-        extra=root["extra"][0] if "extra" in root.columns else None,
+        extra=root["extra"],
     )
 
 
@@ -56,9 +79,15 @@ def _nodes(payload: Payload, files: ManifestFiles) -> Nodes:
         _check_manifests(nodes, files, payload.place)
         return nodes
 
-    if slots is None or len(slots) < LAZY_FROM:
+    count = 0 if slots is None else len(slots)
+    if count <= FEW:
+        rows = read_row(payload, _NODES)["nodes"]
+        nodes = Nodes.of([node_of(_row_with_counts(row, payload)) for row in rows], payload.place)
+        _check_few_manifests(nodes, files, payload.place)
+        return nodes
+    if slots is None or count < LAZY_FROM:
         return Nodes(load(slots.positions() if slots else np.zeros(0, np.int64)), payload.place)
-    return PackedNodes(slots, load, payload.place)
+    return PackedNodes(payload, slots, load)
 
 
 class PackedNodes(Nodes):
@@ -67,27 +96,42 @@ class PackedNodes(Nodes):
     A look-up checks the tables it touches; all nodes are checked when columns are built.
     """
 
-    __slots__ = ("_read", "_slots")
+    __slots__ = ("_ascends", "_payload", "_read", "_slots")
 
-    def __init__(self, slots: Slots, read: Callable[[NDArray[np.int64]], Tables], place: str) -> None:
-        self._place = place
+    def __init__(self, payload: Payload, slots: Slots, read: Callable[[NDArray[np.int64]], Tables]) -> None:
+        self.few = None
+        self._place = payload.place
         self._load = lambda: read(slots.positions())
         self._sorted = None
+        self._payload = payload
         self._slots = slots
         self._read = read
+        self._ascends: bool | None = None
 
     def __len__(self) -> int:
         return len(self._slots)  # caches weigh a snapshot by it: no reason to read all nodes
 
     def __contains__(self, path: str) -> bool:
-        return (self._sorted is None and self._search(path) is not None) or super().__contains__(path)
+        return self.find(path) is not None
 
     def find(self, path: str) -> NodeSnapshot | None:
         # docstring inherited
-        position = self._search(path) if self._sorted is None else None
-        if position is None:  # some releases wrote nodes in another order: only all nodes can tell
-            return super().find(path)
-        return node_at(self._read(np.array([position])), 0, self._place)
+        if self._sorted is None:
+            position = self._search(path)
+            if position is not None:
+                return node_at(self._read(np.array([position])), 0, self._place)
+            if self._in_order():
+                return None
+        return super().find(path)
+
+    def _in_order(self) -> bool:
+        """Whether a search finds whatever is there: some releases wrote nodes in another order."""
+        if self._ascends is None:
+            tables = read_tables(self._payload, _PATHS, self._slots.positions())
+            paths = tables["path"].texts(f"{self._place}: NodeSnapshot.path")
+            ascends = all(before < after for before, after in pairwise(paths))
+            self._ascends = ascends and canonical_paths(paths, self._place) is paths
+        return self._ascends
 
     def _search(self, path: str) -> int | None:
         """Where the node at a path stands, as long as the order by bytes leads there."""
@@ -103,39 +147,46 @@ class PackedNodes(Nodes):
         return None
 
 
-def encode_snapshot(snapshot: Snapshot, spec: Spec, place: str) -> U8:
+def encode_snapshot(snapshot: Snapshot, spec: Spec, place: str) -> bytes:
     """The payload of a snapshot file."""
-    _check_manifests(snapshot.nodes.columns, snapshot.manifest_files, place)
-    columns: dict[str, Any] = {
-        "id": np.frombuffer(snapshot.id, np.uint8)[None],
-        "nodes": one_list(_with_shapes(snapshot.nodes.columns, spec)),
-        "flushed_at": np.array([snapshot.flushed_at_us], np.uint64),
-        "message": Blobs.from_texts([snapshot.message]),
-        "metadata": one_list(metadata_items(snapshot.metadata, spec)),
-    }
-    if spec.parent_in_snapshot and snapshot.parent_id is not None:
-        columns["parent_id"] = np.frombuffer(snapshot.parent_id, np.uint8)[None]
-    files = snapshot.manifest_files.columns
-    if spec.counts_chunks:
-        columns["manifest_files_v2"] = one_list(files)
-        columns["manifest_files"] = one_list(_manifest_structs(files.take(slice(0, 0))))
+    nodes, files = snapshot.nodes, snapshot.manifest_files
+    tables: list[Row] | Blocks
+    if nodes.few is not None:
+        _check_few_manifests(nodes, files, place)
+        tables = [_row_with_shape(node_row(node), spec) for node in nodes]
     else:
-        columns["manifest_files"] = one_list(_manifest_structs(files))
-    if snapshot.extra is not None and spec.counts_chunks:
-        columns["extra"] = Blobs.from_list([snapshot.extra])
-    return build(SNAPSHOT, Tables(1, columns, {}), place)
+        _check_manifests(nodes.columns, files, place)
+        tables = build_column_blocks(NODE_SNAPSHOT, _with_shapes(nodes.columns, spec), place)
+    root = {
+        "id": snapshot.id,
+        "nodes": tables,
+        "flushed_at": snapshot.flushed_at_us,
+        "message": snapshot.message,
+        "metadata": metadata_rows(snapshot.metadata, spec),
+        "parent_id": snapshot.parent_id if spec.parent_in_snapshot else None,
+        "manifest_files": () if spec.counts_chunks else _manifest_structs(files.records.columns),
+        "manifest_files_v2": files.records.blocks if spec.counts_chunks else None,
+        "extra": snapshot.extra if spec.counts_chunks else None,
+    }
+    return build_row(SNAPSHOT, root, place)
 
 
-def _manifest_files(root: Tables, place: str) -> ManifestFiles:
-    if "manifest_files_v2" in root.columns and len(root["manifest_files_v2"].items):
-        tables = root["manifest_files_v2"].items
-        if not tables.has("id").all():
-            raise FormatError(f"{place}: a manifest file without an id", kind=ErrorKind.INVALID_FILE_FORMAT)
-        return ManifestFiles(tables, place)
-    structs = root["manifest_files"].items
-    ids = np.ascontiguousarray(structs["id"]).view(np.uint8).reshape(-1, 12)
-    columns = {"id": ids, "size_bytes": structs["size_bytes"], "num_chunk_refs": structs["num_chunk_refs"]}
-    return ManifestFiles(Tables(len(structs), columns, {}), place)
+def _manifest_files(root: Row, place: str) -> ManifestFiles:
+    records = root["manifest_files_v2"]
+    if records is None or not len(records):
+        rows = [
+            {"id": id, "size_bytes": size, "num_chunk_refs": count, "extra": None}
+            for id, _, size, count, _ in root["manifest_files"]
+        ]
+        return ManifestFiles(Records(MANIFEST_FILE_INFO, place, rows=rows))
+    lacking = (
+        any(row["id"] is None for row in records.rows())
+        if records.few
+        else not records.columns.has("id").all()
+    )
+    if lacking:
+        raise FormatError(f"{place}: a manifest file without an id", kind=ErrorKind.INVALID_FILE_FORMAT)
+    return ManifestFiles(records)
 
 
 def _manifest_structs(files: Tables) -> NDArray[Any]:
@@ -154,10 +205,20 @@ def _check_manifests(nodes: Tables, files: ManifestFiles, place: str) -> None:
         return
     refs = arrays["manifests"].items
     if not is_member(refs["object_id"], files.ids).all():
-        raise FormatError(
-            f"{place}: an array uses a manifest that the snapshot does not list",
-            kind=ErrorKind.MANIFEST_INFO_NOT_FOUND,
-        )
+        _refuse_unlisted(place)
+
+
+def _check_few_manifests(nodes: Nodes, files: ManifestFiles, place: str) -> None:
+    used = used_manifests(nodes)
+    if used and not is_member(np.frombuffer(b"".join(used), np.uint8).reshape(-1, 12), files.ids).all():
+        _refuse_unlisted(place)
+
+
+def _refuse_unlisted(place: str) -> NoReturn:
+    raise FormatError(
+        f"{place}: an array uses a manifest that the snapshot does not list",
+        kind=ErrorKind.MANIFEST_INFO_NOT_FOUND,
+    )
 
 
 def _with_counts(nodes: Tables, payload: Payload) -> Tables:
@@ -183,6 +244,20 @@ def _with_counts(nodes: Tables, payload: Payload) -> Tables:
     present = {name: mask for name, mask in arrays.present.items() if name != "shape_v2"}
     tables = {**union.tables, ARRAY_NODE: Tables(len(arrays), columns, present)}
     return Tables(len(nodes), {**nodes.columns, "node_data": Union(union.kinds, tables)}, nodes.present)
+
+
+def _row_with_counts(row: Row, payload: Payload) -> Row:
+    """The same for a single node."""
+    kind, data = row["node_data"]
+    if kind != ARRAY_NODE or data["shape_v2"] is not None:
+        return row
+    if any(length and not chunk for length, chunk in data["shape"]):
+        payload.fail("DimensionShape.chunk_length is 0 in a dimension that has elements")
+    counts = [
+        {"array_length": length, "num_chunks": min(-(-length // max(chunk, 1)), int(_U32_MAX))}
+        for length, chunk in data["shape"]
+    ]
+    return {**row, "node_data": (kind, {**data, "shape_v2": counts})}
 
 
 def _count_chunks(shape: Ragged, payload: Payload) -> Ragged:
@@ -218,3 +293,15 @@ def _with_shapes(nodes: Tables, spec: Spec) -> Tables:
         columns["shape"] = Ragged(structs, shape.splits)
     tables = {**union.tables, ARRAY_NODE: Tables(len(arrays), columns, arrays.present)}
     return Tables(len(nodes), {**nodes.columns, "node_data": Union(union.kinds, tables)}, nodes.present)
+
+
+def _row_with_shape(row: Row, spec: Spec) -> Row:
+    """The same for a single node."""
+    kind, data = row["node_data"]
+    if kind != ARRAY_NODE:
+        return row
+    if spec.counts_chunks:
+        return {**row, "node_data": (kind, {**data, "shape": ()})}
+    pairs = [(d["array_length"], max(d["num_chunks"], 1)) for d in data["shape_v2"]]
+    shape = [(length, max(-(-length // count), 1)) for length, count in pairs]
+    return {**row, "node_data": (kind, {**data, "shape_v2": None, "shape": shape})}

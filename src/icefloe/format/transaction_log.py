@@ -71,6 +71,8 @@ class UpdatedChunks:
     @staticmethod
     def of_lists(lists: Sequence[tuple[NodeId, Coords]]) -> UpdatedChunks:
         """From lists of coordinates, several of which may be of one array."""
+        if not lists:
+            return _NO_CHUNKS
         joined: dict[tuple[NodeId, int], list[Coords]] = {}
         for node, coords in lists:
             joined.setdefault((node, coords.shape[1]), []).append(coords)
@@ -116,6 +118,12 @@ class UpdatedChunks:
         start = int((self.counts[:row] * self.ranks[:row]).sum())
         count, rank = int(self.counts[row]), int(self.ranks[row])
         return self.numbers[start : start + count * rank].reshape(count, rank)
+
+
+_NO_IDS: Final = np.zeros((0, NodeId.SIZE), np.uint8)
+_NO_CHUNKS: Final = UpdatedChunks(
+    _NO_IDS, np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.uint32)
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -179,6 +187,8 @@ class TransactionLog:
 def _part(columns: dict[str, Any], new: str, deleted: str, updated: str) -> None:
     """Leave each id in one of the three lists at most."""
     born, dead, touched = columns[new], columns[deleted], columns[updated]
+    if not len(born) and not len(dead):
+        return
     columns[new] = born[~is_member(born, dead)]
     columns[deleted] = dead[~is_member(dead, born)]
     columns[updated] = touched[~is_member(touched, born) & ~is_member(touched, dead)]
@@ -186,6 +196,8 @@ def _part(columns: dict[str, Any], new: str, deleted: str, updated: str) -> None
 
 def node_id_column(ids: Sequence[NodeId]) -> NodeIds:
     """Ids as a sorted column."""
+    if not ids:
+        return _NO_IDS
     return sorted_ids(np.frombuffer(b"".join(ids), np.uint8).reshape(-1, NodeId.SIZE))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 from icefloe.encoding.columns import U8, Blobs, Ragged, splits_of
 from icefloe.encoding.flatbuffers.builder import build
 from icefloe.encoding.flatbuffers.reader import Payload, read_root
+from icefloe.encoding.flatbuffers.row_builder import Row, build_row
 from icefloe.encoding.flatbuffers.tables import Tables, from_rows, to_rows
 from icefloe.errors import ErrorKind, FormatError
 from icefloe.format import coordinates
-from icefloe.format.id_columns import id_keys, sorted_ids
+from icefloe.format.id_columns import id_keys, ids_ascend, sorted_ids
 from icefloe.format.metadata import one_list
 from icefloe.format.schema import MOVE_OPERATION, TRANSACTION_LOG
 from icefloe.format.snapshot import canonical_paths
@@ -28,6 +29,9 @@ from icefloe.format.transaction_log import (
     sorted_moves,
 )
 from icefloe.ids import NodeId, SnapshotId
+
+_MANY_NUMBERS: Final = 256
+"""More coordinates than that are written as columns."""
 
 
 def decode_transaction_log(payload: Payload) -> TransactionLog:
@@ -43,7 +47,7 @@ def decode_transaction_log(payload: Payload) -> TransactionLog:
     )
 
 
-def encode_transaction_log(log: TransactionLog, spec: Spec, place: str) -> U8:
+def encode_transaction_log(log: TransactionLog, spec: Spec, place: str) -> bytes | U8:
     """The payload of a transaction log file."""
     if log.moved_nodes and not spec.moves:
         raise FormatError(
@@ -51,34 +55,55 @@ def encode_transaction_log(log: TransactionLog, spec: Spec, place: str) -> U8:
             kind=ErrorKind.UNSUPPORTED_OPERATION_FOR_VERSION,
         )
     _check_moves(log.moved_nodes, place, ErrorKind.SERIALIZATION)
+    moves = [
+        {"from": m.from_path, "to": m.to_path, "node_id": m.node_id, "node_type": m.node_type}
+        for m in log.moved_nodes
+    ]
+    if len(log.updated_chunks.numbers) > _MANY_NUMBERS:
+        return _encode_columns(log, from_rows(MOVE_OPERATION, moves) if spec.moves else None, place)
+    root = {
+        "id": log.id,
+        "updated_chunks": _chunk_rows(log.updated_chunks),
+        "moved_nodes": moves if spec.moves else None,
+        "extra": log.extra if spec.moves else None,
+        **{name: _structs(ids) if len(ids := getattr(log, name)) else () for name in LISTS},
+    }
+    return build_row(TRANSACTION_LOG, root, place)
+
+
+def _chunk_rows(chunks: UpdatedChunks) -> list[Row]:
+    rows: dict[NodeId, list[Row]] = {}
+    for node, coords in chunks:  # lists of one array go together
+        rows.setdefault(node, []).extend({"coords": numbers} for numbers in coords.tolist())
+    return [{"node_id": node, "chunks": each} for node, each in rows.items()]
+
+
+def _encode_columns(log: TransactionLog, moves: Tables | None, place: str) -> U8:
+    """The same for many chunks."""
     chunks = log.updated_chunks
     keys = id_keys(chunks.node_ids)
-    first = np.flatnonzero(
-        np.append(True, keys[1:] != keys[:-1])[: len(keys)]
-    )  # lists of one array go together
-    counts = np.add.reduceat(chunks.counts, first) if len(first) else chunks.counts
+    first = np.flatnonzero(np.append(True, keys[1:] != keys[:-1]))  # lists of one array go together
+    counts = np.add.reduceat(chunks.counts, first)
     arrays = {"node_id": chunks.node_ids[first], "chunks": Ragged(_chunk_indices(chunks), splits_of(counts))}
-    tables = Tables(len(first), arrays, {})
     columns: dict[str, Any] = {
         "id": np.frombuffer(log.id, np.uint8)[None],
-        "updated_chunks": one_list(tables),
-        **{name: one_list(np.ascontiguousarray(getattr(log, name)).view("V8").reshape(-1)) for name in LISTS},
+        "updated_chunks": one_list(Tables(len(first), arrays, {})),
+        **{name: one_list(_structs(getattr(log, name))) for name in LISTS},
     }
-    if spec.moves:
-        rows = [
-            {"from": m.from_path, "to": m.to_path, "node_id": m.node_id, "node_type": m.node_type}
-            for m in log.moved_nodes
-        ]
-        columns["moved_nodes"] = one_list(from_rows(MOVE_OPERATION, rows))
+    if moves is not None:
+        columns["moved_nodes"] = one_list(moves)
         if log.extra is not None:
             columns["extra"] = Blobs.from_list([log.extra])
     return build(TRANSACTION_LOG, Tables(1, columns, {}), place)
 
 
+def _structs(ids: U8) -> NDArray[Any]:
+    return np.ascontiguousarray(ids).view("V8").reshape(-1)
+
+
 def _ids(items: NDArray[Any]) -> U8:
     ids = np.ascontiguousarray(items).view(np.uint8).reshape(-1, NodeId.SIZE)
-    keys = id_keys(ids)
-    return ids if (keys[1:] > keys[:-1]).all() else sorted_ids(ids)
+    return ids if ids_ascend(ids) else sorted_ids(ids)
 
 
 def _chunk_indices(chunks: UpdatedChunks) -> Tables:
@@ -98,7 +123,7 @@ def _updated_chunks(arrays: Tables, payload: Payload) -> UpdatedChunks:
     counts, node_ids = chunks.lengths, arrays["node_id"]
     if not len(chunks.items):
         empty = UpdatedChunks(node_ids, counts, np.zeros(len(counts), np.int64), np.zeros(0, np.uint32))
-        return empty if _keys_ascend(node_ids) else _rebuilt(empty)
+        return empty if ids_ascend(node_ids) else _rebuilt(empty)
     coords: Ragged = chunks.items["coords"]
     owners = np.repeat(np.arange(len(counts)), counts)
     first = np.minimum(chunks.splits[:-1], len(coords) - 1)
@@ -108,16 +133,11 @@ def _updated_chunks(arrays: Tables, payload: Payload) -> UpdatedChunks:
     found = UpdatedChunks(node_ids, counts, ranks, coords.items)
     if len(counts) == 1 and coordinates.is_strictly_sorted(coords.items.reshape(len(coords), -1)):
         return found
-    if not _keys_ascend(node_ids) or not all(
+    if not ids_ascend(node_ids) or not all(
         _ascend(coords, owners, rank) for rank in np.unique(ranks).tolist()
     ):
         return _rebuilt(found)
     return found
-
-
-def _keys_ascend(ids: U8) -> bool:
-    keys = id_keys(ids)
-    return bool((keys[1:] > keys[:-1]).all())
 
 
 def _ascend(coords: Ragged, owners: NDArray[np.int64], rank: int) -> bool:

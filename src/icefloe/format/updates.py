@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from enum import IntEnum
+from itertools import chain
 from typing import Any, Final, TypeAlias
 
-from icefloe.encoding.flatbuffers.tables import Tables, from_rows, to_rows
+import numpy as np
+from numpy.typing import NDArray
+
+from icefloe.encoding.flatbuffers.records import Records
+from icefloe.encoding.flatbuffers.row_builder import Blocks, Row, build_blocks
 from icefloe.format.schema import UPDATE
 from icefloe.ids import SnapshotId
 
@@ -194,42 +199,83 @@ class Update:
 
 
 class Updates:
-    """The ops log of one repo info file as columns, newest first."""
+    """The ops log of one repo info file, newest first.
 
-    __slots__ = ("_place", "columns")
+    The newest entry stands apart: the next change of the repository writes it again, with its backup.
+    """
 
-    def __init__(self, columns: Tables, place: str = "repo") -> None:
-        self.columns = columns
-        self._place = place
+    __slots__ = ("_newest", "_older", "_times")
+
+    def __init__(self, records: Records) -> None:
+        self._times: NDArray[np.uint64]
+        if records.few or not len(records):
+            self._times = np.array([row["updated_at"] for row in records.rows()], np.uint64)
+        else:
+            self._times = records.columns["updated_at"]
+        self._newest: Update | None = None
+        self._older = records
 
     @staticmethod
     def of(updates: Sequence[Update]) -> Updates:
-        """Columns from single entries, newest first."""
-        return Updates(from_rows(UPDATE, [_update_row(update) for update in updates]))
+        """From single entries, newest first."""
+        return Updates(Records(UPDATE, "repo", rows=[_update_row(update) for update in updates]))
 
     def __len__(self) -> int:
-        return len(self.columns)
+        return len(self._older) + (self._newest is not None)
 
     def __iter__(self) -> Iterator[Update]:
-        return map(_update, to_rows(UPDATE, self.columns, self._place))
+        newest = () if self._newest is None else (self._newest,)
+        return chain(newest, map(_update, self._older.rows()))
 
     def __getitem__(self, row: int) -> Update:
-        return _update(to_rows(UPDATE, self.columns.take([row]), self._place)[0])
+        if self._newest is not None:
+            if row == 0:
+                return self._newest
+            row -= 1
+        return _update(self._older.row(row))
 
     def __eq__(self, other: object) -> bool:
         return list(self) == list(other) if isinstance(other, Updates) else NotImplemented
 
     __hash__ = None  # type: ignore[assignment]
 
-    def take(self, rows: Any) -> Updates:
-        """The given entries."""
-        return Updates(self.columns.take(rows), self._place)
+    @property
+    def blocks(self) -> Blocks:
+        """All as they are written."""
+        if self._newest is None:
+            return self._older.blocks
+        newest = build_blocks(UPDATE, [_update_row(self._newest)], self._older.place)
+        return self._older.blocks.inserting(0, newest)
 
-    @staticmethod
-    def concat(parts: Sequence[Updates]) -> Updates:
-        """All entries of all parts, in order."""
-        filled = [part.columns for part in parts if len(part)]
-        return Updates(Tables.concat(filled)) if filled else parts[0]
+    def in_order(self) -> bool:
+        """Whether each entry is newer than the one after it."""
+        return not (self._times[1:] >= self._times[:-1]).any()
+
+    def adding(self, update: Update, backup_path: str) -> Updates:
+        """With an entry in front; the one that was there gets the backup made of the file it stood in."""
+        older = self.with_backup(backup_path) if len(self) else self
+        added = object.__new__(Updates)
+        added._newest = update
+        added._older = older._older
+        added._times = np.concatenate((np.array([update.updated_at_us], np.uint64), self._times))
+        return added
+
+    def with_backup(self, backup_path: str) -> Updates:
+        """With a backup for the newest entry."""
+        newest = replace(self[0], backup_path=backup_path)
+        older = self._older if self._newest is not None else self._older.without_first()
+        return self._like(None, older.inserting(0, _update_row(newest)))
+
+    def first(self, count: int) -> Updates:
+        """The newest entries."""
+        kept = self._like(self._newest, self._older.first(count - (self._newest is not None)))
+        kept._times = self._times[:count]
+        return kept
+
+    def _like(self, newest: Update | None, older: Records) -> Updates:
+        made = object.__new__(Updates)
+        made._newest, made._older, made._times = newest, older, self._times
+        return made
 
 
 def status_row(status: RepoStatus) -> dict[str, Any]:
@@ -241,7 +287,7 @@ def status_row(status: RepoStatus) -> dict[str, Any]:
     }
 
 
-def read_status(row: dict[str, Any]) -> RepoStatus:
+def read_status(row: Row) -> RepoStatus:
     """The value of a `RepoStatus` table. A number that is not known yet counts as offline: do not touch."""
     known = row["availability"] in RepoAvailability.__members__.values()
     availability = RepoAvailability(row["availability"]) if known else RepoAvailability.OFFLINE
@@ -259,7 +305,7 @@ def _update_row(update: Update) -> dict[str, Any]:
     return row | {"backup_path": update.backup_path}
 
 
-def _update(row: dict[str, Any]) -> Update:
+def _update(row: Row) -> Update:
     code, values = row["update_type"]
     kind = UPDATE_TYPES[code - 1]
     if kind is FeatureFlagChanged:

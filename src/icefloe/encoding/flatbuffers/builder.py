@@ -19,12 +19,10 @@ from numpy.typing import NDArray
 from icefloe.encoding.columns import BLOCK, I64, U8, Blobs, Ragged, Shared, copy_ranges
 from icefloe.encoding.flatbuffers import schema as fb
 from icefloe.encoding.flatbuffers.layout import Layout, layout_of
+from icefloe.encoding.flatbuffers.limits import check_size, file_head
+from icefloe.encoding.flatbuffers.row_builder import Blocks
 from icefloe.encoding.flatbuffers.tables import PRESENT, Tables
 from icefloe.errors import ErrorKind, FormatError
-
-IDENTIFIER = b"Ichk"
-MAX_PAYLOAD_BYTES = (1 << 31) - 1
-"""FlatBuffers offsets are signed 32-bit numbers in places."""
 
 _IN_ROW = 16
 """Vectors of up to so many items stand in the row of their table."""
@@ -34,26 +32,34 @@ Write = Callable[[U8], None]
 
 def build(table: fb.Table, root: Tables, place: str) -> U8:
     """The payload whose root table is the one row of `root`."""
-    builder = _Builder(place)
+    builder = _Builder(place, 8)
     position = builder.tables(table, root)
-    if builder.size > MAX_PAYLOAD_BYTES:
-        raise FormatError(
-            f"{place}: {builder.size} bytes, a file holds at most {MAX_PAYLOAD_BYTES}; split it",
-            kind=ErrorKind.SERIALIZATION,
-        )
-    out = np.zeros(-(-builder.size // 8) * 8, np.uint8)
-    out[:8] = np.frombuffer(struct.pack("<I4s", int(position[0]), IDENTIFIER), np.uint8)
-    for write in builder.writes:
-        write(out)
+    out = builder.filled()
+    out[:8] = np.frombuffer(file_head(int(position[0])), np.uint8)
     return out
 
 
+def build_column_blocks(table: fb.Table, rows: Tables, place: str) -> Blocks:
+    """Many tables, to be put into payloads."""
+    builder = _Builder(place, 0)
+    positions = builder.tables(table, rows)
+    return Blocks(builder.filled().tobytes(), positions)
+
+
 class _Builder:
-    def __init__(self, place: str) -> None:
+    def __init__(self, place: str, size: int) -> None:
         self.place = place
-        self.size = 8
+        self.size = size
         self.writes: list[Write] = []
         self.vtables: dict[bytes, int] = {}
+
+    def filled(self) -> U8:
+        """All that was placed, to a multiple of 8 bytes."""
+        check_size(self.size, self.place)
+        out = np.zeros(-(-self.size // 8) * 8, np.uint8)
+        for write in self.writes:
+            write(out)
+        return out
 
     def reserve(self, size: int, align: int = 4) -> int:
         """Take the next `size` bytes; the position of the first."""

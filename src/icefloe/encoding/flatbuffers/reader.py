@@ -197,7 +197,7 @@ def _concat_blocks(blocks: list[Tables]) -> Tables:
 
 
 def _read_block(payload: Payload, table: fb.Table, rows: I64, budget: Budget) -> Tables:
-    vtables = _VTables(payload, table, rows)
+    vtables = VTables(payload, table, rows)
     columns: dict[str, Any] = {}
     present: dict[str, NDArray[np.bool_]] = {}
     for name, field in table.fields.items():
@@ -275,7 +275,7 @@ def _read_vectors(
 def _read_union(
     payload: Payload,
     field: fb.Variants,
-    vtables: _VTables,
+    vtables: VTables,
     types: I64,
     where: Where,
     what: str,
@@ -320,7 +320,7 @@ def _spread(column: Any, where: Where, field: fb.Field) -> Any:
     return Union(_spread(column.kinds, where, field), column.tables)
 
 
-class _VTables:
+class VTables:
     """The vtables of a block of tables: which table has which, and where each keeps a field."""
 
     __slots__ = ("distinct", "group", "payload", "rows", "sizes")

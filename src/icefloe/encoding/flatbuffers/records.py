@@ -1,0 +1,130 @@
+"""Many tables of one type in the form at hand: plain rows, columns or blocks. The others are made when asked.
+
+Rows are for few, columns for many, blocks for adding one to many: a commit that adds an entry to a list of
+thousands copies the bytes of the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from icefloe.encoding.flatbuffers import schema as fb
+from icefloe.encoding.flatbuffers.builder import build_column_blocks
+from icefloe.encoding.flatbuffers.reader import Payload, VTables, read_tables
+from icefloe.encoding.flatbuffers.row_builder import Blocks, build_blocks
+from icefloe.encoding.flatbuffers.tables import Tables, from_rows, to_rows
+
+FEW: Final = 32
+"""Up to so many tables are read and written one by one."""
+
+Row = Mapping[str, Any]
+
+
+class Records:
+    """A list of tables. Values do not change; a change is a new list."""
+
+    __slots__ = ("_blocks", "_columns", "_rows", "place", "table")
+
+    def __init__(
+        self,
+        table: fb.Table,
+        place: str,
+        *,
+        rows: Sequence[Row] | None = None,
+        columns: Tables | None = None,
+        blocks: Blocks | None = None,
+    ) -> None:
+        """In one of the three forms."""
+        self.table = table
+        self.place = place
+        self._rows = rows
+        self._columns = columns
+        self._blocks = blocks
+
+    def __len__(self) -> int:
+        for form in (self._rows, self._columns, self._blocks):
+            if form is not None:
+                return len(form)
+        return 0
+
+    @property
+    def few(self) -> bool:
+        """Whether rows are at hand."""
+        return self._rows is not None
+
+    @property
+    def columns(self) -> Tables:
+        """All as columns."""
+        if self._columns is None:
+            if self._rows is None and self._blocks is not None:
+                payload = Payload(self._blocks.buffer, self.place)
+                self._columns = read_tables(payload, self.table, self._blocks.positions)
+            else:
+                self._columns = from_rows(self.table, self._rows or ())
+        return self._columns
+
+    @property
+    def blocks(self) -> Blocks:
+        """All as they are written."""
+        if self._blocks is None:
+            if self._rows is not None:
+                self._blocks = build_blocks(self.table, self._rows, self.place)
+            else:
+                self._blocks = build_column_blocks(self.table, self.columns, self.place)
+        return self._blocks
+
+    def rows(self) -> Sequence[Row]:
+        """All as dicts."""
+        return self._rows if self._rows is not None else to_rows(self.table, self.columns, self.place)
+
+    def row(self, row: int) -> Row:
+        """One as a dict."""
+        if self._rows is not None:
+            return self._rows[row]
+        if self._columns is None and self._blocks is not None:
+            payload = Payload(self._blocks.buffer, self.place)
+            one = read_tables(payload, self.table, self._blocks.positions[row : row + 1])
+        else:
+            one = self.columns.take(slice(row, row + 1))
+        return to_rows(self.table, one, self.place)[0]
+
+    def inserting(self, at: int, row: Row) -> Records:
+        """With one more before a row."""
+        if self._rows is not None and len(self._rows) < FEW:
+            return Records(self.table, self.place, rows=[*self._rows[:at], row, *self._rows[at:]])
+        one = build_blocks(self.table, [row], self.place)
+        return Records(self.table, self.place, blocks=self.blocks.inserting(at, one))
+
+    def first(self, count: int) -> Records:
+        """The first ones."""
+        return self._slice(slice(0, count))
+
+    def without_first(self) -> Records:
+        """All but the first."""
+        return self._slice(slice(1, None))
+
+    def _slice(self, which: slice) -> Records:
+        if self._rows is not None:
+            return Records(self.table, self.place, rows=self._rows[which])
+        if self._columns is None and self._blocks is not None:
+            kept = self._blocks.take(which)
+            if kept.dropped <= len(kept):
+                return Records(self.table, self.place, blocks=kept)
+        return Records(self.table, self.place, columns=self.columns.take(which))
+
+    def blocks_with(self, name: str, numbers: Any) -> Blocks:
+        """The blocks, with other numbers in a field that all have."""
+        blocks = self.blocks
+        if not len(blocks):
+            return blocks
+        payload = Payload(bytearray(blocks.buffer), self.place)
+        field: Any = self.table.fields[name]
+        positions, where = VTables(payload, self.table, blocks.positions).locate(field.slot)
+        if positions is None or where is not None:
+            raise TypeError(f"{self.table.name}.{name} is no number, which builders always write")
+        width = field.dtype.itemsize
+        payload.words[field.dtype][positions >> (width.bit_length() - 1)] = np.asarray(numbers, field.dtype)
+        return Blocks(payload.data.tobytes(), blocks.positions, blocks.dropped)

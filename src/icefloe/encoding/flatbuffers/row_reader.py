@@ -1,0 +1,216 @@
+"""Reads small FlatBuffers files as plain rows, without columns; every position is checked, as in `reader`.
+
+A payload that has more than a few thousand items is read as columns and then turned into rows: Python takes
+microseconds per table, and a hostile file may share its tables many times over.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Collection
+from typing import Any
+
+import numpy as np
+
+from icefloe.encoding.columns import decode_text
+from icefloe.encoding.flatbuffers import schema as fb
+from icefloe.encoding.flatbuffers.reader import Payload, read_root, read_tables
+from icefloe.encoding.flatbuffers.records import FEW, Records
+from icefloe.encoding.flatbuffers.row_builder import NUMBERS
+from icefloe.encoding.flatbuffers.tables import Tables, to_rows
+
+MANY_ITEMS = 4096
+MANY_BYTES = 16 << 20
+
+_OFFSET = struct.Struct("<I")
+_SIGNED = struct.Struct("<i")
+_SHORT = struct.Struct("<H")
+_SCALARS = {np.dtype(name): struct.Struct(f"<{code}") for name, code in NUMBERS.items()}
+
+
+class _TooManyError(Exception):
+    """The payload is none to read row by row."""
+
+
+def read_row(payload: Payload, table: fb.Table, records: Collection[str] = ()) -> dict[str, Any]:
+    """The root table and all below it as a dict, in which the children that are named stay `Records`."""
+    reader = _Reader(payload)
+    try:
+        position = reader.root(table)
+        row = reader.table(table, position, records)
+        for name in records:
+            row[name] = reader.as_records(table, name, row[name])
+    except _TooManyError:
+        return _row_of_columns(payload, table, records)
+    return row
+
+
+def _row_of_columns(payload: Payload, table: fb.Table, records: Collection[str]) -> dict[str, Any]:
+    columns = read_root(payload, table)
+    rest = {name: column for name, column in columns.columns.items() if name not in records}
+    (row,) = to_rows(table, Tables(1, rest, {}), payload.place)
+    for name in records:
+        field: Any = table.fields[name]
+        found = columns.columns.get(name)
+        row[name] = None if found is None else Records(field.table, payload.place, columns=found.items)
+    return row
+
+
+class _Reader:
+    __slots__ = ("bytes_left", "data", "items_left", "payload", "size")
+
+    def __init__(self, payload: Payload) -> None:
+        self.payload = payload
+        self.data = payload.data.data
+        self.size = payload.size
+        self.items_left = MANY_ITEMS
+        self.bytes_left = MANY_BYTES
+
+    def root(self, table: fb.Table) -> int:
+        """Where the root table stands."""
+        if self.size < 8:
+            self.payload.fail(f"{self.size} bytes are too few for a {table.name}")
+        position: int = _OFFSET.unpack_from(self.data, 0)[0]
+        return position
+
+    def table(self, table: fb.Table, position: int, skip: Collection[str] = ()) -> dict[str, Any]:
+        """A table and all below it; of the fields to skip only where they stand."""
+        vtable = position - self.number(_SIGNED, position, table.name)
+        size = self.number(_SHORT, vtable, table.name)
+        if size < 4:
+            self.payload.fail(f"the vtable of {table.name} is shorter than its head", vtable)
+        if size % 2 or vtable + size > self.size:
+            self.payload.fail(f"the vtable of {table.name} points outside the file", vtable)
+        slots = struct.unpack_from(f"<{size // 2 - 2}H", self.data, vtable + 4)
+        known = len(slots)
+        row: dict[str, Any] = {}
+        for name, field in table.fields.items():
+            offset = slots[field.slot] if field.slot < known else 0
+            if isinstance(field, fb.Variants):
+                value = slots[field.slot + 1] if field.slot + 1 < known else 0
+                row[name] = self.union(field, position, offset, value, f"{table.name}.{name}")
+            elif offset:
+                at = position + offset
+                row[name] = at if name in skip else self.value(field, at, f"{table.name}.{name}")
+            elif field.required:
+                self.payload.fail(f"{table.name}.{name} is missing", position)
+            else:
+                row[name] = field.default if isinstance(field, fb.Scalar) else None
+        return row
+
+    def value(self, field: fb.Field, at: int, what: str) -> Any:
+        """The value of a field that is there."""
+        match field:
+            case fb.Scalar(dtype=dtype):
+                return self.number(_SCALARS[dtype], at, what)
+            case fb.Struct(size=size):
+                if at + size > self.size:
+                    self.payload.fail(f"{what} points outside the file", at)
+                return bytes(self.data[at : at + size])
+            case fb.Bytes(text=text):
+                return self.blob(at, text, what)
+            case fb.Vector():
+                return self.numbers(field, at, what)
+            case fb.Children(table=table):
+                return [self.table(table, target) for target in self.targets(at, what)]
+            case fb.Texts():
+                return [self.blob(slot, True, what) for slot in self.slots(at, what)]
+            case fb.Child(table=table):
+                return self.table(table, self.target(at, what))
+        raise TypeError(f"cannot read {field!r}")
+
+    def union(
+        self, field: fb.Variants, position: int, kind_at: int, value_at: int, what: str
+    ) -> tuple[int, dict[str, Any]] | None:
+        """The kind and the table of a union."""
+        if kind_at and position + kind_at >= self.size:
+            self.payload.fail(f"{what} points outside the file", position + kind_at)
+        kind = self.data[position + kind_at] if kind_at else 0
+        if bool(kind) != bool(value_at):
+            self.payload.fail(f"{what} has a type without a value or a value without a type")
+        if not kind:
+            if field.required:
+                self.payload.fail(f"{what} is missing", position)
+            return None
+        if kind not in field.tables:
+            self.payload.fail(f"{what} is of unknown type {kind}")
+        return kind, self.table(field.tables[kind], self.target(position + value_at, what))
+
+    def as_records(self, table: fb.Table, name: str, at: int | None) -> Records | None:
+        """A vector of tables: few as rows, more as columns."""
+        if at is None:
+            return None
+        field: Any = table.fields[name]
+        what = f"{table.name}.{name}"
+        start, count = self.vector(at, 4, 4, what)
+        place = self.payload.place
+        if count <= FEW:
+            rows = [self.table(field.table, target) for target in self.targets(at, what)]
+            return Records(field.table, place, rows=rows)
+        slots = np.arange(start, start + 4 * count, 4, dtype=np.int64)
+        targets = self.payload.targets(slots, what)
+        return Records(field.table, place, columns=read_tables(self.payload, field.table, targets))
+
+    def blob(self, at: int, text: bool, what: str) -> str | bytes:
+        """A byte string."""
+        start, length = self.vector(at, 1, 1, what)
+        self.bytes_left -= length
+        if self.bytes_left < 0:
+            raise _TooManyError
+        data = bytes(self.data[start : start + length])
+        return decode_text(data, f"{self.payload.place}: {what}") if text else data
+
+    def numbers(self, field: fb.Vector, at: int, what: str) -> list[Any]:
+        """A vector of numbers or structs."""
+        dtype = field.dtype
+        start, count = self.vector(at, dtype.itemsize, field.align, what)
+        self.count(count)
+        code = NUMBERS.get(dtype.str)
+        if code is not None:
+            return list(struct.unpack_from(f"<{count}{code}", self.data, start))
+        if dtype.names is None:
+            size, data = dtype.itemsize, bytes(self.data[start : start + count * dtype.itemsize])
+            return [data[place : place + size] for place in range(0, len(data), size)]
+        found: list[Any] = np.frombuffer(self.data, dtype, count, start).tolist()
+        return found
+
+    def targets(self, at: int, what: str) -> list[int]:
+        """Where the offsets of a vector lead."""
+        return [self.target(slot, what) for slot in self.slots(at, what)]
+
+    def slots(self, at: int, what: str) -> range:
+        """Where the offsets of a vector stand."""
+        start, count = self.vector(at, 4, 4, what)
+        self.count(count)
+        return range(start, start + 4 * count, 4)
+
+    def count(self, items: int) -> None:
+        """Give up on payloads that would take long."""
+        self.items_left -= items
+        if self.items_left < 0:
+            raise _TooManyError
+
+    def vector(self, at: int, item: int, align: int, what: str) -> tuple[int, int]:
+        """Where a vector begins whose offset is stored at a position, and its length."""
+        target = self.target(at, what)
+        length = self.number(_OFFSET, target, what)
+        start = target + 4
+        if start + length * item > self.size:
+            self.payload.fail(f"{what} has {length} items, more than the file holds", target)
+        if align > 4 and length and start % align:
+            self.payload.fail(f"{what} is not aligned to {align} bytes", start)
+        return start, length
+
+    def target(self, at: int, what: str) -> int:
+        """Where the offset stored at a position leads."""
+        return at + self.number(_OFFSET, at, what)
+
+    def number(self, kind: struct.Struct, at: int, what: str) -> int:
+        """The number at a position."""
+        size = kind.size
+        if at < 0 or at + size > self.size:
+            self.payload.fail(f"{what} points outside the file", at)
+        if at % size:
+            self.payload.fail(f"{what} is not aligned to {size} bytes", at)
+        value: int = kind.unpack_from(self.data, at)[0]
+        return value
