@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-import threading
+from collections import deque
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, NoReturn
@@ -37,7 +37,8 @@ _PARALLEL_BYTES = 8 << 20
 """Payloads from here on are compressed by two threads."""
 
 
-_of_this_thread = threading.local()
+_idle_compressors: dict[int, deque[zstandard.ZstdCompressor]] = {}
+"""By level."""
 
 
 class FileType(IntEnum):
@@ -65,21 +66,21 @@ def seal(payload: bytes | NDArray[np.uint8], header: Header, level: int = DEFAUL
     """
     name = header.implementation.encode()[:24].ljust(24)
     head = HEADER.pack(MAGIC, name, header.spec, header.file_type, ZSTD)
-    highest = min(level, zstandard.MAX_COMPRESSION_LEVEL)
+    return head + _compressed(memoryview(payload), min(level, zstandard.MAX_COMPRESSION_LEVEL))
+
+
+def _compressed(payload: memoryview, level: int) -> bytes:
+    """One frame. Compressors are kept: to make one takes longer than to compress a small file with it."""
     if len(payload) >= _PARALLEL_BYTES:
-        compressor = zstandard.ZstdCompressor(level=highest, write_checksum=True, threads=2)
-    else:
-        compressor = _compressor(highest)
-    return head + compressor.compress(memoryview(payload))
-
-
-def _compressor(level: int) -> zstandard.ZstdCompressor:
-    """This thread's compressor: to make one takes longer than to compress a small file."""
-    if getattr(_of_this_thread, "level", None) != level:
-        _of_this_thread.compressor = zstandard.ZstdCompressor(level=level, write_checksum=True)
-        _of_this_thread.level = level
-    found: zstandard.ZstdCompressor = _of_this_thread.compressor
-    return found
+        return zstandard.ZstdCompressor(level=level, write_checksum=True, threads=2).compress(payload)
+    idle = _idle_compressors.setdefault(level, deque())
+    try:
+        compressor = idle.pop()  # one for each caller: a compressor works for one at a time
+    except IndexError:
+        compressor = zstandard.ZstdCompressor(level=level, write_checksum=True)
+    frame = compressor.compress(payload)
+    idle.append(compressor)
+    return frame
 
 
 def open_header(data: bytes | memoryview, place: str) -> Header:
