@@ -24,7 +24,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("spark", "web"),
     ("", "compatibility", "_icechunk_python", "_standing_in"),
     ("distributed", "xarray", "dask", "virtual", "testing"),
-    ("repository", "history", "inspection", "upkeep"),
+    ("repository", "history", "inspection", "upkeep", "migrations"),
     ("session",),
     ("store", "store_virtual", "maintenance", "recipes"),
     ("core",),

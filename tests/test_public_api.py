@@ -22,12 +22,6 @@ from tests.source_tree import ROOT
 
 OFFICIAL = json.loads((ROOT / "tests" / "data" / "official_api.json").read_text(encoding="utf-8"))
 
-# What later issues bring, as module:name or module:name.member. This list only ever gets shorter.
-TO_COME = {
-    # maintenance
-    ":upgrade_icechunk_repository",
-}
-
 # Official names that we do without, or have in another form, and why.
 OTHERWISE = {
     "dask:computing_meta": "a helper of theirs",
@@ -72,14 +66,6 @@ def ours(name: str) -> dict[str, Any]:
     return {"kind": "value"} if _is_instance_attribute(found, member) else describe_member(found, member)
 
 
-def exists(name: str) -> bool:
-    try:
-        ours(name)
-    except (AttributeError, ModuleNotFoundError):
-        return False
-    return True
-
-
 def _is_instance_attribute(cls: type, member: str) -> bool:
     return any(member in vars(base).get("__annotations__", ()) for base in cls.__mro__)
 
@@ -91,7 +77,7 @@ def _parts(name: str) -> tuple[str, str, str]:
 
 
 def expected_names() -> list[str]:
-    left_out = TO_COME | OTHERWISE.keys()
+    left_out = OTHERWISE.keys()
     return sorted(name for name in names() if name not in left_out and owner(name) not in left_out)
 
 
@@ -122,12 +108,6 @@ def _allows(own: str, other: str) -> bool:
     name, _, default = other.partition("=")
     same_name = own.partition("=")[0] == name
     return (name.startswith("_") and name[1:].isdigit()) or (same_name and default in ("", "Ellipsis"))
-
-
-@pytest.mark.parametrize("name", sorted(TO_COME))
-def test_a_name_that_is_here_is_not_listed_as_to_come(name: str) -> None:
-    assert not exists(name)
-    assert name in set(names())
 
 
 def test_names_that_are_otherwise_are_official() -> None:

@@ -96,6 +96,7 @@ if TYPE_CHECKING:
         MigrationReport,
         migrate,
     )
+    from icefloe.migrations import upgrade_icechunk_repository
     from icefloe.ops import (
         GCSummary,
         Update,
@@ -271,6 +272,7 @@ __all__ = [
     "storage_from_url",
     "supported_spec_versions",
     "tigris_storage",
+    "upgrade_icechunk_repository",
     "user_agent",
 ]
 
@@ -303,6 +305,7 @@ _HOMES = {
         StorageError
     """,
     "maintenance.migrate": "MigrationReport migrate",
+    "migrations": "upgrade_icechunk_repository",
     "ops": "GCSummary Update UpdateType",
     "repository": "Repository",
     "session": "ForkSession Session",

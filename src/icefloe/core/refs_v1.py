@@ -84,6 +84,12 @@ class RefStoreV1:
             if found is None or found[0] != snapshot:
                 raise
 
+    def all_refs(self) -> dict[RefFile, SnapshotId | None]:
+        """Every branch and tag with what it points to, and the marks of deleted tags."""
+        found = {file: self._read(file) for file in self._files() if not file.deleted}
+        marks: dict[RefFile, SnapshotId | None] = {file: None for file in self._files() if file.deleted}
+        return marks | {file: each[0] for file, each in found.items() if each is not None}
+
     def branches(self) -> Mapping[str, SnapshotId]:
         files = [file for file in self._files() if file.kind is RefKind.BRANCH and not file.deleted]
         return {file.name: found[0] for file in files if (found := self._read(file)) is not None}

@@ -1,0 +1,108 @@
+"""From version 1 of the format to version 2: a repo info file out of refs and snapshots; all else stays."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from icefloe.concurrency import FanOut
+from icefloe.core.assets import AssetStore, object_metadata
+from icefloe.core.refs_v1 import RefStoreV1
+from icefloe.errors import ConflictError, ErrorKind, IcechunkError, SessionStateError
+from icefloe.format.config_codec import encode_config
+from icefloe.format.files import CONFIG_PATH, REPO_PATH, SNAPSHOTS, read_repo_info, write_repo_info
+from icefloe.format.refs_v1 import REFS, RefFile, RefKind
+from icefloe.format.repo_info import MAIN, RepoInfo, SnapshotInfo
+from icefloe.format.spec import V2
+from icefloe.ids import SnapshotId
+from icefloe.maintenance.listings import list_folder
+from icefloe.maintenance.older_history import first_repo_info
+from icefloe.maintenance.reach import each_id
+from icefloe.storage.base import ABSENT, ConditionNotMetError, Storage
+
+
+def upgrade(assets: AssetStore, refs: RefStoreV1, fan_out: FanOut, *, dry_run: bool) -> RepoInfo:
+    """Write the repo info file of a repository of version 1; the refs are still there afterwards.
+
+    ConflictError, and the repository as it was, where somebody moved a ref meanwhile.
+    """
+    before = refs.all_refs()
+    info = _repo_info(assets, refs, before, fan_out)
+    data = write_repo_info(info, V2, assets.config.compression_level)
+    read_repo_info(data)
+    if dry_run:
+        return info
+    storage = assets.storage
+    try:
+        storage.put(REPO_PATH, data, ABSENT, metadata=object_metadata(V2, "repo-info"))
+    except ConditionNotMetError:
+        raise ConflictError(
+            message="somebody else has upgraded this repository", kind=ErrorKind.REPO_INFO_UPDATED
+        ) from None
+    if refs.all_refs() != before:
+        storage.delete([REPO_PATH])
+        raise ConflictError(
+            message="a branch or tag changed during the upgrade, which was taken back; "
+            "stop all writers and try again",
+            kind=ErrorKind.BRANCH_UPDATE_CONFLICT,
+        )
+    return info
+
+
+def delete_files_of_version_1(storage: Storage) -> None:
+    """Remove what version 2 does not read: main first, so that version 1 is not found any more."""
+    main = RefFile(RefKind.BRANCH, MAIN).path
+    storage.delete([main])
+    report = storage.delete([info.key for info in storage.list_prefix(f"{REFS}/")])
+    if report.failed:
+        path, reason = report.failed[0]
+        raise SessionStateError(
+            f"the repository has version 2 now, but {path} of version 1 could not be deleted: {reason}",
+            kind=ErrorKind.INVALID_REPOSITORY_MIGRATION,
+        )
+    storage.delete([CONFIG_PATH])
+
+
+def has_files_of_version_1(storage: Storage) -> bool:
+    """Whether an upgrade left something to delete."""
+    return next(iter(storage.list_prefix(f"{REFS}/")), None) is not None or storage.exists(CONFIG_PATH)
+
+
+def _repo_info(
+    assets: AssetStore, refs: RefStoreV1, files: Mapping[RefFile, SnapshotId | None], fan_out: FanOut
+) -> RepoInfo:
+    branches = {file.name: id for file, id in files.items() if id is not None and file.kind is RefKind.BRANCH}
+    tags = {file.name: id for file, id in files.items() if id is not None and file.kind is RefKind.TAG}
+    gone = {file.name for file in files if file.deleted}
+    known = _snapshots(assets, fan_out)
+    reached: dict[SnapshotId, SnapshotInfo] = {}
+    for id in (*branches.values(), *tags.values()):
+        at: SnapshotId | None = id
+        while at is not None and at not in reached:
+            info = known.get(at) or refs.snapshot(at)
+            reached[at] = info
+            at = info.parent_id
+    stored = refs.config()
+    return first_repo_info(
+        reached,
+        branches,
+        {tag: id for tag, id in tags.items() if tag not in gone},
+        {tag: tags.get(tag) for tag in gone},
+        time.time_ns() // 1000,
+        {},
+        None if stored is None else encode_config(stored),
+    )
+
+
+def _snapshots(assets: AssetStore, fan_out: FanOut) -> dict[SnapshotId, SnapshotInfo]:
+    """All snapshots that are there, read side by side; following parents would read them one by one."""
+
+    def read(id: bytes) -> SnapshotInfo | None:
+        try:
+            found = assets.snapshot(SnapshotId(id))
+        except IcechunkError:  # raised again where a ref leads to it
+            return None
+        return SnapshotInfo(found.id, found.parent_id, found.flushed_at_us, found.message, found.metadata)
+
+    infos = fan_out(read, each_id(list_folder(assets.storage, SNAPSHOTS).ids))
+    return {info.id: info for info in infos if info is not None}

@@ -1,0 +1,166 @@
+"""From version 1 of the format to version 2."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+
+import icefloe
+from icefloe import ManifestPreloadConfig, Repository, SpecVersion, upgrade_icechunk_repository
+from icefloe.errors import ConflictError, SessionStateError
+from icefloe.storage.base import Storage
+from tests.maintenance.test_expire import commit, history, repository
+from tests.maintenance.test_gc import names
+
+
+def version_1() -> Repository:
+    """Two branches with commits of their own, two tags, one of them deleted."""
+    repo = repository(1)
+    first = commit(repo, 1)
+    repo.create_branch("dev", first)
+    commit(repo, 2, "dev")
+    commit(repo, 3)
+    repo.create_tag("v1", first)
+    repo.create_tag("gone", first)
+    repo.delete_tag("gone")
+    return repo
+
+
+def seen(repo: Repository) -> Any:
+    """All that users see of a repository."""
+    values = {}
+    for branch in sorted(repo.list_branches()):
+        array = zarr.open_array(repo.readonly_session(branch).store, path="a", mode="r")
+        values[branch] = np.asarray(array[:]).tolist()
+    return {
+        "values": values,
+        "ancestry": {b: [i.id for i in repo.ancestry(branch=b)] for b in sorted(repo.list_branches())},
+        "tags": {tag: repo.lookup_tag(tag) for tag in repo.list_tags()},
+    }
+
+
+def test_everything_is_as_before_and_the_repository_of_version_2() -> None:
+    repo = version_1()
+    before = seen(repo)
+
+    upgraded = upgrade_icechunk_repository(repo, dry_run=False)
+
+    assert upgraded.spec_version is SpecVersion.v2
+    assert seen(upgraded) == seen(Repository.open(upgraded.storage)) == before
+    assert upgraded.verify("objects").findings == []
+    assert names(upgraded, "refs") == set()
+
+
+def test_the_log_tells_what_must_have_happened() -> None:
+    upgraded = upgrade_icechunk_repository(version_1(), dry_run=False)
+
+    log = [type(update.kind).__name__ for update in upgraded.ops_log()]
+
+    assert log[0] == "RepoMigrated"
+    assert log[-1] == "RepoInitialized"
+    assert sorted(log[1:-1]) == sorted(
+        ["NewCommit"] * 4 + ["BranchCreated", "TagDeleted"] + ["TagCreated"] * 2
+    )
+
+
+def test_a_deleted_tag_stays_deleted() -> None:
+    upgraded = upgrade_icechunk_repository(version_1(), dry_run=False)
+
+    with pytest.raises(icefloe.AlreadyExistsError, match="gone"):
+        upgraded.create_tag("gone", upgraded.lookup_branch("main"))
+
+
+def test_it_goes_on_being_written() -> None:
+    upgraded = upgrade_icechunk_repository(version_1(), dry_run=False)
+
+    commit(upgraded, 5)
+
+    assert history(upgraded)[:2] == ["write 5", "write 3"]
+    assert upgraded.verify("objects").ok
+
+
+def test_the_stored_configuration_comes_along() -> None:
+    config = icefloe.RepositoryConfig.default()
+    config.manifest = icefloe.ManifestConfig(preload=ManifestPreloadConfig(max_total_refs=42))
+    repo = Repository.create(icefloe.in_memory_storage(), config=config, spec_version=1)
+    repo.save_config()
+
+    upgraded = upgrade_icechunk_repository(repo, dry_run=False)
+
+    stored = Repository.fetch_config(upgraded.storage)
+    assert stored is not None
+    assert stored.manifest is not None
+    assert stored.manifest.preload is not None
+    assert stored.manifest.preload.max_total_refs == 42
+    assert not upgraded.storage.exists("config.yaml")
+
+
+def test_a_dry_run_writes_nothing() -> None:
+    repo = version_1()
+    before = names(repo, "")
+
+    same = upgrade_icechunk_repository(repo, dry_run=True)
+
+    assert same.spec_version is SpecVersion.v1
+    assert names(repo, "") == before
+
+
+def test_the_old_object_is_of_no_use_any_more() -> None:
+    repo = version_1()
+
+    upgrade_icechunk_repository(repo, dry_run=False)
+
+    with pytest.raises(RuntimeError, match="invalidated"):
+        repo.list_branches()
+    assert "upgraded" in repr(repo)
+
+
+def test_files_of_version_1_can_stay() -> None:
+    upgraded = upgrade_icechunk_repository(version_1(), dry_run=False, delete_unused_v1_files=False)
+
+    assert "branch.main/ref.json" in names(upgraded, "refs")
+    assert Repository.open(upgraded.storage).spec_version is SpecVersion.v2
+
+
+def test_an_upgrade_broken_off_while_deleting_goes_on() -> None:
+    half = upgrade_icechunk_repository(version_1(), dry_run=False, delete_unused_v1_files=False)
+
+    whole = upgrade_icechunk_repository(half, dry_run=False)
+
+    assert names(whole, "refs") == set()
+    assert whole.list_branches() == {"main", "dev"}
+    with pytest.raises(SessionStateError, match="version"):
+        upgrade_icechunk_repository(whole, dry_run=False)
+
+
+def test_a_commit_during_the_upgrade_takes_it_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    repo = version_1()
+    other = Repository.open(repo.storage)
+    put = type(repo.storage).put
+
+    def put_and_commit(self: Storage, path: str, *args: Any, **kwargs: Any) -> Any:
+        found = put(self, path, *args, **kwargs)
+        if path == "repo":
+            monkeypatch.undo()
+            commit(other, 6)
+        return found
+
+    monkeypatch.setattr(type(repo.storage), "put", put_and_commit)
+
+    with pytest.raises(ConflictError, match="stop all writers"):
+        upgrade_icechunk_repository(repo, dry_run=False)
+
+    assert Repository.open(repo.storage).spec_version is SpecVersion.v1
+    assert history(repo)[0] == "write 6"
+    upgraded = upgrade_icechunk_repository(repo, dry_run=False)
+    assert history(upgraded)[0] == "write 6"
+
+
+def test_version_2_needs_no_upgrade() -> None:
+    with pytest.raises(SessionStateError) as caught:
+        upgrade_icechunk_repository(repository(), dry_run=False)
+
+    assert caught.value.kind == "invalid-repository-migration"
