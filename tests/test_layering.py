@@ -26,7 +26,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("distributed", "xarray", "dask", "virtual", "testing"),
     ("repository", "history", "inspection", "upkeep", "migrations"),
     ("session",),
-    ("store", "store_virtual", "maintenance", "recipes"),
+    ("store", "store_registration", "store_virtual", "maintenance", "recipes"),
     ("core",),
     ("format", "storage"),
     ("encoding",),

@@ -184,6 +184,19 @@ def test_columns_set_a_window_of_the_grid(session: Session) -> None:
     assert refs_of(session, "/b") == {(1, 0): VirtualRef(URL, 0, 4)}
 
 
+def test_the_chunk_of_a_scalar_may_have_a_zero_for_its_coordinates(session: Session) -> None:
+    zarr.create_array(session.store, name="scalar", shape=(), dtype="u1", compressors=None)
+    set_refs = session.store.set_virtual_refs_arr
+
+    for number, shape in enumerate([(), (1,), (1, 1)]):
+        set_refs("scalar", shape, [URL], u64(number), u64(1))
+        assert refs_of(session, "/scalar") == {(): VirtualRef(URL, number, 1)}
+    session.store.set_virtual_refs("scalar", [VirtualChunkSpec([0], URL, 7, 1)])
+    assert refs_of(session, "/scalar") == {(): VirtualRef(URL, 7, 1)}
+    with refused(ErrorKind.INVALID_CHUNK_INDEX):
+        set_refs("scalar", (2,), [URL] * 2, u64(0, 0), u64(1, 1))
+
+
 def test_columns_may_be_of_several_kinds(session: Session) -> None:
     names = np.array([URL, "s3://bucket/b.nc", URL, URL])
     offsets: Any = [0, 2, 4, 6]

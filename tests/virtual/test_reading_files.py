@@ -166,10 +166,21 @@ def test_ranges_beyond_the_end_of_a_file_are_errors(session: Session, folder: Pa
 
 
 def test_a_file_with_its_recorded_time_is_read(session: Session, folder: Path) -> None:
-    os.utime(folder / "a.nc", ns=(0, 1_700_000_000_999_000_000))
-    recorded = datetime.fromtimestamp(1_700_000_000.999, UTC)
+    os.utime(folder / "a.nc", (1_700_000_000, 1_700_000_000))
+    recorded = datetime.fromtimestamp(1_700_000_000, UTC)
 
     assert read_ref(session, f"file://{folder}/a.nc", 0, 4, recorded) == bytes(range(4))
+
+
+def test_a_change_within_the_recorded_second_is_noticed(session: Session, folder: Path) -> None:
+    """Times are stored in whole seconds, rounded down: rather a false alarm than bytes of another version."""
+    os.utime(folder / "a.nc", ns=(0, 1_700_000_000_500_000_000))
+
+    for recorded in (1_700_000_000.0, 1_700_000_000.5, 1_700_000_000.9):
+        with failure(ErrorKind.VIRTUAL_CHUNK_MODIFIED):
+            read_ref(session, f"file://{folder}/a.nc", 0, 4, datetime.fromtimestamp(recorded, UTC))
+    later = datetime.fromtimestamp(1_700_000_001, UTC)
+    assert read_ref(session, f"file://{folder}/a.nc", 0, 4, later) == bytes(range(4))
 
 
 def test_a_file_with_a_later_time_is_refused(session: Session, folder: Path) -> None:

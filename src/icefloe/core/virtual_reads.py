@@ -89,8 +89,8 @@ class VirtualReader:
         container = self.containers.find(url)
         if container is None:
             raise InvalidInputError(
-                f"no virtual chunk container can handle the chunk location ({location}); add one to the "
-                "configuration of the repository",
+                f"no virtual chunk container can handle the chunk location ({location}), edit the repository "
+                "configuration adding one",
                 kind=ErrorKind.NO_CONTAINER_FOR_VIRTUAL_CHUNK,
             )
         key = key_of(url)
@@ -165,8 +165,8 @@ def check_version(found: Fetched, checksum: Checksum | None, location: str, chun
                 return
             was, now = f"the etag {value!r}", "none" if found.e_tag is None else repr(found.e_tag)
         case LastModified(seconds):
-            # Recorded in whole seconds, so that a file with a fraction of one more has not changed.
-            if found.last_modified is not None and int(found.last_modified.timestamp() // 1) <= seconds:
+            # Strict, though whole seconds are recorded: a change within the same second must not pass.
+            if found.last_modified is not None and found.last_modified.timestamp() <= seconds:
                 return
             was = f"last modified at {datetime.fromtimestamp(seconds, UTC).isoformat()}"
             now = "no such time" if found.last_modified is None else found.last_modified.isoformat()

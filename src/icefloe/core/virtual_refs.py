@@ -16,6 +16,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from icefloe.core.changes import rank_of
 from icefloe.core.virtual_locations import NAMED, BadLocationError, Containers, checked_locations
 from icefloe.core.workspace import Workspace
 from icefloe.encoding.columns import Blobs, constant
@@ -82,6 +83,9 @@ def set_virtual_refs(
     With `validate`, references into no container are left out; their coordinates are returned.
     """
     node = workspace.array(path)
+    if not rank_of(node) and not refs.coords.any():
+        # The one chunk of a scalar has no coordinates; VirtualiZarr, for one, gives it a 0.
+        refs = replace(refs, coords=refs.coords[:, :0])
     _check_grid(node, refs.coords)
     _check_ranges(node, refs)
     try:
@@ -239,6 +243,7 @@ def from_specs(chunks: Sequence[VirtualChunkSpec], rank: int) -> VirtualColumns:
     count = len(chunks)
     indices = list(map(attrgetter("index"), chunks))
     ranks = np.fromiter(map(len, indices), np.int64, count)
+    rank = int(ranks[0]) if not rank and count else rank
     if (ranks != rank).any():
         row = int((ranks != rank).argmax())
         raise InvalidInputError(
