@@ -231,6 +231,12 @@ def test_conflict(
             id="array-around-new-node",
         ),
         pytest.param(
+            [CreateArray("/g/d")],
+            [Move("/g/c", "/g/d"), Move("/g", "/h")],
+            [(T.MoveToExistingNode, "/h/d", None)],
+            id="new-node-taken-along-to-where-another-went",
+        ),
+        pytest.param(
             [Delete("/a")], [Move("/a", "/z")], [(T.MoveOfDeletedNode, "/a", None)], id="moved-node-gone"
         ),
         pytest.param(
@@ -399,6 +405,16 @@ def test_what_they_updated_is_deleted_unless_asked_otherwise(repo: Repository, t
     assert conflicts(session, USE_OURS) == []
     session.commit("ours")
     assert paths(repo) == ["/", "/a", "/b"]
+
+
+def test_who_gave_way_in_every_chunk_is_in_nobodys_way(repo: Repository) -> None:
+    gave_way = collide(repo, [Write("/a", (1,))], [Write("/a", (1,)), Write("/b", (1,))])
+    deletes = repo.writable_session("main")
+    make(deletes, [Delete("/a")])
+
+    gave_way.commit("theirs", rebase_with=USE_THEIRS)
+
+    assert conflicts(deletes) == []
 
 
 def test_one_conflict_that_is_not_solved_leaves_all_as_it_was(repo: Repository) -> None:

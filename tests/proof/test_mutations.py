@@ -6,7 +6,12 @@ from typing import Any
 
 import pytest
 
+from icefloe import session
+from icefloe.core import merging, rebase
+from icefloe.core.changes import ChangeSet
+from icefloe.core.detection import Detection
 from icefloe.core.refs_v2 import RefStoreV2
+from icefloe.format.snapshot import Nodes
 from icefloe.storage.base import ALWAYS, Buffer, Version
 from icefloe.storage.memory import MemoryStorage
 from tests.proof.worlds import run_seed
@@ -15,7 +20,7 @@ ENOUGH = 60
 """So many seeds must suffice."""
 
 
-def assert_found(world: str, words: str) -> None:
+def assert_found(world: str, words: str = "") -> None:
     found = (run_seed(world, seed).violation for seed in range(ENOUGH))
     violation = next((each for each in found if each is not None), None)
     assert violation is not None, "no violation found"
@@ -33,7 +38,38 @@ def test_overwriting_without_a_condition_is_found(world: str, monkeypatch: pytes
 
     monkeypatch.setattr(MemoryStorage, "put", overwrite)
 
-    assert_found(world, "")
+    assert_found(world)
+
+
+@pytest.mark.parametrize("world", ["v1", "v2"])
+def test_a_conflict_rule_that_is_dropped_is_found(world: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Detection, "_chunk_double_updates", lambda self: iter(()))
+
+    assert_found(world)
+
+
+def test_a_rebase_that_forgets_a_chunk_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    resting_on = rebase._resting_on
+
+    def forgetful(nodes: Nodes, changes: ChangeSet) -> ChangeSet:
+        for delta in changes.chunks.values():
+            delta.forget(delta.coords()[:1])
+        return resting_on(nodes, changes)
+
+    monkeypatch.setattr(rebase, "_resting_on", forgetful)
+
+    assert_found("v2", "expected")
+
+
+def test_a_merge_that_loses_the_work_of_a_fork_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    merge_receipts = merging.merge_receipts
+
+    def careless(workspace: Any, origin: Any, receipts: list[Any]) -> None:
+        merge_receipts(workspace, origin, receipts[:-1])
+
+    monkeypatch.setattr(session, "merge_receipts", careless)
+
+    assert_found("v2", "expected")
 
 
 def test_an_answer_before_the_ref_moved_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

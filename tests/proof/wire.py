@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
@@ -16,7 +17,7 @@ import pytest
 from obstore.exceptions import BaseError, GenericError
 from obstore.store import MemoryStore
 
-from icefloe.storage import Storage, objects
+from icefloe.storage import Storage
 from icefloe.storage.clients import Source
 from icefloe.storage.objects import ObjectStorage
 from icefloe.testing.flaky import Call, Crashed, Fault, Weather
@@ -97,7 +98,9 @@ def wired() -> Iterator[None]:
             return functools.partial(_ask, verb)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(objects, "obstore", Obstore())
+        for name, module in list(sys.modules.items()):
+            if name.startswith("icefloe.storage.") and hasattr(module, "obstore"):
+                patch.setattr(module, "obstore", Obstore())
         yield
 
 

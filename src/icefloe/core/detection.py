@@ -156,6 +156,8 @@ class Detection:
             is_array = (node := self._base.find(moved[path])) is not None and _is_array(node)
             if path in self._theirs.new_nodes or (is_array and self._new_below(path)):
                 yield _found(ConflictType.MoveToExistingNode, path)
+        for path in sorted(moved.keys() & taken_along(moved, self._theirs.new_nodes)):
+            yield _found(ConflictType.MoveToExistingNode, path)
         for path in sorted(path for path in moved if is_move_itself(moved, path)):
             if self._theirs.deleted(self._base.find(moved[path])):
                 yield _found(ConflictType.MoveOfDeletedNode, moved[path])
@@ -236,7 +238,10 @@ class Detection:
 
     def _deletes_of_updated(self) -> Iterator[Found]:
         deleted, log = self._ours.deleted, self._log
-        touched = {*_among(deleted, log.updated_arrays), *_among(deleted, log.updated_chunks.node_ids)}
+        chunks = log.updated_chunks
+        # A commit that gave way to others in all chunks of an array still names the array.
+        written = chunks.node_ids[chunks.counts > 0]
+        touched = {*_among(deleted, log.updated_arrays), *_among(deleted, written)}
         for path in sorted(touched):
             yield _found(ConflictType.DeleteOfUpdatedArray, path)
         for path in _among(deleted, log.updated_groups):
@@ -251,6 +256,17 @@ class Detection:
         if gone:
             for path in sorted({_topmost(new, gone) for new in self._theirs.new_nodes} - {None}, key=str):
                 yield _found(ConflictType.DeleteOfGroupWithNewNodes, str(path))
+
+
+def taken_along(moved: Mapping[str, str], new_nodes: Iterable[str]) -> dict[str, str]:
+    """Nodes that are new in groups which were moved: where each goes with its group, and where it is."""
+    places = {origin: path for path, origin in moved.items()}
+    found: dict[str, str] = {}
+    for new in new_nodes:
+        above = next((group for group in ancestors(new) if group in places), None)
+        if above is not None:
+            found[places[above] + new[len(above) :]] = new
+    return found
 
 
 def is_move_itself(moved: Mapping[str, str], path: str) -> bool:

@@ -11,13 +11,12 @@ from icefloe.concurrency import FanOut
 from icefloe.conflicts import Conflict, ConflictSolver, ConflictType, VersionSelection
 from icefloe.core.ancestry import log_of, steps_between
 from icefloe.core.changes import ChangeSet
-from icefloe.core.detection import Detection, Found, Theirs
+from icefloe.core.detection import Detection, Found, Theirs, taken_along
 from icefloe.core.refs import RefStore
 from icefloe.core.workspace import Workspace
 from icefloe.errors import RebaseFailedError, RefNotFoundError
 from icefloe.format.snapshot import ArrayNodeData, Nodes, NodeSnapshot
 from icefloe.ids import SnapshotId
-from icefloe.paths import ancestors
 
 _KEEPING_OURS: Final = {
     ConflictType.ChunkDoubleUpdate,
@@ -95,12 +94,7 @@ def _moved_along(began: Nodes, moved: Mapping[str, str], theirs: Theirs) -> dict
     deleted there does not.
     """
     kept = {path: origin for path, origin in moved.items() if not theirs.deleted(began.find(origin))}
-    places = {origin: path for path, origin in kept.items()}
-    for new in sorted(theirs.new_nodes):
-        above = next((group for group in ancestors(new) if group in places), None)
-        if above is not None:
-            kept[places[above] + new[len(above) :]] = new
-    return kept
+    return kept | taken_along(kept, theirs.new_nodes)
 
 
 def _resting_on(nodes: Nodes, changes: ChangeSet) -> ChangeSet:

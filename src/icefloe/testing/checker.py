@@ -38,6 +38,8 @@ class Operation:
     expected: str | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
     twin: Twin | None = None
+    solver: str | None = None
+    """How a commit is rebased, if it is: a solver of `model.rebased`."""
     result: str | None = None
     """The snapshot that a commit says it made."""
     made: str | None = None
@@ -93,8 +95,8 @@ class Checker:
             raise
         except IcechunkError as error:
             operation.outcome = "refused"
-            if isinstance(error, ConflictError) and operation.kind in ("commit", "amend"):
-                self._check_conflict(operation, self._trail[start:])
+            if isinstance(error, ConflictError) and operation.twin is not None:
+                self._check_conflict(operation, operation.twin, self._trail[start:])
             raise
         except BaseException:
             operation.outcome = "unknown"
@@ -125,12 +127,15 @@ class Checker:
                 return any(refs.tags.get(operation.tag) == wanted for refs in meanwhile)
         return False
 
-    def _check_conflict(self, operation: Operation, meanwhile: list[Refs]) -> None:
-        """Somebody else must have moved the branch since the session began."""
-        twin = operation.twin
-        if twin is not None and all(
-            refs.branches.get(operation.branch) == twin.model.base for refs in meanwhile
-        ):
+    def _check_conflict(self, operation: Operation, twin: Twin, meanwhile: list[Refs]) -> None:
+        """Somebody else must have moved the branch since the session began, and in our way."""
+        solver = operation.solver
+        if solver is not None:
+            self.follow(twin, solver)
+        tips = {refs.branches.get(operation.branch) for refs in meanwhile} - {twin.model.base, None}
+        if solver is not None:
+            tips = {tip for tip in tips if tip and isinstance(self.rebased(twin, tip, solver), set)}
+        if not tips:
             raise Violation(f"{operation} met a conflict that there was not")
 
     def nothing_written(self, what: str) -> None:
@@ -208,7 +213,7 @@ class Checker:
             raise Violation(
                 f"{operation}: the parent of {made} is {self._audit.parent(made, after)}, not {parent}"
             )
-        changes = self._landed(twin, tip)
+        changes = self._landed(operation, twin, tip)
         tree = changes.over(self.tree(tip))
         if self._audit.tree(made) != tree.plain():
             raise Violation(f"{operation}: {made} holds {self._audit.tree(made)}, expected {tree.plain()}")
@@ -219,11 +224,57 @@ class Checker:
         operation.made = made
         return before.refs.advance(branch, tip, made)
 
-    def _landed(self, twin: Twin, tip: str) -> model.Changes:
+    def _landed(self, operation: Operation, twin: Twin, tip: str) -> model.Changes:
         """The changes of a session as they may be put on a tip; KeyError where they may not."""
-        if tip != twin.model.base:
+        if tip == twin.model.base:
+            return twin.model.changes.copy()
+        if operation.solver is None:
             raise KeyError(f"{twin.model.branch} is at {tip}, the session began at {twin.model.base}")
-        return twin.model.changes.copy()
+        found = self.rebased(twin, tip, operation.solver)
+        if isinstance(found, set):
+            raise KeyError(f"there are conflicts: {', '.join(sorted(found))}")
+        if operation.solver == "nothing":
+            self._check_reads(twin, tip)
+        return found
+
+    def rebased(self, twin: Twin, tip: str, solver: str) -> model.Changes | set[str]:
+        """The changes of a session as they go over a tip, or the first conflicts on the way there."""
+        changes, tree = twin.model.changes, twin.model.base_tree
+        steps = self._between(twin.model.base, tip)
+        if steps is None:
+            return {"BranchHistoryReplaced"}
+        for step in steps:
+            found = model.rebased(changes, tree, step, solver)
+            if isinstance(found, set):
+                return found
+            changes, tree = found, step.tree
+        return changes
+
+    def follow(self, twin: Twin, solver: str) -> None:
+        """Let the model of a session go where a rebase took the session, even if it then failed."""
+        base = twin.real.snapshot_id
+        if base == twin.model.base:
+            return
+        changes = self.rebased(twin, base, solver)
+        if isinstance(changes, set):
+            raise Violation(f"rebased to {base} over conflicts: {', '.join(sorted(changes))}")
+        twin.rebase(base, self.tree(base), changes)
+
+    def _between(self, base: str, tip: str) -> list[Commit] | None:
+        """The commits after a base up to a tip, oldest first; None where it is not in that history."""
+        steps: list[Commit] = []
+        at: str | None = tip
+        while at is not None and at != base:
+            steps.append(self.commits[at])
+            at = steps[-1].parent
+        return None if at is None else steps[::-1]
+
+    def _check_reads(self, twin: Twin, tip: str) -> None:
+        """What a commit read and then wrote must be what it would have read at its place in the order."""
+        cells = self.tree(tip).cells
+        for cell, value in twin.reads.items():
+            if cell in twin.model.changes.cells and cells.get(cell) != value:
+                raise Violation(f"a commit on {tip} had read {value} where there was {cells.get(cell)}")
 
     def _check_accounts(self, snapshot: str) -> None:
         tree = self._audit.tree(snapshot)

@@ -7,7 +7,7 @@ mean anything and no concurrency: whoever uses this says in which order things h
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import TypeAlias
@@ -122,7 +122,11 @@ class Changes:
             else:
                 both.updated[key] = node
         both.created |= later.created
-        both.cells |= later.cells
+        both.cells = {
+            cell: value
+            for cell, value in {**self.cells, **later.cells}.items()
+            if cell[0] not in later.deleted
+        }
         return both
 
     def arrays(self) -> set[int]:
@@ -178,53 +182,118 @@ class Session:
                 del moved[key]
 
 
-def conflicts(ours: Changes, base: Tree, theirs: Changes, before: Tree, after: Tree) -> set[str]:
-    """Why changes over a base cannot be laid over a commit that somebody else put on top of it.
+def rebased(ours: Changes, base: Tree, commit: Commit, solver: str) -> Changes | set[str]:
+    """Changes as they go over a commit that somebody else made meanwhile, or why they do not go over it.
 
-    `before` and `after` are the trees of that commit's parent and its own. Names are those of `ConflictType`.
+    `base` is the tree that both went out from. The solver takes "ours" or "theirs" where both sides wrote a
+    chunk; the one called "nothing" solves nothing.
     """
-    found: set[str] = set()
-    if theirs.moved:
-        return {"MoveOperationCannotBeRebased"}
-    if ours.cells.keys() & theirs.cells.keys():
-        found.add("ChunkDoubleUpdate")
-    if ours.arrays() & theirs.updated.keys():
-        found.add("ChunksUpdatedInUpdatedArray")
-    if ours.arrays() & theirs.deleted.keys():
-        found.add("ChunksUpdatedInDeletedArray")
-    if ours.updated.keys() & theirs.updated.keys():
-        found.add("ZarrMetadataDoubleUpdate")
-    if ours.updated.keys() & theirs.deleted.keys():
-        found.add("ZarrMetadataUpdateOfDeleted")
-    alive = {node.key for node in after.nodes.values()}
-    if ours.deleted.keys() & (theirs.updated.keys() | theirs.arrays()) & alive:
-        found.add("DeleteOfUpdated")
-    found.update(_place_conflicts(ours, base, theirs, after))
+    theirs = commit.changes
+    found = conflicts(ours, base, commit)
+    solved = set() if solver == "nothing" else {"ChunkDoubleUpdate", "DeleteOfUpdated"}
+    changes = ours.copy()
+    if solver == "theirs":
+        for cell in ours.cells.keys() & theirs.cells.keys():
+            del changes.cells[cell]
+            if cell in _lost_cells(changes, theirs):
+                solved.discard("ChunkDoubleUpdate")  # the shape we gave the array has no place for it
+    if found - solved:
+        return found
+    for key in theirs.deleted:
+        changes.deleted.pop(key, None)
+        changes.moved.pop(key, None)
+    return replace(changes, moved={**changes.moved, **_taken_along(changes, base, theirs)})
+
+
+def _taken_along(ours: Changes, base: Tree, theirs: Changes) -> dict[int, str]:
+    """Where nodes go that they put into groups which we moved."""
+    found: dict[int, str] = {}
+    for path, node in theirs.created.items():
+        for above in _ancestors(path):
+            if above in base.nodes and (target := ours.moved.get(base.nodes[above].key)) is not None:
+                found[node.key] = target + path[len(above) :]
+                break
     return found
 
 
-def _place_conflicts(ours: Changes, base: Tree, theirs: Changes, after: Tree) -> Iterator[str]:
-    """Two nodes at one path, or a node in a place that is gone."""
-    for path in (*ours.created, *(ours.moved[key] for key in ours.moved)):
-        there = after.nodes.get(path)
-        if there is not None and there.key not in ours.deleted and there.key not in ours.moved:
-            yield "NewNodeConflictsWithExistingNode"
-        for above in _ancestors(path):
-            group = after.nodes.get(above)
-            if group is None and above in base.nodes and above not in ours.created:
-                yield "NewNodeInDeletedGroup"
-            if group is not None and group.rows is not None and above not in ours.created:
-                yield "NewNodeInInvalidGroup"
-    gone = set(ours.deleted.values())
+def conflicts(ours: Changes, base: Tree, commit: Commit) -> set[str]:
+    """Where changes do not go with those of a commit; the words are those of `ConflictType`, nearly."""
+    theirs = commit.changes
+    if theirs.moved:
+        return {"MoveOperationCannotBeRebased"}
+    written = theirs.arrays()
+    rules = {
+        "ChunkDoubleUpdate": ours.cells.keys() & theirs.cells.keys(),
+        "ChunksUpdatedInUpdatedArray": ours.arrays() & theirs.updated.keys(),
+        "ChunksUpdatedInDeletedArray": ours.arrays() & theirs.deleted.keys(),
+        "ZarrMetadataDoubleUpdate": ours.updated.keys() & theirs.updated.keys(),
+        "ZarrMetadataUpdateOfDeleted": ours.updated.keys() & theirs.deleted.keys(),
+        "ZarrMetadataUpdateOfWrittenArray": _lost_cells(ours, theirs),
+        "DeleteOfUpdated": ours.deleted.keys() & (theirs.updated.keys() | written),
+    }
+    return {name for name, broken in rules.items() if broken} | set(_misplaced(ours, base, theirs))
+
+
+def _lost_cells(ours: Changes, theirs: Changes) -> set[Cell]:
+    """Chunks they wrote, we did not, and for which the shape that we gave the array has no place."""
+    return {
+        (key, index)
+        for key, index in theirs.cells.keys() - ours.cells.keys()
+        if key in ours.updated and index >= (ours.updated[key].rows or 0)
+    }
+
+
+def _misplaced(ours: Changes, base: Tree, theirs: Changes) -> Iterator[str]:
+    """Two nodes at one path, or a node in a place that is gone or holds none."""
+    arrays = {path for path, node in theirs.created.items() if node.rows is not None}
+
+    def lost(group: str) -> bool:
+        was = base.nodes.get(group)
+        known = group in ours.created or group in theirs.created
+        return not known and was is not None and was.key in theirs.deleted
+
+    for path in ours.created:
+        above = list(_ancestors(path))
+        if path in theirs.created:
+            again = path in ours.deleted.values()
+            yield "NodeRecreatedByBothSides" if again else "NewNodeConflictsWithExistingNode"
+        if arrays & set(above):
+            yield "NewNodeInInvalidGroup"
+        if any(map(lost, above)):
+            yield "NewNodeInDeletedGroup"
     for path in theirs.created:
-        if gone & set(_ancestors(path)):
+        above = list(_ancestors(path))
+        if any(each in ours.created and ours.created[each].rows is not None for each in above):
+            yield "NewNodeInInvalidGroup"
+        if any(
+            base.nodes[each].key in ours.deleted.keys() - theirs.deleted.keys()
+            for each in above
+            if each in base.nodes
+        ):
             yield "DeleteOfGroupWithNewNodes"
-    if ours.moved.keys() & theirs.deleted.keys():
-        yield "MoveOfDeletedNode"
+    yield from _misplaced_moves(ours, base, theirs, lost)
+
+
+def _misplaced_moves(
+    ours: Changes, base: Tree, theirs: Changes, lost: Callable[[str], bool]
+) -> Iterator[str]:
+    for key, target in ours.moved.items():
+        source = base.path_of(key) or ""
+        group, old_group = target.rpartition("/")[0], source.rpartition("/")[0]
+        if target in theirs.created or target in _taken_along(ours, base, theirs).values():
+            yield "MoveToExistingNode"
+        if old_group in base.nodes and ours.moved.get(base.nodes[old_group].key) == group:
+            continue  # it went along with the group it is in
+        if key in theirs.deleted:
+            yield "MoveOfDeletedNode"
+        if lost(group):
+            yield "NewNodeInDeletedGroup"
+        if group in theirs.created and theirs.created[group].rows is not None:
+            yield "NewNodeInInvalidGroup"
 
 
 def _ancestors(path: str) -> Iterator[str]:
-    while "/" in path.strip("/"):
+    while path.count("/") > 1:
         path = path.rpartition("/")[0]
         yield path
 

@@ -19,11 +19,11 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any
+from typing import Any, Final
 
 from icefloe.config import (
     ManifestConfig,
@@ -32,6 +32,7 @@ from icefloe.config import (
     ManifestSplittingConfig,
     RepositoryConfig,
 )
+from icefloe.conflicts import BasicConflictSolver, ConflictDetector, ConflictSolver, VersionSelection
 from icefloe.errors import IcechunkError, StorageError
 from icefloe.format.spec import spec_of
 from icefloe.repository import Repository
@@ -42,6 +43,12 @@ from icefloe.testing.checker import Checker, Operation
 from icefloe.testing.flaky import Call, Crashed, Fault, FlakyStorage, Weather
 from icefloe.testing.twins import ACCOUNTS, TOTAL, Twin
 
+SOLVERS: Final[Mapping[str, ConflictSolver]] = {
+    "nothing": ConflictDetector(),
+    "ours": BasicConflictSolver(on_chunk_conflict=VersionSelection.UseOurs),
+    "theirs": BasicConflictSolver(on_chunk_conflict=VersionSelection.UseTheirs),
+}
+"""By the names of `model.rebased`."""
 _ACCOUNTS = 6
 _FIRST_NODES = {"/": None, ACCOUNTS: _ACCOUNTS, "/a": 4, "/g": None, "/g/c": 2}
 
@@ -242,7 +249,7 @@ class _Writer:
             raise
 
     def _with_session(self, repo: Repository, twin: Twin) -> None:
-        match self.random.choice(("change", "read", *["commit"] * 5, "amend", "discard")):
+        match self.random.choice(("change", "read", "rebase", "fork", *["commit"] * 6, "amend", "discard")):
             case "change":
                 self._change(twin)
             case "read":
@@ -250,25 +257,49 @@ class _Writer:
                 for path, (_, _, values) in twin.model.tree.plain().items():
                     for index in values:
                         twin.read(path, index)
+            case "fork":
+                self.simulation.note(twin.fork_and_merge(self.random))
+            case "rebase":
+                solver = self._solver(twin)
+                operation = Operation("rebase", branch=twin.model.branch, twin=twin, solver=solver)
+                try:
+                    self._call(operation, lambda: twin.real.rebase(SOLVERS[solver]))
+                finally:
+                    self.checker.follow(twin, solver)
             case "commit":
-                self._commit(twin, "commit")
+                self._commit(twin, "commit", self.random.choice((None, self._solver(twin))))
             case "amend" if self.simulation.spec.refs_in_repo_info:
-                self._commit(twin, "amend")
+                self._commit(twin, "amend", None)
             case _:
                 twin.discard()
                 self.twin = None
 
-    def _commit(self, twin: Twin, kind: str) -> None:
-        operation = Operation(kind, branch=twin.model.branch, twin=twin)
-        with self._trying(kind, operation):
-            self.counter += 1
-            message = f"w{self.number}-{self.counter}"
-            real = twin.real
-            operation.result = real.amend(message) if kind == "amend" else real.commit(message)
-        if operation.outcome == "done":
-            self.simulation.history.commits += 1
-        if operation.outcome != "unknown" or self.random.random() < 0.5:
-            self.twin = None
+    def _solver(self, twin: Twin) -> str:
+        return "nothing" if twin.moves_money else self.random.choice(sorted(SOLVERS))
+
+    def _commit(self, twin: Twin, kind: str, solver: str | None) -> None:
+        operation = Operation(kind, branch=twin.model.branch, twin=twin, solver=solver)
+        self.counter += 1
+        message = f"w{self.number}-{self.counter}"
+
+        def commit() -> None:
+            rebase_with = None if solver is None else SOLVERS[solver]
+            operation.result = (
+                twin.real.amend(message)
+                if kind == "amend"
+                else twin.real.commit(message, rebase_with=rebase_with)
+            )
+
+        try:
+            self._call(operation, commit)
+        finally:
+            if operation.outcome == "done":
+                self.simulation.history.commits += 1
+                self.twin = None
+            elif self.random.random() < 0.5:
+                self.twin = None
+            else:
+                self.checker.follow(twin, solver or "nothing")
 
     def _move_refs(self, repo: Repository) -> None:
         refs, checker = self.checker.refs, self.checker

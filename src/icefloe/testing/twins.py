@@ -89,10 +89,44 @@ class Twin:
         self.write(ACCOUNTS, source, balances[0] - amount)
         self.write(ACCOUNTS, target, balances[1] + amount)
 
+    def fork_and_merge(self, source: Random) -> str:
+        """Let two forks write chunks, the same ones perhaps, and merge them: the second wins."""
+        tree = self.model.tree
+        arrays = [path for path, node in tree.nodes.items() if node.rows and path != ACCOUNTS]
+        if not arrays or self.mode is SessionMode.rearrange:
+            return "fork nothing"
+        writes: list[tuple[str, int, int]] = []
+        forks = [self.real.fork(), self.real.fork()]
+        for fork in forks:
+            path = source.choice(arrays)
+            index, value = source.randrange(tree.nodes[path].rows or 1), source.randrange(1000)
+            seen = fork.store.get_sync(key_of(path, f"c/{index}"))
+            if (None if seen is None else number(seen.to_bytes())) != tree.cells.get(
+                (tree.nodes[path].key, index)
+            ):
+                raise Violation(f"a fork does not see chunk {index} of {path} as its session does")
+            fork.store.set_sync(key_of(path, f"c/{index}"), cpu.Buffer.from_bytes(chunk_bytes(value)))
+            writes.append((path, index, value))
+        self.real.merge(*forks)
+        for write in writes:
+            self.model.write(*write)
+        return f"fork and merge {writes}"
+
     def discard(self) -> None:
         """Forget all changes."""
         self.real.discard_changes()
         self.model.changes = model.Changes()
+
+    def rebase(self, base: str, tree: model.Tree, changes: model.Changes) -> None:
+        """The real session was rebased: let the model follow."""
+        self.model.base, self.model.base_tree, self.model.changes = base, tree, changes
+        self.reads = {cell: value for cell, value in self.reads.items() if cell in changes.cells}
+
+    @property
+    def moves_money(self) -> bool:
+        """Whether accounts were changed: they do not add up if somebody else's version is taken for some."""
+        key = self.model.tree.nodes[ACCOUNTS].key
+        return key in self.model.changes.arrays()
 
     # Random changes
 
