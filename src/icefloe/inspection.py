@@ -10,6 +10,7 @@ import numpy as np
 
 from icefloe.core.assets import AssetStore
 from icefloe.core.commit import merged_logs
+from icefloe.core.refs import read_only_format
 from icefloe.encoding.envelope import open_header
 from icefloe.format.files import (
     MANIFESTS,
@@ -37,7 +38,7 @@ _FILE_TYPES = {1: "snapshot", 2: "manifest", 4: "transaction-log", 6: "repo-info
 def inspect_snapshot(assets: AssetStore, id: SnapshotId) -> dict[str, Any]:
     """A snapshot file: its nodes and manifests."""
     path = f"{SNAPSHOTS}/{id}"
-    data, _ = assets.storage.get(path)
+    data = _contents(assets, path)
     snapshot = read_snapshot(data, id)
     return {
         "id": str(id),
@@ -74,7 +75,7 @@ def inspect_repo_info(assets: AssetStore) -> dict[str, Any]:
 def inspect_manifest(assets: AssetStore, id: ManifestId) -> dict[str, Any]:
     """A manifest file: how many references of which kind each array has in it."""
     path = f"{MANIFESTS}/{id}"
-    data, _ = assets.storage.get(path)
+    data = _contents(assets, path)
     manifest = read_manifest(data, id)
     arrays = [{"node_id": str(node), **_counts(manifest, node)} for node in manifest.nodes]
     dictionary = manifest.location_dictionary
@@ -101,7 +102,7 @@ def inspect_transaction_log(
 ) -> dict[str, Any]:
     """A transaction log, together with those of expired snapshots that it stands for."""
     path = f"{TRANSACTIONS}/{id}"
-    data, _ = assets.storage.get(path)
+    data = _contents(assets, path)
     logs = [read_transaction_log(data, id)]
     merged: list[SnapshotId] = []
     missing: list[SnapshotId] = []
@@ -119,6 +120,12 @@ def inspect_transaction_log(
             "missing_tx_logs": list(map(str, missing)),
         }
     return shown
+
+
+def _contents(assets: AssetStore, path: str) -> bytes:
+    if not assets.spec.writable:  # its files have neither these names nor a header that tells of them
+        raise read_only_format("looking into files")
+    return assets.storage.get(path)[0]
 
 
 def _header(data: bytes, place: str) -> dict[str, str]:

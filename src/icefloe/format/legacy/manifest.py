@@ -51,7 +51,6 @@ _VIRTUAL: Final = Structure(
     (("location", "offset", "length"), ("location", "offset", "length", "checksum")),
     frozenset({"checksum"}),
 )
-_PAYLOADS: Final = frozenset({"Inline", "Ref", "Virtual"})
 _TOKENS: Final = re.compile(r"[0-9A-Za-z]+")
 _MAX_RANK: Final = 255
 
@@ -96,7 +95,9 @@ def entries(chunks: Any, place: str) -> Iterator[tuple[NodeId, tuple[int, ...], 
     if not isinstance(chunks, Mapping):
         raise refused(f"{where}: {shown(chunks)} is no map")
     for key, value in chunks.items():
-        if isinstance(value, Mapping) and not (len(value) == 1 and _PAYLOADS & value.keys()):
+        if isinstance(value, Mapping) and not any(
+            isinstance(name, str) and name[:1].isalpha() for name in value
+        ):
             owner = node(key)
             for coords, payload in value.items():
                 yield owner, _coords(coords, where), payload
