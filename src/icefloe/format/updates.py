@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from enum import IntEnum
-from itertools import chain
+from itertools import islice
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from icefloe.encoding.flatbuffers.records import Records
-from icefloe.encoding.flatbuffers.row_builder import Blocks, Row, build_blocks
+from icefloe.encoding.flatbuffers.row_builder import Blocks, Row
 from icefloe.format.schema import UPDATE
 from icefloe.ids import SnapshotId
 
@@ -224,8 +224,10 @@ class Updates:
         return len(self._older) + (self._newest is not None)
 
     def __iter__(self) -> Iterator[Update]:
-        newest = () if self._newest is None else (self._newest,)
-        return chain(newest, map(_update, self._older.rows()))
+        if len(self):
+            yield self[0]  # most who ask want no more: the others are made of columns, all at once
+            known = self._newest is None
+            yield from map(_update, islice(self._older.rows(), int(known), None))
 
     def __getitem__(self, row: int) -> Update:
         if self._newest is not None:
@@ -244,8 +246,7 @@ class Updates:
         """All as they are written."""
         if self._newest is None:
             return self._older.blocks
-        newest = build_blocks(UPDATE, [_update_row(self._newest)], self._older.place)
-        return self._older.blocks.inserting(0, newest)
+        return self._older.blocks.inserting(0, UPDATE, _update_row(self._newest), self._older.place)
 
     def in_order(self) -> bool:
         """Whether each entry is newer than the one after it."""

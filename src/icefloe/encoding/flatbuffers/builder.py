@@ -43,7 +43,7 @@ def build_column_blocks(table: fb.Table, rows: Tables, place: str) -> Blocks:
     """Many tables, to be put into payloads."""
     builder = _Builder(place, 0)
     positions = builder.tables(table, rows)
-    return Blocks(builder.filled().tobytes(), positions)
+    return Blocks(builder.filled().tobytes(), positions, vtables=builder.vtables)
 
 
 class _Builder:

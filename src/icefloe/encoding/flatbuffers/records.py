@@ -95,8 +95,7 @@ class Records:
         """With one more before a row."""
         if self._rows is not None and len(self._rows) < FEW:
             return Records(self.table, self.place, rows=[*self._rows[:at], row, *self._rows[at:]])
-        one = build_blocks(self.table, [row], self.place)
-        return Records(self.table, self.place, blocks=self.blocks.inserting(at, one))
+        return Records(self.table, self.place, blocks=self.blocks.inserting(at, self.table, row, self.place))
 
     def first(self, count: int) -> Records:
         """The first ones."""
@@ -127,4 +126,4 @@ class Records:
             raise TypeError(f"{self.table.name}.{name} is no number, which builders always write")
         width = field.dtype.itemsize
         payload.words[field.dtype][positions >> (width.bit_length() - 1)] = np.asarray(numbers, field.dtype)
-        return Blocks(payload.data.tobytes(), blocks.positions, blocks.dropped)
+        return Blocks(payload.data.tobytes(), blocks.positions, blocks.dropped, blocks.vtables)

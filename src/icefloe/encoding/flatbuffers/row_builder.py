@@ -12,6 +12,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from dataclasses import field as dataclass_field
 from typing import Any
 
 import numpy as np
@@ -41,20 +42,26 @@ class Blocks:
     """Of each table in the buffer, in the order of the rows."""
     dropped: int = 0
     """How many tables stand in the buffer and are of no use any more."""
+    vtables: Mapping[bytes, int] = dataclass_field(default_factory=dict)
+    """Where vtables stand in the buffer, for tables to come."""
 
     def __len__(self) -> int:
         return len(self.positions)
 
-    def inserting(self, row: int, other: Blocks) -> Blocks:
-        """With the tables of another before the given row."""
-        moved = other.positions + len(self.buffer)
-        positions = np.concatenate((self.positions[:row], moved, self.positions[row:]))
-        return Blocks(self.buffer + other.buffer, positions, self.dropped + other.dropped)
+    def inserting(self, row: int, table: fb.Table, values: Row, place: str) -> Blocks:
+        """With one more table before the given row."""
+        start = len(self.buffer)
+        builder = _Builder(bytearray(), place)
+        builder.vtables = {vtable: at - start for vtable, at in self.vtables.items()}
+        at = np.array([start + builder.table(table, values)], np.int64)
+        positions = np.concatenate((self.positions[:row], at, self.positions[row:]))
+        vtables = {vtable: at + start for vtable, at in builder.vtables.items()}
+        return Blocks(self.buffer + builder.finished(), positions, self.dropped, vtables)
 
     def take(self, rows: slice) -> Blocks:
         """Some of the tables; the others stay in the buffer."""
         positions = self.positions[rows]
-        return Blocks(self.buffer, positions, self.dropped + len(self) - len(positions))
+        return Blocks(self.buffer, positions, self.dropped + len(self) - len(positions), self.vtables)
 
 
 def build_row(table: fb.Table, row: Row, place: str) -> bytes:
@@ -71,7 +78,7 @@ def build_blocks(table: fb.Table, rows: Iterable[Row], place: str) -> Blocks:
     """Tables to be put into payloads."""
     builder = _Builder(bytearray(), place)
     positions = [builder.table(table, row) for row in rows]
-    return Blocks(bytes(builder.finished()), np.array(positions, np.int64))
+    return Blocks(bytes(builder.finished()), np.array(positions, np.int64), vtables=builder.vtables)
 
 
 class _Plan:
