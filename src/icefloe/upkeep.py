@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from abc import abstractmethod
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from icefloe.concurrency import ThreadFanOut, async_twin
 from icefloe.config import ManifestSplittingConfig
@@ -15,12 +15,20 @@ from icefloe.core.refs import RefStore, read_only_format
 from icefloe.core.refs_v2 import check_writable
 from icefloe.encoding.envelope import PLAUSIBLE_BYTES
 from icefloe.maintenance.expire import expire
+from icefloe.maintenance.findings import Level, Report
 from icefloe.maintenance.gc import Limits, collect
+from icefloe.maintenance.reach import reachable_snapshots
 from icefloe.maintenance.stats import chunk_storage
-from icefloe.maintenance.verify import Level, Report, verify
+from icefloe.maintenance.verify import verify
+from icefloe.maintenance.verify_chunks import check_chunks
 from icefloe.ops import ChunkStorageStats, GCSummary
 from icefloe.session import Session
 from icefloe.times import to_microseconds
+
+if TYPE_CHECKING:
+    import zarr
+
+    from icefloe.ids import SnapshotId
 
 _MIB = 1 << 20
 _COMMIT_METHODS = ("new_commit", "amend")
@@ -31,6 +39,17 @@ class Upkeep:
 
     _refs: RefStore
     _assets: AssetStore
+
+    @abstractmethod
+    def readonly_session(
+        self,
+        branch: str | None = None,
+        *,
+        tag: str | None = None,
+        snapshot_id: str | None = None,
+        as_of: datetime | None = None,
+    ) -> Session:
+        """A view of one snapshot."""
 
     @abstractmethod
     def writable_session(self, branch: str) -> Session:
@@ -174,13 +193,25 @@ class Upkeep:
         """Look whether all that branches and tags lead to is there and as it should be; nothing is changed.
 
         The level `graph` reads refs, snapshots, transaction logs and manifests; `objects` looks for every
-        chunk object besides. What is wrong is reported, not raised.
+        chunk object besides, `sources` for every file that virtual references point into, and `chunks`
+        decodes all chunks. What is wrong is reported, not raised.
         """
         if level not in list(Level):
             raise ValueError(f"no level {level!r} of verification; choose one of {', '.join(Level)}")
         _check_positive(max_concurrent_requests=max_concurrent_requests)
         self._require_present_format("verification")
-        return verify(self._refs, self._assets, ThreadFanOut(max_concurrent_requests), Level(level))
+        fan_out = ThreadFanOut(max_concurrent_requests)
+        report = verify(self._refs, self._assets, fan_out, Level(level))
+        if report.level.includes(Level.CHUNKS) and report.ok:
+            snapshots = reachable_snapshots(self._refs)
+            check_chunks(snapshots, self._assets, self._array_to_read, fan_out, report)
+        return report
+
+    def _array_to_read(self, snapshot: SnapshotId, path: str) -> zarr.Array[Any]:
+        import zarr
+
+        session = self.readonly_session(snapshot_id=str(snapshot))
+        return zarr.open_array(session.store, path=path.strip("/"), mode="r")
 
     verify_async = async_twin(verify)
 

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
 
 import numpy as np
 import pytest
+import zarr
 
-from icefloe import Repository, in_memory_storage
+from icefloe import (
+    Repository,
+    RepositoryConfig,
+    VirtualChunkContainer,
+    in_memory_storage,
+    local_filesystem_store,
+)
+from icefloe.credentials import LocalFileSystemAccess
 from icefloe.format.files import read_manifest, read_snapshot, write_manifest, write_snapshot
 from icefloe.format.manifest import Manifest
 from icefloe.format.snapshot import ManifestFiles
@@ -170,3 +181,98 @@ def test_a_manifest_of_another_size_is_found() -> None:
 def test_an_unknown_level_is_refused() -> None:
     with pytest.raises(ValueError, match=r"'everything'.*graph, objects"):
         repository().verify("everything")
+
+
+# Files elsewhere, and chunks decoded
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> tuple[Repository, Path]:
+    """An array of two virtual chunks in one file, whose time of last modification is known."""
+    file = tmp_path / "archive.bin"
+    file.write_bytes(np.arange(8, dtype="<i4").tobytes())
+    prefix = f"file://{tmp_path}/"
+    config = RepositoryConfig.default()
+    config.set_virtual_chunk_container(VirtualChunkContainer(prefix, local_filesystem_store(str(tmp_path))))
+    access = {prefix: LocalFileSystemAccess}
+    repo = Repository.create(in_memory_storage(), config=config, authorize_virtual_chunk_access=access)
+    repo.save_config()
+    session = repo.writable_session("main")
+    zarr.create_array(
+        session.store, name="v", shape=(8,), chunks=(4,), dtype="i4", compressors=None, filters=None
+    )
+    modified = datetime.fromtimestamp(int(file.stat().st_mtime) + 1, UTC)
+    for at in (0, 1):
+        session.store.set_virtual_ref(
+            f"v/c/{at}", f"{prefix}archive.bin", offset=16 * at, length=16, checksum=modified
+        )
+    session.commit("virtual")
+    return repo, file
+
+
+def test_one_request_tells_of_all_references_into_a_file(archive: tuple[Repository, Path]) -> None:
+    report = archive[0].verify("sources")
+
+    assert report.findings == []
+    assert (report.references, report.sources) == (2, 1)
+    assert archive[0].verify("chunks").chunks == 2
+
+
+def _gone(file: Path) -> None:
+    file.unlink()
+
+
+def _cut(file: Path) -> None:
+    times = file.stat().st_mtime_ns
+    file.write_bytes(file.read_bytes()[:-1])
+    os.utime(file, ns=(times, times))
+
+
+def _touched(file: Path) -> None:
+    os.utime(file, (2_000_000_000, 2_000_000_000))
+
+
+@pytest.mark.parametrize(("harm", "kind"), [(_gone, "missing"), (_cut, "short"), (_touched, "changed")])
+def test_what_happened_to_a_file_is_found(
+    archive: tuple[Repository, Path], harm: Callable[[Path], None], kind: str
+) -> None:
+    repo, file = archive
+    harm(file)
+
+    assert repo.verify("objects").ok
+    (found,) = repo.verify("sources").findings
+
+    assert (found.kind, found.object) == (kind, f"file://{file}")
+
+
+def test_a_file_that_may_not_be_read_is_told_from_one_that_changed(archive: tuple[Repository, Path]) -> None:
+    (found,) = Repository.open(archive[0].storage).verify("sources").findings
+
+    assert found.kind == "unauthorised"
+
+
+def test_a_chunk_that_cannot_be_decoded_is_found_at_its_level() -> None:
+    repo = three_commits()
+    path = f"chunks/{sorted(names(repo, 'chunks'))[0]}"
+    repo.storage.put(path, b"x" * len(repo.storage.get(path)[0]))
+
+    assert reopened(repo).verify("objects").ok
+    report = reopened(repo).verify("chunks")
+
+    assert [(found.kind, found.object) for found in report.findings] == [("undecodable", "/a")]
+    assert report.chunks == 3
+
+
+def test_shards_and_empty_arrays_are_decoded() -> None:
+    repo = Repository.create(in_memory_storage())
+    session = repo.writable_session("main")
+    root = zarr.group(session.store)
+    root.create_array("sharded", data=np.arange(16, dtype="i4"), chunks=(2,), shards=(8,))
+    root.create_array("empty", shape=(0, 3), chunks=(1, 3), dtype="i4")
+    root.create_array("scalar", data=np.array(5.0))
+    session.commit("three")
+
+    report = repo.verify("chunks")
+
+    assert report.findings == []
+    assert report.chunks == 3

@@ -11,6 +11,7 @@ from icefloe.cli.app import NOT_WELL
 from icefloe.cli.arguments import output_option, repo_argument
 from icefloe.cli.output import Output, bytes_text, plain
 from icefloe.cli.revisions import Time
+from icefloe.maintenance.findings import Level
 from icefloe.repository import Repository
 
 _SAFE_AGE = timedelta(days=1)
@@ -18,7 +19,7 @@ _SAFE_AGE = timedelta(days=1)
 
 @click.command()
 @repo_argument
-@click.option("--level", type=click.Choice(["graph", "objects"]), default="graph", show_default=True)
+@click.option("--level", type=click.Choice(list(Level)), default="graph", show_default=True)
 @output_option
 def verify(repo: Repository, level: str, out: Output) -> int:
     """Look whether all that branches and tags lead to is there and readable. Exit code 5 if not."""

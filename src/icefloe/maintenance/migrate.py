@@ -31,6 +31,7 @@ from icefloe.format.legacy.files import is_newer
 from icefloe.format.snapshot import ManifestFileInfo
 from icefloe.format.spec import OLDER, V2
 from icefloe.ids import ChunkId, ManifestId, SnapshotId
+from icefloe.maintenance.findings import Level
 from icefloe.maintenance.older_files import (
     NewManifest,
     chunk_ends,
@@ -43,7 +44,7 @@ from icefloe.maintenance.older_files import (
 )
 from icefloe.maintenance.older_history import first_repo_info
 from icefloe.maintenance.older_survey import Survey, Use, survey
-from icefloe.maintenance.verify import Level, verify
+from icefloe.maintenance.verify import verify
 from icefloe.storage.base import ABSENT, ConditionNotMetError, ObjectKind, ObjectNotFoundError, Storage
 
 Item = TypeVar("Item")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import StrEnum
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -33,54 +32,13 @@ from icefloe.format.repo_info import NO_PARENT, SnapshotInfos
 from icefloe.format.snapshot import Snapshot
 from icefloe.ids import ManifestId, SnapshotId, encode_column
 from icefloe.maintenance.claims import Claim, Claims
+from icefloe.maintenance.findings import Finding, Level, Report
 from icefloe.maintenance.listings import OBJECT_ID, Listing, list_folder
 from icefloe.maintenance.reach import NO_IDS, Gathered, Ids, each_id, reachable_snapshots
+from icefloe.maintenance.verify_sources import Sources, check_sources, merged, sources_of
 from icefloe.storage.base import Storage
 
 _ENDS: Final = np.dtype([("id", "S12"), ("end", "<u8")])
-
-
-class Level(StrEnum):
-    """How deep a verification looks; each level includes those before it."""
-
-    GRAPH = "graph"
-    """Every reference from refs to manifests resolves, and every file holds by the specification."""
-    OBJECTS = "objects"
-    """Every chunk object is there and long enough for the references into it."""
-
-
-LEVELS: Final = tuple(Level)
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing that is wrong."""
-
-    kind: str
-    """`missing`, `unreadable`, `size`, `count`, `extents`, `grid` or `short`"""
-    object: str
-    """The file it is about."""
-    where: str
-    """Who refers to it."""
-    message: str
-
-
-@dataclass(slots=True)
-class Report:
-    """What a verification looked at, and what it found."""
-
-    level: Level
-    findings: list[Finding] = field(default_factory=list)
-    snapshots: int = 0
-    transaction_logs: int = 0
-    manifests: int = 0
-    references: int = 0
-    chunk_objects: int = 0
-
-    @property
-    def ok(self) -> bool:
-        """Whether nothing is wrong."""
-        return not self.findings
 
 
 def verify(
@@ -96,9 +54,11 @@ def verify(
     listed = {folder: list_folder(storage, folder) for folder in (SNAPSHOTS, TRANSACTIONS, MANIFESTS)}
     files, by_manifest = _snapshots(storage, wanted, listed[SNAPSHOTS], fan_out, report)
     _logs(refs, storage, wanted, listed[TRANSACTIONS], fan_out, report)
-    ends = _manifests(storage, files, by_manifest, listed[MANIFESTS], fan_out, report)
-    if level is not Level.GRAPH:
+    ends, sources = _manifests(storage, files, by_manifest, listed[MANIFESTS], fan_out, report)
+    if level.includes(Level.OBJECTS):
         _chunks(ends, list_folder(storage, CHUNKS), report)
+    if level.includes(Level.SOURCES):
+        check_sources(sources, assets.virtual, fan_out, report)
     return report
 
 
@@ -206,6 +166,7 @@ class _ManifestSeen:
     references: int
     ends: NDArray[np.void]
     """Per chunk object how far references reach into it."""
+    sources: Sources
     findings: tuple[Finding, ...]
 
 
@@ -216,20 +177,24 @@ def _manifests(
     listed: Listing,
     fan_out: FanOut,
     report: Report,
-) -> NDArray[np.void]:
+) -> tuple[NDArray[np.void], Sources]:
     wanted = sorted_ids(np.frombuffer(b"".join(files), np.uint8).reshape(-1, OBJECT_ID))
     there = map(ManifestId, each_id(_found(MANIFESTS, wanted, listed, "a snapshot", report)))
     tasks = [(id, files[id], by_manifest.get(id, ())) for id in there]
-    ends = Gathered(_ENDS)
-    for seen in fan_out(partial(_check_manifest, storage), tasks):
+    ends, sources = Gathered(_ENDS), Sources()
+    follow = report.level.includes(Level.SOURCES)
+    for seen in fan_out(partial(_check_manifest, storage, follow), tasks):
         report.manifests += 1
         report.references += seen.references
         report.findings += seen.findings
         ends.add(seen.ends)
-    return ends.result()
+        sources = merged([sources, seen.sources]) if seen.sources else sources
+    return ends.result(), sources
 
 
-def _check_manifest(storage: Storage, task: tuple[ManifestId, _FileSaid, Sequence[Claim]]) -> _ManifestSeen:
+def _check_manifest(
+    storage: Storage, follow: bool, task: tuple[ManifestId, _FileSaid, Sequence[Claim]]
+) -> _ManifestSeen:
     id, said, claims = task
     path = f"{MANIFESTS}/{id}"
     none = np.zeros(0, _ENDS)
@@ -239,7 +204,7 @@ def _check_manifest(storage: Storage, task: tuple[ManifestId, _FileSaid, Sequenc
         arrays = {node: packed.array(node, None) for node in packed.nodes}
     except IcechunkError as damage:
         where = f"snapshot {said.snapshot}"
-        return _ManifestSeen(0, none, (Finding("unreadable", path, where, str(damage)),))
+        return _ManifestSeen(0, none, {}, (Finding("unreadable", path, where, str(damage)),))
     findings = []
     count = sum(map(len, arrays.values()))
     where = f"snapshot {said.snapshot}"
@@ -253,7 +218,8 @@ def _check_manifest(storage: Storage, task: tuple[ManifestId, _FileSaid, Sequenc
     for claim in claims:
         findings += _check_claim(path, claim, arrays.get(claim.node))
     ends = [none, *map(_ends, arrays.values())]
-    return _ManifestSeen(count, np.unique(np.concatenate(ends)), tuple(findings))
+    sources = merged(map(sources_of, arrays.values())) if follow else {}
+    return _ManifestSeen(count, np.unique(np.concatenate(ends)), sources, tuple(findings))
 
 
 def _check_claim(path: str, claim: Claim, refs: ArrayManifest | None) -> Iterator[Finding]:
