@@ -26,7 +26,7 @@ from icefloe.format.spec import OLDER, V1, V2, Spec
 from icefloe.format.transaction_log import TransactionLog
 from icefloe.format.updates import RepoInitialized, RepoStatus, Update, Updates
 from icefloe.ids import INITIAL_SNAPSHOT_ID
-from icefloe.storage.base import Storage
+from icefloe.storage.base import BucketNotFoundError, Storage
 
 _INITIAL_MESSAGE = "Repository initialized"
 _INITIAL_METADATA: dict[str, Any] = {"__icechunk": {"is_root": True}}
@@ -50,7 +50,10 @@ def find_spec(storage: Storage) -> Spec | None:
 
 def _find_spec_before_repo_info(storage: Storage) -> Spec | None:
     main = RefFile(RefKind.BRANCH, MAIN).path
-    has_main, older = storage.exists(main), find_layout(storage)
+    try:
+        has_main, older = storage.exists(main), find_layout(storage)
+    except BucketNotFoundError:
+        return None
     if has_main and older is not None:
         where = "in the same folders" if older is ALPHA else f"below {older.refs}/"
         raise FormatError(
