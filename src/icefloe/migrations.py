@@ -39,7 +39,8 @@ def upgrade_icechunk_repository(
     if not isinstance(refs, RefStoreV1):
         raise SessionStateError(
             f"invalid repository version ({refs.spec.number}.0), this function can only migrate repositories "
-            "that use version 1.0 of the specification, to repositories with spec version 2.0",
+            "that use version 1.0 of the specification, to repositories with spec version 2.0; "
+            "icefloe.migrate upgrades what is older",
             kind=ErrorKind.INVALID_REPOSITORY_MIGRATION,
         )
     storage.check_writable()

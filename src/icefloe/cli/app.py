@@ -46,6 +46,7 @@ _COMMANDS = {
     "expire": "upkeep",
     "stats": "upkeep",
     "rewrite-manifests": "upkeep",
+    "migrate": "migrate",
 }
 """Each command and its module, which is loaded when the command is."""
 

@@ -1,0 +1,81 @@
+"""The command `migrate`: any older format to version 2."""
+
+from __future__ import annotations
+
+import click
+
+import icefloe
+from icefloe.cli.arguments import output_option, storage_argument
+from icefloe.cli.output import Output, plain
+from icefloe.core.opening import find_spec
+from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.maintenance.migrate import MigrationReport
+from icefloe.repository import Repository
+from icefloe.storage.base import Storage
+
+
+@click.command()
+@storage_argument
+@click.option("--to", "target", metavar="URL", help="Write to an empty place, and leave the source alone.")
+@click.option("--dry-run", is_flag=True, help="Read everything, tell what would be done, and write nothing.")
+@click.option("--keep-gaps", is_flag=True, help="Even if something is missing; it stays missing.")
+@click.option("--delete-old-files", is_flag=True, help="In place: remove what version 2 does not use.")
+@output_option
+def migrate(
+    storage: Storage, target: str | None, dry_run: bool, keep_gaps: bool, delete_old_files: bool, out: Output
+) -> None:
+    r"""Turn a repository of an older format into one of version 2.
+
+    What was broken off goes on when it is run again.
+
+    \b
+    icefloe migrate data/old --dry-run
+    icefloe migrate data/old --to data/new
+    """
+    spec = find_spec(storage)
+    if spec is not None and spec.writable and not spec.refs_in_repo_info:
+        _upgrade(storage, target, dry_run, delete_old_files, out)
+        return
+    report = icefloe.migrate(
+        storage,
+        None if target is None else icefloe.storage_from_url(target),
+        dry_run=dry_run,
+        keep_gaps=keep_gaps,
+        delete_old_files=delete_old_files,
+        progress=None if out.as_json else _tell,
+    )
+    out.value(plain(report), _text(report))
+
+
+def _upgrade(
+    storage: Storage, target: str | None, dry_run: bool, delete_old_files: bool, out: Output
+) -> None:
+    if target is not None:
+        raise InvalidInputError(
+            "a repository of version 1 is upgraded where it is; leave --to out", kind=ErrorKind.NOT_ALLOWED
+        )
+    repo = Repository.open(storage)
+    icefloe.upgrade_icechunk_repository(repo, dry_run=dry_run, delete_unused_v1_files=delete_old_files)
+    verb = "can be upgraded" if dry_run else "upgraded"
+    out.value({"source_format": "version 1", "dry_run": dry_run}, f"{verb} from version 1 to version 2")
+
+
+def _tell(stage: str, done: int, total: int) -> None:
+    if done == total:
+        click.echo(f"{stage}: {total}", err=True)
+
+
+def _text(report: MigrationReport) -> str:
+    verb = "would write" if report.dry_run else "wrote"
+    head = (
+        f"{verb} {report.snapshots} snapshots, {report.branches} branches, {report.tags} tags, "
+        f"{report.manifests} manifests with {report.references} references; "
+        f"{report.copied_chunk_objects} of {report.chunk_objects} chunk objects are copied"
+    )
+    return "\n".join(
+        [
+            f"{report.source_format} format: {head}",
+            *(f"tolerated: {text}" for text in report.tolerated),
+            *(f"missing: {text}" for text in report.gaps),
+        ]
+    )
