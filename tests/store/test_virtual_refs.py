@@ -12,7 +12,13 @@ import zarr
 
 import icefloe
 from icefloe import VirtualChunkSpec
-from icefloe.config import RepositoryConfig, VirtualChunkContainer, s3_store
+from icefloe.config import (
+    ManifestConfig,
+    ManifestVirtualChunkLocationCompressionConfig,
+    RepositoryConfig,
+    VirtualChunkContainer,
+    s3_store,
+)
 from icefloe.errors import (
     ErrorKind,
     InvalidInputError,
@@ -328,3 +334,24 @@ def test_specs_are_values() -> None:
     assert len({spec, VirtualChunkSpec([1, 2], URL, 3, 4, "e")}) == 1
     with pytest.raises(AttributeError):
         spec.offset = 5  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_locations_are_compressed_where_the_configuration_asks_for_it(asked: bool) -> None:
+    config = RepositoryConfig()
+    config.set_virtual_chunk_container(VirtualChunkContainer("s3://bucket/", s3_store()))
+    if asked:
+        compression = ManifestVirtualChunkLocationCompressionConfig(min_num_chunks=200)
+        config.manifest = ManifestConfig(virtual_chunk_location_compression=compression)
+    repo = icefloe.Repository.create(icefloe.in_memory_storage(), config)
+    session = repo.writable_session("main")
+    zarr.create_array(session.store, name="a", shape=(300,), chunks=(1,), dtype="u1", compressors=None)
+    urls = [f"s3://bucket/a/long/enough/prefix/of/an/archive/{number}.nc" for number in range(300)]
+    ones = np.ones(300, np.uint64)
+    session.store.set_virtual_refs_arr("a", (300,), urls, ones, ones)
+    snapshot = session.commit("references")
+
+    (file,) = repo.list_manifest_files(snapshot)
+    assert repo.inspect_manifest(file.id)["compression"]["uses_location_compression"] is asked
+    again = icefloe.Repository.open(repo.storage).readonly_session("main")
+    assert again.all_virtual_chunk_locations() == urls

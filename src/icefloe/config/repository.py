@@ -337,6 +337,9 @@ class RepositoryConfig(ConfigPart):
             preload_if=preload.preload_if or default_preload_condition(),
             preload_max_arrays_to_scan=preload.max_arrays_to_scan or 0,
             split_sizes=_without_zeros(splitting.split_sizes or ()),
+            compress_locations=(
+                self.manifest is not None and self.manifest.virtual_chunk_location_compression is not None
+            ),
             location_compression_min_num_chunks=locations.min_num_chunks or 0,
             location_dictionary_max_training_samples=locations.dictionary_max_training_samples or 0,
             location_dictionary_max_size_bytes=locations.dictionary_max_size_bytes or 0,
@@ -368,6 +371,8 @@ class EffectiveConfig:
     preload_if: ManifestPreloadCondition
     preload_max_arrays_to_scan: int
     split_sizes: SplitSizes
+    compress_locations: bool
+    """Whether the configuration says anything of the compression of locations."""
     location_compression_min_num_chunks: int
     location_dictionary_max_training_samples: int
     location_dictionary_max_size_bytes: int

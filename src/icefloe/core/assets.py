@@ -22,6 +22,7 @@ from icefloe.format.files import (
     write_snapshot,
     write_transaction_log,
 )
+from icefloe.format.locations import LocationCompression
 from icefloe.format.manifest import Manifest, NativeRef
 from icefloe.format.manifest_codec import PackedManifest
 from icefloe.format.snapshot import ManifestFileInfo, Snapshot
@@ -114,12 +115,26 @@ class AssetStore:
 
     def write_manifest(self, manifest: Manifest) -> ManifestFileInfo:
         """A new manifest file."""
-        # Locations stay plain: shared strings under zstd are smaller on disk than a dictionary frame each.
-        packed = pack_manifest(manifest, self.spec)
+        packed = pack_manifest(manifest, self.spec, self._location_compression())
         data = seal_manifest(packed, self.spec, self.config.compression_level)
         self._put(f"{MANIFESTS}/{manifest.id}", data, "manifest")
         self._manifests.put(manifest.id, packed)
         return ManifestFileInfo(manifest.id, len(data), sum(map(len, manifest.arrays.values())))
+
+    def _location_compression(self) -> LocationCompression | None:
+        """How locations are compressed: only where the configuration asks for it.
+
+        Shared strings under zstd are smaller on disk than a dictionary frame each, and quicker both ways.
+        """
+        config = self.config
+        if not config.compress_locations:
+            return None
+        return LocationCompression(
+            config.location_compression_min_num_chunks,
+            config.location_dictionary_max_training_samples,
+            config.location_dictionary_max_size_bytes,
+            config.location_compression_level,
+        )
 
     def write_snapshot(self, snapshot: Snapshot) -> None:
         """A new snapshot file."""
