@@ -10,7 +10,9 @@ HOUSE_RULES = $(addprefix tests/test_, \
     layering.py house_rules.py docs.py packaging.py repository_hygiene.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check lint compat setup-compat test-servers bench wheel clean
+MINUTES ?= 30
+
+.PHONY: help setup demo test check lint compat setup-compat test-servers torture bench wheel clean
 
 help:
 	@echo "make demo              set up and run the demonstration"
@@ -18,6 +20,7 @@ help:
 	@echo "make check             ruff, formatting, mypy and the house rules: before each push"
 	@echo "make compat            tests against the official icechunk package"
 	@echo "make test-servers      tests against SeaweedFS, ministack, rclone, Azurite and HTTP, installed if need be"
+	@echo "make torture           writers against each other for MINUTES=30, in bad weather and killed; figures"
 	@echo "make bench             benchmarks against it: one row with ROW=name, figures to a file with JSON=path"
 	@echo "make wheel             build dist/icefloe-*.whl"
 	@echo "make clean             remove environments, caches and build results"
@@ -53,6 +56,10 @@ test-servers: setup
 	@scripts/setup-env $(PYTHON) servers
 	@scripts/setup-azurite
 	PATH="$(CURDIR)/.venv/azurite/node_modules/.bin:$$PATH" $(BIN)/python -m pytest -n 0 -m servers
+
+torture: setup
+	ICEFLOE_KILL_EVERY=1 $(BIN)/python -m pytest -q -n $(JOBS) tests/test_kills.py
+	$(BIN)/python -m tests.proof.torture --minutes $(MINUTES)
 
 bench: setup-compat
 	$(BIN)/python benchmarks/run.py $(if $(ROW),--row "$(ROW)") $(if $(JSON),--json "$(JSON)")

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import zarr
 
-from icefloe import Repository, RepositoryConfig
+from icefloe import ConflictDetector, Repository, RepositoryConfig, Session
 from icefloe.storage.local import LocalStorage
 
 NATIVE = RepositoryConfig(inline_chunk_threshold_bytes=0)
@@ -59,6 +59,28 @@ def _save_config(repo: Repository) -> None:
     Repository.open(repo.storage, config).save_config()
 
 
+def _begin(repo: Repository) -> None:
+    """A session that the branch will leave behind; nothing is to be seen of it yet."""
+    session = repo.writable_session("main")
+    zarr.create_array(session.store, name="b", shape=(2,), chunks=(1,), dtype="i4")[:] = 7
+    _begun.append(session)
+
+
+def _rebase_and_commit(repo: Repository) -> None:
+    _begun.pop().commit("rebased", rebase_with=ConflictDetector())
+
+
+def _merge_forks_and_commit(repo: Repository) -> None:
+    session = repo.writable_session("main")
+    forks = [session.fork(), session.fork()]
+    for index, fork in enumerate(forks):
+        zarr.open_array(fork.store, path="a")[index] = 10 + index
+    session.merge(*forks)
+    session.commit("two forks")
+
+
+_begun: list[Session] = []
+
 STEPS: dict[str, Step] = {
     "commit": _commit("main", 1),
     "tag": lambda repo: repo.create_tag("first", repo.lookup_branch("main")),
@@ -70,7 +92,10 @@ STEPS: dict[str, Step] = {
     "save_config": _save_config,
     "delete_tag": lambda repo: repo.delete_tag("first"),
     "delete_branch": lambda repo: repo.delete_branch("side"),
+    "begin": _begin,
     "commit last": _commit("main", 4),
+    "rebase and commit": _rebase_and_commit,
+    "merge forks and commit": _merge_forks_and_commit,
 }
 ONLY_IN_V2 = {"amend"}
 

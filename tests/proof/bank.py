@@ -1,0 +1,122 @@
+"""Processes that move money between accounts in an array, all on one branch: `python -m tests.proof.bank`.
+
+Each prints the ids of the commits that were acknowledged to it, one per line.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from typing import Any
+
+from zarr.core.buffer import cpu
+
+from icefloe.config import RepositoryConfig
+from icefloe.conflicts import ConflictDetector
+from icefloe.errors import ConflictError
+from icefloe.repository import Repository
+from icefloe.session import Session
+from icefloe.storage import Storage, local_filesystem_storage, s3_storage
+from icefloe.testing.audit import Audit, chunk_bytes, number
+from icefloe.testing.twins import document
+from tests.source_tree import ROOT
+
+ACCOUNTS = 24
+TOTAL = 100 * ACCOUNTS
+_ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
+
+
+def storage_at(place: dict[str, Any]) -> Storage:
+    """A folder, or a prefix on an S3 server."""
+    if "folder" in place:
+        return local_filesystem_storage(place["folder"])
+    return s3_storage(
+        region="us-east-1",
+        allow_http=True,
+        force_path_style=True,
+        access_key_id="access",
+        secret_access_key="secret",
+        **place,
+    )
+
+
+def found(place: dict[str, Any], spec_version: int) -> None:
+    """Open the bank, with the same amount in every account."""
+    config = RepositoryConfig(inline_chunk_threshold_bytes=0)
+    session = Repository.create(storage_at(place), config, spec_version=spec_version).writable_session("main")
+    session.store.set_sync("accounts/zarr.json", cpu.Buffer.from_bytes(document(ACCOUNTS, 0)))
+    for account in range(ACCOUNTS):
+        _put(session, account, TOTAL // ACCOUNTS)
+    session.commit("founded")
+
+
+def run(place: dict[str, Any], processes: int, transfers: int, seed: int) -> list[str]:
+    """Let processes make so many transfers each, at once; the commits that were acknowledged to them."""
+    command = [sys.executable, "-m", "tests.proof.bank", json.dumps(place), str(transfers)]
+    workers = [
+        subprocess.Popen(
+            [*command, str(seed * 1000 + number)],
+            cwd=ROOT,
+            env=_ENVIRONMENT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for number in range(processes)
+    ]
+    acknowledged: list[str] = []
+    for worker in workers:
+        out, problems = worker.communicate()
+        assert worker.returncode == 0, problems
+        acknowledged += out.split()
+    return acknowledged
+
+
+def check(place: dict[str, Any], acknowledged: list[str]) -> int:
+    """Every acknowledged commit is in the history, nothing else is, and no money came or went; how many."""
+    audit = Audit(storage_at(place))
+    stored = audit.everything()
+    history = audit.history(stored.refs.branches["main"], stored)
+    assert len(set(acknowledged)) == len(acknowledged)
+    assert set(history[:-2]) == set(acknowledged), "acknowledged commits are not the history"
+    for id in history[:-1]:
+        assert sum(audit.tree(id)["/accounts"][2].values()) == TOTAL, f"money lost at {id}"
+    return len(history)
+
+
+def _put(session: Session, account: int, amount: int) -> None:
+    session.store.set_sync(f"accounts/c/{account}", cpu.Buffer.from_bytes(chunk_bytes(amount)))
+
+
+def _balance(session: Session, account: int) -> int:
+    data = session.store.get_sync(f"accounts/c/{account}")
+    assert data is not None
+    return number(data.to_bytes())
+
+
+def _transfer(repo: Repository, source: random.Random) -> str:
+    """Try until it succeeds: who meets a conflict reads the balances again."""
+    while True:
+        session = repo.writable_session("main")
+        payer, payee = source.sample(range(ACCOUNTS), 2)
+        amount = source.randrange(1, 10)
+        _put(session, payer, _balance(session, payer) - amount)
+        _put(session, payee, _balance(session, payee) + amount)
+        try:
+            return session.commit(f"{payer} pays {payee} {amount}", rebase_with=ConflictDetector())
+        except ConflictError:
+            continue
+
+
+def main(place: str, transfers: str, seed: str) -> None:
+    source = random.Random(int(seed))
+    repo = Repository.open(storage_at(json.loads(place)))
+    for _ in range(int(transfers)):
+        sys.stdout.write(_transfer(repo, source) + "\n")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,47 @@
+"""Real processes on one repository: no money is lost, and every acknowledged commit is in the history."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.proof import bank
+from tests.servers.moto import make_bucket, moto_server
+
+
+@pytest.fixture(scope="module")
+def s3_url() -> Iterator[str]:
+    with moto_server() as url:
+        make_bucket(url, "bank")
+        yield url
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="folders need a POSIX system")
+@pytest.mark.parametrize(("spec_version", "transfers"), [(1, 15), (2, 40)])
+def test_processes_share_a_folder(
+    tmp_path: Path, spec_version: int, transfers: int, record_property: Callable[[str, Any], None]
+) -> None:
+    place = {"folder": str(tmp_path / "bank")}
+    bank.found(place, spec_version)
+
+    acknowledged = bank.run(place, 3, transfers, seed=1)
+
+    assert bank.check(place, acknowledged) == 3 * transfers + 2
+    record_property("proof commits of processes", len(acknowledged))
+
+
+@pytest.mark.parametrize("spec_version", [1, 2])
+def test_processes_share_a_bucket(
+    s3_url: str, spec_version: int, record_property: Callable[[str, Any], None]
+) -> None:
+    place = {"bucket": "bank", "prefix": f"v{spec_version}", "endpoint_url": s3_url}
+    bank.found(place, spec_version)
+
+    acknowledged = bank.run(place, 2, 6, seed=1)
+
+    assert bank.check(place, acknowledged) == 14
+    record_property("proof commits of processes", len(acknowledged))

@@ -1,0 +1,108 @@
+"""Histories and processes for as long as you like: `python -m tests.proof.torture --minutes 30`.
+
+Prints figures, and ends with 1 if anything was violated; each failing seed comes with the command that runs
+it again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from itertools import count
+from typing import Any
+
+from tests.proof import bank
+from tests.proof.worlds import WORLDS, run_seed
+from tests.servers.moto import make_bucket, moto_server
+
+_LONG_STEPS = 200
+"""Every fourth history has so many steps, the others 50."""
+
+
+def history(world: str, seed: int, steps: int) -> tuple[Counter[str], str | None]:
+    """Figures of one history, and how to run it again if it failed."""
+    done = run_seed(world, seed, steps)
+    figures = Counter(
+        histories=1, steps=done.steps, commits=done.commits, crashes=done.crashes, faults=done.faults
+    )
+    if done.violation is None:
+        return figures, None
+    command = f"python -m tests.proof.replay {world} {seed} --steps {steps}"
+    return figures, f"{command}: {done.violation[:500]}"
+
+
+def processes(place: dict[str, Any], spec_version: int, transfers: int) -> tuple[Counter[str], str | None]:
+    """Figures of one round of processes on a bank of their own."""
+    try:
+        bank.found(place, spec_version)
+        acknowledged = bank.run(place, 4, transfers, seed=int(time.time()))
+        bank.check(place, acknowledged)
+    except AssertionError:
+        return Counter(rounds=1), f"processes at {place}, V{spec_version}: {traceback.format_exc()}"
+    where = "folder" if "folder" in place else "S3"
+    return Counter({"rounds of processes": 1, f"commits on {where}": len(acknowledged)}), None
+
+
+def work(first: int, folder: str, url: str) -> Iterator[tuple[Any, ...]]:
+    """What there is to do, without end: a round of processes now and then among the histories."""
+    for number in count():
+        version = 1 + number // 100 % 2
+        if number % 100 == 0:
+            yield processes, {"folder": f"{folder}/bank-{number}"}, version, 250
+        if number % 100 == 50:
+            place = {"bucket": "bank", "prefix": f"bank-{number}", "endpoint_url": url}
+            yield processes, place, version, 25
+        seed = first + number // len(WORLDS)
+        yield history, WORLDS[number % len(WORLDS)], seed, _LONG_STEPS if seed % 4 == 0 else 50
+
+
+def torture(minutes: float, jobs: int, first: int) -> tuple[Counter[str], list[str]]:
+    """Work until the time is over; the figures, and what failed."""
+    figures: Counter[str] = Counter()
+    failures: list[str] = []
+    deadline = time.monotonic() + minutes * 60
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        moto_server() as url,
+        ProcessPoolExecutor(jobs) as pool,
+    ):
+        make_bucket(url, "bank")
+        running: set[Future[tuple[Counter[str], str | None]]] = set()
+        for task in work(first, folder, url):
+            running.add(pool.submit(*task))
+            over = time.monotonic() > deadline
+            while running and (over or len(running) > jobs):
+                done, running = wait(running, return_when=FIRST_COMPLETED)
+                for future in done:
+                    counted, failure = future.result()
+                    figures += counted
+                    failures += [] if failure is None else [failure]
+            if over:
+                return figures, failures
+    raise AssertionError("there is always work")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--minutes", type=float, default=30)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--first", type=int, default=1_000_000, help="the first seed")
+    given = parser.parse_args()
+    figures, failures = torture(given.minutes, given.jobs, given.first)
+    for name, number in sorted(figures.items()):
+        sys.stdout.write(f"{name}: {number}\n")
+    sys.stdout.write(f"violations: {len(failures)}\n")
+    for failure in failures:
+        sys.stdout.write(f"FAILED {failure}\n")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
