@@ -15,7 +15,7 @@ MINUTES ?= 30
 .PHONY: help setup demo test check lint compat setup-compat test-servers torture bench wheel clean
 
 help:
-	@echo "make demo              set up and run the demonstration"
+	@echo "make demo              set up and run the demonstration: NetCDF files, through Spark, into a repository"
 	@echo "make test              set up, then ruff, mypy and every test except compat"
 	@echo "make check             ruff, formatting, mypy and the house rules: before each push"
 	@echo "make compat            tests against the official icechunk package"

@@ -1,121 +1,181 @@
-"""Looks into a repository that the official library wrote: its history, its tree and where its chunks are.
+"""A first pipeline: NetCDF files, read by Spark's executors, become one version-controlled array.
 
-Only the format layer is used: files are read as bytes and turned into values.
+Each executor gets a fork of one session and the name of a file, writes the days of that file into their
+region of the array, and returns a receipt: some hundred bytes that say which chunks it wrote. The driver
+makes one commit of all receipts. Nobody sees half of it.
 """
 
 from __future__ import annotations
 
-import json
+import shutil
 import sys
-import tarfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
+import dask.array
 import numpy as np
+import xarray as xr
 
-from icefloe.encoding.envelope import open_header
-from icefloe.format.files import (
-    MANIFESTS,
-    SNAPSHOTS,
-    read_manifest,
-    read_repo_info,
-    read_snapshot,
-    write_manifest,
-)
-from icefloe.format.manifest import INLINE, NATIVE, VIRTUAL, ArrayManifest
-from icefloe.format.manifest_codec import PackedManifest
-from icefloe.format.repo_info import RepoInfo
-from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot, Snapshot
-from icefloe.format.spec import V2
-from icefloe.times import from_microseconds
+import icefloe
+from icefloe.distributed import commit_forks, receipt
+from icefloe.spark import QUICK_START, SparkFanOut, local_session
 
-GOLDEN = Path(__file__).parent.parent / "tests" / "data" / "golden"
-SHOWN = 3
-KINDS = {NATIVE: "native", VIRTUAL: "virtual", INLINE: "inline"}
+YEAR = 2024
+SHAPE = (90, 180)
+"""Latitudes and longitudes, every two degrees."""
+DAYS_PER_CHUNK = 1
 
 
-def main(name: str) -> None:
-    """Unpack a golden repository and show what is in it."""
-    archive = GOLDEN / f"{name}.tar.xz"
-    if not archive.is_file():
-        names = ", ".join(sorted(path.name.removesuffix(".tar.xz") for path in GOLDEN.glob("v2-*.tar.xz")))
-        sys.exit(f"demo: there is no repository {name!r}; there are {names}")
-    with tarfile.open(archive) as tar:
-        contents = {entry.name: tar.extractfile(entry) for entry in tar}
-        files = {
-            path.removeprefix("repo/"): file.read() for path, file in contents.items() if file is not None
-        }
-    show(files, name)
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What one task is to do."""
+
+    fork: icefloe.ForkSession
+    file: str
+    first_day: int
 
 
-def show(files: Mapping[str, bytes], name: str) -> None:
-    """Print history, tree and chunk references."""
-    info = read_repo_info(files["repo"])
-    writer = open_header(files["repo"], "repo").implementation
-    headline(f"{name}: {len(files)} files, written by {writer}")
-    show_history(info)
-    tip = info.branches["main"]
-    show_tree(files, read_snapshot(files[f"{SNAPSHOTS}/{tip}"], tip))
+def main(folder: Path) -> None:
+    """Write files, ingest them in two batches, and look at the result."""
+    shutil.rmtree(folder, ignore_errors=True)
+    files = [write_month(folder / "netcdf", month) for month in range(1, 13)]
+    megabytes = sum(file.stat().st_size for file in files) / 1e6
+    print(f"{len(files)} NetCDF files, {megabytes:.1f} MB, in {folder / 'netcdf'}")
+    repo = icefloe.Repository.create(icefloe.local_filesystem_storage(str(folder / "repository")))
+
+    with said("starting Spark on this machine"):
+        spark = local_session("icefloe demo", settings=QUICK_START)
+        fan_out = SparkFanOut(spark)
+    with said("January to June, one task per file, one commit"):
+        first = ingest(repo, fan_out, files[:6], "January to June")
+    repo.create_tag("half-year", first)
+    with said("July to December appended, one commit"):
+        ingest(repo, fan_out, files[6:], "July to December")
+    spark.stop()
+
+    compare(repo, files)
+    show_history(repo)
+    travel_in_time(repo)
+    print(f"\nOpen it: icefloe.open({str(folder / 'repository')!r})")
 
 
-def show_history(info: RepoInfo) -> None:
-    """Print the commits of main with the branches and tags that point to them."""
-    headline("history of main")
-    names: dict[bytes, list[str]] = {}
-    for kind, refs in (("branch", info.branches), ("tag", info.tags)):
-        for ref, target in refs.items():
-            names.setdefault(target, []).append(f"{kind} {ref}")
-    for row in info.snapshots.ancestry(info.branches["main"]):
-        commit = info.snapshots[row]
-        labels = f"  <- {', '.join(names[commit.id])}" if commit.id in names else ""
-        when = from_microseconds(commit.flushed_at_us)
-        print(f"{commit.id}  {when:%Y-%m-%d %H:%M:%S}  {commit.message}{labels}")
+def write_month(folder: Path, month: int) -> Path:
+    """A file of daily temperatures, the same on every machine."""
+    folder.mkdir(parents=True, exist_ok=True)
+    begin = np.datetime64(f"{YEAR}-{month:02}", "M")
+    days = np.arange(begin, begin + np.timedelta64(1, "M"), dtype="M8[D]")
+    latitude, longitude = np.linspace(-89, 89, SHAPE[0]), np.arange(0, 360, 360 / SHAPE[1])
+    season = np.cos((days - np.datetime64(f"{YEAR}-01-15")).astype(float) / 366 * 2 * np.pi)
+    zonal = 30 * np.cos(np.radians(latitude)) - 10
+    noise = np.random.default_rng(month).normal(0, 1, (len(days), *SHAPE))
+    values = zonal[:, None] - season[:, None, None] * 12 * np.sin(np.radians(latitude))[:, None] + noise
+    dataset = xr.Dataset(
+        {"temperature": (("time", "latitude", "longitude"), values.astype("f4"), {"units": "degC"})},
+        {"time": days.astype("M8[ns]"), "latitude": latitude, "longitude": longitude},
+        {"title": "invented temperatures"},
+    )
+    file = folder / f"temperature-{YEAR}-{month:02}.nc"
+    dataset.to_netcdf(file, engine="h5netcdf")
+    return file
 
 
-def show_tree(files: Mapping[str, bytes], snapshot: Snapshot) -> None:
-    """Print every node, and for arrays the first of their chunk references."""
-    headline(f"nodes of {snapshot.id} and their first chunk references")
-    manifests: dict[bytes, PackedManifest] = {}
-    for info in snapshot.manifest_files:
-        manifests[info.id] = read_manifest(files[f"{MANIFESTS}/{info.id}"], info.id)
-    started = time.process_time()
-    total = 0
-    for node in snapshot.nodes:
-        refs = references(node, manifests)
-        print(describe(node, refs))
-        for row in range(min(len(refs), SHOWN)):
-            print(f"      {list(refs.coords[row].tolist())!s:>12}  {refs.ref(row)}")
-        total += len(refs)
-    seconds = time.process_time() - started
-    print(f"\n{len(snapshot.nodes)} nodes, {total} references, decoded and printed in {seconds:.3f} s of CPU")
-    written = [write_manifest(packed.unpack(), V2) for packed in manifests.values()]
-    print(f"all {len(written)} manifests written anew by icefloe: {sum(map(len, written))} bytes")
+def ingest(repo: icefloe.Repository, fan_out: SparkFanOut, files: Sequence[Path], message: str) -> str:
+    """Make room for the days of some files, have them written by executors, and commit: the driver's part."""
+    session = repo.writable_session("main")
+    first_day = days_in(repo)
+    starts = make_room(session, files, first_day)
+    fork = session.fork()
+    orders = [Order(fork, str(file), start) for file, start in zip(files, starts, strict=True)]
+    receipts = list(fan_out(write_file, orders))
+    print(f"    {len(receipts)} receipts of {max(map(len, receipts))} bytes at most")
+    return commit_forks(session, receipts, message, {"files": [file.name for file in files]})
 
 
-def references(node: NodeSnapshot, manifests: dict[bytes, PackedManifest]) -> ArrayManifest:
-    """All references of a node, from however many manifests."""
-    rank = len(node.node_data.shape) if isinstance(node.node_data, ArrayNodeData) else 0
-    refs = node.node_data.manifests if isinstance(node.node_data, ArrayNodeData) else ()
-    parts = [manifests[ref.id].array(node.id, rank) for ref in refs]
-    return ArrayManifest.concat(parts) if parts else ArrayManifest.of(np.zeros((0, rank)), NATIVE)
+def write_file(order: Order) -> bytes:
+    """Write one file into its region: an executor's part. It may run twice and does not mind."""
+    with xr.open_dataset(order.file, engine="h5netcdf") as dataset:
+        days = slice(order.first_day, order.first_day + dataset.sizes["time"])
+        values = dataset[["temperature"]].drop_vars(["latitude", "longitude", "time"]).load()
+    values.to_zarr(order.fork.store, region={"time": days}, consolidated=False)
+    return receipt(order.fork)
 
 
-def describe(node: NodeSnapshot, refs: ArrayManifest) -> str:
-    """A line about a node."""
-    if not isinstance(node.node_data, ArrayNodeData):
-        return f"{node.path}  (group)"
-    metadata = json.loads(node.user_data)
-    shape = "x".join(str(d.array_length) for d in node.node_data.shape) or "scalar"
-    counts = {label: int((refs.kind == kind).sum()) for kind, label in KINDS.items()}
-    kept = ", ".join(f"{count} {label}" for label, count in counts.items() if count) or "no chunks"
-    return f"{node.path}  {metadata['data_type']} {shape}: {kept}"
+def days_in(repo: icefloe.Repository) -> int:
+    """How many days there are already."""
+    store = repo.readonly_session("main").store
+    try:
+        return int(xr.open_zarr(store, consolidated=False, chunks=None).sizes["time"])
+    except FileNotFoundError:
+        return 0
 
 
-def headline(text: str) -> None:
-    """Print a heading."""
-    print(f"\n{text}\n{'-' * len(text)}")
+def make_room(session: icefloe.Session, files: Sequence[Path], first_day: int) -> list[int]:
+    """Create the array, or make it longer, without its values; where each file begins."""
+    heads = []
+    for file in files:
+        with xr.open_dataset(file, engine="h5netcdf") as dataset:
+            heads.append(dataset.drop_vars("temperature").load())
+    counts = [head.sizes["time"] for head in heads]
+    template = xr.concat(heads, "time")
+    shape = (sum(counts), *SHAPE)
+    empty = dask.array.zeros(shape, chunks=(DAYS_PER_CHUNK, *SHAPE), dtype="f4")
+    template["temperature"] = (("time", "latitude", "longitude"), empty, {"units": "degC"})
+    encoding = {"temperature": {"chunks": (DAYS_PER_CHUNK, *SHAPE)}, "time": {"chunks": (366,)}}
+    if first_day:
+        template = template.drop_vars(["latitude", "longitude"])
+        template.to_zarr(session.store, append_dim="time", compute=False, consolidated=False)
+    else:
+        template.to_zarr(session.store, encoding=encoding, compute=False, consolidated=False)
+    return (first_day + np.cumsum([0, *counts[:-1]])).tolist()
+
+
+def compare(repo: icefloe.Repository, files: Sequence[Path]) -> None:
+    """Read all back and compare it with the files."""
+    found = xr.open_zarr(repo.readonly_session("main").store, consolidated=False, chunks=None).load()
+    parts = []
+    for file in files:
+        with xr.open_dataset(file, engine="h5netcdf") as dataset:
+            parts.append(dataset.load())
+    xr.testing.assert_equal(found, xr.concat(parts, "time"))
+    print(f"\nread back: {dict(found.sizes)}, equal to the {len(files)} files")
+
+
+def show_history(repo: icefloe.Repository) -> None:
+    """Print the commits and what the last one changed."""
+    print("\nhistory of main")
+    for snapshot in repo.ancestry(branch="main"):
+        files = snapshot.metadata.get("files", [])
+        print(f"    {snapshot.id}  {snapshot.message}" + (f", {len(files)} files" if files else ""))
+    tip, before, *_ = (snapshot.id for snapshot in repo.ancestry(branch="main"))
+    changed = repo.diff(from_snapshot_id=before, to_snapshot_id=tip).updated_chunks
+    counts = ", ".join(f"{len(chunks)} of {array}" for array, chunks in changed.items())
+    print(f"    chunks written by the last commit: {counts}")
+
+
+def travel_in_time(repo: icefloe.Repository) -> None:
+    """Look at the array as it was."""
+    print("\ntime travel")
+    for label, session in (
+        ("tag half-year", repo.readonly_session(tag="half-year")),
+        ("branch main", repo.readonly_session("main")),
+    ):
+        dataset = xr.open_zarr(session.store, consolidated=False, chunks=None)
+        mean = float(dataset["temperature"].mean())
+        last = str(dataset["time"].values[-1])[:10]
+        print(f"    {label:14} {dataset.sizes['time']} days up to {last}, mean {mean:.2f} degC")
+
+
+@contextmanager
+def said(what: str) -> Iterator[None]:
+    """Print what is done and how long it took."""
+    print(f"\n{what} ...", flush=True)
+    start = time.perf_counter()
+    yield
+    print(f"    {time.perf_counter() - start:.1f} s", flush=True)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1] if len(sys.argv) > 1 else "v2-2.3.0-v2ops")
+    main(Path(sys.argv[1] if len(sys.argv) > 1 else "build/demo").absolute())

@@ -22,6 +22,9 @@ from icefloe.storage import local_filesystem_storage
 from icefloe.xarray import to_icechunk
 from tests.test_xarray import dataset, opened
 
+# Some releases of zarr warn of dtypes that have no specification yet.
+pytestmark = pytest.mark.filterwarnings("ignore:.*does not have a Zarr V3 specification")
+
 _dask: Any = dask
 _array: Any = dask.array
 

@@ -1,0 +1,23 @@
+"""Heavy work on Apache Spark. Nothing below this package knows it.
+
+Names are loaded when first used: finding a Java needs no pyspark.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from icefloe.spark.fan_out import SparkFanOut
+    from icefloe.spark.local import QUICK_START, local_session
+
+__all__ = ["QUICK_START", "SparkFanOut", "local_session"]
+
+_HOMES = {"QUICK_START": "local", "SparkFanOut": "fan_out", "local_session": "local"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

