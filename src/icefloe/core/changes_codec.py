@@ -16,7 +16,7 @@ from icefloe.errors import ErrorKind, FormatError, InvalidInputError
 from icefloe.format import coordinates
 from icefloe.format.coordinates import Coords
 from icefloe.format.locations import used_only
-from icefloe.format.manifest import NO_ETAG, VIRTUAL, ArrayManifest
+from icefloe.format.manifest import NATIVE, NO_ETAG, VIRTUAL, ArrayManifest
 from icefloe.format.manifest_codec import check_refs
 from icefloe.format.snapshot import (
     ArrayNodeData,
@@ -156,7 +156,7 @@ def _refs(packer: ColumnPacker, refs: ArrayManifest) -> list[Any]:
         len(refs),
         _coords(packer, refs.coords),
         packer.numbers(refs.kind),
-        None if not refs.chunk_ids.any() else packer.raw(refs.chunk_ids),
+        packer.raw(refs.chunk_ids) if (refs.kind == NATIVE).any() else None,
         packer.numbers(refs.offsets, ascending=True),
         packer.numbers(refs.lengths),
         packer.numbers(codes, ascending=True),

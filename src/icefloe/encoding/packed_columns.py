@@ -42,13 +42,16 @@ class ColumnPacker:
         count = len(column)
         if not count or is_constant(column) or (column[0] == column[-1] and (column == column[0]).all()):
             value = np.asarray(column[:1], np.uint64)
-            return [_CONSTANT, 8, count, self._put(value)]
-        largest = int(column.max())
-        size = next(size for size in _SIZES if largest < 1 << 8 * size)
+            return [_CONSTANT, 8, count, self._put(value), 0]
+        size = _size_of(column)
         narrow = column.astype(f"<u{size}")
-        if ascending:
-            narrow[1:] -= narrow[:-1].copy()  # modulo the size, undone by a sum of that size
-        return [_STEPS if ascending else _PLAIN, size, count, self._put(narrow)]
+        if not ascending:
+            return [_PLAIN, size, count, self._put(narrow), 0]
+        steps = narrow[1:] - narrow[:-1]  # modulo the size, undone by a sum of that size
+        at = self._put(narrow[:1])
+        step_size = _size_of(steps)
+        self._put(steps.astype(f"<u{step_size}"))
+        return [_STEPS, size, count, at, step_size]
 
     def raw(self, data: NDArray[np.uint8]) -> list[int]:
         """Bytes as they are."""
@@ -56,7 +59,7 @@ class ColumnPacker:
 
     def blobs(self, blobs: Blobs) -> list[list[int]]:
         """Byte strings."""
-        packed = blobs.compact()
+        packed = blobs.compact() if len(blobs.buffer) else Blobs.empty(len(blobs))
         return [self.numbers(packed.lengths), self.raw(packed.buffer)]
 
     def _put(self, column: NDArray[Any]) -> int:
@@ -70,6 +73,12 @@ class ColumnPacker:
         described = msgpack.pack(head)
         payload = b"".join((_HEAD.pack(len(described)), described, *self._parts))
         return magic + zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True).compress(payload)
+
+
+def _size_of(column: NDArray[Any]) -> int:
+    """How many bytes its largest number takes."""
+    largest = int(column.max())
+    return next(size for size in _SIZES if largest < 1 << 8 * size)
 
 
 class ColumnUnpacker:
@@ -94,20 +103,30 @@ class ColumnUnpacker:
 
     def numbers(self, note: object, dtype: Any, count: int) -> NDArray[Any]:
         """A column of numbers, which must have `count` rows."""
-        way, size, rows, at = self.integers(note, 4)
+        way, size, rows, at, step_size = self.integers(note, 5)
         if rows != count:
             self.fail(f"has a column of {rows} rows where {count} belong")
         if way not in (_CONSTANT, _PLAIN, _STEPS) or size not in _SIZES:
             self.fail(f"has a column written in an unknown way, {way} of {size} bytes")
-        stored = min(rows, 1) if way == _CONSTANT else rows
+        stored = rows if way == _PLAIN else min(rows, 1)
         column = self._bytes(at, stored * size).view(f"<u{size}")
         if way == _STEPS:
-            column = column.cumsum(dtype=column.dtype)
+            column = self._walked(column, at + size, step_size, rows)
         if len(column) and int(column.max()) > np.iinfo(dtype).max:
             self.fail(f"has a number that {np.dtype(dtype).name} does not hold")
         if way == _CONSTANT:
             return constant(column[0] if stored else 0, rows, dtype)
         return column.astype(dtype)
+
+    def _walked(self, first: NDArray[Any], at: int, size: int, rows: int) -> NDArray[Any]:
+        """Numbers from the first of them and the steps that follow."""
+        if not rows or size not in _SIZES:
+            self.fail(f"has {rows} rows in steps of {size} bytes")
+        column = np.empty(rows, first.dtype)
+        column[0] = first[0]
+        with np.errstate(over="ignore"):
+            column[1:] = self._bytes(at, (rows - 1) * size).view(f"<u{size}")
+            return column.cumsum(dtype=column.dtype, out=column)
 
     def raw(self, note: object) -> U8:
         """Bytes as they were."""
@@ -117,7 +136,7 @@ class ColumnUnpacker:
     def blobs(self, note: object, most: int) -> Blobs:
         """Byte strings, at most so many."""
         lengths_note, data_note = self.items(note, 2)
-        count = self.integers(lengths_note, 4)[2]
+        count = self.integers(lengths_note, 5)[2]
         if count > most:
             self.fail(f"has {count} byte strings where at most {most} belong")
         lengths, data = self.numbers(lengths_note, np.int64, count), self.raw(data_note)
