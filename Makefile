@@ -43,7 +43,8 @@ lint: setup
 	$(BIN)/mypy $(CODE)
 
 test: lint
-	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not compat and not servers"
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not compat and not servers and not spark"
+	$(BIN)/python -m pytest -n 0 -m spark  # one process: a Java virtual machine for each costs more than it saves
 
 check: lint
 	$(BIN)/python -m pytest -q $(HOUSE_RULES)
