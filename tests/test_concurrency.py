@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from icefloe.concurrency import ThreadFanOut, async_iterator_twin, async_twin, in_thread, pool
+from icefloe.concurrency import ThreadFanOut, async_twin, in_thread, pool
 
 
 def test_results_come_in_order() -> None:
@@ -157,12 +157,6 @@ class Greeter:
     async def make_async(cls, name: str) -> Greeter:
         return await in_thread(functools.partial(cls.make, name))
 
-    def letters(self, times: int = 1) -> Iterator[str]:
-        for _ in range(times):
-            yield from self.name
-
-    letters_async = async_iterator_twin(letters)
-
     def fail(self) -> None:
         raise KeyError(self.name)
 
@@ -173,7 +167,6 @@ def test_async_twins_do_what_the_blocking_methods_do() -> None:
     async def main() -> None:
         greeter = await Greeter.make_async("Ann")
         assert await greeter.greet_async(greeting="hi") == "hi, Ann"
-        assert [letter async for letter in greeter.letters_async(times=2)] == list("AnnAnn")
         with pytest.raises(KeyError):
             await greeter.fail_async()
 

@@ -99,3 +99,27 @@ def test_the_store_in_bytes() -> None:
     assert asyncio.run(both()) == GROUP
     with pytest.raises(KeyError, match=r"a/zarr\.json"):
         asyncio.run(store._store.get("a/zarr.json"))
+
+
+@pytest.mark.parametrize("spec_version", [1, 2])
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"message": "\ud800"},
+        {"message": "m", "metadata": {"k": "\ud800"}},
+        {"message": "m", "metadata": {"\ud800": 1}},
+    ],
+)
+def test_texts_without_a_utf8_form_are_refused_before_anything_is_written(
+    given: dict[str, Any], spec_version: int
+) -> None:
+    storage = in_memory_storage()
+    session = Repository.create(storage, spec_version=spec_version).writable_session("main")
+    zarr.create_group(session.store)
+    before = sorted(storage.list_objects())
+
+    with pytest.raises(icefloe.InvalidInputError, match="lone surrogates"):
+        session.commit(**given)
+
+    assert sorted(storage.list_objects()) == before
+    assert session.has_uncommitted_changes

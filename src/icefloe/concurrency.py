@@ -16,11 +16,11 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
 from queue import SimpleQueue
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
 
 DEFAULT_THREADS = 256
 """As many as the default of `max_concurrent_requests`."""
@@ -187,23 +187,6 @@ class AsyncCloseableIterator(Generic[T]):
         """Let go of what was not asked for."""
         self._ahead.clear()
         self._items = iter(())
-
-
-def async_iterator_twin(
-    method: Callable[Concatenate[S, P], Iterator[R]],
-) -> Callable[Concatenate[S, P], AsyncIterator[R]]:
-    """The async form of a blocking method that gives an iterator; every step runs in a thread of our own."""
-
-    @functools.wraps(method)
-    async def twin(*args: Any, **kwargs: Any) -> AsyncIterator[R]:
-        end = object()
-        iterator = await in_thread(functools.partial(method, *args, **kwargs))
-        while (item := await in_thread(functools.partial(next, iterator, end))) is not end:
-            yield cast(R, item)
-
-    twin.__name__ = f"{method.__name__}_async"
-    twin.__qualname__ = f"{method.__qualname__}_async"
-    return twin
 
 
 async def in_thread(function: Callable[[], R]) -> R:

@@ -30,6 +30,7 @@ from icefloe.errors import (
     ConflictError,
     ErrorKind,
     IcechunkError,
+    InvalidInputError,
     NodeNotFoundError,
     ReadOnlyError,
     SessionStateError,
@@ -495,6 +496,7 @@ class Session(Shown):
         earlier: TransactionLog | None = None,
         rebase_attempts: int | None = None,
     ) -> Snapshot:
+        _check_message(message)
         properties = {**self._commit_metadata, **plain_metadata(metadata or {})}
         if rebase_attempts is not None:
             known = properties.get(OWN_METADATA)
@@ -614,6 +616,16 @@ def plain_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
         raise TypeError(f"'{type(metadata).__name__}' object is not an instance of 'dict'")
     plain: Any = canonical(metadata)
     return dict(plain)
+
+
+def _check_message(message: str) -> None:
+    try:
+        message.encode()
+    except UnicodeEncodeError:
+        raise InvalidInputError(
+            f"the message {message!r} has lone surrogates, which have no UTF-8 form",
+            kind=ErrorKind.BAD_METADATA,
+        ) from None
 
 
 def _no_changes() -> SessionStateError:

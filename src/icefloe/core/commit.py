@@ -148,7 +148,8 @@ def merged_logs(id: SnapshotId, logs: Sequence[TransactionLog]) -> TransactionLo
     lists: dict[str, Any] = {
         name: [NodeId(row.tobytes()) for log in logs for row in getattr(log, name)] for name in LISTS
     }
-    return TransactionLog.of(id, UpdatedChunks.of(chunks), _composed(logs), **lists)
+    extra = next((log.extra for log in reversed(logs) if log.extra is not None), None)
+    return TransactionLog.of(id, UpdatedChunks.of(chunks), _composed(logs), extra, **lists)
 
 
 def _composed(logs: Sequence[TransactionLog]) -> list[MoveOperation]:

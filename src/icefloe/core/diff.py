@@ -8,6 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icefloe.core.workspace import Workspace
+from icefloe.format import coordinates
+from icefloe.format.coordinates import Coords
 from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot, Snapshot
 from icefloe.format.transaction_log import TransactionLog
 from icefloe.ids import NodeId
@@ -40,7 +42,7 @@ def logs_diff(logs: Iterable[TransactionLog], older: Snapshot, newer: Snapshot) 
     """
     before, after = _paths_by_id(older), _paths_by_id(newer)
     diff = Diff()
-    chunks: dict[str, set[tuple[int, ...]]] = {}
+    chunks: dict[tuple[str, int], list[Coords]] = {}
 
     def add(target: set[str], ids: NDArray[np.uint8], *sides: Mapping[bytes, str]) -> None:
         for row in ids:
@@ -58,9 +60,11 @@ def logs_diff(logs: Iterable[TransactionLog], older: Snapshot, newer: Snapshot) 
         for node, coords in log.updated_chunks:
             path = _find(node, after, before)
             if path is not None:
-                chunks.setdefault(path, set()).update(map(tuple, coords.tolist()))
+                chunks.setdefault((path, coords.shape[1]), []).append(coords)
         diff.moved_nodes.extend((move.from_path, move.to_path) for move in log.moved_nodes)
-    diff.updated_chunks.update({path: [list(c) for c in sorted(found)] for path, found in chunks.items()})
+    for (path, _), parts in sorted(chunks.items()):
+        found = coordinates.last_of_equal(np.concatenate(parts))[0].tolist()
+        diff.updated_chunks.setdefault(path, []).extend(found)
     return diff
 
 
