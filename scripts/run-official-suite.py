@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Run the tests of an official icechunk release against icefloe, under the name `icechunk`.
 
-    scripts/run-official-suite FOLDER [pytest arguments]
+    scripts/run-official-suite.py FOLDER [pytest arguments]
 
 FOLDER is the unpacked `tests` folder of a release of the official package. Run it with an interpreter that has
 icefloe, and from PyPI: pytest pytest-asyncio pytest-mock pytest-timeout hypothesis boto3 mypy-boto3-s3 termcolor
