@@ -3,10 +3,11 @@
 
     scripts/run-official-suite.py FOLDER [pytest arguments]
 
-FOLDER is the unpacked `tests` folder of a release of the official package. Run it with an interpreter that has
-icefloe, and from PyPI: pytest pytest-asyncio pytest-mock pytest-timeout hypothesis boto3 mypy-boto3-s3 termcolor
-dask distributed. The official package may be installed or not; it is never imported. Tests that talk to S3 expect a
-server on localhost:4200 (releases of 2.x; 9000 for 1.x) with a bucket `testbucket`: `moto_server -p 4200` will do.
+FOLDER is the unpacked `tests` folder of a release of the official package. Run it with an interpreter
+that has icefloe, and from PyPI: pytest pytest-asyncio pytest-mock pytest-timeout hypothesis boto3
+mypy-boto3-s3 termcolor dask distributed. The official package may be installed or not; it is never
+imported. Tests that talk to S3 expect a server on localhost:4200 (releases of 2.x; 9000 for 1.x) with a
+bucket `testbucket`: `moto_server -p 4200` will do.
 """
 
 import os
