@@ -240,7 +240,7 @@ class Session(Shown):
 
     def all_virtual_chunk_locations(self) -> list[str]:
         """The URL of every virtual chunk, by array and coordinates; that of a file once per chunk in it."""
-        return list(all_locations(self._workspace, self._assets.virtual.containers))
+        return all_locations(self._workspace, self._assets.virtual.containers)
 
     all_virtual_chunk_locations_async = async_twin(all_virtual_chunk_locations)
 

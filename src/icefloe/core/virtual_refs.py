@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import chain
-from operator import attrgetter, methodcaller
+from operator import attrgetter
 from typing import Any, Final
 
 import numpy as np
@@ -39,6 +39,7 @@ from icefloe.ids import encode_column
 from icefloe.types import VirtualChunkSpec
 
 _U32_MAX: Final = 0xFFFFFFFF
+_FIRST_OF_NAMED: Final = ord(NAMED[0])
 
 Failed = list[tuple[int, ...]] | None
 """The coordinates of references that were left out because they are in no container."""
@@ -319,16 +320,18 @@ def _seconds(time: datetime) -> int:
     return seconds
 
 
-def all_locations(workspace: Workspace, containers: Containers) -> Iterator[str]:
+def all_locations(workspace: Workspace, containers: Containers) -> list[str]:
     """The URL of each virtual chunk, in the order of paths and coordinates."""
+    found: list[str] = []
     for node in workspace.arrays_with_chunks(workspace.paths()):
         refs = workspace.refs(node)
         codes = refs.location_codes[refs.kind == VIRTUAL]
         if len(refs.locations) * 2 < len(codes):
             texts = _absolute_texts(refs.locations, containers)
-            yield from map(texts.__getitem__, codes.tolist())
+            found.extend(map(texts.__getitem__, codes.tolist()))
         else:
-            yield from _absolute_texts(refs.locations.take(codes), containers)
+            found += _absolute_texts(refs.locations.take(codes), containers)
+    return found
 
 
 def chunk_batches(
@@ -362,7 +365,8 @@ def _paths(part: ArrayManifest, texts: list[str], containers: Containers) -> lis
 
 def _absolute_texts(locations: Blobs, containers: Containers) -> list[str]:
     texts = locations.texts("location of a virtual chunk")
-    if any(map(methodcaller("startswith", NAMED), texts)):
+    heads = locations.buffer[locations.starts[locations.lengths > 0]]
+    if (heads == _FIRST_OF_NAMED).any():
         return [containers.absolute(text) for text in texts]
     return texts
 

@@ -19,6 +19,8 @@ I64 = NDArray[np.int64]
 
 T = TypeVar("T")
 
+_LINE_FEED = ord("\n")
+
 BLOCK = 1 << 16
 """Rows handled at a time, so that temporary columns stay in the processor's cache."""
 
@@ -120,16 +122,30 @@ class Blobs:
 
     def texts(self, place: str = "text") -> list[str]:
         """One `str` per row; FormatError, naming `place` and the row, where the bytes are not UTF-8."""
-        packed = self.compact()
-        data = packed.buffer.tobytes()
-        ends = (packed.starts + packed.lengths).tolist()
-        ranges = zip(packed.starts.tolist(), ends, strict=True)
-        if data.isascii():
-            text = data.decode("ascii")
-            return [text[start:end] for start, end in ranges]
-        return [
-            decode_text(data[start:end], f"{place}, row {row}") for row, (start, end) in enumerate(ranges)
-        ]
+        found: list[str] = []
+        for start in range(0, len(self), BLOCK):
+            block = self.take(slice(start, start + BLOCK))
+            lines = block._lines()
+            if lines is None:
+                rows = enumerate(block.tolist(), start)
+                lines = [decode_text(data, f"{place}, row {row}") for row, data in rows]
+            found += lines
+        return found
+
+    def _lines(self) -> list[str] | None:
+        """One `str` per row, cut from one large text; None where a row has a line feed or is not UTF-8."""
+        count = len(self)
+        spaced = np.full(int(self.lengths.sum()) + count, _LINE_FEED, np.uint8)
+        targets = self.lengths.cumsum() - self.lengths + np.arange(count)
+        copy_ranges(self.buffer, self.starts, spaced, targets, self.lengths)
+        if np.count_nonzero(spaced == _LINE_FEED) != count:
+            return None
+        try:
+            lines = str(spaced.data, "utf-8").split("\n")
+        except UnicodeDecodeError:
+            return None
+        del lines[-1]
+        return lines
 
 
 @dataclass(frozen=True, slots=True, eq=False)
