@@ -96,6 +96,12 @@ if TYPE_CHECKING:
         MigrationReport,
         migrate,
     )
+    from icefloe.merging import (
+        MergeConflict,
+        MergeConflictError,
+        MergeConflicts,
+        MergeResult,
+    )
     from icefloe.migrations import upgrade_icechunk_repository
     from icefloe.ops import (
         GCSummary,
@@ -201,6 +207,10 @@ __all__ = [
     "ManifestSplitDimCondition",
     "ManifestSplittingConfig",
     "ManifestVirtualChunkLocationCompressionConfig",
+    "MergeConflict",
+    "MergeConflictError",
+    "MergeConflicts",
+    "MergeResult",
     "MigrationReport",
     "NodeNotFoundError",
     "NotFoundError",
@@ -305,6 +315,7 @@ _HOMES = {
         StorageError
     """,
     "maintenance.migrate": "MigrationReport migrate",
+    "merging": "MergeConflict MergeConflictError MergeConflicts MergeResult",
     "migrations": "upgrade_icechunk_repository",
     "ops": "GCSummary Update UpdateType",
     "repository": "Repository",

@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from icefloe import history, inspection
+from icefloe.branching import BranchOperations
 from icefloe.concurrency import AsyncCloseableIterator, async_class_twin, async_static_twin, async_twin
 from icefloe.config import Attribution, RepositoryConfig, StorageSettings
 from icefloe.config.display import Shown, Tree, qualified
@@ -48,7 +49,7 @@ _logger = logging.getLogger(__name__)
 _MOVE_NODE = 3
 
 
-class Repository(Upkeep, Shown):
+class Repository(BranchOperations, Upkeep, Shown):
     """A versioned hierarchy of Zarr groups and arrays.
 
     Made by `create`, `open` and `open_or_create`. Pickles, with the credentials of its storage in the pickle.

@@ -14,7 +14,7 @@ from icefloe.config.display import Shown, Tree, qualified
 from icefloe.conflicts import ConflictSolver
 from icefloe.core.assets import AssetStore
 from icefloe.core.changes import ChangeSet
-from icefloe.core.commit import OWN_METADATA, flush
+from icefloe.core.commit import OWN_METADATA, flush, snapshot_info
 from icefloe.core.diff import session_diff
 from icefloe.core.materialize import Region, materialize
 from icefloe.core.merging import Receipt, merge_receipts, refuse
@@ -36,7 +36,6 @@ from icefloe.errors import (
     SessionStateError,
 )
 from icefloe.format.manifest import InlineRef, NativeRef
-from icefloe.format.repo_info import SnapshotInfo
 from icefloe.format.snapshot import Snapshot
 from icefloe.format.transaction_log import TransactionLog
 from icefloe.ids import INITIAL_SNAPSHOT_ID, SnapshotId
@@ -425,7 +424,7 @@ class Session(Shown):
         self._refs.check_tip(branch, base.id)  # before anything is written that nobody would need
         return self._land(
             lambda: self._flush(message, metadata, base.id, rebase_attempts=rebase_attempts),
-            lambda made: self._refs.advance(branch, base.id, _info(made, base.id), self._since),
+            lambda made: self._refs.advance(branch, base.id, snapshot_info(made, base.id), self._since),
         )
 
     @traced
@@ -469,7 +468,10 @@ class Session(Shown):
         return self._land(
             lambda: self._flush(message, metadata, parent, earlier),
             lambda made: self._refs.amend(
-                branch, base.id, replace(_info(made, parent), pruned_ancestor_tx_logs=logs), self._since
+                branch,
+                base.id,
+                replace(snapshot_info(made, parent), pruned_ancestor_tx_logs=logs),
+                self._since,
             ),
         )
 
@@ -483,7 +485,7 @@ class Session(Shown):
         base = self._workspace.base
         return self._land(
             lambda: self._flush(message, metadata, base.id),
-            lambda made: self._refs.detach(_info(made, base.id), self._since),
+            lambda made: self._refs.detach(snapshot_info(made, base.id), self._since),
         )
 
     flush_async = async_twin(flush)
@@ -633,7 +635,3 @@ def _no_changes() -> SessionStateError:
         "cannot commit, no changes made to the session; allow_empty=True commits all the same",
         kind=ErrorKind.NO_CHANGES_TO_COMMIT,
     )
-
-
-def _info(snapshot: Snapshot, parent_id: SnapshotId) -> SnapshotInfo:
-    return SnapshotInfo(snapshot.id, parent_id, snapshot.flushed_at_us, snapshot.message, snapshot.metadata)

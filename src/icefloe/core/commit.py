@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from icefloe.concurrency import FanOut
+from icefloe.core.assets import AssetStore
 from icefloe.core.rewriting import Place, Plan, Rewritten, Sources, make_manifests, plan
 from icefloe.core.workspace import Workspace
-from icefloe.encoding.columns import concat
 from icefloe.format.repo_changes import later_than
+from icefloe.format.repo_info import SnapshotInfo
 from icefloe.format.snapshot import (
     ArrayNodeData,
     ManifestRef,
@@ -53,7 +54,7 @@ def flush(
     infos = [info for part in rewritten.values() for info in part.infos]
     nodes = _new_nodes(workspace, [each.finished(rewritten) for each in plans])
     id = SnapshotId.random()
-    log = _transaction_log(workspace, id)
+    log = log_of_changes(workspace, id)
     if earlier is not None:
         log = merged_logs(id, [earlier, log])
     snapshot = Snapshot(
@@ -65,11 +66,21 @@ def flush(
         manifest_files=base.manifest_files.keeping(set(used_manifests(nodes)), infos),
         nodes=nodes,
     )
+    write_files(assets, snapshot, log, fan_out)
+    return Flushed(snapshot, log)
+
+
+def write_files(assets: AssetStore, snapshot: Snapshot, log: TransactionLog, fan_out: FanOut) -> None:
+    """Write a snapshot and its transaction log."""
     writes = [lambda: assets.write_transaction_log(log), lambda: assets.write_snapshot(snapshot)]
     if assets.storage.answers_at_once and len(log.updated_chunks.numbers) < _MANY_NUMBERS:
         fan_out = map  # a thread takes longer than writing a small file
     list(fan_out(lambda write: write(), writes))
-    return Flushed(snapshot, log)
+
+
+def snapshot_info(snapshot: Snapshot, parent_id: SnapshotId) -> SnapshotInfo:
+    """What the repo info file is to know of a snapshot."""
+    return SnapshotInfo(snapshot.id, parent_id, snapshot.flushed_at_us, snapshot.message, snapshot.metadata)
 
 
 def _touched_arrays(workspace: Workspace) -> list[NodeSnapshot]:
@@ -113,7 +124,8 @@ def _new_nodes(workspace: Workspace, rewritten: Iterable[NodeSnapshot]) -> Nodes
     return base.updated(put.values(), remove)
 
 
-def _transaction_log(workspace: Workspace, id: SnapshotId) -> TransactionLog:
+def log_of_changes(workspace: Workspace, id: SnapshotId) -> TransactionLog:
+    """The transaction log of what was changed in a workspace."""
     changes = workspace.changes
 
     def ids(nodes: Iterable[NodeSnapshot], arrays: bool) -> list[NodeId]:
@@ -140,16 +152,12 @@ def _transaction_log(workspace: Workspace, id: SnapshotId) -> TransactionLog:
 
 def merged_logs(id: SnapshotId, logs: Sequence[TransactionLog]) -> TransactionLog:
     """One log that says what several say one after the other."""
-    chunks: dict[NodeId, Any] = {}
-    for log in logs:
-        for node, coords in log.updated_chunks:
-            known = chunks.get(node)
-            chunks[node] = coords if known is None or not len(known) else concat([known, coords])
+    chunks = UpdatedChunks.of_lists([each for log in logs for each in log.updated_chunks])
     lists: dict[str, Any] = {
         name: [NodeId(row.tobytes()) for log in logs for row in getattr(log, name)] for name in LISTS
     }
     extra = next((log.extra for log in reversed(logs) if log.extra is not None), None)
-    return TransactionLog.of(id, UpdatedChunks.of(chunks), _composed(logs), extra, **lists)
+    return TransactionLog.of(id, chunks, _composed(logs), extra, **lists)
 
 
 def _composed(logs: Sequence[TransactionLog]) -> list[MoveOperation]:

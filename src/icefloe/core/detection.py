@@ -40,6 +40,11 @@ class Found:
     theirs_would_be_lost: bool = False
     """Whether chunks of theirs lie outside the shape that we gave the array."""
 
+    @staticmethod
+    def of(kind: ConflictType, path: str) -> Found:
+        """A conflict about a node as a whole."""
+        return Found(Conflict(kind, path))
+
 
 class Theirs:
     """What was committed in the meantime."""
@@ -90,7 +95,7 @@ class Detection:
     def conflicts(self) -> Iterator[Found]:
         """All conflicts."""
         if self._log.moved_nodes:
-            yield _found(ConflictType.MoveOperationCannotBeRebased, "")
+            yield Found.of(ConflictType.MoveOperationCannotBeRebased, "")
             return
         for rule in (
             self._new_nodes,
@@ -112,7 +117,7 @@ class Detection:
         for path in sorted(self._ours.created):
             if path in self._theirs.new_nodes:
                 again = path in self._ours.deleted
-                yield _found(
+                yield Found.of(
                     ConflictType.NodeRecreatedByBothSides
                     if again
                     else ConflictType.NewNodeConflictsWithExistingNode,
@@ -126,20 +131,20 @@ class Detection:
         new_arrays = {path for path, is_array in self._theirs.new_nodes.items() if is_array}
         for path in sorted(created):
             for above in new_arrays.intersection(ancestors(path)):
-                yield _found(ConflictType.NewNodeInInvalidGroup, above)
+                yield Found.of(ConflictType.NewNodeInInvalidGroup, above)
         own_arrays = {path for path, node in created.items() if _is_array(node)}
         inside = {
             above for path in self._theirs.new_nodes for above in own_arrays.intersection(ancestors(path))
         }
         for path in sorted(inside - self._theirs.new_nodes.keys()):
-            yield _found(ConflictType.NewNodeInInvalidGroup, path)
+            yield Found.of(ConflictType.NewNodeInInvalidGroup, path)
 
     def _nodes_in_deleted_groups(self) -> Iterator[Found]:
         if not len(self._log.deleted_groups):
             return
         for path in sorted(self._ours.created):
             if any(self._lost_group(above) for above in ancestors(path)):
-                yield _found(ConflictType.NewNodeInDeletedGroup, path)
+                yield Found.of(ConflictType.NewNodeInDeletedGroup, path)
 
     def _lost_group(self, path: str) -> bool:
         """Whether a group that was there at first is there no more, on either side."""
@@ -155,17 +160,17 @@ class Detection:
         for path in sorted(moved):
             is_array = (node := self._base.find(moved[path])) is not None and _is_array(node)
             if path in self._theirs.new_nodes or (is_array and self._new_below(path)):
-                yield _found(ConflictType.MoveToExistingNode, path)
+                yield Found.of(ConflictType.MoveToExistingNode, path)
         for path in sorted(moved.keys() & taken_along(moved, self._theirs.new_nodes)):
-            yield _found(ConflictType.MoveToExistingNode, path)
+            yield Found.of(ConflictType.MoveToExistingNode, path)
         for path in sorted(path for path in moved if is_move_itself(moved, path)):
             if self._theirs.deleted(self._base.find(moved[path])):
-                yield _found(ConflictType.MoveOfDeletedNode, moved[path])
+                yield Found.of(ConflictType.MoveOfDeletedNode, moved[path])
             group = parent(path)
             if group is not None and self._lost_group(group):
-                yield _found(ConflictType.NewNodeInDeletedGroup, path)
+                yield Found.of(ConflictType.NewNodeInDeletedGroup, path)
             elif group is not None and self._theirs.new_nodes.get(group):
-                yield _found(ConflictType.NewNodeInInvalidGroup, group)
+                yield Found.of(ConflictType.NewNodeInInvalidGroup, group)
 
     def _new_below(self, path: str) -> bool:
         return any(path in ancestors(new) for new in self._theirs.new_nodes)
@@ -173,21 +178,21 @@ class Detection:
     def _metadata_double_updates(self) -> Iterator[Found]:
         updated = self._ours.updated
         for path in _among(updated, self._log.updated_arrays) + _among(updated, self._log.updated_groups):
-            yield _found(ConflictType.ZarrMetadataDoubleUpdate, path)
+            yield Found.of(ConflictType.ZarrMetadataDoubleUpdate, path)
 
     def _metadata_of_deleted(self) -> Iterator[Found]:
         for path in _among(self._ours.updated, self._log.deleted_arrays):
-            yield _found(ConflictType.ZarrMetadataUpdateOfDeletedArray, path)
+            yield Found.of(ConflictType.ZarrMetadataUpdateOfDeletedArray, path)
         for path in _among(self._ours.updated, self._log.deleted_groups):
-            yield _found(ConflictType.ZarrMetadataUpdateOfDeletedGroup, path)
+            yield Found.of(ConflictType.ZarrMetadataUpdateOfDeletedGroup, path)
 
     def _chunks_in_deleted(self) -> Iterator[Found]:
         for path in self._written_among(self._log.deleted_arrays):
-            yield _found(ConflictType.ChunksUpdatedInDeletedArray, path)
+            yield Found.of(ConflictType.ChunksUpdatedInDeletedArray, path)
 
     def _chunks_in_updated(self) -> Iterator[Found]:
         for path in self._written_among(self._log.updated_arrays):
-            yield _found(ConflictType.ChunksUpdatedInUpdatedArray, path)
+            yield Found.of(ConflictType.ChunksUpdatedInUpdatedArray, path)
 
     def _written_among(self, column: NodeIds) -> list[str]:
         return sorted(delta.path for node, delta in self._ours.chunks.items() if _has(column, node))
@@ -224,8 +229,8 @@ class Detection:
             before = self._base.find(path)
             if before is None or node.id not in self._theirs.chunks:
                 continue
-            if _read_differently(before, node):
-                yield _found(ConflictType.ZarrMetadataUpdateOfWrittenArray, path)
+            if read_differently(before, node):
+                yield Found.of(ConflictType.ZarrMetadataUpdateOfWrittenArray, path)
                 continue
             lost = [coords[self._outside(path, coords)] for coords in self._theirs.chunks[node.id]]
             delta = self._ours.chunks.get(node.id)
@@ -243,9 +248,9 @@ class Detection:
         written = chunks.node_ids[chunks.counts > 0]
         touched = {*_among(deleted, log.updated_arrays), *_among(deleted, written)}
         for path in sorted(touched):
-            yield _found(ConflictType.DeleteOfUpdatedArray, path)
+            yield Found.of(ConflictType.DeleteOfUpdatedArray, path)
         for path in _among(deleted, log.updated_groups):
-            yield _found(ConflictType.DeleteOfUpdatedGroup, path)
+            yield Found.of(ConflictType.DeleteOfUpdatedGroup, path)
 
     def _deletes_of_groups_with_new_nodes(self) -> Iterator[Found]:
         gone = {
@@ -255,7 +260,7 @@ class Detection:
         }
         if gone:
             for path in sorted({_topmost(new, gone) for new in self._theirs.new_nodes} - {None}, key=str):
-                yield _found(ConflictType.DeleteOfGroupWithNewNodes, str(path))
+                yield Found.of(ConflictType.DeleteOfGroupWithNewNodes, str(path))
 
 
 def taken_along(moved: Mapping[str, str], new_nodes: Iterable[str]) -> dict[str, str]:
@@ -273,10 +278,6 @@ def is_move_itself(moved: Mapping[str, str], path: str) -> bool:
     """Whether a node was moved on its own, not with the group it is in."""
     group, origin = parent(path), parent(moved[path])
     return group is None or moved.get(group) != origin
-
-
-def _found(kind: ConflictType, path: str) -> Found:
-    return Found(Conflict(kind, path))
 
 
 def _is_array(node: NodeSnapshot) -> bool:
@@ -300,7 +301,7 @@ def _topmost(path: str, groups: Iterable[str]) -> str | None:
     return next((above for above in reversed(ancestors(path)) if above in groups), None)
 
 
-def _read_differently(before: NodeSnapshot, after: NodeSnapshot) -> bool:
+def read_differently(before: NodeSnapshot, after: NodeSnapshot) -> bool:
     """Whether chunks written under one zarr.json mean something else under the other."""
 
     def meaning(node: NodeSnapshot) -> dict[str, Any]:

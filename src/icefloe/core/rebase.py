@@ -58,7 +58,7 @@ def rebase(
         finally:
             if reached is not None:
                 snapshot = assets.snapshot(reached)
-                workspace.rebase(snapshot, _resting_on(snapshot.nodes, changes))
+                workspace.rebase(snapshot, resting_on(snapshot.nodes, changes))
 
 
 def check_solver(solver: ConflictSolver) -> None:
@@ -97,7 +97,7 @@ def _moved_along(began: Nodes, moved: Mapping[str, str], theirs: Theirs) -> dict
     return kept | taken_along(kept, theirs.new_nodes)
 
 
-def _resting_on(nodes: Nodes, changes: ChangeSet) -> ChangeSet:
+def resting_on(nodes: Nodes, changes: ChangeSet) -> ChangeSet:
     """The changes over other nodes than those they were made on; the two go together."""
     deleted = {
         path: now

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Final, TypeAlias
@@ -282,6 +283,32 @@ class ArrayManifest:
     def merge(self, newer: ArrayManifest) -> ArrayManifest:
         """The references of both; where both have one, that of `newer`."""
         return ArrayManifest.concat([self, newer])
+
+    def equal_rows(self, other: ArrayManifest) -> NDArray[np.bool_]:
+        """For each row whether the same row of another, at the same coordinates, says the same."""
+        same = self.kind == other.kind
+        native, virtual, inline = (
+            np.flatnonzero(same & (self.kind == kind)) for kind in (NATIVE, VIRTUAL, INLINE)
+        )
+        same[native] = (self.chunk_ids[native] == other.chunk_ids[native]).all(axis=1)
+        same[virtual] = self.last_modified[virtual] == other.last_modified[virtual]
+        for rows in (native, virtual):
+            same[rows] &= self.offsets[rows] == other.offsets[rows]
+            same[rows] &= self.lengths[rows] == other.lengths[rows]
+        for rows, texts in ((virtual, ArrayManifest._locations_of), (virtual, ArrayManifest._etags_of)):
+            mine, theirs = texts(self, rows), texts(other, rows)
+            same[rows] &= np.fromiter(map(operator.eq, mine, theirs), np.bool_, len(rows))
+        blobs = self.inline.take(inline).tolist(), other.inline.take(inline).tolist()
+        same[inline] = np.fromiter(map(operator.eq, *blobs), np.bool_, len(inline))
+        return np.asarray(same, np.bool_)
+
+    def _locations_of(self, rows: NDArray[np.int64]) -> list[bytes]:
+        return self.locations.take(self.location_codes[rows]).tolist()
+
+    def _etags_of(self, rows: NDArray[np.int64]) -> list[bytes | None]:
+        texts: list[bytes | None] = [*self.etags.tolist(), None]
+        codes = np.where(self.etag_codes[rows] == NO_ETAG, len(texts) - 1, self.etag_codes[rows])
+        return [texts[code] for code in codes.tolist()]
 
     def split(self, windows: Sequence[Sequence[range]]) -> list[ArrayManifest]:
         """The references of each of several windows of the chunk grid."""

@@ -1,0 +1,173 @@
+"""What leads from one snapshot to another, whatever lies between: a change set out of two states.
+
+Transaction logs tell where to look: only what they name is compared. So two snapshots may lie on different
+branches, and either may be the older one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icefloe.concurrency import FanOut
+from icefloe.core.ancestry import log_of, steps_between
+from icefloe.core.assets import AssetStore
+from icefloe.core.changes import ChangeSet, rank_of
+from icefloe.core.refs import RefStore
+from icefloe.core.workspace import Workspace
+from icefloe.format import coordinates
+from icefloe.format.coordinates import Coords
+from icefloe.format.id_columns import id_keys, sorted_ids, to_ids
+from icefloe.format.manifest import ArrayManifest
+from icefloe.format.snapshot import ArrayNodeData, ManifestRef, NodeSnapshot, Snapshot
+from icefloe.format.transaction_log import LISTS, TransactionLog
+from icefloe.ids import NodeId, SnapshotId
+
+
+class State:
+    """A snapshot, to be compared with another."""
+
+    def __init__(self, snapshot: Snapshot, assets: AssetStore) -> None:
+        self.snapshot = snapshot
+        self.workspace = Workspace(snapshot, assets)
+
+    @cached_property
+    def _paths(self) -> Mapping[bytes, str]:
+        nodes = self.snapshot.nodes
+        if not len(nodes):
+            return {}
+        ids = np.ascontiguousarray(nodes.columns["id"]).tobytes()
+        return {ids[8 * row : 8 * row + 8]: path for row, path in enumerate(nodes.paths())}
+
+    def node(self, id: NodeId) -> NodeSnapshot | None:
+        """The node with an id."""
+        path = self._paths.get(id.__bytes__())
+        return None if path is None else self.snapshot.nodes.find(path)
+
+    def refs_at(self, node: NodeSnapshot, coords: Coords) -> ArrayManifest:
+        """Those references of an array that are at some sorted coordinates."""
+        if not len(coords) or coords.shape[1] != rank_of(node):
+            return self.refs_in(node, ())
+        box = coordinates.bounding_box(coords)
+        found = self.refs_in(node, [ref for ref in _manifests(node) if _overlap(ref.extents, box)])
+        return found.take(coordinates.contains(found.coords, coords))
+
+    def refs_in(self, node: NodeSnapshot, manifests: Collection[ManifestRef]) -> ArrayManifest:
+        """Those references of an array that are in some of its manifests."""
+        parts = [self.workspace.manifest_refs(node, ref) for ref in _manifests(node) if ref in manifests]
+        empty = ArrayManifest.of(np.zeros((0, rank_of(node)), np.uint32), 1)
+        return ArrayManifest.concat(parts) if parts else empty
+
+
+def _overlap(extents: tuple[range, ...], box: tuple[range, ...]) -> bool:
+    if len(extents) != len(box):  # some writers leave extents out
+        return True
+    return all(a.start < b.stop and b.start < a.stop for a, b in zip(extents, box, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Touched:
+    """All that may differ between two states: what either side changed since they parted."""
+
+    nodes: tuple[NodeId, ...]
+    updated: frozenset[NodeId]
+    """Arrays whose metadata changed. A smaller shape drops chunks that no log names."""
+    chunks: Mapping[tuple[NodeId, int], Coords]
+    """Sorted coordinates by array and rank."""
+
+    @staticmethod
+    def of(logs: Iterable[TransactionLog]) -> Touched:
+        """What some logs name."""
+        lists = list(logs)
+        columns = [getattr(log, name) for log in lists for name in LISTS]
+        columns += [log.updated_chunks.node_ids for log in lists]
+        moved = b"".join(move.node_id for log in lists for move in log.moved_nodes)
+        columns.append(np.frombuffer(moved, np.uint8).reshape(-1, NodeId.SIZE))
+        parts: dict[tuple[NodeId, int], list[Coords]] = {}
+        for log in lists:
+            for node, coords in log.updated_chunks:
+                parts.setdefault((node, coords.shape[1]), []).append(coords)
+        chunks = {key: coordinates.last_of_equal(np.concatenate(each))[0] for key, each in parts.items()}
+        updated = [NodeId(row.tobytes()) for log in lists for row in log.updated_arrays]
+        nodes = to_ids(id_keys(sorted_ids(np.concatenate(columns))), NodeId)
+        return Touched(tuple(nodes), frozenset(updated), chunks)
+
+
+def touched_between(
+    refs: RefStore, assets: AssetStore, one: SnapshotId, other: SnapshotId, fan_out: FanOut
+) -> Touched:
+    """What may differ between two snapshots of a repository."""
+    known = {info.id for info in refs.ancestry(one)}
+    parted = next(info.id for info in refs.ancestry(other) if info.id in known)
+    steps = [step for end in (one, other) for step in steps_between(refs, parted, end) or ()]
+    return Touched.of(fan_out(lambda step: log_of(assets, step), steps))
+
+
+def changes_between(before: State, after: State, touched: Touched) -> ChangeSet:
+    """What must be done to make one state of another; only what was touched is looked at."""
+    changes = ChangeSet()
+    for id in touched.nodes:  # nodes, not chunks: each has a document of its own
+        old, new = before.node(id), after.node(id)
+        if new is None:
+            if old is not None:
+                changes.deleted[old.path] = old
+            continue
+        if old is None:
+            changes.created[new.path] = without_manifests(new)
+            put_differences(changes, new, None, after.workspace.refs(new))
+            continue
+        if new.path != old.path:
+            changes.moved[new.path] = old.path
+        if new.user_data != old.user_data:
+            changes.updated[new.path] = without_manifests(new)
+        rank = rank_of(new)
+        if id in touched.updated and rank == rank_of(old):
+            apart = _manifests(old) ^ _manifests(new)
+            put_differences(changes, new, before.refs_in(old, apart), after.refs_in(new, apart))
+        elif (coords := touched.chunks.get((id, rank))) is not None:
+            put_differences(changes, new, before.refs_at(old, coords), after.refs_at(new, coords))
+    return changes
+
+
+def put_differences(
+    changes: ChangeSet, node: NodeSnapshot, old: ArrayManifest | None, new: ArrayManifest
+) -> None:
+    """Note what must be written and deleted to come from some references to others."""
+    written, gone = new, new.coords[:0]
+    if old is not None and len(old):
+        written = new.take(~_same_as_in(new, old))
+        gone = old.coords[~coordinates.contains(old.coords, new.coords)]
+    if len(written) or len(gone):
+        delta = changes.delta(node)
+        if len(gone):
+            delta.delete_many(gone)
+        if len(written):
+            delta.put_many(written)
+
+
+def same_chunks(one: ArrayManifest, other: ArrayManifest) -> Coords:
+    """The coordinates at which both have the same reference."""
+    return one.coords[_same_as_in(one, other)]
+
+
+def _same_as_in(one: ArrayManifest, other: ArrayManifest) -> NDArray[np.bool_]:
+    """Which references of one stand at their place in the other too."""
+    here = coordinates.contains(one.coords, other.coords)
+    there = coordinates.contains(other.coords, one.coords)
+    here[here] = one.take(here).equal_rows(other.take(there))
+    return here
+
+
+def without_manifests(node: NodeSnapshot) -> NodeSnapshot:
+    """A node as one that is created: its chunks are changes."""
+    data = node.node_data
+    return replace(node, node_data=replace(data, manifests=())) if isinstance(data, ArrayNodeData) else node
+
+
+def _manifests(node: NodeSnapshot) -> set[ManifestRef]:
+    data = node.node_data
+    return set(data.manifests) if isinstance(data, ArrayNodeData) else set()

@@ -1,0 +1,612 @@
+"""Merging, picking, reverting and squashing: results, conflicts, who wins, and what is remembered."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from icefloe import (
+    ConflictType,
+    MergeConflictError,
+    RebaseFailedError,
+    Repository,
+    in_memory_storage,
+)
+from icefloe.conflicts import ConflictDetector
+from tests.edits import (
+    CreateArray,
+    CreateGroup,
+    Delete,
+    Edit,
+    Erase,
+    Move,
+    SetAttribute,
+    SetDocument,
+    Write,
+    make,
+    resize,
+)
+
+START: list[Edit] = [
+    CreateGroup("/"),
+    CreateArray("/a", (6,)),
+    CreateArray("/b", (6,)),
+    CreateGroup("/g"),
+    CreateArray("/g/c", (6,)),
+    *(Write(path, (n,), b"0") for path in ("/a", "/b", "/g/c") for n in range(6)),
+]
+T = ConflictType
+
+
+@pytest.fixture(params=[1, 2], ids=["v1", "v2"])
+def repo(request: pytest.FixtureRequest) -> Repository:
+    return new_repository(request.param)
+
+
+def new_repository(spec: int = 2) -> Repository:
+    made = Repository.create(in_memory_storage(), spec_version=spec)
+    commit(made, "main", START)
+    made.create_branch("dev", made.lookup_branch("main"))
+    return made
+
+
+def commit(repo: Repository, branch: str, edits: Sequence[Edit], message: str = "x") -> str:
+    moves = any(isinstance(edit, Move) for edit in edits)
+    session = repo.rearrange_session(branch) if moves else repo.writable_session(branch)
+    make(session, edits)
+    return session.commit(message, allow_empty=True)
+
+
+def part(repo: Repository, ours: Sequence[Edit], theirs: Sequence[Edit]) -> tuple[str, str]:
+    """Let the branches part: ours on main, theirs on dev."""
+    return commit(repo, "main", ours), commit(repo, "dev", theirs)
+
+
+def contents(repo: Repository, path: str, branch: str = "main", size: int = 6) -> str:
+    workspace = repo.readonly_session(branch).workspace
+    node = workspace.array(path)
+    refs = [workspace.ref(node, (n,)) for n in range(size)]
+    return "".join("." if ref is None else workspace.read(ref, 0, 1).decode() for ref in refs)
+
+
+def paths(repo: Repository, branch: str = "main") -> list[str]:
+    return list(repo.readonly_session(branch).workspace.paths())
+
+
+def table(repo: Repository) -> list[tuple[Any, ...]]:
+    with pytest.raises(MergeConflictError) as failed:
+        repo.merge("dev", "main", message="m")
+    return [(row.kind, row.path, row.chunk) for row in failed.value.result.conflicts]
+
+
+# Merging
+
+
+def test_nothing_new_changes_nothing(repo: Repository) -> None:
+    tip = commit(repo, "main", [Write("/a", (0,))])
+
+    result = repo.merge("dev", "main", message="m")
+
+    assert (result.outcome, result.snapshot_id) == ("up-to-date", tip)
+    assert repo.lookup_branch("main") == tip
+
+
+def test_a_branch_that_did_not_move_is_moved(repo: Repository) -> None:
+    tip = commit(repo, "dev", [Write("/a", (0,))])
+
+    result = repo.merge("dev", "main", message="m")
+
+    assert (result.outcome, result.snapshot_id) == ("fast-forward", tip)
+    assert repo.lookup_branch("main") == tip
+    assert result.changes.updated_chunks == {"/a": [[0]]}
+
+
+def test_chunks_of_both_sides_come_together(repo: Repository) -> None:
+    ours, theirs = part(repo, [Write("/a", (0,), b"o")], [Write("/a", (1,), b"t"), Erase("/a", (2,))])
+    base = list(repo.ancestry(branch="dev"))[1].id
+
+    result = repo.merge("dev", "main", message="both")
+
+    assert (result.outcome, result.snapshot_id) == ("merged", repo.lookup_branch("main"))
+    assert (result.base_id, result.ours_id, result.theirs_id) == (base, ours, theirs)
+    assert contents(repo, "/a") == "ot.000"
+    assert contents(repo, "/a", "dev") == "0t.000"
+    tip = next(repo.ancestry(branch="main"))
+    assert (tip.message, tip.parent_id) == ("both", ours)
+    assert tip.metadata == {"icefloe": {"merged": [theirs]}}
+
+
+def test_nodes_of_both_sides_come_together(repo: Repository) -> None:
+    part(
+        repo,
+        [CreateArray("/g/n"), SetAttribute("/b", 1), Delete("/g/c")],
+        [CreateArray("/m"), Write("/m", (0,), b"t"), SetAttribute("/g", 1), resize("/a", 9)],
+    )
+
+    result = repo.merge("dev", "main", message="m")
+
+    assert paths(repo) == ["/", "/a", "/b", "/g", "/g/n", "/m"]
+    assert contents(repo, "/m", size=1) == "t"
+    assert result.changes.new_arrays == {"/m"}
+    assert result.changes.updated_groups == {"/g"}
+
+
+def test_the_log_of_a_merge_says_what_it_changed_on_the_branch(repo: Repository) -> None:
+    part(repo, [Write("/a", (0,), b"o")], [CreateArray("/m"), Write("/m", (0,)), Write("/a", (1,))])
+
+    id = repo.merge("dev", "main", message="m").snapshot_id
+
+    diff = repo.diff(from_snapshot_id=str(next(repo.ancestry(branch="main")).parent_id), to_snapshot_id=id)
+    assert (diff.new_arrays, diff.updated_chunks) == ({"/m"}, {"/a": [[1]], "/m": [[0]]})
+
+
+def test_a_session_is_rebased_over_a_merge(repo: Repository) -> None:
+    session = repo.writable_session("main")
+    make(session, [Write("/a", (1,))])
+    part(repo, [Write("/a", (0,))], [Write("/a", (1,))])
+    repo.merge("dev", "main", message="m")
+
+    with pytest.raises(RebaseFailedError) as failed:
+        session.rebase(ConflictDetector())
+
+    assert [each.conflicted_chunks for each in failed.value.conflicts] == [[[1]]]
+
+
+def test_the_same_change_on_both_sides_is_no_conflict(repo: Repository) -> None:
+    same: list[Edit] = [Write("/a", (0,), b"s"), Erase("/a", (1,)), SetAttribute("/b", 1), Delete("/g")]
+    part(repo, same, [*same, Write("/a", (2,), b"t")])
+
+    result = repo.merge("dev", "main", message="m")
+
+    assert contents(repo, "/a") == "s.t000"
+    assert result.changes.updated_chunks == {"/a": [[2]]}
+
+
+def test_what_was_written_and_put_back_is_no_change(repo: Repository) -> None:
+    commit(repo, "dev", [Write("/a", (0,), b"t")])
+    part(repo, [Write("/a", (0,), b"o")], [Write("/a", (0,), b"0"), Write("/a", (1,), b"t")])
+
+    repo.merge("dev", "main", message="m")
+
+    assert contents(repo, "/a") == "ot0000"
+
+
+def test_chunks_go_with_other_attributes_and_a_larger_shape(repo: Repository) -> None:
+    part(repo, [SetAttribute("/a", 1), resize("/b", 9)], [Write("/a", (0,), b"t"), Write("/b", (0,), b"t")])
+
+    repo.merge("dev", "main", message="m")
+
+    assert contents(repo, "/a") == contents(repo, "/b") == "t00000"
+
+
+def test_a_second_merge_begins_at_the_first(repo: Repository) -> None:
+    part(repo, [Write("/a", (0,), b"o")], [Write("/a", (1,), b"t")])
+    repo.merge("dev", "main", message="first")
+    commit(repo, "main", [Write("/a", (1,), b"m")])
+    theirs = commit(repo, "dev", [Write("/a", (2,), b"t")])
+
+    result = repo.merge("dev", "main", message="second")
+
+    assert result.base_id == list(repo.ancestry(branch="dev"))[1].id
+    assert contents(repo, "/a") == "omt000"
+    assert repo.merge("dev", "main", message="third").outcome == "up-to-date"
+    assert result.theirs_id == theirs
+
+
+def test_branches_are_merged_both_ways(repo: Repository) -> None:
+    part(repo, [Write("/a", (0,), b"o")], [CreateArray("/n"), Write("/n", (0,), b"t")])
+    repo.merge("dev", "main", message="m")
+    commit(repo, "main", [Write("/n", (1,), b"m")])
+
+    result = repo.merge("main", "dev", message="back")
+
+    assert result.outcome == "merged"
+    assert contents(repo, "/n", "dev", 2) == "tm"
+    assert contents(repo, "/a", "dev") == "o00000"
+    assert repo.merge("dev", "main", message="m").changes.is_empty()
+
+
+def test_a_dry_run_tells_and_writes_nothing(repo: Repository) -> None:
+    part(repo, [Write("/a", (0,), b"o")], [Write("/a", (0,), b"t"), Write("/a", (1,), b"t")])
+    before = {info.key for info in repo.storage.list_prefix("")}
+
+    undecided = repo.merge("dev", "main", message="m", dry_run=True)
+    decided = repo.merge("dev", "main", message="m", strategy="theirs", dry_run=True)
+
+    assert (undecided.outcome, undecided.snapshot_id) == ("conflicts", None)
+    assert [(row.path, row.chunk) for row in undecided.conflicts] == [("/a", (0,))]
+    assert (decided.outcome, decided.snapshot_id) == ("merged", None)
+    assert decided.changes.updated_chunks == {"/a": [[0], [1]]}
+    assert {info.key for info in repo.storage.list_prefix("")} == before
+
+
+def test_a_tag_or_a_snapshot_is_merged_too(repo: Repository) -> None:
+    _, theirs = part(repo, [Write("/a", (0,))], [Write("/a", (1,), b"t")])
+    repo.create_tag("v1", theirs)
+    commit(repo, "dev", [Write("/a", (2,), b"t")])
+
+    assert repo.merge("v1", "main", message="m").theirs_id == theirs
+    assert contents(repo, "/a") == "wt0000"
+    with pytest.raises(KeyError, match="no branch, tag or snapshot 'nowhere'"):
+        repo.merge("nowhere", "main", message="m")
+
+
+def test_a_strategy_has_one_of_three_names(repo: Repository) -> None:
+    wrong: Any = "mine"
+
+    with pytest.raises(ValueError, match="fail, ours, theirs, not 'mine'"):
+        repo.merge("dev", "main", message="m", strategy=wrong)
+
+
+def test_the_table_tells_both_sides(repo: Repository) -> None:
+    part(repo, [Write("/a", (0,), b"oo"), Delete("/b")], [Erase("/a", (0,)), Write("/b", (1,), b"t")])
+
+    rows = repo.merge("dev", "main", message="m", dry_run=True).conflicts
+
+    assert rows.columns() == {
+        "path": ["/b", "/a"],
+        "chunk": [None, (0,)],
+        "kind": [T.ChunksUpdatedInDeletedArray, T.ChunkDoubleUpdate],
+        "ours": ["deleted", "2 bytes inline"],
+        "theirs": ["wrote chunks", "deleted"],
+    }
+    assert "ChunkDoubleUpdate 2 bytes inline | deleted" in repr(rows)
+
+
+ARRAY_N: list[Edit] = [CreateArray("/n"), Write("/n", (0,), b"a")]
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "kind", "if_ours", "if_theirs"),
+    [
+        pytest.param(
+            [Write("/a", (1,), b"o")],
+            [Write("/a", (1,), b"t"), Write("/a", (2,), b"t")],
+            T.ChunkDoubleUpdate,
+            {"/a": "0ot000"},
+            {"/a": "0tt000"},
+            id="chunk",
+        ),
+        pytest.param(
+            [CreateArray("/n"), Write("/n", (0,), b"o")],
+            [CreateArray("/n"), Write("/n", (0,), b"t"), Write("/n", (1,), b"t")],
+            T.NewNodeConflictsWithExistingNode,
+            {"/n": "o....."},
+            {"/n": "tt...."},
+            id="new-arrays",
+        ),
+        pytest.param(
+            [CreateGroup("/n"), *[CreateArray("/n/x"), Write("/n/x", (0,), b"o")]],
+            [CreateGroup("/n"), SetAttribute("/n", 1), *[CreateArray("/n/y"), Write("/n/y", (0,), b"t")]],
+            T.NewNodeConflictsWithExistingNode,
+            {"/n/x": "o.....", "/n/y": "t....."},
+            {"/n/x": "o.....", "/n/y": "t....."},
+            id="new-groups",
+        ),
+        pytest.param(
+            ARRAY_N,
+            [CreateGroup("/n/x")],
+            T.NewNodeInInvalidGroup,
+            {"/n": "a.....", "/n/x": None},
+            {"/n": None, "/n/x": ""},
+            id="their-node-in-our-array",
+        ),
+        pytest.param(
+            [CreateGroup("/n/x")],
+            ARRAY_N,
+            T.NewNodeInInvalidGroup,
+            {"/n": None, "/n/x": ""},
+            {"/n": "a.....", "/n/x": None},
+            id="our-node-in-their-array",
+        ),
+        pytest.param(
+            [Delete("/g")],
+            [Write("/g/c", (0,), b"t")],
+            T.ChunksUpdatedInDeletedArray,
+            {"/g": None, "/g/c": None},
+            {"/g": "", "/g/c": "t00000"},
+            id="chunks-in-deleted",
+        ),
+        pytest.param(
+            [Delete("/g")],
+            [SetAttribute("/g", 1)],
+            T.ZarrMetadataUpdateOfDeletedGroup,
+            {"/g": None, "/g/c": None},
+            {"/g": "", "/g/c": None},
+            id="metadata-of-deleted-group",
+        ),
+        pytest.param(
+            [Delete("/a")],
+            [SetAttribute("/a", 1)],
+            T.ZarrMetadataUpdateOfDeletedArray,
+            {"/a": None},
+            {"/a": "000000"},
+            id="metadata-of-deleted-array",
+        ),
+        pytest.param(
+            [Write("/g/c", (0,), b"o")],
+            [Delete("/g")],
+            T.DeleteOfUpdatedArray,
+            {"/g": "", "/g/c": "o00000"},
+            {"/g": None, "/g/c": None},
+            id="delete-of-written",
+        ),
+        pytest.param(
+            [SetAttribute("/g", 1)],
+            [Delete("/g")],
+            T.DeleteOfUpdatedGroup,
+            {"/g": "", "/g/c": None},
+            {"/g": None, "/g/c": None},
+            id="delete-of-updated-group",
+        ),
+        pytest.param(
+            [Delete("/g")],
+            [CreateArray("/g/n"), Write("/g/n", (0,), b"t")],
+            T.NewNodeInDeletedGroup,
+            {"/g": None, "/g/n": None},
+            {"/g": "", "/g/c": None, "/g/n": "t....."},
+            id="new-in-deleted",
+        ),
+        pytest.param(
+            [CreateArray("/g/n"), Write("/g/n", (0,), b"o")],
+            [Delete("/g")],
+            T.DeleteOfGroupWithNewNodes,
+            {"/g": "", "/g/c": None, "/g/n": "o....."},
+            {"/g": None, "/g/n": None},
+            id="delete-around-new",
+        ),
+        pytest.param(
+            [Delete("/a"), CreateArray("/a"), Write("/a", (0,), b"o")],
+            [Delete("/a"), CreateArray("/a"), Write("/a", (1,), b"t")],
+            T.NodeRecreatedByBothSides,
+            {"/a": "o....."},
+            {"/a": ".t...."},
+            id="both-recreate",
+        ),
+        pytest.param(
+            [SetDocument("/a", "data_type", "int8"), Write("/a", (0,), b"o")],
+            [Write("/a", (1,), b"t")],
+            T.ChunksUpdatedInUpdatedArray,
+            {"/a": "o00000"},
+            {"/a": "0t0000"},
+            id="chunks-under-another-type",
+        ),
+        pytest.param(
+            [Write("/a", (1,), b"o")],
+            [SetDocument("/a", "data_type", "int8"), Write("/a", (0,), b"t")],
+            T.ZarrMetadataUpdateOfWrittenArray,
+            {"/a": "0o0000"},
+            {"/a": "t00000"},
+            id="another-type-for-chunks",
+        ),
+        pytest.param(
+            [SetDocument("/a", "data_type", "int8"), Write("/a", (0,), b"o")],
+            [SetDocument("/a", "data_type", "bool"), Write("/a", (1,), b"t")],
+            T.ZarrMetadataDoubleUpdate,
+            {"/a": "o00000"},
+            {"/a": "0t0000"},
+            id="two-other-types",
+        ),
+    ],
+)
+def test_who_wins(
+    repo: Repository,
+    ours: list[Edit],
+    theirs: list[Edit],
+    kind: ConflictType,
+    if_ours: dict[str, str | None],
+    if_theirs: dict[str, str | None],
+) -> None:
+    part(repo, ours, theirs)
+    repo.create_branch("other", repo.lookup_branch("main"))
+
+    assert kind in {row[0] for row in table(repo)}
+    for branch, strategy, expected in (("main", "ours", if_ours), ("other", "theirs", if_theirs)):
+        chosen: Any = strategy
+        result = repo.merge("dev", branch, message="m", strategy=chosen)
+        assert kind in {row.kind for row in result.conflicts}
+        for path, text in expected.items():
+            if text is None:
+                assert path not in paths(repo, branch)
+            elif text == "":
+                assert path in paths(repo, branch)
+            else:
+                assert contents(repo, path, branch) == text
+
+
+@pytest.mark.parametrize("strategy", ["fail", "ours", "theirs"])
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [([Move("/a", "/z")], [Write("/a", (0,))]), ([CreateArray("/z")], [Move("/a", "/z")])],
+)
+def test_no_strategy_decides_where_a_node_is(strategy: Any, ours: list[Edit], theirs: list[Edit]) -> None:
+    repo = new_repository()
+    tip, _ = part(repo, ours, theirs)
+
+    with pytest.raises(MergeConflictError) as failed:
+        repo.merge("dev", "main", message="m", strategy=strategy)
+
+    assert failed.value.kind == "merge-failed"
+    assert repo.lookup_branch("main") == tip
+
+
+def test_moves_are_merged_where_nobody_else_is_in_the_way() -> None:
+    repo = new_repository()
+    part(repo, [Write("/a", (0,), b"o")], [Move("/a", "/g/a")])
+
+    result = repo.merge("dev", "main", message="m")
+
+    assert contents(repo, "/g/a") == "o00000"
+    assert result.changes.moved_nodes == [("/a", "/g/a")]
+
+
+def test_a_merge_that_loses_to_a_commit_begins_anew(
+    repo: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    part(repo, [Write("/a", (0,), b"o")], [Write("/a", (1,), b"t")])
+    refs, left = repo._refs, [2]
+    advance = refs.advance
+
+    def late(branch: str, *arguments: Any) -> None:
+        if left[0]:
+            left[0] -= 1
+            kept, left[0] = left[0], 0
+            commit(repo, "main", [Write("/a", (3 + kept,), b"l")])
+            left[0] = kept
+        advance(branch, *arguments)
+
+    monkeypatch.setattr(refs, "advance", late)
+    repo.merge("dev", "main", message="m")
+
+    assert contents(repo, "/a") == "ot0ll0"
+
+
+# Picking and reverting
+
+
+def test_one_snapshot_is_picked(repo: Repository) -> None:
+    commit(repo, "dev", [Write("/a", (0,), b"x")])
+    picked = commit(repo, "dev", [Write("/a", (1,), b"t"), CreateArray("/n")], "the one")
+    commit(repo, "dev", [Write("/a", (2,), b"x")])
+    commit(repo, "main", [Write("/a", (5,), b"o")])
+
+    result = repo.cherry_pick(picked, "main")
+
+    assert contents(repo, "/a") == "0t000o"
+    assert "/n" in paths(repo)
+    tip = next(repo.ancestry(branch="main"))
+    assert (tip.id, tip.message) == (result.snapshot_id, "the one")
+    assert tip.metadata == {"icefloe": {"cherry_picked": picked}}
+    assert repo.cherry_pick(picked, "main").outcome == "up-to-date"
+
+
+def test_what_was_picked_is_no_conflict_in_a_later_merge(repo: Repository) -> None:
+    picked = commit(repo, "dev", [CreateArray("/n"), Write("/n", (0,), b"t"), Write("/a", (1,), b"t")])
+    commit(repo, "dev", [Write("/n", (1,), b"t")])
+    commit(repo, "main", [Write("/a", (5,), b"o")])
+    repo.cherry_pick(picked, "main")
+
+    result = repo.merge("dev", "main", message="m")
+
+    assert contents(repo, "/n", size=2) == "tt"
+    assert result.changes.updated_chunks == {"/n": [[1]]}
+
+
+def test_a_pick_meets_conflicts(repo: Repository) -> None:
+    picked = commit(repo, "dev", [Write("/a", (1,), b"t")])
+    commit(repo, "main", [Write("/a", (1,), b"o")])
+
+    with pytest.raises(MergeConflictError):
+        repo.cherry_pick(picked, "main")
+    repo.cherry_pick(picked, "main", strategy="theirs", message="mine")
+
+    assert contents(repo, "/a") == "0t0000"
+    assert next(repo.ancestry(branch="main")).message == "mine"
+
+
+def test_one_snapshot_is_reverted(repo: Repository) -> None:
+    wrong = commit(repo, "main", [Write("/a", (1,), b"x"), Delete("/g"), SetAttribute("/b", 1)], "wrong")
+    commit(repo, "main", [Write("/a", (2,), b"o")])
+
+    repo.revert(wrong, "main")
+
+    assert contents(repo, "/a") == "00o000"
+    assert contents(repo, "/g/c") == "000000"
+    tip = next(repo.ancestry(branch="main"))
+    assert (tip.message, tip.metadata) == ('Revert "wrong"', {"icefloe": {"reverted": wrong}})
+
+
+def test_what_changed_again_since_is_a_conflict_for_a_revert(repo: Repository) -> None:
+    wrong = commit(repo, "main", [Write("/a", (1,), b"x"), Write("/a", (2,), b"x")])
+    commit(repo, "main", [Write("/a", (2,), b"o")])
+
+    with pytest.raises(MergeConflictError) as failed:
+        repo.revert(wrong, "main")
+    repo.revert(wrong, "main", strategy="ours")
+
+    assert [row.chunk for row in failed.value.result.conflicts] == [(2,)]
+    assert contents(repo, "/a") == "00o000"
+
+
+def test_a_move_is_reverted() -> None:
+    repo = new_repository()
+    moved = commit(repo, "main", [Move("/a", "/z")])
+
+    repo.revert(moved, "main")
+
+    assert paths(repo) == ["/", "/a", "/b", "/g", "/g/c"]
+
+
+def test_only_what_is_in_the_history_is_reverted(repo: Repository) -> None:
+    elsewhere = commit(repo, "dev", [Write("/a", (1,))])
+
+    with pytest.raises(ValueError, match="not in the history of branch main"):
+        repo.revert(elsewhere, "main")
+
+
+def test_the_first_snapshot_is_neither_picked_nor_reverted(repo: Repository) -> None:
+    first = list(repo.ancestry(branch="main"))[-1].id
+
+    with pytest.raises(ValueError, match="cannot be picked"):
+        repo.cherry_pick(first, "main")
+    with pytest.raises(ValueError, match="cannot be reverted"):
+        repo.revert(first, "main")
+
+
+# Squashing
+
+
+def test_snapshots_become_one(repo: Repository) -> None:
+    since = repo.lookup_branch("main")
+    commit(repo, "main", [Write("/a", (0,), b"x"), CreateArray("/n"), Write("/n", (0,))], "one")
+    commit(repo, "main", [Write("/a", (1,), b"y"), Delete("/n"), SetAttribute("/b", 1)], "two")
+    before = (contents(repo, "/a"), paths(repo))
+
+    id = repo.squash("main", since)
+
+    assert [info.message for info in repo.ancestry(branch="main")][:2] == ["one\ntwo", "x"]
+    assert (contents(repo, "/a"), paths(repo)) == before
+    assert repo.lookup_branch("main") == id
+    diff = repo.diff(from_snapshot_id=since, to_snapshot_id=id)
+    assert diff.updated_chunks == {"/a": [[0], [1]]}
+    assert (diff.new_arrays, diff.deleted_arrays, diff.updated_arrays) == (set(), set(), {"/b"})
+    log = repo.inspect_transaction_log(id)
+    assert (log["new_arrays"], log["deleted_arrays"], len(log["updated_chunks"])) == ([], [], 1)
+
+
+def test_squashing_remembers_merges(repo: Repository) -> None:
+    since, theirs = part(repo, [Write("/a", (0,), b"o")], [Write("/a", (1,), b"t")])
+    repo.merge("dev", "main", message="m")
+    commit(repo, "main", [Write("/a", (1,), b"m")])
+
+    repo.squash("main", since, message="all")
+    commit(repo, "dev", [Write("/a", (2,), b"t")])
+    result = repo.merge("dev", "main", message="again")
+
+    assert result.base_id == theirs
+    assert contents(repo, "/a") == "omt000"
+
+
+def test_there_must_be_something_to_squash(repo: Repository) -> None:
+    tip, elsewhere = part(repo, [Write("/a", (0,))], [Write("/a", (1,))])
+
+    for since in (tip, elsewhere):
+        with pytest.raises(ValueError, match="nothing to squash"):
+            repo.squash("main", since)
+
+
+def test_there_is_an_async_form_of_each(repo: Repository) -> None:
+    since, _ = part(repo, [Write("/a", (0,), b"o")], [Write("/a", (1,), b"t")])
+
+    async def all_of_them() -> None:
+        merged = await repo.merge_async("dev", "main", message="m")
+        await repo.revert_async(str(merged.snapshot_id), "main")
+        await repo.cherry_pick_async("dev", "main")
+        await repo.squash_async("main", since)
+
+    asyncio.run(all_of_them())
+
+    assert contents(repo, "/a") == "ot0000"
