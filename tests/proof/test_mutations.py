@@ -49,14 +49,14 @@ def test_a_conflict_rule_that_is_dropped_is_found(world: str, monkeypatch: pytes
 
 
 def test_a_rebase_that_forgets_a_chunk_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    resting_on = rebase._resting_on
+    resting_on = rebase.resting_on
 
     def forgetful(nodes: Nodes, changes: ChangeSet) -> ChangeSet:
         for delta in changes.chunks.values():
             delta.forget(delta.coords()[:1])
         return resting_on(nodes, changes)
 
-    monkeypatch.setattr(rebase, "_resting_on", forgetful)
+    monkeypatch.setattr(rebase, "resting_on", forgetful)
 
     assert_found("v2", "expected")
 
