@@ -43,7 +43,7 @@ def test_official_reads_and_continues_what_became_of_branches(tmp_path: Path, sp
     seen = everything(theirs)
 
     assert seen["branches"] == {"main": repo.lookup_branch("main"), "dev": repo.lookup_branch("dev")}
-    root = zarr.open_group(theirs.readonly_session("main").store, mode="r")
+    root: Any = zarr.open_group(theirs.readonly_session("main").store, mode="r")
     assert np.asarray(root["a"][:]).tolist() == [5, 6, 2, 9]
     assert np.asarray(root["n"][:]).tolist() == [7, 0, 0, 0]
     assert np.asarray(root["g/c"][:]).tolist() == [8, 0, 0, 0]
