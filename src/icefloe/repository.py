@@ -27,6 +27,7 @@ from icefloe.core.refs_v2 import FLAG_NAMES, check_flag, check_writable
 from icefloe.core.virtual_reads import Authorized
 from icefloe.credentials import AnyCredential
 from icefloe.errors import ConflictError, ErrorKind, InvalidInputError
+from icefloe.format.legacy.ids import parse_snapshot_id
 from icefloe.format.spec import V1, V2, Spec
 from icefloe.history import public_snapshot, public_status, public_update, stored_status
 from icefloe.ids import ManifestId, SnapshotId
@@ -418,13 +419,13 @@ class Repository(BranchOperations, Upkeep, Shown):
 
     def lookup_snapshot(self, snapshot_id: str) -> SnapshotInfo:
         """What is known of a snapshot."""
-        return public_snapshot(self._refs.snapshot(SnapshotId.parse(snapshot_id)))
+        return public_snapshot(self._refs.snapshot(self._snapshot_id(snapshot_id)))
 
     lookup_snapshot_async = async_twin(lookup_snapshot)
 
     def list_manifest_files(self, snapshot_id: str) -> list[ManifestFileInfo]:
         """The manifests of a snapshot."""
-        snapshot = self._assets.snapshot(SnapshotId.parse(snapshot_id))
+        snapshot = self._assets.snapshot(self._snapshot_id(snapshot_id))
         return [ManifestFileInfo(str(i.id), i.size_bytes, i.num_chunk_refs) for i in snapshot.manifest_files]
 
     list_manifest_files_async = async_twin(list_manifest_files)
@@ -579,13 +580,17 @@ class Repository(BranchOperations, Upkeep, Shown):
             commit_metadata=self._commit_metadata,
         )
 
+    def _snapshot_id(self, text: str) -> SnapshotId:
+        """An id as users write it; those of the draft format are longer."""
+        return SnapshotId.parse(text) if self._refs.spec.writable else parse_snapshot_id(text)
+
     def _resolve(self, branch: str | None, tag: str | None, snapshot_id: str | None) -> SnapshotId:
         _check_one_ref(branch, tag, snapshot_id)
         if branch is not None:
             return self._refs.branch(branch)
         if tag is not None:
             return self._refs.tag(tag)
-        return self._refs.snapshot(SnapshotId.parse(snapshot_id or "")).id
+        return self._refs.snapshot(self._snapshot_id(snapshot_id or "")).id
 
 
 def _check_one_ref(branch: str | None, tag: str | None, snapshot_id: str | None) -> None:

@@ -86,6 +86,12 @@ def test_every_array_of_every_snapshot_has_the_expected_values(older: Golden, re
                 assert (document["shape"], document["data_type"]) == (node["shape"], node["dtype"])
 
 
+def test_snapshots_are_found_by_the_ids_of_that_time(older: Golden, repo: Repository) -> None:
+    for id, expected in older.expected["snapshots"].items():
+        assert repo.lookup_snapshot(id).message == expected["message"]
+        assert repo.readonly_session(snapshot_id=id).snapshot_id == present_id(id)
+
+
 def test_chunks_are_of_the_expected_kinds(older: Golden, repo: Repository) -> None:
     for id, expected in older.expected["snapshots"].items():
         session = repo.readonly_session(snapshot_id=present_id(id))

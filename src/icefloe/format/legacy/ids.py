@@ -6,8 +6,8 @@ import re
 from typing import Any, Final, TypeVar
 
 from icefloe.errors import InvalidInputError
-from icefloe.format.legacy.structures import LONG_ID, SHORT_ID, Findings, refused, shown
-from icefloe.ids import NodeId, ObjectId, text_size
+from icefloe.format.legacy.structures import LONG_ID, SHORT_ID, Findings, refused, short_id, shown
+from icefloe.ids import NodeId, ObjectId, SnapshotId, text_size
 
 Id = TypeVar("Id", bound=ObjectId)
 
@@ -34,6 +34,12 @@ def object_id(kind: type[Id], value: Any, place: str, findings: Findings) -> Id:
     if len(raw) != SHORT_ID:
         raise refused(f"{place}: an id of {len(raw)} bytes, expected {SHORT_ID} or {LONG_ID}")
     return kind(raw)
+
+
+def parse_snapshot_id(text: str) -> SnapshotId:
+    """The snapshot id behind its text form, in the length of today or of the draft format."""
+    long = _parsed(text, LONG_ID)
+    return SnapshotId.parse(text) if long is None else SnapshotId(short_id(long))
 
 
 def node_id(value: Any, place: str) -> NodeId:
