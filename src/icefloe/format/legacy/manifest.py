@@ -6,9 +6,12 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, TypeAlias
 
+import numpy as np
+
 from icefloe.encoding.envelope import FileType
 from icefloe.format.legacy.files import open_file
 from icefloe.format.legacy.ids import node_id, object_id
+from icefloe.format.legacy.payload_columns import usual_columns
 from icefloe.format.legacy.structures import (
     Findings,
     Structure,
@@ -53,6 +56,8 @@ _VIRTUAL: Final = Structure(
 )
 _TOKENS: Final = re.compile(r"[0-9A-Za-z]+")
 _MAX_RANK: Final = 255
+_U32_MAX: Final = 0xFFFFFFFF
+_PAYLOADS: Final = frozenset({"Inline", "Ref", "Virtual"})
 
 
 def read_manifest(data: bytes, id: ManifestId, place: str, findings: Findings) -> ArraysByRank:
@@ -62,17 +67,34 @@ def read_manifest(data: bytes, id: ManifestId, place: str, findings: Findings) -
         inner = object_id(ManifestId, fields["id"], f"{place}: id", findings)
         if inner != id:
             findings.note(f"{place}: says to be {inner}, not what its name says")
-    # One by one: MessagePack and JSON have no columns. What is made of them is.
-    found: dict[NodeId, dict[int, dict[tuple[int, ...], ChunkRef]]] = {}
+    # One by one: MessagePack and JSON have no columns.
+    found: dict[NodeId, dict[int, tuple[list[tuple[int, ...]], list[Any]]]] = {}
     for node, coords, payload in entries(fields["chunks"], place):
-        refs = found.setdefault(node, {}).setdefault(len(coords), {})
-        if coords in refs:
-            raise refused(f"{place}: two references to chunk {list(coords)} of {node}")
-        refs[coords] = _payload(payload, place, findings)
+        rows = found.setdefault(node, {}).setdefault(len(coords), ([], []))
+        rows[0].append(coords)
+        rows[1].append(payload)
     return {
-        node: {rank: ArrayManifest.from_refs(refs, rank) for rank, refs in by_rank.items()}
+        node: {rank: _array(node, rank, *rows, place, findings) for rank, rows in by_rank.items()}
         for node, by_rank in found.items()
     }
+
+
+def _array(
+    node: NodeId,
+    rank: int,
+    coords: list[tuple[int, ...]],
+    payloads: list[Any],
+    place: str,
+    findings: Findings,
+) -> ArrayManifest:
+    """The references of one array: as columns if they look as expected, else with a close look at each."""
+    if len(set(coords)) != len(coords):
+        raise refused(f"{place}: two references to one chunk of {node}")
+    columns = usual_columns(payloads)
+    if columns is not None:
+        return ArrayManifest.of(np.array(coords, np.uint32).reshape(len(coords), rank), **columns)
+    refs = {at: _payload(payload, place, findings) for at, payload in zip(coords, payloads, strict=True)}
+    return ArrayManifest.from_refs(refs, rank)
 
 
 def entries(chunks: Any, place: str) -> Iterator[tuple[NodeId, tuple[int, ...], Any]]:
@@ -95,7 +117,9 @@ def entries(chunks: Any, place: str) -> Iterator[tuple[NodeId, tuple[int, ...], 
     if not isinstance(chunks, Mapping):
         raise refused(f"{where}: {shown(chunks)} is no map")
     for key, value in chunks.items():
-        if isinstance(value, Mapping) and not any(
+        if type(key) is tuple and len(key) == 2 and type(value) is dict and not _PAYLOADS.isdisjoint(value):
+            yield node(key[0]), _coords(key[1], where), value
+        elif isinstance(value, Mapping) and not any(
             isinstance(name, str) and name[:1].isalpha() for name in value
         ):
             owner = node(key)
@@ -119,6 +143,8 @@ def _key(key: Any, where: str) -> tuple[Any, tuple[int, ...]]:
 
 
 def _coords(value: Any, where: str) -> tuple[int, ...]:
+    if type(value) is tuple and all(type(n) is int and 0 <= n <= _U32_MAX for n in value):
+        return value
     if isinstance(value, str):
         value = _TOKENS.findall(value)
     numbers = items(value, where)
