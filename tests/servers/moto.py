@@ -15,6 +15,22 @@ from collections.abc import Iterator
 import pytest
 
 _START_S = 60
+# moto compares the condition of a write and then writes, with nothing to keep other threads out in between.
+# Of two conditional writes at once both may win, in one of five probes on a busy machine.
+_SERVE = """
+import threading
+from moto.s3.responses import S3Response
+from moto.server import main
+
+put_object, lock = S3Response.put_object, threading.Lock()
+
+def put_one_at_a_time(self):
+    with lock:
+        return put_object(self)
+
+S3Response.put_object = put_one_at_a_time
+main()
+"""
 
 
 @contextlib.contextmanager
@@ -23,15 +39,7 @@ def moto_server() -> Iterator[str]:
     if importlib.util.find_spec("moto") is None:
         pytest.fail("moto is not installed; the S3 tests need it: pip install 'moto[server,s3]'")
     port = free_port()
-    command = [
-        sys.executable,
-        "-c",
-        "from moto.server import main; main()",
-        "-H",
-        "127.0.0.1",
-        "-p",
-        str(port),
-    ]
+    command = [sys.executable, "-c", _SERVE, "-H", "127.0.0.1", "-p", str(port)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     url = f"http://127.0.0.1:{port}"
     try:
