@@ -133,7 +133,7 @@ def test_names_that_cannot_be_stored_are_refused(storage: Storage, version: int)
     repo = Repository.create(storage, spec_version=version)
     tip = repo.lookup_branch("main")
     nowhere = ["\ud800"]
-    only_in_v2 = ["", "/", "a/b", "../../x", "a\0b", "a\nb", "\x7f"]
+    only_in_v2 = ["", "/", "a/b", "../../x", "a\0b", "a\nb", "\x7f", "\ufffe", "a\uffff"]
 
     for name in nowhere if version == 2 else nowhere + only_in_v2:
         for make in (repo.create_branch, repo.create_tag):
@@ -145,6 +145,26 @@ def test_names_that_cannot_be_stored_are_refused(storage: Storage, version: int)
         repo.create_branch(name, tip)
         repo.create_tag(name, tip)
     assert (repo.list_branches(), repo.list_tags()) == ({"main"} | taken, taken)
+
+
+def test_names_too_long_for_the_place_are_refused(storage: Storage, version: int) -> None:
+    repo = Repository.create(storage, spec_version=version)
+    tip = repo.lookup_branch("main")
+    name = "é" * 600
+
+    if version == 2 or storage.describe()["type"] == "in-memory":
+        repo.create_branch(name, tip)
+        assert repo.lookup_branch(name) == tip
+        return
+    for use in (
+        lambda: repo.create_branch(name, tip),
+        lambda: repo.create_tag(name, tip),
+        lambda: repo.lookup_branch(name),
+        lambda: repo.delete_tag(name),
+    ):
+        with pytest.raises(InvalidInputError, match="too long for") as caught:
+            use()
+        assert caught.value.kind == "invalid-ref-name"
 
 
 def test_missing_names_are_missing(storage: Storage, version: int) -> None:

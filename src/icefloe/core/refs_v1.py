@@ -36,7 +36,8 @@ from icefloe.storage.base import (
     Version,
 )
 
-_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+# What has no place in XML: S3 names the objects to delete in it.
+_UNSPEAKABLE = re.compile(r"[\x00-\x1f\x7f\ufffe\uffff]")
 
 
 class RefStoreV1:
@@ -57,6 +58,15 @@ class RefStoreV1:
                 message=f"there is a repository in {self._storage.place} already",
                 kind=ErrorKind.BRANCH_UPDATE_CONFLICT,
             ) from None
+
+    def _file(self, kind: RefKind, name: str) -> RefFile:
+        """The file of a branch or tag of that name, if it can be one's here."""
+        check_name(name)
+        file = RefFile(kind, name)
+        # The mark of a deleted tag is the longest path.
+        if not self._storage.fits(RefFile(kind, name, deleted=True).path):
+            raise invalid_name(name, f"it is too long for {self._storage.place}")
+        return file
 
     def _files(self) -> list[RefFile]:
         found = (RefFile.parse(info.key) for info in self._storage.list_prefix(f"{REFS}/"))
@@ -101,8 +111,7 @@ class RefStoreV1:
         return {file.name: found[0] for file in alive if (found := self._read(file)) is not None}
 
     def _branch(self, name: str) -> tuple[SnapshotId, Version]:
-        check_name(name)
-        found = self._read(RefFile(RefKind.BRANCH, name))
+        found = self._read(self._file(RefKind.BRANCH, name))
         if found is None:
             raise _not_found("branch", name)
         return found
@@ -111,17 +120,16 @@ class RefStoreV1:
         return self._branch(name)[0]
 
     def tag(self, name: str) -> SnapshotId:
-        check_name(name)
-        found = self._read(RefFile(RefKind.TAG, name))
+        found = self._read(self._file(RefKind.TAG, name))
         if found is None or self._storage.exists(RefFile(RefKind.TAG, name, deleted=True).path):
             raise _not_found("tag", name)
         return found[0]
 
     def create_branch(self, name: str, snapshot: SnapshotId) -> None:
-        check_name(name)
+        file = self._file(RefKind.BRANCH, name)
         self._assets.snapshot(snapshot)
         try:
-            self._create(RefFile(RefKind.BRANCH, name), snapshot)
+            self._create(file, snapshot)
         except ConditionNotMetError:
             raise ConflictError(None, str(self.branch(name)), kind=ErrorKind.BRANCH_UPDATE_CONFLICT) from None
 
@@ -167,9 +175,8 @@ class RefStoreV1:
         return snapshot in takewhile(lambda id: id != base, ids)
 
     def create_tag(self, name: str, snapshot: SnapshotId) -> None:
-        check_name(name)
+        file = self._file(RefKind.TAG, name)
         self._assets.snapshot(snapshot)
-        file = RefFile(RefKind.TAG, name)
         try:
             self._create(file, snapshot)
         except ConditionNotMetError:
@@ -273,8 +280,10 @@ class RefStoreV1:
 def check_name(name: str) -> None:
     """Refuse names that cannot be a folder's in every place."""
     check_storable(name)
-    if not name or "/" in name or _CONTROL.search(name):
-        raise invalid_name(name, "it must not be empty, nor contain '/' or control characters")
+    if not name or "/" in name or _UNSPEAKABLE.search(name):
+        raise invalid_name(
+            name, "it must not be empty, nor contain '/', control characters or U+FFFE and U+FFFF"
+        )
 
 
 def _not_found(what: str, name: str) -> RefNotFoundError:

@@ -151,6 +151,10 @@ class Storage(StorageConstructors, ABC):
     def require_conditional_writes(self) -> None:
         """Make sure, before a ref moves, that conditions hold here; raises StorageError where they do not."""
 
+    def fits(self, path: str) -> bool:
+        """Whether an object's path is not too long for this place, as far as that is known beforehand."""
+        return True
+
     @abstractmethod
     def describe(self) -> Mapping[str, str]:
         """What it is and where, without secrets: `type` first."""

@@ -53,6 +53,7 @@ from icefloe.storage.keys import decode_key, encode_key
 
 _SYNC_THREADS = 16
 _MAX_UNSYNCED = 1024
+_MAX_NAME_BYTES = 255  # in nearly every file system
 _PLAIN_PATH = re.compile(r"[0-9A-Za-z_-]+(?:/[0-9A-Za-z_-]+)*")
 _ASIDE = re.compile(r"#\d+$")
 _MISSING = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
@@ -100,6 +101,10 @@ class LocalStorage(Storage):
     def describe(self) -> Mapping[str, str]:
         # docstring inherited
         return {"type": "local filesystem", "path": self._path}
+
+    def fits(self, path: str) -> bool:
+        # docstring inherited
+        return all(len(name) <= _MAX_NAME_BYTES for name in encode_key(path).split("/"))
 
     def prepare_for_creation(self) -> None:
         # docstring inherited

@@ -52,6 +52,7 @@ from icefloe.storage.swaps import RefusedError, Swap, UncertainError, UnchangedE
 from icefloe.storage.trust import require_conditions
 
 _LIST_PAGE = 1000
+_MAX_KEY_BYTES = 1024  # in S3, GCS and Azure
 _DELETE_BATCH = 1000
 _MIN_PART_BYTES = 8 * 1024 * 1024
 _MAX_PARTS = 10_000
@@ -106,6 +107,12 @@ class ObjectStorage(Storage):
                 "a repository cannot be created at an empty prefix, the root of a bucket: give a prefix",
                 kind=ErrorKind.EMPTY_PREFIX_CREATION,
             )
+
+    def fits(self, path: str) -> bool:
+        # docstring inherited
+        if isinstance(self._place, HttpPlace):
+            return True
+        return len(f"{self._place.prefix}/{self._key(path)}".encode()) <= _MAX_KEY_BYTES
 
     def require_conditional_writes(self) -> None:
         # docstring inherited

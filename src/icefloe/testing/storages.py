@@ -60,6 +60,10 @@ class PassingStorage(Storage):
         # docstring inherited
         self._inner.prepare_for_creation()
 
+    def fits(self, path: str) -> bool:
+        # docstring inherited
+        return self._inner.fits(path)
+
     def require_conditional_writes(self) -> None:
         # docstring inherited
         self._inner.require_conditional_writes()
