@@ -144,12 +144,14 @@ def test_listing_an_empty_storage(storage: Storage) -> None:
 
 
 def test_more_objects_than_fit_on_a_page(storage: Storage) -> None:
-    keys = {f"chunks/{i:04}" for i in range(1200)}
+    # A page has 1000 objects; on Azure it has 5000, too many to write here, but a bulk delete takes 256.
+    count = 300 if storage.describe()["type"] == "Azure" else 1200
+    keys = {f"chunks/{i:04}" for i in range(count)}
     with ThreadPoolExecutor(16) as threads:
         list(threads.map(lambda key: storage.put(key, b"x", kind=ObjectKind.CHUNK), keys))
 
     assert {info.key for info in storage.list_prefix("chunks")} == keys
-    assert storage.delete(sorted(keys)).deleted == 1200
+    assert storage.delete(sorted(keys)).deleted == count
     assert list(storage.list_prefix()) == []
 
 

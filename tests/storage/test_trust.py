@@ -123,6 +123,31 @@ def test_an_honest_server_is_asked_once(new_s3: S3Maker, proxy: Proxy) -> None:
     assert not any("icefloe-probe" in info.key for info in repo.storage.list_prefix())
 
 
+def test_the_question_takes_seven_requests(new_s3: S3Maker, proxy: Proxy) -> None:
+    proxy.fault = None
+
+    new_s3(proxy.url).require_conditional_writes()
+
+    assert len(proxy.seen) == 7
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_readers_do_not_ask(new_s3: S3Maker, proxy: Proxy, version: int) -> None:
+    """Not even of a server that would not be trusted."""
+    session = Repository.create(new_s3(prefix=f"read-{version}"), spec_version=version).writable_session(
+        "main"
+    )
+    zarr.create_array(session.store, name="a", shape=(2,), dtype="i4")[:] = 7
+    session.commit("write")
+
+    repo = Repository.open(new_s3(proxy.url, prefix=f"read-{version}"))
+    array = zarr.open_array(repo.readonly_session("main").store, path="a")
+
+    assert array[0] == 7
+    assert next(repo.ancestry(branch="main")).message == "write"
+    assert {request.method for request in proxy.seen} <= {"GET", "HEAD"}
+
+
 @pytest.mark.parametrize(
     ("endpoint", "variable", "is_amazon"),
     [
