@@ -37,6 +37,7 @@ from icefloe.credentials import (
     S3StaticCredentials,
 )
 from icefloe.errors import ErrorKind, InvalidInputError, StorageError
+from icefloe.storage.aws_profile import has_profile_keys_from_env, profile_keys, profile_region_from_env
 
 Client: TypeAlias = S3Store | GCSStore | AzureStore | HTTPStore
 
@@ -65,6 +66,7 @@ _CLIENT_KEYS = {
     "timeout",
     "user_agent",
 }
+_CHECKSUMS = {ChecksumAlgorithm.Sha256: "SHA256", ChecksumAlgorithm.Crc64Nvme: "CRC64NVME"}
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HEADER_VALUE = re.compile(r"[\t\x20-\x7e\x80-\uffff]*")
 _TRUE = {"1", "true", "on", "yes", "y"}
@@ -129,12 +131,12 @@ class S3Place:
         config["virtual_hosted_style_request"] = virtual_hosted
         if endpoint:
             config["endpoint"] = endpoint
-        if options.region:
-            config["region"] = options.region
+        if region := options.region or profile_region_from_env():
+            config["region"] = region
         if options.requester_pays:
             config["request_payer"] = True
-        if options.checksum_algorithm is ChecksumAlgorithm.Sha256:
-            config["checksum_algorithm"] = "SHA256"
+        if options.checksum_algorithm is not None and role is not Role.READ:
+            config["checksum_algorithm"] = _checksum(options.checksum_algorithm)
         stream_timeout_s = options.network_stream_timeout_seconds
         client = _client_options(settings, role, self.headers.of(role), user_agent, stream_timeout_s)
         if options.allow_http:
@@ -169,6 +171,8 @@ class S3Place:
                 return Source.of(lambda: credentials, _s3_dict)
             case S3Credentials.Refreshable(function, current):
                 return Source.of(Refresher(function, current, (S3StaticCredentials,)).get, _s3_dict)
+            case S3Credentials.FromEnv() if has_profile_keys_from_env():
+                return Source.of(profile_keys, _s3_dict)
         return Source(None)
 
 
@@ -412,6 +416,18 @@ def _s3_endpoint(bucket: str, options: S3Options) -> tuple[str | None, bool]:
     if not virtual_hosted or _is_address(url.hostname or ""):
         return options.endpoint_url.rstrip("/"), False
     return urlunsplit((url.scheme, f"{bucket}.{url.netloc}", url.path.rstrip("/"), "", "")), True
+
+
+def _checksum(algorithm: ChecksumAlgorithm) -> str:
+    """obstore's name of a checksum."""
+    try:
+        return _CHECKSUMS[algorithm]
+    except KeyError:
+        raise StorageError(
+            f"objects cannot be written with a checksum by {algorithm.name}: take Sha256 or Crc64Nvme, or "
+            "none, since signed writes carry a SHA-256 anyway",
+            kind=ErrorKind.STORAGE_CONFIG,
+        ) from None
 
 
 def _endpoint_from_env() -> str | None:
