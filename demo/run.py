@@ -129,7 +129,8 @@ def make_room(session: icefloe.Session, files: Sequence[Path], first_day: int) -
         template.to_zarr(session.store, append_dim="time", compute=False, consolidated=False)
     else:
         template.to_zarr(session.store, encoding=encoding, compute=False, consolidated=False)
-    return (first_day + np.cumsum([0, *counts[:-1]])).tolist()
+    starts: list[int] = (first_day + np.cumsum([0, *counts[:-1]])).tolist()
+    return starts
 
 
 def compare(repo: icefloe.Repository, files: Sequence[Path]) -> None:

@@ -66,7 +66,8 @@ def seal(payload: bytes | NDArray[np.uint8], header: Header, level: int = DEFAUL
     """
     name = header.implementation.encode()[:24].ljust(24)
     head = HEADER.pack(MAGIC, name, header.spec, header.file_type, ZSTD)
-    return head + _compressed(memoryview(payload), min(level, zstandard.MAX_COMPRESSION_LEVEL))
+    view = memoryview(payload) if isinstance(payload, bytes) else payload.data
+    return head + _compressed(view, min(level, zstandard.MAX_COMPRESSION_LEVEL))
 
 
 def _compressed(payload: memoryview, level: int) -> bytes:

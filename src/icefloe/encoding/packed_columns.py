@@ -64,7 +64,7 @@ class ColumnPacker:
 
     def _put(self, column: NDArray[Any]) -> int:
         at = self._size
-        self._parts.append(memoryview(column.reshape(-1).view(np.uint8)))
+        self._parts.append(column.reshape(-1).view(np.uint8).data)
         self._size += column.nbytes
         return at
 
