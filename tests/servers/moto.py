@@ -16,7 +16,7 @@ import pytest
 
 _START_S = 60
 # moto compares the condition of a write and then writes, with nothing to keep other threads out in between.
-# Of two conditional writes at once both may win, in one of five probes on a busy machine.
+# Of two conditional writes at once both may win, in one of eight probes on a busy machine.
 _SERVE = """
 import threading
 from moto.s3.responses import S3Response
