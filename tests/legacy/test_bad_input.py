@@ -116,6 +116,12 @@ def test_a_gap_in_a_branch_is_reported(caplog: pytest.LogCaptureFixture) -> None
     assert "branch main: no files for its commits 1" in caplog.text
 
 
+def test_a_branch_without_its_first_file_is_found() -> None:
+    repo = Repository.open(place(files_of(ALPHA, without=("refs/branch.main/ZZZZZZZZ.json",))))
+
+    assert repo.lookup_branch("main") == "MA67EQEME6VRHHPT5BHG"
+
+
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b'{"snapshot": 5}', b'{"snapshot":"nope"}', b"\xff"])
 def test_a_damaged_tip_is_an_error_and_not_the_one_before(data: bytes) -> None:
     repo = Repository.open(place(files_of(ALPHA) | {"refs/branch.main/ZZZZZZZX.json": data}))

@@ -20,7 +20,7 @@ from icefloe.format.files import pack_manifest
 from icefloe.format.legacy.files import ALPHA, DRAFT, Layout, is_newer
 from icefloe.format.legacy.ids import SUFFIXES, LongId, id_in_name
 from icefloe.format.legacy.manifest import ArraysByRank, read_manifest
-from icefloe.format.legacy.refs import is_ref
+from icefloe.format.legacy.refs import first_files, is_ref
 from icefloe.format.legacy.snapshot import StoredSnapshot, read_snapshot
 from icefloe.format.legacy.structures import LONG_ID, Findings
 from icefloe.format.legacy.transaction_log import read_transaction_log
@@ -41,13 +41,19 @@ BACKUP: Final = f"{MIGRATION}/replaced"
 """Where an upgrade in place keeps the files that it replaces."""
 
 
-def find_layout(storage: Storage) -> Layout | None:
-    """Which of the older layouts is at a place; FormatError where both are."""
-    found = [
-        layout
-        for layout in (ALPHA, DRAFT)
-        if any(is_ref(info.key) for info in storage.list_prefix(f"{layout.refs}/"))
-    ]
+def find_layout(storage: Storage, *, by_name: bool = False) -> Layout | None:
+    """Which of the older layouts is at a place; FormatError where both are.
+
+    The first file of main has a known name. Only where it is lost are files listed, which web servers cannot,
+    and not at all if it is to be found `by_name`.
+    """
+    found = [layout for layout in (ALPHA, DRAFT) if any(map(storage.exists, first_files(layout)))]
+    if not found and not by_name and not storage.read_only:
+        found = [
+            layout
+            for layout in (ALPHA, DRAFT)
+            if any(is_ref(info.key) for info in storage.list_prefix(f"{layout.refs}/"))
+        ]
     if len(found) > 1:
         raise FormatError(
             "repositories of two old formats in one place: branches below refs/ and below r/; "

@@ -51,7 +51,8 @@ def find_spec(storage: Storage) -> Spec | None:
 def _find_spec_before_repo_info(storage: Storage) -> Spec | None:
     main = RefFile(RefKind.BRANCH, MAIN).path
     try:
-        has_main, older = storage.exists(main), find_layout(storage)
+        has_main = storage.exists(main)
+        older = find_layout(storage, by_name=has_main)
     except BucketNotFoundError:
         return None
     if has_main and older is not None:

@@ -10,6 +10,7 @@ from typing import Any, Final
 from icefloe.format.legacy.files import ALPHA, DRAFT, Layout, loads_json
 from icefloe.format.legacy.ids import object_id
 from icefloe.format.legacy.structures import Findings, Structure, refused
+from icefloe.format.repo_info import MAIN
 from icefloe.ids import ObjectId, SnapshotId
 
 REF_FILE: Final = "ref.json"
@@ -130,6 +131,13 @@ def sequence_file(number: int, *, long: bool = False) -> str:
     """The name of the file for a commit."""
     last, kind = (_LAST_OF_13, _Sequence8) if long else (_LAST_OF_8, _Sequence5)
     return f"{kind((last - number).to_bytes(kind.SIZE, 'big'))}.json"
+
+
+def first_files(layout: Layout) -> list[str]:
+    """What the first file of main may be called."""
+    folders = [f"branch:{MAIN}", MAIN if layout is DRAFT else f"branch.{MAIN}"]
+    names = [sequence_file(0), sequence_file(0, long=True)]
+    return [f"{layout.refs}/{folder}/{name}" for folder in folders for name in names]
 
 
 def is_ref(key: str) -> bool:

@@ -1,0 +1,46 @@
+"""Web servers cannot be listed: looking for older formats must not stand in the way of others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from icefloe.errors import ErrorKind, StorageError
+from icefloe.repository import Repository
+from icefloe.storage.base import StorageObjectInfo
+from icefloe.testing.storages import PassingStorage
+from tests import golden
+from tests.legacy.places import place
+
+
+class Unlisted(PassingStorage):
+    """A place to read from that tells nobody what it has."""
+
+    @property
+    def read_only(self) -> bool:
+        return True
+
+    def list_prefix(self, prefix: str = "") -> Iterator[StorageObjectInfo]:
+        raise StorageError("cannot be listed", kind=ErrorKind.OBJECT_STORE)
+
+
+@pytest.mark.parametrize("name", ["v1-1.1.21-basic", "v2-2.3.0-basic"])
+def test_versions_1_and_2_are_opened(name: str) -> None:
+    storage = Unlisted(place(golden.load(name).files))
+
+    repo = Repository.open(storage)
+
+    assert repo.lookup_branch("main") == golden.load(name).expected["branches"]["main"]
+
+
+def test_nothing_is_found_where_nothing_is() -> None:
+    assert not Repository.exists(Unlisted(place({})))
+
+
+def test_an_older_format_is_recognised_by_the_name_of_its_first_file() -> None:
+    storage = Unlisted(place(golden.load("handmade-002-alpha2").files))
+
+    assert Repository.exists(storage)
+    with pytest.raises(StorageError, match="cannot be listed"):
+        Repository.open(storage).lookup_branch("main")
