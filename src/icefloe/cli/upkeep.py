@@ -19,7 +19,9 @@ _SAFE_AGE = timedelta(days=1)
 
 @click.command()
 @repo_argument
-@click.option("--level", type=click.Choice(list(Level)), default="graph", show_default=True)
+@click.option(
+    "--level", type=click.Choice([each.value for each in Level]), default="graph", show_default=True
+)
 @output_option
 def verify(repo: Repository, level: str, out: Output) -> int:
     """Look whether all that branches and tags lead to is there and readable. Exit code 5 if not."""
