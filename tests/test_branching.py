@@ -119,6 +119,20 @@ def test_chunks_of_both_sides_come_together(repo: Repository) -> None:
     assert tip.metadata == {"icefloe": {"merged": [theirs]}}
 
 
+def test_an_amended_merge_is_still_known_for_one() -> None:
+    repo = new_repository()
+    _, theirs = part(repo, [Write("/a", (0,), b"o")], [Write("/a", (1,), b"t")])
+    repo.merge("dev", "main", message="both")
+    session = repo.writable_session("main")
+    make(session, [Write("/a", (3,), b"x")])
+
+    session.amend("both, and more", metadata={"by": "me"})
+
+    tip = next(repo.ancestry(branch="main"))
+    assert tip.metadata == {"by": "me", "icefloe": {"merged": [theirs]}}
+    assert repo.merge("dev", "main", message="again").outcome == "up-to-date"
+
+
 def test_nodes_of_both_sides_come_together(repo: Repository) -> None:
     part(
         repo,

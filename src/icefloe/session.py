@@ -13,6 +13,7 @@ from icefloe.config import RepositoryConfig
 from icefloe.config.display import Shown, Tree, qualified
 from icefloe.conflicts import ConflictSolver
 from icefloe.core.assets import AssetStore
+from icefloe.core.branching import with_merges_of
 from icefloe.core.changes import ChangeSet
 from icefloe.core.commit import OWN_METADATA, flush, snapshot_info
 from icefloe.core.diff import session_diff
@@ -465,8 +466,9 @@ class Session(Shown):
                 kind=ErrorKind.REARRANGE_SESSION_ONLY,
             )
         parent, logs = tip.parent_id, tip.pruned_ancestor_tx_logs
+        properties = with_merges_of(tip, plain_metadata(metadata or {}))
         return self._land(
-            lambda: self._flush(message, metadata, parent, earlier),
+            lambda: self._flush(message, properties, parent, earlier),
             lambda made: self._refs.amend(
                 branch,
                 base.id,

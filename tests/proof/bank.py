@@ -81,7 +81,8 @@ def check(place: dict[str, Any], acknowledged: list[str]) -> int:
     stored = audit.everything()
     history = audit.history(stored.refs.branches["main"], stored)
     assert len(set(acknowledged)) == len(acknowledged)
-    assert set(history[:-2]) == set(acknowledged), "acknowledged commits are not the history"
+    there, said = set(history[:-2]), set(acknowledged)
+    assert there == said, f"lost: {sorted(said - there)}; never acknowledged: {sorted(there - said)}"
     for id in history[:-1]:
         assert sum(audit.tree(id)["/accounts"][2].values()) == TOTAL, f"money lost at {id}"
     return len(history)

@@ -250,6 +250,15 @@ def merged_tips(info: SnapshotInfo) -> list[SnapshotId]:
         return []
 
 
+def with_merges_of(tip: SnapshotInfo, metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Metadata for a snapshot in the place of another, whose merges it keeps."""
+    tips = [str(id) for id in merged_tips(tip)]
+    if not tips:
+        return dict(metadata)
+    own = metadata.get(OWN_KEY)
+    return {**metadata, OWN_KEY: {MERGED: tips, **(own if isinstance(own, dict) else {})}}
+
+
 def net_log(id: SnapshotId, logs: Sequence[TransactionLog], after: Nodes) -> TransactionLog:
     """One log of what several changed, without the chunks of nodes that are not there afterwards."""
     log = merged_logs(id, logs)
