@@ -205,7 +205,7 @@ def test_rectilinear_grids_need_version_2() -> None:
 
     with (
         zarr.config.set({"array.rectilinear_chunks": True}),
-        pytest.raises(IcechunkError, match="need version 2") as error,
+        pytest.raises(IcechunkError, match="spec_version=2") as error,
     ):
         zarr.create_array(store, name="a", data=np.arange(10), chunks=chunks)
 

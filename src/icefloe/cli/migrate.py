@@ -24,7 +24,7 @@ from icefloe.storage.base import Storage
 def migrate(
     storage: Storage, target: str | None, dry_run: bool, keep_gaps: bool, delete_old_files: bool, out: Output
 ) -> None:
-    r"""Turn a repository of an older format into one of version 2.
+    """Turn a repository of an older format into one of version 2.
 
     What was broken off goes on when it is run again.
 
