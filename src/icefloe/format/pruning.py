@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,14 @@ def ancestors(parents: Sequence[int], row: int) -> list[int]:
     while (row := parents[row]) != NO_PARENT:
         found.append(row)
     return found
+
+
+def inherited_logs(snapshots: SnapshotInfos, rows: Any = slice(None)) -> NDArray[np.uint8]:
+    """The logs that some snapshots, or all, have inherited from what expired: (n, 12), in no order."""
+    if _LOGS not in snapshots.columns.columns:
+        return snapshots.ids[:0]
+    logs: NDArray[np.uint8] = snapshots.columns[_LOGS].take(rows).items.view(np.uint8)
+    return logs.reshape(-1, snapshots.ids.shape[1])
 
 
 def pruned(

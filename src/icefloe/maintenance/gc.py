@@ -19,10 +19,10 @@ from icefloe.core.refs_v2 import RefStoreV2
 from icefloe.errors import ConflictError, ErrorKind, StorageError
 from icefloe.format.files import CHUNKS, MANIFESTS, SNAPSHOTS, TRANSACTIONS
 from icefloe.format.id_columns import is_member, sorted_ids
-from icefloe.format.pruning import ancestors, pruned
+from icefloe.format.pruning import ancestors, inherited_logs, pruned
 from icefloe.format.repo_info import NO_PARENT, RepoInfo
 from icefloe.format.updates import GCRan
-from icefloe.maintenance.listings import OBJECT_ID, Listing, list_folder
+from icefloe.maintenance.listings import Listing, list_folder
 from icefloe.maintenance.reach import NO_IDS, Ids, chunks_used, manifests_used, reachable, reachable_snapshots
 from icefloe.ops import GCSummary
 from icefloe.storage.base import Storage
@@ -111,7 +111,9 @@ class _Plan:
         """What would be deleted as things stand."""
         logs = self._kept
         if isinstance(self._refs, RefStoreV2):
-            logs = sorted_ids(np.concatenate([logs, _pruned_logs(self._dropped(self._refs.load()))]))
+            logs = sorted_ids(
+                np.concatenate([logs, inherited_logs(self._dropped(self._refs.load()).snapshots)])
+            )
         return self._garbage(logs, self._manifests, self._chunks)
 
     def _garbage(self, logs: Ids, manifests: Ids, chunks: Ids) -> Garbage:
@@ -131,7 +133,7 @@ class _Plan:
         added = after.snapshots.ids[~is_member(after.snapshots.ids, self._known)]
         manifests, chunks = _needed(self._assets, added, self._fan_out)
         return self._garbage(
-            sorted_ids(np.concatenate([self._kept, added, _pruned_logs(after)])),
+            sorted_ids(np.concatenate([self._kept, added, inherited_logs(after.snapshots)])),
             sorted_ids(np.concatenate([self._manifests, manifests])),
             sorted_ids(np.concatenate([self._chunks, chunks])),
         )
@@ -157,14 +159,6 @@ class _Plan:
             onto[row] = line[stop] if stop < len(line) else NO_PARENT
             skipped[row] = line[:stop]
         return info if keep.all() else replace(info, snapshots=pruned(snapshots, keep, onto, skipped))
-
-
-def _pruned_logs(info: RepoInfo) -> NDArray[np.uint8]:
-    columns = info.snapshots.columns.columns
-    if "pruned_ancestor_tx_logs" not in columns:
-        return NO_IDS
-    logs: NDArray[np.uint8] = columns["pruned_ancestor_tx_logs"].items.view(np.uint8)
-    return logs.reshape(-1, OBJECT_ID)
 
 
 def _not_in(listing: Listing, kept: Ids) -> Listing:

@@ -28,13 +28,14 @@ from icefloe.format.files import (
 )
 from icefloe.format.id_columns import id_keys, is_member, key_bytes, sorted_ids
 from icefloe.format.manifest import NATIVE, ArrayManifest
-from icefloe.format.repo_info import NO_PARENT, SnapshotInfos
+from icefloe.format.pruning import inherited_logs
+from icefloe.format.repo_info import NO_PARENT
 from icefloe.format.snapshot import Snapshot
 from icefloe.ids import ManifestId, SnapshotId, encode_column
 from icefloe.maintenance.claims import Claim, Claims
 from icefloe.maintenance.findings import Finding, Level, Report
 from icefloe.maintenance.listings import OBJECT_ID, Listing, list_folder
-from icefloe.maintenance.reach import NO_IDS, Gathered, Ids, each_id, reachable_snapshots
+from icefloe.maintenance.reach import Gathered, Ids, each_id, reachable_snapshots
 from icefloe.maintenance.verify_sources import Sources, check_sources, merged, sources_of
 from icefloe.storage.base import Storage
 
@@ -130,7 +131,7 @@ def _logs(
     if isinstance(refs, RefStoreV2):
         infos = refs.load().snapshots
         rows = np.flatnonzero(is_member(infos.ids, wanted) & (infos.parents != NO_PARENT))
-        needed = sorted_ids(np.concatenate([infos.ids[rows], _inherited(infos, rows)]))
+        needed = sorted_ids(np.concatenate([infos.ids[rows], inherited_logs(infos, rows)]))
         there = _found(TRANSACTIONS, needed, listed, "the history", report)
     else:
         there = wanted[is_member(wanted, listed.ids)]
@@ -139,13 +140,6 @@ def _logs(
             report.transaction_logs += 1
         else:
             report.findings.append(damage)
-
-
-def _inherited(infos: SnapshotInfos, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
-    if "pruned_ancestor_tx_logs" not in infos.columns.columns:
-        return NO_IDS
-    logs: NDArray[np.uint8] = infos.columns["pruned_ancestor_tx_logs"].take(rows).items.view(np.uint8)
-    return logs.reshape(-1, OBJECT_ID)
 
 
 def _read_log(storage: Storage, snapshot: bytes) -> Finding | None:
