@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.source_tree import Module, imports_of, outside_modules, parse, source_modules
+from tests.source_tree import ROOT, Module, imports_of, outside_modules, parse, source_modules
 
 MOST_CODE_LINES = 500
 
@@ -208,6 +208,15 @@ def test_an_impurity_is_found(text: str) -> None:
 )
 def test_an_empty_name_is_found(name: str, text: str) -> None:
     assert len(list(empty_names(parse(name, text)))) == 1
+
+
+def test_every_test_beside_the_official_package_is_marked() -> None:
+    """One without the mark runs where that package happens to be installed, and never in `make compat`."""
+    folder = ROOT / "tests"
+    modules = [*folder.glob("compat/test_*.py"), *folder.rglob("*_compat.py")]
+
+    assert modules
+    assert [path.name for path in modules if "mark.compat" not in path.read_text(encoding="utf-8")] == []
 
 
 def _is_version(side: ast.expr, comparison: ast.Compare) -> bool:

@@ -13,6 +13,8 @@ from icefloe import BasicConflictSolver, Repository, local_filesystem_storage
 from tests.compat.official import everything, needs_v2, open_repository
 from tests.edits import CreateArray, CreateGroup, Delete, Edit, SetAttribute, Write, make
 
+pytestmark = pytest.mark.compat
+
 
 def commit(repo: Any, branch: str, *edits: Edit) -> str:
     session = repo.writable_session(branch)
