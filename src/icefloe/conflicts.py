@@ -160,7 +160,7 @@ class Conflict(Shown):
 
 
 class ConflictSolver:
-    """Decides about conflicts. Subclasses say how in `choose`."""
+    """Decides about conflicts. Solves none by itself; subclasses say in `choose` which, and how."""
 
     def choose(self, conflict: Conflict) -> VersionSelection:
         """Whose version is taken.
@@ -168,15 +168,11 @@ class ConflictSolver:
         Ours can be kept in a ChunkDoubleUpdate, a DeleteOfUpdatedArray and a DeleteOfUpdatedGroup, theirs in
         a ChunkDoubleUpdate. Every other conflict fails the rebase, whatever is chosen.
         """
-        raise NotImplementedError(f"{type(self).__name__} does not say whose version is taken")
+        return VersionSelection.Fail
 
 
 class ConflictDetector(ConflictSolver):
     """Solves nothing: a rebase over any conflict fails."""
-
-    def choose(self, conflict: Conflict) -> VersionSelection:
-        # docstring inherited
-        return VersionSelection.Fail
 
 
 class BasicConflictSolver(ConflictSolver):

@@ -453,8 +453,18 @@ def test_a_solver_must_be_one(repo: Repository) -> None:
         session.rebase(nonsense)
     with pytest.raises(TypeError, match="ConflictSolver"):
         session.commit("ours", rebase_with=nonsense)
-    with pytest.raises(NotImplementedError, match="does not say"):
+
+
+def test_a_solver_that_says_nothing_solves_nothing(repo: Repository) -> None:
+    session = collide(repo, *BOTH_WROTE)
+    base = session.snapshot_id
+
+    with pytest.raises(RebaseFailedError) as failed:
         session.rebase(ConflictSolver())
+
+    assert [each.conflict_type for each in failed.value.conflicts] == [ConflictType.ChunkDoubleUpdate]
+    assert session.snapshot_id == base
+    assert session.has_uncommitted_changes
 
 
 # How far it gets
