@@ -7,6 +7,7 @@ a commit is lost without a word.
 from __future__ import annotations
 
 import threading
+import time
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +25,7 @@ from icefloe.storage.base import (
 
 RACERS = 6
 ROUNDS = 3
+CLEANING_PAUSES = (0.0, 0.1, 0.5, 1.0)  # seconds between a deletion and a look at what is left
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +73,24 @@ def probe(storage: Storage) -> ProbeReport:
             if not checks[-1].passed and name == "write and read back":
                 break
     finally:
-        storage.delete([f"{folder}/{name}" for name in run.names])
-        storage.remove_empty_folder(folder)
+        _clean_up(storage, folder, run.names)
     place = ", ".join(f"{key}: {value}" for key, value in storage.describe().items())
     return ProbeReport(place, tuple(checks))
+
+
+def _clean_up(storage: Storage, folder: str, names: list[str]) -> None:
+    """Delete what the checks wrote, and again what a place lets appear after it acknowledged the deletion.
+
+    A server that ignores conditions may also finish a write of a race after it has answered all of them.
+    """
+    paths = [f"{folder}/{name}" for name in names]
+    for patience in CLEANING_PAUSES:
+        storage.delete(paths)
+        time.sleep(patience)
+        paths = [info.key for info in storage.list_prefix(folder)]
+        if not paths:
+            break
+    storage.remove_empty_folder(folder)
 
 
 def _outcome(name: str, check: Callable[[], str]) -> Check:
