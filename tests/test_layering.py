@@ -24,7 +24,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("spark", "web"),
     ("", "compatibility", "_icechunk_python", "_standing_in"),
     ("distributed", "xarray", "dask", "virtual", "testing"),
-    ("repository", "branching", "history", "inspection", "upkeep", "migrations"),
+    ("repository", "branching", "history", "inspection", "upkeep", "care", "migrations"),
     ("session",),
     ("store", "store_registration", "store_virtual", "maintenance", "recipes"),
     ("core",),

@@ -92,6 +92,7 @@ if TYPE_CHECKING:
         SnapshotNotFoundError,
         StorageError,
     )
+    from icefloe.maintenance.clone import CloneReport, clone
     from icefloe.maintenance.migrate import (
         MigrationReport,
         migrate,
@@ -177,6 +178,7 @@ __all__ = [
     "CachingConfig",
     "ChecksumAlgorithm",
     "ChunkType",
+    "CloneReport",
     "CommitMethod",
     "CompressionAlgorithm",
     "CompressionConfig",
@@ -250,6 +252,7 @@ __all__ = [
     "azure_refreshable_credentials",
     "azure_static_credentials",
     "azure_storage",
+    "clone",
     "containers_credentials",
     "gcs_credentials",
     "gcs_from_env_credentials",
@@ -314,6 +317,7 @@ _HOMES = {
         RefNotFoundError RepositoryNotFoundError SessionStateError SnapshotNotFoundError
         StorageError
     """,
+    "maintenance.clone": "CloneReport clone",
     "maintenance.migrate": "MigrationReport migrate",
     "merging": "MergeConflict MergeConflictError MergeConflicts MergeResult",
     "migrations": "upgrade_icechunk_repository",

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from icefloe import history, inspection
 from icefloe.branching import BranchOperations
+from icefloe.care import Care
 from icefloe.concurrency import AsyncCloseableIterator, async_class_twin, async_static_twin, async_twin
 from icefloe.config import Attribution, RepositoryConfig, StorageSettings
 from icefloe.config.display import Shown, Tree, qualified
@@ -50,7 +51,7 @@ _logger = logging.getLogger(__name__)
 _MOVE_NODE = 3
 
 
-class Repository(BranchOperations, Upkeep, Shown):
+class Repository(BranchOperations, Upkeep, Care, Shown):
     """A versioned hierarchy of Zarr groups and arrays.
 
     Made by `create`, `open` and `open_or_create`. Pickles, with the credentials of its storage in the pickle.
@@ -82,7 +83,7 @@ class Repository(BranchOperations, Upkeep, Shown):
         return cls(opened, recipe, attribution)
 
     def __getstate__(self) -> dict[str, Any]:
-        derived = {"_opened", "_refs", "_assets", "_config_in_effect"}
+        derived = {"_opened", "_refs", "_assets", "_config_in_effect", "_fan_out"}
         return {name: value for name, value in self.__dict__.items() if name not in derived}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from abc import abstractmethod
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
-from icefloe.concurrency import ThreadFanOut, async_twin
+from icefloe.concurrency import FanOut, ThreadFanOut, async_twin
 from icefloe.config import ManifestSplittingConfig
 from icefloe.core.assets import AssetStore
 from icefloe.core.commit import OWN_METADATA
@@ -39,6 +40,20 @@ class Upkeep:
 
     _refs: RefStore
     _assets: AssetStore
+    _fan_out: FanOut | None = None
+
+    def working_with(self, fan_out: FanOut) -> Self:
+        """The same repository, whose upkeep runs on something else than threads: Spark, for example.
+
+        Objects are read, copied and decoded there. Refs are moved, and objects deleted, from here.
+        """
+        other = copy.copy(self)
+        other._fan_out = fan_out
+        return other
+
+    def _spread(self, max_concurrent_requests: int) -> FanOut:
+        """What upkeep runs on: the given fan-out, or so many threads."""
+        return self._fan_out or ThreadFanOut(max_concurrent_requests)
 
     @abstractmethod
     def readonly_session(
@@ -111,7 +126,12 @@ class Upkeep:
         check_writable(self._refs.status())
         cutoff = to_microseconds(delete_object_older_than)
         return collect(
-            self._refs, self._assets, cutoff, ThreadFanOut(threads), dry_run=dry_run, limits=Limits(**limits)
+            self._refs,
+            self._assets,
+            cutoff,
+            self._spread(threads),
+            dry_run=dry_run,
+            limits=Limits(**limits),
         )
 
     garbage_collect_async = async_twin(garbage_collect)
@@ -132,7 +152,7 @@ class Upkeep:
             max_concurrent_manifest_fetches=max_concurrent_manifest_fetches,
         )
         self._require_present_format("counting chunks")
-        return chunk_storage(self._refs, self._assets, ThreadFanOut(threads))
+        return chunk_storage(self._refs, self._assets, self._spread(threads))
 
     chunk_storage_stats_async = async_twin(chunk_storage_stats)
 
@@ -200,7 +220,7 @@ class Upkeep:
             raise ValueError(f"no level {level!r} of verification; choose one of {', '.join(Level)}")
         _check_positive(max_concurrent_requests=max_concurrent_requests)
         self._require_present_format("verification")
-        fan_out = ThreadFanOut(max_concurrent_requests)
+        fan_out = self._spread(max_concurrent_requests)
         report = verify(self._refs, self._assets, fan_out, Level(level))
         if report.level.includes(Level.CHUNKS) and report.ok:
             snapshots = reachable_snapshots(self._refs)

@@ -47,6 +47,7 @@ _COMMANDS = {
     "stats": "upkeep",
     "rewrite-manifests": "upkeep",
     "migrate": "migrate",
+    "clone": "copies",
 }
 """Each command and its module, which is loaded when the command is."""
 

@@ -26,6 +26,21 @@ def _options(values: tuple[str, ...]) -> dict[str, str]:
     return options
 
 
+def target_argument(function: F) -> F:
+    """TARGET, another place, and its options: the function gets `target`."""
+
+    @click.argument("target", metavar="TARGET")
+    @click.option(
+        "--target-option", "target_options", multiple=True, metavar="NAME=VALUE", help="One of the target."
+    )
+    @functools.wraps(function)
+    def wrapped(*args: Any, target: str, target_options: tuple[str, ...], **kwargs: Any) -> Any:
+        place: Storage = icefloe.storage_from_url(target, **_options(target_options))
+        return function(*args, target=place, **kwargs)
+
+    return wrapped  # type: ignore[return-value]
+
+
 def storage_argument(function: F) -> F:
     """REPO and its options: the function gets `storage`."""
 
@@ -50,6 +65,36 @@ def repo_argument(function: F) -> F:
         return function(*args, repo=Repository.open(storage), **kwargs)
 
     return wrapped  # type: ignore[return-value]
+
+
+def spark_option(function: F) -> F:
+    """`--spark MASTER`: the function's `repo` works there. Stands below `repo_argument`."""
+
+    @click.option(
+        "--spark", "master", metavar="MASTER", help="Work on Spark: local[2], spark://host:7077, yarn."
+    )
+    @click.option("--tasks", type=click.IntRange(min=1), help="At most so many tasks on Spark.")
+    @functools.wraps(function)
+    def wrapped(*args: Any, repo: Repository, master: str | None, tasks: int | None, **kwargs: Any) -> Any:
+        if master is None:
+            return function(*args, repo=repo, **kwargs)
+        try:
+            from icefloe.spark import SparkFanOut, session_at
+        except ImportError as missing:
+            raise click.UsageError(f"--spark needs icefloe[spark]: {missing}") from None
+        session = session_at(master)
+        try:
+            there = repo.working_with(SparkFanOut(session, tasks or _tasks(session)))
+            return function(*args, repo=there, **kwargs)
+        finally:
+            session.stop()
+
+    return wrapped  # type: ignore[return-value]
+
+
+def _tasks(session: Any) -> int:
+    """Some per core, so that all are busy to the end."""
+    return 4 * int(session.sparkContext.defaultParallelism)
 
 
 def output_option(function: F) -> F:

@@ -42,7 +42,7 @@ def migrate(
         dry_run=dry_run,
         keep_gaps=keep_gaps,
         delete_old_files=delete_old_files,
-        progress=None if out.as_json else _tell,
+        progress=out.progress,
     )
     out.value(plain(report), _text(report))
 
@@ -58,11 +58,6 @@ def _upgrade(
     icefloe.upgrade_icechunk_repository(repo, dry_run=dry_run, delete_unused_v1_files=delete_old_files)
     verb = "can be upgraded" if dry_run else "upgraded"
     out.value({"source_format": "version 1", "dry_run": dry_run}, f"{verb} from version 1 to version 2")
-
-
-def _tell(stage: str, done: int, total: int) -> None:
-    if done == total:
-        click.echo(f"{stage}: {total}", err=True)
 
 
 def _text(report: MigrationReport) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from enum import Enum
@@ -13,6 +14,7 @@ from typing import Any
 import click
 
 _WIDE = 10_000
+_PAUSE_S = 2.0
 
 
 class Output:
@@ -20,6 +22,15 @@ class Output:
 
     def __init__(self, *, as_json: bool) -> None:
         self.as_json = as_json
+        self._told_at = time.monotonic()
+
+    def progress(self, stage: str, done: int, total: int) -> None:
+        """Tell on the error stream how far something is: now and then, and at its end."""
+        now = time.monotonic()
+        if self.as_json or (done < total and now - self._told_at < _PAUSE_S):
+            return
+        self._told_at = now
+        click.echo(f"{stage}: {done} of {total}", err=True)
 
     def value(self, value: Any, text: str | None = None) -> None:
         """One result, and how people read it."""

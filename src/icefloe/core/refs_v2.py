@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import takewhile
 from typing import Any, Final
 
 from icefloe.config import EffectiveConfig
@@ -197,14 +198,16 @@ class RefStoreV2:
 
         def checked(info: RepoInfo) -> changes.Changed:
             changed = change(info)  # a conflict is told first
-            for update in () if since is None else self._log(info):
-                if since is not None and update.updated_at_us <= since:
-                    break
-                if isinstance(update.update_type, GCRan):
-                    raise CollectedError
+            if since is not None and self.collected_since(info, since):
+                raise CollectedError
             return changed
 
         self.update(checked, brings=snapshot)
+
+    def collected_since(self, info: RepoInfo, since: int) -> bool:
+        """Whether garbage was collected between a mark and a state of the repository."""
+        later = takewhile(lambda update: update.updated_at_us > since, self._log(info))
+        return any(isinstance(update.update_type, GCRan) for update in later)
 
     def snapshot(self, id: SnapshotId) -> SnapshotInfo:
         return changes.listed(self.load(), id)

@@ -26,6 +26,21 @@ def ancestors(parents: Sequence[int], row: int) -> list[int]:
     return found
 
 
+def shortened(snapshots: SnapshotInfos, keep: NDArray[np.bool_]) -> SnapshotInfos:
+    """The kept snapshots, each tied to its nearest ancestor that stays, with the logs of all between."""
+    parents = snapshots.parents.tolist()
+    onto: dict[int, int] = {}
+    skipped: dict[int, list[int]] = {}
+    for row in np.flatnonzero(keep).tolist():
+        above, between = parents[row], []
+        while above != NO_PARENT and not keep[above]:
+            between.append(above)
+            above = parents[above]
+        if between:
+            onto[row], skipped[row] = above, between
+    return pruned(snapshots, keep, onto, skipped)
+
+
 def inherited_logs(snapshots: SnapshotInfos, rows: Any = slice(None)) -> NDArray[np.uint8]:
     """The logs that some snapshots, or all, have inherited from what expired: (n, 12), in no order."""
     if _LOGS not in snapshots.columns.columns:

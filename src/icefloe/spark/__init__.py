@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from icefloe.spark.fan_out import SparkFanOut
-    from icefloe.spark.local import QUICK_START, local_session
+    from icefloe.spark.local import QUICK_START, local_session, session_at
 
-__all__ = ["QUICK_START", "SparkFanOut", "local_session"]
+__all__ = ["QUICK_START", "SparkFanOut", "local_session", "session_at"]
 
-_HOMES = {"QUICK_START": "local", "SparkFanOut": "fan_out", "local_session": "local"}
+_HOMES = {"QUICK_START": "local", "SparkFanOut": "fan_out", "local_session": "local", "session_at": "local"}
 
 
 def __getattr__(name: str) -> Any:

@@ -36,37 +36,47 @@ def local_session(
 
     A session that runs already is given back as it is.
     """
+    return session_at(f"local[{cores or '*'}]", app_name, settings)
+
+
+def session_at(
+    master: str, app_name: str = "icefloe", settings: Mapping[str, str] | None = None
+) -> SparkSession:
+    """A Spark session with a master: `local[2]`, `spark://host:7077`, `yarn`; one that runs is given back.
+
+    With a local master it is as quiet as `local_session`.
+    """
     running = _SparkSession.getActiveSession()
     if running is not None:
         return running
     folder = Path(tempfile.mkdtemp(prefix="icefloe-spark-"))
     builder: Any = _SparkSession.builder
     options = {
-        "spark.driver.host": _LOOPBACK,
-        "spark.driver.bindAddress": _LOOPBACK,
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.local.dir": str(folder),
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.sql.catalogImplementation": "in-memory",
         "spark.sql.shuffle.partitions": "4",
-        **(settings or {}),
     }
-    builder = builder.master(f"local[{cores or '*'}]").appName(app_name)
-    for name, value in options.items():
+    if master.startswith("local"):
+        options |= {"spark.driver.host": _LOOPBACK, "spark.driver.bindAddress": _LOOPBACK}
+    builder = builder.master(master).appName(app_name)
+    for name, value in {**options, **(settings or {})}.items():
         builder = builder.config(name, value)
-    _prepare_from_env()
+    _prepare_from_env(local=master.startswith("local"))
     with _stderr_into(folder / "spark.log"):
         session: SparkSession = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     return session
 
 
-def _prepare_from_env() -> None:
+def _prepare_from_env(*, local: bool) -> None:
     """Tell Spark where Java and Python are; what the user has chosen stays."""
     os.environ["JAVA_HOME"] = str(find_java_home())
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("SPARK_LOCAL_IP", _LOOPBACK)
+    if local:
+        os.environ.setdefault("SPARK_LOCAL_IP", _LOOPBACK)
 
 
 @contextmanager

@@ -1,0 +1,438 @@
+"""A copy of a repository at another place: all of its history or the newest part, again and again.
+
+Chunks are copied first, then manifests, transaction logs and snapshots, and the refs last: a copy that was
+broken off is no repository yet, or the one it was, and the next call goes on from what is there.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Final
+
+import numpy as np
+
+from icefloe.concurrency import FanOut, ThreadFanOut
+from icefloe.config import RepositoryConfig
+from icefloe.core.opening import Opened, open_parts, parts
+from icefloe.core.refs import read_only_format
+from icefloe.core.refs_v1 import RefStoreV1
+from icefloe.core.refs_v2 import RefStoreV2
+from icefloe.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    ErrorKind,
+    InvalidInputError,
+    RepositoryNotFoundError,
+)
+from icefloe.format.files import CHUNKS, CONFIG_PATH, MANIFESTS, OVERWRITTEN, SNAPSHOTS, TRANSACTIONS
+from icefloe.format.id_columns import is_member, sorted_ids
+from icefloe.format.refs_v1 import REFS, RefFile, RefKind
+from icefloe.format.repo_changes import Changed
+from icefloe.format.repo_info import MAIN, RepoInfo, SnapshotInfo, SnapshotInfos
+from icefloe.format.updates import (
+    BranchCreated,
+    BranchReset,
+    NewCommit,
+    RepoInitialized,
+    RepoStatus,
+    TagCreated,
+    Update,
+    Updates,
+)
+from icefloe.ids import SnapshotId
+from icefloe.maintenance.copies import Copier, Limits, Progress, absent_from, copy_all, needed_rows
+from icefloe.maintenance.histories import History, history_of
+from icefloe.maintenance.listings import Listing, list_folder
+from icefloe.maintenance.reach import Ids, chunks_used, manifests_used
+from icefloe.storage.base import Storage
+
+_FOLDERS: Final = (CHUNKS, MANIFESTS, TRANSACTIONS, SNAPSHOTS)
+_BEFORE_MAIN: Final = (REFS, CONFIG_PATH, OVERWRITTEN)
+"""What a repository of version 1 has before its main branch makes it one."""
+
+
+@dataclass(slots=True)
+class CloneReport:
+    """What was copied, or with `dry_run` would be."""
+
+    dry_run: bool
+    snapshots: int = 0
+    transaction_logs: int = 0
+    manifests: int = 0
+    chunks: int = 0
+    bytes_copied: int = 0
+    objects_there: int = 0
+    """Needed objects that the target had already."""
+    branches: list[str] = field(default_factory=list)
+    """Those that were made or moved at the target."""
+    tags: list[str] = field(default_factory=list)
+
+
+def clone(
+    source: Storage,
+    target: Storage,
+    *,
+    branches: Iterable[str] | None = None,
+    tags: Iterable[str] | None = None,
+    depth: int | None = None,
+    read_back: bool = False,
+    overwrite: bool = False,
+    dry_run: bool = False,
+    max_concurrent_requests: int = 64,
+    max_memory_bytes: int = 512 << 20,
+    progress: Progress | None = None,
+) -> CloneReport:
+    """Copy the repository of one storage to another; see `Repository.clone_to`."""
+    limits = Limits(max_concurrent_requests, max_memory_bytes)
+    chosen = Choice(
+        None if branches is None else frozenset(branches), None if tags is None else frozenset(tags), depth
+    )
+    return clone_parts(
+        open_parts(source, None),
+        target,
+        chosen,
+        limits,
+        read_back=read_back,
+        overwrite=overwrite,
+        dry_run=dry_run,
+        progress=progress,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Which part of a history is copied."""
+
+    branches: frozenset[str] | None = None
+    tags: frozenset[str] | None = None
+    depth: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.depth is not None and self.depth < 1:
+            raise ValueError(f"depth is {self.depth}, and must be at least 1")
+
+    def of(self, whole: History) -> History:
+        """That part. main always belongs to it: without it nothing is a repository."""
+        names = None if self.branches is None else self.branches | {MAIN}
+        part = whole.of_refs(names, self.tags)
+        return part if self.depth is None else part.newest(self.depth)
+
+
+def clone_parts(
+    source: Opened,
+    target: Storage,
+    choice: Choice,
+    limits: Limits,
+    *,
+    read_back: bool = False,
+    overwrite: bool = False,
+    dry_run: bool = False,
+    progress: Progress | None = None,
+    fan_out: FanOut | None = None,
+) -> CloneReport:
+    """`clone` of an open repository, with a fan-out of one's own."""
+    if not source.refs.spec.writable:
+        raise read_only_format("a clone; icefloe.migrate copies it with `target`")
+    if not dry_run:
+        target.check_writable()
+    there, exists = _opened(target, source)
+    before = history_of(there.refs) if exists else None
+    work = _Work(source, there, before, choice, fan_out or ThreadFanOut(limits.max_concurrent_requests))
+    _check_branches(work, overwrite=overwrite)
+    missing = work.missing()
+    report = CloneReport(
+        dry_run,
+        snapshots=len(missing[SNAPSHOTS]),
+        transaction_logs=len(missing[TRANSACTIONS]),
+        manifests=len(missing[MANIFESTS]),
+        chunks=len(missing[CHUNKS]),
+        bytes_copied=sum(int(each.sizes.sum()) for each in missing.values()),
+        objects_there=work.count - sum(map(len, missing.values())),
+        branches=sorted(name for name, _ in work.moved_branches()),
+        tags=sorted(name for name, _ in work.new_tags()),
+    )
+    if dry_run:
+        return report
+    if not work.exists:
+        target.prepare_for_creation()
+    copier = Copier(source.assets.storage, there.assets.storage, source.refs.spec, read_back)
+    for folder in _FOLDERS:
+        copy_all(copier, missing[folder], fan_out, limits, progress)
+    work.rewrite_borders()
+    work.check_sizes()
+    work.move_refs()
+    return report
+
+
+def _opened(target: Storage, source: Opened) -> tuple[Opened, bool]:
+    """The repository at the target, or what one there will be worked with; and whether there is one."""
+    try:
+        opened = open_parts(target, None)
+    except RepositoryNotFoundError:
+        stray = next((info.key for info in target.list_prefix("") if not _is_ours(info.key)), None)
+        if stray is not None:
+            raise InvalidInputError(
+                f"a repository is cloned to an empty place, and there is {stray} in {target.place}; "
+                "choose another place",
+                kind=ErrorKind.PARENT_DIRECTORY_NOT_CLEAN,
+            ) from None
+        return parts(target, source.refs.spec, RepositoryConfig()), False
+    if type(opened.refs) is not type(source.refs):
+        raise InvalidInputError(
+            f"the repository in {target.place} has version {opened.refs.spec.number} of the format and the "
+            f"source version {source.refs.spec.number}; upgrade one of them, or choose another place",
+            kind=ErrorKind.NOT_ALLOWED,
+        )
+    return opened, True
+
+
+def _is_ours(key: str) -> bool:
+    """Whether it may be left of a clone that was broken off."""
+    return key.partition("/")[0] in (*_FOLDERS, *_BEFORE_MAIN)
+
+
+class _Work:
+    """What the target needs, worked out from one state of both places."""
+
+    def __init__(
+        self, source: Opened, there: Opened, before: History | None, choice: Choice, fan_out: FanOut
+    ) -> None:
+        self.source, self.there, self.before, self._fan_out = source, there, before, fan_out
+        self.whole = history_of(source.refs)
+        self.part = choice.of(self.whole)
+        self.since = 0 if before is None else there.refs.now()
+        known = self.before.snapshots.ids if self.before is not None else self.whole.snapshots.ids[:0]
+        snapshots = self.part.snapshots
+        self.rows = np.flatnonzero(~is_member(snapshots.ids, known))
+        self.new = {info.id: info for info in self._tied(known)}
+        self.count = 0
+        self._wanted: dict[str, Listing] = {}
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is a repository at the target."""
+        return self.before is not None
+
+    def _tied(self, known: Ids) -> Iterator[SnapshotInfo]:
+        """The new snapshots, each on its nearest ancestor that is, or will be, at the target."""
+        snapshots = self.whole.snapshots
+        stays = is_member(snapshots.ids, known) | is_member(snapshots.ids, self.part.snapshots.ids)
+        tied = self.whole.keeping(stays).snapshots
+        at_target = {known[row].tobytes() for row in range(len(known))}
+        for info in map(tied.find, map(self.part.snapshots.id_at, self.rows.tolist())):
+            if info is None:
+                continue
+            logs = info.pruned_ancestor_tx_logs
+            # What expired at the source may still be a snapshot of the target.
+            last = next((at for at in range(len(logs), 0, -1) if bytes(logs[at - 1]) in at_target), 0)
+            if last:
+                yield replace(info, parent_id=logs[last - 1], pruned_ancestor_tx_logs=logs[last:])
+            else:
+                yield info
+
+    def missing(self) -> dict[str, Listing]:
+        """What is to be copied, by folder."""
+        here, there = self.source.assets.storage, self.there.assets.storage
+        # Listed before they are read: what a collection deletes meanwhile is then missing, never forgotten.
+        listed = {folder: list_folder(here, folder) for folder in _FOLDERS}
+        needed = self._needed(listed[TRANSACTIONS].ids)
+        missing = {}
+        for folder in _FOLDERS:
+            wanted = needed_rows(listed[folder], needed[folder], here)
+            self._wanted[folder] = wanted
+            self.count += len(wanted)
+            missing[folder] = absent_from(wanted, list_folder(there, folder))
+        return missing
+
+    def _needed(self, logs_there: Ids) -> dict[str, Ids]:
+        storage = self.source.assets.storage
+        snapshots = self.part.snapshots.ids[self.rows]
+        manifests = manifests_used(storage, snapshots, self._fan_out)
+        required = [*(log for info in self.new.values() for log in info.pruned_ancestor_tx_logs)]
+        required += [info.id for info in self.new.values() if info.parent_id is not None]
+        wanted = _column([] if self._is_v1 else required)
+        # A first snapshot need not have one, and those of version 1 may be gone.
+        more = _column([*required, *self.new])
+        logs = sorted_ids(np.concatenate([wanted, more[is_member(more, logs_there)]]))
+        return {
+            SNAPSHOTS: snapshots,
+            TRANSACTIONS: logs,
+            MANIFESTS: manifests,
+            CHUNKS: chunks_used(storage, manifests, self._fan_out),
+        }
+
+    @property
+    def _is_v1(self) -> bool:
+        """Logs of such repositories may be gone, and snapshots name their parents themselves."""
+        return self.source.refs.spec.parent_in_snapshot
+
+    def rewrite_borders(self) -> None:
+        """Where a snapshot file names its parent: write those anew that have another one at the target."""
+        if not self._is_v1:
+            return
+        for info in self.new.values():
+            snapshot = self.source.assets.snapshot(info.id)
+            if snapshot.parent_id != info.parent_id:
+                self.there.assets.write_snapshot(replace(snapshot, parent_id=info.parent_id))
+
+    def check_sizes(self) -> None:
+        """StorageError where something is not at the target, or not in full."""
+        storage = self.there.assets.storage
+        for folder in _FOLDERS:
+            wanted = self._wanted[folder]
+            found = needed_rows(list_folder(storage, folder), wanted.ids, storage)
+            if folder == SNAPSHOTS and self._is_v1:
+                continue  # some were written anew
+            short = found.sizes != wanted.sizes
+            if short.any():
+                raise ConflictError(
+                    message=f"{found.take(short).paths()[0]} in {storage.place} changed while it was copied; "
+                    "try again",
+                    kind=ErrorKind.REPO_INFO_UPDATED,
+                )
+
+    # Refs
+
+    def moved_branches(self) -> Iterator[tuple[str, SnapshotId]]:
+        """The branches to make or move at the target, main first."""
+        known = {} if self.before is None else self.before.branches
+        for name in sorted(self.part.branches, key=lambda name: (name != MAIN, name)):
+            if known.get(name) != self.part.branches[name]:
+                yield name, self.part.branches[name]
+
+    def new_tags(self) -> Iterator[tuple[str, SnapshotId]]:
+        """The tags to make at the target."""
+        known = {} if self.before is None else self.before.tags
+        return ((name, id) for name, id in sorted(self.part.tags.items()) if name not in known)
+
+    def move_refs(self) -> None:
+        """Make what was copied visible: at once in a new repository, ref by ref in one that is there."""
+        here, there = self.source.refs, self.there.refs
+        if isinstance(there, RefStoreV2) and isinstance(here, RefStoreV2):
+            if not self.exists:
+                there.create(self._first_info(here.load()))
+                return
+            for name, tip in self.moved_branches():
+                there.update(partial(self._with_branch, name=name, tip=tip))
+            for name, tip in self.new_tags():
+                there.update(partial(self._with_tag, name=name, target=tip))
+        elif isinstance(there, RefStoreV1):
+            self._move_files(there)
+
+    def _first_info(self, at_source: RepoInfo) -> RepoInfo:
+        now_us = time.time_ns() // 1000
+        return replace(
+            at_source,
+            snapshots=SnapshotInfos.of(self.new.values()),
+            branches=self.part.branches,
+            tags=self.part.tags,
+            deleted_tags=self.part.deleted_tags,
+            status=RepoStatus(set_at_us=now_us),
+            latest_updates=Updates.of([Update(RepoInitialized(), now_us)]),
+            repo_before_updates=None,
+        )
+
+    def _with_branch(self, info: RepoInfo, name: str, tip: SnapshotId) -> Changed:
+        before = info.branches.get(name)
+        expected = None if self.before is None else self.before.branches.get(name)
+        if before != expected:
+            raise ConflictError(
+                None if expected is None else str(expected),
+                None if before is None else str(before),
+                kind=ErrorKind.BRANCH_UPDATE_CONFLICT,
+            )
+        changed = replace(self._with_line(info, tip), branches={**info.branches, name: tip})
+        if before is None:
+            return changed, BranchCreated(name)
+        line = changed.snapshots.ancestry(tip)
+        follows = changed.snapshots.row(before) in line
+        return changed, NewCommit(name, tip) if follows else BranchReset(name, before)
+
+    def _with_tag(self, info: RepoInfo, name: str, target: SnapshotId) -> Changed:
+        return replace(self._with_line(info, target), tags={**info.tags, name: target}), TagCreated(name)
+
+    def _with_line(self, info: RepoInfo, tip: SnapshotId) -> RepoInfo:
+        """With the snapshots that lead to one."""
+        if isinstance(self.there.refs, RefStoreV2) and self.there.refs.collected_since(info, self.since):
+            raise ConflictError(
+                message="garbage was collected at the target while objects were copied to it; try again",
+                kind=ErrorKind.REPO_INFO_UPDATED,
+            )
+        at: SnapshotId | None = tip
+        line: list[SnapshotInfo] = []
+        while at is not None and info.snapshots.row(at) is None:
+            line.append(self.new[at])
+            at = line[-1].parent_id
+        return replace(info, snapshots=SnapshotInfos.of([*info.snapshots, *line])) if line else info
+
+    def _move_files(self, there: RefStoreV1) -> None:
+        config = self.source.refs.config()
+        if not self.exists and config is not None:
+            there.save_config(config)
+        for name, tip in self.moved_branches():
+            if name == MAIN and not self.exists:
+                continue  # the last: it makes a repository of all the others
+            self._move_file(there, name, tip)
+        for name, target in self.new_tags():
+            _create_tag(there, name, target)
+        if not self.exists:
+            self._copy_deleted_tags()
+            there.create(self.part.branches[MAIN])
+
+    def _copy_deleted_tags(self) -> None:
+        """Their names are taken for ever, here too."""
+        here, there = self.source.assets.storage, self.there.assets.storage
+        for name in self.part.deleted_tags:
+            for deleted in (False, True):
+                path = RefFile(RefKind.TAG, name, deleted).path
+                if here.exists(path):
+                    there.put(path, here.get(path)[0])
+
+    def _move_file(self, there: RefStoreV1, name: str, tip: SnapshotId) -> None:
+        if name in there.branches():
+            expected = self.before.branches.get(name) if self.before is not None else None
+            there.reset_branch(name, tip, expected)
+        else:
+            there.create_branch(name, tip)
+
+
+def _column(ids: Iterable[SnapshotId]) -> Ids:
+    return sorted_ids(np.frombuffer(b"".join(ids), np.uint8).reshape(-1, SnapshotId.SIZE))
+
+
+def _create_tag(there: RefStoreV1, name: str, target: SnapshotId) -> None:
+    try:
+        there.create_tag(name, target)
+    except AlreadyExistsError:
+        if there.tag(name) != target:
+            raise
+
+
+def _check_branches(work: _Work, *, overwrite: bool) -> None:
+    """Refuse to lose commits that were made at the target alone."""
+    if work.before is None or overwrite:
+        return
+    snapshots = work.whole.snapshots
+    for name, tip in work.moved_branches():
+        at_target = work.before.branches.get(name)
+        if at_target is None:
+            continue
+        line = snapshots.ancestry(tip)
+        known = {snapshots.id_at(row) for row in line}
+        known |= {log for row in line for log in snapshots[row].pruned_ancestor_tx_logs}
+        if at_target not in known:
+            raise ConflictError(
+                message=f"branch {name} of the target is at {at_target}, which is not in the history of that "
+                "branch of the source; commits of the target would be lost. overwrite=True lets it follow",
+                kind=ErrorKind.BRANCH_UPDATE_CONFLICT,
+            )
+    for name, target in work.part.tags.items():
+        at_target = work.before.tags.get(name)
+        if at_target is not None and at_target != target:
+            raise ConflictError(
+                message=f"tag {name} names {at_target} at the target and {target} at the source",
+                kind=ErrorKind.TAG_ALREADY_EXISTS,
+            )

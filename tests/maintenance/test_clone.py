@@ -1,0 +1,282 @@
+"""Clones: all of a history or a part, again and again, whatever stops them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+
+import icefloe
+from icefloe import Repository
+from icefloe.errors import ConflictError, IcechunkError, InvalidInputError, StorageError
+from icefloe.storage import in_memory_storage, local_filesystem_storage
+from icefloe.storage.base import Storage
+from icefloe.testing.storages import PassingStorage
+from tests.maintenance.test_expire import commit, history, now, repository
+
+VERSIONS = pytest.mark.parametrize("version", [1, 2])
+
+
+def objects(storage: Storage) -> dict[str, int]:
+    """Everything that is immutable, with its size."""
+    folders = ("chunks", "manifests", "transactions", "snapshots")
+    return {k: size for k, size in storage.list_objects() if k.split("/")[0] in folders}
+
+
+def values(repo: Repository, **ref: Any) -> list[int]:
+    """What one state of a repository holds."""
+    session = repo.readonly_session(**(ref or {"branch": "main"}))
+    found: list[int] = np.asarray(zarr.open_array(session.store, path="a", mode="r")[:]).tolist()
+    return found
+
+
+def lived_in(version: int = 2) -> Repository:
+    """A repository with two branches, a tag, a deleted tag and something that no ref leads to."""
+    repo = repository(version)
+    first = commit(repo, 1)
+    repo.create_tag("v1", first)
+    repo.create_tag("gone", first)
+    repo.delete_tag("gone")
+    repo.create_branch("dev", commit(repo, 2))
+    commit(repo, 3, "dev")
+    commit(repo, 4)
+    session = repo.writable_session("main")
+    zarr.open_array(session.store, path="a")[7] = 7
+    session.flush("on no branch")
+    return repo
+
+
+@VERSIONS
+def test_a_clone_has_the_same_history_and_values(version: int) -> None:
+    repo, target = lived_in(version), in_memory_storage()
+
+    report = repo.clone_to(target, read_back=True)
+
+    copied = Repository.open(target)
+    assert copied.spec_version == repo.spec_version
+    assert copied.verify("chunks").ok
+    assert {b: copied.lookup_branch(b) for b in copied.list_branches()} == {
+        b: repo.lookup_branch(b) for b in repo.list_branches()
+    }
+    assert copied.lookup_tag("v1") == repo.lookup_tag("v1")
+    assert history(copied) == history(repo)
+    assert history(copied, "dev") == history(repo, "dev")
+    assert values(copied, tag="v1") == values(repo, tag="v1")
+    assert values(copied) == values(repo)
+    assert copied.config == repo.config
+    with pytest.raises(IcechunkError):
+        copied.create_tag("gone", copied.lookup_branch("main"))
+    assert report.chunks == 4
+    assert sorted(report.branches) == ["dev", "main"]
+    assert objects(target).items() < objects(repo.storage).items()
+    commit(copied, 5)
+    assert values(copied)[5] == 5
+
+
+@VERSIONS
+def test_what_is_new_is_added_to_a_clone(version: int) -> None:
+    repo, target = lived_in(version), in_memory_storage()
+    repo.clone_to(target)
+    commit(repo, 5)
+    repo.create_tag("v2", repo.lookup_branch("main"))
+    repo.create_branch("other", repo.lookup_branch("dev"))
+
+    report = icefloe.clone(repo.storage, target)
+
+    assert (report.snapshots, report.chunks, report.manifests) == (1, 1, 1)
+    assert (report.branches, report.tags) == (["main", "other"], ["v2"])
+    copied = Repository.open(target)
+    assert values(copied) == values(repo)
+    assert values(copied, tag="v2") == values(repo, tag="v2")
+    assert copied.lookup_branch("other") == repo.lookup_branch("dev")
+    assert copied.verify("objects").ok
+    again = repo.clone_to(target)
+    assert (again.snapshots, again.bytes_copied, again.branches, again.tags) == (0, 0, [], [])
+
+
+@VERSIONS
+def test_a_shallow_clone_has_the_newest_snapshots_and_can_be_diffed(version: int) -> None:
+    repo, target = repository(version), in_memory_storage()
+    for value in range(1, 7):
+        commit(repo, value)
+
+    repo.clone_to(target, depth=2)
+
+    copied = Repository.open(target)
+    assert history(copied) == ["write 6", "write 5", "Repository initialized"]
+    assert values(copied) == values(repo)
+    assert copied.verify("chunks").ok
+    commit(repo, 7)
+    repo.clone_to(target, depth=2)
+    assert history(Repository.open(target)) == ["write 7", "write 6", "write 5", "Repository initialized"]
+    if version == 2:
+        root, tip = [info.id for info in copied.ancestry(branch="main")][-1], copied.lookup_branch("main")
+        changed = copied.diff(from_snapshot_id=root, to_snapshot_id=tip).updated_chunks["/a"]
+        assert sorted(changed) == [[each] for each in range(1, 8)]
+
+
+def test_a_clone_keeps_the_history_that_expired_at_the_source() -> None:
+    repo, target = repository(), in_memory_storage()
+    commit(repo, 1)
+    commit(repo, 2)
+    repo.clone_to(target)
+    before = history(Repository.open(target))
+    commit(repo, 3)
+    repo.expire_snapshots(now())
+    commit(repo, 4)
+
+    repo.clone_to(target)
+
+    copied = Repository.open(target)
+    assert history(copied) == ["write 4", "write 3", *before]
+    assert copied.verify("objects").ok
+
+
+def test_some_branches_and_tags_can_be_chosen() -> None:
+    repo, target = lived_in(), in_memory_storage()
+
+    repo.clone_to(target, branches=["dev"], tags=[])
+
+    copied = Repository.open(target)
+    assert copied.list_branches() == {"main", "dev"}
+    assert copied.list_tags() == set()
+    with pytest.raises(IcechunkError, match="nope"):
+        repo.clone_to(in_memory_storage(), branches=["nope"])
+
+
+def test_a_dry_run_counts_and_writes_nothing() -> None:
+    repo, target = lived_in(), in_memory_storage()
+
+    planned = repo.clone_to(target, dry_run=True)
+
+    assert target.list_objects() == []
+    done = repo.clone_to(target)
+    assert planned.dry_run
+    assert (planned.bytes_copied, planned.chunks) == (done.bytes_copied, done.chunks)
+
+
+@VERSIONS
+def test_commits_of_the_target_are_not_lost_unless_they_may_be(version: int) -> None:
+    repo, target = lived_in(version), in_memory_storage()
+    repo.clone_to(target)
+    own = commit(Repository.open(target), 6)
+    commit(repo, 5)
+
+    with pytest.raises(ConflictError, match=own):
+        repo.clone_to(target)
+
+    assert Repository.open(target).lookup_branch("main") == own
+    repo.clone_to(target, overwrite=True)
+    assert Repository.open(target).lookup_branch("main") == repo.lookup_branch("main")
+
+
+def test_a_place_with_something_else_in_it_is_refused() -> None:
+    target = in_memory_storage()
+    target.put("notes.txt", b"mine")
+
+    with pytest.raises(InvalidInputError, match=r"notes\.txt"):
+        lived_in().clone_to(target)
+
+
+def test_a_repository_of_another_version_is_refused() -> None:
+    with pytest.raises(InvalidInputError, match="version 1"):
+        lived_in(2).clone_to(lived_in(1).storage)
+
+
+def test_a_chunk_that_is_missing_at_the_source_stops_it_before_anything_is_written() -> None:
+    repo, target = repository(), in_memory_storage()
+    commit(repo, 1)
+    (chunk,) = [key for key in objects(repo.storage) if key.startswith("chunks")]
+    repo.storage.delete([chunk])
+
+    with pytest.raises(StorageError, match=chunk):
+        repo.clone_to(target)
+
+    assert target.list_objects() == []
+
+
+def test_copies_are_read_back_and_compared() -> None:
+    class Rotten(PassingStorage):
+        def get(self, path: str) -> Any:
+            data, version = super().get(path)
+            return (data[:-1] + b"?" if path.startswith("chunks/") else data), version
+
+    with pytest.raises(StorageError, match="other bytes"):
+        lived_in().clone_to(Rotten(in_memory_storage()), read_back=True)
+
+
+class _StopError(Exception):
+    pass
+
+
+@VERSIONS
+def test_a_clone_broken_off_at_any_write_goes_on(version: int) -> None:
+    repo = lived_in(version)
+    whole = in_memory_storage()
+    repo.clone_to(whole)
+
+    class Breaking(PassingStorage):
+        left = 0
+
+        def writing(self) -> None:
+            self.left -= 1
+            if self.left < 0:
+                raise _StopError
+
+    for writes in range(1000):
+        target = in_memory_storage()
+        breaking = Breaking(target)
+        breaking.left = writes
+        try:
+            repo.clone_to(breaking, max_concurrent_requests=1)
+        except _StopError:
+            if Repository.exists(target):
+                assert Repository.open(target).verify("objects").ok
+            report = repo.clone_to(target)
+            assert objects(target) == objects(whole)
+            assert Repository.open(target).verify("objects").ok
+            assert values(Repository.open(target), tag="v1") == values(repo, tag="v1")
+            assert report.objects_there + report.chunks + report.manifests + report.snapshots
+        else:
+            break
+    assert writes > 10
+
+
+def test_from_memory_to_a_folder_and_back_with_progress(tmp_path: Path) -> None:
+    repo, told = lived_in(), list[tuple[str, int, int]]()
+    folder = local_filesystem_storage(str(tmp_path / "copy"))
+
+    repo.clone_to(folder, progress=lambda *args: told.append(args))
+    icefloe.clone(folder, back := in_memory_storage())
+
+    assert {stage for stage, _, _ in told} == {"chunks", "manifests", "transactions", "snapshots"}
+    assert all(done <= total for _, done, total in told)
+    assert objects(back) == objects(folder)
+
+
+def test_a_collection_at_the_target_meanwhile_is_noticed() -> None:
+    repo, target = lived_in(), in_memory_storage()
+    repo.clone_to(target)
+    commit(repo, 5)
+
+    class Collecting(PassingStorage):
+        armed = True
+
+        def writing(self) -> None:
+            if self.armed:
+                self.armed = False
+                Repository.open(target).garbage_collect(now())
+
+    with pytest.raises(ConflictError, match="garbage"):
+        repo.clone_to(Collecting(target))
+
+    repo.clone_to(target)
+    assert Repository.open(target).verify("objects").ok
+
+
+def test_a_depth_of_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match="depth"):
+        lived_in().clone_to(in_memory_storage(), depth=0)
