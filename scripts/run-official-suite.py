@@ -20,7 +20,7 @@ INI = """[pytest]
 asyncio_mode = auto
 asyncio_default_fixture_loop_scope = function
 addopts = -p stand_in -p no:cacheprovider --import-mode=prepend --continue-on-collection-errors
-timeout = 120
+timeout = 600
 """
 STAND_IN = "import icefloe\nicefloe.install_as_icechunk()\n"
 

@@ -1,7 +1,7 @@
 """Hypothesis strategies for every value that a metadata file can hold, biased towards the borders.
 
 Each gives values that survive writing and reading: those of a strategy that takes a `Spec` do so in a file of
-that version of the format.
+that version of the format. The names that `icechunk.testing.strategies` has are here too.
 """
 
 from __future__ import annotations
@@ -76,8 +76,16 @@ from icefloe.format.updates import (
     UpdateType,
 )
 from icefloe.ids import ChunkId, ManifestId, NodeId, ObjectId, SnapshotId
+from icefloe.testing import workloads
 
 Id = TypeVar("Id", bound=ObjectId)
+
+splitting_configs = workloads.splitting_configs
+repository_configs = workloads.repository_configs
+chunk_coordinates = workloads.chunk_coordinates
+chunk_slicers = workloads.chunk_slicers
+chunk_paths = workloads.chunk_paths
+draw_older_than = workloads.draw_older_than
 
 MAX_RANK: Final = 5
 _U32: Final = 2**32 - 1
