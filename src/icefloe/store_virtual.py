@@ -128,6 +128,13 @@ class VirtualReferences:
 
     set_virtual_refs_arr_async = async_twin(set_virtual_refs_arr)
 
+    def set_virtual_columns(
+        self, array_path: str, refs: VirtualColumns, *, validate_containers: bool
+    ) -> Failed:
+        """Set references that are columns already, those of different files among them."""
+        self._check_writable()
+        return self._set(node_path(array_path), refs, validate=validate_containers)
+
     def _set(self, path: str, refs: VirtualColumns, *, validate: bool) -> Failed:
         workspace = self._workspace
         return set_virtual_refs(workspace, path, refs, workspace.assets.virtual.containers, validate=validate)

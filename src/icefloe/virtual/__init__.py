@@ -1,7 +1,31 @@
-"""Virtual data: references to chunks in files that stay where they are."""
+"""Virtual data: references to chunks in files that stay where they are.
+
+`virtualize` makes them of a file; docs/virtual.md is the guide.
+"""
 
 from icefloe.config import VirtualChunkContainer
 from icefloe.core.range_reads import ReadLimits
 from icefloe.types import VirtualChunkSpec
+from icefloe.virtual.combining import Mismatch, MismatchError, combine
+from icefloe.virtual.dataset import VirtualDataset
+from icefloe.virtual.parsing import virtualize
+from icefloe.virtual.refusals import CannotVirtualizeError, RefusalReason, Refused
+from icefloe.virtual.sources import Source
+from icefloe.virtual.variables import ChunkReferences, VirtualVariable
 
-__all__ = ["ReadLimits", "VirtualChunkContainer", "VirtualChunkSpec"]
+__all__ = [
+    "CannotVirtualizeError",
+    "ChunkReferences",
+    "Mismatch",
+    "MismatchError",
+    "ReadLimits",
+    "RefusalReason",
+    "Refused",
+    "Source",
+    "VirtualChunkContainer",
+    "VirtualChunkSpec",
+    "VirtualDataset",
+    "VirtualVariable",
+    "combine",
+    "virtualize",
+]

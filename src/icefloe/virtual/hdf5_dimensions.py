@@ -1,0 +1,111 @@
+"""The names of dimensions in HDF5 files, as netCDF writes them: dimension scales and a few odd attributes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import h5py
+
+HIDDEN_ATTRIBUTES: Final = frozenset(
+    {
+        "CLASS",
+        "DIMENSION_LABELS",
+        "DIMENSION_LIST",
+        "NAME",
+        "REFERENCE_LIST",
+        "_NCCOPY",
+        "_NCProperties",
+        "_Netcdf4Coordinates",
+        "_Netcdf4Dimid",
+        "_nc3_strict",
+    }
+)
+"""What the netCDF library keeps for itself."""
+_BARE: Final = b"This is a netCDF dimension but not a netCDF variable"
+_NOT_A_COORDINATE: Final = "_nc4_non_coord_"
+_LIST: Final = "DIMENSION_LIST"
+
+
+def shown_name(name: str) -> str:
+    """The name of a variable: one that is called like a dimension, and is none, is stored under another."""
+    return name.removeprefix(_NOT_A_COORDINATE)
+
+
+def is_bare_dimension(dataset: h5py.Dataset) -> bool:
+    """Whether a dataset is there to be a dimension, and holds no values."""
+    if "CLASS" not in dataset.attrs or "NAME" not in dataset.attrs:
+        return False
+    name = dataset.attrs["NAME"]
+    return isinstance(name, bytes) and name.startswith(_BARE)
+
+
+class Dimensions:
+    """Names the dimensions of the datasets of one group.
+
+    Where a file names none, dimensions of the same size share a made-up name, as in the netCDF library.
+    """
+
+    def __init__(self) -> None:
+        self._made_up: dict[tuple[int, int], str] = {}
+        self._scales: dict[Any, str] = {}
+
+    def of(self, dataset: h5py.Dataset) -> tuple[str, ...]:
+        """One name per dimension of a dataset, all different."""
+        own = self._own_names(dataset)
+        names: list[str] = []
+        for axis, size in enumerate(dataset.shape):
+            name = own[axis] if axis < len(own) else None
+            if name is None or name in names:
+                # The same dimension twice, a covariance for one, is not to be told apart by its name.
+                name = self._name_for(size, names, name)
+            names.append(name)
+        return tuple(names)
+
+    def _own_names(self, dataset: h5py.Dataset) -> list[str | None]:
+        attributes = dataset.attrs
+        if _LIST in attributes:
+            return [self._scale_name(dataset, scales) for scales in attributes[_LIST]]
+        if "CLASS" in attributes and attributes["CLASS"] == b"DIMENSION_SCALE":
+            name = _last(dataset.name)
+            if len(dataset.shape) == 1:
+                return [name]
+            if "_Netcdf4Coordinates" in attributes:
+                return self._by_number(dataset, attributes["_Netcdf4Coordinates"])
+        return []
+
+    def _scale_name(self, dataset: h5py.Dataset, scales: Any) -> str | None:
+        import h5py
+
+        if not len(scales):
+            return None
+        name = h5py.h5r.get_name(scales[0], dataset.file.id)
+        return None if name is None else _last(name.decode())
+
+    def _by_number(self, dataset: h5py.Dataset, numbers: Any) -> list[str | None]:
+        """A coordinate of several dimensions: they are given by the numbers that their scales have."""
+        group = dataset.parent
+        known: dict[int, str] = {}
+        while True:
+            for name, member in group.items():
+                if "_Netcdf4Dimid" in getattr(member, "attrs", ()):
+                    known.setdefault(int(member.attrs["_Netcdf4Dimid"]), shown_name(name))
+            if group.name == "/":
+                break
+            group = group.parent
+        return [known.get(int(number)) for number in np.atleast_1d(numbers)]
+
+    def _name_for(self, size: int, taken: list[str], base: str | None) -> str:
+        if base is not None:
+            return next(name for n in range(2, 100) if (name := f"{base}_{n}") not in taken)
+        for again in range(100):
+            name = self._made_up.setdefault((size, again), f"phony_dim_{len(self._made_up)}")
+            if name not in taken:
+                return name
+        raise ValueError("more dimensions than HDF5 has")
+
+
+def _last(path: str) -> str:
+    return shown_name(path.rpartition("/")[2])

@@ -1,0 +1,67 @@
+"""A look at the decoded values of a virtual dataset, through a repository in memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from icefloe.config import RepositoryConfig
+from icefloe.config.stores import AnyObjectStoreConfig
+from icefloe.credentials import AnyCredential, Credentials
+from icefloe.repository import Repository
+from icefloe.storage import in_memory_storage
+from icefloe.store import IcechunkStore
+from icefloe.virtual.sources import container_of
+
+if TYPE_CHECKING:
+    from icefloe.virtual.dataset import VirtualDataset
+
+
+def open_store(
+    dataset: VirtualDataset,
+    store: AnyObjectStoreConfig | None = None,
+    credential: AnyCredential | None = None,
+) -> IcechunkStore:
+    """A store of its own with a dataset in it, without what was refused."""
+    config = RepositoryConfig()
+    authorized: dict[str, AnyCredential] = {}
+    for location in dict.fromkeys(source.location for source in dataset.sources):
+        container = container_of(location, store)
+        if container.url_prefix not in authorized:
+            config.set_virtual_chunk_container(container)
+            authorized[container.url_prefix] = credential or _default_credential(location)
+    repository = Repository.create(in_memory_storage(), config, authorized)
+    session = repository.writable_session("main")
+    dataset.drop_refused().to_icechunk(session.store)
+    return session.store
+
+
+def open_dataset(
+    dataset: VirtualDataset,
+    store: AnyObjectStoreConfig | None = None,
+    credential: AnyCredential | None = None,
+    **options: Any,
+) -> Any:
+    """What `VirtualDataset.to_xarray` gives."""
+    import xarray
+
+    opened = open_store(dataset, store, credential)
+    return xarray.open_zarr(opened, **{"consolidated": False, "zarr_format": 3, "chunks": None, **options})
+
+
+def _default_credential(location: str) -> AnyCredential:
+    from icefloe.credentials import (
+        azure_from_env_credentials,
+        gcs_from_env_credentials,
+        s3_from_env_credentials,
+    )
+
+    match location.partition(":")[0]:
+        case "file":
+            return Credentials.LocalFileSystemAccess()
+        case "http" | "https":
+            return Credentials.HttpAccess()
+        case "gs" | "gcs":
+            return Credentials.Gcs(gcs_from_env_credentials())
+        case "az" | "azure" | "abfs":
+            return Credentials.Azure(azure_from_env_credentials())
+    return Credentials.S3(s3_from_env_credentials())

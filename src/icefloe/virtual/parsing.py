@@ -1,0 +1,92 @@
+"""`virtualize`: recognise a file, parse it, make sure that it stayed the same meanwhile."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Final, Literal, TypeAlias, get_args
+
+from icefloe.config.stores import AnyObjectStoreConfig
+from icefloe.credentials import AnyCredential
+from icefloe.virtual.dataset import VirtualDataset
+from icefloe.virtual.refusals import CannotVirtualizeError
+from icefloe.virtual.sources import Source, SourceFile, open_file
+from icefloe.virtual.wanted import Wanted
+
+Format: TypeAlias = Literal["hdf5", "netcdf3"]
+Parser: TypeAlias = Callable[[SourceFile, Wanted], VirtualDataset]
+
+_USERBLOCKS: Final = 16
+"""HDF5 looks for its signature at 0, 512, 1024, and so on, doubling."""
+
+
+def virtualize(
+    path_or_url: str | os.PathLike[str],
+    *,
+    format: Format | None = None,
+    group: str | None = None,
+    store: AnyObjectStoreConfig | None = None,
+    credential: AnyCredential | None = None,
+    drop_variables: Iterable[str] = (),
+    loadable_variables: Iterable[str] | None = None,
+    contiguous_chunk_bytes: int | None = None,
+) -> VirtualDataset:
+    """What a file holds, as Zarr arrays whose chunks are references into it.
+
+    The file is one of this machine, or at a `file`, `s3`, `gs`, `az`, `http` or `https` URL; of files
+    elsewhere only the parts that say where things are get fetched. `store` and `credential` are what a
+    `VirtualChunkContainer` and `authorize_virtual_chunk_access` take. `format` is recognised by the file's
+    first bytes where it is not given. `group` is the only group to look at.
+
+    The values of `loadable_variables` are taken along; by default those of the coordinates of dimensions.
+    Variables that are stored in one piece are one chunk, or chunks of at most `contiguous_chunk_bytes`.
+
+    Variables that cannot be references are listed in `VirtualDataset.refused`, each with a reason of
+    `RefusalReason`. CannotVirtualizeError for files that are damaged or of another kind, StorageError for
+    files that cannot be read or that changed meanwhile.
+    """
+    wanted = Wanted(
+        None if group is None or not group.strip("/") else group.strip("/"),
+        frozenset(drop_variables),
+        None if loadable_variables is None else frozenset(loadable_variables),
+        contiguous_chunk_bytes,
+    )
+    if contiguous_chunk_bytes is not None and contiguous_chunk_bytes < 1:
+        raise ValueError(f"contiguous_chunk_bytes must be at least 1, not {contiguous_chunk_bytes}")
+    if format is not None and format not in get_args(Format):
+        raise ValueError(f"unknown format {format!r}; known are {', '.join(get_args(Format))}")
+    file = open_file(path_or_url, store, credential)
+    dataset = _parser(format or recognize(file))(file, wanted)
+    return _with_sources(dataset, (file.finish(),))
+
+
+def recognize(file: SourceFile) -> Format:
+    """The format of a file, by its first bytes."""
+    head = file.read(0, 8)
+    if head[:4] in (b"CDF\x01", b"CDF\x02", b"CDF\x05"):
+        return "netcdf3"
+    starts = [0, *(512 << power for power in range(_USERBLOCKS))]
+    if any(file.read(start, start + 8) == b"\x89HDF\r\n\x1a\n" for start in starts):
+        return "hdf5"
+    if not head:
+        raise CannotVirtualizeError(f"{file.location} is empty")
+    raise CannotVirtualizeError(
+        f"{file.location} begins with {head!r}: that is none of {', '.join(get_args(Format))}; say which "
+        "with format="
+    )
+
+
+def _parser(name: Format) -> Parser:
+    if name == "hdf5":
+        from icefloe.virtual.hdf5 import parse_hdf5
+
+        return parse_hdf5
+    from icefloe.virtual.netcdf3 import parse_netcdf3
+
+    return parse_netcdf3
+
+
+def _with_sources(dataset: VirtualDataset, sources: tuple[Source, ...]) -> VirtualDataset:
+    groups = {name: _with_sources(group, sources) for name, group in dataset.groups.items()}
+    return replace(dataset, sources=sources, groups=groups)

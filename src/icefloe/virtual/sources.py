@@ -1,0 +1,264 @@
+"""Files that are virtualised: where they are, what tells their versions apart, and their bytes by ranges."""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import unquote, urlsplit
+
+from icefloe.config import StorageSettings, VirtualChunkContainer
+from icefloe.config.stores import (
+    AnyObjectStoreConfig,
+    gcs_store,
+    http_store,
+    local_filesystem_store,
+    s3_store,
+)
+from icefloe.core.virtual_locations import key_of, stored_form
+from icefloe.credentials import AnyCredential
+from icefloe.errors import ErrorKind, InvalidInputError, StorageError
+from icefloe.storage.base import ObjectNotFoundError
+from icefloe.storage.external import ExternalSource, Fetched
+from icefloe.storage.external_sources import check_credential, open_source
+
+BLOCK_BYTES: Final = 1 << 20
+"""Files elsewhere are read in blocks of this size: parsers look at many small places near each other."""
+_KEPT_BLOCKS: Final = 64
+_STORES: Final[dict[str, Callable[[], AnyObjectStoreConfig]]] = {
+    "s3": s3_store,
+    "gs": gcs_store,
+    "gcs": gcs_store,
+    "http": http_store,
+    "https": http_store,
+}
+_AZURE: Final = ("az", "azure", "abfs")
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A file that references point into, as it was when it was parsed."""
+
+    location: str
+    """Its URL, as references have it."""
+    size_bytes: int
+    e_tag: str | None = None
+    last_modified: datetime | None = None
+
+    @property
+    def checksum(self) -> str | datetime | None:
+        """What references are checked with: the etag, or the time of last modification.
+
+        Files of this machine go by time, since the official package knows no etags of them. Checks are in
+        whole seconds, so the time is rounded up.
+        """
+        if self.e_tag is not None and not self.location.startswith("file:"):
+            return self.e_tag
+        if self.last_modified is None:
+            return None
+        return datetime.fromtimestamp(math.ceil(self.last_modified.timestamp()), UTC)
+
+    def changed_to(self, other: Source) -> str | None:
+        """A sentence on how another look at the same file differs, None where it does not."""
+        for what, was, now in (
+            ("etag", self.e_tag, other.e_tag),
+            ("time of last modification", self.last_modified, other.last_modified),
+            ("size", self.size_bytes, other.size_bytes),
+        ):
+            if was != now:
+                return f"its {what} was {was} and is {now}"
+        return None
+
+
+class SourceFile:
+    """An open source: bytes by ranges, each checked to be of the version that was seen first.
+
+    Closed by `finish`, which looks at the file once more.
+    """
+
+    def __init__(self, location: str, source: ExternalSource, local_path: str | None) -> None:
+        self.location = location
+        self.local_path = local_path
+        """Where the file is on this machine; None for files elsewhere."""
+        self._source = source
+        self._key = key_of(stored_form(location))
+        self._blocks: OrderedDict[int, bytes] = OrderedDict()
+        first = self._fetch(0, BLOCK_BYTES)
+        size = first.size_bytes
+        if size is None:
+            if len(first.data) == BLOCK_BYTES:
+                raise StorageError(
+                    f"{location}: the server does not tell how long the file is", kind=ErrorKind.STORAGE_OTHER
+                )
+            size = len(first.data)
+        self.seen = Source(location, size, first.e_tag, first.last_modified)
+        self._blocks[0] = first.data
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the whole file."""
+        return self.seen.size_bytes
+
+    def read(self, start: int, stop: int) -> bytes:
+        """Bytes `start` to `stop`, fewer where the file ends."""
+        stop = min(stop, self.size_bytes)
+        if start >= stop:
+            return b""
+        first, last = start // BLOCK_BYTES, (stop - 1) // BLOCK_BYTES
+        if last - first > _KEPT_BLOCKS // 4:
+            return self._checked(start, stop)
+        parts = b"".join(self._block(number) for number in range(first, last + 1))
+        return parts[start - first * BLOCK_BYTES : stop - first * BLOCK_BYTES]
+
+    def finish(self) -> Source:
+        """The source, if it is still what it was at first; StorageError otherwise.
+
+        Where the file was changed within this very second, this waits for the second to pass: a change that
+        comes after it can then be told by its time.
+        """
+        self._checked(0, 1)
+        seen = self.seen
+        if self.local_path is not None and isinstance(seen.checksum, datetime):
+            rest_s = seen.checksum.timestamp() - time.time()
+            if 0 < rest_s <= 1:
+                time.sleep(rest_s)
+        return seen
+
+    def _block(self, number: int) -> bytes:
+        data = self._blocks.get(number)
+        if data is None:
+            start = number * BLOCK_BYTES
+            data = self._checked(start, min(start + BLOCK_BYTES, self.size_bytes))
+            while len(self._blocks) >= _KEPT_BLOCKS:
+                self._blocks.popitem(last=False)
+            self._blocks[number] = data
+        self._blocks.move_to_end(number)
+        return data
+
+    def _checked(self, start: int, stop: int) -> bytes:
+        found = self._fetch(start, stop)
+        seen = self.seen
+        size = seen.size_bytes if found.size_bytes is None else found.size_bytes
+        change = seen.changed_to(Source(seen.location, size, found.e_tag, found.last_modified))
+        if change is not None:
+            raise StorageError(
+                f"{self.location} changed while it was parsed: {change}; parse it again when it is done",
+                kind=ErrorKind.VIRTUAL_CHUNK_MODIFIED,
+            )
+        if len(found.data) < min(stop, size) - start:
+            raise StorageError(
+                f"{self.location}: got {len(found.data)} bytes at {start}, not {stop - start}",
+                kind=ErrorKind.INVALID_OBJECT_SIZE,
+            )
+        return found.data
+
+    def _fetch(self, start: int, stop: int) -> Fetched:
+        try:
+            return self._source.fetch(self._key, start, stop)
+        except ObjectNotFoundError:
+            raise StorageError(
+                f"{self.location}: there is no such file", kind=ErrorKind.OBJECT_NOT_FOUND
+            ) from None
+
+    def as_binary(self) -> SourceReader:
+        """The file as libraries that take open files want it."""
+        return SourceReader(self)
+
+
+class SourceReader(io.RawIOBase):
+    """A source as a seekable binary file, read only."""
+
+    def __init__(self, file: SourceFile) -> None:
+        super().__init__()
+        self.name = file.location
+        self._file = file
+        self._position = 0
+
+    def readable(self) -> bool:
+        # docstring inherited
+        return True
+
+    def seekable(self) -> bool:
+        # docstring inherited
+        return True
+
+    def tell(self) -> int:
+        # docstring inherited
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        # docstring inherited
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._file.size_bytes}[whence]
+        if base + offset < 0:
+            raise ValueError(f"negative position {base + offset}")
+        self._position = base + offset
+        return self._position
+
+    def readinto(self, buffer: Any, /) -> int:
+        # docstring inherited
+        target = memoryview(buffer).cast("B")
+        data = self._file.read(self._position, self._position + len(target))
+        target[: len(data)] = data
+        self._position += len(data)
+        return len(data)
+
+
+def open_file(
+    path_or_url: str | os.PathLike[str],
+    store: AnyObjectStoreConfig | None = None,
+    credential: AnyCredential | None = None,
+) -> SourceFile:
+    """Open a file of this machine, an object of a bucket, or a file of a web server, to be parsed.
+
+    `store` says how to reach it, as for a `VirtualChunkContainer`; by default what its scheme implies. A
+    `credential` is one that `authorize_virtual_chunk_access` takes.
+    """
+    location = location_of(path_or_url)
+    container, local_path = container_of(location, store), None
+    if location.startswith("file:"):
+        local_path = unquote(urlsplit(location).path)
+        if os.path.isdir(local_path):
+            raise InvalidInputError(f"{local_path} is a folder, not a file", kind=ErrorKind.INVALID_PATH)
+    check_credential(container, credential)
+    return SourceFile(location, open_source(container, credential, StorageSettings()), local_path)
+
+
+def location_of(path_or_url: str | os.PathLike[str]) -> str:
+    """The URL that references to a file have. Links of this machine are followed."""
+    text = os.fspath(path_or_url)
+    scheme = urlsplit(text).scheme
+    if scheme == "file":
+        text = unquote(urlsplit(text).path)
+    elif len(scheme) > 1:  # one letter is a drive
+        return stored_form(text)
+    return stored_form(Path(os.path.realpath(os.path.expanduser(text))).as_uri())
+
+
+def container_of(location: str, store: AnyObjectStoreConfig | None = None) -> VirtualChunkContainer:
+    """A virtual chunk container that has a location: the folder of a local file, the host of any other."""
+    url = urlsplit(location)
+    if url.scheme == "file":
+        folder = location.rpartition("/")[0] + "/"
+        return VirtualChunkContainer(folder, store or local_filesystem_store(unquote(urlsplit(folder).path)))
+    prefix = f"{url.scheme}://{url.netloc}/"
+    if store is None:
+        if url.scheme in _AZURE:
+            raise StorageError(
+                f"{location}: say which account, with store=icefloe.azure_store(account=...)",
+                kind=ErrorKind.STORAGE_CONFIG,
+            )
+        if url.scheme not in _STORES:
+            known = ", ".join(sorted({*_STORES, *_AZURE, "file"}))
+            raise StorageError(
+                f"{location}: files are not read from {url.scheme}:// places; known are {known}",
+                kind=ErrorKind.CANNOT_PARSE_URL,
+            )
+        store = _STORES[url.scheme]()
+    return VirtualChunkContainer(prefix, store)

@@ -1,0 +1,123 @@
+"""Variables of virtual datasets: Zarr arrays whose chunks are in files. Plain frozen values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Values: TypeAlias = NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ChunkReferences:
+    """Where the chunks of a variable are, as columns; chunks without a row are all fill value."""
+
+    coords: NDArray[np.uint32]
+    """(n, dimensions), the place of each in the chunk grid."""
+    sources: NDArray[np.uint32]
+    """Which of the dataset's sources each is in."""
+    offsets: NDArray[np.uint64]
+    lengths: NDArray[np.uint64]
+    inline_coords: NDArray[np.uint32]
+    """(m, dimensions), of the few chunks whose bytes are taken along."""
+    inline: tuple[bytes, ...]
+    """Their bytes, encoded as the codecs of the variable say."""
+
+    @staticmethod
+    def of(
+        coords: Any,
+        offsets: Any,
+        lengths: Any,
+        sources: Any = None,
+        inline: Mapping[tuple[int, ...], bytes] | None = None,
+    ) -> ChunkReferences:
+        """References from columns, all into the first source where nothing else is said."""
+        coords = np.ascontiguousarray(coords, np.uint32)
+        inline = inline or {}
+        return ChunkReferences(
+            coords,
+            np.zeros(len(coords), np.uint32) if sources is None else np.asarray(sources, np.uint32),
+            np.asarray(offsets, np.uint64),
+            np.asarray(lengths, np.uint64),
+            np.array(list(inline), np.uint32).reshape(len(inline), coords.shape[1]),
+            tuple(inline.values()),
+        )
+
+    def __len__(self) -> int:
+        return len(self.coords) + len(self.inline)
+
+    def shifted(self, axis: int, chunks: int, sources: int) -> ChunkReferences:
+        """The same chunks so many further along an axis, and in sources so many further on."""
+        step = np.zeros(self.coords.shape[1], np.uint32)
+        if chunks:
+            step[axis] = chunks
+        return replace(
+            self,
+            coords=self.coords + step,
+            sources=self.sources + np.uint32(sources),
+            inline_coords=self.inline_coords + step,
+        )
+
+    @staticmethod
+    def concat(parts: Collection[ChunkReferences]) -> ChunkReferences:
+        """All chunks of some references to the same grid."""
+        return ChunkReferences(
+            np.concatenate([part.coords for part in parts]),
+            np.concatenate([part.sources for part in parts]),
+            np.concatenate([part.offsets for part in parts]),
+            np.concatenate([part.lengths for part in parts]),
+            np.concatenate([part.inline_coords for part in parts]),
+            tuple(data for part in parts for data in part.inline),
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class VirtualVariable:
+    """A Zarr array whose chunks are in files, or whose values were loaded because they are few."""
+
+    dimensions: tuple[str, ...]
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    """In the order of bytes of this machine; the codecs say how bytes are stored."""
+    chunk_shape: tuple[int, ...]
+    codecs: tuple[Mapping[str, Any], ...]
+    """The Zarr version 3 pipeline, as in zarr.json."""
+    fill_value: Any
+    """Of chunks that are missing, as in zarr.json."""
+    attributes: Mapping[str, Any]
+    chunks: ChunkReferences | Values
+    """References, or loaded values."""
+
+    @property
+    def loaded(self) -> bool:
+        """Whether the values were loaded."""
+        return isinstance(self.chunks, np.ndarray)
+
+    @property
+    def references(self) -> ChunkReferences:
+        """Where the chunks are; TypeError for a variable whose values were loaded."""
+        if isinstance(self.chunks, np.ndarray):
+            raise TypeError("the values of this variable were loaded: it has no references")
+        return self.chunks
+
+    @property
+    def grid_shape(self) -> tuple[int, ...]:
+        """The number of chunks along each dimension."""
+        return tuple(
+            -(-size // max(chunk, 1)) for size, chunk in zip(self.shape, self.chunk_shape, strict=True)
+        )
+
+    @property
+    def nbytes(self) -> int:
+        """Of the decoded values."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(f"{name}: {size}" for name, size in zip(self.dimensions, self.shape, strict=True))
+        where = "loaded" if isinstance(self.chunks, np.ndarray) else f"{len(self.chunks)} chunks"
+        return f"<VirtualVariable ({sizes}) {self.dtype} {where}>"

@@ -1,0 +1,222 @@
+"""HDF5 and NetCDF-4: what h5py wrote is what references decode to."""
+
+from __future__ import annotations
+
+import pickle
+import re
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+from icefloe.virtual import CannotVirtualizeError, RefusalReason, VirtualDataset, virtualize
+from tests.source_tree import ROOT
+from tests.virtual.files import aged, assert_all_read_back, assert_reads_back
+
+RANDOM = np.random.default_rng(0)
+TYPES = ["<f8", ">f4", "<i2", ">u8", "u1", "bool", "<c16", "<f2", "S5"]
+SMOOTH = np.arange(7 * 11, dtype="f8").reshape(7, 11)
+
+
+def virtual(path: Path, **options: Any) -> VirtualDataset:
+    return virtualize(aged(path), **options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"chunks": (3, 4)},
+        {"chunks": (3, 4), "compression": "gzip"},
+        {"chunks": (3, 4), "compression": "gzip", "shuffle": True},
+        {"chunks": (3, 4), "compression": "gzip", "shuffle": True, "fletcher32": True},
+        {"chunks": (3, 4), "fletcher32": True},
+        {"chunks": (20, 20), "maxshape": (None, None), "shuffle": True},
+    ],
+)
+def test_layouts_filters_and_types(tmp_path: Path, options: dict[str, Any]) -> None:
+    values = {dtype: SMOOTH.astype(dtype) for dtype in TYPES}
+    with h5py.File(tmp_path / "f.h5", "w") as file:
+        for dtype in TYPES:
+            file.create_dataset(dtype, data=values[dtype], **options)
+
+    dataset = virtual(tmp_path / "f.h5")
+
+    assert not dataset.refused
+    assert not any(variable.loaded for variable in dataset.variables.values())
+    assert_all_read_back(dataset, values)
+
+
+def test_chunks_that_were_never_written_are_the_fill_value(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "f.h5", "w") as file:
+        chunked = file.create_dataset("chunked", (10,), "<i4", chunks=(2,), fillvalue=-9)
+        chunked[4:6] = 5, 6
+        file.create_dataset("contiguous", (10,), "<f4", fillvalue=np.nan)
+        file.create_dataset("empty", (0, 3), "<f4", chunks=(1, 3), maxshape=(None, 3))
+
+    dataset = virtual(tmp_path / "f.h5")
+
+    assert len(dataset.variables["chunked"].references) == 1
+    assert_reads_back(dataset, "chunked", np.array([-9] * 4 + [5, 6] + [-9] * 4, "i4"))
+    assert_reads_back(dataset, "contiguous", np.full(10, np.nan, "f4"))
+    assert_reads_back(dataset, "empty", np.empty((0, 3), "f4"))
+
+
+def test_chunks_that_a_filter_skipped_are_taken_along(tmp_path: Path) -> None:
+    values = np.zeros((4, 1000), "u1")
+    values[1] = RANDOM.integers(0, 255, 1000)
+    with h5py.File(tmp_path / "f.h5", "w") as file:
+        mixed = file.create_dataset("mixed", values.shape, "u1", chunks=(1, 1000), compression="gzip")
+        for row in range(4):
+            if row == 1:
+                mixed.id.write_direct_chunk((1, 0), values[1].tobytes(), filter_mask=1)
+            else:
+                mixed[row] = values[row]
+        skipped = file.create_dataset("skipped", values.shape, "u1", chunks=(4, 1000), compression="gzip")
+        skipped.id.write_direct_chunk((0, 0), values.tobytes(), filter_mask=1)
+
+    dataset = virtual(tmp_path / "f.h5")
+
+    assert len(dataset.variables["mixed"].references.inline) == 1
+    assert_reads_back(dataset, "mixed", values)
+    assert len(dataset.variables["skipped"].references.inline) == 0
+    assert_reads_back(dataset, "skipped", values)
+
+
+def test_small_values_within_the_header_are_taken_along(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "f.h5", "w") as file:
+        properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        properties.set_layout(h5py.h5d.COMPACT)
+        space = h5py.h5s.create_simple((3,))
+        compact = h5py.h5d.create(file.id, b"v", h5py.h5t.STD_I32BE, space, properties)
+        compact.write(h5py.h5s.ALL, h5py.h5s.ALL, np.array([1, 2, 3], "i4"))
+        file["scalar"] = np.float32(1.5)
+
+    dataset = virtual(tmp_path / "f.h5")
+
+    assert_reads_back(dataset, "v", np.array([1, 2, 3], "i4"))
+    assert_reads_back(dataset, "scalar", np.float32(1.5))
+
+
+def test_a_user_block_moves_everything(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "f.h5", "w", userblock_size=2048) as file:
+        file.create_dataset("chunked", data=SMOOTH, chunks=(3, 4), compression="gzip")
+        file["contiguous"] = SMOOTH
+
+    dataset = virtual(tmp_path / "f.h5")
+
+    assert_reads_back(dataset, "chunked", SMOOTH)
+    assert_reads_back(dataset, "contiguous", SMOOTH)
+
+
+def test_contiguous_values_can_be_divided(tmp_path: Path) -> None:
+    values = np.arange(6 * 10 * 4, dtype=">i4").reshape(6, 10, 4)
+    with h5py.File(tmp_path / "f.h5", "w") as file:
+        file["v"] = values
+
+    shapes = [
+        virtual(tmp_path / "f.h5", contiguous_chunk_bytes=limit).variables["v"].chunk_shape
+        for limit in (10**6, 500, 200, 100, 1)
+    ]
+
+    assert shapes == [(6, 10, 4), (3, 10, 4), (1, 10, 4), (1, 5, 4), (1, 1, 1)]
+    for limit in (500, 100, 1):
+        assert_reads_back(virtual(tmp_path / "f.h5", contiguous_chunk_bytes=limit), "v", values)
+
+
+def test_dimensions_attributes_and_groups(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "f.nc", "w") as file:
+        file.attrs["title"] = "t"
+        file.attrs["latin"] = np.bytes_(b"\xe9t\xe9")
+        file["x"] = np.arange(4.0)
+        file["x"].make_scale("x")
+        file["v"] = np.arange(12, dtype="i2").reshape(3, 4)
+        file["v"].dims[1].attach_scale(file["x"])
+        file["v"].attrs["scale_factor"] = np.array([0.5], "f4")
+        file["v"].attrs["valid_range"] = np.array([np.nan, 1.0])
+        file["v"].attrs["_FillValue"] = np.array([7], "i2")
+        file["w"] = np.zeros((3, 3))
+        file["deep/er/u"] = np.arange(3)
+        file["deep/loop"] = h5py.SoftLink("/deep")
+
+    dataset = virtual(tmp_path / "f.nc")
+
+    assert dataset.attributes == {"title": "t", "latin": "été"}
+    assert dataset.variables["x"].loaded
+    assert dataset.variables["v"].dimensions == ("phony_dim_0", "x")
+    assert dataset.variables["w"].dimensions == ("phony_dim_0", "phony_dim_1")
+    expected = {"scale_factor": 0.5, "valid_range": ["NaN", 1.0], "_FillValue": 7}
+    assert dataset.variables["v"].attributes == expected
+    assert [path for path, _ in dataset.walk()] == ["", "deep", "deep/er"]
+    assert_reads_back(dataset, "deep/er/u", np.arange(3))
+    assert list(virtual(tmp_path / "f.nc", group="deep/er").variables) == ["u"]
+    with pytest.raises(CannotVirtualizeError, match="no group 'nothing'; it has deep"):
+        virtual(tmp_path / "f.nc", group="nothing")
+
+
+def test_texts_are_loaded_and_what_has_no_codec_is_refused(tmp_path: Path) -> None:
+    texts = np.array(["a", "ü", ""], dtype=object)
+    with h5py.File(tmp_path / "f.h5", "w") as file:
+        file.create_dataset("texts", data=texts, dtype=h5py.string_dtype())
+        file.create_dataset("compound", data=np.zeros(3, [("a", "i4"), ("b", "f8")]))
+        file.create_dataset("ragged", (3,), h5py.vlen_dtype(np.int32))
+        file.create_dataset("packed", data=np.arange(100), chunks=(10,), scaleoffset=0)
+        file.create_dataset("kept", data=np.arange(3))
+        file.create_dataset("outside", (3,), "i4", external=[("elsewhere.bin", 0, 12)])
+        file["linked"] = h5py.ExternalLink("other.h5", "/v")
+
+    dataset = virtual(tmp_path / "f.h5")
+
+    reasons = {each.variable: each.reason for each in dataset.refused}
+    assert reasons == {
+        "compound": RefusalReason.UNSUPPORTED_TYPE,
+        "linked": RefusalReason.EXTERNAL_STORAGE,
+        "outside": RefusalReason.EXTERNAL_STORAGE,
+        "packed": RefusalReason.UNSUPPORTED_FILTER,
+        "ragged": RefusalReason.VARIABLE_LENGTH,
+    }
+    assert all(each.sentence.startswith(f"{each.variable}: ") for each in dataset.refused)
+    assert dataset.variables["texts"].chunks.tolist() == texts.tolist()  # type: ignore[union-attr]
+    assert sorted(dataset.variables) == ["kept", "texts"]
+
+
+def test_what_is_loaded_and_left_out_is_chosen_by_name(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "f.h5", "w") as file:
+        for name in "abc":
+            file[name] = np.arange(3)
+
+    dataset = virtual(tmp_path / "f.h5", drop_variables=["a"], loadable_variables=["b"])
+
+    assert {name: each.loaded for name, each in dataset.variables.items()} == {"b": True, "c": False}
+
+
+def test_a_dataset_is_small_when_it_travels(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "f.h5", "w") as file:
+        file.create_dataset("v", data=np.zeros(10_000, "u1"), chunks=(5,))
+
+    dataset = virtual(tmp_path / "f.h5")
+    data = pickle.dumps(dataset)
+
+    assert len(dataset.variables["v"].references) == 2_000
+    assert len(data) < 30 * 2_000
+    assert_reads_back(pickle.loads(data), "v", np.zeros(10_000, "u1"))
+
+
+@pytest.mark.parametrize("kept", [4, 700, 3000])
+def test_a_file_that_was_cut_off_is_an_error(tmp_path: Path, kept: int) -> None:
+    with h5py.File(tmp_path / "f.h5", "w") as file:
+        file.create_dataset("v", data=SMOOTH, chunks=(3, 4))
+    data = (tmp_path / "f.h5").read_bytes()
+    (tmp_path / "f.h5").write_bytes(data[:kept])
+
+    with pytest.raises(CannotVirtualizeError, match=r"f\.h5"):
+        virtual(tmp_path / "f.h5")
+
+
+def test_the_guide_has_every_reason_and_no_other() -> None:
+    text = (ROOT / "docs" / "virtual.md").read_text(encoding="utf-8")
+    reasons = re.findall(r"^\| `([a-z-]+)` \|", text, re.MULTILINE)
+
+    assert reasons == [reason.value for reason in RefusalReason]
