@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -27,6 +28,7 @@ from icefloe import (
     in_memory_storage,
     local_filesystem_storage,
 )
+from icefloe.distributed import receipt
 from icefloe.format.manifest import ArrayManifest
 
 
@@ -351,8 +353,45 @@ def test_a_fork_of_another_repository_is_refused(tmp_path: Path) -> None:
         for name in ("one", "other")
     )
 
+    for fork in (other.fork(), travelled(other.fork()), receipt(other.fork())):
+        with pytest.raises(SessionStateError, match="another repository") as caught:
+            one.merge_receipts([fork])
+        assert caught.value.kind == ErrorKind.MERGE_FAILED
+
+
+def test_a_fork_of_a_copied_repository_is_refused(repo: Repository, tmp_path: Path) -> None:
+    """Its snapshots are the same, but the chunks it writes are not where the original looks for them."""
+    shutil.copytree(tmp_path / "repo", tmp_path / "copied")
+    copied = Repository.open(local_filesystem_storage(str(tmp_path / "copied"))).writable_session("main")
+    fork = copied.fork()
+    line(fork)[:] = 7
+    session = repo.writable_session("main")
+
+    for each in (fork, receipt(fork)):
+        with pytest.raises(SessionStateError, match="another repository than that in local"):
+            session.merge_receipts([each])
+    assert not session.has_uncommitted_changes
+
+
+def test_a_folder_is_the_same_under_a_relative_path(
+    repo: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    fork = Repository.open(local_filesystem_storage("repo")).writable_session("main").fork()
+    line(fork)[:] = 7
+    session = repo.writable_session("main")
+
+    session.merge_receipts([receipt(fork)])
+
+    assert session.has_uncommitted_changes
+
+
+def test_forks_of_two_memories_are_told_apart() -> None:
+    one, other = (Repository.create(in_memory_storage()).writable_session("main") for _ in range(2))
+    zarr.create_group(other.store, path="light")
+
     with pytest.raises(SessionStateError, match="another repository"):
-        one.merge(other.fork())
+        one.merge_receipts([receipt(other.fork())])
 
 
 def test_where_nothing_is_merged(repo: Repository) -> None:
@@ -400,8 +439,9 @@ def test_chunks_in_a_copy_of_memory_are_refused() -> None:
     session.merge(fork)
     zarr.open_array(fork.store, path="a", mode="r+")[:] = np.arange(2000)
 
-    with pytest.raises(SessionStateError, match="copy of an in-memory storage"):
-        session.merge(fork)
+    for each in (fork, receipt(fork)):
+        with pytest.raises(SessionStateError, match="copy of an in-memory storage"):
+            session.merge_receipts([each])
 
 
 def test_a_fork_reads_nothing_until_it_is_used(repo: Repository, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from icefloe.core.changes import ChangeSet
 from icefloe.core.commit import OWN_METADATA, flush, snapshot_info
 from icefloe.core.diff import session_diff
 from icefloe.core.materialize import Region, materialize
-from icefloe.core.merging import Receipt, merge_receipts, refuse
+from icefloe.core.merging import Receipt, merge_receipts, place_of
 from icefloe.core.rebase import check_solver, rebase
 from icefloe.core.refs import CollectedError, RefStore, unsupported
 from icefloe.core.refs_v2 import check_flag, check_writable
@@ -39,11 +39,10 @@ from icefloe.errors import (
 from icefloe.format.manifest import InlineRef, NativeRef
 from icefloe.format.snapshot import Snapshot
 from icefloe.format.transaction_log import TransactionLog
-from icefloe.ids import INITIAL_SNAPSHOT_ID, SnapshotId
+from icefloe.ids import SnapshotId
 from icefloe.paths import ROOT, validate
 from icefloe.recipes import Recipe
 from icefloe.snapshots import Diff
-from icefloe.storage.memory import MemoryStorage
 from icefloe.telemetry import traced
 from icefloe.types import ChunkType, SessionMode
 
@@ -364,16 +363,6 @@ class Session(Shown):
                 "a read-only session has nothing to merge; merge what Session.fork gives",
                 kind=ErrorKind.MERGE_NOT_ALLOWED,
             )
-        mine, theirs = self._assets.storage, fork._assets.storage
-        # All repositories begin with the same snapshot: there, the base tells nothing.
-        if self._origin == INITIAL_SNAPSHOT_ID and mine.describe() != theirs.describe():
-            refuse("the fork is one of another repository")
-        copied = isinstance(theirs, MemoryStorage) and not theirs.shares_objects(mine)
-        if copied and fork.receipt().has_chunk_objects():
-            refuse(
-                "the fork's chunks are in a copy of an in-memory storage, made when the fork was pickled; use"
-                " a storage that other processes reach, or threads"
-            )
 
     @property
     def _origin(self) -> SnapshotId:
@@ -382,7 +371,8 @@ class Session(Shown):
 
     def receipt(self) -> Receipt:
         """What was changed here and not committed, and upon what."""
-        return Receipt(self._origin, self._base_id, self._state.changes)
+        place, copy = place_of(self._assets.storage)
+        return Receipt(self._origin, self._base_id, place, copy, self._state.changes)
 
     # Commits
 

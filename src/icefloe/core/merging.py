@@ -10,6 +10,8 @@ References are only put behind each other here. They are sorted once, when someb
 
 from __future__ import annotations
 
+import hashlib
+import struct
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -24,8 +26,10 @@ from icefloe.format.manifest import NATIVE, ArrayManifest
 from icefloe.format.snapshot import ArrayNodeData, NodeData, NodeSnapshot
 from icefloe.ids import SnapshotId
 from icefloe.paths import ancestors
+from icefloe.storage.base import Storage
 
-_IDS: Final = 2 * SnapshotId.SIZE
+_DIGEST_SIZE: Final = 16
+_HEAD: Final = struct.Struct(f"{SnapshotId.SIZE}s{SnapshotId.SIZE}s{_DIGEST_SIZE}s{_DIGEST_SIZE}s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,20 +40,25 @@ class Receipt:
     """The snapshot that the session was based on from which it was forked, at first or second hand."""
     base: SnapshotId
     """What the fork is based on: the origin, or a snapshot that also has what was not yet committed."""
+    place: bytes
+    """The repository, as `place_of` gives it."""
+    copy: bytes
+    """And which copy of it the fork wrote chunks to."""
     changes: ChangeSet
 
     def to_bytes(self) -> bytes:
-        """A small form of it. There are no credentials in it."""
-        return b"".join((self.origin, self.base, encode_changes(self.changes)))
+        """A small form of it. There are no credentials in it, nor where the repository is."""
+        head = (self.origin, self.base, self.place, self.copy)
+        return b"".join((*head, encode_changes(self.changes)))
 
     @staticmethod
     def from_bytes(data: bytes) -> Receipt:
         """What `to_bytes` made; FormatError where it was damaged."""
-        if len(data) < _IDS:
+        if len(data) < _HEAD.size:
             raise FormatError(f"a receipt of {len(data)} bytes is cut off", kind=ErrorKind.DESERIALIZATION)
-        origin, base = data[: SnapshotId.SIZE], data[SnapshotId.SIZE : _IDS]
-        changes = decode_changes(memoryview(data)[_IDS:], "the receipt of a fork")
-        return Receipt(SnapshotId(origin), SnapshotId(base), changes)
+        origin, base, place, copy = _HEAD.unpack_from(data)
+        changes = decode_changes(memoryview(data)[_HEAD.size :], "the receipt of a fork")
+        return Receipt(SnapshotId(origin), SnapshotId(base), place, copy, changes)
 
     def has_chunk_objects(self) -> bool:
         """Whether chunks were written into the repository's storage."""
@@ -61,7 +70,15 @@ class Receipt:
 def merge_receipts(workspace: Workspace, origin: SnapshotId, receipts: Iterable[Receipt]) -> None:
     """Add what forks changed to the changes of a workspace, in the order given: all of them or none."""
     receipts = list(receipts)
+    place, copy = place_of(workspace.assets.storage)
     for receipt in receipts:
+        if receipt.place != place:
+            refuse(f"the fork is one of another repository than that in {workspace.assets.storage.place}")
+        if receipt.copy != copy and receipt.has_chunk_objects():
+            refuse(
+                "the fork's chunks are in a copy of an in-memory storage, made when the fork was pickled; use"
+                " a storage that other processes reach, or threads"
+            )
         if receipt.origin != origin:
             refuse(
                 f"a fork based on snapshot {receipt.origin} is none of a session based on {origin}: what"
@@ -74,6 +91,15 @@ def merge_receipts(workspace: Workspace, origin: SnapshotId, receipts: Iterable[
         for receipt in receipts:
             _Merge(scratch, receipt).run()
         workspace.changes = scratch.changes
+
+
+def place_of(storage: Storage) -> tuple[bytes, bytes]:
+    """Which repository it holds, and which copy of that: short, and telling nothing to anybody else."""
+    place, copy = (
+        hashlib.blake2b(text.encode(), digest_size=_DIGEST_SIZE).digest()
+        for text in (storage.identity, storage.copy_id)
+    )
+    return place, copy
 
 
 def refuse(problem: str) -> NoReturn:

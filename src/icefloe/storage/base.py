@@ -166,6 +166,16 @@ class Storage(StorageConstructors, ABC):
         where = ", ".join(f"{name} {value}" for name, value in rest)
         return f"{kind[1]} storage ({where})" if where else f"{kind[1]} storage"
 
+    @property
+    def identity(self) -> str:
+        """The same for all that look at one place, and for copies of it that were pickled; no secrets."""
+        return self.place
+
+    @property
+    def copy_id(self) -> str:
+        """Another for each copy that shares nothing with the original; of most places there are none."""
+        return ""
+
     # Reading
 
     @abstractmethod

@@ -102,6 +102,11 @@ class LocalStorage(Storage):
         # docstring inherited
         return {"type": "local filesystem", "path": self._path}
 
+    @property
+    def identity(self) -> str:
+        # docstring inherited
+        return f"local filesystem storage (path {self._root})"
+
     def fits(self, path: str) -> bool:
         # docstring inherited
         return all(len(name) <= _MAX_NAME_BYTES for name in encode_key(path).split("/"))

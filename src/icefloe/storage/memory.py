@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -41,8 +42,13 @@ class _Object:
 class _Shelf:
     """The objects themselves, shared by every storage object that looks at them."""
 
-    def __init__(self, objects: dict[str, _Object] | None = None, first_number: int = 1) -> None:
+    def __init__(
+        self, objects: dict[str, _Object] | None = None, first_number: int = 1, identity: str | None = None
+    ) -> None:
         self.objects = objects or {}
+        self.identity = identity or uuid.uuid4().hex
+        """Kept by copies."""
+        self._copy_id = uuid.uuid4().hex
         self.numbers = count(first_number)
         self._lock = threading.Lock()
         self._pid = os.getpid()
@@ -57,7 +63,12 @@ class _Shelf:
     def __reduce__(self) -> tuple[Any, ...]:
         # The objects go along as they are now: a copy in another process is a place of its own.
         with self.lock:
-            return (type(self), (dict(self.objects), next(self.numbers)))
+            return (type(self), (dict(self.objects), next(self.numbers), self.identity))
+
+    @property
+    def copy_id(self) -> str:
+        """Of these objects alone. A forked child has others."""
+        return f"{self._copy_id}-{os.getpid()}"
 
 
 class MemoryStorage(Storage):
@@ -71,9 +82,15 @@ class MemoryStorage(Storage):
         self._shelf = shelf or _Shelf()
         super().__init__(settings)
 
-    def shares_objects(self, other: Storage) -> bool:
-        """Whether what is written here can be read there."""
-        return isinstance(other, MemoryStorage) and other._shelf is self._shelf
+    @property
+    def identity(self) -> str:
+        # docstring inherited
+        return f"in-memory storage {self._shelf.identity}"
+
+    @property
+    def copy_id(self) -> str:
+        # docstring inherited
+        return self._shelf.copy_id
 
     @property
     def answers_at_once(self) -> bool:

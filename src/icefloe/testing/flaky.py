@@ -97,6 +97,16 @@ class FlakyStorage(Storage):
         # docstring inherited
         return {"type": "flaky", **self._inner.describe()}
 
+    @property
+    def identity(self) -> str:
+        # docstring inherited
+        return self._inner.identity
+
+    @property
+    def copy_id(self) -> str:
+        # docstring inherited
+        return self._inner.copy_id
+
     def get(self, path: str) -> tuple[bytes, Version]:
         # docstring inherited
         return self._read("get", path, lambda: self._inner.get(path))

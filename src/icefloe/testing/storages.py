@@ -72,6 +72,16 @@ class PassingStorage(Storage):
         # docstring inherited
         return self._inner.describe()
 
+    @property
+    def identity(self) -> str:
+        # docstring inherited
+        return self._inner.identity
+
+    @property
+    def copy_id(self) -> str:
+        # docstring inherited
+        return self._inner.copy_id
+
     def get(self, path: str) -> tuple[bytes, Version]:
         # docstring inherited
         self.reading()
