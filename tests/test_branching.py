@@ -434,7 +434,7 @@ def test_who_wins(
 @pytest.mark.parametrize("strategy", ["fail", "ours", "theirs"])
 @pytest.mark.parametrize(
     ("ours", "theirs"),
-    [([Move("/a", "/z")], [Write("/a", (0,))]), ([CreateArray("/z")], [Move("/a", "/z")])],
+    [([Move("/a", "/z")], [Move("/a", "/y")]), ([CreateArray("/z")], [Move("/a", "/z")])],
 )
 def test_no_strategy_decides_where_a_node_is(strategy: Any, ours: list[Edit], theirs: list[Edit]) -> None:
     repo = new_repository()
@@ -455,27 +455,6 @@ def test_moves_are_merged_where_nobody_else_is_in_the_way() -> None:
 
     assert contents(repo, "/g/a") == "o00000"
     assert result.changes.moved_nodes == [("/a", "/g/a")]
-
-
-def test_a_merge_that_loses_to_a_commit_begins_anew(
-    repo: Repository, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    part(repo, [Write("/a", (0,), b"o")], [Write("/a", (1,), b"t")])
-    refs, left = repo._refs, [2]
-    advance = refs.advance
-
-    def late(branch: str, *arguments: Any) -> None:
-        if left[0]:
-            left[0] -= 1
-            kept, left[0] = left[0], 0
-            commit(repo, "main", [Write("/a", (3 + kept,), b"l")])
-            left[0] = kept
-        advance(branch, *arguments)
-
-    monkeypatch.setattr(refs, "advance", late)
-    repo.merge("dev", "main", message="m")
-
-    assert contents(repo, "/a") == "ot0ll0"
 
 
 # Picking and reverting

@@ -22,7 +22,7 @@ class ConflictType(IntEnum):
     """In what way a change of ours does not go with one of theirs.
 
     Ours are the changes of the session that is rebased, theirs those committed in the meantime. The last
-    seven are found by icefloe alone; the official library lets such changes through.
+    eight are found by icefloe alone; the official library lets such changes through.
     """
 
     NewNodeConflictsWithExistingNode = 1
@@ -61,6 +61,8 @@ class ConflictType(IntEnum):
     """They wrote chunks that our metadata would drop or read in another way."""
     BranchHistoryReplaced = 18
     """The branch was reset or amended: the snapshot we began at is not in its history any more."""
+    NodeMovedByBothSides = 19
+    """Both moved a node to different places, or each moved one into what the other moved. In merges alone."""
 
     def __repr__(self) -> str:
         return self.name

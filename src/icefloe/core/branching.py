@@ -7,18 +7,19 @@ met is looked for along both.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
 from icefloe.concurrency import FanOut
 from icefloe.core.ancestry import log_of, steps_between
+from icefloe.core.arranging import arranged
 from icefloe.core.assets import AssetStore
 from icefloe.core.commit import flush, merged_logs, snapshot_info, write_files
 from icefloe.core.diff import logs_diff, session_diff
-from icefloe.core.refs import RefStore
+from icefloe.core.refs import CollectedError, RefStore
 from icefloe.core.retries import attempts
 from icefloe.core.state_changes import State, Touched, changes_between, touched_between
 from icefloe.core.three_way import Sides, merge
@@ -37,12 +38,12 @@ from icefloe.format.snapshot import Nodes
 from icefloe.format.transaction_log import TransactionLog, UpdatedChunks
 from icefloe.ids import NodeId, SnapshotId
 from icefloe.merging import MergeConflictError, MergeConflicts, MergeResult, MergeStrategy
-from icefloe.snapshots import Diff
 
 OWN_KEY: Final = "icefloe"
 """Where the metadata of a snapshot keeps what this package knows of it."""
 MERGED: Final = "merged"
 """Below it, the tips that were merged into a snapshot."""
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,8 @@ class Order:
     message: str
     record: Mapping[str, Any]
     """For the metadata of the commit."""
+    strategy: MergeStrategy
+    dry_run: bool
     even_if_empty: bool = False
 
 
@@ -73,24 +76,22 @@ class Branching:
         self, source: SnapshotId, into: str, message: str, strategy: MergeStrategy, *, dry_run: bool
     ) -> MergeResult:
         """Bring all that a snapshot's history has into a branch."""
-        for _ in attempts(self.assets.config):
+
+        def attempt(mark: int) -> MergeResult:
             tip = self.refs.branch(into)
             here, there = reachable(self.refs, tip), reachable(self.refs, source)
             if source in here:
                 made = None if dry_run else str(tip)
                 return MergeResult("up-to-date", made, str(source), str(tip), str(source))
+            if steps_between(self.refs, tip, source) is not None:
+                return self._fast_forward(into, tip, source, dry_run=dry_run)
             base = max((here[id] for id in here.keys() & there.keys()), key=lambda info: info.flushed_at_us)
-            try:
-                if steps_between(self.refs, tip, source) is not None:
-                    return self._fast_forward(into, tip, source, dry_run=dry_run)
-                order = Order(
-                    into, base.id, source, source, message, {MERGED: [str(source)]}, even_if_empty=True
-                )
-                touched = touched_between(self.refs, self.assets, base.id, source, self.fan_out)
-                return self._three_way(order, tip, touched, strategy, dry_run=dry_run)
-            except ConflictError as error:
-                _raise_unless_lost(error)
-        raise AssertionError("attempts end with an error")
+            record = {MERGED: [str(source)]}
+            order = Order(into, base.id, source, source, message, record, strategy, dry_run, True)
+            touched = touched_between(self.refs, self.assets, base.id, source, self.fan_out)
+            return self._three_way(order, tip, touched, mark)
+
+        return self._until_it_holds(attempt)
 
     def cherry_pick(
         self, picked: SnapshotId, onto: str, message: str | None, strategy: MergeStrategy, *, dry_run: bool
@@ -98,8 +99,8 @@ class Branching:
         """Make the changes of one snapshot on a branch too."""
         info = self.refs.snapshot(picked)
         base, record = self._parent(info, "picked"), {"cherry_picked": str(picked)}
-        order = Order(onto, base, picked, picked, message or info.message, record)
-        return self._apply(order, strategy, dry_run=dry_run)
+        text = message or info.message
+        return self._apply(Order(onto, base, picked, picked, text, record, strategy, dry_run))
 
     def revert(
         self, undone: SnapshotId, branch: str, message: str | None, strategy: MergeStrategy, *, dry_run: bool
@@ -112,11 +113,14 @@ class Branching:
                 f"{undone} is not in the history of branch {branch}, so there is nothing to revert",
                 kind=ErrorKind.BAD_SNAPSHOT_CHAIN_FOR_DIFF,
             )
-        order = Order(branch, undone, before, undone, message or f'Revert "{info.message}"', record)
-        return self._apply(order, strategy, dry_run=dry_run)
+        text = message or f'Revert "{info.message}"'
+        return self._apply(Order(branch, undone, before, undone, text, record, strategy, dry_run))
 
     def squash(self, branch: str, since: SnapshotId, message: str | None) -> SnapshotId:
         """Put one snapshot in the place of all that a branch has after one of its own."""
+        return self._until_it_holds(lambda mark: self._squash(branch, since, message, mark))
+
+    def _squash(self, branch: str, since: SnapshotId, message: str | None, mark: int) -> SnapshotId:
         tip = self.refs.branch(branch)
         self.refs.check_tip(branch, tip)
         steps = steps_between(self.refs, since, tip)
@@ -141,7 +145,7 @@ class Branching:
         )
         write_files(self.assets, snapshot, net_log(id, logs, state.nodes), self.fan_out)
         if self.refs.spec.refs_in_repo_info:
-            self.refs.amend(branch, tip, snapshot_info(snapshot, since))
+            self.refs.amend(branch, tip, snapshot_info(snapshot, since), mark)
         else:
             self.refs.reset_branch(branch, id, tip)
         return id
@@ -160,15 +164,25 @@ class Branching:
             )
         return info.parent_id
 
-    def _apply(self, order: Order, strategy: MergeStrategy, *, dry_run: bool) -> MergeResult:
+    def _apply(self, order: Order) -> MergeResult:
         """Bring what lies between two snapshots to the tip of a branch, wherever that is by then."""
         touched = Touched.of([self.assets.transaction_log(order.commit)])
+        return self._until_it_holds(
+            lambda mark: self._three_way(order, self.refs.branch(order.branch), touched, mark)
+        )
+
+    def _until_it_holds(self, attempt: Callable[[int], R]) -> R:
+        """Do something anew, with a new mark in the log, until nobody moved the branch in between nor
+        collected what was just written.
+        """
         for _ in attempts(self.assets.config):
             try:
-                tip = self.refs.branch(order.branch)
-                return self._three_way(order, tip, touched, strategy, dry_run=dry_run)
+                return attempt(self.refs.now())
+            except CollectedError:
+                continue
             except ConflictError as error:
-                _raise_unless_lost(error)
+                if error.kind not in (ErrorKind.COMMIT_CONFLICT, ErrorKind.BRANCH_UPDATE_CONFLICT):
+                    raise
         raise AssertionError("attempts end with an error")
 
     def _fast_forward(self, branch: str, tip: SnapshotId, to: SnapshotId, *, dry_run: bool) -> MergeResult:
@@ -180,44 +194,47 @@ class Branching:
         made = None if dry_run else str(to)
         return MergeResult("fast-forward", made, str(tip), str(tip), str(to), changes=changes)
 
-    def _three_way(
-        self, order: Order, tip: SnapshotId, touched: Touched, strategy: MergeStrategy, *, dry_run: bool
-    ) -> MergeResult:
-        if not dry_run:
+    def _three_way(self, order: Order, tip: SnapshotId, touched: Touched, mark: int) -> MergeResult:
+        if not order.dry_run:
             self.refs.check_tip(order.branch, tip)
-        base, ours, theirs = (self._state(id) for id in (order.base, tip, order.target))
         since = touched_between(self.refs, self.assets, order.base, tip, self.fan_out)
-        sides = Sides(
-            base, ours, theirs, changes_between(base, ours, since), changes_between(base, theirs, touched)
+        base, ours, theirs = (
+            State(self.assets.snapshot(id), self.assets) for id in (order.base, tip, order.target)
         )
-        merged = merge(sides, strategy)
-        workspace = Workspace(ours.snapshot, self.assets, merged.changes)
+        placed = arranged(base, ours, theirs, {*since.nodes, *touched.nodes})
         result = MergeResult(
-            "merged" if merged.decided else "conflicts",
+            "conflicts",
             None,
             str(order.base),
             str(tip),
             str(order.commit),
-            MergeConflicts(merged.conflicts),
-            session_diff(workspace) if merged.decided else Diff(),
+            MergeConflicts(placed.conflicts),
         )
+        if placed.conflicts:
+            return self._not_merged(order, result)
+        our_changes = changes_between(placed.base, placed.ours, since)
+        their_changes = changes_between(placed.base, placed.theirs, touched)
+        sides = Sides(placed.base, placed.ours, placed.theirs, our_changes, their_changes)
+        merged = merge(sides, order.strategy)
+        result = replace(result, conflicts=MergeConflicts(merged.conflicts))
         if not merged.decided:
-            if dry_run:
-                return result
-            raise MergeConflictError(result)
-        if merged.changes.is_empty() and not order.even_if_empty:
-            return replace(result, outcome="up-to-date", snapshot_id=None if dry_run else str(tip))
-        return result if dry_run else self._commit(order, workspace, result)
-
-    def _commit(self, order: Order, workspace: Workspace, result: MergeResult) -> MergeResult:
-        parent = workspace.base.id
+            return self._not_merged(order, result)
+        workspace = Workspace(placed.ours.snapshot, self.assets, merged.changes)
+        result = replace(result, outcome="merged", changes=placed.told(session_diff(workspace)))
+        if merged.changes.is_empty() and placed.is_empty() and not order.even_if_empty:
+            return replace(result, outcome="up-to-date", snapshot_id=None if order.dry_run else str(tip))
+        if order.dry_run:
+            return result
+        earlier = None if placed.is_empty() else placed.log(merged.changes, tip)
         metadata = self._metadata(order.record)
-        snapshot = flush(workspace, order.message, metadata, self.fan_out, parent).snapshot
-        self.refs.advance(order.branch, parent, snapshot_info(snapshot, parent))
+        snapshot = flush(workspace, order.message, metadata, self.fan_out, tip, earlier).snapshot
+        self.refs.advance(order.branch, tip, snapshot_info(snapshot, tip), mark)
         return replace(result, snapshot_id=str(snapshot.id))
 
-    def _state(self, id: SnapshotId) -> State:
-        return State(self.assets.snapshot(id), self.assets)
+    def _not_merged(self, order: Order, result: MergeResult) -> MergeResult:
+        if not order.dry_run:
+            raise MergeConflictError(result)
+        return result
 
     def _metadata(self, record: Mapping[str, Any]) -> dict[str, Any]:
         return {**self.commit_metadata, OWN_KEY: dict(record)}
@@ -267,9 +284,3 @@ def net_log(id: SnapshotId, logs: Sequence[TransactionLog], after: Nodes) -> Tra
     present = is_member(log.updated_chunks.node_ids, known).tolist()
     kept = [each for each, there in zip(lists, present, strict=True) if there]
     return replace(log, updated_chunks=UpdatedChunks.of_lists(kept))
-
-
-def _raise_unless_lost(error: ConflictError) -> None:
-    """Go on only where another writer moved the branch: then all is computed anew."""
-    if error.kind not in (ErrorKind.COMMIT_CONFLICT, ErrorKind.BRANCH_UPDATE_CONFLICT):
-        raise error

@@ -43,9 +43,25 @@ class State:
         ids = np.ascontiguousarray(nodes.columns["id"]).tobytes()
         return {ids[8 * row : 8 * row + 8]: path for row, path in enumerate(nodes.paths())}
 
+    @cached_property
+    def _ids(self) -> Mapping[str, NodeId]:
+        return {path: NodeId(id) for id, path in self._paths.items()}
+
+    def ids(self) -> set[NodeId]:
+        """All nodes."""
+        return set(self._ids.values())
+
+    def id_at(self, path: str) -> NodeId | None:
+        """The node at a path."""
+        return self._ids.get(path)
+
+    def path(self, id: NodeId) -> str | None:
+        """Where a node is; None where it is not."""
+        return self._paths.get(id.__bytes__())
+
     def node(self, id: NodeId) -> NodeSnapshot | None:
         """The node with an id."""
-        path = self._paths.get(id.__bytes__())
+        path = self.path(id)
         return None if path is None else self.snapshot.nodes.find(path)
 
     def refs_at(self, node: NodeSnapshot, coords: Coords) -> ArrayManifest:
@@ -108,7 +124,10 @@ def touched_between(
 
 
 def changes_between(before: State, after: State, touched: Touched) -> ChangeSet:
-    """What must be done to make one state of another; only what was touched is looked at."""
+    """What must be done to make one state of another; only what was touched is looked at.
+
+    Moves are none of it: see `arranging`.
+    """
     changes = ChangeSet()
     for id in touched.nodes:  # nodes, not chunks: each has a document of its own
         old, new = before.node(id), after.node(id)
@@ -120,8 +139,6 @@ def changes_between(before: State, after: State, touched: Touched) -> ChangeSet:
             changes.created[new.path] = without_manifests(new)
             put_differences(changes, new, None, after.workspace.refs(new))
             continue
-        if new.path != old.path:
-            changes.moved[new.path] = old.path
         if new.user_data != old.user_data:
             changes.updated[new.path] = without_manifests(new)
         rank = rank_of(new)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final
 
 import numpy as np
 
@@ -28,17 +27,10 @@ from icefloe.ids import NodeId
 from icefloe.merging import ConflictGroup, MergeStrategy
 from icefloe.paths import ancestors, is_within
 
-_UNDECIDED: Final = {
-    ConflictType.MoveOperationCannotBeRebased,
-    ConflictType.MoveToExistingNode,
-    ConflictType.MoveOfDeletedNode,
-}
-"""Conflicts that no strategy solves: where a node is, is one thing for both sides."""
-
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """Three states, and what leads from the base to the two others."""
+    """Three states with every node where it will be, and what leads from the base to the two others."""
 
     base: State
     ours: State
@@ -63,8 +55,8 @@ def merge(sides: Sides, strategy: MergeStrategy) -> Merged:
     _forget_what_is_common(sides, ours, theirs)
     found = _conflicts(sides, ours, theirs)
     groups = tuple(_group(sides, ours, theirs, each) for each in found)
-    decided = strategy != "fail" and not any(_kind(each) in _UNDECIDED for each in found)
-    if not found or decided:
+    decided = strategy != "fail"
+    if decided:
         resolution = _Resolution(sides, ours, theirs)
         for each in found:
             (resolution.take_theirs if strategy == "theirs" else resolution.keep_ours)(each)
@@ -101,8 +93,6 @@ def _forget_what_is_common(sides: Sides, ours: ChangeSet, theirs: ChangeSet) -> 
 def _conflicts(sides: Sides, ours: ChangeSet, theirs: ChangeSet) -> list[Found]:
     if theirs.is_empty():
         return []
-    if theirs.moved and replace(theirs, moved={}) != ChangeSet():
-        return [Found.of(ConflictType.MoveOperationCannotBeRebased, "")]
     log = log_of_changes(
         Workspace(sides.base.snapshot, sides.base.workspace.assets, ours), sides.ours.snapshot.id
     )
@@ -180,8 +170,6 @@ def _node_texts(changes: ChangeSet, path: str) -> list[str]:
         words.append("deleted its group")
     if any(path in ancestors(each) for each in changes.created):
         words.append("created nodes in it")
-    if changes.moved:
-        words.append("moved nodes")
     return [", ".join(words) or "left it as it was"]
 
 
