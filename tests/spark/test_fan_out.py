@@ -1,12 +1,8 @@
-"""Work on a local Spark: fanned-out functions, and forks written by executors.
-
-One file, so that one worker of pytest-xdist starts one JVM.
-"""
+"""Work on a local Spark: fanned-out functions, and forks written by executors."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,20 +13,13 @@ import zarr
 from icefloe import ErrorKind, ForkSession, NodeNotFoundError, Repository, local_filesystem_storage
 from icefloe.concurrency import FanOut
 from icefloe.distributed import commit_forks, receipt
-from icefloe.spark import QUICK_START, SparkFanOut, local_session
+from icefloe.spark import SparkFanOut, local_session
 
 pytestmark = [
     pytest.mark.spark,
     pytest.mark.xdist_group("spark"),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),  # py4j leaves its sockets to the collector
 ]
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[Any]:
-    session = local_session("icefloe tests", cores=2, settings=QUICK_START)
-    yield session
-    session.stop()
 
 
 def write_part(order: tuple[ForkSession, int]) -> tuple[int, bytes]:

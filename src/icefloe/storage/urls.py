@@ -24,7 +24,7 @@ from icefloe.storage.memory import MemoryStorage
 from icefloe.storage.redirect import RedirectStorage
 
 _named_memories: dict[str, MemoryStorage] = {}
-_SECRETS = {
+SECRETS = {
     "access_key",
     "access_key_id",
     "bearer_token",
@@ -135,7 +135,7 @@ _OPENERS: dict[str, Callable[[SplitResult, dict[str, Any]], Storage]] = {
 
 def _query(parts: SplitResult) -> dict[str, Any]:
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
-    if secrets := _SECRETS & set(options):
+    if secrets := SECRETS & set(options):
         raise InvalidInputError(
             f"{', '.join(sorted(secrets))} must not stand in a url: give it as an option",
             kind=ErrorKind.INVALID_CREDENTIALS,

@@ -1,0 +1,112 @@
+"""`spark.read.format("icechunk")`: arrays of a repository as tables, over Spark's Python data sources."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.spark import options as source_options
+from icefloe.spark.worker import VERSION, check_version, readable_errors
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    from icefloe.session import Session
+    from icefloe.spark.planning import Plan
+    from icefloe.spark.table import Table
+
+NAME = "icechunk"
+
+
+class IcechunkSource(DataSource):
+    """Tables of a repository. Spark finds it by itself where icefloe is installed."""
+
+    @classmethod
+    def name(cls) -> str:
+        # docstring inherited
+        return NAME
+
+    def schema(self) -> str:
+        # docstring inherited
+        with readable_errors():
+            chosen = source_options.parse(self.options)
+            _, table, _ = planned(chosen, None)
+            return table.ddl
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        # docstring inherited
+        with readable_errors():
+            chosen = source_options.parse(self.options)
+            session, table, plan = planned(chosen, schema.names)
+            _check_types(table, schema)
+            return TableReader(session, plan, chosen.batch_rows)
+
+
+class Part(InputPartition):
+    """The number of a partition of the plan, which the reader holds."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+class TableReader(DataSourceReader):
+    """Reads the partitions of a plan. Pickled as a session without secrets and the plan."""
+
+    def __init__(self, session: Session, plan: Plan, batch_rows: int) -> None:
+        self._session = session
+        self._plan = plan
+        self._batch_rows = batch_rows
+        self._version = VERSION
+
+    def partitions(self) -> Sequence[InputPartition]:
+        # docstring inherited
+        return [Part(number) for number in range(self._plan.partitions)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        # docstring inherited
+        from icefloe.spark.reading import read_partition
+
+        with readable_errors():
+            check_version(self._version)
+            if isinstance(partition, Part):  # Spark makes one partition of its own where there is none
+                yield from read_partition(self._session, self._plan, partition.number, self._batch_rows)
+
+
+def planned(options: source_options.Options, columns: Sequence[str] | None) -> tuple[Session, Table, Plan]:
+    """The session, the table that options choose, with the given columns, and the plan for its rows."""
+    from icefloe.spark import planning, selection, table
+
+    repo = options.open()
+    session = options.session(repo)
+    chosen = table.tables_of(session, options.group).choose(options.names("variables"))
+    wanted = selection.Selection.everything(chosen)
+    if labels := options.mapping("sel"):
+        wanted = selection.by_labels(selection.Coordinates(session, chosen), wanted, labels)
+    if places := options.mapping("isel"):
+        wanted = selection.by_positions(chosen, wanted, places)
+    if columns is not None:
+        chosen = chosen.only(columns)
+    plan = planning.plan(chosen, wanted, partition_bytes=options.partition_bytes)
+    return session, chosen, plan
+
+
+def _check_types(table: Table, schema: StructType) -> None:
+    """A schema given by the user may leave out columns, and no more."""
+    from icefloe.spark.coding import spark_type
+
+    for column, field in zip(table.columns, schema.fields, strict=True):
+        found, asked = spark_type(column.arrow), field.dataType.simpleString()
+        if _plain(found) != _plain(asked):
+            raise InvalidInputError(
+                f"column {column.name} is of type {found}, not {asked}; cast it after reading",
+                kind=ErrorKind.INVALID_ARRAY_METADATA,
+            )
+
+
+def _plain(spark_type: str) -> str:
+    return spark_type.replace(" ", "")

@@ -1,0 +1,38 @@
+"""What every task does first and last: check the version, and make an error one sentence."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from icefloe._version import __version__
+from icefloe.errors import ErrorKind, IcechunkError, SessionStateError
+
+VERSION: Final = __version__
+
+
+def check_version(driver: str) -> None:
+    """An error where the driver runs another icefloe than this process."""
+    if driver != VERSION:
+        raise SessionStateError(
+            f"the driver runs icefloe {driver} and this executor {VERSION}; install the same version on both"
+            " (docs/tables.md shows how to ship it)",
+            kind=ErrorKind.NOT_ALLOWED,
+        )
+
+
+@contextmanager
+def readable_errors() -> Iterator[None]:
+    """Errors of ours leave a Python worker of Spark as one sentence, without the trace of calls."""
+    try:
+        yield
+    except IcechunkError:
+        _hide_trace_from_env()
+        raise
+
+
+def _hide_trace_from_env() -> None:
+    # Spark asks for this when it makes text of the exception, and ends the worker afterwards.
+    os.environ["SPARK_HIDE_TRACEBACK"] = "1"
