@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 from icefloe.errors import ErrorKind, InvalidInputError
 
 ALPHABET: Final = b"0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+_PAIRS: Final = [chr(first) + chr(second) for first in ALPHABET for second in ALPHABET]
+"""The digits of all numbers of ten bits."""
 _RFC_4648: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
-_TO_CROCKFORD: Final = bytes.maketrans(_RFC_4648, ALPHABET)
 _INVALID: Final = 255
 
 
@@ -80,7 +81,10 @@ class ObjectId(bytes):
         return cls(os.urandom(cls.SIZE))
 
     def __str__(self) -> str:
-        return base64.b32encode(self)[: text_size(self.SIZE)].translate(_TO_CROCKFORD).decode("ascii")
+        bits = 8 * self.SIZE
+        number = int.from_bytes(self) << -bits % 10
+        pairs = [_PAIRS[number >> shift & 1023] for shift in range(bits + -bits % 10 - 10, -1, -10)]
+        return "".join(pairs)[: text_size(self.SIZE)]
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}('{self}')"

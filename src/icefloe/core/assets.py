@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import cache
 from typing import Final
 
 from icefloe.config import EffectiveConfig
@@ -115,11 +117,14 @@ class AssetStore:
 
     def write_manifest(self, manifest: Manifest) -> ManifestFileInfo:
         """A new manifest file."""
-        packed = pack_manifest(manifest, self.spec, self._location_compression())
-        data = seal_manifest(packed, self.spec, self.config.compression_level)
+        return self.write_packed(pack_manifest(manifest, self.spec, self._location_compression()))
+
+    def write_packed(self, manifest: PackedManifest) -> ManifestFileInfo:
+        """A new manifest file, from one that was packed."""
+        data = seal_manifest(manifest, self.spec, self.config.compression_level)
         self._put(f"{MANIFESTS}/{manifest.id}", data, "manifest")
-        self._manifests.put(manifest.id, packed)
-        return ManifestFileInfo(manifest.id, len(data), sum(map(len, manifest.arrays.values())))
+        self._manifests.put(manifest.id, manifest)
+        return ManifestFileInfo(manifest.id, len(data), sum(map(manifest.count, manifest.nodes)))
 
     def _location_compression(self) -> LocationCompression | None:
         """How locations are compressed: only where the configuration asks for it.
@@ -157,7 +162,8 @@ def _changes(log: TransactionLog) -> int:
     return max(int(log.updated_chunks.counts.sum()) + nodes, 1)
 
 
-def object_metadata(spec: Spec, file_type: str) -> dict[str, str]:
+@cache
+def object_metadata(spec: Spec, file_type: str) -> Mapping[str, str]:
     """What official writers say of a metadata file beside it, on storages that keep such notes."""
     return {
         "icspecver": str(spec.number),

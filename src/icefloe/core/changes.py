@@ -7,9 +7,11 @@ from typing import Final
 
 import numpy as np
 
+from icefloe.encoding.flatbuffers.records import FEW
 from icefloe.format import coordinates
 from icefloe.format.coordinates import Coords
 from icefloe.format.manifest import ArrayManifest, ChunkRef
+from icefloe.format.manifest_blocks import FewRefs
 from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot
 from icefloe.ids import NodeId
 
@@ -69,6 +71,14 @@ class ArrayDelta:
                 return True, None
         return False, None
 
+    def few(self) -> FewRefs | None:
+        """All that was written, where that is all that happened and it is but a little."""
+        recent = self.recent
+        if self.segments or not 0 < len(recent) <= FEW:
+            return None
+        written = {at: ref for at, ref in recent.items() if ref is not None}
+        return written if len(written) == len(recent) else None
+
     def resolve(self) -> tuple[ArrayManifest | None, Coords]:
         """All that was written, and the sorted coordinates of all that was deleted, each chunk once.
 
@@ -102,6 +112,8 @@ class ArrayDelta:
 
     def coords(self) -> Coords:
         """The sorted coordinates of all changed chunks."""
+        if not self.segments and len(self.recent) <= FEW:
+            return np.array(sorted(self.recent), np.uint32).reshape(len(self.recent), self.rank)
         written, gone = self.resolve()
         if written is None:
             return gone

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from icefloe.concurrency import FanOut
 from icefloe.core.assets import AssetStore
-from icefloe.core.rewriting import Place, Plan, Rewritten, Sources, make_manifests, plan
+from icefloe.core.rewriting import Place, Plan, Rewritten, Sources, make_manifests, plan, splice
 from icefloe.core.workspace import Workspace
 from icefloe.format.repo_changes import later_than
 from icefloe.format.repo_info import SnapshotInfo
@@ -102,6 +102,10 @@ def _rewrite(workspace: Workspace, plans: Sequence[Plan], fan_out: FanOut) -> di
         known = earlier.get(place)
         if known is not None and known.sources.same_as(sources):
             return place, known
+        spliced = splice(workspace, node, sources)
+        if spliced is not None:
+            packed, ref = spliced
+            return place, Rewritten(sources, (ref,), (workspace.assets.write_packed(packed),))
         made = make_manifests(workspace, node, sources)
         refs = [ManifestRef(manifest.id, manifest.arrays[node.id].extents()) for manifest in made]
         return place, Rewritten(sources, tuple(refs), tuple(map(workspace.assets.write_manifest, made)))

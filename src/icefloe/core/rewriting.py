@@ -18,7 +18,10 @@ from icefloe.core.splitting import split_sizes
 from icefloe.core.workspace import Workspace
 from icefloe.format import coordinates
 from icefloe.format.coordinates import Coords
-from icefloe.format.manifest import ArrayManifest, Manifest
+from icefloe.format.files import pack_blocks
+from icefloe.format.manifest import ArrayManifest, ChunkRef, Manifest
+from icefloe.format.manifest_blocks import FewRefs, RefBlocks
+from icefloe.format.manifest_codec import PackedManifest
 from icefloe.format.snapshot import ArrayNodeData, ManifestFileInfo, ManifestRef, NodeSnapshot
 from icefloe.ids import ManifestId, NodeId
 
@@ -34,9 +37,14 @@ class Sources:
     """All that the manifests of a window are made from."""
 
     manifests: tuple[ManifestRef, ...]
-    written: ArrayManifest | None
+    written: ArrayManifest | FewRefs | None
     gone: Coords
     grid: tuple[range, ...]
+
+    @property
+    def columns(self) -> ArrayManifest | None:
+        """What was written, as columns."""
+        return _as_columns(self.written, len(self.grid))
 
     def same_as(self, other: Sources) -> bool:
         """Whether the same comes out of both."""
@@ -81,13 +89,17 @@ def plan(workspace: Workspace, node: NodeSnapshot) -> Plan:
     grid = tuple(range(max(dimension.num_chunks, 1)) for dimension in data.shape)
     sizes = split_sizes(workspace.assets.config.split_sizes, node)
     delta = workspace.changes.chunks.get(node.id) or ArrayDelta(node.path, len(grid))
-    written, gone = delta.resolve()
-    puts = {} if written is None else _refs_by_window(written, sizes)
+    written: ArrayManifest | FewRefs | None = delta.few() if delta.rank == len(grid) else None
+    gone = np.zeros((0, len(grid)), np.uint32)
+    if written is None:
+        written, gone = delta.resolve()
+    puts = _written_by_window(written, sizes)
     drops = {window: gone[rows] for window, rows in _rows_by_window(gone, sizes)}
     dirty = {_window_of(ref, sizes) for ref in data.manifests} if workspace.all_anew else {*puts, *drops}
     kept, loose = _part_manifests(data.manifests, grid, sizes, dirty)
     if None in loose:
-        whole = Sources(tuple(ref for refs in loose.values() for ref in refs), written, gone, grid)
+        old = tuple(ref for refs in loose.values() for ref in refs)
+        whole = Sources(old, _as_columns(written, len(grid)), gone, grid)
         kept, whole = _joined(workspace, node, kept, whole, sizes)
         return Plan(node, data, tuple(kept), {(node.id, None): whole})
     places: dict[Place, Sources] = {}
@@ -114,13 +126,33 @@ def _joined(
     return rest, replace(whole, manifests=(*whole.manifests, *more))
 
 
+def splice(
+    workspace: Workspace, node: NodeSnapshot, sources: Sources
+) -> tuple[PackedManifest, ManifestRef] | None:
+    """A few references more in the only manifest of a window; None where more than that is to be done."""
+    few, assets = sources.written, workspace.assets
+    if few is None or isinstance(few, ArrayManifest) or len(sources.gone) or len(sources.manifests) > 1:
+        return None
+    rank = len(sources.grid)
+    refs: RefBlocks | None = RefBlocks.none(rank)
+    if sources.manifests:
+        refs = workspace.manifest(sources.manifests[0]).blocks(node.id, rank)
+    if refs is None or assets.config.compress_locations:
+        return None
+    id = ManifestId.random()
+    spliced = refs.putting(few, f"a manifest of {node.path}")
+    if any(extent.stop > of_grid.stop for extent, of_grid in zip(spliced.extents, sources.grid, strict=True)):
+        return None
+    return pack_blocks(id, node.id, spliced), ManifestRef(id, spliced.extents)
+
+
 def make_manifests(workspace: Workspace, node: NodeSnapshot, sources: Sources) -> list[Manifest]:
     """New manifests out of old ones and changes; none where no chunk is left."""
     refs = [workspace.manifest_refs(node, ref) for ref in sources.manifests]
     if refs and len(sources.gone):
         refs = [ArrayManifest.concat(refs).without(sources.gone)]
-    if sources.written is not None:
-        refs.append(sources.written)
+    if (written := sources.columns) is not None:
+        refs.append(written)
     if not refs:
         return []
     joined = ArrayManifest.concat(refs)
@@ -159,6 +191,27 @@ def _window_of(ref: ManifestRef, sizes: Sequence[int]) -> Window:
     first = tuple(e.start // size for e, size in zip(ref.extents, sizes, strict=True))
     last = tuple(max(e.stop - 1, e.start) // size for e, size in zip(ref.extents, sizes, strict=True))
     return first if first == last else None
+
+
+def _as_columns(written: ArrayManifest | FewRefs | None, rank: int) -> ArrayManifest | None:
+    if written is None or isinstance(written, ArrayManifest):
+        return written
+    return ArrayManifest.from_refs(written, rank)
+
+
+def _written_by_window(
+    written: ArrayManifest | FewRefs | None, sizes: Sequence[int]
+) -> Mapping[Window, ArrayManifest | FewRefs]:
+    """What was written, parted by the windows it lies in."""
+    if written is None:
+        return {}
+    if isinstance(written, ArrayManifest):
+        return _refs_by_window(written, sizes)
+    parts: dict[Window, dict[tuple[int, ...], ChunkRef]] = {}
+    for coords, ref in written.items():
+        window = tuple(number // size for number, size in zip(coords, sizes, strict=True))
+        parts.setdefault(window, {})[coords] = ref
+    return parts
 
 
 def _refs_by_window(refs: ArrayManifest, sizes: Sequence[int]) -> dict[Window, ArrayManifest]:

@@ -338,11 +338,12 @@ class Workspace:
             return None
         lookup = self._lookups.get(node.id)
         if lookup is None or lookup.data.manifests is not data.manifests:
-            lookup = ArrayLookup(node.id, data, self._manifest, self._manifest_lookups)
+            lookup = ArrayLookup(node.id, data, self.manifest, self._manifest_lookups)
             self._lookups[node.id] = lookup
         return lookup.find(coords)
 
-    def _manifest(self, ref: ManifestRef) -> PackedManifest:
+    def manifest(self, ref: ManifestRef) -> PackedManifest:
+        """A manifest of the base snapshot."""
         info = self.base.manifest_files.find(ref.id)
         return self.assets.manifest(ref.id, info.size_bytes if info else 0)
 
@@ -432,7 +433,7 @@ class Workspace:
     def manifest_refs(self, node: NodeSnapshot, ref: ManifestRef) -> ArrayManifest:
         """The references of an array in one of its manifests."""
         rank = rank_of(node)
-        manifest = self._manifest(ref)
+        manifest = self.manifest(ref)
         if node.id not in manifest.nodes:
             return ArrayManifest.of(np.zeros((0, rank), np.uint32), 1)
         return manifest.array(node.id, rank)

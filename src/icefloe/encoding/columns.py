@@ -254,6 +254,17 @@ def concat(parts: Sequence[Any]) -> Any:
     return type(first).concat(parts)
 
 
+def put_rows(
+    column: NDArray[Any], rows: Sequence[int], over: Sequence[bool], new: NDArray[Any]
+) -> NDArray[Any]:
+    """A column with a few new rows: each put before one of the old, or in its place. `rows` ascend."""
+    parts, start = [], 0
+    for each, (row, replaces) in enumerate(zip(rows, over, strict=True)):
+        parts += [column[start:row], new[each : each + 1]]
+        start = row + replaces
+    return np.concatenate([*parts, column[start:]])
+
+
 def splits_of(lengths: NDArray[Any]) -> I64:
     """The borders of lists of the given lengths."""
     splits = np.empty(len(lengths) + 1, np.int64)

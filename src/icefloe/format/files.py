@@ -18,6 +18,7 @@ from icefloe.encoding.flatbuffers.reader import Payload
 from icefloe.errors import ErrorKind, FormatError
 from icefloe.format.locations import LocationCompression
 from icefloe.format.manifest import Manifest
+from icefloe.format.manifest_blocks import RefBlocks
 from icefloe.format.manifest_codec import PackedManifest, encode_manifest
 from icefloe.format.repo_info import RepoInfo
 from icefloe.format.repo_info_codec import decode_repo_info, encode_repo_info
@@ -26,7 +27,7 @@ from icefloe.format.snapshot_codec import decode_snapshot, encode_snapshot
 from icefloe.format.spec import Spec, spec_of
 from icefloe.format.transaction_log import TransactionLog
 from icefloe.format.transaction_log_codec import decode_transaction_log, encode_transaction_log
-from icefloe.ids import ManifestId, ObjectId, SnapshotId
+from icefloe.ids import ManifestId, NodeId, ObjectId, SnapshotId
 
 Value = TypeVar("Value", Snapshot, PackedManifest, TransactionLog)
 
@@ -86,6 +87,12 @@ def pack_manifest(
     """A manifest as it will be read again, to be kept and to be written."""
     place = f"{MANIFESTS}/{manifest.id}"
     return PackedManifest(Payload(encode_manifest(manifest, spec, place, compression), place))
+
+
+def pack_blocks(id: ManifestId, node: NodeId, refs: RefBlocks) -> PackedManifest:
+    """The same for the references of one array as they will be written."""
+    place = f"{MANIFESTS}/{id}"
+    return PackedManifest(Payload(refs.payload(id, node, place), place), refs)
 
 
 def seal_manifest(manifest: PackedManifest, spec: Spec, level: int = DEFAULT_LEVEL) -> bytes:

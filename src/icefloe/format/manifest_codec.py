@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from icefloe.encoding.columns import U8, Blobs, Ragged, Shared, constant, decode_text, splits_of
 from icefloe.encoding.flatbuffers import schema as fb
-from icefloe.encoding.flatbuffers.builder import build
+from icefloe.encoding.flatbuffers.builder import build, build_column_blocks
 from icefloe.encoding.flatbuffers.cursor import Cursor, Slots
 from icefloe.encoding.flatbuffers.reader import Payload, read_tables
 from icefloe.encoding.flatbuffers.tables import Tables
@@ -40,6 +40,7 @@ from icefloe.format.manifest import (
     NativeRef,
     VirtualRef,
 )
+from icefloe.format.manifest_blocks import RefBlocks
 from icefloe.format.schema import CHUNK_REF, MANIFEST, OBJECT_ID
 from icefloe.format.spec import Spec
 from icefloe.ids import ChunkId, ManifestId, NodeId
@@ -50,6 +51,8 @@ _KINDS: Final = {"chunk_id": NATIVE, "location": VIRTUAL, "compressed_location":
 _CHUNK_ID_ALONE: Final = fb.Table(CHUNK_REF.name, {"chunk_id": CHUNK_REF.fields["chunk_id"]})
 _SMALLEST_REF: Final = 12
 """Bytes that a reference takes at the least: its slot, its table's head and the offset of its index."""
+_MANY_REFS: Final = 1 << 14
+"""Files of more references are written from columns: what is kept to add to them would take more memory."""
 
 
 def encode_manifest(
@@ -196,9 +199,11 @@ class PackedManifest:
     A look-up checks the tables it touches; the order of all references is checked when columns are built.
     """
 
-    __slots__ = ("_algorithm", "_arrays", "_dictionary", "_payload", "extra", "id")
+    __slots__ = ("_algorithm", "_arrays", "_blocks", "_dictionary", "_payload", "extra", "id")
 
-    def __init__(self, payload: Payload) -> None:
+    def __init__(self, payload: Payload, blocks: RefBlocks | None = None) -> None:
+        """`blocks` are the references of the only array, where it was built from those."""
+        self._blocks = blocks
         root = Cursor.root(payload, MANIFEST)
         self._payload = payload
         self.id = ManifestId(root.bytes("id") or b"")
@@ -328,6 +333,24 @@ class PackedManifest:
             tables = tables.take(tables["index"].lengths == rank)
             coords = tables["index"].items.reshape(len(tables), rank)
         return self._columns(node, coords, tables)
+
+    def blocks(self, node: NodeId, rank: int) -> RefBlocks | None:
+        """The references of the only array, to be added to; None where there is more in this file."""
+        if self._blocks is not None and not self._blocks.worn:
+            return self._blocks
+        if tuple(self._arrays) != (node,) or self.count(node) > _MANY_REFS:
+            return None
+        if (
+            self._algorithm != PLAIN
+            or self.extra is not None
+            or self._arrays[node].bytes("extra") is not None
+        ):
+            return None
+        refs = self.array(node, rank)
+        tables = _ref_tables(refs, None, self._payload.place)
+        blocks = build_column_blocks(CHUNK_REF, tables, self._payload.place)
+        self._blocks = RefBlocks(refs.coords, refs.extents(), blocks)
+        return self._blocks
 
     def _columns(self, node: NodeId, coords: NDArray[np.uint32], tables: Tables) -> ArrayManifest:
         unsorted = coordinates.unsorted_rows(coords)

@@ -9,6 +9,7 @@ from typing import Final, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from icefloe.encoding.columns import I64, put_rows
 from icefloe.encoding.flatbuffers.records import Records
 from icefloe.encoding.flatbuffers.row_builder import Blocks, Row
 from icefloe.encoding.flatbuffers.tables import Tables
@@ -22,6 +23,7 @@ from icefloe.ids import SnapshotId
 
 NO_PARENT: Final = -1
 MAIN: Final = "main"
+_PARENT_SLOT: Final = SNAPSHOT_INFO.fields["parent_offset"].slot
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,7 @@ class SnapshotInfo:
 class SnapshotInfos:
     """All snapshots of a repository, sorted by id."""
 
-    __slots__ = ("_place", "_records", "ids", "parents")
+    __slots__ = ("_parent_positions", "_place", "_records", "ids", "parents")
 
     ids: NDArray[np.uint8]
     """(n, 12), sorted"""
@@ -51,6 +53,7 @@ class SnapshotInfos:
     def __init__(self, records: Records) -> None:
         """FormatError where ids are not ascending or a parent is not there."""
         self._records = records
+        self._parent_positions: I64 | None = None
         self._place = records.place
         if records.few or not len(records):
             rows = records.rows()
@@ -115,7 +118,9 @@ class SnapshotInfos:
     @property
     def blocks(self) -> Blocks:
         """All as they are written."""
-        return self._records.blocks_with("parent_offset", self.parents)
+        if self._parent_positions is None:
+            self._parent_positions = self._records.number_positions("parent_offset")
+        return self._records.blocks.with_numbers(self._parent_positions, self.parents)
 
     def row(self, snapshot: SnapshotId) -> int | None:
         """Where a snapshot stands in the list."""
@@ -148,6 +153,10 @@ class SnapshotInfos:
         parents = np.concatenate((self.parents[:row], np.array([parent], np.int32), self.parents[row:]))
         parents[parents >= row] += 1
         added.parents = parents
+        added._parent_positions = None
+        if self._parent_positions is not None:
+            new = np.array([added._records.blocks.number_position(row, _PARENT_SLOT)], np.int64)
+            added._parent_positions = put_rows(self._parent_positions, [row], [False], new)
         return added
 
     def ancestry(self, snapshot: SnapshotId) -> list[int]:

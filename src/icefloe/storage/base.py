@@ -8,6 +8,7 @@ anything that went wrong in between, `ReadOnlyError` for writes to a place that 
 from __future__ import annotations
 
 import dataclasses
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,9 @@ from icefloe.errors import ErrorKind, InvalidInputError, ReadOnlyError, StorageE
 from icefloe.storage.constructors import StorageConstructors
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
+
+
+_PLAIN_PATH = re.compile(r"[0-9A-Za-z_-][0-9A-Za-z_.-]*(?:/[0-9A-Za-z_-][0-9A-Za-z_.-]*)*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,6 +291,8 @@ class Storage(StorageConstructors, ABC):
 
 def checked_path(path: str) -> str:
     """The path itself; raises InvalidInputError unless it names an object below the root."""
+    if _PLAIN_PATH.fullmatch(path):
+        return path  # nearly all
     if not path or path != path.strip("/") or any(part in ("", ".", "..") for part in path.split("/")):
         raise InvalidInputError(f"invalid object path {path!r}", kind=ErrorKind.INVALID_PATH)
     if "\0" in path:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
+
+import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -36,7 +38,12 @@ from icefloe.storage.base import (
 class _Object:
     data: bytes
     version: Version
-    created_at: datetime
+    created_at_s: float
+
+    @property
+    def created_at(self) -> datetime:
+        """When it was written."""
+        return datetime.fromtimestamp(self.created_at_s, UTC)
 
 
 class _Shelf:
@@ -153,7 +160,7 @@ class MemoryStorage(Storage):
             if not _holds(condition, current):
                 raise ConditionNotMetError(path, condition)
             version = Version(str(next(self._shelf.numbers)))
-            self._shelf.objects[path] = _Object(content, version, datetime.now(UTC))
+            self._shelf.objects[path] = _Object(content, version, time.time())
         return version
 
     def copy(self, source: str, target: str, version: Version | None = None) -> None:

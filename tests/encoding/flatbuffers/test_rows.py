@@ -153,9 +153,11 @@ def test_a_number_is_replaced_in_all_blocks() -> None:
     rows = [{"name": None if row % 2 else "x" * row, "place": row} for row in range(9)]
     records = Records(table, "sample", rows=rows)
 
-    blocks = records.blocks_with("place", np.arange(9) * -2)
+    positions = records.number_positions("place")
+    blocks = records.blocks.with_numbers(positions, np.arange(9, dtype=np.int32) * np.int32(-2))
 
     found = Records(table, "sample", blocks=blocks).rows()
+    assert [blocks.number_position(row, 1) for row in range(9)] == positions.tolist()
     assert [row["place"] for row in found] == [-2 * row for row in range(9)]
     assert [row["name"] for row in found] == [row["name"] for row in rows]
 

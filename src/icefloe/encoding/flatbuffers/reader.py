@@ -11,7 +11,8 @@ the vtable point forward, so reading ends. What several parents share is counted
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from collections.abc import Mapping
+from typing import Any, Final, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +32,7 @@ from icefloe.encoding.flatbuffers import schema as fb
 from icefloe.encoding.flatbuffers.tables import PRESENT, Tables, Union, absent
 from icefloe.errors import ErrorKind, FormatError
 
+NUMBERS: Final = frozenset(map(np.dtype, ("u1", "<u2", "<u4", "<i4", "<u8")))
 OFFSET = np.dtype("<u4")
 SIGNED = np.dtype("<i4")
 SHORT = np.dtype("<u2")
@@ -46,6 +48,18 @@ Where = NDArray[np.bool_] | None
 """Which rows of a block have a field; None where all have it."""
 
 
+class _Words(dict[np.dtype[Any], NDArray[Any]]):
+    """Bytes seen as numbers of each kind, from the moment one is asked for: most small files need none."""
+
+    def __init__(self, data: NDArray[np.uint8]) -> None:
+        self._data = data
+
+    def __missing__(self, dtype: np.dtype[Any]) -> NDArray[Any]:
+        data, width = self._data, dtype.itemsize
+        self[dtype] = words = data[: len(data) // width * width].view(dtype)
+        return words
+
+
 class Payload:
     """The bytes of one FlatBuffers file, for gathering numbers at checked positions."""
 
@@ -55,10 +69,7 @@ class Payload:
         self.data: NDArray[np.uint8] = np.frombuffer(data, np.uint8)
         self.size = len(self.data)
         self.place = place
-        self.words = {
-            np.dtype(code): self.data[: self.size // width * width].view(code)
-            for code, width in (("u1", 1), ("<u2", 2), ("<u4", 4), ("<i4", 4), ("<u8", 8))
-        }
+        self.words: Mapping[np.dtype[Any], NDArray[Any]] = _Words(self.data)
 
     def fail(self, what: str, at: int | None = None) -> NoReturn:
         """Refuse the file, naming it and the byte."""
@@ -261,7 +272,7 @@ def _read_vectors(
     starts, lengths = payload.vectors(positions, dtype.itemsize, align, what)
     budget.items(lengths, what)
     width = int(lengths[0]) if len(lengths) else 0
-    if dtype in payload.words and width and (lengths == width).all():
+    if dtype in NUMBERS and width and (lengths == width).all():
         # One length for all, as coordinates have: a column of numbers per place in the vector.
         rectangle = np.empty((len(starts), width), dtype)
         word = starts >> (dtype.itemsize.bit_length() - 1)

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-import numpy as np
-
+from icefloe.encoding.columns import I64
 from icefloe.encoding.flatbuffers import schema as fb
 from icefloe.encoding.flatbuffers.builder import build_column_blocks
 from icefloe.encoding.flatbuffers.reader import Payload, VTables, read_tables
@@ -37,7 +36,7 @@ class Records:
         columns: Tables | None = None,
         blocks: Blocks | None = None,
     ) -> None:
-        """In one of the three forms."""
+        """In one of the three forms, or in several."""
         self.table = table
         self.place = place
         self._rows = rows
@@ -93,9 +92,12 @@ class Records:
 
     def inserting(self, at: int, row: Row) -> Records:
         """With one more before a row."""
+        rows = blocks = None
         if self._rows is not None and len(self._rows) < FEW:
-            return Records(self.table, self.place, rows=[*self._rows[:at], row, *self._rows[at:]])
-        return Records(self.table, self.place, blocks=self.blocks.inserting(at, self.table, row, self.place))
+            rows = [*self._rows[:at], row, *self._rows[at:]]
+        if rows is None or self._blocks is not None:
+            blocks = self.blocks.inserting(at, self.table, row, self.place)
+        return Records(self.table, self.place, rows=rows, blocks=blocks)
 
     def first(self, count: int) -> Records:
         """The first ones."""
@@ -114,16 +116,14 @@ class Records:
                 return Records(self.table, self.place, blocks=kept)
         return Records(self.table, self.place, columns=self.columns.take(which))
 
-    def blocks_with(self, name: str, numbers: Any) -> Blocks:
-        """The blocks, with other numbers in a field that all have."""
+    def number_positions(self, name: str) -> I64:
+        """Where in the blocks the numbers of a field stand."""
         blocks = self.blocks
         if not len(blocks):
-            return blocks
-        payload = Payload(bytearray(blocks.buffer), self.place)
-        field: Any = self.table.fields[name]
+            return blocks.positions
+        field = self.table.fields[name]
+        payload = Payload(blocks.buffer, self.place)
         positions, where = VTables(payload, self.table, blocks.positions).locate(field.slot)
         if positions is None or where is not None:
             raise TypeError(f"{self.table.name}.{name} is no number, which builders always write")
-        width = field.dtype.itemsize
-        payload.words[field.dtype][positions >> (width.bit_length() - 1)] = np.asarray(numbers, field.dtype)
-        return Blocks(payload.data.tobytes(), blocks.positions, blocks.dropped, blocks.vtables)
+        return positions

@@ -13,11 +13,13 @@ import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from dataclasses import field as dataclass_field
-from typing import Any
+from functools import partial
+from typing import Any, Final, NoReturn
 
 import numpy as np
+from numpy.typing import NDArray
 
-from icefloe.encoding.columns import I64, encode_text
+from icefloe.encoding.columns import I64, encode_text, put_rows
 from icefloe.encoding.flatbuffers import schema as fb
 from icefloe.encoding.flatbuffers.layout import layout_of
 from icefloe.encoding.flatbuffers.limits import check_size, file_head
@@ -28,7 +30,12 @@ Row = Mapping[str, Any]
 NUMBERS = {"u1": "B", "<u2": "H", "<u4": "I", "<i4": "i", "<u8": "Q"}
 """What numpy and `struct` call the same numbers."""
 
-_OFFSET = struct.Struct("<I")
+_OFFSET = struct.Struct("<I").pack
+_SHORT_AT = struct.Struct("<H").unpack_from
+_SIGNED_AT = struct.Struct("<i").unpack_from
+_PUT_OFFSET = struct.Struct("<I").pack_into
+_LATER: Final = ""
+"""The name, which no field has, of numbers that are filled in when what they point to is placed."""
 _PADDING = tuple(bytes(length) for length in range(8))
 
 
@@ -36,7 +43,7 @@ _PADDING = tuple(bytes(length) for length in range(8))
 class Blocks:
     """Tables that were built before: all offsets are relative, so they can be put down anywhere."""
 
-    buffer: bytes
+    buffer: bytes | bytearray
     """A multiple of 8 bytes, to stand at a multiple of 8."""
     positions: I64
     """Of each table in the buffer, in the order of the rows."""
@@ -50,13 +57,29 @@ class Blocks:
 
     def inserting(self, row: int, table: fb.Table, values: Row, place: str) -> Blocks:
         """With one more table before the given row."""
-        start = len(self.buffer)
-        builder = _Builder(bytearray(), place)
-        builder.vtables = {vtable: at - start for vtable, at in self.vtables.items()}
-        at = np.array([start + builder.table(table, values)], np.int64)
-        positions = np.concatenate((self.positions[:row], at, self.positions[row:]))
-        vtables = {vtable: at + start for vtable, at in builder.vtables.items()}
-        return Blocks(self.buffer + builder.finished(), positions, self.dropped, vtables)
+        return self.putting([row], [False], table, [values], place)
+
+    def putting(
+        self, rows: Sequence[int], over: Sequence[bool], table: fb.Table, values: Sequence[Row], place: str
+    ) -> Blocks:
+        """With a few more tables, each before a given row or, where `over` says so, in place of it."""
+        builder = _Builder(bytearray(self.buffer), place, dict(self.vtables))
+        made = np.array([builder.table(table, each) for each in values], np.int64)
+        positions = put_rows(self.positions, rows, over, made)
+        return Blocks(builder.finished(), positions, self.dropped + sum(over), builder.vtables)
+
+    def number_position(self, row: int, slot: int) -> int:
+        """Where in the buffer the number in a slot of a table stands."""
+        position = int(self.positions[row])
+        vtable: int = position - _SIGNED_AT(self.buffer, position)[0]
+        offset: int = _SHORT_AT(self.buffer, vtable + 4 + 2 * slot)[0]
+        return position + offset
+
+    def with_numbers(self, positions: I64, numbers: NDArray[Any]) -> Blocks:
+        """With other numbers at some positions of the buffer."""
+        buffer = bytearray(self.buffer)
+        np.frombuffer(buffer, numbers.dtype)[positions // numbers.itemsize] = numbers
+        return Blocks(buffer, self.positions, self.dropped, self.vtables)
 
     def take(self, rows: slice) -> Blocks:
         """Some of the tables; the others stay in the buffer."""
@@ -78,31 +101,32 @@ def build_blocks(table: fb.Table, rows: Iterable[Row], place: str) -> Blocks:
     """Tables to be put into payloads."""
     builder = _Builder(bytearray(), place)
     positions = [builder.table(table, row) for row in rows]
-    return Blocks(bytes(builder.finished()), np.array(positions, np.int64), vtables=builder.vtables)
+    return Blocks(builder.finished(), np.array(positions, np.int64), vtables=builder.vtables)
 
 
 class _Plan:
     """How a table that has certain fields is written."""
 
-    __slots__ = ("align", "fields", "offsets", "pack", "size", "vtable")
+    __slots__ = ("align", "numbers", "pack", "places", "size", "unions", "vtable")
 
     def __init__(self, table: fb.Table, names: Sequence[str]) -> None:
         layout = layout_of(table, {name: table.fields[name] for name in names}, {})
-        entries: list[tuple[int, str, int, str]] = []
+        entries: list[tuple[int, str, int, str, int]] = []
         for name, field in layout.fields.items():
             at = layout.offsets[name]
             if isinstance(field, fb.Scalar):
-                entries.append((at, NUMBERS[field.dtype.str.replace("|", "")], field.dtype.itemsize, name))
+                code, default = NUMBERS[field.dtype.str.replace("|", "")], field.default
+                entries.append((at, code, field.dtype.itemsize, name, default))
             elif isinstance(field, fb.Struct):
-                entries.append((at, f"{field.size}s", field.size, name))
+                entries.append((at, f"{field.size}s", field.size, name, 0))
             elif isinstance(field, fb.Variants):
-                entries.append((at, "B", 1, name))
-                entries.append((layout.offsets[f"{name} value"], "I", 4, ""))
+                entries.append((at, "B", 1, _LATER, 0))
+                entries.append((layout.offsets[f"{name} value"], "I", 4, _LATER, 0))
             else:
-                entries.append((at, "I", 4, ""))
+                entries.append((at, "I", 4, _LATER, 0))
         entries.sort()
         code, end = "<i", 4
-        for at, letters, size, _ in entries:
+        for at, letters, size, _, _ in entries:
             code += "x" * (at - end) + letters
             end = at + size
         even = -(-end // 2) * 2  # the vtable stands behind the first table that needs it
@@ -111,37 +135,37 @@ class _Plan:
         self.size = packer.size
         self.align = layout.align
         self.vtable = layout.vtable
-        self.fields = [(name, table.fields[name]) if name else None for _, _, _, name in entries]
-        """In the order in which they are packed; None is an offset, which is filled in later."""
-        self.offsets = [
-            (name, field, layout.offsets.get(f"{name} value", layout.offsets[name]))
+        self.numbers = [(name, default) for _, _, _, name, default in entries]
+        """In the order in which they are packed, with what stands for an absent one."""
+        self.places = [
+            (name, _placer(field), layout.offsets[name])
             for name, field in layout.fields.items()
-            if not isinstance(field, fb.Scalar | fb.Struct)
+            if not isinstance(field, fb.Scalar | fb.Struct | fb.Variants)
+        ]
+        """What the table points to: how it is placed, and where its offset goes."""
+        self.unions = [
+            (name, field.tables, layout.offsets[name], layout.offsets[f"{name} value"])
+            for name, field in layout.fields.items()
+            if isinstance(field, fb.Variants)
         ]
 
 
-def _plan_of(table: fb.Table, row: Row) -> _Plan:
-    names = []
-    for name, field in table.fields.items():
-        if row.get(name) is not None or isinstance(field, fb.Scalar):
-            names.append(name)
-        elif field.required:
-            raise FormatError(f"{table.name}.{name} is required and missing", kind=ErrorKind.SERIALIZATION)
-    key = tuple(names)
-    plan = table.layouts.get(key)
-    if plan is None:
-        plan = table.layouts[key] = _Plan(table, names)
-    found: _Plan = plan
-    return found
+def _make_plan(table: fb.Table, key: tuple[str, ...]) -> _Plan:
+    names = [name for name, field in table.fields.items() if name in key or isinstance(field, fb.Scalar)]
+    missing = next((name for name, f in table.fields.items() if f.required and name not in names), None)
+    if missing is not None:
+        raise FormatError(f"{table.name}.{missing} is required and missing", kind=ErrorKind.SERIALIZATION)
+    plan = table.layouts[key] = _Plan(table, names)
+    return plan
 
 
 class _Builder:
     __slots__ = ("out", "place", "vtables")
 
-    def __init__(self, out: bytearray, place: str) -> None:
+    def __init__(self, out: bytearray, place: str, vtables: dict[bytes, int] | None = None) -> None:
         self.out = out
         self.place = place
-        self.vtables: dict[bytes, int] = {}
+        self.vtables = {} if vtables is None else vtables
 
     def finished(self) -> bytearray:
         """All that was placed, to a multiple of 8 bytes."""
@@ -150,73 +174,80 @@ class _Builder:
 
     def table(self, table: fb.Table, row: Row) -> int:
         """Place a table and all below it; its position."""
-        plan, out = _plan_of(table, row), self.out
+        out, get = self.out, row.get
+        key = tuple([name for name in table.optional if get(name) is not None])
+        plan: _Plan = table.layouts.get(key) or _make_plan(table, key)
         out += _PADDING[-len(out) % plan.align]
         position = len(out)
-        vtable = self.vtables.get(plan.vtable, position + plan.size)
-        values = (0 if f is None else _value(row, *f) for f in plan.fields)
-        out += self.packed(plan.pack, table.name, position - vtable, *values)
-        if vtable == position + plan.size:
-            out += plan.vtable
-            self.vtables[plan.vtable] = vtable
-        for name, field, offset in plan.offsets:
+        values = [default if (value := get(name)) is None else value for name, default in plan.numbers]
+        vtable = self.vtables.get(plan.vtable)
+        try:
+            if vtable is None:
+                self.vtables[plan.vtable] = position + plan.size
+                out += plan.pack(-plan.size, *values) + plan.vtable
+            else:
+                out += plan.pack(position - vtable, *values)
+        except struct.error as error:
+            self.refuse(table.name, error)
+        for name, place, offset in plan.places:
             at = position + offset
-            _OFFSET.pack_into(out, at, self.place_value(field, row[name]) - at)
+            _PUT_OFFSET(out, at, place(self, row[name]) - at)
+        for name, tables, kind_at, value_at in plan.unions:
+            kind, below = row[name]
+            out[position + kind_at] = kind
+            at = position + value_at
+            _PUT_OFFSET(out, at, self.table(tables[kind], below) - at)
         return position
 
-    def packed(self, pack: Callable[..., bytes], what: str, *values: Any) -> bytes:
-        """Numbers as bytes; FormatError where one does not fit."""
-        try:
-            return pack(*values)
-        except struct.error as error:
-            raise FormatError(f"{self.place}: {what}: {error}", kind=ErrorKind.SERIALIZATION) from None
+    def refuse(self, what: str, error: struct.error) -> NoReturn:
+        """A number does not fit into its field."""
+        raise FormatError(f"{self.place}: {what}: {error}", kind=ErrorKind.SERIALIZATION) from None
 
-    def place_value(self, field: fb.Field, value: Any) -> int:
-        """Place what a field points to; its position."""
-        match field:
-            case fb.Bytes(text=text):
-                return self.blob(encode_text(value) if text else value, text)
-            case fb.Vector():
-                return self.vector(field, value)
-            case fb.Children(table=table):
-                if isinstance(value, Blocks):
-                    return self.blocks(value)
-                return self.each(value, lambda item: self.table(table, item))
-            case fb.Texts():
-                return self.each(value, lambda item: self.blob(encode_text(item), True))
-            case fb.Child(table=table):
-                return self.table(table, value)
-            case fb.Variants(tables=tables):
-                return self.table(tables[value[0]], value[1])
-        raise TypeError(f"cannot write {field!r}")
+    def text(self, text: str) -> int:
+        """Place a string, which ends in a NUL."""
+        out, data = self.out, encode_text(text)
+        out += _PADDING[-len(out) % 4]
+        position = len(out)
+        out += _OFFSET(len(data)) + data + _PADDING[4 - len(data) % 4]
+        return position
 
-    def blob(self, data: bytes, text: bool) -> int:
-        """Place a byte string behind its length; a string ends in a NUL."""
+    def blob(self, data: bytes) -> int:
+        """Place a byte string behind its length."""
         out = self.out
         out += _PADDING[-len(out) % 4]
         position = len(out)
-        out += _OFFSET.pack(len(data)) + data
-        out += _PADDING[4 - len(data) % 4 if text else -len(data) % 4]
+        out += _OFFSET(len(data)) + data + _PADDING[-len(data) % 4]
         return position
 
-    def vector(self, field: fb.Vector, value: Any) -> int:
+    def vector(self, dtype: np.dtype[Any], align: int, value: Any) -> int:
         """Place a vector of numbers or structs."""
         out = self.out
-        data = self.packed(_items, "a vector", field.dtype, value)
-        out += _PADDING[-(len(out) + 4) % max(field.align, 4)]  # the items are aligned, not their number
+        try:
+            data = _items(dtype, value) if len(value) else b""
+        except struct.error as error:
+            self.refuse("a vector", error)
+        out += _PADDING[-(len(out) + 4) % align]  # the items are aligned, not their number
         position = len(out)
-        out += _OFFSET.pack(len(value)) + data
+        out += _OFFSET(len(value)) + data
         return position
 
-    def each(self, items: Sequence[Any], place: Any) -> int:
+    def each(self, items: Sequence[Any], place: Callable[[Any], int]) -> int:
         """Place a vector of offsets and what they lead to."""
         out = self.out
         out += _PADDING[-len(out) % 4]
         position = len(out)
-        out += _OFFSET.pack(len(items)) + bytes(4 * len(items))
-        for at, item in zip(range(position + 4, position + 4 + 4 * len(items), 4), items, strict=True):
-            _OFFSET.pack_into(out, at, place(item) - at)
+        out += _OFFSET(len(items)) + bytes(4 * len(items))
+        at = position
+        for item in items:
+            at += 4
+            _PUT_OFFSET(out, at, place(item) - at)
         return position
+
+    def tables(self, table: fb.Table, value: Sequence[Row] | Blocks) -> int:
+        """Place a vector of tables."""
+        if isinstance(value, Blocks):
+            return self.blocks(value)
+        return self.each(value, partial(self.table, table))
 
     def blocks(self, blocks: Blocks) -> int:
         """Place a vector of tables that were built before."""
@@ -225,17 +256,28 @@ class _Builder:
         position = len(out)
         base = -(-(position + 4 + 4 * count) // 8) * 8
         slots = np.arange(position + 4, position + 4 + 4 * count, 4, dtype=np.int64)
-        out += _OFFSET.pack(count) + (blocks.positions + base - slots).astype("<u4").tobytes()
+        out += _OFFSET(count) + (blocks.positions + base - slots).astype("<u4").tobytes()
         out += _PADDING[base - len(out)]
         out += blocks.buffer
         return position
 
 
-def _value(row: Row, name: str, field: fb.Field) -> Any:
-    value = row.get(name)
-    if isinstance(field, fb.Scalar):
-        return field.default if value is None else value
-    return value[0] if isinstance(field, fb.Variants) else value  # type: ignore[index]
+def _placer(field: fb.Field) -> Callable[[_Builder, Any], int]:
+    """How what a field points to is placed."""
+    match field:
+        case fb.Bytes(text=True):
+            return _Builder.text
+        case fb.Bytes():
+            return _Builder.blob
+        case fb.Vector(dtype=dtype, align=align):
+            return lambda builder, value: builder.vector(dtype, max(align, 4), value)
+        case fb.Children(table=table):
+            return lambda builder, value: builder.tables(table, value)
+        case fb.Texts():
+            return lambda builder, value: builder.each(value, builder.text)
+        case fb.Child(table=table):
+            return lambda builder, value: builder.table(table, value)
+    raise TypeError(f"cannot write {field!r}")
 
 
 def _items(dtype: np.dtype[Any], value: Any) -> bytes:

@@ -89,6 +89,12 @@ class Table:
     fields: Mapping[str, Field]
     layouts: dict[Any, Any] = dataclass_field(default_factory=dict, compare=False, repr=False)
     """Layouts of rows that the builder has worked out, to be found again."""
+    optional: tuple[str, ...] = dataclass_field(init=False, compare=False, repr=False)
+    """Fields that a row may lack: all but the numbers, which have defaults."""
+
+    def __post_init__(self) -> None:
+        names = tuple(name for name, field in self.fields.items() if not isinstance(field, Scalar))
+        object.__setattr__(self, "optional", names)
 
 
 def u8(slot: int, default: int = 0) -> Scalar:

@@ -1,0 +1,103 @@
+"""The references of one array as they stand in a manifest file, to be written again with a few more.
+
+A small commit changes a few references of hundreds. It copies the tables of the others as the bytes they are,
+and no columns are made of them.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+
+from icefloe.encoding.columns import put_rows
+from icefloe.encoding.flatbuffers.row_builder import Blocks, Row, build_row
+from icefloe.format.coordinates import Coords
+from icefloe.format.manifest import ChunkRef, ETag, InlineRef, LastModified, NativeRef
+from icefloe.format.schema import CHUNK_REF, MANIFEST
+from icefloe.ids import ManifestId, NodeId
+
+FewRefs: TypeAlias = Mapping[tuple[int, ...], ChunkRef]
+"""A few references by their coordinates."""
+
+_NO_TABLES: Final = Blocks(b"", np.zeros(0, np.int64))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RefBlocks:
+    """The references of one array: their tables, and where their chunks lie."""
+
+    coords: Coords
+    """(n, dimensions), sorted, no two alike."""
+    extents: tuple[range, ...]
+    """The smallest window of the chunk grid that holds them."""
+    blocks: Blocks
+
+    @staticmethod
+    def none(rank: int) -> RefBlocks:
+        """Of an array without chunks."""
+        return RefBlocks(np.zeros((0, rank), np.uint32), (range(0),) * rank, _NO_TABLES)
+
+    def __len__(self) -> int:
+        return len(self.coords)
+
+    @property
+    def worn(self) -> bool:
+        """Whether it is time to build the tables anew: most of them were replaced and are still there."""
+        return self.blocks.dropped > len(self)
+
+    def putting(self, refs: FewRefs, place: str) -> RefBlocks:
+        """With some references added or replaced."""
+        ordered = sorted(refs)
+        rows, over = [], []
+        for target in ordered:
+            row, found = self._search(target)
+            rows.append(row)
+            over.append(found)
+        tables = [_ref_row(target, refs[target]) for target in ordered]
+        new = np.array(ordered, np.uint32).reshape(len(ordered), self.coords.shape[1])
+        return RefBlocks(
+            put_rows(self.coords, rows, over, new),
+            _around(self.extents, ordered) if len(self) else _box(ordered),
+            self.blocks.putting(rows, over, CHUNK_REF, tables, place),
+        )
+
+    def _search(self, target: tuple[int, ...]) -> tuple[int, bool]:
+        """The row of a chunk, or the one it would come before."""
+        coords = self.coords
+        row = bisect_left(range(len(coords)), target, key=lambda at: tuple(coords[at].tolist()))
+        return row, row < len(coords) and tuple(coords[row].tolist()) == target
+
+    def payload(self, id: ManifestId, node: NodeId, place: str) -> bytes:
+        """The manifest file that holds these references alone."""
+        root = {"id": id, "arrays": [{"node_id": node, "refs": self.blocks}], "compression_algorithm": 0}
+        return build_row(MANIFEST, root, place)
+
+
+def _ref_row(coords: tuple[int, ...], ref: ChunkRef) -> Row:
+    """A reference as a `ChunkRef` table."""
+    if isinstance(ref, InlineRef):
+        return {"index": coords, "inline": ref.data}
+    row: dict[str, Any] = {"index": coords, "offset": ref.offset, "length": ref.length}
+    if isinstance(ref, NativeRef):
+        return row | {"chunk_id": ref.chunk_id}
+    row["location"] = ref.location
+    match ref.checksum:
+        case ETag(value):
+            row["checksum_etag"] = value
+        case LastModified(seconds):
+            row["checksum_last_modified"] = seconds
+    return row
+
+
+def _box(places: list[tuple[int, ...]]) -> tuple[range, ...]:
+    return tuple(range(min(numbers), max(numbers) + 1) for numbers in zip(*places, strict=True))
+
+
+def _around(extents: tuple[range, ...], places: list[tuple[int, ...]]) -> tuple[range, ...]:
+    """The smallest window that holds another one and some chunks."""
+    pairs = zip(extents, _box(places), strict=True)
+    return tuple(range(min(a.start, b.start), max(a.stop, b.stop)) for a, b in pairs)
