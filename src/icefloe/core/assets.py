@@ -46,7 +46,7 @@ class AssetStore:
         self.spec = spec
         self.config = config
         self.virtual = virtual or VirtualReader()
-        self._snapshots = WeightedCache[SnapshotId, Snapshot](
+        self._snapshots: WeightedCache[SnapshotId, Snapshot] = WeightedCache(
             config.num_snapshot_nodes,
             lambda snapshot: max(len(snapshot.nodes), 1),
             lambda nodes: (
@@ -54,7 +54,7 @@ class AssetStore:
                 f"{config.num_snapshot_nodes} nodes; raise CachingConfig.num_snapshot_nodes"
             ),
         )
-        self._manifests = WeightedCache[ManifestId, PackedManifest](
+        self._manifests: WeightedCache[ManifestId, PackedManifest] = WeightedCache(
             config.num_chunk_refs,
             lambda manifest: max(sum(map(manifest.count, manifest.nodes)), 1),
             lambda refs: (
@@ -62,8 +62,12 @@ class AssetStore:
                 f"{config.num_chunk_refs} references; raise CachingConfig.num_chunk_refs or split manifests"
             ),
         )
-        self._logs = WeightedCache[SnapshotId, TransactionLog](config.num_transaction_changes, _changes)
-        self._chunks = WeightedCache[tuple[ChunkId, int, int], bytes](config.num_bytes_chunks, len)
+        self._logs: WeightedCache[SnapshotId, TransactionLog] = WeightedCache(
+            config.num_transaction_changes, _changes
+        )
+        self._chunks: WeightedCache[tuple[ChunkId, int, int], bytes] = WeightedCache(
+            config.num_bytes_chunks, len
+        )
 
     # Reading
 
@@ -143,13 +147,19 @@ class AssetStore:
 
     def write_snapshot(self, snapshot: Snapshot) -> None:
         """A new snapshot file."""
-        data = write_snapshot(snapshot, self.spec, self.config.compression_level)
+        self.put_snapshot(snapshot, write_snapshot(snapshot, self.spec, self.config.compression_level))
+
+    def put_snapshot(self, snapshot: Snapshot, data: bytes) -> None:
+        """A snapshot file that was encoded."""
         self._put(f"{SNAPSHOTS}/{snapshot.id}", data, "snapshot")
         self._snapshots.put(snapshot.id, snapshot)
 
     def write_transaction_log(self, log: TransactionLog) -> None:
         """A new transaction log file."""
-        data = write_transaction_log(log, self.spec, self.config.compression_level)
+        self.put_transaction_log(log, write_transaction_log(log, self.spec, self.config.compression_level))
+
+    def put_transaction_log(self, log: TransactionLog, data: bytes) -> None:
+        """A transaction log file that was encoded."""
         self._put(f"{TRANSACTIONS}/{log.id}", data, "transaction-log")
         self._logs.put(log.id, log)
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
+from typing import Any, Final
 
 from icefloe.config import EffectiveConfig, RepositoryConfig
 from icefloe.core.assets import AssetStore
@@ -18,18 +19,15 @@ from icefloe.core.virtual_reads import Authorized, VirtualReader
 from icefloe.errors import ConflictError, ErrorKind, FormatError, InvalidInputError, RepositoryNotFoundError
 from icefloe.format.config_codec import encode_config
 from icefloe.format.files import REPO_PATH
+from icefloe.format.first_files import INITIAL_SNAPSHOT, first_files
 from icefloe.format.legacy.files import ALPHA
 from icefloe.format.refs_v1 import RefFile, RefKind
-from icefloe.format.repo_info import MAIN, RepoInfo, SnapshotInfo, SnapshotInfos
-from icefloe.format.snapshot import ManifestFiles, Nodes, Snapshot
+from icefloe.format.repo_info import MAIN
 from icefloe.format.spec import OLDER, V1, V2, Spec
-from icefloe.format.transaction_log import TransactionLog
-from icefloe.format.updates import RepoInitialized, RepoStatus, Update, Updates
 from icefloe.ids import INITIAL_SNAPSHOT_ID
 from icefloe.storage.base import BucketNotFoundError, Storage
 
-_INITIAL_MESSAGE = "Repository initialized"
-_INITIAL_METADATA: dict[str, Any] = {"__icechunk": {"is_root": True}}
+_NO_CONFIG: Final = RepositoryConfig()
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +70,9 @@ def open_parts(
 ) -> Opened:
     """The repository at a place, with its stored configuration under the given one."""
     refs, stored = _find_refs(storage)
-    merged = RepositoryConfig.from_plain(stored) if stored is not None else RepositoryConfig()
+    merged = None if stored is None else RepositoryConfig.from_plain(stored)
     if config is not None:
-        merged = merged.merge(config)
+        merged = (merged or RepositoryConfig()).merge(config)
     opened = parts(storage, refs.spec, merged, authorized)
     if isinstance(refs, RefStoreV2) and isinstance(opened.refs, RefStoreV2):
         opened.refs.take_over(refs)
@@ -90,25 +88,26 @@ def _find_refs(storage: Storage) -> tuple[RefStore, dict[str, Any] | None]:
         spec = _find_spec_before_repo_info(storage)
         if spec is None:
             raise
-    older = parts(storage, spec, RepositoryConfig()).refs
+    older = parts(storage, spec, None).refs
     return older, older.config()
 
 
 @cache
 def _default_config() -> EffectiveConfig:
-    return RepositoryConfig().effective()
+    return _NO_CONFIG.effective()
 
 
 def parts(
-    storage: Storage, spec: Spec, config: RepositoryConfig, authorized: Authorized | None = None
+    storage: Storage, spec: Spec, config: RepositoryConfig | None, authorized: Authorized | None = None
 ) -> Opened:
-    """A repository as the engine works with it, under a configuration.
+    """A repository as the engine works with it, under a configuration, or the default one.
 
     `authorized` are the url prefixes of containers whose virtual chunks may be read, and how.
     """
+    effective = _default_config() if config is None else config.effective()
+    config = config or copy.deepcopy(_NO_CONFIG)  # as good as a new one, and made in a third of the time
     if config.storage is not None:
         storage = storage.with_settings(config.storage)
-    effective = config.effective()
     virtual = VirtualReader(config.virtual_chunk_containers or {}, authorized or {}, config.storage)
     if not spec.writable:
         older = LegacyAssets(storage, effective, virtual)
@@ -142,38 +141,19 @@ def create_parts(
             "icefloe.migrate turns it into version 2",
             kind=ErrorKind.REPO_INFO_UPDATED,
         )
-    opened = parts(storage, spec, config or RepositoryConfig(), authorized)
-    opened.assets.storage.require_conditional_writes()
-    now_us = time.time_ns() // 1000
-    snapshot = Snapshot(
-        INITIAL_SNAPSHOT_ID,
-        None,
-        now_us,
-        _INITIAL_MESSAGE,
-        _INITIAL_METADATA,
-        ManifestFiles.of([]),
-        Nodes.of([]),
-    )
-    opened.assets.write_snapshot(snapshot)
-    plain = None if config is None or config == RepositoryConfig() else config.to_plain()
+    opened = parts(storage, spec, config, authorized)
+    assets, now_us = opened.assets, time.time_ns() // 1000
+    assets.storage.require_conditional_writes()
+    plain = None if config is None or config == _NO_CONFIG else config.to_plain()
     if isinstance(opened.refs, RefStoreV2):
-        opened.assets.write_transaction_log(TransactionLog.of(INITIAL_SNAPSHOT_ID))
-        opened.refs.create(_first_repo_info(snapshot, plain))
+        stored = None if plain is None else encode_config(plain)
+        first = first_files(now_us, stored, assets.config.compression_level)
+        assets.put_snapshot(first.snapshot, first.snapshot_file)
+        assets.put_transaction_log(first.log, first.log_file)
+        opened.refs.create(first.info, first.info_file)
     elif isinstance(opened.refs, RefStoreV1):
+        assets.write_snapshot(replace(INITIAL_SNAPSHOT, flushed_at_us=now_us))
         if plain is not None:
             opened.refs.save_config(plain)  # a repository without its configuration is never seen
         opened.refs.create(INITIAL_SNAPSHOT_ID)
     return opened
-
-
-def _first_repo_info(snapshot: Snapshot, config: dict[str, Any] | None) -> RepoInfo:
-    info = SnapshotInfo(snapshot.id, None, snapshot.flushed_at_us, snapshot.message, snapshot.metadata)
-    return RepoInfo(
-        snapshots=SnapshotInfos.of([info]),
-        branches={MAIN: snapshot.id},
-        tags={},
-        deleted_tags=frozenset(),
-        status=RepoStatus(set_at_us=snapshot.flushed_at_us),
-        latest_updates=Updates.of([Update(RepoInitialized(), snapshot.flushed_at_us)]),
-        config=None if config is None else encode_config(config),
-    )

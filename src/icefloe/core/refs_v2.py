@@ -58,9 +58,10 @@ class RefStoreV2:
 
     # The file
 
-    def create(self, info: RepoInfo) -> None:
-        """Write the first repo info file; ConflictError if there is one already."""
-        data = write_repo_info(info, V2, self._config.compression_level)
+    def create(self, info: RepoInfo, data: bytes | None = None) -> None:
+        """Write the first repo info file, given where it was encoded; ConflictError if there is one."""
+        if data is None:
+            data = write_repo_info(info, V2, self._config.compression_level)
         try:
             version = self._put(data, ABSENT)
         except ConditionNotMetError:

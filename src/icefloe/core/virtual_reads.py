@@ -23,6 +23,7 @@ from icefloe.storage.external_sources import check_credential, open_source
 Authorized: TypeAlias = Mapping[str, AnyCredential | None]
 """Credentials by the url prefix of the container they are for."""
 
+_NO_SETTINGS: Final = StorageSettings()
 _FILES: Final = 256
 """So many files are remembered with their latest reads."""
 
@@ -46,7 +47,7 @@ class VirtualReader:
         reachable = {each.url_prefix for each in self.containers.ordered} & self._authorized.keys()
         self.answers_at_once = all(prefix.startswith("file:") for prefix in reachable)
         """Whether no virtual chunk that may be read is on a network."""
-        self._settings = settings or StorageSettings()
+        self._settings = settings or _NO_SETTINGS
         self.limits = ReadLimits()
         """For files that are read for the first time; may be replaced."""
         self._kept = KeptBytes()

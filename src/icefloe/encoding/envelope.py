@@ -39,6 +39,7 @@ _PARALLEL_BYTES = 8 << 20
 
 _idle_compressors: dict[int, deque[zstandard.ZstdCompressor]] = {}
 """By level."""
+_idle_decompressors: deque[zstandard.ZstdDecompressor] = deque()
 
 
 class FileType(IntEnum):
@@ -132,9 +133,14 @@ def _decompress_sized(frame: memoryview, size: int, place: str) -> NDArray[np.ui
     if end != len(frame):
         _refuse(f"{place}: the zstd frame ends at byte {end} of {len(frame)}")
     room = np.empty(size + 1, np.uint8)  # the library stops at the last byte it has room for, checksum unseen
-    with zstandard.ZstdDecompressor().stream_reader(frame) as reader:
+    try:
+        decompressor = _idle_decompressors.pop()
+    except IndexError:
+        decompressor = zstandard.ZstdDecompressor()
+    with decompressor.stream_reader(frame) as reader:
         if reader.readinto(room.data) != size:
             _refuse(f"{place}: the zstd frame does not hold the {size} bytes it claims")
+    _idle_decompressors.append(decompressor)
     return room[:size]
 
 

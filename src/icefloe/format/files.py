@@ -50,7 +50,7 @@ def read_repo_info(data: bytes, place: str = REPO_PATH) -> RepoInfo:
 
 def write_repo_info(info: RepoInfo, spec: Spec, level: int = DEFAULT_LEVEL) -> bytes:
     """The repo info file of a V2 repository."""
-    return _seal(encode_repo_info(info, spec, REPO_PATH), FileType.REPO_INFO, spec, level)
+    return seal_payload(encode_repo_info(info, spec, REPO_PATH), FileType.REPO_INFO, spec, level)
 
 
 def read_snapshot(data: bytes, id: SnapshotId) -> Snapshot:
@@ -62,7 +62,7 @@ def read_snapshot(data: bytes, id: SnapshotId) -> Snapshot:
 def write_snapshot(snapshot: Snapshot, spec: Spec, level: int = DEFAULT_LEVEL) -> bytes:
     """A snapshot file."""
     payload = encode_snapshot(snapshot, spec, f"{SNAPSHOTS}/{snapshot.id}")
-    return _seal(payload, FileType.SNAPSHOT, spec, level)
+    return seal_payload(payload, FileType.SNAPSHOT, spec, level)
 
 
 def read_manifest(data: bytes, id: ManifestId) -> PackedManifest:
@@ -97,7 +97,7 @@ def pack_blocks(id: ManifestId, node: NodeId, refs: RefBlocks) -> PackedManifest
 
 def seal_manifest(manifest: PackedManifest, spec: Spec, level: int = DEFAULT_LEVEL) -> bytes:
     """The file of a manifest that was packed."""
-    return _seal(manifest.payload, FileType.MANIFEST, spec, level)
+    return seal_payload(manifest.payload, FileType.MANIFEST, spec, level)
 
 
 def read_transaction_log(data: bytes, id: SnapshotId) -> TransactionLog:
@@ -109,7 +109,7 @@ def read_transaction_log(data: bytes, id: SnapshotId) -> TransactionLog:
 def write_transaction_log(log: TransactionLog, spec: Spec, level: int = DEFAULT_LEVEL) -> bytes:
     """A transaction log file."""
     payload = encode_transaction_log(log, spec, f"{TRANSACTIONS}/{log.id}")
-    return _seal(payload, FileType.TRANSACTION_LOG, spec, level)
+    return seal_payload(payload, FileType.TRANSACTION_LOG, spec, level)
 
 
 def _open(data: bytes, file_type: FileType, place: str) -> tuple[Spec, Payload]:
@@ -129,5 +129,6 @@ def _named(value: Value, id: ObjectId, payload: Payload) -> Value:
     return value
 
 
-def _seal(payload: bytes | U8, file_type: FileType, spec: Spec, level: int) -> bytes:
+def seal_payload(payload: bytes | U8, file_type: FileType, spec: Spec, level: int) -> bytes:
+    """A metadata file around a payload that was encoded."""
     return seal(payload, Header(IMPLEMENTATION, spec.number, file_type), level)

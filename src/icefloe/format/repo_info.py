@@ -71,6 +71,8 @@ class SnapshotInfos:
     def _check_ancestry(self, parents: NDArray[np.int32]) -> None:
         """Refuse snapshots that are their own ancestors: follow all parents at once, in doubling steps."""
         count = len(parents)
+        if count == 1 and parents[0] == NO_PARENT:
+            return
         jump = np.empty(count + 1, np.int64)
         jump[:count] = parents
         jump[count] = NO_PARENT
@@ -97,7 +99,7 @@ class SnapshotInfos:
                 kind=ErrorKind.SERIALIZATION,
             )
         parents = [NO_PARENT if info.parent_id is None else rows[info.parent_id] for info in ordered]
-        return SnapshotInfos(Records(SNAPSHOT_INFO, "repo", rows=list(map(_info_row, ordered, parents))))
+        return SnapshotInfos(Records(SNAPSHOT_INFO, "repo", rows=list(map(info_row, ordered, parents))))
 
     def __len__(self) -> int:
         return len(self.parents)
@@ -148,7 +150,7 @@ class SnapshotInfos:
         # A parent that is there already is no descendant: what was checked stays true.
         added = object.__new__(SnapshotInfos)
         added._place = self._place
-        added._records = self._records.inserting(row, _info_row(info, parent))
+        added._records = self._records.inserting(row, info_row(info, parent))
         added.ids = np.concatenate((self.ids[:row], np.frombuffer(info.id, np.uint8)[None], self.ids[row:]))
         parents = np.concatenate((self.parents[:row], np.array([parent], np.int32), self.parents[row:]))
         parents[parents >= row] += 1
@@ -184,7 +186,8 @@ class SnapshotInfos:
         )
 
 
-def _info_row(info: SnapshotInfo, parent: int) -> Row:
+def info_row(info: SnapshotInfo, parent: int) -> Row:
+    """What is known of a snapshot as a `SnapshotInfo` table; its parent by row."""
     return {
         "id": info.id,
         "parent_offset": parent,

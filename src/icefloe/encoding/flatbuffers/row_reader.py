@@ -7,7 +7,7 @@ microseconds per table, and a hostile file may share its tables many times over.
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
 import numpy as np
@@ -56,6 +56,43 @@ def _row_of_columns(payload: Payload, table: fb.Table, records: Collection[str])
     return row
 
 
+_FIELDS = "fields"
+"""Under this name a table type keeps how its fields are read."""
+
+
+def _fields_of(table: fb.Table) -> list[tuple[Any, ...]]:
+    """For each field its name, what errors call it, the field, its default and how it is read."""
+    found = []
+    for name, field in table.fields.items():
+        default = field.default if isinstance(field, fb.Scalar) else None
+        found.append((name, f"{table.name}.{name}", field, default, _how_to_read(field)))
+    table.layouts[_FIELDS] = found
+    return found
+
+
+def _how_to_read(field: fb.Field) -> Callable[[_Reader, int, str], Any] | None:
+    """How the value of a field that is there is read; None for unions, which have two slots."""
+    match field:
+        case fb.Scalar(dtype=dtype):
+            kind = _SCALARS[dtype]
+            return lambda reader, at, what: reader.number(kind, at, what)
+        case fb.Struct(size=size):
+            return lambda reader, at, what: reader.fixed(size, at, what)
+        case fb.Bytes(text=text):
+            return lambda reader, at, what: reader.blob(at, text, what)
+        case fb.Vector():
+            return lambda reader, at, what: reader.numbers(field, at, what)
+        case fb.Children(table=table):
+            return lambda reader, at, what: reader.tables(table, at, what)
+        case fb.Texts():
+            return lambda reader, at, what: [reader.blob(slot, True, what) for slot in reader.slots(at, what)]
+        case fb.Child(table=table):
+            return lambda reader, at, what: reader.table(table, reader.target(at, what))
+        case fb.Variants():
+            return None
+    raise TypeError(f"cannot read {field!r}")
+
+
 class _Reader:
     __slots__ = ("bytes_left", "data", "items_left", "payload", "size")
 
@@ -84,40 +121,30 @@ class _Reader:
         slots = struct.unpack_from(f"<{size // 2 - 2}H", self.data, vtable + 4)
         known = len(slots)
         row: dict[str, Any] = {}
-        for name, field in table.fields.items():
-            offset = slots[field.slot] if field.slot < known else 0
-            if isinstance(field, fb.Variants):
-                value = slots[field.slot + 1] if field.slot + 1 < known else 0
-                row[name] = self.union(field, position, offset, value, f"{table.name}.{name}")
+        for name, what, field, default, read in table.layouts.get(_FIELDS) or _fields_of(table):
+            slot = field.slot
+            offset = slots[slot] if slot < known else 0
+            if read is None:
+                value = slots[slot + 1] if slot + 1 < known else 0
+                row[name] = self.union(field, position, offset, value, what)
             elif offset:
                 at = position + offset
-                row[name] = at if name in skip else self.value(field, at, f"{table.name}.{name}")
+                row[name] = at if name in skip else read(self, at, what)
             elif field.required:
-                self.payload.fail(f"{table.name}.{name} is missing", position)
+                self.payload.fail(f"{what} is missing", position)
             else:
-                row[name] = field.default if isinstance(field, fb.Scalar) else None
+                row[name] = default
         return row
 
-    def value(self, field: fb.Field, at: int, what: str) -> Any:
-        """The value of a field that is there."""
-        match field:
-            case fb.Scalar(dtype=dtype):
-                return self.number(_SCALARS[dtype], at, what)
-            case fb.Struct(size=size):
-                if at + size > self.size:
-                    self.payload.fail(f"{what} points outside the file", at)
-                return bytes(self.data[at : at + size])
-            case fb.Bytes(text=text):
-                return self.blob(at, text, what)
-            case fb.Vector():
-                return self.numbers(field, at, what)
-            case fb.Children(table=table):
-                return [self.table(table, target) for target in self.targets(at, what)]
-            case fb.Texts():
-                return [self.blob(slot, True, what) for slot in self.slots(at, what)]
-            case fb.Child(table=table):
-                return self.table(table, self.target(at, what))
-        raise TypeError(f"cannot read {field!r}")
+    def fixed(self, size: int, at: int, what: str) -> bytes:
+        """Some bytes in the table itself."""
+        if at + size > self.size:
+            self.payload.fail(f"{what} points outside the file", at)
+        return bytes(self.data[at : at + size])
+
+    def tables(self, table: fb.Table, at: int, what: str) -> list[dict[str, Any]]:
+        """A vector of tables."""
+        return [self.table(table, target) for target in self.targets(at, what)]
 
     def union(
         self, field: fb.Variants, position: int, kind_at: int, value_at: int, what: str
