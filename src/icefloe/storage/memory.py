@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
