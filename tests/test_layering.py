@@ -23,7 +23,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("cli",),
     ("spark", "web"),
     ("", "compatibility", "_icechunk_python", "_standing_in"),
-    ("distributed", "xarray", "dask", "virtual", "testing"),
+    ("distributed", "xarray", "dask", "virtual", "testing", "export"),
     ("repository", "branching", "history", "inspection", "upkeep", "care", "migrations"),
     ("session",),
     ("store", "store_registration", "store_virtual", "maintenance", "recipes"),

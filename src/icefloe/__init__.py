@@ -92,6 +92,8 @@ if TYPE_CHECKING:
         SnapshotNotFoundError,
         StorageError,
     )
+    from icefloe.export import ExportReport, export_zarr
+    from icefloe.export.netcdf import export_netcdf
     from icefloe.maintenance.clone import CloneReport, clone
     from icefloe.maintenance.migrate import (
         MigrationReport,
@@ -190,6 +192,7 @@ __all__ = [
     "Credentials",
     "Diff",
     "ErrorKind",
+    "ExportReport",
     "FeatureFlag",
     "ForkSession",
     "FormatError",
@@ -254,6 +257,8 @@ __all__ = [
     "azure_storage",
     "clone",
     "containers_credentials",
+    "export_netcdf",
+    "export_zarr",
     "gcs_credentials",
     "gcs_from_env_credentials",
     "gcs_refreshable_credentials",
@@ -317,6 +322,8 @@ _HOMES = {
         RefNotFoundError RepositoryNotFoundError SessionStateError SnapshotNotFoundError
         StorageError
     """,
+    "export": "ExportReport export_zarr",
+    "export.netcdf": "export_netcdf",
     "maintenance.clone": "CloneReport clone",
     "maintenance.migrate": "MigrationReport migrate",
     "merging": "MergeConflict MergeConflictError MergeConflicts MergeResult",

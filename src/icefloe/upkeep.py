@@ -51,6 +51,11 @@ class Upkeep:
         other._fan_out = fan_out
         return other
 
+    @property
+    def fan_out(self) -> FanOut | None:
+        """What upkeep runs on in place of threads."""
+        return self._fan_out
+
     def _spread(self, max_concurrent_requests: int) -> FanOut:
         """What upkeep runs on: the given fan-out, or so many threads."""
         return self._fan_out or ThreadFanOut(max_concurrent_requests)

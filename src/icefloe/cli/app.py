@@ -48,6 +48,7 @@ _COMMANDS = {
     "rewrite-manifests": "upkeep",
     "migrate": "migrate",
     "clone": "copies",
+    "export": "copies",
 }
 """Each command and its module, which is loaded when the command is."""
 

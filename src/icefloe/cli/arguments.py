@@ -16,7 +16,8 @@ from icefloe.storage.base import Storage
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def _options(values: tuple[str, ...]) -> dict[str, str]:
+def storage_options(values: tuple[str, ...]) -> dict[str, str]:
+    """Options of a storage, written as NAME=VALUE."""
     options = {}
     for text in values:
         name, equals, value = text.partition("=")
@@ -35,7 +36,7 @@ def target_argument(function: F) -> F:
     )
     @functools.wraps(function)
     def wrapped(*args: Any, target: str, target_options: tuple[str, ...], **kwargs: Any) -> Any:
-        place: Storage = icefloe.storage_from_url(target, **_options(target_options))
+        place: Storage = icefloe.storage_from_url(target, **storage_options(target_options))
         return function(*args, target=place, **kwargs)
 
     return wrapped  # type: ignore[return-value]
@@ -50,7 +51,7 @@ def storage_argument(function: F) -> F:
     )
     @functools.wraps(function)
     def wrapped(*args: Any, repo: str, options: tuple[str, ...], **kwargs: Any) -> Any:
-        storage: Storage = icefloe.storage_from_url(repo, **_options(options))
+        storage: Storage = icefloe.storage_from_url(repo, **storage_options(options))
         return function(*args, storage=storage, **kwargs)
 
     return wrapped  # type: ignore[return-value]
@@ -63,6 +64,23 @@ def repo_argument(function: F) -> F:
     @functools.wraps(function)
     def wrapped(*args: Any, storage: Storage, **kwargs: Any) -> Any:
         return function(*args, repo=Repository.open(storage), **kwargs)
+
+    return wrapped  # type: ignore[return-value]
+
+
+def repo_at_argument(function: F) -> F:
+    """REPO[@REVISION] and its options: the function gets `repo`, opened, and `revision`."""
+
+    @click.argument("repo", metavar="REPO[@REVISION]")
+    @click.option(
+        "-o", "--option", "options", multiple=True, metavar="NAME=VALUE", help="An option of the storage."
+    )
+    @functools.wraps(function)
+    def wrapped(*args: Any, repo: str, options: tuple[str, ...], **kwargs: Any) -> Any:
+        folder, slash, name = repo.rpartition("/")
+        name, _, revision = name.partition("@")
+        storage: Storage = icefloe.storage_from_url(f"{folder}{slash}{name}", **storage_options(options))
+        return function(*args, repo=Repository.open(storage), revision=revision or "main", **kwargs)
 
     return wrapped  # type: ignore[return-value]
 

@@ -1,13 +1,26 @@
-"""Commands that take data elsewhere: clone."""
+"""Commands that take data elsewhere: clone, export."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
-from icefloe.cli.arguments import output_option, repo_argument, spark_option, target_argument
+import icefloe
+from icefloe.cli import revisions
+from icefloe.cli.arguments import (
+    output_option,
+    repo_argument,
+    repo_at_argument,
+    spark_option,
+    storage_options,
+    target_argument,
+)
 from icefloe.cli.output import Output, bytes_text, plain
 from icefloe.repository import Repository
 from icefloe.storage.base import Storage
+
+_NETCDF = (".nc", ".nc4", ".netcdf")
 
 
 @click.command()
@@ -59,3 +72,93 @@ def clone(
         f"{report.objects_there} objects were there"
     )
     out.value(plain(report), text)
+
+
+@click.command()
+@repo_at_argument
+@click.argument("target", metavar="TARGET")
+@click.option("--target-option", "target_options", multiple=True, metavar="NAME=VALUE", help="Of the target.")
+@click.option("--group", default="/", show_default=True, help="It becomes the root.")
+@click.option("--variables", help="Names of arrays, with commas between; their coordinates come along.")
+@click.option("--isel", multiple=True, metavar="DIM=START:STOP", help="Elements of a dimension, or one.")
+@click.option("--sel", multiple=True, metavar="DIM=FIRST..LAST", help="Labels of a dimension, or one.")
+@click.option("--overwrite", is_flag=True, help="Even if there is something at TARGET.")
+@click.option("--dry-run", is_flag=True, help="Count, and write nothing.")
+@spark_option
+@output_option
+def export(
+    repo: Repository,
+    revision: str,
+    target: str,
+    target_options: tuple[str, ...],
+    group: str,
+    variables: str | None,
+    isel: tuple[str, ...],
+    sel: tuple[str, ...],
+    overwrite: bool,
+    dry_run: bool,
+    out: Output,
+) -> None:
+    """Write a group, or a region of it, to TARGET: plain Zarr, or NetCDF where its name ends in .nc.
+
+    \b
+    icefloe export data/repo@v1.0 s3://bucket/plain.zarr --target-option region=eu-west-1
+    icefloe export data/repo subset.nc --variables t2m --sel time=2024-01-01..2024-01-31
+    icefloe export data/repo subset.zarr --isel time=0:24 --isel lat=10:20
+    """
+    session = repo.readonly_session(snapshot_id=revisions.resolve(repo, revision))
+    options: dict[str, Any] = {
+        "group": group,
+        "variables": None if variables is None else [each.strip() for each in variables.split(",")],
+        "isel": dict(_index(text) for text in isel),
+        "sel": dict(_label(text) for text in sel),
+        "overwrite": overwrite,
+        "dry_run": dry_run,
+        "progress": out.progress,
+    }
+    if target.lower().endswith(_NETCDF):
+        report = icefloe.export_netcdf(session, target, **options)
+    else:
+        place = icefloe.storage_from_url(target, **storage_options(target_options))
+        report = icefloe.export_zarr(session, place, **options, fan_out=repo.fan_out)
+    verb = "would write" if dry_run else "wrote"
+    text = (
+        f"{verb} {len(report.arrays)} arrays and {report.groups} groups, {bytes_text(report.bytes_written)}; "
+        f"{report.chunks_copied} chunks as they are, {report.chunks_encoded} encoded anew"
+    )
+    out.value(plain(report), text)
+
+
+def _index(text: str) -> tuple[str, slice | int]:
+    name, wanted = _named(text, "--isel")
+    try:
+        if ":" not in wanted:
+            return name, int(wanted)
+        return name, slice(*(int(bound) if bound.strip() else None for bound in wanted.split(":", 2)))
+    except ValueError:
+        raise click.BadParameter(
+            f"{text!r} is not DIM=INDEX or DIM=START:STOP", param_hint="--isel"
+        ) from None
+
+
+def _label(text: str) -> tuple[str, Any]:
+    name, wanted = _named(text, "--sel")
+    first, dots, last = wanted.partition("..")
+    return name, slice(_value(first), _value(last)) if dots else _value(wanted)
+
+
+def _named(text: str, option: str) -> tuple[str, str]:
+    name, equals, wanted = text.partition("=")
+    if not equals or not name or not wanted:
+        raise click.BadParameter(f"{text!r} names no dimension; write DIM=...", param_hint=option)
+    return name, wanted
+
+
+def _value(text: str) -> str | int | float | None:
+    """A label: a number where it looks like one, text otherwise, as for times; None where it is open."""
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text or None

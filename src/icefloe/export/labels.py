@@ -1,0 +1,46 @@
+"""Labels of dimensions, such as times, to positions: as xarray decodes coordinates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.session import Session
+
+try:
+    import xarray
+except ImportError as cause:
+    raise ImportError("labels need xarray: pip install 'icefloe[xarray]'") from cause
+
+
+def positions(session: Session, group: str, sel: Mapping[str, Any]) -> dict[str, range]:
+    """The elements that labels name; those of a slice include its end."""
+    data = xarray.open_zarr(session.store, group=group.strip("/") or None, consolidated=False, chunks=None)
+    return {name: _position(data, name, label) for name, label in sel.items()}
+
+
+def _position(data: Any, name: str, label: Any) -> range:
+    index = data.indexes.get(name)
+    if index is None:
+        raise InvalidInputError(
+            f"dimension {name} has no coordinate to look labels up in; choose by index",
+            kind=ErrorKind.INVALID_CHUNK_INDEX,
+        )
+    try:
+        if isinstance(label, slice):
+            found = index.slice_indexer(label.start, label.stop)
+        else:
+            found = index.get_loc(label)
+    except (KeyError, TypeError, ValueError) as error:
+        raise InvalidInputError(
+            f"{name}={label}: not found in a coordinate from {index[0]} to {index[-1]} ({error})",
+            kind=ErrorKind.INVALID_CHUNK_INDEX,
+        ) from None
+    if isinstance(found, slice) and found.step in (None, 1):
+        return range(*found.indices(len(index)))
+    if isinstance(found, int):
+        return range(found, found + 1)
+    raise InvalidInputError(
+        f"{name}={label} names elements that do not stand in a row", kind=ErrorKind.INVALID_CHUNK_INDEX
+    )

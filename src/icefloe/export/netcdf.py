@@ -1,0 +1,236 @@
+"""NetCDF 4: one file, written block by block."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import math
+import os
+import struct
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import product
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import zarr
+
+from icefloe.concurrency import ThreadFanOut
+from icefloe.errors import AlreadyExistsError, ErrorKind, InvalidInputError
+from icefloe.export.reports import ExportReport
+from icefloe.export.selections import Indexers, Labels, Selected, Selection, dimensions_of, select
+from icefloe.format.snapshot import NodeSnapshot
+from icefloe.maintenance.copies import Progress
+from icefloe.paths import name as last_name
+from icefloe.session import Session
+
+try:
+    import h5netcdf
+    import h5py
+except ImportError as cause:
+    raise ImportError("export to NetCDF needs h5netcdf: pip install 'icefloe[netcdf]'") from cause
+
+_BLOCK_BYTES: Final = 16 << 20
+_KINDS: Final = "iufSU"
+_RESERVED: Final = {"_NCProperties", "_Netcdf4Coordinates", "_Netcdf4Dimid", "_nc3_strict"}
+
+
+def export_netcdf(
+    session: Session,
+    target: str | os.PathLike[str],
+    *,
+    group: str = "/",
+    variables: Iterable[str] | None = None,
+    isel: Indexers | None = None,
+    sel: Labels | None = None,
+    overwrite: bool = False,
+    dry_run: bool = False,
+    compression_level: int = 4,
+    max_concurrent_requests: int = 16,
+    progress: Progress | None = None,
+) -> ExportReport:
+    """Write a group of a session to a NetCDF 4 file; what is chosen is chosen as by `export_zarr`.
+
+    Values are written as they are stored, with their attributes: what is packed with a scale and an offset
+    stays so. Groups become groups, and dimensions without a name get one. The file appears when it is
+    complete. Blocks of about 16 MiB are read `max_concurrent_requests` at a time, so at most that many are
+    held. InvalidInputError for a data type that NetCDF has not.
+    """
+    chosen = select(session, group, variables, isel, sel)
+    path = Path(target)
+    report = ExportReport(
+        dry_run, [chosen.name(each.node.path) for each in chosen.arrays], len(chosen.groups)
+    )
+    types = {array.node.path: _stored_type(session, array.node) for array in chosen.arrays}
+    if dry_run:
+        return report
+    if path.exists() and not overwrite:
+        raise AlreadyExistsError(
+            f"there is a file {path}; choose another name, or overwrite=True", kind=ErrorKind.NOT_ALLOWED
+        )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f"{path.name}.{uuid.uuid4().hex}.part")
+    try:
+        with h5netcdf.File(aside, "w") as file:
+            _write(file, session, chosen, types, compression_level, max_concurrent_requests, report, progress)
+        report.bytes_written = aside.stat().st_size
+        os.replace(aside, path)
+    finally:
+        aside.unlink(missing_ok=True)
+    return report
+
+
+def _write(
+    file: Any,
+    session: Session,
+    chosen: Selection,
+    types: Mapping[str, Any],
+    level: int,
+    threads: int,
+    report: ExportReport,
+    progress: Progress | None,
+) -> None:
+    places = {chosen.top: file}
+    for node in chosen.groups:
+        if node.path != chosen.top:
+            places[node.path] = file.create_group(chosen.name(node.path))
+        attributes = json.loads(node.user_data).get("attributes", {})
+        places[node.path].attrs.update(_attributes(attributes))
+    for array in chosen.arrays:
+        above = array.node.path.rpartition("/")[0] or "/"
+        variable = _variable(places[above], array, types[array.node.path], level)
+        _fill(variable, session, array, types[array.node.path], threads, report, progress)
+
+
+def _stored_type(session: Session, node: NodeSnapshot) -> np.dtype[Any]:
+    """The data type in the file."""
+    dtype: np.dtype[Any] = _open(session, node.path).dtype
+    if dtype.kind == "b":
+        return np.dtype("i1")
+    if dtype.kind in ("T", "O", "U"):
+        text: np.dtype[Any] = h5py.string_dtype()
+        return text
+    if dtype.kind not in _KINDS or dtype.str[1:] == "f2":
+        raise InvalidInputError(
+            f"{node.path} has the data type {dtype}, and NetCDF has no such type; export it to Zarr",
+            kind=ErrorKind.UNIMPLEMENTED,
+        )
+    return dtype
+
+
+def _open(session: Session, path: str) -> Any:
+    return zarr.open_array(session.store, path=path.strip("/"), mode="r")
+
+
+def _variable(place: Any, array: Selected, dtype: np.dtype[Any], level: int) -> Any:
+    document = json.loads(array.node.user_data)
+    shape = [len(span) for span in array.spans]
+    own = last_name(array.node.path)
+    names = [name or f"{own}_{at}" for at, name in enumerate(dimensions_of(array.node))]
+    for name, size in zip(names, shape, strict=True):
+        known = place.dimensions[name].size if name in place.dimensions else None
+        if known is None:
+            place.dimensions[name] = size
+        elif known != size:
+            raise InvalidInputError(
+                f"{array.node.path} has {size} elements along {name} where others have {known}; NetCDF has "
+                "one length per dimension and group: export some variables",
+                kind=ErrorKind.INVALID_CHUNK_INDEX,
+            )
+    grid = document["chunk_grid"]["configuration"].get("chunk_shape")
+    chunks = grid and tuple(min(size, length) for size, length in zip(grid, shape, strict=True))
+    attributes = dict(document.get("attributes", {}))
+    if document["data_type"] == "bool":
+        attributes["dtype"] = "bool"
+    options: dict[str, Any] = {}
+    if shape and 0 not in shape:
+        options["chunks"] = chunks or None
+        if dtype.kind != "O" and level:
+            options |= {"compression": "gzip", "compression_opts": level, "shuffle": True}
+    fill = _fill_value(attributes.pop("_FillValue", None), dtype)
+    if fill is not None and dtype.kind != "O":
+        options["fillvalue"] = fill
+    variable = place.create_variable(own, tuple(names), dtype, **options)
+    variable.attrs.update(_attributes(attributes))
+    return variable
+
+
+def _fill_value(value: Any, dtype: np.dtype[Any]) -> Any:
+    """The attribute `_FillValue`: xarray writes that of a float as the base64 form of its bytes."""
+    if isinstance(value, str) and dtype.kind == "f":
+        try:
+            value = struct.unpack("<d", base64.standard_b64decode(value))[0]
+        except (struct.error, binascii.Error):
+            value = float(value)
+    return None if value is None or dtype.kind == "O" else np.asarray(value).astype(dtype)[()]
+
+
+def _attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: _attribute(value) for name, value in attributes.items() if name not in _RESERVED}
+
+
+def _attribute(value: Any) -> Any:
+    """What an attribute can hold: text, numbers, lists of one of these; all else as JSON."""
+    if isinstance(value, bool):
+        return np.int8(value)
+    if isinstance(value, str | int | float):
+        return value
+    if isinstance(value, list) and value:
+        if all(isinstance(each, str) for each in value):
+            return value
+        if all(isinstance(each, int | float) and not isinstance(each, bool) for each in value):
+            return np.array(value)
+    return json.dumps(value)
+
+
+# Values
+
+
+def _fill(
+    variable: Any,
+    session: Session,
+    array: Selected,
+    dtype: np.dtype[Any],
+    threads: int,
+    report: ExportReport,
+    progress: Progress | None,
+) -> None:
+    source = _open(session, array.node.path)
+    if any(not len(span) for span in array.spans):
+        return
+    blocks = list(_blocks(array, source, dtype))
+    found = ThreadFanOut(threads, "export")(partial(_read, source), blocks)
+    for done, (block, values) in enumerate(zip(blocks, found, strict=True), 1):
+        at = tuple(
+            slice(b.start - s.start, b.stop - s.start) for b, s in zip(block, array.spans, strict=True)
+        )
+        variable[at if at else ...] = values if dtype.kind == "O" else values.astype(dtype, copy=False)
+        report.chunks_encoded += 1
+        if progress is not None:
+            progress(array.node.path, done, len(blocks))
+
+
+def _read(source: Any, block: Sequence[range]) -> Any:
+    return np.asarray(source[tuple(slice(part.start, part.stop) for part in block)])
+
+
+def _blocks(array: Selected, source: Any, dtype: np.dtype[Any]) -> Iterator[tuple[range, ...]]:
+    """Parts of what is chosen, on borders of chunks, as large as may be read at once."""
+    sizes = list(getattr(source, "shards", None) or source.chunks)
+    room = _BLOCK_BYTES // max(dtype.itemsize, 1)
+    for axis in reversed(range(len(sizes))):
+        others = math.prod(sizes) // max(sizes[axis], 1)
+        times = max(1, room // max(others * sizes[axis], 1))
+        sizes[axis] = min(sizes[axis] * times, -(-array.spans[axis].stop // sizes[axis]) * sizes[axis])
+    parts = [
+        [range(max(at, span.start), min(at + size, span.stop)) for at in _starts(span, size)]
+        for span, size in zip(array.spans, sizes, strict=True)
+    ]
+    return product(*parts)
+
+
+def _starts(span: range, size: int) -> range:
+    return range(span.start // size * size, span.stop, size)

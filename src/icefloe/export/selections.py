@@ -1,0 +1,181 @@
+"""Which part of a hierarchy is exported: a group, some of its arrays, ranges of their dimensions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from icefloe.errors import ErrorKind, InvalidInputError, NodeNotFoundError
+from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot
+from icefloe.paths import ROOT, is_within, join, normalize, parent
+from icefloe.session import Session
+
+Indexers = Mapping[str, slice | int]
+"""Elements of dimensions, by name; a number is a range of one."""
+Labels = Mapping[str, Any]
+"""Labels of dimensions, by name: one, or a slice of the first and the last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Selected:
+    """An array, and the elements of it that are exported."""
+
+    node: NodeSnapshot
+    spans: tuple[range, ...]
+
+    @property
+    def whole(self) -> bool:
+        """Whether all of it is."""
+        return all(len(span) == size for span, size in zip(self.spans, shape_of(self.node), strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """All that is exported, the group that becomes the root first."""
+
+    top: str
+    groups: tuple[NodeSnapshot, ...]
+    arrays: tuple[Selected, ...]
+
+    def name(self, path: str) -> str:
+        """A path below the root of what is exported."""
+        return path.removeprefix(self.top).strip("/")
+
+
+def select(
+    session: Session,
+    group: str,
+    variables: Iterable[str] | None,
+    isel: Indexers | None,
+    sel: Labels | None,
+) -> Selection:
+    """What there is of that in a session; errors name what is not there."""
+    top = normalize(group if group.startswith("/") else f"/{group}")
+    nodes = list(_nodes(session, top))
+    arrays = [node for node in nodes if isinstance(node.node_data, ArrayNodeData)]
+    if variables is not None:
+        arrays = _with_coordinates(arrays, top, list(variables))
+    spans = _spans(session, arrays, top, isel or {}, sel or {})
+    chosen = tuple(_selected(node, spans) for node in arrays)
+    groups = [node for node in nodes if not isinstance(node.node_data, ArrayNodeData)]
+    if variables is not None:
+        groups = [
+            node for node in groups if node.path == top or any(is_within(a.path, node.path) for a in arrays)
+        ]
+    return Selection(top, tuple(groups), chosen)
+
+
+def shape_of(node: NodeSnapshot) -> tuple[int, ...]:
+    """How many elements an array has along each dimension."""
+    if not isinstance(node.node_data, ArrayNodeData):
+        raise TypeError(f"{node.path} is a group")
+    return tuple(dimension.array_length for dimension in node.node_data.shape)
+
+
+def dimensions_of(node: NodeSnapshot) -> tuple[str | None, ...]:
+    """The names of an array's dimensions."""
+    if not isinstance(node.node_data, ArrayNodeData):
+        raise TypeError(f"{node.path} is a group")
+    return node.node_data.dimension_names or (None,) * len(node.node_data.shape)
+
+
+def _nodes(session: Session, top: str) -> Iterator[NodeSnapshot]:
+    workspace = session.workspace
+    node = workspace.node(top)
+    if node is None:
+        raise NodeNotFoundError(f"node not found: there is no group {top}", kind=ErrorKind.NODE_NOT_FOUND)
+    if isinstance(node.node_data, ArrayNodeData):
+        raise InvalidInputError(
+            f"{top} is an array; export its group with variables=[...]", kind=ErrorKind.NOT_A_GROUP
+        )
+    for path in workspace.below(top):
+        found = workspace.node(path)
+        if found is not None:
+            yield found
+
+
+def _with_coordinates(arrays: list[NodeSnapshot], top: str, names: list[str]) -> list[NodeSnapshot]:
+    """Some arrays, and those that hold the coordinates of their dimensions."""
+    known = {node.path: node for node in arrays}
+    wanted: dict[str, NodeSnapshot] = {}
+    for name in names:
+        path = normalize(f"{top}/{name}")
+        if path not in known:
+            there = ", ".join(sorted(node.path for node in arrays)) or "none"
+            raise NodeNotFoundError(
+                f"node not found: there is no array {path}; there are {there}", kind=ErrorKind.NODE_NOT_FOUND
+            )
+        wanted[path] = known[path]
+        above = parent(path) or ROOT
+        listed = str(json.loads(known[path].user_data).get("attributes", {}).get("coordinates", "")).split()
+        for other in (*dimensions_of(known[path]), *listed):
+            coordinate = join(above, other) if other and "/" not in other else None
+            if coordinate in known:
+                wanted[coordinate] = known[coordinate]
+    return [node for node in arrays if node.path in wanted]
+
+
+def _spans(
+    session: Session, arrays: list[NodeSnapshot], top: str, isel: Indexers, sel: Labels
+) -> dict[str, range]:
+    """The elements of each dimension that was named; all arrays must agree on its length."""
+    sizes: dict[str, int] = {}
+    for node in arrays:
+        for name, size in zip(dimensions_of(node), shape_of(node), strict=True):
+            if name is None or name not in {*isel, *sel}:
+                continue
+            if sizes.setdefault(name, size) != size:
+                raise InvalidInputError(
+                    f"dimension {name} has {sizes[name]} elements in one array and {size} in {node.path}; "
+                    "export a smaller group, or some variables",
+                    kind=ErrorKind.INVALID_CHUNK_INDEX,
+                )
+    both = isel.keys() & sel.keys()
+    if both:
+        raise InvalidInputError(
+            f"dimension {sorted(both)[0]} is chosen twice, by index and by label",
+            kind=ErrorKind.INVALID_CHUNK_INDEX,
+        )
+    for name in (*isel, *sel):
+        if name not in sizes:
+            raise InvalidInputError(
+                f"there is no dimension {name!r} in what is exported", kind=ErrorKind.INVALID_CHUNK_INDEX
+            )
+    found = {name: _span(name, wanted, sizes[name]) for name, wanted in isel.items()}
+    if sel:
+        from icefloe.export.labels import positions
+
+        found |= positions(session, top, sel)
+    return found
+
+
+def _span(name: str, wanted: slice | int, size: int) -> range:
+    if not isinstance(wanted, slice):
+        if not -size <= wanted < size:
+            raise InvalidInputError(
+                f"{name}={wanted} is outside of a dimension of {size} elements",
+                kind=ErrorKind.INVALID_CHUNK_INDEX,
+            )
+        return range(wanted % size, wanted % size + 1)
+    if wanted.step not in (None, 1):
+        raise InvalidInputError(
+            f"{name}={wanted}: an export has no steps", kind=ErrorKind.INVALID_CHUNK_INDEX
+        )
+    return range(*wanted.indices(size))
+
+
+def _selected(node: NodeSnapshot, spans: Mapping[str, range]) -> Selected:
+    chosen = tuple(
+        range(size) if name is None else spans.get(name, range(size))
+        for name, size in zip(dimensions_of(node), shape_of(node), strict=True)
+    )
+    found = Selected(node, tuple(span if len(span) else range(0) for span in chosen))
+    grid = json.loads(node.user_data)["chunk_grid"]["name"]
+    if not found.whole and grid != "regular":
+        raise InvalidInputError(
+            f"{node.path} has a {grid} chunk grid, and can be exported whole only",
+            kind=ErrorKind.UNIMPLEMENTED,
+        )
+    return found
