@@ -1,9 +1,9 @@
 """A writer that is killed: its steps, and what is to be seen after each of them. Run by `test_kills.py`.
 
-Called with a folder, the version of the format and how often to kill, it runs the steps in one forked child
-after another. Each child kills itself (SIGKILL) before its n-th touch of the file system, n going from 0 to
-beyond the last; what it acknowledged before comes back through a pipe. So no point in a commit is left out at
-which a machine may fail, as far as the order of calls goes.
+Called with a folder, the version of the format, the name of a plan and how often to kill, it runs the steps
+of the plan in one forked child after another. Each child kills itself (SIGKILL) before its n-th touch of the
+file system, n going from 0 to beyond the last; what it acknowledged before comes back through a pipe. So no
+point in a commit or a merge is left out at which a machine may fail, as far as the order of calls goes.
 """
 
 from __future__ import annotations
@@ -79,9 +79,23 @@ def _merge_forks_and_commit(repo: Repository) -> None:
     session.commit("two forks")
 
 
+def _put(branch: str, index: int, value: int) -> Step:
+    def put(repo: Repository) -> None:
+        session = repo.writable_session(branch)
+        zarr.open_array(session.store, path="a")[index] = value
+        session.commit(f"{branch}[{index}] = {value}")
+
+    return put
+
+
+def _squash(repo: Repository) -> None:
+    since = list(repo.ancestry(branch="main"))[2]
+    repo.squash("main", since.id, message="two in one")
+
+
 _begun: list[Session] = []
 
-STEPS: dict[str, Step] = {
+_WRITES: dict[str, Step] = {
     "commit": _commit("main", 1),
     "tag": lambda repo: repo.create_tag("first", repo.lookup_branch("main")),
     "branch": lambda repo: repo.create_branch("side", repo.lookup_branch("main")),
@@ -97,11 +111,28 @@ STEPS: dict[str, Step] = {
     "rebase and commit": _rebase_and_commit,
     "merge forks and commit": _merge_forks_and_commit,
 }
+_BRANCHES: dict[str, Step] = {
+    "commit": _commit("main", 1),
+    "branch": lambda repo: repo.create_branch("side", repo.lookup_branch("main")),
+    "put on the branch": _put("side", 0, 2),
+    "put": _put("main", 1, 3),
+    "merge": lambda repo: void(repo.merge("side", "main", message="merged")),
+    "put on the branch again": _put("side", 1, 4),
+    "cherry-pick": lambda repo: void(
+        repo.cherry_pick(repo.lookup_branch("side"), "main", strategy="theirs", message="picked")
+    ),
+    "revert": lambda repo: void(repo.revert(repo.lookup_branch("main"), "main")),
+    "reset": lambda repo: repo.reset_branch("side", repo.lookup_branch("main")),
+    "put ahead": _put("side", 0, 5),
+    "fast-forward": lambda repo: void(repo.merge("side", "main", message="forward")),
+    "squash": _squash,
+}
+PLANS = {"writes": _WRITES, "branches": _BRANCHES}
 ONLY_IN_V2 = {"amend"}
 
 
-def steps(spec_version: int) -> list[str]:
-    return [name for name in STEPS if spec_version > 1 or name not in ONLY_IN_V2]
+def steps(plan: str, spec_version: int) -> list[str]:
+    return [name for name in PLANS[plan] if spec_version > 1 or name not in ONLY_IN_V2]
 
 
 def seen(folder: Path) -> Any:
@@ -125,16 +156,16 @@ def _version(repo: Repository, **ref: str) -> list[Any]:
     return [history, None if values is None else np.asarray(values).tolist()]
 
 
-def run(folder: Path, spec_version: int, done: Callable[[str], None]) -> None:
-    """All steps, each of which is acknowledged."""
+def run(folder: Path, spec_version: int, plan: str, done: Callable[[str], None]) -> None:
+    """All steps of a plan, each of which is acknowledged."""
     repo = create(folder, spec_version)
     done("create")
-    for name in steps(spec_version):
-        STEPS[name](repo)
+    for name in steps(plan, spec_version):
+        PLANS[plan][name](repo)
         done(name)
 
 
-def _killed_before(touch: int, folder: Path, spec_version: int) -> tuple[list[str], bool]:
+def _killed_before(touch: int, folder: Path, spec_version: int, plan: str) -> tuple[list[str], bool]:
     """What a child acknowledged that is killed before a touch of its folder, and whether it came so far."""
     reader, writer = os.pipe()
     child = os.fork()
@@ -147,7 +178,7 @@ def _killed_before(touch: int, folder: Path, spec_version: int) -> tuple[list[st
                 os.kill(os.getpid(), signal.SIGKILL)
 
         sys.addaudithook(hook)
-        run(folder, spec_version, lambda name: void(os.write(writer, f"{name}\n".encode())))
+        run(folder, spec_version, plan, lambda name: void(os.write(writer, f"{name}\n".encode())))
         os._exit(0)
     os.close(writer)
     with os.fdopen(reader, "rb") as pipe:
@@ -162,17 +193,17 @@ def void(_: object) -> None:
     """Nothing, of whatever."""
 
 
-def main(root: Path, spec_version: int, every: int, first: int) -> None:
+def main(root: Path, spec_version: int, plan: str, every: int, first: int) -> None:
     """Print one line of JSON for each kill: where, and what was acknowledged before."""
-    run(root / "imports", spec_version, void)  # loads all that children will need
+    run(root / "imports", spec_version, plan, void)  # loads all that children will need
     gc.freeze()
     touch, killed = first, True
     while killed:
         folder = root / f"killed-{touch}"
-        acknowledged, killed = _killed_before(touch, folder, spec_version)
+        acknowledged, killed = _killed_before(touch, folder, spec_version, plan)
         sys.stdout.write(json.dumps([folder.name, acknowledged]) + "\n")
         touch += every
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), *map(int, sys.argv[2:]))
+    main(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3], *map(int, sys.argv[4:]))

@@ -15,29 +15,31 @@ import pytest
 
 from icefloe import Repository
 from icefloe.storage.local import LocalStorage
-from tests.killed_writer import create, run, seen, steps
+from tests.killed_writer import PLANS, create, run, seen, steps
 from tests.source_tree import ROOT
 
 WRITER = [sys.executable, "-m", "tests.killed_writer"]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
 
 # How many touches of the file system lie between two kills; ICEFLOE_KILL_EVERY=1 leaves none out.
-EVERY = int(os.environ.get("ICEFLOE_KILL_EVERY", "17"))
+EVERY = int(os.environ.get("ICEFLOE_KILL_EVERY", "31"))
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="folders need a POSIX system")
 
 
-def after_each_step(folder: Path, spec_version: int) -> list[Any]:
+def after_each_step(folder: Path, spec_version: int, plan: str) -> list[Any]:
     """What is seen before the first step, after it, after the second, ..."""
     states = [None]
-    run(folder, spec_version, lambda _: states.append(seen(folder)))
+    run(folder, spec_version, plan, lambda _: states.append(seen(folder)))
     return states
 
 
-def assert_intact(folder: Path, acknowledged: list[str], states: list[Any], spec_version: int) -> None:
+def assert_intact(
+    folder: Path, acknowledged: list[str], states: list[Any], spec_version: int, plan: str
+) -> None:
     """The state is the acknowledged one or the next, every file it needs is there, and writing goes on."""
     done = len(acknowledged)
-    assert acknowledged == ["create", *steps(spec_version)][:done]
+    assert acknowledged == ["create", *steps(plan, spec_version)][:done]
     now = seen(folder)
     assert now in states[done : done + 2], f"{folder.name}, after {acknowledged[-1:]}"
 
@@ -48,12 +50,13 @@ def assert_intact(folder: Path, acknowledged: list[str], states: list[Any], spec
     assert [info.id for info in Repository.open(LocalStorage(folder)).ancestry(branch="main")][1] == tip
 
 
+@pytest.mark.parametrize("plan", PLANS)
 @pytest.mark.parametrize("spec_version", [1, 2])
-def test_a_writer_killed_before_any_touch_of_its_folder(tmp_path: Path, spec_version: int) -> None:
-    states = after_each_step(tmp_path / "whole", spec_version)
+def test_a_writer_killed_before_any_touch_of_its_folder(tmp_path: Path, spec_version: int, plan: str) -> None:
+    states = after_each_step(tmp_path / "whole", spec_version, plan)
     first = random.randrange(EVERY)
     lines = subprocess.run(
-        [*WRITER, str(tmp_path), str(spec_version), str(EVERY), str(first)],
+        [*WRITER, str(tmp_path), str(spec_version), plan, str(EVERY), str(first)],
         cwd=ROOT,
         env=ENVIRONMENT,
         check=True,
@@ -64,14 +67,14 @@ def test_a_writer_killed_before_any_touch_of_its_folder(tmp_path: Path, spec_ver
 
     assert len(lines) > 5
     for name, acknowledged in map(json.loads, lines):
-        assert_intact(tmp_path / name, acknowledged, states, spec_version)
+        assert_intact(tmp_path / name, acknowledged, states, spec_version, plan)
 
 
 @pytest.mark.parametrize("spec_version", [1, 2])
 def test_a_writer_killed_from_outside_at_any_moment(tmp_path: Path, spec_version: int) -> None:
-    states = after_each_step(tmp_path / "whole", spec_version)
+    states = after_each_step(tmp_path / "whole", spec_version, "writes")
     child = "import sys; from pathlib import Path; from tests.killed_writer import run\n"
-    child += "run(Path(sys.argv[1]), int(sys.argv[2]), lambda name: print(name, flush=True))"
+    child += "run(Path(sys.argv[1]), int(sys.argv[2]), 'writes', lambda name: print(name, flush=True))"
 
     with subprocess.Popen(
         [sys.executable, "-c", child, str(tmp_path / "killed"), str(spec_version)],
@@ -86,4 +89,4 @@ def test_a_writer_killed_from_outside_at_any_moment(tmp_path: Path, spec_version
         writer.send_signal(signal.SIGKILL)  # the next step has begun by now, or is about to
         acknowledged += writer.stdout.read().split("\n")[:-1]
 
-    assert_intact(tmp_path / "killed", acknowledged, states, spec_version)
+    assert_intact(tmp_path / "killed", acknowledged, states, spec_version, "writes")

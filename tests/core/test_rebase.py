@@ -485,6 +485,17 @@ def test_a_rebase_stops_before_the_commit_it_fails_on(repo: Repository) -> None:
     assert session.status().updated_chunks == {"/a": [], "/b": [[1]]}
 
 
+def test_who_gave_way_in_all_chunks_is_in_nobodys_way(repo: Repository) -> None:
+    session = repo.writable_session("main")
+    make(session, [Write("/a", (1,), b"o")])
+    commit(repo, Write("/a", (1,), b"t"))
+    tip = commit(repo, SetAttribute("/a", 1))
+
+    session.rebase(USE_THEIRS)
+
+    assert session.snapshot_id == tip
+
+
 def test_a_session_at_the_tip_is_rebased_already(repo: Repository) -> None:
     session = repo.writable_session("main")
     make(session, [Write("/a", (1,))])

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from icefloe import session
-from icefloe.core import merging, rebase
+from icefloe.core import branching, merging, rebase, three_way
 from icefloe.core.changes import ChangeSet
 from icefloe.core.detection import Detection
+from icefloe.core.refs_v1 import RefStoreV1
 from icefloe.core.refs_v2 import RefStoreV2
 from icefloe.format.snapshot import Nodes
 from icefloe.storage.base import ALWAYS, Buffer, Version
@@ -70,6 +71,35 @@ def test_a_merge_that_loses_the_work_of_a_fork_is_found(monkeypatch: pytest.Monk
     monkeypatch.setattr(session, "merge_receipts", careless)
 
     assert_found("v2", "expected")
+
+
+def test_a_merge_that_takes_what_both_sides_wrote_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(three_way, "_conflicts", lambda *sides: [])
+
+    assert_found("v2", "there are conflicts")
+
+
+def test_a_merge_that_forgets_a_chunk_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    merge = three_way.merge
+
+    def forgetful(sides: three_way.Sides, strategy: Any) -> three_way.Merged:
+        merged = merge(sides, strategy)
+        for delta in merged.changes.chunks.values():
+            delta.forget(delta.coords()[:1])
+        return merged
+
+    monkeypatch.setattr(branching, "merge", forgetful)
+
+    assert_found("v2", "expected")
+
+
+def test_a_squash_that_loses_what_others_commit_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It puts its snapshot over whatever the branch has by then."""
+    monkeypatch.setattr(
+        RefStoreV1, "reset_branch", lambda self, name, snapshot, _=None: self._move(name, snapshot, None, "")
+    )
+
+    assert_found("v1", "squash")
 
 
 def test_an_answer_before_the_ref_moved_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ BATCH = 13
 def test_nothing_is_lost(world: str, first: int, record_property: Callable[[str, Any], None]) -> None:
     histories = [run_seed(world, seed) for seed in range(first, first + BATCH)]
 
-    for name in ("steps", "commits", "crashes", "faults"):
+    for name in ("steps", "commits", "merges", "crashes", "faults"):
         record_property(f"proof {name}", sum(getattr(history, name) for history in histories))
     record_property("proof histories", len(histories))
     failed = [(history.seed, history.violation) for history in histories if history.violation is not None]

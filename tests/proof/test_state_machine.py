@@ -28,7 +28,8 @@ from icefloe.config import RepositoryConfig
 from icefloe.errors import IcechunkError
 from icefloe.repository import Repository
 from icefloe.storage import Storage, in_memory_storage
-from icefloe.testing.checker import Checker, Operation
+from icefloe.testing.branch_model import perform
+from icefloe.testing.checker import BRANCH_WORK, Checker, Operation
 from icefloe.testing.simulation import SOLVERS
 from icefloe.testing.twins import ACCOUNTS, TOTAL, Twin
 from icefloe.types import SpecVersion
@@ -75,7 +76,7 @@ class RepositoryMachine(RuleBasedStateMachine):
                     result = function()
                 finally:
                     self.checker.ref_written(operation)
-                operation.result = result if operation.kind in ("commit", "amend") else None
+                operation.result = result if operation.kind in ("commit", "amend", *BRANCH_WORK) else None
         except IcechunkError:
             return False
         return True
@@ -205,6 +206,22 @@ class RepositoryMachine(RuleBasedStateMachine):
     def delete_tag(self, tag: str) -> None:
         goes = self._expected(lambda: self.checker.refs.delete_tag(tag))
         assert self._do(Operation("delete_tag", tag=tag), lambda: self.repo.delete_tag(tag)) == goes
+
+    @rule(kind=st.sampled_from(BRANCH_WORK), branch=st.sampled_from(BRANCHES), seed=SEEDS)
+    def work_on_a_branch(self, kind: str, branch: str, seed: int) -> None:
+        checker = self.checker
+        choices = checker.choices(kind, branch) if branch in checker.refs.branches else []
+        if not choices:
+            return
+        snapshot, tip = choices[seed % len(choices)], checker.refs.branches[branch]
+        operation = Operation(kind, branch=branch, snapshot=snapshot)
+        done = self._do(operation, lambda: perform(self.repo, kind, branch, snapshot))
+        if kind == "squash":
+            assert done == (snapshot != tip)
+        elif not checker.branches.may_fail(kind, tip, snapshot):
+            assert done
+        else:
+            assert not done or checker.branches.expected(kind, tip, snapshot) is not None
 
     def _some_snapshot(self, seed: int) -> str:
         known = [id for id in self.checker.commits if id != self.checker.first]

@@ -30,7 +30,12 @@ def history(world: str, seed: int, steps: int) -> tuple[Counter[str], str | None
     """Figures of one history, and how to run it again if it failed."""
     done = run_seed(world, seed, steps)
     figures = Counter(
-        histories=1, steps=done.steps, commits=done.commits, crashes=done.crashes, faults=done.faults
+        histories=1,
+        steps=done.steps,
+        commits=done.commits,
+        merges=done.merges,
+        crashes=done.crashes,
+        faults=done.faults,
     )
     if done.violation is None:
         return figures, None

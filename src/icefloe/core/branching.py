@@ -11,13 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
-import numpy as np
-
 from icefloe.concurrency import FanOut
 from icefloe.core.ancestry import log_of, steps_between
 from icefloe.core.arranging import arranged
 from icefloe.core.assets import AssetStore
-from icefloe.core.commit import flush, merged_logs, snapshot_info, write_files
+from icefloe.core.commit import flush, log_of_changes, snapshot_info, write_files
 from icefloe.core.diff import logs_diff, session_diff
 from icefloe.core.refs import CollectedError, RefStore
 from icefloe.core.retries import attempts
@@ -31,12 +29,10 @@ from icefloe.errors import (
     SessionStateError,
     SnapshotNotFoundError,
 )
-from icefloe.format.id_columns import is_member, sorted_ids
 from icefloe.format.repo_changes import later_than
 from icefloe.format.repo_info import SnapshotInfo
-from icefloe.format.snapshot import Nodes
-from icefloe.format.transaction_log import TransactionLog, UpdatedChunks
-from icefloe.ids import NodeId, SnapshotId
+from icefloe.format.transaction_log import TransactionLog
+from icefloe.ids import SnapshotId
 from icefloe.merging import MergeConflictError, MergeConflicts, MergeResult, MergeStrategy
 
 OWN_KEY: Final = "icefloe"
@@ -143,7 +139,8 @@ class Branching:
             message=message or "\n".join(info.message for info in infos),
             metadata=self._metadata(record),
         )
-        write_files(self.assets, snapshot, net_log(id, logs, state.nodes), self.fan_out)
+        before, after = (State(each, self.assets) for each in (self.assets.snapshot(since), state))
+        write_files(self.assets, snapshot, net_log(id, before, after, logs), self.fan_out)
         if self.refs.spec.refs_in_repo_info:
             self.refs.amend(branch, tip, snapshot_info(snapshot, since), mark)
         else:
@@ -276,11 +273,13 @@ def with_merges_of(tip: SnapshotInfo, metadata: Mapping[str, Any]) -> dict[str, 
     return {**metadata, OWN_KEY: {MERGED: tips, **(own if isinstance(own, dict) else {})}}
 
 
-def net_log(id: SnapshotId, logs: Sequence[TransactionLog], after: Nodes) -> TransactionLog:
-    """One log of what several changed, without the chunks of nodes that are not there afterwards."""
-    log = merged_logs(id, logs)
-    known = sorted_ids(after.columns["id"]) if len(after) else np.zeros((0, NodeId.SIZE), np.uint8)
-    lists = list(log.updated_chunks)
-    present = is_member(log.updated_chunks.node_ids, known).tolist()
-    kept = [each for each, there in zip(lists, present, strict=True) if there]
-    return replace(log, updated_chunks=UpdatedChunks.of_lists(kept))
+def net_log(id: SnapshotId, before: State, after: State, logs: Sequence[TransactionLog]) -> TransactionLog:
+    """One log of what several changed, as it is in the end."""
+    touched = Touched.of(logs)
+    changes = changes_between(before, after, touched)
+    changes.moved = {
+        new: old
+        for node in touched.nodes
+        if (new := after.path(node)) and (old := before.path(node)) and new != old
+    }
+    return log_of_changes(Workspace(before.snapshot, before.workspace.assets, changes), id)

@@ -195,7 +195,9 @@ class Detection:
             yield Found.of(ConflictType.ChunksUpdatedInUpdatedArray, path)
 
     def _written_among(self, column: NodeIds) -> list[str]:
-        return sorted(delta.path for node, delta in self._ours.chunks.items() if _has(column, node))
+        # Where we gave way to others in every chunk, nothing is left that could be in anybody's way.
+        written = self._ours.chunks.items() if len(column) else ()
+        return sorted(delta.path for node, delta in written if _has(column, node) and len(delta.coords()))
 
     def _chunk_double_updates(self) -> Iterator[Found]:
         for node, delta in sorted(self._ours.chunks.items(), key=lambda item: item[1].path):

@@ -91,7 +91,9 @@ class Touched:
 
     nodes: tuple[NodeId, ...]
     updated: frozenset[NodeId]
-    """Arrays whose metadata changed. A smaller shape drops chunks that no log names."""
+    """Arrays whose metadata changed, or that were deleted and brought back: they may have lost chunks that no
+    log names.
+    """
     chunks: Mapping[tuple[NodeId, int], Coords]
     """Sorted coordinates by array and rank."""
 
@@ -108,9 +110,12 @@ class Touched:
             for node, coords in log.updated_chunks:
                 parts.setdefault((node, coords.shape[1]), []).append(coords)
         chunks = {key: coordinates.last_of_equal(np.concatenate(each))[0] for key, each in parts.items()}
-        updated = [NodeId(row.tobytes()) for log in lists for row in log.updated_arrays]
+        updated, new, deleted = (
+            {NodeId(row.tobytes()) for log in lists for row in getattr(log, name)}
+            for name in ("updated_arrays", "new_arrays", "deleted_arrays")
+        )
         nodes = to_ids(id_keys(sorted_ids(np.concatenate(columns))), NodeId)
-        return Touched(tuple(nodes), frozenset(updated), chunks)
+        return Touched(tuple(nodes), frozenset(updated | (new & deleted)), chunks)
 
 
 def touched_between(

@@ -28,10 +28,11 @@ from icefloe.format.files import (
 from icefloe.format.manifest import ChunkRef, InlineRef, NativeRef
 from icefloe.format.refs_v1 import REFS, RefFile, RefKind, decode_ref
 from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot, Snapshot
+from icefloe.format.transaction_log import TransactionLog
 from icefloe.format.updates import UpdateType
-from icefloe.ids import INITIAL_SNAPSHOT_ID, SnapshotId
+from icefloe.ids import INITIAL_SNAPSHOT_ID, NodeId, SnapshotId
 from icefloe.storage.base import ObjectNotFoundError, Storage
-from icefloe.testing.model import PlainTree, Refs
+from icefloe.testing.model import Changes, PlainTree, Refs, Tree
 
 
 class Violation(AssertionError):  # noqa: N818 - it is the word of those who check histories
@@ -136,10 +137,40 @@ class Audit:
             self._trees[id] = {node.path: self._node(snapshot, node) for node in snapshot.nodes}
         return self._trees[id]
 
+    def log(self, id: str) -> TransactionLog:
+        """The transaction log of a snapshot."""
+        return read_transaction_log(self._get(f"{TRANSACTIONS}/{id}"), SnapshotId.parse(id))
+
+    def logged_changes(self, id: str, base: str, tree: Tree, base_tree: Tree) -> Changes:
+        """What the log of a snapshot says was done to make it of another, in the words of the model."""
+        log = self.log(id)
+        paths = [{node.id: node.path for node in self.snapshot(each).nodes} for each in (id, base)]
+        keys = [
+            {node: side.nodes[path].key for node, path in found.items()}
+            for side, found in zip((tree, base_tree), paths, strict=True)
+        ]
+        made = Changes()
+        for row in (*log.new_groups, *log.new_arrays):
+            path = paths[0][NodeId(row.tobytes())]
+            made.created[path] = tree.nodes[path]
+        for row in (*log.updated_groups, *log.updated_arrays):
+            node = NodeId(row.tobytes())
+            made.updated[keys[0][node]] = tree.nodes[paths[0][node]]
+        for row in (*log.deleted_groups, *log.deleted_arrays):
+            node = NodeId(row.tobytes())
+            if node in keys[1]:
+                made.deleted[keys[1][node]] = paths[1][node]
+        for node, coords in log.updated_chunks:
+            if (key := keys[0].get(node, keys[1].get(node))) is not None:
+                made.cells |= {(key, index): tree.cells.get((key, index)) for (index,) in coords.tolist()}
+        for move in log.moved_nodes:
+            made.moved[keys[0][move.node_id]] = move.to_path
+        return made
+
     def _check_log(self, snapshot: Snapshot) -> None:
         if snapshot.id == INITIAL_SNAPSHOT_ID:
             return  # it has none in a V1 repository
-        log = read_transaction_log(self._get(f"{TRANSACTIONS}/{snapshot.id}"), snapshot.id)
+        log = self.log(str(snapshot.id))
         present = {bytes(node.id) for node in snapshot.nodes}
         for new in (*log.new_arrays, *log.new_groups):
             if new.tobytes() not in present:

@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from icefloe.errors import ConflictError, IcechunkError, StorageError
+from icefloe.merging import MergeConflictError
 from icefloe.storage.base import Storage
 from icefloe.testing import model
 from icefloe.testing.audit import Audit, Stored, Violation
+from icefloe.testing.branch_model import BranchModel
 from icefloe.testing.model import Commit, Refs
 from icefloe.testing.twins import ACCOUNTS, TOTAL, Twin
 
@@ -23,8 +25,13 @@ _LOGGED = {
     "create_tag": "TagCreated",
     "delete_tag": "TagDeleted",
     "update_metadata": "MetadataChanged",
+    "merge": "NewCommit",
+    "cherry_pick": "NewCommit",
+    "revert": "NewCommit",
+    "squash": "CommitAmended",
 }
-"""The entry in the ops log that each kind of operation makes."""
+"""The entry in the ops log that each kind of operation makes; a merge may be a reset, too."""
+BRANCH_WORK = ("merge", "cherry_pick", "revert", "squash")
 
 
 @dataclass(eq=False, slots=True)
@@ -41,9 +48,11 @@ class Operation:
     solver: str | None = None
     """How a commit is rebased, if it is: a solver of `model.rebased`."""
     result: str | None = None
-    """The snapshot that a commit says it made."""
+    """The snapshot that a commit, or other work on a branch, says the branch is at."""
     made: str | None = None
-    """The snapshot that a commit did make."""
+    """The new snapshot that it made."""
+    landed: str | None = None
+    """The snapshot that it put the branch on."""
     changes: int = 0
     """How often it changed the refs."""
     outcome: str = "running"
@@ -64,6 +73,8 @@ class Checker:
         """The snapshot that the repository began with."""
         self.commits: dict[str, Commit] = {}
         """All snapshots that refs ever led to."""
+        self.branches = BranchModel(self.commits, lambda id: self._audit.snapshot(id).flushed_at_us)
+        """What work on branches must give."""
 
     @property
     def refs(self) -> Refs:
@@ -75,6 +86,13 @@ class Checker:
         if snapshot not in self.commits:
             raise Violation(f"snapshot {snapshot} was made by nobody")
         return self.commits[snapshot].tree
+
+    def choices(self, kind: str, branch: str) -> list[str]:
+        """Snapshots with which something can be done to a branch; accounts are never taken away."""
+        if kind in ("merge", "cherry_pick"):
+            return sorted(self.commits.keys() - {self.first})
+        history = self.branches.history(self.refs.branches[branch])
+        return history[:-2] if kind == "revert" else history[:-1]
 
     def begin(self) -> None:
         """Take a new repository for what it should be: one empty snapshot."""
@@ -97,6 +115,11 @@ class Checker:
             operation.outcome = "refused"
             if isinstance(error, ConflictError) and operation.twin is not None:
                 self._check_conflict(operation, operation.twin, self._trail[start:])
+            if isinstance(error, MergeConflictError) and not any(
+                self.branches.may_fail(operation.kind, tip, operation.snapshot)
+                for tip in _tips(self._trail[start:], operation.branch)
+            ):
+                raise Violation(f"{operation} met a conflict that there was not") from None
             raise
         except BaseException:
             operation.outcome = "unknown"
@@ -105,13 +128,23 @@ class Checker:
             self._check_outcome(operation, self._trail[start:])
 
     def _check_outcome(self, operation: Operation, meanwhile: list[Refs]) -> None:
-        expected = operation.kind in _LOGGED and not self._was_so(operation, meanwhile)
+        expected = operation.kind in _LOGGED and not (
+            self._was_so(operation, meanwhile) or self._was_merged(operation, meanwhile)
+        )
         if operation.outcome == "done" and operation.changes < expected:
             raise Violation(f"{operation} was acknowledged, but changed the refs {operation.changes} times")
         if operation.outcome == "refused" and operation.changes:
             raise Violation(f"{operation} was refused, but changed the refs")
-        if operation.result is not None and operation.result != operation.made:
-            raise Violation(f"{operation} says it made {operation.result}, but made {operation.made}")
+        if operation.changes and operation.result not in (None, operation.landed):
+            raise Violation(f"{operation} says {operation.result}, but the branch went to {operation.landed}")
+
+    def _was_merged(self, operation: Operation, meanwhile: list[Refs]) -> bool:
+        """Whether there was nothing to be merged or picked."""
+        tips = _tips(meanwhile, operation.branch)
+        return operation.kind in BRANCH_WORK and any(
+            tip == operation.result and self.branches.is_done(operation.kind, tip, operation.snapshot)
+            for tip in tips
+        )
 
     def _was_so(self, operation: Operation, meanwhile: list[Refs]) -> bool:
         """Whether a ref was where an operation wants it; without an ops log that is all one can see."""
@@ -184,6 +217,8 @@ class Checker:
                 return refs
             case "commit" | "amend":
                 return self._committed(operation, before, after)
+            case "merge" | "cherry_pick" | "revert" | "squash":
+                return self._worked(operation, before, after)
         raise Violation(f"{operation} changed the refs")
 
     def _check_log(self, operation: Operation, before: Stored, after: Stored) -> None:
@@ -191,7 +226,8 @@ class Checker:
             return
         if after.updates[1:] != before.updates:
             raise Violation(f"{operation} changed older entries of the ops log")
-        if type(after.updates[0]).__name__ != _LOGGED[operation.kind]:
+        only_moved = operation.kind == "merge" and operation.made is None
+        if type(after.updates[0]).__name__ != ("BranchReset" if only_moved else _LOGGED[operation.kind]):
             raise Violation(f"{operation} is in the ops log as {after.updates[0]}")
         new = after.parents.keys() - before.parents.keys()
         lost = before.parents.keys() - after.parents.keys()
@@ -217,10 +253,35 @@ class Checker:
         tree = changes.over(self.tree(tip))
         if self._audit.tree(made) != tree.plain():
             raise Violation(f"{operation}: {made} holds {self._audit.tree(made)}, expected {tree.plain()}")
-        self._check_accounts(made)
+        self._check_accounts(made, tip)
+        merges: tuple[str, ...] = ()
         if amends:
-            changes = self.commits[tip].changes.then(changes)
-        self.commits[made] = Commit(parent, tree, changes)
+            changes, merges = self.commits[tip].changes.then(changes), self.commits[tip].merged
+        self.commits[made] = Commit(parent, tree, changes, merges)
+        operation.made = operation.landed = made
+        return before.refs.advance(branch, tip, made)
+
+    def _worked(self, operation: Operation, before: Stored, after: Stored) -> Refs:
+        """What a merge, a pick, a revert or a squash must have made of the refs."""
+        kind, branch, snapshot = operation.kind, operation.branch, operation.snapshot
+        tip, made = before.refs.branches[branch], after.refs.branches.get(branch, "")
+        operation.landed = made
+        if kind == "merge" and self._between(tip, snapshot) is not None:
+            return before.refs.advance(branch, tip, snapshot)
+        if made in self.commits:
+            raise Violation(f"{operation} made no new snapshot")
+        tree = self.branches.expected(kind, tip, snapshot)
+        if tree is None:
+            raise KeyError("there are conflicts")
+        parent = snapshot if kind == "squash" else tip
+        if self._audit.parent(made, after) != parent:
+            raise Violation(f"{operation}: {made} has another parent than {parent}")
+        if self._audit.tree(made) != tree.plain():
+            raise Violation(f"{operation}: {made} holds {self._audit.tree(made)}, expected {tree.plain()}")
+        changes = self._audit.logged_changes(made, parent, tree, self.tree(parent))
+        if changes.over(self.tree(parent)) != tree:
+            raise Violation(f"{operation}: the transaction log of {made} does not tell all: {changes}")
+        self.commits[made] = Commit(parent, tree, changes, self.branches.merges(kind, tip, snapshot))
         operation.made = made
         return before.refs.advance(branch, tip, made)
 
@@ -276,11 +337,14 @@ class Checker:
             if cell in twin.model.changes.cells and cells.get(cell) != value:
                 raise Violation(f"a commit on {tip} had read {value} where there was {cells.get(cell)}")
 
-    def _check_accounts(self, snapshot: str) -> None:
-        tree = self._audit.tree(snapshot)
-        total = sum(tree[ACCOUNTS][2].values()) if ACCOUNTS in tree else TOTAL
-        if total != TOTAL:
-            raise Violation(f"the accounts of {snapshot} add up to {total}, not {TOTAL}")
+    def _check_accounts(self, snapshot: str, before: str) -> None:
+        """Transfers leave the sum as it is. A merge may not: what both sides made the same counts once."""
+        now, then = (
+            sum(tree[ACCOUNTS][2].values()) if ACCOUNTS in tree else None
+            for tree in map(self._audit.tree, (snapshot, before))
+        )
+        if now != (TOTAL if then is None else then):
+            raise Violation(f"the accounts of {snapshot} add up to {now}, those of {before} to {then}")
 
     def finish(self) -> None:
         """After all is over: what is stored is what was seen last, and all of it is whole."""
@@ -291,3 +355,7 @@ class Checker:
             for id in self._audit.history(tip, stored):
                 if id not in self.commits:
                     raise Violation(f"snapshot {id} was made by nobody")
+
+
+def _tips(trail: list[Refs], branch: str) -> set[str]:
+    return {refs.branches[branch] for refs in trail if branch in refs.branches}

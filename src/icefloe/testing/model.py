@@ -305,6 +305,8 @@ class Commit:
     parent: str | None
     tree: Tree
     changes: Changes
+    merged: tuple[str, ...] = ()
+    """Snapshots of other branches that went into it."""
 
 
 @dataclass(frozen=True, slots=True)

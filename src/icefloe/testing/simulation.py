@@ -8,11 +8,11 @@ runs one history again and prints its schedule. `simulate` does the same for any
   and no operation makes two; so the order in which refs changed is a serial order of the operations;
 - an operation that returned has made its change, one that was refused has not, and one that got no answer, or
   whose writer crashed, has made all of it or none;
-- each new snapshot holds what the model says: the writer's changes over the parent, with everything that it
-  refers to in place at the moment the ref moved;
+- each new snapshot holds what the model says: the writer's changes over the parent, or a merge of two trees,
+  with everything that it refers to in place at the moment the ref moved;
 - what a session reads is its base and its own changes; what a commit read and then wrote was still true of
   the snapshot it was put on;
-- the accounts of every snapshot add up.
+- no commit changes what the accounts add up to.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ from icefloe.repository import Repository
 from icefloe.storage.base import Storage
 from icefloe.storage.memory import MemoryStorage
 from icefloe.testing.baton import Baton, determined
-from icefloe.testing.checker import Checker, Operation
+from icefloe.testing.branch_model import perform
+from icefloe.testing.checker import BRANCH_WORK, Checker, Operation
 from icefloe.testing.flaky import Call, Crashed, Fault, FlakyStorage, Weather
 from icefloe.testing.twins import ACCOUNTS, TOTAL, Twin
 
@@ -60,6 +61,8 @@ class History:
     seed: int
     steps: int = 0
     commits: int = 0
+    merges: int = 0
+    """Merges, picks, reverts and squashes that were done."""
     crashes: int = 0
     faults: int = 0
     schedule: list[str] = field(default_factory=list)
@@ -226,10 +229,13 @@ class _Writer:
             self._with_session(repo, self.twin)
 
     def _without_session(self, repo: Repository) -> None:
-        if self.random.random() < 0.6:
+        chance = self.random.random()
+        if chance < 0.6:
             self._open_session(repo)
-        else:
+        elif chance < 0.8:
             self._move_refs(repo)
+        else:
+            self._work_on_a_branch(repo)
 
     def _open_session(self, repo: Repository) -> None:
         branch = self.random.choice(sorted(self.checker.refs.branches))
@@ -330,6 +336,21 @@ class _Writer:
                 entry = {f"w{self.number}": self.simulation.history.steps}
                 operation = Operation("update_metadata", metadata=entry)
                 self._call(operation, lambda: repo.update_metadata(dict(entry)))
+
+    def _work_on_a_branch(self, repo: Repository) -> None:
+        kind = self.random.choice(BRANCH_WORK)
+        branch = self.random.choice(sorted(self.checker.refs.branches))
+        choices = self.checker.choices(kind, branch)
+        if not choices:
+            return
+        snapshot = self.random.choice(choices)
+        operation = Operation(kind, branch=branch, snapshot=snapshot)
+
+        def work() -> None:
+            operation.result = perform(repo, kind, branch, snapshot)
+
+        self._call(operation, work)
+        self.simulation.history.merges += operation.outcome == "done"
 
     def _call(self, operation: Operation, function: Callable[[], Any]) -> None:
         with self._trying(operation.kind, operation):

@@ -1,0 +1,98 @@
+"""What merges, picks, reverts and squashes must give, over the commits of the model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from icefloe.repository import Repository
+from icefloe.testing.merged_trees import may_clash, merged
+from icefloe.testing.model import Cell, Commit, Tree
+
+
+class BranchModel:
+    """Work on branches, by the names of the methods of a repository."""
+
+    def __init__(self, commits: Mapping[str, Commit], flushed_at: Callable[[str], int]) -> None:
+        """With all commits there are, and when each was written: of several bases the newest is taken."""
+        self._commits = commits
+        self._flushed_at = flushed_at
+
+    def expected(self, kind: str, tip: str, snapshot: str) -> Tree | None:
+        """What a branch holds after something was done on its tip; None where there are conflicts."""
+        if kind == "squash":
+            return self._commits[tip].tree
+        base, target = self._ends(kind, tip, snapshot)
+        return merged(self._commits[base].tree, self._commits[tip].tree, self._commits[target].tree)
+
+    def may_fail(self, kind: str, tip: str, snapshot: str) -> bool:
+        """Whether conflicts may be met."""
+        if kind == "squash":
+            return False
+        base, target = self._ends(kind, tip, snapshot)
+        before, ours, theirs = (self._commits[id].tree for id in (base, tip, target))
+        our_cells = self._cells_between(base, tip)
+        their_cells = {*self._commits[snapshot].changes.cells, *self._cells_between(base, target)}
+        if merged(before, ours, theirs) is None:
+            return True
+        return may_clash(before, ours, theirs, our_cells, their_cells)
+
+    def is_done(self, kind: str, tip: str, snapshot: str) -> bool:
+        """Whether nothing is left to be done."""
+        if kind == "merge":
+            return snapshot in self._reachable(tip)
+        return kind != "squash" and self.expected(kind, tip, snapshot) == self._commits[tip].tree
+
+    def merges(self, kind: str, tip: str, snapshot: str) -> tuple[str, ...]:
+        """The snapshots of other branches that go into what is made."""
+        if kind == "merge":
+            return (snapshot,)
+        found: tuple[str, ...] = ()
+        at: str | None = tip
+        while kind == "squash" and at is not None and at != snapshot:
+            found += self._commits[at].merged
+            at = self._commits[at].parent
+        return found
+
+    def history(self, tip: str) -> list[str]:
+        """A snapshot and its ancestors, newest first."""
+        found: list[str] = []
+        at: str | None = tip
+        while at is not None:
+            found.append(at)
+            at = self._commits[at].parent
+        return found
+
+    def _ends(self, kind: str, tip: str, snapshot: str) -> tuple[str, str]:
+        """What is compared with the tip: the base, and the state with the changes."""
+        parent = self._commits[snapshot].parent or snapshot
+        if kind == "merge":
+            return max(self._reachable(tip) & self._reachable(snapshot), key=self._flushed_at), snapshot
+        return (snapshot, parent) if kind == "revert" else (parent, snapshot)
+
+    def _reachable(self, tip: str) -> set[str]:
+        """A snapshot and all that went into it."""
+        found: set[str] = set()
+        waiting = [tip]
+        while waiting:
+            for id in self.history(waiting.pop()):
+                if id not in found:
+                    found.add(id)
+                    waiting += self._commits[id].merged
+        return found
+
+    def _cells_between(self, one: str, other: str) -> set[Cell]:
+        """All chunks that were written on the way, and perhaps some more."""
+        ids = self._reachable(one) ^ self._reachable(other)
+        return {cell for id in ids for cell in self._commits[id].changes.cells}
+
+
+def perform(repo: Repository, kind: str, branch: str, snapshot: str) -> str | None:
+    """Do it; the tip of the branch afterwards."""
+    match kind:
+        case "merge":
+            return repo.merge(snapshot, branch, message="merge").snapshot_id
+        case "cherry_pick":
+            return repo.cherry_pick(snapshot, branch).snapshot_id
+        case "revert":
+            return repo.revert(snapshot, branch).snapshot_id
+    return repo.squash(branch, snapshot)
