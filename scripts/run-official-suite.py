@@ -3,11 +3,11 @@
 
     scripts/run-official-suite.py FOLDER [pytest arguments]
 
-FOLDER is the unpacked `tests` folder of a release of the official package. Run it with an interpreter
-that has icefloe, and from PyPI: pytest pytest-asyncio pytest-mock pytest-timeout hypothesis boto3
-mypy-boto3-s3 termcolor dask distributed. The official package may be installed or not; it is never
-imported. Tests that talk to S3 expect a server on localhost:4200 (releases of 2.x; 9000 for 1.x) with a
-bucket `testbucket`: `moto_server -p 4200` will do.
+FOLDER is the unpacked `tests` folder of a release of the official package; its modules are named
+`tests/...` in the arguments. Run it with an interpreter that has icefloe, and from PyPI: pytest
+pytest-asyncio pytest-mock pytest-timeout hypothesis boto3 mypy-boto3-s3 termcolor dask distributed. The
+official package may be installed or not; it is never imported. Tests that talk to S3 expect a server on
+localhost:4200 (releases of 2.x; 9000 for 1.x) with a bucket `testbucket`: `moto_server -p 4200` will do.
 """
 
 import os
@@ -21,6 +21,7 @@ asyncio_mode = auto
 asyncio_default_fixture_loop_scope = function
 addopts = -p stand_in -p no:cacheprovider --import-mode=prepend --continue-on-collection-errors
 timeout = 600
+testpaths = tests
 """
 STAND_IN = "import icefloe\nicefloe.install_as_icechunk()\n"
 
@@ -46,7 +47,7 @@ def main() -> int:
             "PYTHONDONTWRITEBYTECODE": "1",
             "PYTHONPATH": os.pathsep.join(filter(None, paths)),
         }
-        command = [sys.executable, "-m", "pytest", "tests", *sys.argv[2:]]
+        command = [sys.executable, "-m", "pytest", *sys.argv[2:]]
         return subprocess.run(command, cwd=folder, env=environment, check=False).returncode
 
 

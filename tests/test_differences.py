@@ -289,3 +289,15 @@ def test_the_page_names_every_test_of_this_file() -> None:
     page = PAGE.read_text(encoding="utf-8")
 
     assert [name for name in re.findall(r"^def (test_\w+)", text, re.MULTILINE) if name not in page] == []
+
+
+def test_a_session_without_its_snapshot_does_not_open(tmp_path: Path) -> None:
+    storage = local_filesystem_storage(str(tmp_path))
+    Repository.create(storage)
+    for file in (tmp_path / "snapshots").iterdir():
+        file.unlink()
+    repo = Repository.open(storage)
+
+    for open_session in (repo.writable_session, repo.readonly_session):
+        with pytest.raises(SnapshotNotFoundError, match=repo.lookup_branch("main")):
+            open_session("main")

@@ -358,6 +358,25 @@ def test_nodes_move_with_all_below_them(repo_v2: Repository) -> None:
     assert set(diff.moved_nodes) == {("/g", "/renamed"), ("/g/x", "/renamed/x"), ("/h", "/renamed/h")}
 
 
+def test_what_moved_away_and_back_can_be_committed(repo_v2: Repository) -> None:
+    before = write(repo_v2, [1, 2], "g/x")
+    session = repo_v2.rearrange_session("main")
+    session.move("/g", "/renamed")
+    session.move("/renamed", "/g")
+
+    assert session.has_uncommitted_changes
+    assert session.status().is_empty()
+    moved = session.commit("there and back")
+
+    assert read(repo_v2, "g/x").tolist() == [1, 2]
+    assert repo_v2.diff(from_snapshot_id=before, to_snapshot_id=moved).is_empty()
+    session = repo_v2.rearrange_session("main")
+    session.move("/g", "/renamed")
+    session.move("/renamed", "/g")
+    session.discard_changes()
+    assert not session.has_uncommitted_changes
+
+
 def test_moves_and_metadata_need_version_2(storage: Storage) -> None:
     repo = Repository.create(storage, spec_version=1)
     write(repo, [1])

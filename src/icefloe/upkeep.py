@@ -183,7 +183,28 @@ class Upkeep:
         )
         return stats.native_bytes
 
-    total_chunks_storage_async = async_twin(total_chunks_storage)
+    async def total_chunks_storage_async(
+        self,
+        *,
+        max_snapshots_in_memory: int = 50,
+        max_compressed_manifest_mem_bytes: int = 512 * _MIB,
+        max_decoded_manifest_mem_bytes: int = 4096 * _MIB,
+        max_concurrent_manifest_fetches: int = 500,
+    ) -> int:
+        """Bytes of native chunks; deprecated, see `chunk_storage_stats_async`."""
+        # Not a twin: a warning from a thread of ours would name no line of the caller's.
+        warnings.warn(
+            "total_chunks_storage_async is deprecated; chunk_storage_stats_async tells more",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        stats = await self.chunk_storage_stats_async(
+            max_snapshots_in_memory=max_snapshots_in_memory,
+            max_compressed_manifest_mem_bytes=max_compressed_manifest_mem_bytes,
+            max_decoded_manifest_mem_bytes=max_decoded_manifest_mem_bytes,
+            max_concurrent_manifest_fetches=max_concurrent_manifest_fetches,
+        )
+        return stats.native_bytes
 
     def rewrite_manifests(
         self,

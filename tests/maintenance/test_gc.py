@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import concurrent.futures.thread
 from datetime import UTC, datetime
 from typing import Any
 
@@ -266,3 +268,13 @@ def test_chunk_bytes_are_counted_once() -> None:
     assert (stats + stats).native_bytes == 20 * one
     with pytest.warns(DeprecationWarning, match="chunk_storage_stats"):
         assert repo.total_chunks_storage() == 10 * one
+
+
+def test_the_async_form_of_a_deprecated_method_warns_under_its_own_name() -> None:
+    repo = overwrite_ten_times()
+
+    with pytest.warns(DeprecationWarning, match="total_chunks_storage_async") as warned:
+        found = asyncio.run(repo.total_chunks_storage_async())
+
+    assert found == repo.chunk_storage_stats().native_bytes
+    assert warned[0].filename != concurrent.futures.thread.__file__

@@ -142,10 +142,13 @@ class ChangeSet:
     chunks: dict[NodeId, ArrayDelta] = field(default_factory=dict)
     moved: dict[str, str] = field(default_factory=dict)
     """For each node that moved, its path now and its path in the base snapshot."""
+    moved_back: bool = False
+    """Whether nodes moved that are where they were before. That can be committed, as moves can."""
 
     def is_empty(self) -> bool:
         """Whether nothing changed."""
-        return not (self.created or self.updated or self.deleted or self.chunks or self.moved)
+        changed = self.created or self.updated or self.deleted or self.chunks or self.moved
+        return not (changed or self.moved_back)
 
     def delta(self, node: NodeSnapshot) -> ArrayDelta:
         """The changed chunks of an array, to be added to."""
@@ -156,7 +159,14 @@ class ChangeSet:
     def copy(self) -> ChangeSet:
         """The same changes, apart."""
         chunks = {node: delta.copy() for node, delta in self.chunks.items()}
-        return ChangeSet(dict(self.created), dict(self.updated), dict(self.deleted), chunks, dict(self.moved))
+        return ChangeSet(
+            dict(self.created),
+            dict(self.updated),
+            dict(self.deleted),
+            chunks,
+            dict(self.moved),
+            self.moved_back,
+        )
 
 
 def rank_of(node: NodeSnapshot) -> int:

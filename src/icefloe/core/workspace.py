@@ -283,7 +283,9 @@ class Workspace:
             for path in self.below(source):
                 origin = moved.pop(path, path)
                 moved[target + path[len(source) :]] = origin
-            self.changes.moved = {path: origin for path, origin in moved.items() if path != origin}
+            away = {path: origin for path, origin in moved.items() if path != origin}
+            self.changes.moved_back = self.changes.moved_back or len(away) < len(moved)
+            self.changes.moved = away
 
     def _check_move(self, source: str, target: str) -> None:
         if self.node(source) is None:
