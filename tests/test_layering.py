@@ -44,6 +44,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "types",
         "times",
         "ancestry_graph",
+        "tables",
         "logs",
         "telemetry",
     ),

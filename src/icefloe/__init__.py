@@ -99,6 +99,7 @@ if TYPE_CHECKING:
         MigrationReport,
         migrate,
     )
+    from icefloe.maintenance.retention import RetentionPolicy
     from icefloe.merging import (
         MergeConflict,
         MergeConflictError,
@@ -152,6 +153,7 @@ if TYPE_CHECKING:
     from icefloe.store import (
         IcechunkStore,
     )
+    from icefloe.tables import Table
     from icefloe.types import (
         ChunkType,
         CommitMethod,
@@ -228,6 +230,7 @@ __all__ = [
     "Repository",
     "RepositoryConfig",
     "RepositoryNotFoundError",
+    "RetentionPolicy",
     "S3Credentials",
     "S3Options",
     "S3StaticCredentials",
@@ -243,6 +246,7 @@ __all__ = [
     "StorageRetriesSettings",
     "StorageSettings",
     "StorageTimeoutSettings",
+    "Table",
     "Update",
     "UpdateType",
     "VersionSelection",
@@ -325,6 +329,8 @@ _HOMES = {
     "export": "ExportReport export_zarr",
     "export.netcdf": "export_netcdf",
     "maintenance.clone": "CloneReport clone",
+    "maintenance.retention": "RetentionPolicy",
+    "tables": "Table",
     "maintenance.migrate": "MigrationReport migrate",
     "merging": "MergeConflict MergeConflictError MergeConflicts MergeResult",
     "migrations": "upgrade_icechunk_repository",

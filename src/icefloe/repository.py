@@ -40,7 +40,6 @@ from icefloe.storage.base import Storage
 from icefloe.telemetry import traced
 from icefloe.times import to_microseconds
 from icefloe.types import FeatureFlag, RepoStatus, SessionMode, SpecVersion
-from icefloe.upkeep import Upkeep
 
 if TYPE_CHECKING:
     from icefloe.store import IcechunkStore
@@ -51,7 +50,7 @@ _logger = logging.getLogger(__name__)
 _MOVE_NODE = 3
 
 
-class Repository(BranchOperations, Upkeep, Care, Shown):
+class Repository(BranchOperations, Care, Shown):
     """A versioned hierarchy of Zarr groups and arrays.
 
     Made by `create`, `open` and `open_or_create`. Pickles, with the credentials of its storage in the pickle.

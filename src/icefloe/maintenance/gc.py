@@ -63,16 +63,22 @@ def collect(
 
     A manifest or snapshot that cannot be read stops it before anything is deleted.
     """
+    garbage = find_garbage(refs, assets, older_than_us, fan_out, let_go=not dry_run)
+    return _summary(garbage) if dry_run else _deleted(assets.storage, garbage, limits)
+
+
+def find_garbage(
+    refs: RefStore, assets: AssetStore, older_than_us: int, fan_out: FanOut, *, let_go: bool = False
+) -> Garbage:
+    """What a collection would delete; with `let_go` the repository does not list it any more afterwards."""
     for attempt in range(_TRIES):
         time.sleep(random.uniform(0, 0.1 * attempt))
-        plan = _Plan(refs, assets, older_than_us, fan_out)
-        if dry_run:
-            return _summary(plan.garbage)
         try:
-            garbage = plan.let_go()
+            plan = _Plan(refs, assets, older_than_us, fan_out)
+            garbage = plan.let_go() if let_go else plan.garbage
         except _MovedOnError:
             continue
-        return _deleted(assets.storage, garbage, limits)
+        return garbage
     raise ConflictError(
         message=f"refs were moved to what was about to be deleted, {_TRIES} times over; try again",
         kind=ErrorKind.UPDATE_ATTEMPTS_EXHAUSTED,

@@ -79,11 +79,12 @@ def _native(refs: ArrayManifest) -> NDArray[np.void]:
 def _virtual(refs: ArrayManifest) -> NDArray[np.void]:
     rows = refs.kind == VIRTUAL
     found = np.zeros(int(rows.sum()), _VIRTUAL)
-    found["location"] = _hashes(refs.locations)[refs.location_codes[rows]]
+    found["location"] = location_hashes(refs.locations)[refs.location_codes[rows]]
     found["offset"], found["length"] = refs.offsets[rows], refs.lengths[rows]
     return found
 
 
-def _hashes(locations: Blobs) -> NDArray[np.bytes_]:
+def location_hashes(locations: Blobs) -> NDArray[np.bytes_]:
+    """A key of 16 bytes for each location."""
     digests = b"".join(blake2b(location, digest_size=_HASH).digest() for location in locations)
     return np.frombuffer(digests, f"S{_HASH}")

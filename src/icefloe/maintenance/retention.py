@@ -1,0 +1,180 @@
+"""Which snapshots of a history stay: the last ones, one per hour, day, week, month or year, tagged ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icefloe.core.assets import AssetStore
+from icefloe.core.refs import RefStore
+from icefloe.core.refs_v2 import RefStoreV2
+from icefloe.format.pruning import shortened
+from icefloe.format.repo_changes import Changed
+from icefloe.format.repo_info import NO_PARENT, RepoInfo, SnapshotInfos
+from icefloe.format.updates import ExpirationRan
+from icefloe.maintenance.histories import History, history_of
+from icefloe.tables import Table
+from icefloe.times import column_from_microseconds
+
+_PERIODS: Final[Mapping[str, Callable[[datetime], object]]] = {
+    "hourly": lambda time: (time.date(), time.hour),
+    "daily": lambda time: time.date(),
+    "weekly": lambda time: time.isocalendar()[:2],
+    "monthly": lambda time: (time.year, time.month),
+    "yearly": lambda time: time.year,
+}
+"""In which hour, day, ... of UTC a time lies."""
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionPolicy:
+    """Which snapshots stay; one that any of the rules keeps does.
+
+    The tips of branches and the first snapshot of a history stay in any case.
+    """
+
+    last: int = 1
+    """So many of the newest."""
+    within: timedelta | None = None
+    """All that are not older than this."""
+    hourly: int = 0
+    """The newest of each of the last so many hours that have one; likewise days, weeks, months, years."""
+    daily: int = 0
+    weekly: int = 0
+    monthly: int = 0
+    yearly: int = 0
+    tagged: bool = True
+    """Those that a tag names. Else tags whose snapshot goes are deleted."""
+    branches: Mapping[str, RetentionPolicy] = field(default_factory=dict)
+    """Other rules for some branches, by name. `tagged` counts for the whole repository."""
+
+    def __post_init__(self) -> None:
+        for name in ("last", *_PERIODS):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} is {getattr(self, name)}, and must not be negative")
+        if self.within is not None and self.within < timedelta(0):
+            raise ValueError(f"within is {self.within}, and must not be negative")
+        nested = next((name for name, rules in self.branches.items() if rules.branches), None)
+        if nested is not None:
+            raise ValueError(f"the rules for branch {nested} have rules for branches themselves")
+
+    def reasons(self, times: list[datetime], now: datetime) -> Iterator[tuple[int, str]]:
+        """Why some of a line of snapshots stay, given their times, newest first: positions and words."""
+        for at in range(min(self.last, len(times))):
+            yield at, f"last {self.last}"
+        if self.within is not None:
+            for at, time in enumerate(times):
+                if now - time <= self.within:
+                    yield at, f"within {self.within}"
+        for rule, period in _PERIODS.items():
+            left, seen = getattr(self, rule), object()
+            for at, time in enumerate(times):
+                if left and period(time) != seen:
+                    seen = period(time)
+                    left -= 1
+                    yield at, rule
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Kept:
+    """What a policy says of a history."""
+
+    keep: NDArray[np.bool_]
+    reasons: tuple[tuple[str, ...], ...]
+    """Per snapshot why it stays."""
+    gone_tags: frozenset[str]
+
+
+def apply_policy(policy: RetentionPolicy, history: History, now: datetime) -> Kept:
+    """Which snapshots of a history stay; those that no ref leads to are left to garbage collection."""
+    snapshots = history.snapshots
+    reasons: list[set[str]] = [set() for _ in range(len(snapshots))]
+    times = list(column_from_microseconds(np.asarray(snapshots.columns["flushed_at"]).astype(np.int64)))
+    unknown = sorted(set(policy.branches) - set(history.branches))
+    if unknown:
+        raise ValueError(f"there are rules for branch {unknown[0]}, which does not exist")
+    for name, tip in history.branches.items():
+        line = snapshots.ancestry(tip)
+        reasons[line[0]].add(f"tip of {name}")
+        for at, why in policy.branches.get(name, policy).reasons([times[row] for row in line], now):
+            reasons[line[at]].add(f"{name}: {why}")
+    for first in np.flatnonzero(snapshots.parents == NO_PARENT).tolist():
+        reasons[first].add("first")
+    if policy.tagged:
+        for tag, target in history.tags.items():
+            row = snapshots.row(target)
+            if row is not None:
+                reasons[row].add(f"tag {tag}")
+    keep = np.array([bool(each) for each in reasons], np.bool_) | ~history.reached()
+    gone = {tag for tag, target in history.tags.items() if not _stays(snapshots, keep, target)}
+    return Kept(keep, tuple(tuple(sorted(each)) for each in reasons), frozenset(gone))
+
+
+def _stays(snapshots: SnapshotInfos, keep: NDArray[np.bool_], id: object) -> bool:
+    row = snapshots.row(id)  # type: ignore[arg-type]
+    return row is not None and bool(keep[row])
+
+
+def retain(refs: RefStore, assets: AssetStore, policy: RetentionPolicy, *, dry_run: bool) -> Table:
+    """Take what a policy does not keep out of the history; every snapshot with what becomes of it."""
+    now = datetime.now(UTC)
+    if dry_run:
+        history = history_of(refs)
+        return retention_table(history, apply_policy(policy, history, now))
+    if not isinstance(refs, RefStoreV2):
+        return _retain_v1(refs, assets, policy, now)
+    done: list[Table] = []
+
+    def change(info: RepoInfo) -> Changed:
+        history = History(info.snapshots, info.branches, info.tags, info.deleted_tags)
+        kept = apply_policy(policy, history, now)
+        reached = history.reached()
+        done[:] = [retention_table(history, kept).take(reached[_newest_first(history)])]
+        changed = replace(
+            info,
+            snapshots=info.snapshots if kept.keep.all() else shortened(info.snapshots, kept.keep),
+            tags={tag: id for tag, id in info.tags.items() if tag not in kept.gone_tags},
+            deleted_tags=info.deleted_tags | kept.gone_tags,
+        )
+        return changed, ExpirationRan()
+
+    refs.update(change)
+    return done[0]
+
+
+def _retain_v1(refs: RefStore, assets: AssetStore, policy: RetentionPolicy, now: datetime) -> Table:
+    """Tags go first, then snapshots whose parent goes are written again with the one before it."""
+    history = history_of(refs)
+    kept = apply_policy(policy, history, now)
+    for tag in sorted(kept.gone_tags):
+        refs.delete_tag(tag)
+    for info in () if kept.keep.all() else shortened(history.snapshots, kept.keep):
+        snapshot = assets.snapshot(info.id)
+        if snapshot.parent_id != info.parent_id:
+            assets.write_snapshot(replace(snapshot, parent_id=info.parent_id))
+    return retention_table(history, kept)
+
+
+def retention_table(history: History, kept: Kept) -> Table:
+    """One row per snapshot, newest first."""
+    order = _newest_first(history)
+    infos = [history.snapshots[row] for row in order.tolist()]
+    return Table(
+        {
+            "snapshot": [str(info.id) for info in infos],
+            "written_at": np.array([info.flushed_at_us for info in infos], "M8[us]"),
+            "message": [info.message for info in infos],
+            "kept": kept.keep[order],
+            "reason": ["; ".join(kept.reasons[row]) for row in order.tolist()],
+        }
+    )
+
+
+def _newest_first(history: History) -> NDArray[np.int64]:
+    times = np.asarray(history.snapshots.columns["flushed_at"]).astype(np.int64)
+    return np.argsort(-times, kind="stable")

@@ -1,0 +1,76 @@
+"""Commands for the upkeep, as typed."""
+
+from __future__ import annotations
+
+from icefloe.cli import app
+from tests.cli.test_cli import Terminal, typed
+
+__all__ = ["typed"]
+
+
+def test_gc_shows_every_object_and_why(typed: Terminal) -> None:
+    typed("expire", "--keep-last", "1", "--tags")
+
+    rows = typed.json("gc", "--older-than", "0s", "--dry-run", "--table")
+
+    assert {row["kind"] for row in rows} >= {"snapshot", "manifest"}
+    assert all(row["reason"] and row["bytes"] > 0 for row in rows)
+    assert "reason" in typed("gc", "--older-than", "0s", "--dry-run", "--table").splitlines()[0]
+    typed("gc", "--older-than", "0s", "--table", code=app.USAGE)
+
+
+def test_gc_of_young_objects_needs_a_yes(typed: Terminal) -> None:
+    typed("gc", "--older-than", "1h", code=app.USAGE)
+
+    assert "--yes" in typed.errors
+    typed("gc", "--older-than", "1h", "--yes")
+
+
+def test_expire_shows_what_stays_before_it_does_anything(typed: Terminal) -> None:
+    shown = typed.json("expire", "--keep-last", "1", "--dry-run")
+
+    assert [row["kept"] for row in shown["snapshots"]] == [True, True, True]  # the tag keeps one
+    assert shown["freed"]["snapshots"] == 0
+    again = typed.json("expire", "--keep-last", "1", "--tags", "--dry-run")
+    assert again["freed"]["snapshots"] == 1
+    assert "would expire" in typed("expire", "--older-than", "0s", "--dry-run")
+    assert len(typed.json("log")) == 3
+
+
+def test_expire_by_rules(typed: Terminal) -> None:
+    gone = typed.json("expire", "--keep-daily", "1", "--keep-on", "main:last=1", "--tags")["expired"]
+
+    assert len(gone) == 1
+    assert len(typed.json("log")) == 2
+    assert typed.json("refs")[0]["name"] == "main"
+
+
+def test_expire_refuses_what_makes_no_sense(typed: Terminal) -> None:
+    for words in (
+        (),
+        ("--older-than", "1d", "--keep-last", "2"),
+        ("--older-than", "2999-01-01"),
+        ("--keep-on", "main"),
+        ("--keep-on", "main:often=3"),
+        ("--keep-last", "1", "--branches"),
+    ):
+        typed("expire", *words, code=app.USAGE)
+
+    assert len(typed.json("log")) == 3
+
+
+def test_stats_by_array_and_snapshot(typed: Terminal) -> None:
+    (array,) = typed.json("stats", "--by", "array")
+    rows = typed.json("stats", "--by", "snapshot")
+    (one,) = typed.json("stats", "--by", "array", "-r", "v1")
+
+    assert array["array"] == "/air/t2m"
+    assert array["chunks"] == 6  # small chunks are inline, in each manifest anew
+    assert one["chunks"] == 3
+    assert [row["message"] for row in rows] == ["correct t2m", "add t2m", "Repository initialized"]
+    assert typed.json("stats", "--if-older-than", "0s")["snapshots"] == 0
+
+
+def test_a_dry_run_of_rewriting_writes_nothing(typed: Terminal) -> None:
+    assert typed.json("rewrite-manifests", "--dry-run")["manifests"] == 1
+    assert len(typed.json("log")) == 3
