@@ -1,0 +1,184 @@
+"""Commands on whole branches: merge, cherry-pick, revert, squash."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import takewhile
+
+import click
+
+from icefloe.cli import revisions
+from icefloe.cli.app import CONFLICT
+from icefloe.cli.arguments import output_option, repo_argument
+from icefloe.cli.output import Output, plain
+from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.merging import MergeConflictError, MergeResult, MergeStrategy
+from icefloe.repository import Repository
+
+_MOST_ROWS = 20
+"""Of conflicts that people are shown; programs get them all."""
+
+
+_strategy = click.option(
+    "--strategy",
+    type=click.Choice(["fail", "ours", "theirs"]),
+    default="fail",
+    show_default=True,
+    help="Who wins where both sides changed the same: nobody, the branch, or what comes to it.",
+)
+_message = click.option("-m", "--message", help="The message of the commit.")
+_dry_run = click.option("--dry-run", is_flag=True, help="Tell what would happen, and write nothing.")
+
+
+@click.command()
+@repo_argument
+@click.argument("source")
+@click.argument("into", default="main")
+@_message
+@_strategy
+@_dry_run
+@output_option
+def merge(
+    repo: Repository,
+    source: str,
+    into: str,
+    message: str | None,
+    strategy: MergeStrategy,
+    dry_run: bool,
+    out: Output,
+) -> int:
+    """Bring all that SOURCE has into the branch INTO. Exit code 4, and a table, if there are conflicts.
+
+    \b
+    icefloe merge data/repo dev --dry-run
+    icefloe merge data/repo dev main -m "the new grid" --strategy theirs
+    """
+    text = message or f"Merge {source} into {into}"
+    id = revisions.resolve(repo, source)
+    return _told(
+        out,
+        lambda: repo.merge(id, into, message=text, strategy=strategy, dry_run=dry_run),
+        f"{source} into {into}",
+    )
+
+
+@click.command()
+@repo_argument
+@click.argument("revision")
+@click.argument("onto", default="main")
+@_message
+@_strategy
+@_dry_run
+@output_option
+def cherry_pick(
+    repo: Repository,
+    revision: str,
+    onto: str,
+    message: str | None,
+    strategy: MergeStrategy,
+    dry_run: bool,
+    out: Output,
+) -> int:
+    """Make what the commit REVISION changed on the branch ONTO too. Exit code 4 if there are conflicts."""
+    id = revisions.resolve(repo, revision)
+    return _told(
+        out,
+        lambda: repo.cherry_pick(id, onto, message=message, strategy=strategy, dry_run=dry_run),
+        f"{id} onto {onto}",
+    )
+
+
+@click.command()
+@repo_argument
+@click.argument("revision")
+@click.argument("branch", default="main")
+@_message
+@_strategy
+@_dry_run
+@output_option
+def revert(
+    repo: Repository,
+    revision: str,
+    branch: str,
+    message: str | None,
+    strategy: MergeStrategy,
+    dry_run: bool,
+    out: Output,
+) -> int:
+    """Undo on BRANCH what the commit REVISION changed. Exit code 4 if there are conflicts."""
+    id = revisions.resolve(repo, revision)
+    return _told(
+        out,
+        lambda: repo.revert(id, branch, message=message, strategy=strategy, dry_run=dry_run),
+        f"the revert of {id} into {branch}",
+    )
+
+
+@click.command()
+@repo_argument
+@click.argument("branch")
+@click.argument("since")
+@_message
+@_dry_run
+@output_option
+def squash(
+    repo: Repository, branch: str, since: str, message: str | None, dry_run: bool, out: Output
+) -> None:
+    """Put one commit in the place of all that BRANCH has after SINCE.
+
+    \b
+    icefloe squash data/repo main main@7d --dry-run
+    """
+    start = revisions.resolve(repo, since)
+    history = [info.id for info in repo.ancestry(branch=branch)]
+    later = list(takewhile(lambda id: id != start, history))
+    if start not in history or not later:
+        raise InvalidInputError(
+            f"{since} is not a commit before the tip of branch {branch}, so there is nothing to squash",
+            kind=ErrorKind.BAD_SNAPSHOT_CHAIN_FOR_DIFF,
+        )
+    made = None if dry_run else repo.squash(branch, start, message=message)
+    verb = f"would put one commit on {branch}" if made is None else f"{branch} is at {made},"
+    text = f"{verb} in the place of {len(later)}: {' '.join(later)}"
+    out.value({"branch": branch, "since": start, "squashed": later, "snapshot": made}, text)
+
+
+def _told(out: Output, work: Callable[[], MergeResult], what: str) -> int:
+    """Do it and print what came of it; the exit code."""
+    try:
+        result = work()
+    except MergeConflictError as error:
+        result = error.result
+    rows = result.conflicts
+    lines = [_sentence(result, what)]
+    lines += [
+        f"  {row.path}{'' if row.chunk is None else f' {list(row.chunk)}'}: {str(row.kind).lower()}"
+        f" | ours: {row.ours} | theirs: {row.theirs}"
+        for row in rows[:_MOST_ROWS]
+    ]
+    lines += [f"  and {len(rows) - _MOST_ROWS} more"] if len(rows) > _MOST_ROWS else []
+    value = {
+        "outcome": result.outcome,
+        "snapshot": result.snapshot_id,
+        "base": result.base_id,
+        "ours": result.ours_id,
+        "theirs": result.theirs_id,
+        "conflicts": plain(list(rows)),
+        "changes": plain(result.changes),
+    }
+    out.value(value, "\n".join(lines))
+    return CONFLICT if result.outcome == "conflicts" else 0
+
+
+def _sentence(result: MergeResult, what: str) -> str:
+    match result.outcome:
+        case "conflicts":
+            count = len(result.conflicts)
+            return f"{what}: {count} conflicts, and nothing was written; see --strategy"
+        case "up-to-date":
+            return f"{what}: nothing to do"
+    verb = {"merged": "merged", "fast-forward": "moved forward"}[result.outcome]
+    if result.snapshot_id is None:
+        return f"{what}: would be {verb}"
+    solved = f", {len(result.conflicts)} conflicts decided" if result.conflicts else ""
+    return f"{what}: {verb}, at {result.snapshot_id}{solved}"
