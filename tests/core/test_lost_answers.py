@@ -124,15 +124,17 @@ def test_every_change_of_a_repo_info_is_made_once(
     assert len(list(repo.ops_log())) == entries + 1
 
 
-def test_new_names_are_known_again_in_every_version() -> None:
+def test_a_new_name_without_an_answer_is_claimed_by_nobody() -> None:
+    """In V1 the file of somebody else's branch or tag looks the same."""
     storage = LosingOutright()
     repo = Repository.create(storage, spec_version=1)
     storage.losses = 2
 
-    repo.create_branch("b", repo.lookup_branch("main"))
-    repo.create_tag("t", repo.lookup_branch("main"))
+    for create in (repo.create_branch, repo.create_tag):
+        with pytest.raises(StorageError, match="no answer"):
+            create("new", repo.lookup_branch("main"))
 
-    assert (repo.list_branches(), repo.list_tags()) == ({"main", "b"}, {"t"})
+    assert (repo.list_branches(), repo.list_tags()) == ({"main", "new"}, {"new"})
 
 
 def test_an_amended_commit_is_known_again(storage: Losing) -> None:

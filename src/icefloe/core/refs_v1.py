@@ -83,16 +83,13 @@ class RefStoreV1:
         self._storage.put(file.path, encode_ref(snapshot), condition)
 
     def _create(self, file: RefFile, snapshot: SnapshotId) -> None:
-        """Write a file that is not there yet; where no answer came, see whether it is there now."""
+        """Write a file that is not there yet.
+
+        A storage knows its own write again when the answer was lost. Where it does not, nobody can: somebody
+        else may have made the same branch or tag, and both would be told that it is theirs.
+        """
         self._storage.require_conditional_writes()
-        try:
-            self._put(file, snapshot, ABSENT)
-        except ConditionNotMetError:
-            raise
-        except StorageError:
-            found = self._read(file)
-            if found is None or found[0] != snapshot:
-                raise
+        self._put(file, snapshot, ABSENT)
 
     def all_refs(self) -> dict[RefFile, SnapshotId | None]:
         """Every branch and tag with what it points to, and the marks of deleted tags."""

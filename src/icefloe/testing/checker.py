@@ -152,12 +152,10 @@ class Checker:
             return False
         wanted = operation.snapshot
         match operation.kind:
-            case "create_branch" | "reset_branch":
+            case "reset_branch":
                 return any(refs.branches.get(operation.branch) == wanted for refs in meanwhile)
             case "delete_branch":
                 return any(operation.branch not in refs.branches for refs in meanwhile)
-            case "create_tag":
-                return any(refs.tags.get(operation.tag) == wanted for refs in meanwhile)
         return False
 
     def _check_conflict(self, operation: Operation, twin: Twin, meanwhile: list[Refs]) -> None:
