@@ -13,9 +13,9 @@ WORKER = "def work(_):\n    import icechunk.storage\n    from icechunk import Re
 WORKER += "    return Repository.__module__, icechunk.storage.__name__, icechunk.__version__\n"
 
 
-def run(tmp_path: Path, code: str, *arguments: str) -> str:
+def run(tmp_path: Path, code: str, *arguments: str, worker: str = WORKER) -> str:
     """What a program prints that finds no other icechunk than ours."""
-    (tmp_path / "worker.py").write_text(WORKER)
+    (tmp_path / "worker.py").write_text(worker)
     (tmp_path / "program.py").write_text(code)
     clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(
@@ -73,6 +73,41 @@ if __name__ == "__main__":
         print(*pool.map(work, [0])[0])
 """
     assert run(tmp_path, code, method) == "icefloe.repository icefloe.storage 2.3.0"
+
+
+def test_workers_of_a_dask_cluster_find_it_too(tmp_path: Path) -> None:
+    code = """
+if __name__ == "__main__":
+    import icefloe
+    icefloe.install_as_icechunk()
+    import numpy, zarr
+    from dask.distributed import Client, LocalCluster
+    from worker import work, write
+    from icechunk import Repository, local_filesystem_storage
+    cluster = LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=None)
+    with cluster, Client(cluster) as client:
+        print(*client.submit(work, 0).result())
+        repo = Repository.create(local_filesystem_storage("repo"))
+        session = repo.writable_session("main")
+        zarr.create_array(session.store, name="a", shape=(4,), chunks=(2,), dtype="i4")
+        fork = session.fork()
+        session.merge(*client.gather(client.map(write, [fork, fork], [0, 1])))
+        session.commit("by the workers")
+        print(zarr.open_array(repo.readonly_session("main").store, path="a")[:].tolist())
+"""
+    written = (
+        WORKER
+        + """
+def write(fork, part):
+    import zarr
+    zarr.open_array(fork.store, path="a")[2 * part : 2 * part + 2] = part + 1
+    return fork
+"""
+    )
+    assert run(tmp_path, code, worker=written).splitlines() == [
+        "icefloe.repository icefloe.storage 2.3.0",
+        "[1, 1, 2, 2]",
+    ]
 
 
 def test_any_child_that_inherits_the_environment_finds_it(tmp_path: Path) -> None:

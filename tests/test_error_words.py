@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import zarr
+from zarr.core.sync import sync
 
 import icefloe
 from icefloe import Repository, in_memory_storage, s3_storage
@@ -33,6 +34,9 @@ CASES: dict[str, Callable[[Repository, str, str], Any]] = {
     "ancestry .*doesn't include": lambda repo, a, b: repo.diff(from_snapshot_id=b, to_snapshot_id=a),
     "branch update conflict": lambda repo, a, b: repo.reset_branch("main", a, from_snapshot_id=a),
     "main branch cannot be deleted": lambda repo, a, b: repo.delete_branch("main"),
+    "read-only mode.*read-only store": lambda repo, a, b: sync(
+        repo.readonly_session("main").store.delete("a/zarr.json")
+    ),
     "the repository doesn't exist": lambda repo, a, b: Repository.open(in_memory_storage()),
 }
 

@@ -133,8 +133,8 @@ class IcechunkStore(VirtualReferences, Shown, Store, SyncMixin):
         # docstring inherited
         if self.read_only:
             raise ReadOnlyStoreError(
-                "store was opened in read-only mode and does not support writing; a committed session is"
-                " read-only too: open another with Repository.writable_session",
+                "store was opened in read-only mode and does not support writing; a committed session has a"
+                " read-only store too: open another with Repository.writable_session",
                 kind=ErrorKind.READ_ONLY_STORE,
             )
         if self._session.mode is SessionMode.rearrange:

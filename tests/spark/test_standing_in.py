@@ -1,0 +1,26 @@
+"""Standing in for the official package in the workers of a Spark session."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.test_compatibility import run
+
+pytestmark = pytest.mark.spark
+
+# A program of its own: the workers of the session that other tests share were started before.
+PROGRAM = """
+import icefloe
+icefloe.install_as_icechunk()
+from icefloe.spark import QUICK_START, local_session
+from worker import work
+spark = local_session("standing in", cores=1, settings=QUICK_START)
+print(*spark.sparkContext.parallelize([0], 1).map(work).collect()[0])
+spark.stop()
+"""
+
+
+def test_spark_workers_find_it_too(tmp_path: Path) -> None:
+    assert run(tmp_path, PROGRAM).splitlines()[-1] == "icefloe.repository icefloe.storage 2.3.0"
