@@ -327,10 +327,10 @@ def all_locations(workspace: Workspace, containers: Containers) -> list[str]:
         refs = workspace.refs(node)
         codes = refs.location_codes[refs.kind == VIRTUAL]
         if len(refs.locations) * 2 < len(codes):
-            texts = _absolute_texts(refs.locations, containers)
+            texts = absolute_texts(refs.locations, containers)
             found.extend(map(texts.__getitem__, codes.tolist()))
         else:
-            found += _absolute_texts(refs.locations.take(codes), containers)
+            found += absolute_texts(refs.locations.take(codes), containers)
     return found
 
 
@@ -340,7 +340,7 @@ def chunk_batches(
     """All references of an array in the form of `IcechunkStore.array_chunk_iterator`."""
     refs = workspace.refs(node)
     shared = len(refs.locations) * 2 < len(refs)
-    texts = _absolute_texts(refs.locations, containers) if shared else []
+    texts = absolute_texts(refs.locations, containers) if shared else []
     for start in range(0, len(refs), batch_size):
         part = refs.take(slice(start, start + batch_size))
         virtual, native, inline = (part.kind == kind for kind in (VIRTUAL, NATIVE, INLINE))
@@ -360,10 +360,11 @@ def chunk_batches(
 def _paths(part: ArrayManifest, texts: list[str], containers: Containers) -> list[str]:
     if texts:
         return list(map(texts.__getitem__, part.location_codes.tolist()))
-    return _absolute_texts(part.locations.take(part.location_codes), containers)
+    return absolute_texts(part.locations.take(part.location_codes), containers)
 
 
-def _absolute_texts(locations: Blobs, containers: Containers) -> list[str]:
+def absolute_texts(locations: Blobs, containers: Containers) -> list[str]:
+    """Locations as URLs, those relative to a named container too."""
     texts = locations.texts("location of a virtual chunk")
     heads = locations.buffer[locations.starts[locations.lengths > 0]]
     if (heads == _FIRST_OF_NAMED).any():

@@ -11,10 +11,20 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from icefloe.spark.fan_out import SparkFanOut
     from icefloe.spark.local import QUICK_START, local_session, session_at
+    from icefloe.spark.scans import Scan, scan
+    from icefloe.spark.sql_scans import sql
 
-__all__ = ["QUICK_START", "SparkFanOut", "local_session", "session_at"]
+__all__ = ["QUICK_START", "Scan", "SparkFanOut", "local_session", "scan", "session_at", "sql"]
 
-_HOMES = {"QUICK_START": "local", "SparkFanOut": "fan_out", "local_session": "local", "session_at": "local"}
+_HOMES = {
+    "QUICK_START": "local",
+    "Scan": "scans",
+    "SparkFanOut": "fan_out",
+    "local_session": "local",
+    "scan": "scans",
+    "session_at": "local",
+    "sql": "sql_scans",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -55,6 +55,7 @@ _SPARK_TYPES: Final[Mapping[pa.DataType, str]] = {
     pa.binary(): "binary",
     pa.decimal128(20, 0): "decimal(20,0)",
     TIMESTAMP: "timestamp_ntz",
+    pa.timestamp("us", tz="UTC"): "timestamp",
     INTERVAL: "interval day to second",
     _WIDENED["complex64"]: "struct<real: float, imag: float>",
     _WIDENED["complex128"]: "struct<real: double, imag: double>",
@@ -144,7 +145,19 @@ def to_arrow(values: Values, missing: Mask | None, arrow: pa.DataType) -> pa.Arr
 
 def spark_type(arrow: pa.DataType) -> str:
     """A type in the words of Spark's SQL."""
+    if pa.types.is_list(arrow):
+        return f"array<{spark_type(arrow.value_type)}>"
     return _SPARK_TYPES[arrow]
+
+
+def ddl(schema: pa.Schema) -> str:
+    """Columns in the words of Spark's SQL."""
+    return ", ".join(f"{quoted(field.name)} {spark_type(field.type)}" for field in schema)
+
+
+def quoted(name: str) -> str:
+    """A name as SQL takes it, whatever is in it."""
+    return "`" + name.replace("`", "``") + "`"
 
 
 def coding_of(stored: np.dtype[Any], attributes: Mapping[str, Any], name: str) -> Coding:

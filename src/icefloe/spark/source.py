@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.spark import options as source_options
+from icefloe.spark.coding import ddl, spark_type
+from icefloe.spark.metadata_tables import View, metadata_table
 from icefloe.spark.worker import VERSION, check_version, readable_errors
 
 if TYPE_CHECKING:
@@ -34,24 +36,27 @@ class IcechunkSource(DataSource):
         # docstring inherited
         with readable_errors():
             chosen = source_options.parse(self.options)
-            _, table, _ = planned(chosen, None)
-            return table.ddl
+            if name := chosen.text("table"):
+                return _about(name)
+            return planned(chosen, None)[1].ddl
 
     def reader(self, schema: StructType) -> DataSourceReader:
         # docstring inherited
         with readable_errors():
             chosen = source_options.parse(self.options)
+            if name := chosen.text("table"):
+                return MetadataReader(name, chosen, schema.names)
             session, table, plan = planned(chosen, schema.names)
             _check_types(table, schema)
             return TableReader(session, plan, chosen.batch_rows)
 
 
 class Part(InputPartition):
-    """The number of a partition of the plan, which the reader holds."""
+    """What one task does: the number of a partition of the plan that the reader holds, or another order."""
 
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.number = number
+    def __init__(self, order: Any) -> None:
+        super().__init__(order)
+        self.order = order
 
 
 class TableReader(DataSourceReader):
@@ -74,7 +79,37 @@ class TableReader(DataSourceReader):
         with readable_errors():
             check_version(self._version)
             if isinstance(partition, Part):  # Spark makes one partition of its own where there is none
-                yield from read_partition(self._session, self._plan, partition.number, self._batch_rows)
+                yield from read_partition(self._session, self._plan, partition.order, self._batch_rows)
+
+
+class MetadataReader(DataSourceReader):
+    """Reads a table about the repository itself."""
+
+    def __init__(self, name: str, options: source_options.Options, columns: Sequence[str]) -> None:
+        self._name = name
+        self._columns = list(columns)
+        repo = options.open()
+        start = options.text("fromVersion")
+        earlier = source_options.any_version(repo, start) if start else None
+        self._view = View(repo, options.session(repo), earlier)
+        self._version = VERSION
+
+    def partitions(self) -> Sequence[InputPartition]:
+        # docstring inherited
+        return [Part(order) for order in metadata_table(self._name).orders(self._view)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        # docstring inherited
+        with readable_errors():
+            check_version(self._version)
+            if isinstance(partition, Part):
+                table = metadata_table(self._name)
+                for batch in table.read(self._view, partition.order, table.schema):
+                    yield batch.select(self._columns)
+
+
+def _about(name: str) -> str:
+    return ddl(metadata_table(name).schema)
 
 
 def planned(options: source_options.Options, columns: Sequence[str] | None) -> tuple[Session, Table, Plan]:
@@ -97,8 +132,6 @@ def planned(options: source_options.Options, columns: Sequence[str] | None) -> t
 
 def _check_types(table: Table, schema: StructType) -> None:
     """A schema given by the user may leave out columns, and no more."""
-    from icefloe.spark.coding import spark_type
-
     for column, field in zip(table.columns, schema.fields, strict=True):
         found, asked = spark_type(column.arrow), field.dataType.simpleString()
         if _plain(found) != _plain(asked):

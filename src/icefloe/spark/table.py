@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from icefloe.errors import ErrorKind, InvalidInputError, NodeNotFoundError
 from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot
 from icefloe.session import Session
-from icefloe.spark.coding import Coding, coding_of, spark_type
+from icefloe.spark.coding import Coding, coding_of, ddl
 
 NUMERIC: Final = "_numeric"
 """What the name of the column ends with that has the stored numbers of times of other calendars."""
@@ -87,7 +87,7 @@ class Table:
     @property
     def ddl(self) -> str:
         """The columns in terms of Spark's SQL."""
-        return ", ".join(f"{quoted(column.name)} {spark_type(column.arrow)}" for column in self.columns)
+        return ddl(self.schema)
 
     @property
     def variables(self) -> tuple[Column, ...]:
@@ -120,11 +120,6 @@ class Table:
                 borders[axis] = edges if known is None else np.intersect1d(known, edges)
         whole = [np.array([0, size], np.int64) for size in self.shape]
         return [whole[axis] if known is None else known for axis, known in enumerate(borders)]
-
-
-def quoted(name: str) -> str:
-    """A name as SQL takes it, whatever is in it."""
-    return "`" + name.replace("`", "``") + "`"
 
 
 def unknown(

@@ -1,0 +1,134 @@
+"""`icefloe.spark.scan`: rows of a repository's arrays as a Spark frame, with nothing fetched in vain."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from icefloe.repository import Repository
+from icefloe.session import Session
+from icefloe.spark import options as source_options
+from icefloe.spark.frames import frame_of
+from icefloe.spark.planning import BATCH_ROWS, PARTITION_BYTES, Plan, plan
+from icefloe.spark.reading import read_partition
+from icefloe.spark.selection import Coordinates, Selection, by_labels, by_positions
+from icefloe.spark.table import Role, Table, tables_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Place = Repository | Session | str | os.PathLike[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """Rows to be read. Each method gives another scan; nothing is read before `to_df` is used."""
+
+    spark: SparkSession
+    session: Session
+    table: Table
+    """With the columns that are wanted."""
+    coordinates: Coordinates
+    """Of the whole table."""
+    selection: Selection
+    title: str
+    partition_bytes: int = PARTITION_BYTES
+    batch_rows: int = BATCH_ROWS
+
+    def sel(self, indexers: Mapping[str, Any] | None = None, **labels: Any) -> Scan:
+        """The cells at some labels of coordinates: a label, a list of them, or a slice, as xarray's `sel`."""
+        wanted = {**(indexers or {}), **labels}
+        return replace(self, selection=by_labels(self.coordinates, self.selection, wanted))
+
+    def isel(self, indexers: Mapping[str, Any] | None = None, **places: Any) -> Scan:
+        """The cells at some positions along dimensions, as xarray's `isel`."""
+        wanted = {**(indexers or {}), **places}
+        return replace(self, selection=by_positions(self.table, self.selection, wanted))
+
+    def select(self, *names: str | Iterable[str]) -> Scan:
+        """Some of the columns. Variables that are not among them are not read."""
+        flat = [each for name in names for each in ([name] if isinstance(name, str) else name)]
+        return replace(self, table=self.table.only(flat))
+
+    def plan(self) -> Plan:
+        """Which chunks are read by which task."""
+        return plan(self.table, self.selection, partition_bytes=self.partition_bytes)
+
+    def to_df(self) -> DataFrame:
+        """A frame of the rows. It may be used any number of times, filtered or joined with itself."""
+        made = self.plan()
+        read = partial(_read, self.session, made, self.batch_rows)
+        return frame_of(self.spark, made.partitions, read, self.table.ddl, self.title)
+
+
+def _read(session: Session, made: Plan, batch_rows: int, partition: int) -> Iterator[pa.RecordBatch]:
+    return read_partition(session, made, partition, batch_rows)
+
+
+def scan(
+    spark: SparkSession,
+    repo: Place,
+    *,
+    group: str = "/",
+    variables: Iterable[str] | str | None = None,
+    branch: str | None = None,
+    tag: str | None = None,
+    snapshot: str | None = None,
+    version_as_of: str | None = None,
+    timestamp_as_of: str | None = None,
+    partition_bytes: int = PARTITION_BYTES,
+    batch_rows: int = BATCH_ROWS,
+    **storage_options: Any,
+) -> Scan:
+    """A scan of the table that a group's variables make, at the tip of main or at another version.
+
+    `repo` is a repository, one of its sessions, or the folder or URL of one, with the options of its storage.
+    A repository goes to the executors with its credentials.
+    """
+    version = {
+        "branch": branch,
+        "tag": tag,
+        "snapshot": snapshot,
+        "versionAsOf": version_as_of,
+        "timestampAsOf": timestamp_as_of,
+    }
+    given = {name: value for name, value in version.items() if value is not None}
+    session, place = open_session(repo, given, storage_options)
+    names = [variables] if isinstance(variables, str) else variables
+    table = tables_of(session, group).choose(None if names is None else list(names))
+    return scan_of(spark, session, table, f"{place}{group.strip('/')}", partition_bytes, batch_rows)
+
+
+def scan_of(
+    spark: SparkSession,
+    session: Session,
+    table: Table,
+    place: str,
+    partition_bytes: int = PARTITION_BYTES,
+    batch_rows: int = BATCH_ROWS,
+) -> Scan:
+    """A scan of a table that is known."""
+    variables = ", ".join(column.name for column in table.columns if column.role is Role.VARIABLE)
+    title = f"icefloe {place} @ {session.snapshot_id}: {variables}"
+    everything = Selection.everything(table)
+    coordinates = Coordinates(session, table)
+    return Scan(spark, session, table, coordinates, everything, title, partition_bytes, batch_rows)
+
+
+def open_session(
+    repo: Place, version: Mapping[str, str], storage_options: Mapping[str, Any]
+) -> tuple[Session, str]:
+    """A read-only session, and the name of the place for people."""
+    if isinstance(repo, Session):
+        return repo, ""
+    if isinstance(repo, Repository):
+        return source_options.session_at(repo, version), ""
+    words = {name: str(value) for name, value in storage_options.items()}
+    chosen = source_options.parse({"path": os.fspath(repo), **words})
+    place = os.fspath(repo).partition("?")[0]
+    return source_options.session_at(chosen.open(), version), f"{place} "

@@ -1,0 +1,278 @@
+"""What queries need of their tables: a query over what was thought needed has the answer of all rows.
+
+The answers here are those of SQLite, which is quick; tests/spark/test_sql.py asks Spark.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from icefloe.errors import InvalidInputError
+from icefloe.spark.planning import plan
+from icefloe.spark.queries import Needs, Query, needs_of, parse_query
+from icefloe.spark.selection import Coordinates, Selection
+from icefloe.spark.sql_scans import _needed, masks
+from icefloe.spark.table import Table, tables_of
+from tests.spark.weather import CHUNKS, counted_chunks, read_all, repository, weather
+
+REPO = repository(weather(), encoding=CHUNKS)
+SESSION = REPO.readonly_session("main")
+TABLE = tables_of(SESSION).choose(None)
+COORDINATES = Coordinates(SESSION, TABLE)
+EVERYTHING = Selection.everything(TABLE)
+WHOLE = read_all(SESSION, plan(TABLE, EVERYTHING))
+
+
+def needs(text: str) -> list[Needs]:
+    query = parse_query(text, ["w"])
+    found = needs_of(query, dict.fromkeys(range(len(query.uses)), TABLE.schema.names), {})
+    return [found[number] for number in range(len(query.uses))]
+
+
+def pruned(need: Needs) -> tuple[Table, Selection]:
+    selection = EVERYTHING
+    for axis, mask in masks(COORDINATES, need.conditions, utc=True)[0].items():
+        selection = selection.narrowed(axis, np.flatnonzero(mask))
+    return _needed(TABLE, need.columns), selection
+
+
+def answer(query: Query, tables: list[pa.Table]) -> list[tuple[Any, ...]]:
+    database = sqlite3.connect(":memory:")
+    database.create_function("month", 1, lambda day: int(day[5:7]), deterministic=True)
+    database.create_function("year", 1, lambda day: int(day[:4]), deterministic=True)
+    names = {}
+    for number, table in enumerate(tables):
+        names[number] = f"t{number}"
+        columns = ", ".join(f'"{name}"' for name in table.schema.names)
+        database.execute(f"CREATE TABLE t{number} ({columns})")
+        places = ", ".join("?" * table.num_columns)
+        values = [[_plain(value) for value in column.to_pylist()] for column in table.columns]
+        database.executemany(f"INSERT INTO t{number} VALUES ({places})", zip(*values, strict=True))
+    made = query.rewritten(names).format(**{name: name for name in names.values()})
+    found = database.execute(made).fetchall()
+    database.close()
+    return sorted(found, key=repr)
+
+
+def _plain(value: Any) -> Any:
+    return f"{value:%Y-%m-%d}" if hasattr(value, "year") else value
+
+
+def check(text: str) -> None:
+    query = parse_query(text, ["w"])
+    parts = []
+    for need in needs(text):
+        table, selection = pruned(need)
+        parts.append(read_all(SESSION, plan(table, selection)))
+
+    found = answer(query, parts)
+
+    assert found == answer(query, [WHOLE] * len(parts))
+
+
+numbers = st.sampled_from(["35", "40.0", "45", "47.5", "-10", "60", "2.5", "7", "12.5", "1e1"])
+days = st.sampled_from(["'2019-12-28'", "'2019-12-31'", "'2020-01-01'", "'2020-01-04'", "'2021-01-01'"])
+words = st.sampled_from(["=", "<", "<=", ">", ">=", "<>", "!="])
+
+
+def comparisons(alias: str) -> st.SearchStrategy[str]:
+    column = st.sampled_from([f"{alias}lat", f"{alias}lon"])
+    time = st.just(f"{alias}time")
+    return st.one_of(
+        st.builds("{} {} {}".format, column, words, numbers),
+        st.builds("{2} {1} {0}".format, column, words, numbers),
+        st.builds("{} BETWEEN {} AND {}".format, column, numbers, numbers),
+        st.builds("{} NOT BETWEEN {} AND {}".format, column, numbers, numbers),
+        st.builds("{} IN ({}, {})".format, column, numbers, numbers),
+        st.builds("{} NOT IN ({}, {}, NULL)".format, column, numbers, numbers),
+        st.builds("{} {} {}".format, time, words, days),
+        st.builds("month({}) {} {}".format, time, words, st.sampled_from(["1", "12", "6"])),
+        st.builds("year({}) = {}".format, time, st.sampled_from(["2019", "2020"])),
+        st.builds("{}t2m > {}".format, st.just(alias), st.sampled_from(["270", "285"])),
+        st.builds("{}rain * 2 < {}".format, st.just(alias), st.sampled_from(["50", "150"])),
+        st.builds("{}lat + 0 > {}".format, st.just(alias), numbers),
+        st.builds("{}t2m IS NULL".format, st.just(alias)),
+        st.builds("{0}lat < {0}lon".format, st.just(alias)),
+    )
+
+
+def conditions(alias: str = "") -> st.SearchStrategy[str]:
+    return st.recursive(
+        comparisons(alias),
+        lambda inner: st.one_of(
+            st.builds("({} AND {})".format, inner, inner),
+            st.builds("({} OR {})".format, inner, inner),
+            st.builds("NOT ({})".format, inner),
+        ),
+        max_leaves=5,
+    )
+
+
+joins = st.sampled_from(["JOIN", "LEFT JOIN", "RIGHT JOIN", "FULL JOIN", "INNER JOIN"])
+sums = st.sampled_from(["count(*)", "sum(rain)", "min(t2m)", "count(t2m), max(lat)", "count(DISTINCT time)"])
+
+
+def queries() -> st.SearchStrategy[str]:
+    c, a, b = conditions(), conditions("a."), conditions("b.")
+    match = "a.time = b.time AND a.lat = b.lat AND a.lon = b.lon"
+    few = "a.time = b.time AND a.lon = 0 AND b.lon = 2.5"
+    return st.one_of(
+        st.builds("SELECT {} FROM w WHERE {}".format, sums, c),
+        st.builds("SELECT lat, {} FROM w WHERE {} GROUP BY lat HAVING count(*) > 3".format, sums, c),
+        st.builds("SELECT * FROM w WHERE {}".format, c),
+        st.builds(
+            "SELECT a.lat, b.rain FROM w a JOIN w AS b ON {} AND {} WHERE {}".format, st.just(match), a, b
+        ),
+        st.builds(
+            "SELECT count(*), sum(a.rain), sum(b.rain) FROM w a {} w b ON {} AND {} WHERE {}".format,
+            joins,
+            st.just(few),
+            b,
+            a,
+        ),
+        st.builds(
+            "SELECT count(*), sum(b.lat) FROM w a, w b WHERE {} AND {} AND {}".format, st.just(few), a, b
+        ),
+        st.builds("SELECT lat FROM w WHERE {} UNION SELECT lon FROM w WHERE {}".format, c, c),
+        st.builds("SELECT lat, rain FROM w WHERE {} EXCEPT SELECT lat, rain FROM w WHERE {}".format, c, c),
+        st.builds(
+            "WITH x AS (SELECT lat, time, rain FROM w WHERE {}) SELECT {} FROM x JOIN (SELECT 1 AS one)"
+            " WHERE lat > {}".format,
+            c,
+            st.just("sum(rain)"),
+            numbers,
+        ),
+        st.builds(
+            "WITH x AS (SELECT lat AS l, rain FROM w) SELECT p.l, count(*) FROM x p JOIN x q ON p.l = q.l"
+            " AND p.rain = q.rain WHERE p.l > {} AND q.l < {} GROUP BY p.l".format,
+            numbers,
+            numbers,
+        ),
+        st.builds("SELECT {} FROM (SELECT * FROM w WHERE {}) AS s WHERE {}".format, sums, c, c),
+        st.builds(
+            "SELECT {} FROM (SELECT * FROM w ORDER BY rain, time, lat, lon LIMIT 100) AS s WHERE {}".format,
+            sums,
+            c,
+        ),
+        st.builds(
+            "SELECT count(*) FROM (SELECT lat AS l, rain AS r FROM w UNION ALL SELECT lon, rain FROM w"
+            " WHERE {}) AS s WHERE l >= {}".format,
+            c,
+            numbers,
+        ),
+        st.builds("SELECT {} FROM w WHERE {} AND lat IN (SELECT lat FROM w WHERE {})".format, sums, c, c),
+        st.builds(
+            "SELECT count(*) FROM w a WHERE {} AND NOT EXISTS (SELECT 1 FROM w b WHERE b.rain > a.rain AND"
+            " b.lat = a.lat AND {})".format,
+            a,
+            b,
+        ),
+        st.builds(
+            "SELECT lat, (SELECT max(b.rain) FROM w b WHERE b.lat = a.lat AND {}) FROM w a WHERE {}".format,
+            b,
+            a,
+        ),
+        st.builds("SELECT CASE WHEN {} THEN 1 ELSE 0 END AS k, count(*) FROM w GROUP BY k".format, c),
+        st.builds("SELECT sum(rain) FILTER (WHERE {}) FROM w".format, c),
+        st.builds(
+            "SELECT row_number() OVER (PARTITION BY lat ORDER BY rain, time, lon) FROM w WHERE {}".format,
+            c,
+        ),
+        st.builds("SELECT LAT, Sum(Rain) FROM W WHERE {} GROUP BY Lat".format, c),
+    )
+
+
+@settings(max_examples=60)
+@given(queries())
+def test_what_is_left_out_does_not_matter(text: str) -> None:
+    check(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT * FROM w NATURAL JOIN (SELECT lat, rain FROM w WHERE lat > 50) AS o WHERE lon = 0",
+        "SELECT sum(rain) FROM w JOIN (SELECT DISTINCT lat FROM w WHERE lat < 45) AS o USING (lat)",
+        "SELECT '{\"brace\"}', count(*) FROM w -- {comment}\nWHERE lat > 40",
+        "SELECT w.lat FROM w WHERE w.lat = 45",
+        'SELECT `lat`, "x" FROM `w` WHERE `lat` = 45',
+        "SELECT lat FROM w ORDER BY t2m, time, lon, lat LIMIT 5",
+        "WITH w AS (SELECT 1 AS lat) SELECT * FROM w",
+    ],
+)
+def test_queries_of_odd_forms(text: str) -> None:
+    check(text.replace('"x"', "'x'"))
+
+
+@pytest.mark.parametrize(
+    ("text", "columns", "chunks"),
+    [
+        ("SELECT avg(t2m) FROM w WHERE lat BETWEEN 40 AND 46", {"t2m", "lat"}, 3 * 1 * 2),
+        ("SELECT avg(t2m) FROM w WHERE time >= '2020-01-02'", {"t2m", "time"}, 2 * 2 * 2),
+        ("SELECT avg(t2m), sum(rain) FROM w WHERE lon = 0", {"t2m", "rain", "lon"}, 2 * 3 * 2 * 1),
+        ("SELECT count(*) FROM w", set(), 0),
+        ("SELECT DISTINCT lat FROM w WHERE lon > 100", {"lat", "lon"}, 0),
+        ("SELECT max(t2m) FROM w WHERE lat > 50 OR lat < 36", {"t2m", "lat"}, 3 * 2 * 2),
+        ("SELECT max(t2m) FROM w WHERE lat > 50 AND (lon < 3 OR lon > 100)", {"t2m", "lat", "lon"}, 3),
+        ("SELECT max(t2m) FROM w WHERE NOT (lat <= 50) AND lon IN (0, 2.5)", {"t2m", "lat", "lon"}, 3),
+        ("SELECT max(t2m) FROM w WHERE year(time) = 2019", {"t2m", "time"}, 1 * 2 * 2),
+        ("SELECT max(t2m) FROM w WHERE date(time) = DATE '2020-01-06'", {"t2m", "time"}, 1 * 2 * 2),
+        ("SELECT max(t2m) FROM w WHERE date_trunc('month', time) > '2020-01-01'", {"t2m", "time"}, 0),
+        ("SELECT max(t2m) FROM w WHERE time = TIMESTAMP '2020-01-06 00:00:00'", {"t2m", "time"}, 4),
+        (
+            "SELECT max(t2m) FROM w WHERE extract(month FROM time) = 1 AND abs(lat) > 59",
+            {"t2m", "time", "lat"},
+            4,
+        ),
+        ("SELECT max(t2m) FROM w WHERE rain > 3 AND lat > 50", {"t2m", "rain", "lat"}, 2 * 3 * 2),
+        ("SELECT max(m) FROM (SELECT t2m AS m, lat AS l FROM w) AS s WHERE l > 50", {"t2m", "lat"}, 6),
+        ("WITH s AS (SELECT * FROM w WHERE lon = 0) SELECT max(t2m) FROM s WHERE lat > 50", None, 2 * 3),
+        ("SELECT max(t2m) FROM w TABLESAMPLE (10 ROWS) WHERE lat > 50", {"t2m", "lat"}, 12),
+    ],
+)
+def test_the_number_of_chunks_is_exact(text: str, columns: set[str] | None, chunks: int) -> None:
+    (need,) = needs(text)
+    table, selection = pruned(need)
+    made = plan(table, selection)
+
+    with counted_chunks(pytest.MonkeyPatch()) as fetched:
+        read_all(SESSION, made)
+
+    assert need.columns == columns
+    coordinates = sum(column.array is not None for column in table.columns) - len(table.variables)
+    assert len(fetched) == chunks + coordinates * made.partitions
+
+
+def test_each_use_has_needs_of_its_own() -> None:
+    north, south = needs("SELECT a.t2m FROM w a JOIN w b ON a.time = b.time WHERE a.lat > 50 AND b.lat < 40")
+
+    assert north.columns == {"t2m", "time", "lat"}
+    assert south.columns == {"time", "lat"}
+    assert [each.sql() for each in north.conditions] != [each.sql() for each in south.conditions]
+
+
+def test_versions_and_places() -> None:
+    text = "SELECT * FROM w VERSION AS OF 'v1' a JOIN w FOR TIMESTAMP AS OF '2024-05-01' JOIN w.refs r, v.x"
+
+    query = parse_query(text, ["W"])
+
+    assert [use.version for use in query.uses] == [{"versionAsOf": "v1"}, {"timestampAsOf": "2024-05-01"}, {}]
+    assert [use.rest for use in query.uses] == [(), (), ("refs",)]
+    assert (
+        query.rewritten({0: "t0", 1: "t1", 2: "t2"})
+        == "SELECT * FROM {t0} a JOIN {t1} AS `W` JOIN {t2} r, v.x"
+    )
+
+
+def test_what_cannot_be_parsed_is_said() -> None:
+    with pytest.raises(InvalidInputError, match="the query cannot be parsed"):
+        parse_query("SELECT FROM WHERE", ["w"])
+    with pytest.raises(InvalidInputError, match="the version of w must be a literal"):
+        parse_query("SELECT * FROM w TIMESTAMP AS OF current_date()", ["w"])

@@ -1,0 +1,149 @@
+"""`icefloe.spark.scan` and `icefloe.spark.sql` on a local Spark, against xarray and against whole tables."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+from hypothesis import HealthCheck, given, settings
+
+import icefloe
+from icefloe.errors import InvalidInputError
+from icefloe.spark import scan, sql
+from tests.spark.test_queries import queries
+from tests.spark.weather import CHUNKS, frame_rows, opened, put, repository, weather
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # py4j leaves its sockets to the collector
+    pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning"),
+]
+
+
+@pytest.fixture(scope="module")
+def repo(tmp_path_factory: pytest.TempPathFactory) -> icefloe.Repository:
+    path = str(tmp_path_factory.mktemp("sql") / "repo")
+    made = repository(weather(), icefloe.local_filesystem_storage(path), CHUNKS)
+    made.create_tag("v1", made.lookup_branch("main"))
+    put(made, (weather() + 1).assign(height=(("lat", "lon"), np.ones((6, 8)))), group="more")
+    session = made.writable_session("main")
+    changed = weather().assign(rain=weather()["rain"] + 1000)
+    changed[["rain"]].drop_vars(["time", "lat", "lon"]).to_zarr(session.store, mode="r+", consolidated=False)
+    session.commit("more rain")
+    return made
+
+
+def collected(frame: Any) -> list[tuple[Any, ...]]:
+    return sorted((tuple(row) for row in frame.collect()), key=repr)
+
+
+def rounded(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    return [tuple(round(each, 9) if isinstance(each, float) else each for each in row) for row in rows]
+
+
+def test_a_scan_is_what_xarray_selects(spark: Any, repo: icefloe.Repository) -> None:
+    made = scan(spark, repo, tag="v1").sel(lat=slice(50, 40), time=slice("2020", None)).isel(lon=[0, 3])
+
+    found = made.select("t2m", "lat").to_df()
+
+    chosen = opened(repo.readonly_session(tag="v1")).sel(lat=slice(50, 40), time=slice("2020", None))
+    assert found.columns == ["t2m", "lat"]
+    assert collected(found) == frame_rows(chosen.isel(lon=[0, 3]), ["t2m", "lat"])
+    frame = made.to_df()
+    assert frame.where("lat = 45").union(frame.where("lat = 40")).select("lat").distinct().count() == 2
+
+
+def test_a_query_with_two_versions(spark: Any, repo: icefloe.Repository) -> None:
+    found = sql(
+        spark,
+        "SELECT b.lat, sum(a.rain - b.rain) FROM w a JOIN w VERSION AS OF 'v1' b USING (time, lat, lon)"
+        " WHERE lat >= 50 GROUP BY b.lat",
+        {"w": repo},
+    )
+
+    assert collected(found) == [(50.0, 80000), (55.0, 80000), (60.0, 80000)]
+
+
+def test_the_example_of_the_guide(spark: Any, repo: icefloe.Repository) -> None:
+    found = sql(
+        spark,
+        "SELECT month(time) AS m, avg(t2m) AS mean FROM era5 VERSION AS OF 'v1' WHERE lat BETWEEN 40 AND 50"
+        " AND time >= '2019-12-30' GROUP BY month(time)",
+        {"era5": repo},
+    )
+
+    t2m = opened(repo.readonly_session(tag="v1"))["t2m"].astype("f8")
+    chosen = t2m.sel(lat=slice(50, 40), time=slice("2019-12-30", None))
+    expected = chosen.groupby("time.month").mean(...)
+    assert {row.m: pytest.approx(row["mean"]) for row in found.collect()} == {
+        int(month): float(expected.sel(month=month)) for month in (1, 12)
+    }
+
+
+def test_groups_arrays_and_tables_about_the_repository(spark: Any, repo: icefloe.Repository) -> None:
+    repos = {"w": repo}
+
+    assert sql(spark, "SELECT max(rain) FROM w.more", repos).collect()[0][0] == weather()["rain"].max() + 1
+    assert sql(spark, "SELECT count(height) FROM w.more", repos).collect()[0][0] == 48
+    assert sql(spark, "SELECT * FROM w.more.height", repos).count() == 48
+    assert sql(spark, "SELECT name FROM w.refs WHERE kind = 'tag'", repos).collect()[0][0] == "v1"
+    assert sql(spark, "SELECT count(*) FROM w.snapshots", repos).collect()[0][0] == 4
+    assert sql(spark, "SELECT sum(length) FROM w.chunks WHERE path = '/t2m'", repos).collect()[0][0] > 0
+    changed = sql(spark, "SELECT DISTINCT path FROM w.`diff:v1..main` WHERE change = 'updated chunk'", repos)
+    assert ("/rain",) in collected(changed)
+    with pytest.raises(InvalidInputError, match="no table 'snapshot' in w; did you mean 'snapshots'"):
+        sql(spark, "SELECT * FROM w.snapshot", repos)
+
+
+def test_other_tables_of_the_session_can_be_joined(spark: Any, repo: icefloe.Repository) -> None:
+    spark.createDataFrame(
+        [(60.0, "north"), (35.0, "south")], "lat double, name string"
+    ).createOrReplaceTempView("places")
+
+    found = sql(
+        spark,
+        "SELECT name, count(t2m) FROM w JOIN places ON w.lat = places.lat WHERE name = 'north' GROUP BY name",
+        {"w": repo},
+    )
+
+    counted = int(opened(repo.readonly_session("main"))["t2m"].sel(lat=60.0).count())
+    assert collected(found) == [("north", counted)]
+
+
+def test_a_query_may_hold_braces_and_have_no_answer(spark: Any, repo: icefloe.Repository) -> None:
+    found = sql(spark, "SELECT '{x}' AS b, count(*), max(t2m) FROM w WHERE lat > 1000", {"w": repo})
+
+    assert collected(found) == [("{x}", 0, None)]
+
+
+@settings(max_examples=4, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True)
+@given(queries())
+def test_generated_queries_have_the_answer_of_all_rows(
+    spark: Any, repo: icefloe.Repository, text: str
+) -> None:
+    spark.read.format("icechunk").options(
+        path=repo.storage.describe()["path"]
+    ).load().createOrReplaceTempView("w")
+
+    found = sql(spark, text, {"w": repo})
+
+    assert rounded(collected(found)) == rounded(collected(spark.sql(text)))
+
+
+def test_times_in_a_session_of_another_zone(spark: Any, repo: icefloe.Repository) -> None:
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    try:
+        spark.conf.set("spark.sql.session.timeZone", "America/Los_Angeles")
+        for word in ("TIMESTAMP", "TIMESTAMP_NTZ", "DATE", ""):
+            found = sql(spark, f"SELECT count(*) FROM w WHERE time >= {word} '2020-01-02'", {"w": repo})
+            assert found.collect()[0][0] == 5 * 48
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", zone)
+
+
+def test_a_repository_in_memory(spark: Any) -> None:
+    made = repository(xr.Dataset({"v": ("x", np.arange(5))}))
+
+    assert sql(spark, "SELECT sum(v) FROM r WHERE x >= 3", {"r": made}).collect()[0][0] == 7
