@@ -24,7 +24,7 @@ from icefloe.core.opening import Opened, create_parts, find_spec, open_parts, pa
 from icefloe.core.preload import preload
 from icefloe.core.range_reads import ReadLimits
 from icefloe.core.refs import unsupported
-from icefloe.core.refs_v2 import FLAG_NAMES, check_flag, check_writable
+from icefloe.core.refs_v2 import FLAG_NAMES, check_flag
 from icefloe.core.virtual_reads import Authorized
 from icefloe.credentials import AnyCredential
 from icefloe.errors import ConflictError, ErrorKind, InvalidInputError
@@ -535,8 +535,7 @@ class Repository(BranchOperations, Care, Shown):
 
     def writable_session(self, branch: str) -> Session:
         """A session whose changes can be committed to a branch."""
-        check_writable(self._refs.status())
-        return self._session(SessionMode.writable, self._refs.branch(branch), branch)
+        return self._session(SessionMode.writable, self._refs.tip_to_write(branch), branch)
 
     writable_session_async = async_twin(writable_session)
 
@@ -544,9 +543,9 @@ class Repository(BranchOperations, Care, Shown):
         """A session that moves and renames nodes, and does nothing else."""
         if not self._refs.spec.moves:
             raise unsupported("moving nodes", self._refs.spec)
-        check_writable(self._refs.status())
+        tip = self._refs.tip_to_write(branch)
         check_flag(self._refs.feature_flags(), _MOVE_NODE)
-        return self._session(SessionMode.rearrange, self._refs.branch(branch), branch)
+        return self._session(SessionMode.rearrange, tip, branch)
 
     rearrange_session_async = async_twin(rearrange_session)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import multiprocessing
 import os
 import signal
@@ -257,7 +258,8 @@ def test_files_are_synced_before_the_ref_moves(tmp_path: Path, synced: list[str]
     storage.put("repo", b"ref", ABSENT)
 
     before, after = synced[:-1], synced[-1]
-    assert set(before) == {"repo", "chunks", *(f"c{i}" for i in range(20))}  # repo: the new content, aside
+    files = {"repo", *(f"c{i}" for i in range(20))}  # repo: the new content, aside
+    assert set(before) == {*files, "chunks", "root"}  # root: `chunks` was made in it
     assert after == "root"
     synced.clear()
     storage.put("repo", b"ref", Unchanged(storage.get("repo")[1]))
@@ -274,7 +276,40 @@ def test_sync_is_for_those_who_leave_the_ref_to_others(tmp_path: Path, synced: l
     storage.sync()
     storage.sync()
 
-    assert sorted(synced) == ["c", "chunks"]
+    assert sorted(synced) == ["c", "chunks", tmp_path.name]
+
+
+def test_a_backup_is_another_name_that_outlives_the_original(tmp_path: Path, synced: list[str]) -> None:
+    storage = LocalStorage(tmp_path)
+    version = storage.put("repo", b"first", ABSENT)
+    synced.clear()
+
+    storage.back_up("repo", "overwritten/repo.1", version)
+    newer = storage.put("repo", b"second", Unchanged(version))
+
+    assert storage.get("overwritten/repo.1") == (b"first", version)
+    assert storage.get("repo") == (b"second", newer)
+    assert {"repo.1", "overwritten"} <= set(synced)
+    with pytest.raises(ConditionNotMetError):
+        storage.back_up("repo", "overwritten/repo.2", version)
+    with pytest.raises(ObjectNotFoundError):
+        storage.back_up("nothing", "overwritten/repo.3", version)
+    assert not storage.exists("overwritten/repo.2")
+
+
+def test_a_backup_is_a_copy_where_files_have_one_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_links(*_: object) -> None:
+        raise OSError(errno.EPERM, "no hard links here")
+
+    storage = LocalStorage(tmp_path)
+    version = storage.put("repo", b"first", ABSENT)
+    monkeypatch.setattr(os, "link", no_links)
+
+    storage.back_up("repo", "overwritten/repo.1", version)
+
+    assert storage.get("overwritten/repo.1") == (b"first", version)
 
 
 def test_many_unsynced_files_do_not_pile_up(

@@ -30,6 +30,9 @@ class RefStore(Protocol):
     def branch(self, name: str) -> SnapshotId:
         """The tip of a branch."""
 
+    def tip_to_write(self, name: str) -> SnapshotId:
+        """The tip of a branch that is to be written to; ReadOnlyError if nothing may be written."""
+
     def tag(self, name: str) -> SnapshotId:
         """The snapshot a tag names."""
 

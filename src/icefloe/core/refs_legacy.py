@@ -104,6 +104,9 @@ class RefStoreLegacy:
             return None
         return read_config(data, CONFIG_PATH, self._findings)
 
+    def tip_to_write(self, name: str) -> SnapshotId:
+        raise read_only_format("a session to write")
+
     def status(self) -> RepoStatus:
         return RepoStatus(RepoAvailability.READ_ONLY, limited_availability_reason=READ_ONLY_FORMAT)
 

@@ -240,7 +240,7 @@ class RefStoreV1:
         condition: PutCondition = ABSENT
         if found is not None:
             backup = backup_name(time.time_ns() // 1_000_000, CONFIG_PATH)
-            self._storage.copy(CONFIG_PATH, f"{OVERWRITTEN}/{backup}", found[1])
+            self._storage.back_up(CONFIG_PATH, f"{OVERWRITTEN}/{backup}", found[1])
             condition = Unchanged(found[1])
         try:
             self._storage.put(CONFIG_PATH, encode_config_yaml(config), condition)
@@ -257,6 +257,9 @@ class RefStoreV1:
 
     def update_metadata(self, metadata: Mapping[str, Any]) -> Mapping[str, Any]:
         raise unsupported("metadata of the repository", self.spec)
+
+    def tip_to_write(self, name: str) -> SnapshotId:
+        return self.branch(name)
 
     def status(self) -> RepoStatus:
         return RepoStatus()

@@ -15,6 +15,7 @@ from icefloe.core.retries import attempts
 from icefloe.errors import (
     ConflictError,
     ErrorKind,
+    IcechunkError,
     ReadOnlyError,
     RepositoryNotFoundError,
     SessionStateError,
@@ -100,21 +101,34 @@ class RefStoreV2:
         return self._seen
 
     def update(
-        self, change: Change, *, brings: SnapshotId | None = None, while_read_only: bool = False
+        self,
+        change: Change,
+        *,
+        brings: SnapshotId | None = None,
+        while_read_only: bool = False,
+        as_seen: bool = False,
     ) -> RepoInfo:
         """Apply a change to the repo info and write it, again and again while others write in between.
 
         A change that cannot be made any more raises its own error out of here. The answer to a write may be
         lost: the change is then known by the backup it made, or by the new snapshot that it brings.
+        A change that is tried on what was seen last saves a request; it fails where that is old, and is then
+        tried on what is there.
         """
         tried: set[str] = set()
-        for _ in attempts(self._config):
-            info, version = self._load()
+        for attempt in attempts(self._config):
+            seen = self._seen if as_seen and attempt == 0 else None
+            info, version = seen or self._load()
             if tried and changes.was_written(info, tried, brings):
                 return info  # the answer to our write was lost, and others may have gone on from it
-            if not while_read_only:
-                check_writable(info.status)
-            changed, kind = change(info)
+            try:
+                if not while_read_only:
+                    check_writable(info.status)
+                changed, kind = change(info)
+            except IcechunkError:
+                if seen is not None:
+                    continue
+                raise
             now_us = time.time_ns() // 1000
             backup = backup_name(now_us // 1000, REPO_PATH)
             new = changes.logged(changed, kind, now_us, backup, self._config.num_updates_per_repo_info_file)
@@ -134,7 +148,7 @@ class RefStoreV2:
         """Write the file in place of one version of it, which is kept; False where that is not there."""
         data = write_repo_info(new, V2, self._config.compression_level)
         try:
-            self._storage.copy(REPO_PATH, f"{OVERWRITTEN}/{backup}", version)
+            self._storage.back_up(REPO_PATH, f"{OVERWRITTEN}/{backup}", version)
             self._seen = (new, self._put(data, Unchanged(version)))
         except ConditionNotMetError:
             return False
@@ -153,6 +167,11 @@ class RefStoreV2:
 
     def branch(self, name: str) -> SnapshotId:
         return changes.branch_tip(self.load(), name)
+
+    def tip_to_write(self, name: str) -> SnapshotId:
+        info = self.load()
+        check_writable(info.status)
+        return changes.branch_tip(info, name)
 
     def tag(self, name: str) -> SnapshotId:
         return changes.tag_target(self.load(), name)
@@ -203,7 +222,7 @@ class RefStoreV2:
                 raise CollectedError
             return changed
 
-        self.update(checked, brings=snapshot)
+        self.update(checked, brings=snapshot, as_seen=True)
 
     def collected_since(self, info: RepoInfo, since: int) -> bool:
         """Whether garbage was collected between a mark and a state of the repository."""

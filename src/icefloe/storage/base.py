@@ -242,6 +242,13 @@ class Storage(StorageConstructors, ABC):
     def copy(self, source: str, target: str, version: Version | None = None) -> None:
         """Copy an object within the storage; with a version only if the source still has it."""
 
+    def back_up(self, source: str, target: str, version: Version) -> None:
+        """Keep an object under another name before it is replaced, if it still has a version.
+
+        Unlike a copy it may be as old as the original.
+        """
+        self.copy(source, target, version)
+
     @abstractmethod
     def delete(self, paths: Iterable[str]) -> DeleteReport:
         """Delete objects; those that do not exist count as deleted."""

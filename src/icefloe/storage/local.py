@@ -11,6 +11,7 @@ versions do no harm: a change computed from the one is a change of the other.
 
 Durability. Unconditional writes are collected and synced side by side before the next conditional one, so
 that a ref never points at files a power cut can take away. `sync=False` leaves it to the operating system.
+The backup of a ref is a second name of its file, where the file system has hard links.
 
 Names on disk are percent-encoded like those of the official library (object_store's rules); aside files end
 in `#` and digits, which both libraries leave out of listings.
@@ -24,11 +25,13 @@ import hashlib
 import os
 import re
 import threading
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import wait
 from datetime import UTC, datetime
 from typing import Any, Self
 
-from icefloe.concurrency import ThreadFanOut
+from icefloe.concurrency import pool
 from icefloe.config import StorageConcurrencySettings, StorageRetriesSettings, StorageSettings
 from icefloe.errors import ErrorKind, StorageError
 from icefloe.storage.base import (
@@ -52,6 +55,7 @@ from icefloe.storage.folder_lock import LOCK_FILE, folder_locked
 from icefloe.storage.keys import decode_key, encode_key
 
 _SYNC_THREADS = 16
+_SYNCS_PER_THREAD = 4
 _MAX_UNSYNCED = 1024
 _MAX_NAME_BYTES = 255  # in nearly every file system
 _PLAIN_PATH = re.compile(r"[0-9A-Za-z_-]+(?:/[0-9A-Za-z_-]+)*")
@@ -209,6 +213,37 @@ class LocalStorage(Storage):
             raise ConditionNotMetError(source, Unchanged(version))
         self.put(target, data)
 
+    def back_up(self, source: str, target: str, version: Version) -> None:
+        # A second name costs no writing. Objects are replaced by others and never written to, so what it
+        # names stays what it is.
+        name = self._file(target)
+        try:
+            self._link(self._file(source), name)
+        except OSError as cause:
+            if cause.errno not in _NO_HARD_LINKS:
+                raise _error(source, cause) from None
+            self.copy(source, target, version)
+            return
+        if not _has_version(name, version):
+            os.unlink(name)
+            raise ConditionNotMetError(source, Unchanged(version))
+        if self._sync:
+            self._unsynced.add(name)
+
+    def _link(self, file: str, name: str) -> None:
+        try:
+            os.link(file, name)
+        except FileNotFoundError:
+            self._make_folders(os.path.dirname(name))
+            os.link(file, name)
+
+    def _make_folders(self, folder: str) -> None:
+        missing = folder
+        while self._sync and not os.path.isdir(missing):
+            missing = os.path.dirname(missing)
+            self._unsynced.add_folder(missing)
+        os.makedirs(folder, exist_ok=True)
+
     def delete(self, paths: Iterable[str]) -> DeleteReport:
         # docstring inherited
         deleted, failed = 0, []
@@ -257,7 +292,7 @@ class LocalStorage(Storage):
         try:
             descriptor = os.open(aside, flags, 0o666)
         except FileNotFoundError:
-            _make_folders(os.path.dirname(target), durable=self._sync)
+            self._make_folders(os.path.dirname(target))
             descriptor = os.open(aside, flags, 0o666)
         try:
             rest = memoryview(data).cast("B")
@@ -295,10 +330,11 @@ class LocalStorage(Storage):
 
 
 class _Unsynced:
-    """The files written since the last sync."""
+    """The files written, and the folders changed, since the last sync."""
 
     def __init__(self) -> None:
         self._files: set[str] = set()
+        self._folders: set[str] = set()
         self._adding = threading.Lock()
         self._syncing = threading.Lock()
         self._pid = os.getpid()
@@ -310,6 +346,12 @@ class _Unsynced:
             self._files.add(file)
             return len(self._files)
 
+    def add_folder(self, folder: str) -> None:
+        """Remember a folder in which another was made."""
+        self._renew_locks_after_fork()
+        with self._adding:
+            self._folders.add(folder)
+
     def sync(self, aside: str | None = None) -> None:
         """Sync all files and their folders side by side, and with them a file put aside.
 
@@ -319,10 +361,10 @@ class _Unsynced:
         with self._syncing:
             with self._adding:
                 files, self._files = self._files, set()
-            folders = {os.path.dirname(file) for file in files}
+                folders, self._folders = self._folders, set()
+            folders |= {os.path.dirname(file) for file in files}
             entries = [*sorted(files), *sorted(folders), *([aside] if aside else [])]
-            for _ in ThreadFanOut(_SYNC_THREADS, "sync")(_sync_entry, entries):
-                pass
+            _sync_side_by_side(entries)
 
     def _renew_locks_after_fork(self) -> None:
         """In a forked child nobody may ever release an inherited lock."""
@@ -386,16 +428,23 @@ def _read(descriptor: int, start: int, stop: int) -> bytes:
     return data
 
 
-def _make_folders(folder: str, *, durable: bool) -> None:
-    missing = folder
-    created = []
-    while not os.path.isdir(missing):
-        created.append(missing)
-        missing = os.path.dirname(missing)
-    os.makedirs(folder, exist_ok=True)
-    if durable:
-        for made in created:
-            _sync_entry(os.path.dirname(made))
+def _sync_side_by_side(entries: Sequence[str]) -> None:
+    """Sync files and folders by a few threads, this one among them: one for each would take longer."""
+    left = deque(entries)
+
+    def work() -> None:
+        with contextlib.suppress(IndexError):
+            while True:
+                _sync_entry(left.popleft())
+
+    helpers = min(len(entries) // _SYNCS_PER_THREAD, _SYNC_THREADS - 1)
+    running = [pool("sync", _SYNC_THREADS).submit(work) for _ in range(helpers)]
+    try:
+        work()
+    finally:
+        wait(running)
+    for each in running:
+        each.result()
 
 
 def _sync_entry(path: str) -> None:
