@@ -52,6 +52,8 @@ class Row:
     theirs: Side | None = None
     cpu_ratio: float | None = None
     """Theirs over ours, at least."""
+    wall_ratio: float | None = None
+    """The same for wall time: for rows that wait for a network."""
     memory_ratio: float | None = None
     """Ours over theirs, at most."""
     memory_bytes: int | None = None
@@ -108,6 +110,11 @@ class Outcome:
         return self.theirs.cpu / self.ours.cpu if self.ours and self.theirs else None
 
     @property
+    def wall_ratio(self) -> float | None:
+        """How many times less time went by in ours."""
+        return self.theirs.wall / self.ours.wall if self.ours and self.theirs else None
+
+    @property
     def memory_ratio(self) -> float | None:
         """Which part of their peak memory ours took."""
         if not (self.ours and self.theirs and self.ours.peak and self.theirs.peak):
@@ -121,6 +128,8 @@ class Outcome:
         row = self.row
         if row.cpu_ratio is not None:
             found.append(None if self.cpu_ratio is None else self.cpu_ratio >= row.cpu_ratio)
+        if row.wall_ratio is not None:
+            found.append(None if self.wall_ratio is None else self.wall_ratio >= row.wall_ratio)
         if row.memory_ratio is not None:
             found.append(None if self.memory_ratio is None else self.memory_ratio <= row.memory_ratio)
         if row.memory_bytes is not None:
@@ -157,9 +166,9 @@ def _run_once(side: Side, shared: Path, figures: Figures) -> Any:
     with _folder() as scratch:
         job = side.prepare(shared, scratch)
         gc.collect()
-        wall, cpu = time.perf_counter(), time.process_time()
+        wall, cpu = time.perf_counter(), cpu_seconds()
         result = job()
-        figures.cpu_s.append(time.process_time() - cpu)
+        figures.cpu_s.append(cpu_seconds() - cpu)
         figures.wall_s.append(time.perf_counter() - wall)
         return result
 
@@ -175,11 +184,17 @@ def run_for_peak(side: Side, shared: Path) -> Peak:
     with _folder() as scratch:
         job = side.prepare(shared, scratch)
         gc.collect()
-        before, cpu = peak_bytes(), time.process_time()
+        before, cpu = peak_bytes(), cpu_seconds()
         result = job()
-        cpu_s, after = time.process_time() - cpu, peak_bytes()
+        cpu_s, after = cpu_seconds() - cpu, peak_bytes()
         del result
     return Peak(after - before, after, cpu_s)
+
+
+def cpu_seconds() -> float:
+    """What this process has taken, all threads, and those it started that have ended."""
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + children.ru_utime + children.ru_stime
 
 
 def peak_bytes() -> int:

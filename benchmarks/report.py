@@ -81,6 +81,8 @@ def target(outcome: Outcome) -> str:
     row, demands = outcome.row, []
     if row.cpu_ratio is not None:
         demands.append(f"CPU >= {row.cpu_ratio:g}x")
+    if row.wall_ratio is not None:
+        demands.append(f"wall >= {row.wall_ratio:g}x")
     if row.memory_ratio is not None:
         demands.append(f"memory <= 1/{1 / row.memory_ratio:g}")
     if row.memory_bytes is not None:

@@ -11,10 +11,22 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks import conflicts, forks, manifests, official, report, small, snapshots, store, virtual
+from benchmarks import (
+    conflicts,
+    forks,
+    latency,
+    manifests,
+    official,
+    report,
+    small,
+    snapshots,
+    starting,
+    store,
+    virtual,
+)
 from benchmarks.harness import OURS, THEIRS, Row, measure, run_for_peak, versions
 
-MODULES = (manifests, snapshots, store, small, conflicts, forks, virtual)
+MODULES = (manifests, snapshots, store, starting, small, latency, conflicts, forks, virtual)
 ROWS: dict[str, Row] = {row.name: row for module in MODULES for row in module.ROWS}
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import zarr
+from zarr.core.buffer import default_buffer_prototype
 
 from benchmarks.harness import OURS, THEIRS, Job, Row, Side
 
@@ -25,6 +27,13 @@ def _memory(package: Any, _: Path) -> Any:
 
 def _folder(package: Any, folder: Path) -> Any:
     return package.local_filesystem_storage(str(folder))
+
+
+def _unsynced(package: Any, folder: Path) -> Any:
+    """A folder that is not synced, as icechunk's never is."""
+    if package.__name__ != OURS:
+        return _folder(package, folder)
+    return package.storage_from_url(str(folder), sync=False)
 
 
 def _create(place: Callable[[Any, Path], Any]) -> Make:
@@ -68,9 +77,28 @@ def _tiny_commits(place: Callable[[Any, Path], Any]) -> Make:
     return make
 
 
+def _tiny_sets(place: Callable[[Any, Path], Any]) -> Make:
+    def make(package: Any, scratch: Path) -> Job:
+        repository = package.Repository.create(place(package, scratch))
+        session = repository.writable_session("main")
+        zarr.create_array(session.store, name="a", shape=(COMMITS,), chunks=(1,), dtype="i4")
+        session.commit("array")
+        data = default_buffer_prototype().buffer.from_bytes(b"data")
+
+        async def commit_all() -> None:
+            for number in range(COMMITS):
+                session = repository.writable_session("main")
+                await session.store.set(f"a/c/{number}", data)
+                session.commit("chunk")
+
+        return lambda: asyncio.run(commit_all())
+
+    return make
+
+
 def _setup_history(folder: Path) -> None:
     package = importlib.import_module(OURS)
-    repository = package.Repository.create(_folder(package, folder))
+    repository = package.Repository.create(_unsynced(package, folder))
     for number in range(HISTORY - 1):
         repository.writable_session("main").commit(f"commit {number}", allow_empty=True)
 
@@ -79,6 +107,14 @@ def _ancestry(package: Any, folder: Path) -> Job:
     def job() -> int:
         repository = package.Repository.open(_folder(package, folder))
         return sum(1 for _ in repository.ancestry(branch="main"))
+
+    return job
+
+
+def _ops_log(package: Any, folder: Path) -> Job:
+    def job() -> int:
+        repository = package.Repository.open(_folder(package, folder))
+        return sum(1 for _ in repository.ops_log())
 
     return job
 
@@ -124,6 +160,13 @@ def _row(
 ROWS = [
     _row("small-create-memory", f"{TIMES} repositories in memory", "create", _create(_memory), repeat=7),
     _row("small-create-folder", f"{TIMES} repositories in folders", "create", _create(_folder), repeat=7),
+    _row(
+        "small-create-unsynced",
+        f"{TIMES} repositories in folders, without waiting for the disk",
+        "create (icefloe with sync=False)",
+        _create(_unsynced),
+        repeat=7,
+    ),
     _row("small-open-memory", f"a repository in memory, {TIMES} times", "open", _open(_memory), repeat=7),
     _row("small-open-folder", f"a repository in a folder, {TIMES} times", "open", _open(_folder), repeat=7),
     _row("small-sessions", f"{TIMES} writable sessions on a folder", "writable_session", _sessions, repeat=7),
@@ -142,6 +185,34 @@ ROWS = [
         repeat=1,
     ),
     _row(
+        "small-commits-unsynced",
+        f"{COMMITS:,} commits of a chunk each, on a folder, without waiting for the disk",
+        "session; set one chunk through zarr; commit (icefloe with sync=False)",
+        _tiny_commits(_unsynced),
+        repeat=1,
+    ),
+    _row(
+        "small-sets-memory",
+        f"{COMMITS:,} commits of a chunk each, in memory, without zarr",
+        "session; store.set of one chunk; commit",
+        _tiny_sets(_memory),
+        repeat=3,
+    ),
+    _row(
+        "small-sets-folder",
+        f"{COMMITS:,} commits of a chunk each, on a folder, without zarr",
+        "session; store.set of one chunk; commit (icefloe waits for the disk, icechunk does not)",
+        _tiny_sets(_folder),
+        repeat=1,
+    ),
+    _row(
+        "small-sets-unsynced",
+        f"{COMMITS:,} commits of a chunk each, on a folder, without zarr and without waiting for the disk",
+        "session; store.set of one chunk; commit (icefloe with sync=False)",
+        _tiny_sets(_unsynced),
+        repeat=3,
+    ),
+    _row(
         "small-commit-in-many",
         f"a commit of one chunk in a snapshot of {ARRAYS:,} arrays",
         "set one chunk through zarr; commit",
@@ -155,5 +226,13 @@ ROWS = [
         _ancestry,
         setup=_setup_history,
         repeat=7,
+    ),
+    _row(
+        "small-ops-log",
+        f"the ops log of {HISTORY:,} commits",
+        "open; ops_log to its end",
+        _ops_log,
+        setup=_setup_history,
+        repeat=5,
     ),
 ]

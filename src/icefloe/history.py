@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import fields
 from itertools import chain
 from typing import Any
+
+import numpy as np
 
 from icefloe.ancestry_graph import AncestryGraph, GraphCommit
 from icefloe.core.assets import AssetStore
@@ -57,21 +58,22 @@ def _pages(infos: repo_info.SnapshotInfos, rows: list[int]) -> Iterator[Iterator
 def _page(infos: repo_info.SnapshotInfos, rows: list[int], after: list[int]) -> Iterator[SnapshotInfo]:
     """Snapshots that follow each other; `after` is the row of the last one's parent, if it has one."""
     columns = infos.columns
+    which = np.array(rows, np.int64)
     ids = encode_column(infos.ids[[*rows, *after]])
     parents: list[str | None] = [*ids[1:], *([] if after else [None])]
-    times = column_from_microseconds(columns["flushed_at"][rows])
-    messages = columns["message"].take(rows).texts("repo: messages of snapshots")
+    times = column_from_microseconds(columns["flushed_at"][which])
+    messages = columns["message"].take(which).texts("repo: messages of snapshots")
     metadata: Iterable[dict[str, Any]] = ({} for _ in rows)
-    if "metadata" in columns.columns:
-        counts = columns["metadata"].lengths[rows].tolist()
-        metadata = (dict(infos[row].metadata) if n else {} for row, n in zip(rows, counts, strict=True))
+    if "metadata" in columns.columns and (counts := columns["metadata"].lengths[which]).any():
+        pairs = zip(rows, counts.tolist(), strict=True)
+        metadata = (dict(infos[row].metadata) if n else {} for row, n in pairs)
     return map(SnapshotInfo.fast, ids, parents, times, messages, metadata)
 
 
 def public_update(update: updates.Update) -> Update:
     """An entry of the ops log as users see it."""
     kind = update.update_type
-    values = {item.name: _public_value(getattr(kind, item.name)) for item in fields(kind)}
+    values = {name: _public_value(getattr(kind, name)) for name in updates.FIELDS[type(kind)]}
     if isinstance(kind, updates.RepoStatusChanged) and kind.status is None:
         values["status"] = public_status(updates.RepoStatus(set_at_us=update.updated_at_us))
     return Update(

@@ -184,6 +184,9 @@ UPDATE_TYPES: Final[tuple[type[Any], ...]] = (
 )
 """In the order of the union `UpdateType` of the specification, from 1."""
 
+FIELDS: Final = {kind: tuple(column.name for column in fields(kind)) for kind in UPDATE_TYPES}
+"""What each kind says."""
+_IDS: Final = {name for names in FIELDS.values() for name in names if name.endswith("snap_id")}
 _CODES: Final = {kind: code for code, kind in enumerate(UPDATE_TYPES, start=1)}
 
 
@@ -297,7 +300,7 @@ def read_status(row: Row) -> RepoStatus:
 
 def _update_row(update: Update) -> dict[str, Any]:
     kind = update.update_type
-    values = {column.name: getattr(kind, column.name) for column in fields(kind)}
+    values = {name: getattr(kind, name) for name in FIELDS[type(kind)]}
     if isinstance(kind, FeatureFlagChanged):
         values |= {"new_value": bool(kind.new_value), "is_set": kind.new_value is not None}
     elif isinstance(kind, RepoStatusChanged):
@@ -314,5 +317,5 @@ def _update(row: Row) -> Update:
     elif kind is RepoStatusChanged:
         values = {"status": None if values["status"] is None else read_status(values["status"])}
     else:
-        values = {name: SnapshotId(v) if name.endswith("snap_id") else v for name, v in values.items()}
+        values = {name: SnapshotId(v) if name in _IDS else v for name, v in values.items()}
     return Update(kind(**values), row["updated_at"], row["backup_path"])
