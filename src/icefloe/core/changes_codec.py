@@ -17,7 +17,7 @@ from icefloe.format import coordinates
 from icefloe.format.coordinates import Coords
 from icefloe.format.locations import used_only
 from icefloe.format.manifest import NATIVE, NO_ETAG, VIRTUAL, ArrayManifest
-from icefloe.format.manifest_codec import check_refs
+from icefloe.format.manifest_codec import check_columns
 from icefloe.format.snapshot import (
     ArrayNodeData,
     DimensionShape,
@@ -201,5 +201,5 @@ def _read_refs(unpacker: ColumnUnpacker, row: object, rank: int, place: str) -> 
         last_modified=unpacker.numbers(times, np.uint32, count),
         extras=unpacker.blobs(extras, count),
     )
-    check_refs(refs, place)
+    check_columns(refs, place)  # their order was looked at with the coordinates
     return refs

@@ -4,7 +4,8 @@ This is no file format: both ends run the same release, and a version in front s
 same distrust as a file, and nothing in it is ever executed, as a pickle would be.
 
 A column of numbers is written in as few bytes per row as its largest number needs; one number for all rows is
-written once; numbers that mostly ascend are written as the steps between them, which zstd packs well.
+written once; numbers that mostly ascend are written as the steps between them, and steps that are mostly the
+same as runs of them. zstd packs the rest.
 """
 
 from __future__ import annotations
@@ -24,10 +25,15 @@ from icefloe.errors import ErrorKind, FormatError
 _CONSTANT: Final = 0
 _PLAIN: Final = 1
 _STEPS: Final = 2
+_RUNS: Final = 3
 _HEAD: Final = struct.Struct("<I")
 _SIZES: Final = (1, 2, 4, 8)
 _LEVEL: Final = 1
 """Above it a fork takes several times the CPU for a tenth fewer bytes."""
+_LONG_RUN: Final = 8
+"""Runs of steps are written where they are longer than this, as a rule."""
+_MOST_RUN_ROWS: Final = 1 << 28
+"""Few bytes must not claim more memory than anybody has."""
 
 
 class ColumnPacker:
@@ -44,11 +50,17 @@ class ColumnPacker:
             value = np.asarray(column[:1], np.uint64)
             return [_CONSTANT, 8, count, self._put(value), 0]
         size = _size_of(column)
-        narrow = column.astype(f"<u{size}")
+        narrow = column.astype(f"<u{size}", copy=False)
         if not ascending:
-            return [_PLAIN, size, count, self._put(narrow), 0]
+            return [_PLAIN, size, count, self._put(np.ascontiguousarray(narrow)), 0]
         steps = narrow[1:] - narrow[:-1]  # modulo the size, undone by a sum of that size
         at = self._put(narrow[:1])
+        lasts = np.flatnonzero(steps[1:] != steps[:-1])
+        if len(lasts) < len(steps) // _LONG_RUN and count <= _MOST_RUN_ROWS:
+            ends = np.append(lasts, len(steps) - 1)
+            self._put(steps[ends])
+            self._put(np.diff(ends, prepend=-1).astype("<u4"))
+            return [_RUNS, size, count, at, len(ends)]
         step_size = _size_of(steps)
         self._put(steps.astype(f"<u{step_size}"))
         return [_STEPS, size, count, at, step_size]
@@ -103,30 +115,34 @@ class ColumnUnpacker:
 
     def numbers(self, note: object, dtype: Any, count: int) -> NDArray[Any]:
         """A column of numbers, which must have `count` rows."""
-        way, size, rows, at, step_size = self.integers(note, 5)
+        way, size, rows, at, last = self.integers(note, 5)
         if rows != count:
             self.fail(f"has a column of {rows} rows where {count} belong")
-        if way not in (_CONSTANT, _PLAIN, _STEPS) or size not in _SIZES:
+        if way not in (_CONSTANT, _PLAIN, _STEPS, _RUNS) or size not in _SIZES:
             self.fail(f"has a column written in an unknown way, {way} of {size} bytes")
         stored = rows if way == _PLAIN else min(rows, 1)
         column = self._bytes(at, stored * size).view(f"<u{size}")
-        if way == _STEPS:
-            column = self._walked(column, at + size, step_size, rows)
-        if len(column) and int(column.max()) > np.iinfo(dtype).max:
+        if way in (_STEPS, _RUNS):
+            read = self._steps if way == _STEPS else self._runs
+            column = _walked(column, read(at + size, last, size, rows))
+        most = np.iinfo(dtype).max
+        if most < (1 << 8 * size) - 1 and len(column) and int(column.max()) > most:
             self.fail(f"has a number that {np.dtype(dtype).name} does not hold")
         if way == _CONSTANT:
             return constant(column[0] if stored else 0, rows, dtype)
-        return column.astype(dtype)
+        return column.astype(dtype, copy=way == _PLAIN)
 
-    def _walked(self, first: NDArray[Any], at: int, size: int, rows: int) -> NDArray[Any]:
-        """Numbers from the first of them and the steps that follow."""
-        if not rows or size not in _SIZES:
-            self.fail(f"has {rows} rows in steps of {size} bytes")
-        column = np.empty(rows, first.dtype)
-        column[0] = first[0]
-        with np.errstate(over="ignore"):
-            column[1:] = self._bytes(at, (rows - 1) * size).view(f"<u{size}")
-            return column.cumsum(dtype=column.dtype, out=column)
+    def _steps(self, at: int, step_size: int, _: int, rows: int) -> NDArray[Any]:
+        if not rows or step_size not in _SIZES:
+            self.fail(f"has {rows} rows in steps of {step_size} bytes")
+        return self._bytes(at, (rows - 1) * step_size).view(f"<u{step_size}")
+
+    def _runs(self, at: int, runs: int, size: int, rows: int) -> NDArray[Any]:
+        steps = self._bytes(at, runs * size).view(f"<u{size}")
+        counts = self._bytes(at + runs * size, runs * 4).view("<u4").astype(np.int64)
+        if not 0 < rows <= _MOST_RUN_ROWS or int(counts.sum()) != rows - 1:
+            self.fail(f"has {rows} rows in {runs} runs of other lengths")
+        return steps.repeat(counts)
 
     def raw(self, note: object) -> U8:
         """Bytes as they were."""
@@ -140,6 +156,8 @@ class ColumnUnpacker:
         if count > most:
             self.fail(f"has {count} byte strings where at most {most} belong")
         lengths, data = self.numbers(lengths_note, np.int64, count), self.raw(data_note)
+        if not len(data) and is_constant(lengths) and not lengths[0]:
+            return Blobs.empty(count)
         ends = lengths.cumsum()
         total = int(ends[-1]) if count else 0
         if total != len(data) or int(lengths.max(initial=0)) > total:
@@ -163,3 +181,12 @@ class ColumnUnpacker:
         if at + size > len(self._columns):
             self.fail(f"has a column that ends at byte {at + size} of {len(self._columns)}")
         return self._columns[at : at + size]
+
+
+def _walked(first: NDArray[Any], steps: NDArray[Any]) -> NDArray[Any]:
+    """Numbers from the first of them and the steps that follow."""
+    column = np.empty(len(steps) + 1, first.dtype)
+    column[0] = first[0]
+    with np.errstate(over="ignore"):
+        column[1:] = steps
+        return column.cumsum(dtype=column.dtype, out=column)

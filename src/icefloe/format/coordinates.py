@@ -24,6 +24,8 @@ def is_strictly_sorted(coords: Coords) -> bool:
 
 def unsorted_rows(coords: Coords) -> NDArray[np.bool_]:
     """For each row but the first: whether it fails to be greater than the one before it."""
+    if coords.shape[1] == 1:
+        return coords[1:, 0] <= coords[:-1, 0]
     equal = np.ones(max(len(coords) - 1, 0), np.bool_)
     greater = np.zeros_like(equal)
     for column in coords.T:

@@ -8,7 +8,7 @@ from typing import Any, Final, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from icefloe.encoding.columns import U8, Blobs, Ragged, Shared, constant, decode_text, splits_of
+from icefloe.encoding.columns import U8, Blobs, Ragged, Shared, constant, decode_text, is_constant, splits_of
 from icefloe.encoding.flatbuffers import schema as fb
 from icefloe.encoding.flatbuffers.builder import build, build_column_blocks
 from icefloe.encoding.flatbuffers.cursor import Cursor, Slots
@@ -159,7 +159,7 @@ def _add_locations(
 
 def check_refs(refs: ArrayManifest, place: str) -> None:
     """Refuse what the specification forbids to write, and columns that do not fit together."""
-    _check_columns(refs, place)
+    check_columns(refs, place)
     unsorted = coordinates.unsorted_rows(refs.coords)
     if unsorted.any():
         row = int(np.flatnonzero(unsorted)[0]) + 1
@@ -167,26 +167,30 @@ def check_refs(refs: ArrayManifest, place: str) -> None:
             f"{place}: references are not in ascending order at {refs.coords[row].tolist()}",
             kind=ErrorKind.SERIALIZATION,
         )
-    strange = (refs.kind < NATIVE) | (refs.kind > INLINE)
+
+
+def check_columns(refs: ArrayManifest, place: str) -> None:
+    """Refuse references, sorted or not, whose columns do not fit together."""
+    odd = next((name for name in PER_ROW if len(getattr(refs, name)) != len(refs)), None)
+    if odd is not None:
+        count = len(getattr(refs, odd))
+        raise FormatError(f"{place}: {len(refs)} references, but {count} {odd}", kind=ErrorKind.SERIALIZATION)
+    kind, etag_codes = refs.kind, refs.etag_codes
+    if is_constant(kind) and is_constant(etag_codes):  # one row tells all
+        kind, etag_codes = kind[:1], etag_codes[:1]
+    strange = (kind < NATIVE) | (kind > INLINE)
     if strange.any():
         row = int(np.flatnonzero(strange)[0])
         raise FormatError(
             f"{place}: reference {row} is of unknown kind {refs.kind[row]}", kind=ErrorKind.SERIALIZATION
         )
-
-
-def _check_columns(refs: ArrayManifest, place: str) -> None:
-    odd = next((name for name in PER_ROW if len(getattr(refs, name)) != len(refs)), None)
-    if odd is not None:
-        count = len(getattr(refs, odd))
-        raise FormatError(f"{place}: {len(refs)} references, but {count} {odd}", kind=ErrorKind.SERIALIZATION)
-    virtual = refs.kind == VIRTUAL
-    tagged = virtual & (refs.etag_codes != NO_ETAG)
+    virtual = kind == VIRTUAL
+    tagged = virtual & (etag_codes != NO_ETAG)
     for what, rows, codes, values in (
         ("location", virtual, refs.location_codes, refs.locations),
         ("etag", tagged, refs.etag_codes, refs.etags),
     ):
-        highest = int(codes.max(where=rows, initial=0)) if rows.any() else -1
+        highest = int((codes if rows.all() else codes[rows]).max(initial=0)) if rows.any() else -1
         if highest >= len(values):
             raise FormatError(
                 f"{place}: a reference has {what} {highest} of {len(values)}", kind=ErrorKind.SERIALIZATION
