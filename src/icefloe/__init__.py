@@ -14,6 +14,7 @@ from icefloe._version import __version__
 from icefloe.logs import initialize_logs, set_logs_filter, shutdown_telemetry
 
 if TYPE_CHECKING:
+    from icefloe.care import chunks_of
     from icefloe.compatibility import (
         install_as_icechunk,
     )
@@ -259,6 +260,7 @@ __all__ = [
     "azure_refreshable_credentials",
     "azure_static_credentials",
     "azure_storage",
+    "chunks_of",
     "clone",
     "containers_credentials",
     "export_netcdf",
@@ -299,6 +301,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "care": "chunks_of",
     "compatibility": "install_as_icechunk",
     "config": """
         Attribution CachingConfig CompressionAlgorithm CompressionConfig FeatureFlag ManifestConfig

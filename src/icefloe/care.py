@@ -2,29 +2,72 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
+from functools import partial
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from icefloe.concurrency import async_twin
 from icefloe.core.opening import Opened
-from icefloe.core.refs_v2 import check_writable
-from icefloe.ids import SnapshotId
+from icefloe.core.refs_v2 import RefStoreV2, check_writable
+from icefloe.format.files import CHUNKS, MANIFESTS, SNAPSHOTS, TRANSACTIONS
+from icefloe.ids import ChunkId, SnapshotId
+from icefloe.maintenance import catalogue
 from icefloe.maintenance.clone import Choice, CloneReport, clone_parts
 from icefloe.maintenance.copies import Limits, Progress
 from icefloe.maintenance.expire import kept_by_time
 from icefloe.maintenance.garbage import garbage_table
 from icefloe.maintenance.gc import find_garbage
 from icefloe.maintenance.histories import History, history_of
+from icefloe.maintenance.listings import list_folder
+from icefloe.maintenance.reach import chunks_used, logs_used, manifests_used, reachable_snapshots
+from icefloe.maintenance.repair import (
+    ChunkSource,
+    RepairReport,
+    as_source,
+    drop_snapshots,
+    find_lost,
+    rebuild_logs,
+    repair_array,
+)
 from icefloe.maintenance.retention import Kept, RetentionPolicy, apply_policy, retain, retention_table
 from icefloe.maintenance.statistics import Freed, by_array, by_snapshot, what_if
+from icefloe.maintenance.verify_checksums import record_checksums
+from icefloe.session import Session
 from icefloe.storage.base import Storage
+from icefloe.store import ref_length
 from icefloe.tables import Table
 from icefloe.times import to_microseconds
 from icefloe.upkeep import Upkeep
 
 _THREADS = 64
+
+
+def chunks_of(session: Session) -> ChunkSource:
+    """The chunks of a session, of a clone for example, as a source for `Repository.repair`."""
+
+    def read(path: str, coords: tuple[int, ...]) -> bytes | None:
+        workspace = session.workspace
+        ref = workspace.ref(workspace.array(path), coords)
+        return None if ref is None else workspace.read(ref, 0, ref_length(ref), f"{list(coords)} of {path}")
+
+    return read
+
+
+def _write_values(session: Session, path: str, coords: tuple[int, ...], values: NDArray[Any]) -> None:
+    """One chunk of an array, through its codecs."""
+    import zarr
+
+    array = zarr.open_array(session.store, path=path.strip("/"))
+    sizes = array.shards or array.chunks
+    region = tuple(
+        slice(at * size, min((at + 1) * size, length))
+        for at, size, length in zip(coords, sizes, array.shape, strict=True)
+    )
+    array[region] = values[tuple(slice(0, part.stop - part.start) for part in region)]
 
 
 class Care(Upkeep):
@@ -145,6 +188,90 @@ class Care(Upkeep):
     def _history(self, what: str) -> History:
         self._require_present_format(what)
         return history_of(self._refs)
+
+    # Checking it
+
+    def record_checksums(self, *, progress: Progress | None = None) -> int:
+        """Record the checksums of all objects in use that have none yet, for `verify`; of how many.
+
+        They are kept below `icefloe/` in the repository's place, where other readers do not look and garbage
+        collection deletes nothing. Every such object is read once. What is damaged already is recorded as it
+        is: verify first, at the level `chunks`.
+        """
+        self._require_present_format("recording checksums")
+        storage, fan_out = self._assets.storage, self._spread(_THREADS)
+        storage.check_writable()
+        snapshots = reachable_snapshots(self._refs)
+        manifests = manifests_used(storage, snapshots, fan_out)
+        listed = {folder: list_folder(storage, folder) for folder in catalogue.FOLDERS}
+        used = {
+            SNAPSHOTS: snapshots,
+            TRANSACTIONS: logs_used(self._refs, snapshots),
+            MANIFESTS: manifests,
+            CHUNKS: chunks_used(storage, manifests, fan_out),
+        }
+        if self._refs.spec.parent_in_snapshot:
+            del used[SNAPSHOTS]  # an expiration writes such files anew
+        return record_checksums(storage, listed, used, fan_out, progress)
+
+    record_checksums_async = async_twin(record_checksums)
+
+    def repair(
+        self,
+        branch: str = "main",
+        *,
+        sources: ChunkSource | Mapping[str, ChunkSource] | None = None,
+        drop: bool = False,
+        checksums: bool = False,
+        dry_run: bool = False,
+        message: str = "Repair",
+    ) -> RepairReport:
+        """Repair what the tip of a branch, and the history that leads to it, have lost.
+
+        Chunks that are gone or too short, with `checksums` also those with other bytes than were recorded,
+        and chunks of manifests that are gone are asked of `sources`: a function of an array's path and a
+        chunk's coordinates, or one for each path, which gives the stored bytes, the values, or None. With
+        `drop` a reference that no source knows is let go, so that the chunk reads as fill value, and a
+        snapshot that is gone leaves the history; without it such things are left as they are. Transaction
+        logs that are gone are computed from the snapshots around them.
+
+        The branch gets one commit with all this. Snapshots before it stay as they are; verify the tip alone
+        with `verify(branch=..., history=False)`, and expire the others.
+        """
+        if not dry_run:
+            check_writable(self._refs.status())
+        self._require_present_format("a repair")
+        report = RepairReport(dry_run)
+        findings = self.verify("objects", branch=branch, checksums=checksums).findings
+        if isinstance(self._refs, RefStoreV2):
+            drop_snapshots(self._refs, findings, report, drop=drop)
+            rebuild_logs(self._refs, self._assets, findings, report)
+        damaged = {
+            ChunkId.parse(found.object.partition("/")[2])
+            for found in findings
+            if found.kind == "checksum" and found.object.startswith(f"{CHUNKS}/")
+        }
+        self._repair_tip(branch, as_source(sources), damaged, message, report, drop=drop)
+        return report
+
+    repair_async = async_twin(repair)
+
+    def _repair_tip(
+        self,
+        branch: str,
+        source: ChunkSource | None,
+        damaged: set[ChunkId],
+        message: str,
+        report: RepairReport,
+        *,
+        drop: bool,
+    ) -> None:
+        session = self.writable_session(branch)
+        workspace = session.workspace
+        for lost in find_lost(workspace, list_folder(self._assets.storage, CHUNKS), damaged):
+            repair_array(workspace, lost, source, partial(_write_values, session), report, drop=drop)
+        if session.has_uncommitted_changes:
+            report.snapshot_id = session.commit(message)
 
     # Copies
 

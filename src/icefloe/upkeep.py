@@ -8,6 +8,8 @@ from abc import abstractmethod
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self
 
+import numpy as np
+
 from icefloe.concurrency import FanOut, ThreadFanOut, async_twin
 from icefloe.config import ManifestSplittingConfig
 from icefloe.core.assets import AssetStore
@@ -15,10 +17,14 @@ from icefloe.core.commit import OWN_METADATA
 from icefloe.core.refs import RefStore, read_only_format
 from icefloe.core.refs_v2 import check_writable
 from icefloe.encoding.envelope import PLAUSIBLE_BYTES
+from icefloe.errors import IcechunkError
+from icefloe.format.id_columns import is_member, sorted_ids
+from icefloe.ids import SnapshotId
+from icefloe.maintenance import verified
 from icefloe.maintenance.expire import expire
 from icefloe.maintenance.findings import Level, Report
 from icefloe.maintenance.gc import Limits, collect
-from icefloe.maintenance.reach import reachable_snapshots
+from icefloe.maintenance.reach import NO_IDS, Ids, each_id, led_to, reachable_snapshots
 from icefloe.maintenance.stats import chunk_storage
 from icefloe.maintenance.verify import verify
 from icefloe.maintenance.verify_chunks import check_chunks
@@ -28,8 +34,6 @@ from icefloe.times import to_microseconds
 
 if TYPE_CHECKING:
     import zarr
-
-    from icefloe.ids import SnapshotId
 
 _MIB = 1 << 20
 _COMMIT_METHODS = ("new_commit", "amend")
@@ -235,23 +239,92 @@ class Upkeep:
 
     rewrite_manifests_async = async_twin(rewrite_manifests)
 
-    def verify(self, level: str = "graph", *, max_concurrent_requests: int = 64) -> Report:
+    def verify(
+        self,
+        level: str = "graph",
+        *,
+        branch: str | None = None,
+        tag: str | None = None,
+        snapshot_id: str | None = None,
+        history: bool = True,
+        checksums: bool = False,
+        incremental: bool = False,
+        max_concurrent_requests: int = 64,
+    ) -> Report:
         """Look whether all that branches and tags lead to is there and as it should be; nothing is changed.
 
         The level `graph` reads refs, snapshots, transaction logs and manifests; `objects` looks for every
         chunk object besides, `sources` for every file that virtual references point into, and `chunks`
         decodes all chunks. What is wrong is reported, not raised.
+
+        One `branch`, `tag` or snapshot can be chosen, with its history or, with `history=False`, alone.
+        `checksums` reads all objects whose checksum was recorded by `record_checksums` and compares, as the
+        level `chunks` does anyway. An `incremental` verification leaves out the snapshots that an earlier one
+        at the same level or a deeper one found well, looks only at what others add to them, and remembers
+        what it found well beside the repository, where it must be able to write.
         """
         if level not in list(Level):
             raise ValueError(f"no level {level!r} of verification; choose one of {', '.join(Level)}")
         _check_positive(max_concurrent_requests=max_concurrent_requests)
         self._require_present_format("verification")
         fan_out = self._spread(max_concurrent_requests)
-        report = verify(self._refs, self._assets, fan_out, Level(level))
-        if report.level.includes(Level.CHUNKS) and report.ok:
-            snapshots = reachable_snapshots(self._refs)
-            check_chunks(snapshots, self._assets, self._array_to_read, fan_out, report)
+        depth = Level(level)
+        whole = self._snapshots_to_verify(branch, tag, snapshot_id, history=history)
+        done = verified.load(self._assets.storage, depth) if incremental else NO_IDS
+        wanted = whole[~is_member(whole, done)]
+        settled, after = self._around(wanted, done) if len(done) else (NO_IDS, NO_IDS)
+        report = verify(
+            self._refs,
+            self._assets,
+            fan_out,
+            depth,
+            wanted,
+            settled=settled,
+            checksums=checksums or depth.includes(Level.CHUNKS),
+        )
+        report.skipped = len(whole) - len(wanted)
+        if depth.includes(Level.CHUNKS) and report.ok:
+            check_chunks(wanted, self._assets, self._array_to_read, fan_out, report, after)
+        if incremental and report.ok:
+            verified.record(self._assets.storage, depth, wanted, reachable_snapshots(self._refs))
         return report
+
+    def _snapshots_to_verify(
+        self, branch: str | None, tag: str | None, snapshot_id: str | None, *, history: bool
+    ) -> Ids:
+        given = [each for each in (branch, tag, snapshot_id) if each is not None]
+        if len(given) > 1:
+            raise ValueError("give one of branch, tag and snapshot_id")
+        if not given:
+            if not history:
+                raise ValueError("history=False needs a branch, a tag or a snapshot_id")
+            return led_to(self._refs, {*self._refs.branches().values(), *self._refs.tags().values()})
+        if branch is not None:
+            tip = self._refs.branch(branch)
+        elif tag is not None:
+            tip = self._refs.tag(tag)
+        else:
+            tip = self._refs.snapshot(SnapshotId.parse(snapshot_id or "")).id
+        return led_to(self._refs, {tip}) if history else _sorted({bytes(tip)})
+
+    def _around(self, wanted: Ids, done: Ids) -> tuple[Ids, Ids]:
+        """The verified snapshots that come right before some, and which of those come after verified ones.
+
+        Only what stands in a log of its own counts: one that inherited logs is looked at in full.
+        """
+        ids, known = set(each_id(wanted)), set(each_id(done))
+        before, after = set[bytes](), set[bytes]()
+        for id in ids:
+            try:
+                info = self._refs.snapshot(SnapshotId(id))
+            except IcechunkError:  # it is reported later
+                continue
+            parent = None if info.parent_id is None else bytes(info.parent_id)
+            if parent in known:
+                before.add(parent)
+            if (parent in known or parent in ids) and not info.pruned_ancestor_tx_logs:
+                after.add(id)
+        return _sorted(before), _sorted(after)
 
     def _array_to_read(self, snapshot: SnapshotId, path: str) -> zarr.Array[Any]:
         import zarr
@@ -265,6 +338,10 @@ class Upkeep:
         """Refuse what reads files as versions 1 and 2 have them; `migrate` looks through older ones."""
         if not self._refs.spec.writable:
             raise read_only_format(what)
+
+
+def _sorted(ids: set[bytes]) -> Ids:
+    return sorted_ids(np.frombuffer(b"".join(ids), np.uint8).reshape(-1, SnapshotId.SIZE))
 
 
 def _check_positive(**counts: int | None) -> None:

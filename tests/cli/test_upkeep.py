@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import icefloe
 from icefloe.cli import app
 from tests.cli.test_cli import Terminal, typed
 
@@ -74,3 +77,29 @@ def test_stats_by_array_and_snapshot(typed: Terminal) -> None:
 def test_a_dry_run_of_rewriting_writes_nothing(typed: Terminal) -> None:
     assert typed.json("rewrite-manifests", "--dry-run")["manifests"] == 1
     assert len(typed.json("log")) == 3
+
+
+def test_verify_of_a_part_with_checksums(typed: Terminal) -> None:
+    assert "recorded" in typed("checksums")
+    assert typed.json("checksums")["recorded"] == 0
+    assert typed.json("verify", "--branch", "main", "--no-history", "--checksums")["checksums"] > 0
+    assert typed.json("verify", "--incremental")["skipped"] == 0
+    assert typed.json("verify", "--incremental")["skipped"] == 3
+    typed("verify", "--no-history", code=app.USAGE)
+    typed("verify", "--branch", "main", "--tag", "v1", code=app.USAGE)
+    typed("verify", "--tag", "nope", code=app.NOT_FOUND)
+
+
+def test_repair_takes_what_is_lost_from_a_clone(typed: Terminal, tmp_path: Path) -> None:
+    typed("clone", str(tmp_path / "copy"))
+    repo = icefloe.open(typed.repo)
+    (manifest,) = repo.list_manifest_files(repo.lookup_branch("main"))
+    repo.storage.delete([f"manifests/{manifest.id}"])
+    typed("verify", code=app.NOT_WELL)
+
+    typed("repair", "--dry-run", code=app.NOT_WELL)
+    told = typed.json("repair", "--from", str(tmp_path / "copy"))
+
+    assert [row["action"] for row in told["actions"]] == ["made again"]
+    typed("verify", "--branch", "main", "--no-history", "--level", "chunks")
+    assert "nothing is lost" in typed("repair")

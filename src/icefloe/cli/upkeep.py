@@ -1,4 +1,4 @@
-"""Commands for the upkeep: verify, gc, expire, stats, rewrite-manifests."""
+"""Commands for the upkeep: gc, expire, stats, rewrite-manifests."""
 
 from __future__ import annotations
 
@@ -8,37 +8,15 @@ from typing import Any
 import click
 
 from icefloe.cli import revisions
-from icefloe.cli.app import NOT_WELL
 from icefloe.cli.arguments import output_option, repo_argument, spark_option
 from icefloe.cli.output import Output, bytes_text, plain
 from icefloe.cli.revisions import Time
-from icefloe.maintenance.findings import Level
 from icefloe.maintenance.retention import RetentionPolicy
 from icefloe.repository import Repository
 from icefloe.tables import Table
 
 _SAFE_AGE = timedelta(days=1)
 _RULES = ("last", "hourly", "daily", "weekly", "monthly", "yearly")
-
-
-@click.command()
-@repo_argument
-@click.option(
-    "--level", type=click.Choice([each.value for each in Level]), default="graph", show_default=True
-)
-@spark_option
-@output_option
-def verify(repo: Repository, level: str, out: Output) -> int:
-    """Look whether all that branches and tags lead to is there and readable. Exit code 5 if not."""
-    report = repo.verify(level)
-    looked = (
-        f"{report.snapshots} snapshots, {report.transaction_logs} transaction logs, "
-        f"{report.manifests} manifests, {report.references} references"
-    )
-    lines = [f"{found.kind}: {found.object} ({found.where}): {found.message}" for found in report.findings]
-    verdict = f"well: {looked}" if report.ok else f"{len(lines)} things are wrong, among {looked}"
-    out.value({"ok": report.ok, **plain(report)}, "\n".join([verdict, *lines]))
-    return 0 if report.ok else NOT_WELL
 
 
 @click.command()

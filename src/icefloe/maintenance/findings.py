@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from icefloe.tables import Table
+
 
 class Level(StrEnum):
     """How deep a verification looks; each level includes those before it."""
@@ -30,7 +32,7 @@ class Finding:
 
     kind: str
     """`missing`, `unreadable`, `size`, `count`, `extents`, `grid`, `short`; for sources also `changed`,
-    `unreachable` and `unauthorised`; for chunks `undecodable`
+    `unreachable` and `unauthorised`; for chunks `undecodable`; `checksum` for other bytes than recorded
     """
     object: str
     """The file it is about."""
@@ -52,8 +54,17 @@ class Report:
     chunk_objects: int = 0
     sources: int = 0
     chunks: int = 0
+    checksums: int = 0
+    """Objects whose bytes were compared with a recorded checksum."""
+    skipped: int = 0
+    """Snapshots that were verified before, by an incremental verification."""
 
     @property
     def ok(self) -> bool:
         """Whether nothing is wrong."""
         return not self.findings
+
+    def table(self) -> Table:
+        """What is wrong, one row each: kind, object, where, message."""
+        names = ("kind", "object", "where", "message")
+        return Table({name: [getattr(found, name) for found in self.findings] for name in names})

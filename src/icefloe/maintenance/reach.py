@@ -12,8 +12,10 @@ from numpy.typing import NDArray
 from icefloe.concurrency import FanOut
 from icefloe.core.refs import RefStore
 from icefloe.core.refs_v2 import RefStoreV2
+from icefloe.errors import IcechunkError
 from icefloe.format.files import MANIFESTS, SNAPSHOTS, read_manifest, read_snapshot
-from icefloe.format.id_columns import id_keys, key_bytes, sorted_ids
+from icefloe.format.id_columns import id_keys, is_member, key_bytes, sorted_ids
+from icefloe.format.pruning import inherited_logs
 from icefloe.format.repo_info import NO_PARENT, RepoInfo
 from icefloe.ids import ManifestId, SnapshotId
 from icefloe.maintenance.listings import OBJECT_ID
@@ -79,6 +81,29 @@ def reachable_snapshots(refs: RefStore) -> Ids:
                 break
             seen.add(entry.id)
     return sorted_ids(np.frombuffer(b"".join(seen), np.uint8).reshape(-1, OBJECT_ID))
+
+
+def led_to(refs: RefStore, tips: Iterable[SnapshotId]) -> Ids:
+    """The snapshots that some lead to; one that cannot be read is the last of its line."""
+    seen: set[SnapshotId] = set()
+    for tip in tips:
+        at: SnapshotId | None = tip
+        while at is not None and at not in seen:
+            seen.add(at)
+            try:
+                at = refs.snapshot(at).parent_id
+            except IcechunkError:
+                break
+    return sorted_ids(np.frombuffer(b"".join(seen), np.uint8).reshape(-1, OBJECT_ID))
+
+
+def logs_used(refs: RefStore, snapshots: Ids) -> Ids:
+    """The transaction logs of snapshots, with those they inherited."""
+    if not isinstance(refs, RefStoreV2):
+        return snapshots
+    infos = refs.load().snapshots
+    rows = np.flatnonzero(is_member(infos.ids, snapshots))
+    return sorted_ids(np.concatenate([snapshots, inherited_logs(infos, rows)]))
 
 
 def manifests_used(storage: Storage, snapshots: Ids, fan_out: FanOut) -> Ids:

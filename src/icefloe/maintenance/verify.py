@@ -35,7 +35,8 @@ from icefloe.ids import ManifestId, SnapshotId, encode_column
 from icefloe.maintenance.claims import Claim, Claims
 from icefloe.maintenance.findings import Finding, Level, Report
 from icefloe.maintenance.listings import OBJECT_ID, Listing, list_folder
-from icefloe.maintenance.reach import Gathered, Ids, each_id, reachable_snapshots
+from icefloe.maintenance.reach import NO_IDS, Gathered, Ids, each_id, reachable_snapshots
+from icefloe.maintenance.verify_checksums import check_checksums
 from icefloe.maintenance.verify_sources import Sources, check_sources, merged, sources_of
 from icefloe.storage.base import Storage
 
@@ -48,18 +49,32 @@ def verify(
     fan_out: FanOut,
     level: Level = Level.GRAPH,
     snapshots: Ids | None = None,
+    *,
+    settled: Ids = NO_IDS,
+    checksums: bool = False,
 ) -> Report:
-    """Look at some snapshots, or at all that branches and tags lead to. Damage is reported, not raised."""
+    """Look at some snapshots, or at all that branches and tags lead to. Damage is reported, not raised.
+
+    What snapshots that are `settled` say was verified before, and is not looked at again. With `checksums`
+    all objects are read whose checksum was recorded.
+    """
     storage, report = assets.storage, Report(level)
     wanted = reachable_snapshots(refs) if snapshots is None else snapshots
     listed = {folder: list_folder(storage, folder) for folder in (SNAPSHOTS, TRANSACTIONS, MANIFESTS)}
-    files, by_manifest = _snapshots(storage, wanted, listed[SNAPSHOTS], fan_out, report)
-    _logs(refs, storage, wanted, listed[TRANSACTIONS], fan_out, report)
+    files, by_manifest = _snapshots(storage, wanted, settled, listed[SNAPSHOTS], fan_out, report)
+    logs = _logs(refs, storage, wanted, listed[TRANSACTIONS], fan_out, report)
     ends, sources = _manifests(storage, files, by_manifest, listed[MANIFESTS], fan_out, report)
+    if level.includes(Level.OBJECTS) or checksums:
+        listed[CHUNKS] = list_folder(storage, CHUNKS)
     if level.includes(Level.OBJECTS):
-        _chunks(ends, list_folder(storage, CHUNKS), report)
+        _chunks(ends, listed[CHUNKS], report)
     if level.includes(Level.SOURCES):
         check_sources(sources, assets.virtual, fan_out, report)
+    if checksums:
+        manifests = sorted_ids(np.frombuffer(b"".join(files), np.uint8).reshape(-1, OBJECT_ID))
+        chunks = sorted_ids(key_bytes(np.ascontiguousarray(ends["id"])))
+        used = {SNAPSHOTS: wanted, TRANSACTIONS: logs, MANIFESTS: manifests, CHUNKS: chunks}
+        check_checksums(storage, listed, used, fan_out, report)
     return report
 
 
@@ -76,11 +91,17 @@ class _FileSaid:
 
 
 def _snapshots(
-    storage: Storage, wanted: Ids, listed: Listing, fan_out: FanOut, report: Report
+    storage: Storage, wanted: Ids, settled: Ids, listed: Listing, fan_out: FanOut, report: Report
 ) -> tuple[dict[ManifestId, _FileSaid], dict[ManifestId, list[Claim]]]:
     files: dict[ManifestId, _FileSaid] = {}
     by_manifest: dict[ManifestId, list[Claim]] = defaultdict(list)
     claims = Claims()
+    known: set[ManifestId] = set()
+    for snapshot in fan_out(partial(_read_snapshot, storage), each_id(settled)):
+        if not isinstance(snapshot, Finding):  # of one that is damaged now, nothing is taken as verified
+            known.update(file.id for file in snapshot.manifest_files)
+            for _ in claims.new_in(snapshot):
+                pass
     there = _found(SNAPSHOTS, wanted, listed, "the history", report)
     for id, snapshot in zip(
         each_id(there), fan_out(partial(_read_snapshot, storage), each_id(there)), strict=True
@@ -98,7 +119,7 @@ def _snapshots(
             report.findings.append(
                 Finding("unreadable", f"{SNAPSHOTS}/{SnapshotId(id)}", "the history", str(damage))
             )
-    return files, by_manifest
+    return {id: said for id, said in files.items() if id not in known or id in by_manifest}, by_manifest
 
 
 def _read_snapshot(storage: Storage, snapshot: bytes) -> Snapshot | Finding:
@@ -126,20 +147,21 @@ def _found(folder: str, wanted: Ids, listed: Listing, where: str, report: Report
 
 def _logs(
     refs: RefStore, storage: Storage, wanted: Ids, listed: Listing, fan_out: FanOut, report: Report
-) -> None:
-    """A first snapshot needs no log; what expired has left its log to the snapshot above."""
+) -> Ids:
+    """The logs that are there. A first snapshot needs none; what expired has left its to the one above."""
+    own = wanted[is_member(wanted, listed.ids)]
+    there = own
     if isinstance(refs, RefStoreV2):
         infos = refs.load().snapshots
         rows = np.flatnonzero(is_member(infos.ids, wanted) & (infos.parents != NO_PARENT))
         needed = sorted_ids(np.concatenate([infos.ids[rows], inherited_logs(infos, rows)]))
         there = _found(TRANSACTIONS, needed, listed, "the history", report)
-    else:
-        there = wanted[is_member(wanted, listed.ids)]
     for damage in fan_out(partial(_read_log, storage), each_id(there)):
         if damage is None:
             report.transaction_logs += 1
         else:
             report.findings.append(damage)
+    return sorted_ids(np.concatenate([there, own]))
 
 
 def _read_log(storage: Storage, snapshot: bytes) -> Finding | None:

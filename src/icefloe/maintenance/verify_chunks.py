@@ -11,11 +11,14 @@ import numpy as np
 from icefloe.concurrency import FanOut
 from icefloe.core.assets import AssetStore
 from icefloe.core.workspace import Workspace
+from icefloe.format import coordinates
+from icefloe.format.id_columns import is_member
 from icefloe.format.manifest import INLINE, VIRTUAL, ArrayManifest
 from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot
+from icefloe.format.transaction_log import TransactionLog
 from icefloe.ids import SnapshotId
 from icefloe.maintenance.findings import Finding, Report
-from icefloe.maintenance.reach import Ids, each_id
+from icefloe.maintenance.reach import NO_IDS, Ids, each_id
 
 if TYPE_CHECKING:
     import zarr
@@ -25,15 +28,37 @@ OpenArray = Callable[[SnapshotId, str], "zarr.Array[Any]"]
 
 
 def check_chunks(
-    snapshots: Ids, assets: AssetStore, open_array: OpenArray, fan_out: FanOut, report: Report
+    snapshots: Ids,
+    assets: AssetStore,
+    open_array: OpenArray,
+    fan_out: FanOut,
+    report: Report,
+    after: Ids = NO_IDS,
 ) -> None:
-    """Decode all chunks of some snapshots; what several of them share is decoded once."""
+    """Decode all chunks of some snapshots; what several of them share is decoded once.
+
+    Of snapshots that come right `after` verified ones, only what their transaction logs tell of is decoded.
+    """
     known: set[bytes] = set()
+    following = set(each_id(after))
     for id in map(SnapshotId, each_id(snapshots)):
         workspace = Workspace(assets.snapshot(id), assets)
+        log = assets.transaction_log(id) if bytes(id) in following else None
         for node in workspace.base.nodes:
             if isinstance(node.node_data, ArrayNodeData) and node.node_data.manifests:
-                _check_array(id, node, workspace.refs(node), known, open_array, fan_out, report)
+                refs = workspace.refs(node)
+                refs = refs if log is None else _changed(log, node, refs)
+                _check_array(id, node, refs, known, open_array, fan_out, report)
+
+
+def _changed(log: TransactionLog, node: NodeSnapshot, refs: ArrayManifest) -> ArrayManifest:
+    """The references that a commit wrote; all where the array is new or is read in another way since."""
+    own = np.frombuffer(node.id, np.uint8)[None]
+    if is_member(own, log.new_arrays)[0] or is_member(own, log.updated_arrays)[0]:
+        return refs
+    lists = [coords for id, coords in log.updated_chunks if id == node.id and coords.shape[1] == refs.rank]
+    written = np.concatenate([refs.coords[:0], *lists])
+    return refs.take(coordinates.contains(refs.coords, coordinates.last_of_equal(written)[0]))
 
 
 def _check_array(

@@ -1,0 +1,125 @@
+"""Commands that look whether a repository is well: verify, checksums, repair."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from icefloe.cli.app import NOT_WELL
+from icefloe.cli.arguments import output_option, repo_argument, spark_option
+from icefloe.cli.output import Output, plain
+from icefloe.maintenance.findings import Level
+from icefloe.repository import Repository
+
+
+@click.command()
+@repo_argument
+@click.option(
+    "--level", type=click.Choice([each.value for each in Level]), default="graph", show_default=True
+)
+@click.option("--branch", help="This branch alone.")
+@click.option("--tag", help="This tag alone.")
+@click.option("--snapshot", "snapshot_id", help="This snapshot alone.")
+@click.option("--no-history", is_flag=True, help="Without the snapshots before it.")
+@click.option("--checksums", is_flag=True, help="Compare objects with the checksums that were recorded.")
+@click.option("--incremental", is_flag=True, help="Only what an earlier run did not find well.")
+@spark_option
+@output_option
+def verify(
+    repo: Repository,
+    level: str,
+    branch: str | None,
+    tag: str | None,
+    snapshot_id: str | None,
+    no_history: bool,
+    checksums: bool,
+    incremental: bool,
+    out: Output,
+) -> int:
+    """Look whether all that branches and tags lead to is there and readable. Exit code 5 if not.
+
+    \b
+    icefloe verify data/repo --level objects --incremental
+    icefloe verify data/repo --branch main --no-history --level chunks
+    """
+    chosen = [each for each in (branch, tag, snapshot_id) if each is not None]
+    if len(chosen) > 1 or (no_history and not chosen):
+        raise click.UsageError("say one of --branch, --tag and --snapshot; --no-history needs one of them")
+    report = repo.verify(
+        level,
+        branch=branch,
+        tag=tag,
+        snapshot_id=snapshot_id,
+        history=not no_history,
+        checksums=checksums,
+        incremental=incremental,
+    )
+    looked = (
+        f"{report.snapshots} snapshots, {report.transaction_logs} transaction logs, "
+        f"{report.manifests} manifests, {report.references} references"
+    )
+    if report.skipped:
+        looked += f"; {report.skipped} snapshots were verified before"
+    lines = [f"{found.kind}: {found.object} ({found.where}): {found.message}" for found in report.findings]
+    verdict = f"well: {looked}" if report.ok else f"{len(lines)} things are wrong, among {looked}"
+    out.value({"ok": report.ok, **plain(report)}, "\n".join([verdict, *lines]))
+    return 0 if report.ok else NOT_WELL
+
+
+@click.command()
+@repo_argument
+@spark_option
+@output_option
+def checksums(repo: Repository, out: Output) -> None:
+    """Record checksums of all objects in use that have none yet, for `icefloe verify --checksums`.
+
+    They are kept below icefloe/ in the repository's place, where other readers do not look.
+    """
+    count = repo.record_checksums(progress=out.progress)
+    out.value({"recorded": count}, f"recorded the checksums of {count} objects")
+
+
+@click.command()
+@repo_argument
+@click.option("--branch", default="main", show_default=True)
+@click.option("--from", "source", metavar="REPO", help="Take lost chunks from a copy, such as a clone.")
+@click.option("--drop", is_flag=True, help="Let go of what no source knows: chunks read as fill value.")
+@click.option("--checksums", is_flag=True, help="Also chunks with other bytes than were recorded.")
+@click.option("--dry-run", is_flag=True, help="Tell what would be done, and write nothing.")
+@click.option("-m", "--message", default="Repair", show_default=True)
+@spark_option
+@output_option
+def repair(
+    repo: Repository,
+    branch: str,
+    source: str | None,
+    drop: bool,
+    checksums: bool,
+    dry_run: bool,
+    message: str,
+    out: Output,
+) -> int:
+    """Repair what the tip of a branch has lost, in a commit of its own. Exit code 5 if something is left.
+
+    Transaction logs are computed again; chunks come from another repository that has them.
+
+    \b
+    icefloe repair data/repo --from backup/repo --dry-run
+    icefloe repair data/repo --drop
+    """
+    options: dict[str, Any] = {"drop": drop, "checksums": checksums, "dry_run": dry_run, "message": message}
+    if source is not None:
+        import icefloe
+
+        options["sources"] = icefloe.chunks_of(icefloe.open(source).readonly_session(branch))
+    report = repo.repair(branch, **options)
+    rows = list(report.table().rows())
+    if out.as_json:
+        out.value({"snapshot": report.snapshot_id, "complete": report.complete, "actions": rows})
+    elif rows:
+        out.table(rows, report.table().names)
+        out.value(f"{branch} is at {report.snapshot_id}" if report.snapshot_id else "nothing was committed")
+    else:
+        out.value("nothing is lost")
+    return 0 if report.complete else NOT_WELL

@@ -1,0 +1,242 @@
+"""Repair: what was lost is made again where its source is known, or let go where that is wanted.
+
+Files are never changed. Lost chunks and manifests are repaired by a commit on a branch; snapshots before it
+still refer to what they lost, until they expire. A transaction log that is gone is computed from the
+snapshots on both sides of it. A snapshot that is gone leaves the history.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import product
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icefloe.core.assets import AssetStore
+from icefloe.core.computed_log import computed_log
+from icefloe.core.refs_v2 import RefStoreV2
+from icefloe.core.workspace import Workspace
+from icefloe.errors import IcechunkError
+from icefloe.format.files import CHUNKS, MANIFESTS, SNAPSHOTS, TRANSACTIONS
+from icefloe.format.id_columns import id_keys, is_member
+from icefloe.format.manifest import NATIVE, ArrayManifest
+from icefloe.format.pruning import shortened
+from icefloe.format.repo_changes import Changed
+from icefloe.format.repo_info import NO_PARENT, RepoInfo
+from icefloe.format.snapshot import ArrayNodeData, ManifestRef, NodeSnapshot
+from icefloe.format.updates import ExpirationRan
+from icefloe.ids import ChunkId, ManifestId, SnapshotId
+from icefloe.maintenance.findings import Finding
+from icefloe.maintenance.listings import Listing
+from icefloe.tables import Table
+
+ChunkSource: TypeAlias = Callable[[str, tuple[int, ...]], "bytes | NDArray[Any] | None"]
+"""A chunk by the path of its array and its coordinates: the bytes as they are stored, or the values, or None
+where there is none."""
+
+
+@dataclass(slots=True)
+class RepairReport:
+    """What was wrong and what was done about it, or with `dry_run` would be."""
+
+    dry_run: bool
+    snapshot_id: str | None = None
+    """The commit that repairs the branch."""
+    actions: list[tuple[str, str, str, str]] = field(default_factory=list)
+
+    @property
+    def complete(self) -> bool:
+        """Whether something was done about all that was found."""
+        return all(action != LEFT for *_, action in self.actions)
+
+    def table(self) -> Table:
+        """One row per thing that was wrong: object, where, problem, action."""
+        names = ("object", "where", "problem", "action")
+        return Table({name: [row[at] for row in self.actions] for at, name in enumerate(names)})
+
+
+MADE, DROPPED, LEFT = "made again", "dropped", "left as it is"
+
+
+# The history
+
+
+def rebuild_logs(refs: RefStoreV2, assets: AssetStore, findings: list[Finding], report: RepairReport) -> None:
+    """Compute the transaction logs that are gone. A log that an expired snapshot left cannot be."""
+    snapshots = refs.load().snapshots
+    for found in findings:
+        folder, _, name = found.object.partition("/")
+        if folder != TRANSACTIONS:
+            continue
+        info = snapshots.find(SnapshotId.parse(name))
+        if info is None or info.parent_id is None:
+            report.actions.append((found.object, found.where, found.kind, LEFT))
+            continue
+        try:
+            log = computed_log(assets.snapshot(info.parent_id), assets.snapshot(info.id), assets)
+        except IcechunkError:  # a snapshot or manifest on either side is gone too
+            report.actions.append((found.object, found.where, found.kind, LEFT))
+            continue
+        if not report.dry_run:
+            assets.write_transaction_log(log)
+        report.actions.append((found.object, found.where, found.kind, MADE))
+
+
+def drop_snapshots(refs: RefStoreV2, findings: list[Finding], report: RepairReport, *, drop: bool) -> None:
+    """Take snapshots that are gone out of the history; branches at one go back to the last that is there."""
+    lost = {
+        SnapshotId.parse(found.object.partition("/")[2])
+        for found in findings
+        if found.object.startswith(f"{SNAPSHOTS}/")
+    }
+    if not lost:
+        return
+    for found in findings:
+        if found.object.startswith(f"{SNAPSHOTS}/"):
+            report.actions.append((found.object, found.where, found.kind, DROPPED if drop else LEFT))
+    if drop and not report.dry_run:
+        refs.update(lambda info: _without(info, lost))
+
+
+def _without(info: RepoInfo, lost: set[SnapshotId]) -> Changed:
+    snapshots = info.snapshots
+    keep = np.array([snapshots.id_at(row) not in lost for row in range(len(snapshots))], np.bool_)
+    first = (snapshots.parents == NO_PARENT) & ~keep
+    keep |= first  # without its first snapshot a history has nothing to be tied to
+
+    def last_there(tip: SnapshotId) -> SnapshotId:
+        return next(snapshots.id_at(row) for row in snapshots.ancestry(tip) if keep[row])
+
+    gone = {tag for tag, id in info.tags.items() if last_there(id) != id}
+    changed = replace(
+        info,
+        snapshots=shortened(snapshots, keep),
+        branches={name: last_there(tip) for name, tip in info.branches.items()},
+        tags={tag: id for tag, id in info.tags.items() if tag not in gone},
+        deleted_tags=info.deleted_tags | gone,
+    )
+    return changed, ExpirationRan()
+
+
+# Chunks
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Lost:
+    """What an array has lost."""
+
+    node: NodeSnapshot
+    manifests: tuple[ManifestRef, ...]
+    coords: NDArray[np.uint32]
+    """Chunks whose object is gone, too short or damaged."""
+
+    def chunks(self) -> Iterator[tuple[int, ...]]:
+        """The coordinates of all that a source may be asked for."""
+        yield from map(tuple, self.coords.tolist())
+        for ref in self.manifests:
+            yield from self.extents(ref)
+
+    def extents(self, ref: ManifestRef) -> Iterator[tuple[int, ...]]:
+        """The chunks that a lost manifest may have held: the whole grid where it is not said."""
+        data = self.node.node_data
+        grid = [range(d.num_chunks) for d in data.shape] if isinstance(data, ArrayNodeData) else []
+        return product(*(ref.extents if len(ref.extents) == len(grid) else grid))
+
+
+def find_lost(workspace: Workspace, listed: Listing, damaged: set[ChunkId]) -> Iterator[Lost]:
+    """The arrays of a snapshot that lost something, given the chunk objects there are."""
+    for node in workspace.base.nodes:
+        data = node.node_data
+        if not isinstance(data, ArrayNodeData):
+            continue
+        manifests, parts = [], []
+        for ref in data.manifests:
+            try:
+                refs = workspace.manifest_refs(node, ref)
+            except IcechunkError:
+                manifests.append(ref)
+            else:
+                parts.append(refs.coords[_dangling(refs, listed, damaged)])
+        coords = np.concatenate([np.zeros((0, len(data.shape)), np.uint32), *parts])
+        if manifests or len(coords):
+            yield Lost(node, tuple(manifests), coords)
+
+
+def _dangling(refs: ArrayManifest, listed: Listing, damaged: set[ChunkId]) -> NDArray[np.bool_]:
+    native = np.flatnonzero(refs.kind == NATIVE)
+    wrong = np.zeros(len(refs), np.bool_)
+    if not len(native):
+        return wrong
+    ids = refs.chunk_ids[native]
+    there = is_member(ids, listed.ids)
+    wrong[native[~there]] = True
+    sizes = listed.sizes[id_keys(listed.ids).searchsorted(id_keys(ids[there]))]
+    ends = (refs.offsets + refs.lengths)[native[there]]
+    wrong[native[there]] = sizes.astype(np.uint64) < ends
+    if damaged:
+        wrong[native] |= np.array([ChunkId(row.tobytes()) in damaged for row in ids], np.bool_)
+    return wrong
+
+
+def repair_array(
+    workspace: Workspace,
+    lost: Lost,
+    source: ChunkSource | None,
+    write_values: Callable[[str, tuple[int, ...], NDArray[Any]], None],
+    report: RepairReport,
+    *,
+    drop: bool,
+) -> None:
+    """Ask the source for all that an array has lost; what it has not is dropped, if it may be."""
+    node = lost.node
+    found = {} if source is None else _asked(source, lost)
+    unknown = {ref.id: any(at not in found for at in lost.extents(ref)) for ref in lost.manifests}
+    stuck = any(unknown.values()) and not drop  # nothing of the array can be written anew
+    for ref in lost.manifests:
+        action = LEFT if stuck else DROPPED if unknown[ref.id] else MADE
+        report.actions.append((f"{MANIFESTS}/{ref.id}", node.path, "manifest gone", action))
+    dropped = []
+    for coords in map(tuple, lost.coords.tolist()):
+        action = LEFT if stuck else MADE if coords in found else DROPPED if drop else LEFT
+        report.actions.append((f"{node.path} {list(coords)}", CHUNKS, "chunk gone", action))
+        dropped += [coords] if action is DROPPED else []
+    if report.dry_run or stuck:
+        return
+    if lost.manifests:
+        _forget_manifests(workspace, node, set(unknown))
+    for coords, data in found.items():
+        if isinstance(data, np.ndarray):
+            write_values(node.path, coords, data)
+        else:
+            workspace.write(node.path, coords, data)
+    gone = np.array(dropped, np.uint32).reshape(len(dropped), lost.coords.shape[1])
+    workspace.delete_chunks(workspace.array(node.path), gone)
+
+
+def _asked(source: ChunkSource, lost: Lost) -> dict[tuple[int, ...], bytes | NDArray[Any]]:
+    found: dict[tuple[int, ...], bytes | NDArray[Any]] = {}
+    for coords in lost.chunks():
+        data = source(lost.node.path, coords)
+        if data is not None:
+            found[coords] = data
+    return found
+
+
+def _forget_manifests(workspace: Workspace, node: NodeSnapshot, gone: set[ManifestId]) -> None:
+    data = node.node_data
+    if isinstance(data, ArrayNodeData):
+        kept = tuple(ref for ref in data.manifests if ref.id not in gone)
+        # As if the metadata had changed: nobody knows which chunks there were.
+        workspace.changes.updated[node.path] = replace(node, node_data=replace(data, manifests=kept))
+        workspace.rebase(workspace.base, workspace.changes)
+
+
+def as_source(sources: ChunkSource | Mapping[str, ChunkSource] | None) -> ChunkSource | None:
+    """One source for all arrays, out of one for each."""
+    if not isinstance(sources, Mapping):
+        return sources
+    table = dict(sources)
+    return lambda path, coords: table[path](path, coords) if path in table else None

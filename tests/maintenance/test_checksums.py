@@ -1,0 +1,247 @@
+"""Recorded checksums and incremental verification: every flip is found, and nothing is read twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+
+from icefloe import Repository, in_memory_storage
+from icefloe.errors import ReadOnlyError
+from icefloe.maintenance import catalogue
+from icefloe.storage.base import Storage
+from icefloe.testing.storages import PassingStorage
+from tests.maintenance.test_expire import commit, now, repository
+
+VERSIONS = pytest.mark.parametrize("version", [1, 2])
+
+
+def four_commits(version: int = 2) -> Repository:
+    """Four chunks, on two branches."""
+    repo = repository(version)
+    for value in (1, 2, 3):
+        commit(repo, value)
+    repo.create_branch("dev", repo.lookup_branch("main"))
+    commit(repo, 4, "dev")
+    return repo
+
+
+def immutable(storage: Storage) -> Iterator[str]:
+    """The objects that are never written again."""
+    for key, _ in storage.list_objects():
+        if key.split("/")[0] in catalogue.FOLDERS:
+            yield key
+
+
+def copy_of(storage: Storage) -> Storage:
+    """The same objects at another place."""
+    other = in_memory_storage()
+    for key, _ in storage.list_objects():
+        other.put(key, storage.get(key)[0])
+    return other
+
+
+class Counting(PassingStorage):
+    """Counts what is read, by folder."""
+
+    def __init__(self, inner: Storage) -> None:
+        super().__init__(inner)
+        self.read: list[str] = []
+
+    def get(self, path: str) -> Any:
+        self.read.append(path)
+        return super().get(path)
+
+    def get_range(self, path: str, start: int, stop: int | None) -> bytes:
+        self.read.append(path)
+        return super().get_range(path, start, stop)
+
+    def count(self, folder: str) -> int:
+        return len({path for path in self.read if path.startswith(f"{folder}/")})
+
+
+@VERSIONS
+def test_a_flipped_bit_in_any_object_is_found(version: int) -> None:
+    repo = four_commits(version)
+    recorded = repo.record_checksums()
+    keys = [key for key in immutable(repo.storage) if version == 2 or not key.startswith("snapshots")]
+    assert recorded == len(keys)
+    assert repo.verify("graph", checksums=True).ok
+
+    for number, key in enumerate(keys):
+        storage = copy_of(repo.storage)
+        data = bytearray(storage.get(key)[0])
+        data[number * 7919 % len(data)] ^= 1 << number % 8
+        storage.put(key, bytes(data))
+
+        report = Repository.open(storage).verify("graph", checksums=True)
+
+        assert key in {found.object for found in report.findings}, key
+
+
+@VERSIONS
+def test_any_object_that_is_gone_is_found(version: int) -> None:
+    repo = four_commits(version)
+    for key in immutable(repo.storage):
+        optional = key.startswith("transactions/") and (version == 1 or repo_root(repo) in key)
+        storage = copy_of(repo.storage)
+        storage.delete([key])
+
+        report = Repository.open(storage).verify("objects")
+
+        assert optional or key in {found.object for found in report.findings}, key
+
+
+def repo_root(repo: Repository) -> str:
+    """The first snapshot, which needs no log."""
+    return [info.id for info in repo.ancestry(branch="main")][-1]
+
+
+def test_checksums_are_recorded_once_and_files_are_joined() -> None:
+    repo = repository()
+
+    for value in range(1, 30):
+        commit(repo, value)
+        assert repo.record_checksums() > 0
+
+    assert repo.record_checksums() == 0
+    assert 1 <= len(repo.storage.list_objects(prefix=catalogue.PLACE)) <= 17
+    report = repo.verify("graph", checksums=True)
+    assert report.ok
+    assert report.checksums == len(set(immutable(repo.storage)))
+
+
+def test_other_readers_and_collections_leave_the_catalogue_alone() -> None:
+    repo = four_commits()
+    repo.record_checksums()
+    repo.verify("objects", incremental=True)
+    before = {key for key, _ in repo.storage.list_objects() if key.startswith("icefloe/")}
+
+    repo.expire_snapshots(now())
+    repo.garbage_collect(now())
+
+    assert len(before) == 2
+    assert before <= {key for key, _ in repo.storage.list_objects()}
+    assert repo.verify("chunks").ok
+
+
+def test_a_damaged_catalogue_is_reported() -> None:
+    repo = four_commits()
+    repo.record_checksums()
+    ((key, _),) = [item for item in repo.storage.list_objects() if item[0].startswith(catalogue.PLACE)]
+    data = bytearray(repo.storage.get(key)[0])
+    data[len(data) // 2] ^= 1
+    repo.storage.put(key, bytes(data))
+
+    report = repo.verify("graph", checksums=True)
+
+    assert [found.object for found in report.findings] == [catalogue.PLACE]
+
+
+def test_an_incremental_verification_reads_what_is_new_only() -> None:
+    repo = four_commits()
+    repo.verify("chunks", incremental=True)
+    again = Counting(repo.storage)
+    report = Repository.open(again).verify("chunks", incremental=True)
+    assert (report.ok, report.snapshots, report.skipped) == (True, 0, 6)
+    assert again.count("manifests") == again.count("chunks") == 0
+    commit(repo, 5)
+    commit(repo, 6)
+
+    counting = Counting(repo.storage)
+    report = Repository.open(counting).verify("chunks", incremental=True)
+
+    assert (report.ok, report.snapshots, report.skipped, report.chunks) == (True, 2, 6, 2)
+    assert counting.count("manifests") == 2
+    assert counting.count("chunks") == 2
+
+
+def test_a_deeper_verification_counts_for_one_that_is_not() -> None:
+    repo = four_commits()
+    repo.verify("objects", incremental=True)
+
+    assert repo.verify("graph", incremental=True).skipped == 6
+    assert repo.verify("chunks", incremental=True).skipped == 0
+
+
+@VERSIONS
+def test_what_is_wrong_is_not_remembered_as_well(version: int) -> None:
+    repo = four_commits(version)
+    key = f"snapshots/{repo.lookup_branch('dev')}"
+    data = repo.storage.get(key)[0]
+    repo.storage.put(key, data[:-3])
+
+    first = Repository.open(repo.storage).verify("graph", incremental=True)
+    second = Repository.open(repo.storage).verify("graph", incremental=True)
+
+    assert [found.object for found in first.findings] == [key]
+    assert [found.object for found in second.findings] == [key]
+    assert second.skipped == 0
+
+
+def test_damage_in_what_is_new_is_found_incrementally() -> None:
+    repo = four_commits()
+    repo.verify("chunks", incremental=True)
+    before = {key for key in immutable(repo.storage) if key.startswith("chunks/")}
+    commit(repo, 5)
+    (new,) = {key for key in immutable(repo.storage) if key.startswith("chunks/")} - before
+    repo.storage.put(new, b"no chunk")
+
+    report = Repository.open(repo.storage).verify("chunks", incremental=True)
+
+    assert [found.kind for found in report.findings] == ["short"]
+
+
+def test_an_array_that_is_read_in_another_way_is_decoded_again() -> None:
+    repo = four_commits()
+    repo.verify("chunks", incremental=True)
+    session = repo.writable_session("main")
+    zarr.open_array(session.store, path="a").update_attributes({"units": "K"})
+    session.commit("other metadata")
+
+    report = repo.verify("chunks", incremental=True)
+
+    assert report.chunks == 3
+
+
+@VERSIONS
+def test_one_branch_one_snapshot_or_all(version: int) -> None:
+    repo = four_commits(version)
+    tip = repo.lookup_branch("dev")
+    repo.storage.delete([f"snapshots/{tip}"])
+    repo = Repository.open(repo.storage)
+
+    assert repo.verify(branch="main").ok
+    assert repo.verify(branch="main").snapshots == 5
+    alone = repo.verify(snapshot_id=repo.lookup_branch("main"), history=False)
+    assert (alone.ok, alone.snapshots) == (True, 1)
+    assert not repo.verify(branch="dev").ok
+    assert [found.object for found in repo.verify().findings] == [f"snapshots/{tip}"]
+    with pytest.raises(ValueError, match="one of"):
+        repo.verify(branch="main", tag="x")
+    with pytest.raises(ValueError, match="history"):
+        repo.verify(history=False)
+
+
+def test_findings_are_a_table() -> None:
+    repo = four_commits()
+    repo.storage.delete([key for key in immutable(repo.storage) if key.startswith("chunks/")])
+
+    table = repo.verify("objects").table()
+
+    assert table.names == ["kind", "object", "where", "message"]
+    assert np.unique(table["kind"].astype(str)).tolist() == ["missing"]
+    assert len(table.to_pandas()) == 4
+
+
+def test_a_place_that_takes_no_writes_takes_no_checksums() -> None:
+    class Fixed(PassingStorage):
+        @property
+        def read_only(self) -> bool:
+            return True
+
+    with pytest.raises(ReadOnlyError):
+        Repository.open(Fixed(four_commits().storage)).record_checksums()

@@ -1,0 +1,209 @@
+"""Repair: what was lost comes back from its source, or goes with consent; nothing else changes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+
+from icefloe import Repository
+from icefloe.errors import IcechunkError, StorageError
+from icefloe.storage import in_memory_storage
+from tests.maintenance.test_checksums import copy_of
+from tests.maintenance.test_clone import objects, values
+from tests.maintenance.test_expire import commit, history, repository
+
+VERSIONS = pytest.mark.parametrize("version", [1, 2])
+LEFT = [0, 1, 2, 3, 4, 0, 0, 0]
+
+
+def five_chunks(version: int = 2) -> Repository:
+    """Four commits, each of a chunk."""
+    repo = repository(version)
+    for value in (1, 2, 3, 4):
+        commit(repo, value)
+    return repo
+
+
+def chunk_at(repo: Repository, coord: int) -> str:
+    """The object of one chunk."""
+    workspace = repo.readonly_session("main").workspace
+    ref: Any = workspace.ref(workspace.array("/a"), (coord,))
+    return f"chunks/{ref.chunk_id}"
+
+
+def broken(version: int, coord: int = 2) -> Repository:
+    """One chunk is gone."""
+    repo = five_chunks(version)
+    repo.storage.delete([chunk_at(repo, coord)])
+    return Repository.open(repo.storage)
+
+
+def stored(path: str, coords: tuple[int, ...]) -> bytes | None:
+    """The bytes of a chunk, from a repository that has it."""
+    other = five_chunks()
+    workspace = other.readonly_session("main").workspace
+    ref: Any = workspace.ref(workspace.array(path), coords)
+    return None if ref is None else workspace.read(ref, 0, ref.length)
+
+
+@VERSIONS
+def test_a_chunk_comes_back_from_its_source(version: int) -> None:
+    repo = broken(version)
+    with pytest.raises(IcechunkError):
+        values(repo)
+
+    report = repo.repair(sources={"/a": stored})
+
+    assert report.complete
+    assert list(report.table().rows()) == [
+        {"object": "/a [2]", "where": "chunks", "problem": "chunk gone", "action": "made again"}
+    ]
+    assert values(repo) == LEFT
+    assert repo.lookup_branch("main") == report.snapshot_id
+    assert repo.verify("chunks", branch="main", history=False).ok
+    assert history(repo)[:2] == ["Repair", "write 4"]
+
+
+def test_values_are_encoded_as_the_array_says() -> None:
+    repo = broken(2)
+
+    repo.repair(sources=lambda path, coords: np.array([coords[0]], "i4"))
+
+    assert values(repo) == LEFT
+
+
+@VERSIONS
+def test_without_consent_nothing_is_dropped(version: int) -> None:
+    repo = broken(version)
+    before = repo.lookup_branch("main")
+
+    report = repo.repair()
+
+    assert not report.complete
+    assert report.snapshot_id is None
+    assert repo.lookup_branch("main") == before
+
+
+@VERSIONS
+def test_with_consent_a_chunk_reads_as_fill_value(version: int) -> None:
+    repo = broken(version)
+    planned = repo.repair(drop=True, dry_run=True)
+    assert planned.snapshot_id is None
+
+    report = repo.repair(drop=True)
+
+    assert planned.actions == report.actions
+    assert values(repo) == [0, 1, 0, 3, 4, 0, 0, 0]
+    assert repo.verify("chunks", branch="main", history=False).ok
+    assert repo.repair(drop=True).snapshot_id is None
+
+
+def test_a_chunk_with_other_bytes_than_recorded_counts_as_lost() -> None:
+    repo = five_chunks()
+    repo.record_checksums()
+    key = chunk_at(repo, 3)
+    data = bytearray(repo.storage.get(key)[0])
+    data[-1] ^= 1
+    repo.storage.put(key, bytes(data))
+    assert repo.repair(sources=stored).actions == []
+
+    repo.repair(sources=stored, checksums=True)
+
+    assert values(Repository.open(repo.storage)) == LEFT
+
+
+@VERSIONS
+@pytest.mark.parametrize("way", ["gone", "damaged"])
+def test_a_manifest_is_made_again_or_dropped(version: int, way: str) -> None:
+    repo = five_chunks(version)
+    (file,) = repo.list_manifest_files(repo.lookup_branch("main"))
+    key = f"manifests/{file.id}"
+    if way == "gone":
+        repo.storage.delete([key])
+    else:
+        repo.storage.put(key, repo.storage.get(key)[0][:-4])
+    made, dropped = (Repository.open(copy_of(repo.storage)) for _ in range(2))
+
+    assert not Repository.open(copy_of(repo.storage)).repair().complete
+    made.repair(sources=stored, drop=True)
+    dropped.repair(drop=True)
+
+    assert values(made) == LEFT
+    assert values(dropped) == [0] * 8
+    assert made.verify("chunks", branch="main", history=False).ok
+    assert dropped.verify("chunks", branch="main", history=False).ok
+
+
+def test_a_transaction_log_is_computed() -> None:
+    repo = five_chunks()
+    tip = repo.lookup_branch("main")
+    parent = next(info.parent_id for info in repo.ancestry(branch="main"))
+    assert parent is not None
+    expected = repo.diff(from_snapshot_id=parent, to_snapshot_id=tip)
+    repo.storage.delete([f"transactions/{tip}"])
+    repo = Repository.open(repo.storage)
+
+    report = repo.repair()
+
+    assert report.complete
+    assert repo.lookup_branch("main") == tip
+    assert repo.diff(from_snapshot_id=parent, to_snapshot_id=tip) == expected
+    assert repo.verify("objects").ok
+
+
+def test_a_snapshot_that_is_gone_leaves_the_history() -> None:
+    repo = five_chunks()
+    line = [info.id for info in repo.ancestry(branch="main")]
+    repo.create_tag("lost", line[2])
+    repo.storage.delete([f"snapshots/{line[2]}"])
+    repo = Repository.open(repo.storage)
+    assert not repo.repair().complete
+
+    repo.repair(drop=True)
+
+    assert [info.id for info in repo.ancestry(branch="main")] == line[:2] + line[3:]
+    assert repo.list_tags() == set()
+    assert repo.verify("objects").ok
+    changed = repo.diff(from_snapshot_id=line[3], to_snapshot_id=line[0])
+    assert sorted(changed.updated_chunks["/a"]) == [[2], [3], [4]]
+
+
+def test_a_branch_whose_tip_is_gone_goes_back_to_the_last_that_is_there() -> None:
+    repo = five_chunks()
+    line = [info.id for info in repo.ancestry(branch="main")]
+    repo.storage.delete([f"snapshots/{line[0]}"])
+    repo = Repository.open(repo.storage)
+
+    repo.repair(drop=True)
+
+    assert repo.lookup_branch("main") == line[1]
+    assert values(repo) == [0, 1, 2, 3, 0, 0, 0, 0]
+
+
+@VERSIONS
+def test_what_is_well_stays_as_it_is(version: int) -> None:
+    repo = five_chunks(version)
+    before = objects(repo.storage)
+
+    report = repo.repair(drop=True, sources=stored)
+
+    assert report.actions == []
+    assert objects(repo.storage) == before
+
+
+def test_a_source_that_fails_changes_nothing() -> None:
+    repo = broken(2)
+    before = repo.lookup_branch("main")
+
+    def failing(path: str, coords: tuple[int, ...]) -> bytes:
+        raise StorageError("the archive is not there")
+
+    with pytest.raises(StorageError, match="archive"):
+        repo.repair(sources=failing, drop=True)
+
+    assert repo.lookup_branch("main") == before
+    assert zarr.open_array(repo.readonly_session("main").store, path="a", mode="r")[1] == 1
+    assert in_memory_storage().list_objects() == []
