@@ -14,7 +14,7 @@ from icefloe.virtual.refusals import CannotVirtualizeError
 from icefloe.virtual.sources import Source, SourceFile, open_file
 from icefloe.virtual.wanted import Wanted
 
-Format: TypeAlias = Literal["hdf5", "netcdf3"]
+Format: TypeAlias = Literal["hdf5", "netcdf3", "grib", "tiff"]
 Parser: TypeAlias = Callable[[SourceFile, Wanted], VirtualDataset]
 
 _USERBLOCKS: Final = 16
@@ -69,6 +69,10 @@ def recognize(file: SourceFile) -> Format:
     starts = [0, *(512 << power for power in range(_USERBLOCKS))]
     if any(file.read(start, start + 8) == b"\x89HDF\r\n\x1a\n" for start in starts):
         return "hdf5"
+    if head[:4] in (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"):
+        return "tiff"
+    if b"GRIB" in file.read(0, 4096):  # some have a line of text in front
+        return "grib"
     if not head:
         raise CannotVirtualizeError(f"{file.location} is empty")
     raise CannotVirtualizeError(
@@ -78,13 +82,24 @@ def recognize(file: SourceFile) -> Format:
 
 
 def _parser(name: Format) -> Parser:
-    if name == "hdf5":
-        from icefloe.virtual.hdf5 import parse_hdf5
+    # A parser is imported with its format: each needs a library that not everybody has.
+    match name:
+        case "hdf5":
+            from icefloe.virtual.hdf5 import parse_hdf5
 
-        return parse_hdf5
-    from icefloe.virtual.netcdf3 import parse_netcdf3
+            return parse_hdf5
+        case "netcdf3":
+            from icefloe.virtual.netcdf3 import parse_netcdf3
 
-    return parse_netcdf3
+            return parse_netcdf3
+        case "grib":
+            from icefloe.virtual.grib import parse_grib
+
+            return parse_grib
+        case "tiff":
+            from icefloe.virtual.tiff import parse_tiff
+
+            return parse_tiff
 
 
 def _with_sources(dataset: VirtualDataset, sources: tuple[Source, ...]) -> VirtualDataset:

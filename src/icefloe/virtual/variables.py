@@ -106,6 +106,13 @@ class VirtualVariable:
         return self.chunks
 
     @property
+    def values(self) -> Values:
+        """The values that were loaded; TypeError for a variable that has references."""
+        if not isinstance(self.chunks, np.ndarray):
+            raise TypeError("the values of this variable are in files: see VirtualDataset.to_xarray")
+        return self.chunks
+
+    @property
     def grid_shape(self) -> tuple[int, ...]:
         """The number of chunks along each dimension."""
         return tuple(

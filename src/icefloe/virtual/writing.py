@@ -19,6 +19,7 @@ from icefloe.encoding.columns import Blobs
 from icefloe.errors import AlreadyExistsError, ErrorKind, InvalidInputError, NodeNotFoundError
 from icefloe.format.manifest import NO_ETAG, ETag, LastModified
 from icefloe.store import IcechunkStore
+from icefloe.virtual import codecs
 from icefloe.virtual.refusals import CannotVirtualizeError
 from icefloe.virtual.schema import document_of, mismatches_with
 from icefloe.virtual.sources import Source
@@ -49,6 +50,7 @@ def write_dataset(
     validate_containers: bool = True,
 ) -> None:
     """What `VirtualDataset.to_icechunk` does. All is checked before anything is written."""
+    codecs.register()
     store = getattr(store, "store", store)  # a session will do
     if not isinstance(store, IcechunkStore):
         raise TypeError(f"expected the store of an icefloe session, not {type(store).__name__}")

@@ -26,7 +26,8 @@ def zarr_type(dtype: np.dtype[Any]) -> Any:
         raise RefusedVariable(RefusalReason.UNSUPPORTED_TYPE, f"Zarr has no data type for {dtype}")
     if dtype.kind in "SU" and not dtype.itemsize:
         raise RefusedVariable(RefusalReason.UNSUPPORTED_TYPE, "its texts have no length")
-    native = dtype if dtype.kind == "T" else dtype.newbyteorder("=")
+    # By its name, since numpy has two types of 64 bits, and zarr knows one.
+    native = dtype if dtype.kind == "T" else np.dtype(dtype.str).newbyteorder("=")
     with warnings.catch_warnings():  # that strings of fixed length are not in the core specification
         warnings.simplefilter("ignore")
         return get_data_type_from_native_dtype(native)

@@ -1,0 +1,96 @@
+"""Strips and tiles of TIFF files: decompression, predictors, and the rows that the last strip lacks."""
+
+from __future__ import annotations
+
+import base64
+import math
+import zlib
+from typing import Any, Protocol
+
+import numpy as np
+
+
+class Coding(Protocol):
+    """How segments of an image are encoded: the settings of `TiffCodec`."""
+
+    compression: str
+    predictor: int
+    endian: str
+    samples: int
+    tables: str
+
+
+def decode_segment(coding: Any, data: bytes, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
+    """The samples of a strip or tile, in the order of bytes of this machine."""
+    if coding.compression in ("jpeg", "webp", "jpeg2000", "lerc"):
+        return _padded(_decoded_image(coding, data), shape, dtype)
+    size = math.prod(shape) * dtype.itemsize
+    raw = np.frombuffer(_decompressed(coding, data, size), np.uint8)
+    width = shape[-2] if coding.samples > 1 else shape[-1]
+    row_bytes = width * coding.samples * dtype.itemsize
+    rows = min(len(raw) // row_bytes, math.prod(shape) // (width * coding.samples))
+    block = raw[: rows * row_bytes].reshape(rows, row_bytes)
+    if coding.predictor == 3:
+        values = _undo_float_predictor(block, coding.samples, dtype)
+    else:
+        values = block.view(dtype.newbyteorder("<" if coding.endian == "little" else ">")).astype(dtype)
+        if coding.predictor == 2:
+            samples = values.reshape(rows, width, coding.samples)
+            values = _undo_differences(samples, dtype)
+    return _padded(values.reshape(rows, -1), shape, dtype)
+
+
+def _decompressed(coding: Coding, data: bytes, size: int) -> bytes:
+    match coding.compression:
+        case "none":
+            return data
+        case "deflate":
+            return zlib.decompress(data)
+    import imagecodecs
+
+    match coding.compression:
+        case "lzw":
+            return bytes(imagecodecs.lzw_decode(data, out=size))
+        case "packbits":
+            return bytes(imagecodecs.packbits_decode(data, out=size))
+        case "zstd":
+            return bytes(imagecodecs.zstd_decode(data, out=size))
+        case "lzma":
+            return bytes(imagecodecs.lzma_decode(data, out=size))
+    raise ValueError(f"unknown compression {coding.compression!r} of a TIFF segment")
+
+
+def _decoded_image(coding: Coding, data: bytes) -> Any:
+    import imagecodecs
+
+    match coding.compression:
+        case "jpeg":
+            tables = base64.standard_b64decode(coding.tables) or None
+            return imagecodecs.jpeg_decode(data, tables=tables)
+        case "webp":
+            return imagecodecs.webp_decode(data)
+        case "jpeg2000":
+            return imagecodecs.jpeg2k_decode(data)
+    return imagecodecs.lerc_decode(data)
+
+
+def _undo_differences(samples: Any, dtype: np.dtype[Any]) -> Any:
+    """Samples from their differences along rows; sums wrap around, as those of the writer did."""
+    integers = samples.view(f"u{dtype.itemsize}")
+    return np.cumsum(integers, axis=1, dtype=integers.dtype).view(dtype)
+
+
+def _undo_float_predictor(block: Any, samples: int, dtype: np.dtype[Any]) -> Any:
+    """Rows of floats whose bytes were put apart by significance, highest first, and then differenced."""
+    rows, row_bytes = block.shape
+    pixels = block.reshape(rows, row_bytes // samples, samples) if samples > 1 else block[..., np.newaxis]
+    summed = np.cumsum(pixels, axis=1, dtype=np.uint8).reshape(rows, dtype.itemsize, -1)
+    return np.ascontiguousarray(summed.transpose(0, 2, 1)).view(dtype.newbyteorder(">")).astype(dtype)
+
+
+def _padded(values: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
+    flat = np.ascontiguousarray(values, dtype).reshape(-1)
+    wanted = math.prod(shape)
+    if len(flat) < wanted:
+        flat = np.concatenate([flat, np.zeros(wanted - len(flat), dtype)])
+    return flat[:wanted].reshape(shape)
