@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     from icefloe.spark.local import QUICK_START, local_session, session_at
     from icefloe.spark.scans import Scan, scan
     from icefloe.spark.sql_scans import sql
+    from icefloe.spark.writes import write
 
-__all__ = ["QUICK_START", "Scan", "SparkFanOut", "local_session", "scan", "session_at", "sql"]
+__all__ = ["QUICK_START", "Scan", "SparkFanOut", "local_session", "scan", "session_at", "sql", "write"]
 
 _HOMES = {
     "QUICK_START": "local",
@@ -24,6 +25,7 @@ _HOMES = {
     "scan": "scans",
     "session_at": "local",
     "sql": "sql_scans",
+    "write": "writes",
 }
 
 

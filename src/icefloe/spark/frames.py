@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
+from pyspark.errors import PySparkException
 
+from icefloe import errors
 from icefloe.spark.worker import VERSION, check_version, readable_errors
 
 if TYPE_CHECKING:
@@ -44,3 +48,34 @@ def map_in_arrow(frame: Any, function: Any, ddl: str) -> DataFrame:
         warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
         mapped: DataFrame = frame.mapInArrow(function, ddl)
     return mapped
+
+
+_OURS: Final = re.compile(r"icefloe\.[\w.]*?(\w+Error): (.*?)(?:\nkind: ([\w-]+))?(?:\n|$)", re.DOTALL)
+
+
+@contextmanager
+def plain_errors() -> Iterator[None]:
+    """An error of ours that Spark brings home, with pages of Java around it, is raised as it was."""
+    try:
+        yield
+    except PySparkException as error:
+        found = _OURS.search(str(error))
+        if found is None:
+            raise
+        kind = getattr(errors, found[1], errors.IcechunkError)
+        raise kind(found[2], kind=found[3]) from None
+
+
+@contextmanager
+def described(spark: SparkSession, text: str) -> Iterator[None]:
+    """Jobs in this block have a description in Spark's pages. Spark Connect has no place for one."""
+    context: Any = spark.sparkContext if hasattr(spark, "_jsparkSession") else None
+    if context is None:
+        yield
+        return
+    before = context.getLocalProperty("spark.job.description")
+    context.setJobDescription(text)
+    try:
+        yield
+    finally:
+        context.setLocalProperty("spark.job.description", before)

@@ -1,0 +1,98 @@
+"""Commits that are made once, however often a job is run: a key in the metadata tells that it was."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from icefloe.conflicts import BasicConflictSolver, ConflictDetector, ConflictSolver, VersionSelection
+from icefloe.errors import ConflictError, ErrorKind, InvalidInputError, RefNotFoundError
+from icefloe.repository import Repository
+from icefloe.session import Session
+from icefloe.spark.table import unknown
+
+APP: Final = "txnAppId"
+VERSION: Final = "txnVersion"
+_TRIES: Final = 100
+_SOLVERS: Final[Mapping[str, ConflictSolver | None]] = {
+    "none": None,
+    "detect": ConflictDetector(),
+    "ours": BasicConflictSolver(on_chunk_conflict=VersionSelection.UseOurs),
+    "theirs": BasicConflictSolver(on_chunk_conflict=VersionSelection.UseTheirs),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class CommitOrder:
+    """What the commit of a write is to be."""
+
+    branch: str = "main"
+    message: str = "written by Spark"
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    app: str | None = None
+    version: str | None = None
+    """Together with `app` the key that no two commits of a branch share."""
+    solver: ConflictSolver | None = None
+    """What to do when the branch has moved; None gives up."""
+
+    def __post_init__(self) -> None:
+        if (self.app is None) != (self.version is None):
+            raise InvalidInputError(
+                "txnAppId and txnVersion are one key together; give both or none",
+                kind=ErrorKind.INVALID_COMMIT_CONFIGURATION,
+            )
+
+    @property
+    def properties(self) -> dict[str, Any]:
+        """The metadata of the commit, with the key."""
+        key = {} if self.app is None else {APP: self.app, VERSION: self.version}
+        return {**self.metadata, **key}
+
+
+def solver_of(word: str | ConflictSolver | None) -> ConflictSolver | None:
+    """A solver by name: none, detect, ours or theirs."""
+    if isinstance(word, ConflictSolver):
+        return word
+    name = "detect" if word is None else word.lower()
+    if name not in _SOLVERS:
+        raise unknown("solver", name, list(_SOLVERS), kind=ErrorKind.INVALID_COMMIT_CONFIGURATION)
+    return _SOLVERS[name]
+
+
+def check_branch(repo: Repository, branch: str) -> None:
+    """An error that says more where a tag is written to."""
+    if branch not in repo.list_branches() and branch in repo.list_tags():
+        raise RefNotFoundError(
+            f"{branch} is a tag, and a tag never moves; write to a branch", kind=ErrorKind.BRANCH_NOT_FOUND
+        )
+
+
+def committed(repo: Repository, order: CommitOrder, since: str | None = None) -> str | None:
+    """The commit on the branch that has the key of an order, made after a snapshot or at any time."""
+    if order.app is None:
+        return None
+    for info in repo.ancestry(branch=order.branch):
+        if info.id == since:
+            return None
+        if str(info.metadata.get(APP)) == order.app and str(info.metadata.get(VERSION)) == order.version:
+            return info.id
+    return None
+
+
+def commit_once(repo: Repository, session: Session, order: CommitOrder) -> str:
+    """Commit a session, unless its key is on the branch already; the id of the one commit there is."""
+    for _ in range(_TRIES):
+        base = session.snapshot_id
+        try:
+            return session.commit(order.message, order.properties)
+        except ConflictError as conflict:
+            if conflict.kind != ErrorKind.COMMIT_CONFLICT:
+                raise
+            done = committed(repo, order, since=base)
+            if done is not None:
+                return done
+            if order.solver is None:
+                raise
+        session.rebase(order.solver)
+    return session.commit(order.message, order.properties)
