@@ -90,7 +90,7 @@ def test_bad_rows_leave_the_branch_where_it_was(spark: Any, repo: icefloe.Reposi
         write(rows.union(rows), repo)
     with pytest.raises(InvalidInputError, match="rows have no lat"):
         write(rows.selectExpr("time", "cast(null AS double) AS lat", "lon", "rain"), repo)
-    with pytest.raises(InvalidInputError, match=r"lat 61\. is no coordinate"):
+    with pytest.raises(InvalidInputError, match=r"lat 61\.0 is no coordinate"):
         write(rows.selectExpr("time", "lat + 1 AS lat", "lon", "rain"), repo)
 
     assert commits(repo) == 2
