@@ -142,7 +142,10 @@ def test_deep_values_can_be_changed_in_place() -> None:
         (lambda: untyped.StorageConcurrencySettings(0, 1), ValueError),
         (lambda: untyped.StorageRetriesSettings(0), ValueError),
         (lambda: untyped.StorageSettings(unsafe_use_metadata="no"), TypeError),
-        (lambda: untyped.ManifestVirtualChunkLocationCompressionConfig(compression_level=200), OverflowError),
+        (
+            lambda: untyped.ManifestVirtualChunkLocationCompressionConfig(compression_level=2**31),
+            OverflowError,
+        ),
         (lambda: untyped.ManifestSplittingConfig((("x", ()),)), TypeError),
         (lambda: untyped.ManifestSplittingConfig(((MS.AnyArray(), ((D.Any(), 2**32),)),)), OverflowError),
         (lambda: D.Axis(-1), OverflowError),

@@ -153,6 +153,24 @@ def test_locations_of_any_length_are_decompressed(length: int) -> None:
     assert dictionary.decompress(dictionary.compress(location), "here") == location
 
 
+@pytest.mark.parametrize("level", [-(2**31), -5, 0, 3, 22, 23, 2**31 - 1])
+def test_levels_beyond_those_of_zstd_are_its_least_and_greatest(level: int) -> None:
+    blobs = Blobs.from_list([f"s3://bucket/some/folder/name-{i}.nc".encode() for i in range(200)])
+
+    dictionary = LocationCompression(min_num_chunks=1, compression_level=level).train(blobs, len(blobs))
+
+    assert dictionary is not None
+    assert dictionary.decompress(dictionary.compress(blobs), "here") == blobs
+
+
+@pytest.mark.parametrize("lacking", ["dictionary_max_training_samples", "dictionary_max_size_bytes"])
+def test_without_samples_or_room_nothing_is_compressed(lacking: str) -> None:
+    blobs = Blobs.from_list([f"s3://bucket/some/folder/name-{i}.nc".encode() for i in range(200)])
+    compression = LocationCompression(min_num_chunks=1, **{lacking: 0})
+
+    assert compression.train(blobs, len(blobs)) is None
+
+
 @given(st.binary(max_size=40))
 def test_damaged_locations_are_refused(data: bytes) -> None:
     dictionary = Dictionary(b"s3://bucket/" * 20)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
+import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +115,83 @@ def test_profiles_that_tell_where_keys_can_be_had_are_not_followed(monkeypatch: 
     monkeypatch.setenv("AWS_PROFILE", "sso")
 
     assert not has_profile_keys_from_env()
+
+
+def process_profile(home: Path, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    (home / ".aws" / "config").write_text(f"{CONFIG}[profile process]\ncredential_process = {command}\n")
+    monkeypatch.setenv("AWS_PROFILE", "process")
+
+
+def printing(home: Path, document: str) -> str:
+    """The command line of a program that prints something."""
+    (home / "a program.py").write_text(f"print({document!r})")
+    return f'{sys.executable} "{home}/a program.py" {SECRET}'
+
+
+KEYS = {"Version": 1, "AccessKeyId": "printed-key", "SecretAccessKey": SECRET}
+
+
+def test_keys_that_a_program_prints(proxy: Proxy, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expires = "2099-01-01T00:00:00Z"
+    document = json.dumps({**KEYS, "SessionToken": "token", "Expiration": expires})
+    process_profile(home, printing(home, document), monkeypatch)
+
+    found = profile_keys()
+
+    assert (found.access_key_id, found.secret_access_key, found.session_token) == (
+        "printed-key",
+        SECRET,
+        "token",
+    )
+    assert found.expires_after == datetime(2099, 1, 1, tzinfo=UTC)
+    assert signed_for(proxy, storage_at(proxy))[0] == "printed-key"
+
+
+def test_printed_keys_that_do_not_expire_are_asked_for_again(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process_profile(home, printing(home, json.dumps(KEYS)), monkeypatch)
+
+    assert profile_keys().expires_after is not None
+
+
+@pytest.mark.parametrize(
+    ("printed", "words"),
+    [
+        (SECRET, "no JSON"),
+        ("[]", "no keys"),
+        (json.dumps({**KEYS, "Version": 2}), "no keys"),
+        (json.dumps({**KEYS, "Expiration": SECRET}), "no keys"),
+        (json.dumps({"Version": 1, "SecretAccessKey": SECRET}), "no keys"),
+    ],
+)
+def test_programs_that_print_something_else(
+    printed: str, words: str, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process_profile(home, printing(home, printed), monkeypatch)
+
+    with pytest.raises(InvalidInputError, match=words) as error:
+        profile_keys()
+
+    assert SECRET not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("/no/such/program", "cannot be run"),
+        ("false", "exit code 1"),
+        ('"', "no command"),
+        ("", "cannot be run"),
+    ],
+)
+def test_programs_that_do_not_run(
+    command: str, words: str, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process_profile(home, command, monkeypatch)
+
+    with pytest.raises(InvalidInputError, match=words):
+        profile_keys()
 
 
 def test_files_may_be_elsewhere(proxy: Proxy, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

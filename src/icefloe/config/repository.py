@@ -168,7 +168,7 @@ class ManifestVirtualChunkLocationCompressionConfig(ConfigPart):
     min_num_chunks: int | None = setting(Number(16), default=1000)
     dictionary_max_training_samples: int | None = setting(Number(16), default=100, kw_only=True)
     dictionary_max_size_bytes: int | None = setting(Number(32), default=2048, kw_only=True)
-    compression_level: int | None = setting(Number(8, signed=True), default=3, kw_only=True)
+    compression_level: int | None = setting(Number(32, signed=True), default=3, kw_only=True)
 
 
 @config_part

@@ -16,6 +16,8 @@ from icefloe.errors import ErrorKind, FormatError
 MAX_LOCATION_BYTES: Final = 1024
 """Official readers give a compressed location so much room; longer ones are stored plain."""
 _SHORTEST_SAMPLE: Final = 8
+_LEAST_LEVEL: Final = -(1 << 17)
+_DEFAULT_LEVEL: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,13 @@ class LocationCompression:
             trained = zstandard.train_dictionary(self.dictionary_max_size_bytes, list(samples))
         except zstandard.ZstdError:
             return None  # too few or too uniform samples
-        return Dictionary(trained.as_bytes(), self.compression_level)
+        return Dictionary(trained.as_bytes(), self._level())
+
+    def _level(self) -> int:
+        """The level as zstd takes it: 0 is its default, and what is beyond its ends is at them."""
+        return (
+            max(_LEAST_LEVEL, min(self.compression_level, zstandard.MAX_COMPRESSION_LEVEL)) or _DEFAULT_LEVEL
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -166,7 +166,7 @@ def encode_snapshot(snapshot: Snapshot, spec: Spec, place: str) -> bytes:
         "parent_id": snapshot.parent_id if spec.parent_in_snapshot else None,
         "manifest_files": () if spec.counts_chunks else _manifest_structs(files.records.columns),
         "manifest_files_v2": files.records.blocks if spec.counts_chunks else None,
-        "extra": snapshot.extra if spec.counts_chunks else None,
+        "extra": snapshot.extra if spec.extras else None,
     }
     return build_row(SNAPSHOT, root, place)
 

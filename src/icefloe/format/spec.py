@@ -28,6 +28,8 @@ class Spec:
     """A snapshot stores the number of chunks of each dimension, not the length of a chunk."""
     compressed_locations: bool
     """Manifests may hold virtual locations compressed with a dictionary."""
+    extras: bool
+    """Snapshots and transaction logs have room for opaque bytes of later versions."""
     dump_metadata: Callable[[Any], bytes]
     load_metadata: Callable[[bytes], Any]
 
@@ -40,6 +42,7 @@ OLDER: Final = Spec(
     parent_in_snapshot=True,
     counts_chunks=False,
     compressed_locations=False,
+    extras=False,
     dump_metadata=msgpack.dumps,
     load_metadata=msgpack.loads,
 )
@@ -53,6 +56,7 @@ V1: Final = Spec(
     parent_in_snapshot=True,
     counts_chunks=False,
     compressed_locations=False,
+    extras=False,
     dump_metadata=msgpack.dumps,
     load_metadata=msgpack.loads,
 )
@@ -65,6 +69,7 @@ V2: Final = Spec(
     parent_in_snapshot=False,
     counts_chunks=True,
     compressed_locations=True,
+    extras=True,
     dump_metadata=flexbuffers.dumps,
     load_metadata=flexbuffers.loads,
 )

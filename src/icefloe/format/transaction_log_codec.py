@@ -60,12 +60,12 @@ def encode_transaction_log(log: TransactionLog, spec: Spec, place: str) -> bytes
         for m in log.moved_nodes
     ]
     if len(log.updated_chunks.numbers) > _MANY_NUMBERS:
-        return _encode_columns(log, from_rows(MOVE_OPERATION, moves) if spec.moves else None, place)
+        return _encode_columns(log, from_rows(MOVE_OPERATION, moves) if spec.moves else None, spec, place)
     root = {
         "id": log.id,
         "updated_chunks": _chunk_rows(log.updated_chunks),
         "moved_nodes": moves if spec.moves else None,
-        "extra": log.extra if spec.moves else None,
+        "extra": log.extra if spec.extras else None,
         **{name: _structs(ids) if len(ids := getattr(log, name)) else () for name in LISTS},
     }
     return build_row(TRANSACTION_LOG, root, place)
@@ -78,7 +78,7 @@ def _chunk_rows(chunks: UpdatedChunks) -> list[Row]:
     return [{"node_id": node, "chunks": each} for node, each in rows.items()]
 
 
-def _encode_columns(log: TransactionLog, moves: Tables | None, place: str) -> U8:
+def _encode_columns(log: TransactionLog, moves: Tables | None, spec: Spec, place: str) -> U8:
     """The same for many chunks."""
     chunks = log.updated_chunks
     keys = id_keys(chunks.node_ids)
@@ -92,8 +92,8 @@ def _encode_columns(log: TransactionLog, moves: Tables | None, place: str) -> U8
     }
     if moves is not None:
         columns["moved_nodes"] = one_list(moves)
-        if log.extra is not None:
-            columns["extra"] = Blobs.from_list([log.extra])
+    if log.extra is not None and spec.extras:
+        columns["extra"] = Blobs.from_list([log.extra])
     return build(TRANSACTION_LOG, Tables(1, columns, {}), place)
 
 

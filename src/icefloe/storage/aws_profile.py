@@ -1,20 +1,26 @@
 """What the files that the AWS tools share, `~/.aws/config` and `~/.aws/credentials`, say of a profile.
 
 obstore knows the environment and the roles of instances and containers, not these files. Keys and regions are
-taken from them; profiles that only tell where keys can be had (SSO, roles, other programs) are not followed.
+taken from them, and keys from the program that a profile names; SSO and roles are not followed.
 """
 
 from __future__ import annotations
 
 import configparser
+import json
 import os
+import shlex
+import subprocess
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from typing import Any, Final
 
 from icefloe.credentials import S3StaticCredentials
 from icefloe.errors import ErrorKind, InvalidInputError, StorageError
 
-_READ_AGAIN_AFTER = timedelta(minutes=15)  # other programs renew the keys in the files
+_PROCESS: Final = "credential_process"
+_PROCESS_TIMEOUT_S: Final = 60
+_READ_AGAIN_AFTER: Final = timedelta(minutes=15)  # other programs renew the keys in the files
 
 
 def profile_region_from_env() -> str | None:
@@ -25,15 +31,18 @@ def profile_region_from_env() -> str | None:
 
 
 def has_profile_keys_from_env() -> bool:
-    """Whether keys are to be taken from a profile: it has some, and the environment has none."""
+    """Whether keys are to be taken from a profile: it has some or a program, and the environment none."""
     if os.environ.get("AWS_ACCESS_KEY_ID"):
         return False
-    return {"aws_access_key_id", "aws_secret_access_key"} <= _profile_from_env().keys()
+    profile = _profile_from_env()
+    return _PROCESS in profile or {"aws_access_key_id", "aws_secret_access_key"} <= profile.keys()
 
 
 def profile_keys() -> S3StaticCredentials:
     """The keys of the profile in use, to be asked for again when they expire."""
     found = _profile_from_env()
+    if _PROCESS in found and "aws_access_key_id" not in found:
+        return _keys_of_process(found[_PROCESS])
     try:
         keys = found["aws_access_key_id"], found["aws_secret_access_key"]
     except KeyError as missing:
@@ -41,6 +50,49 @@ def profile_keys() -> S3StaticCredentials:
             f"the AWS profile has no {missing.args[0]} any more", kind=ErrorKind.INVALID_CREDENTIALS
         ) from None
     return S3StaticCredentials(*keys, found.get("aws_session_token"), datetime.now(UTC) + _READ_AGAIN_AFTER)
+
+
+def _keys_of_process(command: str) -> S3StaticCredentials:
+    """The keys that a program prints as JSON, with the time they end at if they do."""
+    said = _said_by_process(command)
+    try:
+        if said["Version"] != 1:
+            raise ValueError
+        expires = datetime.fromisoformat(said["Expiration"]) if said.get("Expiration") else None
+        keys = str(said["AccessKeyId"]), str(said["SecretAccessKey"]), said.get("SessionToken")
+    except (KeyError, TypeError, ValueError):
+        raise _no_keys("prints no keys in version 1 of the format") from None
+    if expires is None:
+        expires = datetime.now(UTC) + _READ_AGAIN_AFTER
+    return S3StaticCredentials(*keys, expires if expires.tzinfo else expires.replace(tzinfo=UTC))
+
+
+def _said_by_process(command: str) -> Any:
+    try:
+        done = subprocess.run(
+            shlex.split(command),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            check=True,
+            timeout=_PROCESS_TIMEOUT_S,
+        )
+        return json.loads(done.stdout)
+    except subprocess.CalledProcessError as error:
+        raise _no_keys(f"ended with exit code {error.returncode}") from None
+    except subprocess.TimeoutExpired:
+        raise _no_keys(f"did not end within {_PROCESS_TIMEOUT_S} s") from None
+    except (OSError, IndexError) as error:
+        raise _no_keys(f"cannot be run: {getattr(error, 'strerror', None) or 'it is empty'}") from None
+    except ValueError:
+        raise _no_keys("is no command line, or prints no JSON") from None
+
+
+def _no_keys(reason: str) -> InvalidInputError:
+    """Neither the command line nor what it printed is quoted: both may hold secrets."""
+    return InvalidInputError(
+        f"the credential_process of the AWS profile {reason}; run it yourself to see why",
+        kind=ErrorKind.INVALID_CREDENTIALS,
+    )
 
 
 def _profile_from_env() -> dict[str, str]:

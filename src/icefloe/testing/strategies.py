@@ -254,7 +254,7 @@ def snapshots(draw: st.DrawFn, spec: Spec) -> Snapshot:
     """Snapshots, with an entry for every manifest that their arrays use and perhaps for others."""
     held = draw(nodes(spec))
     listed = {*used_manifests(held), *draw(st.lists(ids(ManifestId), max_size=2))}
-    later = extras() if spec.counts_chunks else st.none()
+    later = extras() if spec.extras else st.none()
     files = [ManifestFileInfo(id, draw(sizes()), draw(sizes(_U32)), draw(later)) for id in sorted(listed)]
     return Snapshot(
         id=draw(ids(SnapshotId)),
@@ -308,7 +308,7 @@ def transaction_logs(draw: st.DrawFn, spec: Spec) -> TransactionLog:
         draw(ids(SnapshotId)),
         updated_chunks=draw(updated_chunks()),
         moved_nodes=draw(moves()) if spec.moves else (),
-        extra=draw(extras()) if spec.moves else None,
+        extra=draw(extras()) if spec.extras else None,
         **lists,
     )
 
