@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -26,7 +27,7 @@ from icefloe.credentials import (
     s3_from_env_credentials,
 )
 from icefloe.errors import ErrorKind, InvalidInputError, StorageError
-from icefloe.storage.base import ObjectNotFoundError
+from icefloe.storage.base import ObjectNotFoundError, StorageObjectInfo
 from icefloe.storage.external import ExternalSource, Fetched
 
 if TYPE_CHECKING:
@@ -128,6 +129,10 @@ class ObjectSource(ExternalSource):
         if any(part.e_tag != first.e_tag or part.last_modified != first.last_modified for part in parts):
             raise StorageError(f"{key} changed while it was read", kind=ErrorKind.VIRTUAL_CHUNK_MODIFIED)
         return first if len(parts) == 1 else replace(first, data=b"".join(part.data for part in parts))
+
+    def list_files(self, prefix: str) -> Iterator[StorageObjectInfo]:
+        """The objects below a prefix."""
+        return self._storage.list_prefix(prefix)
 
     def _fetch(self, key: str, start: int, stop: int) -> Fetched:
         data, meta = self._storage.get_foreign(key, start, stop)

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import zarr
 
 from icefloe.config import RepositoryConfig
 from icefloe.config.stores import AnyObjectStoreConfig
@@ -46,6 +51,22 @@ def open_dataset(
 
     opened = open_store(dataset, store, credential)
     return xarray.open_zarr(opened, **{"consolidated": False, "zarr_format": 3, "chunks": None, **options})
+
+
+def open_values(
+    dataset: VirtualDataset,
+    paths: Sequence[str],
+    store: AnyObjectStoreConfig | None = None,
+    credential: AnyCredential | None = None,
+) -> dict[str, Any]:
+    """The decoded values of some variables."""
+    opened = open_store(dataset, store, credential)
+    found: dict[str, Any] = {}
+    with warnings.catch_warnings():  # on data types and codecs that the core specification has not
+        warnings.simplefilter("ignore")
+        for path in paths:
+            found[path] = np.asarray(zarr.open_array(opened, path=path, mode="r", zarr_format=3)[...])
+    return found
 
 
 def _default_credential(location: str) -> AnyCredential:

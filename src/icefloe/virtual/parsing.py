@@ -6,15 +6,16 @@ import os
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Final, Literal, TypeAlias, get_args
+from urllib.parse import unquote, urlsplit
 
 from icefloe.config.stores import AnyObjectStoreConfig
 from icefloe.credentials import AnyCredential
 from icefloe.virtual.dataset import VirtualDataset
 from icefloe.virtual.refusals import CannotVirtualizeError
-from icefloe.virtual.sources import Source, SourceFile, open_file
+from icefloe.virtual.sources import Source, SourceFile, location_of, open_file
 from icefloe.virtual.wanted import Wanted
 
-Format: TypeAlias = Literal["hdf5", "netcdf3", "grib", "tiff"]
+Format: TypeAlias = Literal["hdf5", "netcdf3", "grib", "tiff", "zarr", "kerchunk"]
 Parser: TypeAlias = Callable[[SourceFile, Wanted], VirtualDataset]
 
 _USERBLOCKS: Final = 16
@@ -56,9 +57,74 @@ def virtualize(
         raise ValueError(f"contiguous_chunk_bytes must be at least 1, not {contiguous_chunk_bytes}")
     if format is not None and format not in get_args(Format):
         raise ValueError(f"unknown format {format!r}; known are {', '.join(get_args(Format))}")
+    location = location_of(path_or_url)
+    if _is_hierarchy(location, format):
+        return _loaded(_hierarchy(location, format, wanted, store, credential), wanted, store, credential)
     file = open_file(path_or_url, store, credential)
-    dataset = _parser(format or recognize(file))(file, wanted)
+    found = format or recognize(file)
+    if found == "kerchunk":
+        from icefloe.virtual.kerchunk import parse_kerchunk_json
+
+        parsed = parse_kerchunk_json(file, wanted, store, credential)
+        file.finish()
+        return _loaded(parsed, wanted, store, credential)
+    dataset = _parser(found)(file, wanted)
     return _with_sources(dataset, (file.finish(),))
+
+
+def _is_hierarchy(location: str, format: Format | None) -> bool:
+    """Whether what is to be parsed is a folder, or a prefix of a bucket, and not a file."""
+    if location.startswith("file:"):
+        return os.path.isdir(unquote(urlsplit(location).path)) and format in (None, "zarr", "kerchunk")
+    return format == "zarr" or (format is None and location.rstrip("/").endswith(".zarr"))
+
+
+def _hierarchy(
+    location: str,
+    format: Format | None,
+    wanted: Wanted,
+    store: AnyObjectStoreConfig | None,
+    credential: AnyCredential | None,
+) -> VirtualDataset:
+    from icefloe.virtual.kerchunk import is_parquet, parse_kerchunk_parquet
+    from icefloe.virtual.zarr_stores import parse_zarr
+
+    if format != "zarr" and location.startswith("file:") and is_parquet(unquote(urlsplit(location).path)):
+        return parse_kerchunk_parquet(location, wanted, store, credential)
+    return parse_zarr(location, wanted, store, credential)
+
+
+def _loaded(
+    dataset: VirtualDataset,
+    wanted: Wanted,
+    store: AnyObjectStoreConfig | None,
+    credential: AnyCredential | None,
+) -> VirtualDataset:
+    """With the values of the variables that are wanted so, decoded by zarr."""
+    from icefloe.virtual.loading import loaded_variable
+    from icefloe.virtual.opening import open_values
+
+    chosen = [
+        f"{path}/{name}" if path else name
+        for path, group in dataset.walk()
+        for name, variable in group.variables.items()
+        if wanted.loads(f"{path}/{name}" if path else name, variable.dimensions, variable.nbytes)
+    ]
+    if not chosen:
+        return dataset
+    values = open_values(dataset, chosen, store, credential)
+
+    def replaced(group: VirtualDataset, path: str) -> VirtualDataset:
+        variables = {
+            name: loaded_variable(each.dimensions, values[path + name], each.attributes)
+            if path + name in values
+            else each
+            for name, each in group.variables.items()
+        }
+        groups = {name: replaced(each, f"{path}{name}/") for name, each in group.groups.items()}
+        return replace(group, variables=variables, groups=groups)
+
+    return replaced(dataset, "")
 
 
 def recognize(file: SourceFile) -> Format:
@@ -73,6 +139,8 @@ def recognize(file: SourceFile) -> Format:
         return "tiff"
     if b"GRIB" in file.read(0, 4096):  # some have a line of text in front
         return "grib"
+    if head[:1] == b"{":
+        return "kerchunk"
     if not head:
         raise CannotVirtualizeError(f"{file.location} is empty")
     raise CannotVirtualizeError(
@@ -96,7 +164,7 @@ def _parser(name: Format) -> Parser:
             from icefloe.virtual.grib import parse_grib
 
             return parse_grib
-        case "tiff":
+        case _:
             from icefloe.virtual.tiff import parse_tiff
 
             return parse_tiff

@@ -7,12 +7,12 @@ import math
 import os
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from icefloe.config import StorageSettings, VirtualChunkContainer
 from icefloe.config.stores import (
@@ -27,7 +27,8 @@ from icefloe.credentials import AnyCredential
 from icefloe.errors import ErrorKind, InvalidInputError, StorageError
 from icefloe.storage.base import ObjectNotFoundError
 from icefloe.storage.external import ExternalSource, Fetched
-from icefloe.storage.external_sources import check_credential, open_source
+from icefloe.storage.external_sources import ObjectSource, check_credential, open_source
+from icefloe.virtual.refusals import CannotVirtualizeError
 
 BLOCK_BYTES: Final = 1 << 20
 """Files elsewhere are read in blocks of this size: parsers look at many small places near each other."""
@@ -48,7 +49,8 @@ class Source:
 
     location: str
     """Its URL, as references have it."""
-    size_bytes: int
+    size_bytes: int | None
+    """None where nobody looked."""
     e_tag: str | None = None
     last_modified: datetime | None = None
 
@@ -98,13 +100,14 @@ class SourceFile:
                     f"{location}: the server does not tell how long the file is", kind=ErrorKind.STORAGE_OTHER
                 )
             size = len(first.data)
+        self._size = size
         self.seen = Source(location, size, first.e_tag, first.last_modified)
         self._blocks[0] = first.data
 
     @property
     def size_bytes(self) -> int:
         """Of the whole file."""
-        return self.seen.size_bytes
+        return self._size
 
     def read(self, start: int, stop: int) -> bytes:
         """Bytes `start` to `stop`, fewer where the file ends."""
@@ -145,7 +148,7 @@ class SourceFile:
     def _checked(self, start: int, stop: int) -> bytes:
         found = self._fetch(start, stop)
         seen = self.seen
-        size = seen.size_bytes if found.size_bytes is None else found.size_bytes
+        size = self._size if found.size_bytes is None else found.size_bytes
         change = seen.changed_to(Source(seen.location, size, found.e_tag, found.last_modified))
         if change is not None:
             raise StorageError(
@@ -228,6 +231,36 @@ def open_file(
             raise InvalidInputError(f"{local_path} is a folder, not a file", kind=ErrorKind.INVALID_PATH)
     check_credential(container, credential)
     return SourceFile(location, open_source(container, credential, StorageSettings()), local_path)
+
+
+def listed_files(
+    location: str, store: AnyObjectStoreConfig | None, credential: AnyCredential | None
+) -> Iterator[tuple[str, Source]]:
+    """Every file below a folder or prefix, with its path from there."""
+    prefix = location if location.endswith("/") else f"{location}/"
+    if location.startswith("file:"):
+        yield from _files_below(unquote(urlsplit(prefix).path))
+        return
+    container = container_of(location, store)
+    check_credential(container, credential)
+    source = open_source(container, credential, StorageSettings())
+    if not isinstance(source, ObjectSource):
+        raise CannotVirtualizeError(f"{location}: what is there cannot be listed; only object stores can")
+    base = key_of(stored_form(prefix))
+    for info in source.list_files(base):
+        key = info.key.removeprefix(base)
+        yield key, Source(stored_form(prefix + quote(key)), info.size_bytes, None, info.created_at)
+
+
+def _files_below(folder: str) -> Iterator[tuple[str, Source]]:
+    for parent, folders, names in os.walk(folder):
+        folders.sort()
+        for name in sorted(names):
+            path = os.path.join(parent, name)
+            status = os.stat(path)
+            modified = datetime.fromtimestamp(status.st_mtime, UTC)
+            key = os.path.relpath(path, folder).replace(os.sep, "/")
+            yield key, Source(location_of(path), status.st_size, None, modified)
 
 
 def location_of(path_or_url: str | os.PathLike[str]) -> str:

@@ -1,0 +1,32 @@
+"""Zarr stores, version 2 or 3, sharded or not: a chunk, or a shard, is the whole of an object."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from icefloe.config.stores import AnyObjectStoreConfig
+from icefloe.credentials import AnyCredential
+from icefloe.virtual.dataset import VirtualDataset
+from icefloe.virtual.hierarchies import METADATA, Entries, dataset_of, parsed
+from icefloe.virtual.refusals import CannotVirtualizeError
+from icefloe.virtual.sources import Source, listed_files, open_file
+from icefloe.virtual.wanted import Wanted
+
+
+def parse_zarr(
+    location: str, wanted: Wanted, store: AnyObjectStoreConfig | None, credential: AnyCredential | None
+) -> VirtualDataset:
+    """The dataset of all that lies below a location."""
+    documents: dict[str, Any] = {}
+    ranges: dict[str, tuple[int, int, int]] = {}
+    sources: list[Source] = []
+    for key, source in listed_files(location, store, credential):
+        if key.rpartition("/")[2] in METADATA:
+            file = open_file(source.location, store, credential)
+            documents[key] = parsed(key, file.read(0, file.size_bytes), location)
+        elif source.size_bytes:
+            ranges[key] = (len(sources), 0, source.size_bytes)
+            sources.append(source)
+    if not documents:
+        raise CannotVirtualizeError(f"{location} has no metadata of Zarr: no zarr.json, .zgroup or .zarray")
+    return dataset_of(documents, Entries(ranges, {}, tuple(sources)), wanted, location)
