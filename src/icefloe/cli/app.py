@@ -45,6 +45,7 @@ _COMMANDS = {
     "tree": "contents",
     "head": "contents",
     "cat": "contents",
+    "virtualize": "virtualize",
     "verify": "checks",
     "checksums": "checks",
     "repair": "checks",
