@@ -23,6 +23,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("cli",),
     ("spark", "web"),
     ("", "compatibility", "_icechunk_python", "_standing_in"),
+    ("ingest",),
     ("distributed", "xarray", "dask", "virtual", "testing", "export"),
     ("repository", "branching", "history", "inspection", "upkeep", "care", "migrations"),
     ("session",),

@@ -27,6 +27,7 @@ NOT_WELL = 5
 
 _COMMANDS = {
     "init": "places",
+    "ingest": "ingest",
     "info": "places",
     "config": "places",
     "status": "places",

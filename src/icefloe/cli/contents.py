@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import zarr
 
 _HEAD = 10
+_HIDDEN = ("_icefloe",)
 _ATTRIBUTES = ("units", "long_name", "standard_name")
 
 
@@ -57,10 +58,11 @@ def _line(node: dict[str, Any]) -> str:
 @click.option("-r", "--revision", default="main", show_default=True, help=revisions.HELP)
 @output_option
 def tree(repo: Repository, path: str, revision: str, out: Output) -> None:
-    """The groups and arrays at PATH and below."""
+    """The groups and arrays at PATH and below; without the ledger of ingests, unless PATH is `_icefloe`."""
     workspace = repo.readonly_session(snapshot_id=revisions.resolve(repo, revision)).workspace
     top = _path(path)
-    nodes = [_described(node) for each in workspace.below(top) if (node := workspace.node(each)) is not None]
+    paths = [each for each in workspace.below(top) if path != ROOT or component_key(each)[:1] != _HIDDEN]
+    nodes = [_described(node) for each in paths if (node := workspace.node(each)) is not None]
     levels = [len(component_key(node["path"])) - len(component_key(top)) for node in nodes]
     lines = ["    " * level + _line(node) for level, node in zip(levels, nodes, strict=True)]
     out.value(nodes, "\n".join(lines) or f"nothing at {top}")

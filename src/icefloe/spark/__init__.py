@@ -11,16 +11,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from icefloe.spark.fan_out import SparkFanOut
     from icefloe.spark.local import QUICK_START, local_session, session_at
+    from icefloe.spark.pipeline import ingest
     from icefloe.spark.scans import Scan, scan
     from icefloe.spark.sql_scans import sql
     from icefloe.spark.writes import write
 
-__all__ = ["QUICK_START", "Scan", "SparkFanOut", "local_session", "scan", "session_at", "sql", "write"]
+__all__ = ["QUICK_START", "Scan", "SparkFanOut", "ingest", "local_session", "scan", "session_at", "sql", "write"]
 
 _HOMES = {
     "QUICK_START": "local",
     "Scan": "scans",
     "SparkFanOut": "fan_out",
+    "ingest": "pipeline",
     "local_session": "local",
     "scan": "scans",
     "session_at": "local",

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pickle
+import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import pyarrow as pa
 from pyspark import cloudpickle as _cloudpickle
@@ -18,6 +20,10 @@ R = TypeVar("R")
 
 cloudpickle: Any = _cloudpickle
 _SCHEMA = "number long, result binary"
+_LOOK_EVERY_S = 0.5
+
+Progress: TypeAlias = Callable[[int, int], None]
+"""Is told how many tasks are done, of how many."""
 
 
 class SparkFanOut:
@@ -31,15 +37,19 @@ class SparkFanOut:
     gives all its results at once: nothing is known before the last item is done.
     """
 
-    def __init__(self, spark: SparkSession, tasks: int | None = None) -> None:
+    def __init__(
+        self, spark: SparkSession, tasks: int | None = None, progress: Progress | None = None
+    ) -> None:
         """At most so many `tasks`, each with some items in a row; without it, one task per item.
 
-        A task costs about 0.1 s of CPU, so an item should be worth some seconds of work.
+        A task costs about 0.1 s of CPU, so an item should be worth some seconds of work. `progress` is fed
+        from Spark's status, twice a second; Spark Connect does not have that.
         """
         if tasks is not None and tasks < 1:
             raise ValueError(f"tasks must be at least 1, not {tasks}")
         self._spark = spark
         self._tasks = tasks
+        self._progress = progress
 
     def __call__(self, function: Callable[[T], R], items: Iterable[T], /) -> Iterator[R]:
         orders = [cloudpickle.dumps(item) for item in items]
@@ -56,12 +66,38 @@ class SparkFanOut:
             warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
             results = numbers.mapInArrow(run, _SCHEMA)
         # Collected once and used once: Spark would do the work again for every other look at the frame.
-        rows = results.collect()
+        with _watched(self._spark, tasks, self._progress):
+            rows = results.collect()
         for row in sorted(rows, key=lambda row: int(row["number"])):
             failed, value = pickle.loads(bytes(row["result"]))
             if failed:
                 raise value
             yield value
+
+
+@contextmanager
+def _watched(spark: SparkSession, tasks: int, progress: Progress | None) -> Iterator[None]:
+    """Look at Spark's status from a thread, while this one waits for the results."""
+    context = getattr(spark, "_sc", None)
+    if progress is None or context is None:
+        yield
+        return
+    done = threading.Event()
+
+    def look() -> None:
+        tracker = context.statusTracker()
+        while not done.wait(_LOOK_EVERY_S):
+            stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+            progress(min(tasks, sum(stage.numCompletedTasks for stage in stages if stage)), tasks)
+
+    watcher = threading.Thread(target=look, daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        done.set()
+        watcher.join()
+    progress(tasks, tasks)
 
 
 def _run(

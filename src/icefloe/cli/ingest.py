@@ -1,0 +1,175 @@
+"""The command that brings files into a repository."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from icefloe.cli.app import NOT_WELL
+from icefloe.cli.arguments import output_option, storage_argument
+from icefloe.cli.output import Output, bytes_text
+from icefloe.cli.sparks import running_fan_out, spark_options, told
+from icefloe.repository import Repository
+from icefloe.storage.base import Storage
+from icefloe.storage.memory import MemoryStorage
+
+
+@click.command()
+@click.argument("sources", nargs=-1, required=True)
+@storage_argument
+@click.option("--group", default="", help="The group of the repository for the arrays; its root by default.")
+@click.option("-v", "--variables", help="Only these variables, separated by commas.")
+@click.option("--concat-dim", help="The dimension along which files follow each other.")
+@click.option(
+    "--combine", type=click.Choice(["by-coords", "nested"]), help="How; by-coords without --concat-dim."
+)
+@click.option("--chunks", help="Cells per chunk, such as time=24,lat=180,lon=360; -1 is all of them.")
+@click.option("--shards", help="Cells per shard.")
+@click.option(
+    "--codec", default="zstd", show_default=True, help="zstd:LEVEL, blosc:NAME:LEVEL, gzip:LEVEL, none."
+)
+@click.option("--native", "mode", flag_value="native", default=True, help="Copy the data (the default).")
+@click.option("--engine", help="The xarray engine that reads the files.")
+@click.option("--source-group", help="The group of the files that is read.")
+@click.option(
+    "--source-option",
+    "source_options",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="An option for remote files.",
+)
+@click.option("--branch", default="main", show_default=True)
+@click.option("-m", "--message", help="The message of the commits.")
+@click.option("--metadata", multiple=True, metavar="NAME=VALUE", help="More metadata of the commits.")
+@click.option(
+    "--commit-every", type=click.IntRange(min=1), help="A commit for so many files, rather than one."
+)
+@click.option(
+    "--memory", default=256, show_default=True, type=click.IntRange(min=1), help="MiB of a block of a task."
+)
+@click.option("--on-bad-file", type=click.Choice(["stop", "skip"]), default="stop", show_default=True)
+@click.option(
+    "--on-change",
+    type=click.Choice(["report", "ingest"]),
+    default="report",
+    show_default=True,
+    help="What becomes of files that changed since they were ingested.",
+)
+@click.option("--dry-run", is_flag=True, help="Say what would be done.")
+@spark_options
+@output_option
+def ingest(
+    storage: Storage, sources: tuple[str, ...], spark: Any, dry_run: bool, out: Output, **given: Any
+) -> int:
+    """Bring files into a repository, in parallel, those that are not in it yet.
+
+    SOURCES are paths, patterns, folders, URLs, or text files of those. A repository is
+    made if there is none.
+
+    \b
+    icefloe ingest 'data/*.nc' data/repo
+    icefloe ingest 'data/*.nc' s3://bucket/repo -o region=eu-west-1 --chunks time=24,lat=180,lon=360
+    icefloe ingest files.txt data/repo --concat-dim time --commit-every 100 --dry-run
+    """
+    from icefloe.ingest import job
+    from icefloe.ingest.options import make_options
+
+    options = make_options(**_flat(given))
+    repo = _repository(storage, dry_run=dry_run)
+    with running_fan_out(spark) as (fan_out, parallelism):
+        import dataclasses
+
+        options = dataclasses.replace(options, parallelism=parallelism)
+        report = job.ingest(repo, sources, options, fan_out, dry_run=dry_run, told=told)
+    out.value(report.to_dict(), _text(report.to_dict(), dry_run=dry_run))
+    return 0 if report.ok else NOT_WELL
+
+
+def _repository(storage: Storage, *, dry_run: bool) -> Repository:
+    if Repository.exists(storage):
+        return Repository.open(storage)
+    return Repository.create(MemoryStorage() if dry_run else storage)
+
+
+def _flat(given: dict[str, Any]) -> dict[str, Any]:
+    """The options in the words of the library."""
+    found = {name: value for name, value in given.items() if value is not None}
+    combine = found.pop("combine", None)
+    if combine == "nested" and "concat_dim" not in found:
+        raise click.UsageError("--combine nested needs --concat-dim")
+    if combine == "by-coords" and "concat_dim" in found:
+        raise click.UsageError("--combine by-coords finds the dimension itself: leave out --concat-dim")
+    for name in ("chunks", "shards"):
+        if name in found:
+            found[name] = _sizes(found[name], name)
+    if "variables" in found:
+        found["variables"] = [name.strip() for name in found["variables"].split(",") if name.strip()]
+    found["metadata"] = {name: _value(value) for name, value in map(_pair, found["metadata"])}
+    found["storage_options"] = dict(map(_pair, found.pop("source_options")))
+    found["memory_bytes"] = found.pop("memory") << 20
+    return found
+
+
+def _sizes(text: str, option: str) -> dict[str, int]:
+    try:
+        return {
+            name.strip(): int(size) for name, size in (part.split("=") for part in text.split(",") if part)
+        }
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is not DIM=SIZE,DIM=SIZE", param_hint=f"--{option}") from None
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise click.BadParameter(f"{text!r} is not NAME=VALUE")
+    return name, value
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _text(report: dict[str, Any], *, dry_run: bool) -> str:
+    lines = [f"{each['source']}: left out: {each['reason']}" for each in report["bad"]]
+    lines += [f"{_where(each)}: {each['text']}" for each in report["findings"] if each["severity"] == "note"]
+    if report["changed"]:
+        lines.append(
+            f"{len(report['changed'])} files changed since they were ingested: {report['changed'][0]} ..."
+        )
+    plan = report["plan"]
+    if plan:
+        lines += [_array(each) for each in plan["arrays"]]
+        lines.append(
+            f"{plan['files']} files, {bytes_text(plan['nbytes'])} in {plan['blocks']} blocks of at most "
+            f"{bytes_text(plan['memory_bytes'])}, {plan['tasks']} tasks"
+            + (f", files read {plan['read_factor']:.1f} times" if plan["read_factor"] > 1.05 else "")
+        )
+    lines += [f"check {each['name']}: {each['text']}" for each in report["checks"]]
+    if dry_run:
+        lines.append("nothing was written: a dry run")
+    elif report["failed_branch"]:
+        lines.append(f"a check failed, the branch is as it was; look at {report['failed_branch']}")
+    elif not report["published"]:
+        lines.append(f"nothing to do: {len(report['known'])} files are in the repository already")
+    else:
+        lines.append(
+            f"{len(report['ingested'])} files ingested, {len(report['known'])} were there already; "
+            f"the branch is at {report['published']}"
+        )
+    return "\n".join(lines)
+
+
+def _where(finding: dict[str, Any]) -> str:
+    return ": ".join(each for each in (finding["source"], finding["variable"]) if each)
+
+
+def _array(array: dict[str, Any]) -> str:
+    sizes = zip(array["dims"], array["shape"], array["chunks"], strict=True)
+    inside = ", ".join(f"{dim}: {size} by {chunk}" for dim, size, chunk in sizes)
+    return f"    {array['name']} ({inside}) {array['dtype']}  {bytes_text(array['nbytes'])}"

@@ -1,0 +1,12 @@
+"""From a folder of files to arrays in a repository: what of it needs no Spark.
+
+Sources are found, surveyed, combined and checked; the plan says which part of which file goes into which
+chunks; tasks write them; a ledger in the repository keeps what came from where. Whoever runs the job hands in
+a fan-out: `icefloe.spark.ingest` takes Spark's, a test may take threads.
+"""
+
+from icefloe.ingest.job import ingest
+from icefloe.ingest.options import Options, make_options
+from icefloe.ingest.report import Report
+
+__all__ = ["Options", "Report", "ingest", "make_options"]

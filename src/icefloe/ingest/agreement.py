@@ -1,0 +1,170 @@
+"""Whether files fit together: what differs is named by file and variable before anything is written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Literal
+
+import numpy as np
+import xarray as xr
+
+from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.ingest.packing import signature
+from icefloe.ingest.survey import FileSchema, VariableSchema
+
+Severity = Literal["error", "note"]
+_KINDS = {"i": "a number", "u": "a number", "f": "a number", "M": "a time", "m": "a span of time"}
+_TOLD_ATTRIBUTES = ("standard_name", "cell_methods", "positive", "grid_mapping")
+_SHOWN = 5
+_GAP = 1.5
+"""A step this many times the usual one is a gap."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something about a file, or one of its variables, that is not as in the others."""
+
+    source: str
+    variable: str
+    text: str
+    severity: Severity
+
+    def __str__(self) -> str:
+        where = f"{self.source}: {self.variable}" if self.variable else self.source
+        return f"{where}: {self.text}"
+
+
+class DisagreementError(InvalidInputError):
+    """Files do not fit together. `findings` has all that was found; nothing was written."""
+
+    findings: tuple[Finding, ...]
+
+    def __init__(self, findings: Sequence[Finding]) -> None:
+        wrong = [finding for finding in findings if finding.severity == "error"]
+        shown = "; ".join(map(str, wrong[:_SHOWN]))
+        more = f"; and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
+        super().__init__(f"the files do not fit together: {shown}{more}", ErrorKind.INVALID_ARRAY_METADATA)
+        self.findings = tuple(findings)
+        self.args = (self.findings,)
+
+
+def compare(files: Sequence[FileSchema], reference: FileSchema, concat_dim: str | None) -> Iterator[Finding]:
+    """How each file differs from a reference, one after the other."""
+    known = {each.name: each for each in reference.variables}
+    for file in files:
+        if file is reference:
+            continue
+        found = {each.name: each for each in file.variables}
+        if concat_dim is not None:
+            for name in known.keys() - found.keys():
+                yield Finding(file.source.url, name, "is missing, other files have it", "error")
+        for name, variable in found.items():
+            if name in known:
+                yield from _differences(file, variable, reference, known[name], concat_dim)
+            elif concat_dim is not None:
+                yield Finding(file.source.url, name, "is only here, other files lack it", "error")
+
+
+def _differences(
+    file: FileSchema,
+    one: VariableSchema,
+    reference: FileSchema,
+    other: VariableSchema,
+    concat_dim: str | None,
+) -> Iterator[Finding]:
+    def finding(text: str, severity: Severity = "error") -> Finding:
+        return Finding(file.source.url, one.name, text, severity)
+
+    # xarray gives a variable that files have without it the dimension along which they are put together.
+    if not (set(one.dims) <= set(other.dims) or set(other.dims) <= set(one.dims)):
+        yield finding(f"has the dimensions {_listed(one.dims)}, others have {_listed(other.dims)}")
+        return
+    for dim in one.dims:
+        here, there = file.sizes[dim], reference.sizes.get(dim, file.sizes[dim])
+        if here != there and dim != concat_dim and (concat_dim is not None or dim not in file.values):
+            yield finding(f"has {here} cells along {dim}, others have {there}")
+    if _kind(one.dtype) != _kind(other.dtype):
+        yield finding(f"is of type {_type(one)}, others are of {_type(other)}")
+    elif one.dtype != other.dtype:
+        yield finding(f"is of type {_type(one)}, others are of {_type(other)}", "note")
+    if _calendar(one) != _calendar(other):
+        yield finding(f"has the calendar {_calendar(one)}, others have {_calendar(other)}")
+    if one.attrs.get("units") != other.attrs.get("units"):
+        yield finding(f"is in {one.attrs.get('units')}, others are in {other.attrs.get('units')}")
+    if (
+        one.name not in file.values
+        and signature(one) != signature(other)
+        and one.raw_dtype[1:] != one.dtype[1:]
+    ):
+        yield finding("is packed or counted in another way than in others, and is stored anew", "note")
+    for name in _TOLD_ATTRIBUTES:
+        if one.attrs.get(name) != other.attrs.get(name):
+            yield finding(f"has {name} {one.attrs.get(name)!r}, others {other.attrs.get(name)!r}", "note")
+
+
+def _kind(dtype: str) -> str:
+    return _KINDS.get(np.dtype(dtype).kind, "text")
+
+
+def _type(variable: VariableSchema) -> str:
+    return "text" if variable.dtype == "O" else str(np.dtype(variable.dtype))
+
+
+def _calendar(variable: VariableSchema) -> str | None:
+    calendar = variable.packing.get("calendar")
+    if calendar is None and " since " in str(variable.packing.get("units", "")):
+        return "standard"
+    return {"gregorian": "standard"}.get(str(calendar), str(calendar)) if calendar is not None else None
+
+
+def _listed(dims: Sequence[str]) -> str:
+    return "(" + ", ".join(dims) + ")"
+
+
+def order_problems(
+    dataset: xr.Dataset,
+    side_by_side: Sequence[str],
+    boxes: Mapping[int, Mapping[str, tuple[int, int]]],
+    names: Mapping[int, str],
+) -> Iterator[Finding]:
+    """Whether coordinates go one way along the dimensions in which files lie side by side, and have gaps."""
+    for dim in side_by_side:
+        if dim not in dataset.indexes:
+            continue
+        values = dataset.indexes[dim]
+        if len(values) > 1 and values.nunique() == 1:
+            yield Finding("", dim, f"is {values[0]} in all files, which are taken in the order given", "note")
+            continue
+        if not values.is_unique or not (values.is_monotonic_increasing or values.is_monotonic_decreasing):
+            yield _overlap(dim, values, boxes, names)
+            continue
+        yield from _gaps(dim, values, boxes, names)
+
+
+def _overlap(
+    dim: str, values: Any, boxes: Mapping[int, Mapping[str, tuple[int, int]]], names: Mapping[int, str]
+) -> Finding:
+    spans = sorted((box[dim], number) for number, box in boxes.items() if dim in box)
+    for ((start, stop), one), ((begin, end), other) in pairwise(spans):
+        if one != other and (start, stop) != (begin, end) and not values[stop - 1] < values[begin]:
+            return Finding(
+                names[other],
+                dim,
+                f"begins at {values[begin]}, but {names[one]} goes on to {values[stop - 1]}: they overlap",
+                "error",
+            )
+    first = int(np.flatnonzero(values.duplicated())[0]) if not values.is_unique else 0
+    return Finding("", dim, f"does not go one way: {values[first]} is not alone or not in order", "error")
+
+
+def _gaps(
+    dim: str, values: Any, boxes: Mapping[int, Mapping[str, tuple[int, int]]], names: Mapping[int, str]
+) -> Iterator[Finding]:
+    if len(values) < 3 or values.dtype == object:
+        return
+    steps = np.abs(np.diff(values.to_numpy()).astype(float))
+    for row in np.flatnonzero(steps > _GAP * np.median(steps))[:_SHOWN].tolist():
+        after = next((names[n] for n, box in boxes.items() if dim in box and box[dim][0] == row + 1), "")
+        yield Finding(after, dim, f"has a gap between {values[row]} and {values[row + 1]}", "note")

@@ -1,0 +1,224 @@
+"""Checks of what was staged, before anybody else sees it."""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from icefloe.concurrency import FanOut
+from icefloe.ingest.batch import Design
+from icefloe.ingest.checks import Check, CheckResult, wrong_check
+from icefloe.ingest.intake import Combined
+from icefloe.ingest.options import Options
+from icefloe.ingest.packing import decoded
+from icefloe.ingest.pieces import EXISTING
+from icefloe.ingest.plan import Block
+from icefloe.ingest.survey import Reading, Stored, decode, opened, quiet, reason, stored_dataset
+from icefloe.ingest.writing import read_piece
+from icefloe.session import Session
+
+_SAMPLED_BLOCKS = 8
+_GAP = 1.5
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """What one commit brought: which files, into which blocks."""
+
+    stored: Stored
+    """The group as that commit left it: later ones may have put others before its blocks."""
+    combined: Combined
+    designed: Design
+
+
+@dataclass(frozen=True, slots=True)
+class CompareOrder:
+    """A block to compare with the files it came from."""
+
+    stored: Stored
+    block: Block
+    sources: Mapping[int, Any]
+    reading: Reading
+
+
+@dataclass(frozen=True, slots=True)
+class CountOrder:
+    """A box of a variable whose values are counted."""
+
+    stored: Stored
+    block: Block
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What the values of a box are like."""
+
+    low: float
+    high: float
+    nulls: int
+    cells: int
+    where: tuple[int, ...] = field(default=())
+
+
+def audit(
+    session: Session, staged: Sequence[Staged], checks: Sequence[Check], options: Options, fan_out: FanOut
+) -> list[CheckResult]:
+    """Run all checks on what was staged; the session sees all of it."""
+    with quiet():
+        dataset = decode(stored_dataset(session, options.group))
+    results = []
+    for check in checks:
+        wrong = _RUN[check.name](_Audit(check, dataset, staged, options, fan_out))
+        results.append(CheckResult(check.title, not wrong, wrong or "as it should be"))
+    return results
+
+
+@dataclass(frozen=True, slots=True)
+class _Audit:
+    check: Check
+    dataset: xr.Dataset
+    staged: Sequence[Staged]
+    options: Options
+    fan_out: FanOut
+
+    def steps(self) -> Iterator[tuple[str, Any]]:
+        """The coordinates along which files lie side by side."""
+        dims = {dim for each in self.staged for box in each.combined.boxes.values() for dim in box}
+        if self.options.combining.concat_dim is not None:
+            dims.add(self.options.combining.concat_dim)
+        for dim in sorted(dims):
+            index = self.dataset.indexes.get(dim)
+            if index is not None and len(index) > 1 and index.nunique() > 1:
+                yield dim, index
+
+    def blocks(self) -> Iterator[tuple[Staged, Block]]:
+        for each in self.staged:
+            yield from ((each, block) for block in each.designed.plan.blocks)
+
+
+def _monotone(audit: _Audit) -> str:
+    for dim, index in audit.steps():
+        if not index.is_unique or not (index.is_monotonic_increasing or index.is_monotonic_decreasing):
+            return f"{dim} does not go one way, or has a value twice"
+    return ""
+
+
+def _gaps(audit: _Audit) -> str:
+    for dim, index in audit.steps():
+        if index.dtype == object:
+            values = xr.Variable(dim, index.values)
+            steps = np.array([step.total_seconds() for step in np.diff(values.values)])
+        else:
+            steps = np.abs(np.diff(index.to_numpy()).astype(float))
+        wide = np.flatnonzero(steps > _GAP * np.median(steps))
+        if len(wide):
+            return f"{dim} has {len(wide)} gaps, the first between {index[wide[0]]} and {index[wide[0] + 1]}"
+    return ""
+
+
+def _source(audit: _Audit) -> str:
+    """Blocks from all over, read from the files once more, by the way that decodes."""
+    blocks = [(staged, block) for staged, block in audit.blocks() if (block.pieces.source != EXISTING).any()]
+    step = max(1, len(blocks) // _SAMPLED_BLOCKS)
+    orders = []
+    for staged, block in blocks[::step][:_SAMPLED_BLOCKS]:
+        numbers = {int(number) for number in block.pieces.source} - {EXISTING}
+        sources = {number: staged.combined.files[number].source for number in numbers}
+        orders.append(CompareOrder(staged.stored, block, sources, audit.options.reading))
+    found = [text for text in audit.fan_out(compare_block, orders) if text]
+    return found[0] if found else ""
+
+
+def compare_block(order: CompareOrder) -> str:
+    """What differs between a block and its files, if anything: an executor's part."""
+    block = order.block
+    with opened(order.stored, order.reading) as raw:
+        here = decode(raw).variables[block.name]
+        for row in range(len(block.pieces)):
+            number = int(block.pieces.source[row])
+            if number == EXISTING:
+                continue
+            start = block.pieces.starts[row] + np.array(block.start, np.int64)
+            stop = start + block.pieces.shape[row]
+            box = tuple(slice(a, b) for a, b in zip(start.tolist(), stop.tolist(), strict=True))
+            try:
+                with opened(order.sources[number], order.reading) as source:
+                    there = read_piece(block.pieces, row, decode(source).variables[block.name])
+            except Exception as error:  # noqa: BLE001 - engines raise whatever they like
+                return f"{order.sources[number].url}: {block.name} cannot be read: {reason(error)}"
+            now = here[box].load()
+            if not bool(_equal(now, xr.Variable(now.dims, np.broadcast_to(there, now.shape)))):
+                return f"{block.name} at {start.tolist()} is not what {order.sources[number].url} has"
+    return ""
+
+
+def _equal(one: Any, other: Any) -> Any:
+    return one.equals(other)
+
+
+def _range(audit: _Audit) -> str:
+    for counts in _counted(audit):
+        if counts.low < audit.check.low or counts.high > audit.check.high:
+            return (
+                f"{audit.check.variable} goes from {counts.low:g} to {counts.high:g} at "
+                f"{list(counts.where)}, allowed is {audit.check.low:g} to {audit.check.high:g}"
+            )
+    return ""
+
+
+def _nulls(audit: _Audit) -> str:
+    counts = list(_counted(audit))
+    cells = sum(each.cells for each in counts)
+    share = sum(each.nulls for each in counts) / cells if cells else 0.0
+    if share <= audit.check.most:
+        return ""
+    worst = max(counts, key=lambda each: each.nulls / each.cells)
+    return (
+        f"{share:.2%} of {audit.check.variable} are missing, more than {audit.check.most:.2%}; "
+        f"most at {list(worst.where)}"
+    )
+
+
+def _counted(audit: _Audit) -> Iterator[Counts]:
+    name = audit.check.variable
+    if name not in audit.dataset.variables:
+        raise wrong_check(f"the check {audit.check.name} is about {name!r}, which is no variable")
+    orders = [CountOrder(staged.stored, block) for staged, block in audit.blocks() if block.name == name]
+    yield from audit.fan_out(count_block, orders)
+
+
+def count_block(order: CountOrder) -> Counts:
+    """The least and the greatest value of a block, and how many are missing: an executor's part."""
+    box = tuple(slice(a, b) for a, b in zip(order.block.start, order.block.stop, strict=True))
+    with opened(order.stored, Reading()) as raw:
+        variable = raw.variables[order.block.name][box]
+        values = decoded(variable.load())
+    there = values.values[~np.asarray(values.isnull().values)]
+    low, high = (float(there.min()), float(there.max())) if there.size else (math.nan, math.nan)
+    return Counts(low, high, int(values.size - there.size), int(values.size), order.block.start)
+
+
+def _python(audit: _Audit) -> str:
+    module, _, name = audit.check.call.partition(":")
+    try:
+        function = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise wrong_check(f"the check {audit.check.call} cannot be loaded: {error}") from error
+    said = function(audit.dataset)
+    return "" if said is None or said is True else str(said) if said else f"{name} says no"
+
+
+_RUN: dict[str, Callable[[_Audit], str]] = {
+    "monotone": _monotone,
+    "gaps": _gaps,
+    "source": _source,
+    "range": _range,
+    "nulls": _nulls,
+    "python": _python,
+}

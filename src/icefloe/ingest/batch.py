@@ -1,0 +1,283 @@
+"""One commit: arrays are made or made longer, tasks write them, and the ledger says what came from where."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import xarray as xr
+import zarr
+
+from icefloe.concurrency import FanOut
+from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.ingest.existing import Existing
+from icefloe.ingest.intake import Combined, unreadable
+from icefloe.ingest.ledger import LedgerRow, region_text, write_ledger
+from icefloe.ingest.options import Options
+from icefloe.ingest.packing import signature, zarr_attributes
+from icefloe.ingest.pieces import EXISTING, PieceArray
+from icefloe.ingest.plan import Plan, make_plan
+from icefloe.ingest.sources import Source
+from icefloe.ingest.survey import BadFile, FileSchema, VariableSchema, quiet
+from icefloe.ingest.targets import Target, check_layout, coordinate_target, create, new_target
+from icefloe.ingest.writing import WriteOrder, write
+from icefloe.session import Session
+
+METADATA = "icefloe_ingest"
+"""Where a commit's metadata has what the ingest says about it."""
+
+
+class UnreadableError(Exception):
+    """Files turned out to be unreadable while their data was read."""
+
+    def __init__(self, bad: Sequence[BadFile]) -> None:
+        super().__init__(bad)
+        self.bad = tuple(bad)
+
+
+@dataclass(frozen=True, slots=True)
+class Design:
+    """The arrays as they will be, what their cells come from, and who writes them."""
+
+    targets: tuple[Target, ...]
+    """Those that tasks write."""
+    coordinates: tuple[tuple[Target, xr.Variable], ...]
+    """Those that are small and written here, with their stored values."""
+    copied: frozenset[tuple[int, str]]
+    plan: Plan
+    attrs: Mapping[str, Any]
+
+
+def design(
+    combined: Combined, schemas: Sequence[FileSchema], existing: Existing | None, options: Options
+) -> Design:
+    """Decide how each variable is stored, and plan who writes it.
+
+    `schemas` are those of all files of the job, also of those that come in a later batch.
+    """
+    dataset = combined.dataset
+    if existing is None:
+        check_layout(options.layout, {str(dim): size for dim, size in dataset.sizes.items()})
+    known = existing.targets if existing is not None else {}
+    by_name = _by_name([*schemas, *([existing.schema] if existing is not None else [])])
+    attrs, group_attrs = _coordinate_attributes(dataset)
+    targets, coordinates = [], []
+    for name, variable in ((str(name), variable) for name, variable in dataset.variables.items()):
+        found = known.get(name)
+        if not isinstance(variable.data, PieceArray):
+            coordinates.append(_coordinate(name, variable, by_name[name], attrs[name], existing))
+        elif found is None or found.dims != tuple(map(str, variable.dims)):
+            targets.append(new_target(name, variable, by_name[name], options.layout, attrs[name]))
+        else:
+            targets.append(_longer(found, variable, options))
+    arrays = {target.name: dataset.variables[target.name].data for target in targets}
+    chunks = {name: found[0].chunks for name, found in by_name.items()}
+    plan = make_plan(targets, arrays, chunks, options.memory_bytes, options.parallelism)
+    copied = frozenset(_copied(targets, combined.files, existing))
+    return Design(tuple(targets), tuple(coordinates), copied, plan, {**dataset.attrs, **group_attrs})
+
+
+def _by_name(schemas: Sequence[FileSchema]) -> dict[str, list[VariableSchema]]:
+    found: dict[str, list[VariableSchema]] = {}
+    for schema in schemas:
+        for variable in schema.variables:
+            found.setdefault(variable.name, []).append(variable)
+    return found
+
+
+def _coordinate_attributes(dataset: xr.Dataset) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
+    """Attributes of all variables, with the names of those that are coordinates without being dimensions."""
+    others = [str(name) for name in dataset.coords if name not in dataset.dims]
+    attrs, named = {}, set()
+    for name, variable in dataset.variables.items():
+        attrs[str(name)] = {str(key): value for key, value in variable.attrs.items()}
+        mine = [each for each in others if set(dataset[each].dims) <= set(variable.dims) and " " not in each]
+        if mine and name not in dataset.coords:
+            attrs[str(name)]["coordinates"] = " ".join(mine)
+            named.update(mine)
+    left = [each for each in others if each not in named and " " not in each]
+    return attrs, {"coordinates": " ".join(left)} if left else {}
+
+
+def _coordinate(
+    name: str,
+    variable: xr.Variable,
+    schemas: Sequence[VariableSchema],
+    attrs: Mapping[str, Any],
+    existing: Existing | None,
+) -> tuple[Target, xr.Variable]:
+    schema = (existing.schema.variable(name) if existing is not None else None) or schemas[0]
+    return coordinate_target(name, variable, schema, attrs)
+
+
+def _longer(target: Target, variable: xr.Variable, options: Options) -> Target:
+    if options.layout.chunks is not None:
+        wanted = {
+            dim: size for dim, size in options.layout.chunks.items() if dim in target.dims and size != -1
+        }
+        has = dict(zip(target.dims, target.chunks, strict=True))
+        if any(has[dim] != size for dim, size in wanted.items()):
+            raise InvalidInputError(
+                f"{target.name} is in the repository with chunks of {has}: leave them out, or rechunk it",
+                ErrorKind.INVALID_ARRAY_METADATA,
+            )
+    return replace(target, shape=variable.shape)
+
+
+def _copied(
+    targets: Sequence[Target], files: Sequence[FileSchema], existing: Existing | None
+) -> Iterator[tuple[int, str]]:
+    sources = list(enumerate(files))
+    if existing is not None:
+        sources.append((EXISTING, existing.schema))
+    for target in targets:
+        if not target.is_new:
+            yield EXISTING, target.name
+        for number, file in sources:
+            variable = file.variable(target.name)
+            if (
+                target.signature is not None
+                and variable is not None
+                and signature(variable) == target.signature
+            ):
+                yield number, target.name
+
+
+def batch_id(group: str, sources: Sequence[Source]) -> str:
+    """The same for the same sources in the same target, whoever runs it and when."""
+    identity = [group, *sorted([each.url, each.size_bytes, each.modified_us] for each in sources)]
+    return hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:16]
+
+
+def write_batch(
+    session: Session,
+    combined: Combined,
+    designed: Design,
+    existing: Existing | None,
+    rows: Sequence[LedgerRow],
+    options: Options,
+    fan_out: FanOut,
+) -> str:
+    """Write what was designed into a session, without committing it; the batch's id."""
+    _make_room(session, designed, options)
+    receipts = []
+    bad: dict[int, str] = {}
+    if designed.plan.blocks:
+        for written in fan_out(write, list(_orders(session, combined, designed, existing, options))):
+            receipts.append(written.receipt)
+            bad.update(written.bad)
+    if bad:
+        found = [BadFile(combined.files[number].source, text) for number, text in sorted(bad.items())]
+        if options.on_bad_file == "stop":
+            raise unreadable(found)
+        raise UnreadableError(found)
+    session.merge_receipts(receipts)
+    _write_coordinates(session, designed, existing, options)
+    batch = batch_id(options.group, [file.source for file in combined.files])
+    write_ledger(session, options.group, _ledger(combined, rows, batch, options), rows)
+    return batch
+
+
+def _make_room(session: Session, designed: Design, options: Options) -> None:
+    with quiet():
+        group = zarr.open_group(session.store, path=options.group, mode="a")
+        for target in designed.targets:
+            if target.is_new:
+                if target.name in group:
+                    del group[target.name]
+                create(group, target, options.layout.codec)
+            else:
+                array: Any = group[target.name]
+                if array.shape != target.shape:
+                    array.resize(target.shape)
+
+
+def _orders(
+    session: Session, combined: Combined, designed: Design, existing: Existing | None, options: Options
+) -> Iterator[WriteOrder]:
+    fork = session.fork()
+    targets = {target.name: target for target in designed.targets}
+    for task in designed.plan.tasks:
+        blocks = designed.plan.blocks[task.start : task.stop]
+        names = {block.name for block in blocks}
+        numbers = {int(number) for block in blocks for number in np.unique(block.pieces.source)}
+        sources: dict[int, Any] = {number: combined.files[number].source for number in numbers - {EXISTING}}
+        if EXISTING in numbers and existing is not None:
+            sources[EXISTING] = existing.stored
+        yield WriteOrder(
+            fork,
+            options.group,
+            blocks,
+            {name: targets[name] for name in names},
+            sources,
+            options.reading,
+            frozenset(pair for pair in designed.copied if pair[0] in numbers and pair[1] in names),
+        )
+
+
+def _write_coordinates(
+    session: Session, designed: Design, existing: Existing | None, options: Options
+) -> None:
+    """Coordinates are small: each is written whole, unless it is what it was."""
+    known = existing.targets if existing is not None else {}
+    with quiet():
+        group = zarr.open_group(session.store, path=options.group, mode="a")
+        if existing is None:
+            group.attrs.update(zarr_attributes(designed.attrs, np.dtype("f8")))
+        for target, values in designed.coordinates:
+            found = known.get(target.name)
+            if found is not None and (found.dtype, found.dims) == (target.dtype, target.dims):
+                array: Any = group[target.name]
+                now = np.asarray(array[...])
+                same_attrs = dict(array.attrs) == target.attrs
+                if same_attrs and now.shape == values.shape and _equal(now, values.values):
+                    continue
+                if array.shape != target.shape:
+                    array.resize(target.shape)
+                if not same_attrs:
+                    array.update_attributes(dict(target.attrs))
+            else:
+                if found is not None:
+                    del group[target.name]
+                array = create(group, target, options.layout.codec)
+            array[...] = values.values
+
+
+def _equal(one: Any, other: Any) -> bool:
+    if one.dtype.kind == "f" and other.dtype.kind == "f":
+        return bool(np.array_equal(one, other, equal_nan=True))
+    return bool(np.array_equal(one, other))
+
+
+def _ledger(combined: Combined, rows: Sequence[LedgerRow], batch: str, options: Options) -> list[LedgerRow]:
+    """The rows as they are now: old ones where they have moved to, and those of this batch."""
+    mine = {file.source.url for file in combined.files}
+    old = [_moved(row, combined) for row in rows if row.source not in mine]
+    for number, file in enumerate(combined.files):
+        names = sorted(each.name for each in file.variables if not each.is_coordinate)
+        old.append(
+            LedgerRow(
+                file.source.url,
+                file.source.size_bytes,
+                file.source.modified_us,
+                file.content_id,
+                region_text(combined.boxes.get(number, {})),
+                json.dumps(names),
+                batch,
+                options.mode,
+            )
+        )
+    return old
+
+
+def _moved(row: LedgerRow, combined: Combined) -> LedgerRow:
+    """A row whose cells now lie further along, because others were put before them."""
+    where = {}
+    for dim, (start, stop) in row.box().items():
+        by = next((by for low, high, by in combined.moves.get(dim, ()) if low <= start < high), 0)
+        where[dim] = (start + by, stop + by)
+    return replace(row, region=region_text(where))

@@ -1,0 +1,56 @@
+"""What may be demanded of staged data."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from icefloe.errors import ErrorKind, InvalidInputError
+
+DEFAULT_CHECKS = ("monotone", "source")
+_NAMES = ("monotone", "gaps", "source", "range", "nulls", "python")
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Something that must be true of what was staged.
+
+    `monotone`: coordinates along which files lie side by side go one way, without repeats. `gaps`: steps are
+    about equal. `source`: some blocks are as in the files. `range`: values of `variable` are between
+    `low` and `high`. `nulls`: a share of at most `most` of the values are missing. `python`: the
+    function named by `call`, as `module:function`, gets the dataset and returns None, or says what is wrong.
+    """
+
+    name: str
+    variable: str = ""
+    low: float = -math.inf
+    high: float = math.inf
+    most: float = 0.0
+    call: str = ""
+
+    def __post_init__(self) -> None:
+        if self.name not in _NAMES:
+            raise wrong_check(f"there is no check {self.name!r}: {', '.join(_NAMES)}")
+        if self.name in ("range", "nulls") and not self.variable:
+            raise wrong_check(f"the check {self.name} needs a variable")
+        if self.name == "python" and ":" not in self.call:
+            raise wrong_check("the check python needs a function to call, as module:function")
+
+    @property
+    def title(self) -> str:
+        """The check and what it is about."""
+        return " ".join(each for each in (self.name, self.variable, self.call) if each)
+
+
+def wrong_check(text: str) -> InvalidInputError:
+    """The error about a check that cannot be run."""
+    return InvalidInputError(text, ErrorKind.INVALID_COMMIT_CONFIGURATION)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """What became of a check."""
+
+    name: str
+    passed: bool
+    text: str

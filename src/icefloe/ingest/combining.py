@@ -1,0 +1,139 @@
+"""What all the files make together: xarray combines their outlines, and no value is read for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.ingest.pieces import EXISTING, PieceArray, Pieces, UndigestedError
+from icefloe.ingest.survey import FileSchema, VariableSchema, quiet
+
+Digests = Mapping[tuple[int, str], str]
+"""The hash over the values of a variable, by the number of its source and its name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Combining:
+    """How files are put together; what is not said is as in `xarray.open_mfdataset`."""
+
+    concat_dim: str | None = None
+    """Files follow each other along this dimension; None lets their coordinates decide."""
+    compat: str | None = None
+    data_vars: str | None = None
+    coords: str | None = None
+    join: str | None = None
+
+    def arguments(self) -> dict[str, Any]:
+        """Arguments for xarray's combine functions."""
+        names = ("compat", "data_vars", "coords", "join")
+        given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        return {**given, "combine_attrs": "override"}
+
+
+def outline(
+    number: int, schema: FileSchema, digests: Digests, begin: Mapping[str, int] | None = None
+) -> xr.Dataset:
+    """A file as a dataset whose coordinates are there and whose data is not.
+
+    `begin` says where it begins in its source, by dimension: for parts of what the repository has.
+    """
+    variables = {
+        each.name: _outlined(number, schema, each, digests, begin or {}) for each in schema.variables
+    }
+    coords = {each.name: variables.pop(each.name) for each in schema.variables if each.is_coordinate}
+    return xr.Dataset(variables, coords, dict(schema.attrs))
+
+
+def _outlined(
+    number: int, schema: FileSchema, variable: VariableSchema, digests: Digests, begin: Mapping[str, int]
+) -> xr.Variable:
+    data: Any = schema.values.get(variable.name)
+    if data is None:
+        shape = [schema.sizes[dim] for dim in variable.dims]
+        pieces = Pieces.whole(number, shape, [begin.get(dim, 0) for dim in variable.dims])
+        dtype = np.dtype(variable.dtype)
+        data = PieceArray(variable.name, shape, dtype, pieces, digests.get((number, variable.name)))
+    return xr.Variable(variable.dims, data, dict(variable.attrs))
+
+
+def combine(
+    outlines: Callable[[Digests], Sequence[xr.Dataset]],
+    how: Combining,
+    digested: Callable[[str], Digests],
+) -> xr.Dataset:
+    """The dataset that all of them make together.
+
+    Where xarray wants to know whether variables are equal, `digested` is asked for hashes of their values.
+    """
+    digests: dict[tuple[int, str], str] = {}
+    while True:
+        try:
+            return _combined(outlines(digests), how)
+        except UndigestedError as unknown:
+            more = digested(unknown.name)
+            if not set(more) - set(digests):
+                raise
+            digests.update(more)
+
+
+def _combined(datasets: Sequence[xr.Dataset], how: Combining) -> xr.Dataset:
+    try:
+        with quiet():
+            if how.concat_dim is None:
+                found = xr.combine_by_coords(list(datasets), **how.arguments())
+            else:
+                found = xr.combine_nested(list(datasets), concat_dim=how.concat_dim, **how.arguments())
+    except (ValueError, NotImplementedError, TypeError, KeyError) as error:
+        raise InvalidInputError(
+            f"the files cannot be combined: {' '.join(str(error).split())}", ErrorKind.INVALID_ARRAY_METADATA
+        ) from error
+    if not isinstance(found, xr.Dataset):
+        raise InvalidInputError("the files do not make a dataset", ErrorKind.INVALID_ARRAY_METADATA)
+    return found
+
+
+Box = Mapping[str, tuple[int, int]]
+"""The first cell and the one after the last, by dimension."""
+
+
+def boxes(dataset: xr.Dataset) -> dict[int, dict[str, tuple[int, int]]]:
+    """Where each source is in the dataset."""
+    found: dict[int, dict[str, tuple[int, int]]] = {}
+    for dims, pieces in _all_pieces(dataset):
+        for row, source in enumerate(pieces.source.tolist()):
+            spans = zip(pieces.starts[row].tolist(), pieces.stops[row].tolist(), strict=True)
+            if source != EXISTING:
+                found.setdefault(source, {}).update(zip(dims, spans, strict=True))
+    return found
+
+
+def side_by_side(dataset: xr.Dataset) -> tuple[str, ...]:
+    """The dimensions along which sources lie side by side."""
+    found: set[str] = set()
+    for dims, pieces in _all_pieces(dataset):
+        partial = (pieces.shape != [dataset.sizes[dim] for dim in dims]).any(axis=0).tolist()
+        found.update(dim for dim, is_partial in zip(dims, partial, strict=True) if is_partial)
+    return tuple(str(dim) for dim in dataset.sizes if dim in found)
+
+
+def moves(dataset: xr.Dataset) -> dict[str, list[tuple[int, int, int]]]:
+    """Where parts of what is there go: first cell, the one after the last, and by how much they move."""
+    found: dict[str, set[tuple[int, int, int]]] = {}
+    for dims, pieces in _all_pieces(dataset):
+        mine = pieces.taken(pieces.source == EXISTING)
+        for axis, dim in enumerate(dims):
+            begin, size = mine.source_starts[:, axis], mine.shape[:, axis]
+            rows = np.stack([begin, begin + size, mine.starts[:, axis] - begin], axis=1)
+            found.setdefault(dim, set()).update(map(tuple, rows[mine.axes[:, axis] >= 0].tolist()))
+    return {dim: sorted(spans) for dim, spans in found.items()}
+
+
+def _all_pieces(dataset: xr.Dataset) -> Iterator[tuple[tuple[str, ...], Pieces]]:
+    for variable in dataset.variables.values():
+        if isinstance(variable.data, PieceArray):
+            yield tuple(map(str, variable.dims)), variable.data.pieces

@@ -1,0 +1,162 @@
+"""Which of the sources are new, and what they make together with what the repository has."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from icefloe.concurrency import FanOut
+from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.ingest.agreement import DisagreementError, Finding, compare, order_problems
+from icefloe.ingest.combining import Digests, boxes, combine, moves, outline, side_by_side
+from icefloe.ingest.existing import Existing, parts
+from icefloe.ingest.ledger import LedgerRow
+from icefloe.ingest.options import Options
+from icefloe.ingest.pieces import EXISTING
+from icefloe.ingest.sources import Source
+from icefloe.ingest.survey import BadFile, DigestOrder, FileSchema, SurveyOrder, digest, survey
+
+
+@dataclass(frozen=True, slots=True)
+class Sorted:
+    """Sources by what the ledger knows of them."""
+
+    new: tuple[Source, ...]
+    changed: tuple[Source, ...]
+    known: tuple[Source, ...]
+
+
+def sort_sources(sources: Iterable[Source], rows: Sequence[LedgerRow]) -> Sorted:
+    """Which sources are in the repository, which are there as they were before, and which are not there."""
+    ledger = {row.source: row for row in rows}
+    new: list[Source] = []
+    changed: list[Source] = []
+    known: list[Source] = []
+    for source in sources:
+        row = ledger.get(source.url)
+        (new if row is None else known if row.is_of(source) else changed).append(source)
+    return Sorted(tuple(new), tuple(changed), tuple(known))
+
+
+@dataclass(frozen=True, slots=True)
+class Surveyed:
+    """Files that can be read, those that cannot, and what was noticed."""
+
+    files: tuple[FileSchema, ...]
+    bad: tuple[BadFile, ...]
+    findings: tuple[Finding, ...]
+
+
+def survey_all(
+    sources: Sequence[Source], existing: Existing | None, options: Options, fan_out: FanOut
+) -> Surveyed:
+    """Have all files looked at, and compare them with each other and with what is there."""
+    found = list(fan_out(survey, [SurveyOrder(source, options.reading) for source in sources]))
+    bad = [each for each in found if isinstance(each, BadFile)]
+    files = _shared([each for each in found if isinstance(each, FileSchema)])
+    if bad and options.on_bad_file == "stop":
+        raise unreadable(bad)
+    findings: list[Finding] = []
+    if files:
+        reference = existing.schema if existing is not None else files[0]
+        findings += compare(files, reference, options.combining.concat_dim)
+    wrong = {finding.source for finding in findings if finding.severity == "error"}
+    if wrong and options.on_bad_file == "stop":
+        raise DisagreementError(findings)
+    reasons = {finding.source: str(finding) for finding in reversed(findings) if finding.severity == "error"}
+    bad += [BadFile(file.source, reasons[file.source.url]) for file in files if file.source.url in wrong]
+    kept = tuple(file for file in files if file.source.url not in wrong)
+    return Surveyed(kept, tuple(bad), tuple(findings))
+
+
+def unreadable(bad: Sequence[BadFile]) -> InvalidInputError:
+    """The error about files that cannot be read."""
+    shown = "; ".join(f"{each.source.url}: {each.reason}" for each in bad[:5])
+    more = f"; and {len(bad) - 5} more" if len(bad) > 5 else ""
+    way = "repair or remove them, or skip bad files"
+    return InvalidInputError(
+        f"{len(bad)} of the files cannot be read: {shown}{more}; {way}", ErrorKind.INVALID_FILE_FORMAT
+    )
+
+
+def _shared(files: Sequence[FileSchema]) -> list[FileSchema]:
+    """The same, with equal coordinates as one object: xarray sees at a glance that they are equal."""
+    known: dict[bytes, Any] = {}
+    for file in files:
+        for name, value in file.values.items():
+            array = np.asarray(value)
+            if array.dtype != object:
+                key = hashlib.sha256(
+                    f"{name} {array.dtype} {array.shape}".encode() + array.tobytes()
+                ).digest()
+                file.values[name] = known.setdefault(key, array)  # type: ignore[index]
+    return list(files)
+
+
+@dataclass(frozen=True, slots=True)
+class Combined:
+    """What some files make together with what the repository has."""
+
+    dataset: xr.Dataset
+    files: tuple[FileSchema, ...]
+    """A piece's source is a number in this."""
+    boxes: Mapping[int, Mapping[str, tuple[int, int]]]
+    moves: Mapping[str, Sequence[tuple[int, int, int]]]
+    """Where what is in the repository goes, by dimension; see `combining.moves`."""
+    findings: tuple[Finding, ...]
+
+
+def combine_all(
+    files: Sequence[FileSchema],
+    existing: Existing | None,
+    rows: Sequence[LedgerRow],
+    options: Options,
+    fan_out: FanOut,
+) -> Combined:
+    """Put outlines together; what the repository has of a file that comes again is left out."""
+    new = sorted_along(files, options.combining.concat_dim)
+    old = parts(existing, rows, new) if existing is not None else []
+
+    def outlines(digests: Digests) -> list[xr.Dataset]:
+        datasets = [outline(EXISTING, part.schema, digests, part.begin) for part in old]
+        datasets += [outline(number, file, digests) for number, file in enumerate(new)]
+        return _in_order(datasets, options.combining.concat_dim)
+
+    def digested(name: str) -> dict[tuple[int, str], str]:
+        orders = [DigestOrder(file.source, options.reading, (name,)) for file in new]
+        numbers = list(range(len(new)))
+        if existing is not None:
+            orders.append(DigestOrder(existing.stored, options.reading, (name,)))
+            numbers.append(EXISTING)
+        results = fan_out(digest, orders)
+        return {
+            (number, name): found[name]
+            for number, found in zip(numbers, results, strict=True)
+            if name in found
+        }
+
+    dataset = combine(outlines, options.combining, digested)
+    where = boxes(dataset)
+    names = {number: file.source.url for number, file in enumerate(new)}
+    findings = tuple(order_problems(dataset, side_by_side(dataset), where, names))
+    if any(finding.severity == "error" for finding in findings):
+        raise DisagreementError(findings)
+    return Combined(dataset, tuple(new), where, moves(dataset), findings)
+
+
+def sorted_along(files: Sequence[FileSchema], dim: str | None) -> list[FileSchema]:
+    """Files by where they begin along a dimension, as far as they say so; else as they are."""
+    if dim is None or any(dim not in file.values or not file.values[dim].size for file in files):
+        return list(files)
+    return sorted(files, key=lambda file: file.values[dim].reshape(-1)[0])
+
+
+def _in_order(datasets: list[xr.Dataset], dim: str | None) -> list[xr.Dataset]:
+    if dim is None or any(dim not in each.coords or not each[dim].size for each in datasets):
+        return datasets
+    return sorted(datasets, key=lambda each: each[dim].values.reshape(-1)[0])

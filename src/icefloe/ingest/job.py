@@ -1,0 +1,170 @@
+"""The whole job, for whatever fan-out: find, survey, combine, plan, write, check, publish."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from icefloe.concurrency import FanOut
+from icefloe.ingest.audit import Staged, audit
+from icefloe.ingest.batch import METADATA, UnreadableError, design, write_batch
+from icefloe.ingest.existing import look
+from icefloe.ingest.intake import combine_all, sort_sources, sorted_along, survey_all
+from icefloe.ingest.ledger import read_ledger
+from icefloe.ingest.options import Options
+from icefloe.ingest.report import Outcome, PlanReport, Report, plan_report
+from icefloe.ingest.sources import Source, find_sources
+from icefloe.ingest.staging import Staging
+from icefloe.ingest.survey import BadFile, FileSchema, Stored
+from icefloe.repository import Repository
+
+Told = Callable[[str], None]
+"""Is told what the job does, a sentence at a time."""
+
+
+def ingest(
+    repo: Repository,
+    sources: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    options: Options,
+    fan_out: FanOut,
+    *,
+    dry_run: bool = False,
+    told: Told = lambda _: None,
+) -> Report:
+    """Bring sources into a repository, those that are not in it yet, and say what was done.
+
+    Files are looked at and written by `fan_out`; commits are made here, on a branch of their own. The target
+    branch moves when all is written and checked, and stays where it is if anything fails.
+    """
+    found = find_sources(sources, options.reading.storage_options)
+    if dry_run:
+        return _Job(repo, options, fan_out, told, options.branch).outlined(found)
+    staging = Staging.begin(repo, options.branch)
+    job = _Job(repo, options, fan_out, told, staging.branch)
+    try:
+        report, staged = job.written(found)
+    except BaseException:
+        if staging.is_empty:
+            staging.drop()
+        raise
+    if staging.is_empty:
+        staging.drop()
+        return report
+    return _published(report, staged, staging, options, fan_out, told)
+
+
+def _published(
+    report: Report, staged: Sequence[Staged], staging: Staging, options: Options, fan_out: FanOut, told: Told
+) -> Report:
+    session = staging.repo.readonly_session(branch=staging.branch)
+    results = tuple(audit(session, staged, options.checks, options, fan_out))
+    for result in results:
+        told(f"check {result.name}: {'passed' if result.passed else 'FAILED'}, {result.text}")
+    if not all(result.passed for result in results):
+        staging.give_up()
+        told(f"{staging.target} is as it was; what was staged is on the branch {staging.failed}")
+        return replace(report, checks=results, failed_branch=staging.failed)
+    tip = staging.publish(results, options.message or "Publish what was ingested")
+    told(f"published: {staging.target} is at {tip}")
+    return replace(report, checks=results, published=tip)
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """One run of an ingest, up to the commits on its branch."""
+
+    repo: Repository
+    options: Options
+    fan_out: FanOut
+    told: Told
+    branch: str
+
+    def outlined(self, sources: Sequence[Source]) -> Report:
+        """What would be done."""
+        report, files = self._surveyed(sources)
+        if not files:
+            return report
+        base = self.repo.readonly_session(branch=self.branch)
+        existing, rows = look(base, self.options.group), read_ledger(base, self.options.group)
+        combined = combine_all(files, existing, rows, self.options, self.fan_out)
+        designed = design(combined, files, existing, self.options)
+        findings = (*report.findings, *combined.findings)
+        return replace(report, findings=findings, plan=plan_report(combined, designed))
+
+    def written(self, sources: Sequence[Source]) -> tuple[Report, list[Staged]]:
+        """Write all files, in one commit or several."""
+        report, files = self._surveyed(sources)
+        bad, findings = list(report.bad), list(report.findings)
+        commits: list[str] = []
+        plans: list[PlanReport] = []
+        staged: list[Staged] = []
+        for batch in self._batches(files):
+            done = self._one_commit(batch, files)
+            bad += done.bad
+            if done.staged is not None:
+                staged.append(done.staged)
+                commits.append(done.staged.stored.session.snapshot_id)
+                findings += done.staged.combined.findings
+                plans.append(plan_report(done.staged.combined, done.staged.designed))
+        return (
+            replace(
+                report,
+                bad=tuple(bad),
+                findings=tuple(findings),
+                plan=PlanReport.total(plans),
+                commits=tuple(commits),
+            ),
+            staged,
+        )
+
+    def _surveyed(self, sources: Sequence[Source]) -> tuple[Report, list[FileSchema]]:
+        base = self.repo.readonly_session(branch=self.branch)
+        existing, rows = look(base, self.options.group), read_ledger(base, self.options.group)
+        found = sort_sources(sources, rows)
+        wanted = [*found.new, *(found.changed if self.options.on_change == "ingest" else ())]
+        self.told(f"{len(sources)} sources: {len(found.new)} new, {len(found.changed)} changed")
+        report = Report(Outcome(found, tuple(wanted)))
+        if not wanted:
+            return report, []
+        surveyed = survey_all(wanted, existing, self.options, self.fan_out)
+        self.told(f"{len(surveyed.files)} files surveyed, {len(surveyed.bad)} left out")
+        files = sorted_along(surveyed.files, self.options.combining.concat_dim)
+        return replace(report, bad=surveyed.bad, findings=surveyed.findings), files
+
+    def _batches(self, files: Sequence[FileSchema]) -> Iterator[Sequence[FileSchema]]:
+        size = self.options.commit_every or max(1, len(files))
+        for start in range(0, len(files), size):
+            yield files[start : start + size]
+
+    def _one_commit(self, batch: Sequence[FileSchema], files: Sequence[FileSchema]) -> _Done:
+        bad: list[BadFile] = []
+        while batch:
+            session = self.repo.writable_session(self.branch)
+            base = self.repo.readonly_session(snapshot_id=session.snapshot_id)
+            existing, rows = look(base, self.options.group), read_ledger(base, self.options.group)
+            combined = combine_all(batch, existing, rows, self.options, self.fan_out)
+            designed = design(combined, files, existing, self.options)
+            self.told(str(plan_report(combined, designed)))
+            try:
+                id = write_batch(session, combined, designed, existing, rows, self.options, self.fan_out)
+            except UnreadableError as error:
+                bad += error.bad
+                gone = {each.source.url for each in error.bad}
+                batch = [file for file in batch if file.source.url not in gone]
+                continue
+            message = self.options.message or f"Ingest {len(batch)} files"
+            about = {"batch": id, "files": len(batch), "mode": self.options.mode}
+            commit = session.commit(message, {**self.options.metadata, METADATA: about})
+            self.told(f"commit {commit}: {len(batch)} files")
+            stored = Stored(self.repo.readonly_session(snapshot_id=commit), self.options.group)
+            return _Done(bad, Staged(stored, combined, designed))
+        return _Done(bad, None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Done:
+    """What became of one batch."""
+
+    bad: list[BadFile]
+    staged: Staged | None

@@ -1,0 +1,107 @@
+"""What was ingested from where: a small table in the repository, committed together with the data.
+
+It lies in the group `_icefloe/ledger` (and below it, by the path of the target group), one array per column
+and one row per source. Readers of the data need not know it. The batch of a row is also in the metadata of
+the commit that brought it, so that a row leads to its snapshot.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import zarr
+from zarr.errors import GroupNotFoundError
+
+from icefloe.ingest.sources import Source
+from icefloe.ingest.survey import quiet
+from icefloe.session import Session
+
+HIDDEN = "_icefloe"
+"""The group that our listings leave out."""
+_GROUP = f"{HIDDEN}/ledger"
+_CHUNK = 4096
+_ABOUT = "which sources were ingested into this repository, where to, and by which batch (see docs/ingest.md)"
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerRow:
+    """A source that is in the repository."""
+
+    source: str
+    size_bytes: int
+    modified_us: int
+    content_id: str
+    region: str
+    """Where it is, as JSON: the first cell and the one after the last, by dimension."""
+    variables: str
+    """The names of what it brought, as JSON."""
+    batch: str
+    mode: str
+    """native or virtual."""
+
+    def box(self) -> dict[str, tuple[int, int]]:
+        """The region by dimension."""
+        return {dim: (int(start), int(stop)) for dim, (start, stop) in json.loads(self.region).items()}
+
+    def names(self) -> tuple[str, ...]:
+        """The names of the variables."""
+        return tuple(json.loads(self.variables))
+
+    def is_of(self, source: Source) -> bool:
+        """Whether a source is still what was ingested."""
+        return (self.size_bytes, self.modified_us) == (source.size_bytes, source.modified_us)
+
+
+def region_text(box: Mapping[str, Sequence[int]]) -> str:
+    """A region as the ledger has it."""
+    return json.dumps({dim: list(span) for dim, span in box.items()}, sort_keys=True)
+
+
+def read_ledger(session: Session, group: str) -> list[LedgerRow]:
+    """The rows for a target group, in the order in which they were written."""
+    with quiet():
+        try:
+            table = zarr.open_group(session.store, path=_path(group), mode="r")
+        except (GroupNotFoundError, FileNotFoundError):
+            return []
+        if LedgerRow.__slots__[0] not in table:
+            return []
+        columns = [np.asarray(table[field.name][...]).tolist() for field in fields(LedgerRow)]  # type: ignore[index]
+    return [LedgerRow(*row) for row in zip(*columns, strict=True)]
+
+
+def write_ledger(
+    session: Session, group: str, rows: Sequence[LedgerRow], before: Sequence[LedgerRow]
+) -> None:
+    """Make the table say this; only chunks with rows that differ are written."""
+    same = next(
+        (i for i, (new, old) in enumerate(zip(rows, before, strict=False)) if new != old), len(before)
+    )
+    first = min(same, len(rows)) // _CHUNK * _CHUNK
+    with quiet():
+        table = zarr.open_group(session.store, path=_path(group), mode="a")
+        if not before:
+            table.attrs.update({"about": _ABOUT, "version": 1})
+        for field in fields(LedgerRow):
+            values = [getattr(row, field.name) for row in rows]
+            _write_column(table, field.name, field.type == "int", values, first)
+
+
+def _write_column(table: zarr.Group, name: str, is_number: bool, values: Iterable[Any], first: int) -> None:
+    column = np.array(list(values), np.int64 if is_number else object)
+    if name not in table:
+        dtype: Any = "int64" if is_number else str
+        table.create_array(name, shape=column.shape, dtype=dtype, chunks=(_CHUNK,), dimension_names=("row",))
+    array: Any = table[name]
+    if array.shape != column.shape:
+        array.resize(column.shape)
+    if first < len(column):
+        array[first:] = column[first:]
+
+
+def _path(group: str) -> str:
+    return f"{_GROUP}/{group.strip('/')}" if group.strip("/") else _GROUP

@@ -1,0 +1,83 @@
+"""What a user may say about an ingest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, get_args
+
+from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.ingest.checks import DEFAULT_CHECKS, Check
+from icefloe.ingest.combining import Combining
+from icefloe.ingest.plan import DEFAULT_MEMORY_BYTES
+from icefloe.ingest.survey import Reading
+from icefloe.ingest.targets import Layout
+
+Mode = Literal["native", "virtual", "hybrid"]
+OnBadFile = Literal["stop", "skip"]
+OnChange = Literal["report", "ingest"]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How files become arrays of a repository."""
+
+    group: str = ""
+    """The path of the group that the arrays are in; the root by default."""
+    branch: str = "main"
+    message: str | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    """For the commits, beside what the ingest has to say itself."""
+    reading: Reading = field(default_factory=Reading)
+    combining: Combining = field(default_factory=Combining)
+    layout: Layout = field(default_factory=Layout)
+    mode: Mode = "native"
+    memory_bytes: int = DEFAULT_MEMORY_BYTES
+    """The largest block of an array that a task holds; it needs up to twice that, and what a codec needs."""
+    commit_every: int | None = None
+    """Make a commit for so many files, rather than one for all."""
+    on_bad_file: OnBadFile = "stop"
+    """Whether a file that cannot be read ends the job, or is left out and reported."""
+    on_change: OnChange = "report"
+    """Whether a file that is not what was ingested is only reported, or ingested again."""
+    checks: tuple[Check, ...] = tuple(map(Check, DEFAULT_CHECKS))
+    """What must be true before the branch moves; what fails leaves it where it was."""
+    parallelism: int = 2
+    """How many tasks run side by side."""
+
+    def __post_init__(self) -> None:
+        for name, kind in (("mode", Mode), ("on_bad_file", OnBadFile), ("on_change", OnChange)):
+            if getattr(self, name) not in get_args(kind):
+                raise InvalidInputError(
+                    f"{name} is one of {', '.join(get_args(kind))}, not {getattr(self, name)!r}",
+                    ErrorKind.INVALID_COMMIT_CONFIGURATION,
+                )
+        for name in ("memory_bytes", "commit_every", "parallelism"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise InvalidInputError(
+                    f"{name} must be at least 1, not {value}", ErrorKind.INVALID_COMMIT_CONFIGURATION
+                )
+
+
+def make_options(**given: Any) -> Options:
+    """Options by their flat names: those of `Options`, `Reading`, `Combining` and `Layout` in one.
+
+    `group` is that of the repository, `source_group` that of the files.
+    """
+    if "source_group" in given:
+        given["reading_group"] = given.pop("source_group")
+    renamed = {"group": "reading_group"}
+    parts: dict[str, Any] = {}
+    for part, kind in (("reading", Reading), ("combining", Combining), ("layout", Layout)):
+        names = {renamed.get(each.name, each.name): each.name for each in fields(kind)}
+        mine = {names[name]: given.pop(name) for name in list(given) if name in names}
+        if "variables" in mine:
+            mine["variables"] = tuple(mine["variables"] or ())
+        parts[part] = kind(**mine)
+    unknown = set(given) - {each.name for each in fields(Options)}
+    if unknown:
+        raise InvalidInputError(
+            f"an ingest has no option {', '.join(sorted(unknown))}", ErrorKind.INVALID_COMMIT_CONFIGURATION
+        )
+    return Options(**parts, **given)

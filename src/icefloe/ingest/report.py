@@ -1,0 +1,134 @@
+"""What an ingest did, or would do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from icefloe.ingest.agreement import Finding
+from icefloe.ingest.batch import Design
+from icefloe.ingest.checks import CheckResult
+from icefloe.ingest.intake import Combined, Sorted
+from icefloe.ingest.sources import Source
+from icefloe.ingest.survey import BadFile
+
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayReport:
+    """One array as it will be."""
+
+    name: str
+    dims: tuple[str, ...]
+    shape: tuple[int, ...]
+    dtype: str
+    chunks: tuple[int, ...]
+    shards: tuple[int, ...] | None
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlanReport:
+    """A plan in numbers."""
+
+    files: int
+    arrays: tuple[ArrayReport, ...]
+    tasks: int
+    blocks: int
+    nbytes: int
+    memory_bytes: int
+    read_factor: float
+
+    def __str__(self) -> str:
+        again = f", files read {self.read_factor:.1f} times" if self.read_factor > 1.05 else ""
+        return (
+            f"{self.files} files into {len(self.arrays)} arrays: {self.nbytes / _MIB:.1f} MiB in "
+            f"{self.blocks} blocks of at most {self.memory_bytes / _MIB:.1f} MiB, {self.tasks} tasks{again}"
+        )
+
+    @staticmethod
+    def total(plans: Sequence[PlanReport | None]) -> PlanReport | None:
+        """Several commits as one."""
+        there = [plan for plan in plans if plan is not None]
+        if not there:
+            return None
+        size = sum(plan.nbytes for plan in there)
+        return PlanReport(
+            sum(plan.files for plan in there),
+            there[-1].arrays,
+            sum(plan.tasks for plan in there),
+            sum(plan.blocks for plan in there),
+            size,
+            max(plan.memory_bytes for plan in there),
+            sum(plan.read_factor * plan.nbytes for plan in there) / size if size else 1.0,
+        )
+
+
+def plan_report(combined: Combined, designed: Design) -> PlanReport:
+    """A design in numbers."""
+    targets = [*designed.targets, *(target for target, _ in designed.coordinates)]
+    arrays = tuple(
+        ArrayReport(each.name, each.dims, each.shape, each.dtype, each.chunks, each.shards, each.nbytes)
+        for each in targets
+    )
+    plan = designed.plan
+    return PlanReport(
+        len(combined.files),
+        arrays,
+        len(plan.tasks),
+        len(plan.blocks),
+        plan.nbytes,
+        plan.memory_bytes,
+        plan.read_factor,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Which sources there were, and which of them the job took up."""
+
+    sources: Sorted
+    wanted: tuple[Source, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What became of an ingest."""
+
+    outcome: Outcome
+    bad: tuple[BadFile, ...] = ()
+    """Files that were left out, and why."""
+    findings: tuple[Finding, ...] = ()
+    """What differs between files."""
+    plan: PlanReport | None = None
+    commits: tuple[str, ...] = ()
+    """The commits that were made, in order. The last one was amended by what the checks said."""
+    checks: tuple[CheckResult, ...] = ()
+    published: str | None = None
+    """The tip of the branch afterwards; None where nothing was to be done, or a check failed."""
+    failed_branch: str | None = None
+    """Where what did not pass the checks can be looked at."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether all checks passed."""
+        return self.failed_branch is None
+
+    def to_dict(self) -> dict[str, Any]:
+        """In terms of JSON."""
+        sources = self.outcome.sources
+        bad = {each.source.url for each in self.bad}
+        return {
+            "ingested": [s.url for s in self.outcome.wanted if s.url not in bad] if self.published else [],
+            "known": [source.url for source in sources.known],
+            "changed": [source.url for source in sources.changed],
+            "bad": [{"source": each.source.url, "reason": each.reason} for each in self.bad],
+            "findings": [asdict(finding) for finding in self.findings],
+            "plan": asdict(self.plan) if self.plan else None,
+            "commits": list(self.commits),
+            "checks": [asdict(check) for check in self.checks],
+            "published": self.published,
+            "failed_branch": self.failed_branch,
+        }

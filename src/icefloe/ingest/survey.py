@@ -1,0 +1,245 @@
+"""What is in a file: an executor looks, and sends home names, shapes, types and coordinates, but no data."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import warnings
+from collections.abc import Hashable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from icefloe.ingest.sources import Source, local_path
+from icefloe.session import Session
+
+PACKING = ("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned", "dtype")
+"""Attributes that say how values are stored, rather than what they are."""
+_TIMES = ("units", "calendar")
+_SAMPLE_BYTES = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """The repository itself as a source: a group as one session sees it."""
+
+    session: Session
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How sources are opened."""
+
+    engine: str | None = None
+    """The name of an xarray engine; None lets xarray choose."""
+    group: str | None = None
+    """The group in the files that is read."""
+    variables: tuple[str, ...] = ()
+    """The data variables to take; all, where there is none."""
+    open_options: Mapping[str, Any] = field(default_factory=dict)
+    """More arguments of `xarray.open_dataset`."""
+    storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    """Those of `storage_from_url`, for remote files. May hold secrets."""
+
+
+@dataclass(frozen=True, slots=True)
+class VariableSchema:
+    """One variable of a file, as it is stored and as xarray shows it."""
+
+    name: str
+    dims: tuple[str, ...]
+    raw_dtype: str
+    dtype: str
+    attrs: Mapping[str, Any]
+    """Those that xarray shows."""
+    packing: Mapping[str, Any]
+    """Those that say how values are stored, with the units and the calendar of times."""
+    is_coordinate: bool
+    chunks: tuple[int, ...] | None
+    """The chunks of the file, where it has some."""
+    raw_dims: tuple[str, ...] = ()
+    """Those of the stored variable: strings have one more."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileSchema:
+    """All that the driver needs to know of a file."""
+
+    source: Source
+    variables: tuple[VariableSchema, ...]
+    sizes: Mapping[str, int]
+    values: Mapping[str, Any]
+    """The coordinates with at most one dimension, and the bounds of times, decoded."""
+    attrs: Mapping[str, Any]
+    content_id: str
+    """A hash over the ends of the file and its size."""
+
+    def variable(self, name: str) -> VariableSchema | None:
+        """The variable with this name."""
+        return next((each for each in self.variables if each.name == name), None)
+
+
+@dataclass(frozen=True, slots=True)
+class BadFile:
+    """A file that cannot be read, and why."""
+
+    source: Source
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SurveyOrder:
+    """A file to look at."""
+
+    source: Source
+    reading: Reading
+
+
+@dataclass(frozen=True, slots=True)
+class DigestOrder:
+    """Variables of a file whose values are to be compared with those of other files."""
+
+    source: Source | Stored
+    reading: Reading
+    names: tuple[str, ...]
+
+
+def survey(order: SurveyOrder) -> FileSchema | BadFile:
+    """Look into one file. Whatever goes wrong with it is an answer, not an exception."""
+    try:
+        with opened(order.source, order.reading) as raw:
+            return schema_of(order.source, raw, _content_id(order.source, order.reading))
+    except Exception as error:  # noqa: BLE001 - engines raise whatever they like about a damaged file
+        return BadFile(order.source, reason(error))
+
+
+def digest(order: DigestOrder) -> dict[str, str]:
+    """A hash over the values of some variables."""
+    with opened(order.source, order.reading) as raw:
+        decoded = decode(raw)
+        return {name: _digest(decoded[name].values) for name in order.names if name in decoded.variables}
+
+
+def reason(error: BaseException) -> str:
+    """An exception in one line."""
+    lines = [line for line in str(error).strip().splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0].strip()}" if lines else type(error).__name__
+
+
+@contextmanager
+def opened(source: Source | Stored, reading: Reading) -> Iterator[xr.Dataset]:
+    """A source as it is stored, not decoded, not loaded: what is asked for, and its coordinates."""
+    if isinstance(source, Stored):
+        with quiet():
+            yield stored_dataset(source.session, source.group)
+        return
+    options: dict[str, Any] = {"decode_cf": False, "chunks": None, **reading.open_options}
+    if reading.group:
+        options["group"] = reading.group
+    path = local_path(source, reading.storage_options)
+    engine: Any = reading.engine or ("zarr" if os.path.isdir(path) else None)
+    with quiet(), xr.open_dataset(path, engine=engine, **options) as raw:
+        yield _chosen(raw, reading.variables)
+
+
+def stored_dataset(session: Session, group: str) -> xr.Dataset:
+    """A group of a repository as it is stored, not loaded."""
+    options: Any = {"group": group or None, "consolidated": False, "chunks": None, "decode_cf": False}
+    found: xr.Dataset = xr.open_zarr(session.store, **options)
+    return found
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without the warnings of readers about what they read, and of zarr about types that may change."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def decode(raw: xr.Dataset) -> xr.Dataset:
+    """What users see of a stored dataset, still not loaded."""
+    with quiet():
+        return xr.decode_cf(raw)
+
+
+def _chosen(raw: xr.Dataset, names: tuple[str, ...]) -> xr.Dataset:
+    if not names:
+        return raw
+    absent = [name for name in names if name not in raw.variables]
+    if absent:
+        raise ValueError(f"it has no variable {', '.join(absent)}")
+    decoded = decode(raw)
+    coords = {str(name) for name in decoded[list(names)].coords}
+    bounds = {raw[name].attrs["bounds"] for name in coords if "bounds" in raw[name].attrs}
+    return raw[[name for name in raw.variables if name in {*names, *coords, *bounds}]]
+
+
+def schema_of(source: Source, raw: xr.Dataset, content_id: str) -> FileSchema:
+    """What is to be known of a stored dataset."""
+    decoded = decode(raw)
+    small = set(by_value(decoded))
+    variables = tuple(
+        _variable(str(name), raw.variables[name], decoded.variables[name], name in decoded.coords)
+        for name in decoded.variables
+    )
+    values = {name: np.asarray(decoded.variables[name].values) for name in sorted(small)}
+    sizes = {str(dim): size for dim, size in decoded.sizes.items()}
+    return FileSchema(source, variables, sizes, values, dict(decoded.attrs), content_id)
+
+
+def by_value(dataset: xr.Dataset) -> Iterator[str]:
+    """The variables that go home with values: coordinates of at most one dimension, and bounds of times.
+
+    Bounds of times may be counted in units that differ from file to file, without saying so themselves.
+    """
+    for name, variable in dataset.coords.items():
+        if variable.ndim <= 1:
+            yield str(name)
+            bounds = dataset.variables.get(variable.attrs.get("bounds", variable.encoding.get("bounds")))
+            if bounds is not None and bounds.ndim <= 2 and is_time(variable.variable):
+                yield str(variable.attrs.get("bounds", variable.encoding.get("bounds")))
+
+
+def _variable(name: str, raw: xr.Variable, decoded: xr.Variable, is_coordinate: bool) -> VariableSchema:
+    names: tuple[Hashable, ...] = (*PACKING, *(_TIMES if is_time(decoded) else ()))
+    chunks = raw.encoding.get("chunksizes") or raw.encoding.get("chunks")
+    whole = chunks is None or raw.encoding.get("contiguous", False)
+    return VariableSchema(
+        name,
+        tuple(str(dim) for dim in decoded.dims),
+        raw.dtype.str,
+        "O" if decoded.dtype == object else decoded.dtype.str,
+        {str(key): value for key, value in decoded.attrs.items()},
+        {str(key): raw.attrs[key] for key in names if key in raw.attrs},
+        is_coordinate,
+        None if whole or chunks is None else tuple(int(size) for size in chunks),
+        tuple(str(dim) for dim in raw.dims),
+    )
+
+
+def is_time(decoded: xr.Variable) -> bool:
+    """Whether values are moments or spans of time."""
+    return decoded.dtype.kind in "mM" or "calendar" in decoded.encoding
+
+
+def _content_id(source: Source, reading: Reading) -> str:
+    if not source.size_bytes:
+        return ""
+    found = hashlib.sha256(str(source.size_bytes).encode())
+    with open(local_path(source, reading.storage_options), "rb") as file:
+        found.update(file.read(_SAMPLE_BYTES))
+        file.seek(max(0, source.size_bytes - _SAMPLE_BYTES))
+        found.update(file.read(_SAMPLE_BYTES))
+    return found.hexdigest()[:32]
+
+
+def _digest(values: Any) -> str:
+    array = np.asarray(values)
+    data = repr(array.tolist()).encode() if array.dtype == object else np.ascontiguousarray(array).tobytes()
+    head = f"{array.dtype.str} {array.shape} ".encode()
+    return hashlib.sha256(head + data).hexdigest()

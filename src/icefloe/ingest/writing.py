@@ -1,0 +1,204 @@
+"""Writing blocks: an executor's part. It may run twice and does not mind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import xarray as xr
+import zarr
+
+from icefloe.distributed import receipt
+from icefloe.errors import ErrorKind, IcechunkError, InvalidInputError
+from icefloe.ingest.packing import stored
+from icefloe.ingest.pieces import EXISTING, Pieces
+from icefloe.ingest.plan import Block
+from icefloe.ingest.sources import Source
+from icefloe.ingest.survey import Reading, Stored, decode, opened, quiet, reason
+from icefloe.ingest.targets import Target
+from icefloe.session import ForkSession
+
+_OPEN_FILES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOrder:
+    """Some blocks to write, with what they are made of."""
+
+    fork: ForkSession
+    group: str
+    blocks: tuple[Block, ...]
+    targets: Mapping[str, Target]
+    sources: Mapping[int, Source | Stored]
+    reading: Reading
+    copied: frozenset[tuple[int, str]]
+    """The variables of sources, by number and name, whose stored values are taken as they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What a task did."""
+
+    receipt: bytes
+    nbytes: int
+    bad: Mapping[int, str]
+    """The sources, by number, that could not be read, and why; their blocks were not written."""
+
+
+class _ReadError(Exception):
+    """A source could not be read."""
+
+    def __init__(self, number: int, text: str) -> None:
+        super().__init__(number, text)
+        self.number = number
+        self.text = text
+
+
+def write(order: WriteOrder) -> Written:
+    """Write the blocks through the fork; the receipt is for the commit."""
+    size, bad = 0, {}
+    with _Sources(order) as sources, quiet():
+        group = zarr.open_group(order.fork.store, path=order.group, mode="r+")
+        arrays = {name: group[name] for name in {block.name for block in order.blocks}}
+        for block in order.blocks:
+            try:
+                data = _assembled(block, order.targets[block.name], sources)
+            except _ReadError as error:
+                bad[error.number] = error.text
+                continue
+            box = tuple(slice(start, stop) for start, stop in zip(block.start, block.stop, strict=True))
+            array: Any = arrays[block.name]
+            array[box] = data
+            size += data.nbytes
+    return Written(receipt(order.fork), size, bad)
+
+
+class _Sources:
+    """The sources of some orders, opened when they are needed, and some kept open."""
+
+    def __init__(self, order: WriteOrder) -> None:
+        self._order = order
+        self._open: dict[int, tuple[ExitStack, xr.Dataset, xr.Dataset | None]] = {}
+
+    def __enter__(self) -> _Sources:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for stack, *_rest in self._open.values():
+            stack.close()
+
+    def values(self, number: int, target: Target, key: Mapping[int, slice]) -> Any:
+        """A box of a variable, as the target stores it."""
+        try:
+            return self._values(number, target, key)
+        except IcechunkError:
+            raise
+        except Exception as error:  # engines raise whatever they like about a damaged file
+            if number == EXISTING:
+                raise
+            raise _ReadError(number, f"{target.name} cannot be read: {reason(error)}") from error
+
+    def _values(self, number: int, target: Target, key: Mapping[int, slice]) -> Any:
+        copied = (number, target.name) in self._order.copied
+        variable = self._dataset(number, decoded=not copied).variables[target.name]
+        box = tuple(key.get(axis, slice(None)) for axis in range(variable.ndim))
+        found = variable[box].load()
+        return found.values if copied else _transcoded(found, target)
+
+    def _dataset(self, number: int, *, decoded: bool) -> xr.Dataset:
+        if number not in self._open:
+            if len(self._open) >= _OPEN_FILES:
+                oldest = next(iter(self._open))
+                self._open.pop(oldest)[0].close()
+            stack = ExitStack()
+            raw = stack.enter_context(opened(self._order.sources[number], self._order.reading))
+            self._open[number] = (stack, raw, None)
+        stack, raw, shown = self._open[number]
+        if not decoded:
+            return raw
+        if shown is None:
+            shown = decode(raw)
+            self._open[number] = (stack, raw, shown)
+        return shown
+
+
+def _transcoded(values: xr.Variable, target: Target) -> Any:
+    """Values that a file stores in another way than the repository, as the repository stores them."""
+    if target.dtype == "string":
+        return values.values.astype(object)
+    plain = xr.Variable(values.dims, values.values)
+    dtype = np.dtype(target.dtype)
+    if not target.packing or (
+        dtype.kind == "f" and values.dtype.kind == "f" and "scale_factor" not in target.packing
+    ):
+        return _cast(plain.values, dtype, target)
+    found = stored(plain, target.packing, target.dtype)
+    if found.dtype != dtype or found.attrs.get("units") != target.packing.get("units"):
+        raise InvalidInputError(
+            f"values of {target.name} do not fit the way the repository stores them ({_told(target)})",
+            ErrorKind.INVALID_ARRAY_METADATA,
+        )
+    return found.values
+
+
+def _cast(values: Any, dtype: np.dtype[Any], target: Target) -> Any:
+    missing = target.packing.get("_FillValue")
+    if missing is not None and not np.isnan(missing):
+        values = np.where(np.isnan(values), np.asarray(missing, dtype), values)
+    cast = values.astype(dtype)
+    if not np.can_cast(values.dtype, dtype, "safe") and not np.array_equal(cast, values, equal_nan=True):
+        raise InvalidInputError(
+            f"values of {target.name} of type {values.dtype} do not fit into {dtype}",
+            ErrorKind.INVALID_ARRAY_METADATA,
+        )
+    return cast
+
+
+def _told(target: Target) -> str:
+    return ", ".join(f"{name} {value}" for name, value in {"dtype": target.dtype, **target.packing}.items())
+
+
+def _assembled(block: Block, target: Target, sources: _Sources) -> Any:
+    """The cells of a block, from its pieces one after the other."""
+    dtype = np.dtype(object) if target.dtype == "string" else np.dtype(target.dtype)
+    data = np.empty(block.shape, dtype)
+    pieces = block.pieces
+    for row in range(len(pieces)):
+        place = tuple(
+            slice(start, start + size)
+            for start, size in zip(pieces.starts[row].tolist(), pieces.shape[row].tolist(), strict=True)
+        )
+        data[place] = _piece(pieces, row, target, sources)
+    return data
+
+
+def _piece(pieces: Pieces, row: int, target: Target, sources: _Sources) -> Any:
+    values = sources.values(int(pieces.source[row]), target, _key(pieces, row))
+    return _turned(pieces, row, np.asarray(values))
+
+
+def read_piece(pieces: Pieces, row: int, variable: xr.Variable) -> Any:
+    """The values of one piece from its source, with the dimensions in the order of the array."""
+    key = _key(pieces, row)
+    box = tuple(key.get(axis, slice(None)) for axis in range(variable.ndim))
+    return _turned(pieces, row, np.asarray(variable[box].values))
+
+
+def _key(pieces: Pieces, row: int) -> dict[int, slice]:
+    """What of the source is wanted, by its dimensions."""
+    spans = zip(
+        pieces.axes[row].tolist(),
+        pieces.source_starts[row].tolist(),
+        pieces.shape[row].tolist(),
+        strict=True,
+    )
+    return {axis: slice(start, start + size) for axis, start, size in spans if axis >= 0}
+
+
+def _turned(pieces: Pieces, row: int, values: Any) -> Any:
+    axes = pieces.axes[row].tolist()
+    values = values.transpose([axis for axis in axes if axis >= 0])
+    return values[tuple(slice(None) if axis >= 0 else None for axis in axes)]

@@ -1,0 +1,84 @@
+"""Ingesting files on Spark: executors look at them and write them, the driver plans and commits."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from icefloe.concurrency import FanOut
+from icefloe.ingest import job
+from icefloe.ingest.options import Options
+from icefloe.ingest.report import Report
+from icefloe.ingest.survey import digest, survey
+from icefloe.repository import Repository
+from icefloe.spark.fan_out import Progress, SparkFanOut
+from icefloe.storage import storage_from_url
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+_LOOKS_PER_CORE = 4
+
+
+def ingest(
+    spark: SparkSession,
+    sources: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    repo: Repository | str | os.PathLike[str],
+    *,
+    dry_run: bool = False,
+    told: Callable[[str], None] = lambda _: None,
+    progress: Progress | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Report:
+    """Bring files into a repository: those that are not in it yet, checked, in parallel, exactly once.
+
+    `sources` are paths, patterns, folders, URLs, or text files of those. `repo` is a repository, or the place
+    of one, which is made if there is none; `storage_options` are then its options. `options` are those of
+    `icefloe.ingest.options.make_options`: group, branch, variables, concat_dim, chunks, shards, codec, mode,
+    engine, message, metadata, commit_every, on_bad_file, on_change, memory_bytes and more. The report says
+    what was done, or with `dry_run` what would be. `told` gets a sentence for each step, `progress` the
+    number of tasks that are done and of all.
+    """
+    from icefloe.ingest.options import make_options
+
+    parallelism = cores(spark)
+    chosen = make_options(parallelism=parallelism, **options)
+    fan_out = IngestFanOut(spark, parallelism, progress)
+    if not isinstance(repo, Repository):
+        repo = Repository.open_or_create(storage_from_url(repo, **(storage_options or {})))
+    return run(repo, sources, chosen, fan_out, dry_run=dry_run, told=told)
+
+
+def run(
+    repo: Repository, sources: Any, options: Options, fan_out: FanOut, *, dry_run: bool, told: job.Told
+) -> Report:
+    """The job with a fan-out that is there already."""
+    return job.ingest(repo, sources, options, fan_out, dry_run=dry_run, told=told)
+
+
+def cores(spark: SparkSession) -> int:
+    """How many tasks run side by side."""
+    try:
+        return max(1, int(spark.sparkContext.defaultParallelism))
+    except (AttributeError, NotImplementedError):
+        return 2  # Spark Connect does not tell
+
+
+class IngestFanOut:
+    """Spark for an ingest: a few tasks that look at many files each, and a task for each order to write."""
+
+    def __init__(self, spark: SparkSession, parallelism: int, progress: Progress | None = None) -> None:
+        self._spark = spark
+        self._parallelism = parallelism
+        self._progress = progress
+
+    def __call__(self, function: Callable[[T], R], items: Iterable[T], /) -> Iterator[R]:
+        orders = list(items)
+        quick = function in (survey, digest)
+        tasks = min(len(orders), _LOOKS_PER_CORE * self._parallelism) if quick else None
+        return SparkFanOut(self._spark, tasks or None, self._progress)(function, orders)

@@ -1,0 +1,94 @@
+"""Small NetCDF files for tests, and an ingest whose tasks see only what would travel to an executor."""
+
+from __future__ import annotations
+
+import pickle
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from icefloe import Repository, storage_from_url
+from icefloe.ingest.job import ingest
+from icefloe.ingest.options import make_options
+from icefloe.ingest.report import Report
+
+START = np.datetime64("2024-01-01", "ns")
+
+
+class Travelling:
+    """A fan-out in this process; all that goes out or comes home is pickled, and counted."""
+
+    def __init__(self) -> None:
+        self.home_bytes = 0
+        self.calls: list[str] = []
+
+    def __call__(self, function: Callable[[Any], Any], items: Iterable[Any], /) -> Iterator[Any]:
+        self.calls.append(function.__name__)
+        for item in items:
+            result = pickle.dumps(function(pickle.loads(pickle.dumps(item))))
+            self.home_bytes += len(result)
+            yield pickle.loads(result)
+
+
+def days(first: int, count: int, **extra: Any) -> xr.Dataset:
+    """Days of invented temperatures, the same for the same day wherever they are asked for."""
+    time = START + np.arange(first, first + count) * np.timedelta64(1, "D")
+    lat, lon = np.linspace(-60, 60, 5), np.linspace(0, 270, 4)
+    day = np.arange(first, first + count)[:, None, None]
+    values = (day * 100 + np.arange(5)[:, None] * 10 + np.arange(4)).astype("f4") / 8
+    dataset = xr.Dataset(
+        {"t2m": (("time", "lat", "lon"), values, {"units": "K", "long_name": "temperature"})},
+        {"time": time, "lat": ("lat", lat, {"units": "degrees_north"}), "lon": lon},
+        {"title": "invented"},
+    )
+    return dataset.assign(extra)
+
+
+def write(path: Path, dataset: xr.Dataset, encoding: Mapping[str, Any] | None = None) -> str:
+    """Write a file; its path."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    dataset.to_netcdf(path, engine="h5netcdf", encoding=dict(encoding or {}))
+    return str(path)
+
+
+def archive(folder: Path, counts: Sequence[int] = (3, 4, 2)) -> list[str]:
+    """Consecutive files of so many days."""
+    begins = np.cumsum([0, *counts])
+    return [
+        write(folder / f"{number:03}.nc", days(int(begin), count))
+        for number, (begin, count) in enumerate(zip(begins, counts, strict=False))
+    ]
+
+
+def new_repo(folder: Path) -> Repository:
+    """An empty repository in a new folder below this one."""
+    place = tempfile.mkdtemp(prefix="repo-", dir=folder)
+    return Repository.create(storage_from_url(f"{place}/repo", sync=False))
+
+
+def run(repo: Repository, sources: Any, *, dry_run: bool = False, **options: Any) -> Report:
+    """Ingest in this process."""
+    return ingest(repo, sources, make_options(**options), Travelling(), dry_run=dry_run)
+
+
+def read(repo: Repository, group: str | None = None, branch: str = "main") -> xr.Dataset:
+    """What is in the repository, loaded."""
+    store = repo.readonly_session(branch).store
+    found: xr.Dataset = xr.open_zarr(store, consolidated=False, chunks=None, group=group)
+    return found.load()
+
+
+def expected(files: Sequence[str], **options: Any) -> xr.Dataset:
+    """What xarray makes of the files."""
+    return xr.open_mfdataset(list(files), engine="h5netcdf", **options).load()
+
+
+def assert_same(found: xr.Dataset, wanted: xr.Dataset) -> None:
+    """Equal values, types, coordinates and attributes."""
+    xr.testing.assert_identical(found, wanted)
+    for name in wanted.variables:
+        assert found[name].dtype == wanted[name].dtype, name

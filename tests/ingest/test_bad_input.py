@@ -1,0 +1,174 @@
+"""What is wrong with files or wishes is said in a sentence, and the branch stays as it was."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from icefloe import IcechunkError, InvalidInputError
+from icefloe.ingest.agreement import DisagreementError
+from tests.ingest.files import START, archive, days, expected, new_repo, read, run, write
+
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
+
+
+def refused(folder: Path, sources: Any, **options: Any) -> str:
+    """The sentence; nothing was committed."""
+    repo = new_repo(folder)
+    before = repo.lookup_branch("main")
+    with pytest.raises(IcechunkError) as caught:
+        run(repo, sources, **options)
+    assert repo.lookup_branch("main") == before
+    return str(caught.value)
+
+
+def test_nothing_matches(tmp_path: Path) -> None:
+    assert "nothing matches" in refused(tmp_path, str(tmp_path / "*.nc"))
+    assert "there is no file" in refused(tmp_path, str(tmp_path / "a.nc"))
+    assert "no source was given" in refused(tmp_path, [])
+
+
+def test_a_damaged_file_stops_the_job_or_is_left_out(tmp_path: Path) -> None:
+    files = archive(tmp_path)
+    Path(files[1]).write_bytes(b"no NetCDF")
+    repo = new_repo(tmp_path)
+
+    sentence = refused(tmp_path, files)
+    report = run(repo, files, on_bad_file="skip")
+
+    assert files[1] in sentence
+    assert [each.source.url for each in report.bad] == [files[1]]
+    xr.testing.assert_identical(read(repo), expected([files[0], files[2]]))
+
+
+def test_data_that_cannot_be_read_stops_the_job_or_is_left_out(tmp_path: Path) -> None:
+    """The head of the file is well: only who reads the values notices."""
+    files = []
+    for first in (0, 4, 8):
+        values = np.random.default_rng(first).normal(size=(4, 50, 60))
+        time = START + np.arange(first, first + 4) * np.timedelta64(1, "D")
+        dataset = xr.Dataset({"a": (("time", "y", "x"), values)}, {"time": time})
+        files.append(
+            write(
+                tmp_path / f"{first}.nc",
+                dataset,
+                {"a": {"zlib": True, "chunksizes": (4, 50, 60), "fletcher32": True}},
+            )
+        )
+    whole = bytearray(Path(files[1]).read_bytes())
+    middle = len(whole) // 2
+    whole[middle : middle + 2000] = bytes(2000)
+    Path(files[1]).write_bytes(whole)
+    repo = new_repo(tmp_path)
+
+    sentence = refused(tmp_path, files)
+    report = run(repo, files, on_bad_file="skip")
+
+    assert files[1] in sentence
+    assert [each.source.url for each in report.bad] == [files[1]]
+    xr.testing.assert_identical(read(repo), expected([files[0], files[2]]))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda ds: ds.assign(t2m=ds["t2m"].assign_attrs(units="degC")), "is in degC, others are in K"),
+        (lambda ds: ds.assign(t2m=ds["t2m"].astype("U")), "is of type"),
+        (lambda ds: ds.drop_vars(["lat", "lon"]).isel(lat=slice(3)), "cells along lat"),
+        (lambda ds: ds.rename(lat="latitude"), "has the dimensions"),
+        (lambda ds: ds.convert_calendar("noleap"), "calendar"),
+    ],
+)
+def test_files_that_disagree(tmp_path: Path, change: Any, said: str) -> None:
+    files = archive(tmp_path)
+    files.append(write(tmp_path / "odd.nc", change(days(9, 2))))
+
+    sentence = refused(tmp_path, files, concat_dim="time")
+    repo = new_repo(tmp_path)
+    report = run(repo, files, concat_dim="time", on_bad_file="skip")
+
+    assert said in sentence
+    assert files[-1] in sentence
+    assert [each.source.url for each in report.bad] == [files[-1]]
+    xr.testing.assert_equal(read(repo), expected(files[:-1]))
+
+
+@pytest.mark.parametrize("options", [{}, {"concat_dim": "time"}])
+def test_times_that_overlap(tmp_path: Path, options: dict[str, Any]) -> None:
+    files = [write(tmp_path / "0.nc", days(0, 4)), write(tmp_path / "1.nc", days(2, 4))]
+
+    refused(tmp_path, files, **options)
+
+
+def test_a_file_over_times_that_are_there(tmp_path: Path) -> None:
+    repo = new_repo(tmp_path)
+    run(repo, archive(tmp_path))
+    before = repo.lookup_branch("main")
+
+    with pytest.raises(DisagreementError, match="time"):
+        run(repo, write(tmp_path / "more.nc", days(1, 2)), concat_dim="time")
+
+    assert repo.lookup_branch("main") == before
+
+
+def test_gaps_are_noted(tmp_path: Path) -> None:
+    files = [write(tmp_path / "0.nc", days(0, 4)), write(tmp_path / "1.nc", days(9, 4))]
+
+    report = run(new_repo(tmp_path), files)
+
+    assert [finding.text.split(" ")[:2] for finding in report.findings] == [["has", "a"]]
+    assert report.findings[0].source == files[1]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"chunks": {"height": 3}}, "which is no dimension"),
+        ({"chunks": {"time": 0}}, "make no sense"),
+        ({"chunks": {"time": 2}, "shards": {"time": 3}}, "whole chunks"),
+        ({"codec": "zip"}, "there is no codec"),
+        ({"codec": "zstd:x"}, "codec"),
+        ({"chunks": {"time": -1}, "memory_bytes": 10}, "more memory per task"),
+        ({"variables": ["t3m"]}, "no variable t3m"),
+        ({"mode": "quick"}, "mode is one of"),
+        ({"commit_every": 0}, "at least 1"),
+        ({"branch": "dev"}, "dev"),
+        ({"size": 3}, "has no option size"),
+    ],
+)
+def test_wishes_that_make_no_sense(tmp_path: Path, options: dict[str, Any], said: str) -> None:
+    assert said in refused(tmp_path, archive(tmp_path), **options)
+
+
+def test_other_chunks_than_the_repository_has(tmp_path: Path) -> None:
+    files = archive(tmp_path)
+    repo = new_repo(tmp_path)
+    run(repo, files[:2], chunks={"time": 2})
+
+    with pytest.raises(InvalidInputError, match="rechunk"):
+        run(repo, files, chunks={"time": 3})
+
+
+def test_values_that_the_stored_type_cannot_hold(tmp_path: Path) -> None:
+    packed = {"t2m": {"dtype": "i2", "scale_factor": 0.5, "add_offset": 0.0, "_FillValue": -9}}
+    repo = new_repo(tmp_path)
+    run(repo, write(tmp_path / "0.nc", days(0, 2), packed))
+    before = repo.lookup_branch("main")
+
+    with pytest.raises(InvalidInputError, match="do not fit the way the repository stores them"):
+        run(repo, write(tmp_path / "1.nc", days(2, 2) / 3))
+
+    assert repo.lookup_branch("main") == before
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_file_that_may_not_be_read(tmp_path: Path) -> None:
+    files = archive(tmp_path)
+    Path(files[1]).chmod(0)
+
+    assert files[1] in refused(tmp_path, files)

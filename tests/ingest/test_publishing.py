@@ -1,0 +1,190 @@
+"""Write, audit, publish: the branch moves when all checks pass, and at once."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from icefloe import MergeConflictError, Repository, storage_from_url
+from icefloe.errors import InvalidInputError
+from icefloe.ingest import ingest, make_options
+from icefloe.ingest.checks import Check
+from icefloe.ingest.ledger import read_ledger
+from tests.ingest.files import (
+    START,
+    Travelling,
+    archive,
+    assert_same,
+    days,
+    expected,
+    new_repo,
+    read,
+    run,
+    write,
+)
+
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
+
+KILLED_DRIVER = """
+import os, signal, sys, warnings
+warnings.simplefilter("ignore")
+from icefloe import Repository, storage_from_url
+from icefloe.ingest import ingest, make_options
+from icefloe.ingest import job
+from tests.ingest.files import Travelling
+
+def told(sentence):
+    if sentence.startswith(sys.argv[3]):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+repo = Repository.open(storage_from_url(sys.argv[1], sync=False))
+ingest(repo, sys.argv[2], make_options(commit_every=1, chunks={"time": 2}), Travelling(), told=told)
+"""
+
+
+def no_june(dataset: xr.Dataset) -> str | None:
+    """A check of a user's own."""
+    return "there is a June" if bool((dataset["time"].dt.month == 6).any()) else None
+
+
+def test_a_published_commit_has_what_the_checks_said(tmp_path: Path) -> None:
+    repo = new_repo(tmp_path)
+
+    report = run(repo, archive(tmp_path), checks=(Check("monotone"), Check("source"), Check("gaps")))
+
+    tip = next(iter(repo.ancestry(branch="main")))
+    assert tip.id == report.published
+    assert [check["name"] for check in tip.metadata["icefloe_ingest"]["checks"]] == [
+        "monotone",
+        "source",
+        "gaps",
+    ]
+    assert all(check["passed"] for check in tip.metadata["icefloe_ingest"]["checks"])
+    assert repo.list_branches() == {"main"}
+
+
+@pytest.mark.parametrize(
+    ("check", "said"),
+    [
+        (Check("range", "t2m", low=0, high=50), "goes from"),
+        (Check("nulls", "t2m", most=0.01), "are missing"),
+        (Check("gaps"), "gaps"),
+        (Check("python", call="tests.ingest.test_publishing:no_june"), "there is a June"),
+    ],
+)
+def test_a_failed_check_leaves_the_branch(tmp_path: Path, check: Check, said: str) -> None:
+    odd = days(170, 2)
+    odd["t2m"][1] = np.nan
+    repo = new_repo(tmp_path)
+    run(repo, archive(tmp_path / "good"), checks=(check,) if check.name != "range" else ())
+    before = repo.lookup_branch("main")
+
+    report = run(repo, write(tmp_path / "odd.nc", odd), checks=(check,))
+
+    assert said in report.checks[0].text
+    assert not report.ok
+    assert repo.lookup_branch("main") == before
+    assert read(repo, branch="main.ingest-failed").sizes["time"] == 11
+    assert repo.list_branches() == {"main", "main.ingest-failed"}
+
+
+def test_values_that_are_not_those_of_the_files(tmp_path: Path) -> None:
+    """A fan-out that spoils what tasks wrote: the sample is compared with the files."""
+    files = archive(tmp_path)
+    repo = new_repo(tmp_path)
+
+    class Spoiling(Travelling):
+        def __call__(self, function: Any, items: Any, /) -> Any:
+            if function.__name__ == "compare_block":
+                for file in files:
+                    write(Path(file), xr.open_dataset(file).load() + 1)
+            return super().__call__(function, items)
+
+    report = ingest(repo, files, make_options(), Spoiling())
+
+    assert "is not what" in report.checks[1].text
+    assert len(list(repo.ancestry(branch="main"))) == 1
+
+
+def test_checks_that_make_no_sense() -> None:
+    for name, call in (("luck", ""), ("range", ""), ("python", "x")):
+        with pytest.raises(InvalidInputError, match="check"):
+            Check(name, call=call)
+
+
+def test_a_branch_that_moved_is_merged_into(tmp_path: Path) -> None:
+    repo = new_repo(tmp_path)
+    files = archive(tmp_path)
+    run(repo, files[0])
+
+    def told(sentence: str) -> None:
+        if sentence.startswith("commit"):
+            session = repo.writable_session("main")
+            days(0, 1).to_zarr(session.store, group="other", consolidated=False, zarr_format=3)
+            session.commit("meanwhile")
+
+    ingest(repo, files, make_options(), Travelling(), told=told)
+
+    assert_same(read(repo), expected(files))
+    assert read(repo, "other").sizes["time"] == 1
+    assert repo.list_branches() == {"main"}
+
+
+def test_a_branch_that_moved_in_the_same_place_is_left(tmp_path: Path) -> None:
+    repo = new_repo(tmp_path)
+    files = archive(tmp_path)
+    after = []
+
+    def told(sentence: str) -> None:
+        if sentence.startswith("commit"):
+            session = repo.writable_session("main")
+            days(0, 1).to_zarr(session.store, consolidated=False, zarr_format=3)
+            after.append(session.commit("meanwhile"))
+
+    with pytest.raises(MergeConflictError):
+        ingest(repo, files, make_options(), Travelling(), told=told)
+
+    assert repo.lookup_branch("main") == after[0]
+
+
+@pytest.mark.parametrize("moment", ["3 files surveyed", "1 files into", "commit", "check", "published"])
+def test_a_killed_driver_is_run_again(tmp_path: Path, moment: str) -> None:
+    """Whenever it was killed: the branch had nothing or all, and the next run makes it whole, once."""
+    files = archive(tmp_path / "data", (3, 4, 2))
+    place, pattern = str(tmp_path / "repo"), str(tmp_path / "data" / "*.nc")
+    Repository.create(storage_from_url(place, sync=False))
+
+    done = subprocess.run([sys.executable, "-c", KILLED_DRIVER, place, pattern, moment], check=False)
+
+    repo = Repository.open(storage_from_url(place))
+    assert done.returncode == -9
+    assert len(list(repo.ancestry(branch="main"))) == (4 if moment == "published" else 1)
+    run(repo, pattern, commit_every=1, chunks={"time": 2})
+    assert_same(read(repo), expected(files))
+    assert len(read_ledger(repo.readonly_session("main"), "")) == 3
+    assert len(list(repo.ancestry(branch="main"))) == 4
+    assert repo.list_branches() == {"main"}
+
+
+def test_staged_data_of_a_branch_that_went_on_is_staged_again(tmp_path: Path) -> None:
+    repo = new_repo(tmp_path)
+    files = archive(tmp_path)
+    repo.create_branch("main.ingest", repo.lookup_branch("main"))
+    session = repo.writable_session("main.ingest")
+    (xr.Dataset({"left": ("x", [1.0])}, {"x": [START]})).to_zarr(
+        session.store, consolidated=False, zarr_format=3
+    )
+    session.commit("left behind")
+    session = repo.writable_session("main")
+    days(0, 1).to_zarr(session.store, group="other", consolidated=False, zarr_format=3)
+    session.commit("went on")
+
+    run(repo, files)
+
+    assert_same(read(repo), expected(files))

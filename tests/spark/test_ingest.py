@@ -1,0 +1,47 @@
+"""Ingest on a local Spark: executors read the files, and the driver commits."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from icefloe.cli.app import main
+from icefloe.spark import ingest
+from tests.ingest.files import archive, assert_same, expected, new_repo, read
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.xdist_group("spark"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # py4j leaves its sockets to the collector
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+]
+
+
+def test_ingest_on_executors(spark: Any, tmp_path: Path) -> None:
+    files = archive(tmp_path, (3, 4, 2))
+    repo = new_repo(tmp_path)
+    seen: list[tuple[int, int]] = []
+
+    ingest(spark, files[:2], repo, chunks={"time": 2, "lat": 2}, progress=lambda *done: seen.append(done))
+    report = ingest(spark, files, repo)
+
+    assert_same(read(repo), expected(files))
+    assert [len(report.outcome.sources.known), len(report.commits)] == [2, 1]
+    assert seen[-1][0] == seen[-1][1] > 0
+
+
+def test_the_command(spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = archive(tmp_path / "data")
+    place = str(tmp_path / "repo")
+
+    # Without Spark: the command would stop the session that other tests share.
+    words = ["ingest", str(tmp_path / "data" / "*.nc"), place, "--master", "none", "--json"]
+    assert main([*words, "--chunks", "time=2", "--metadata", "run=7"]) == 0
+
+    found = json.loads(capsys.readouterr().out)
+    assert found["ingested"] == files
+    assert main(words) == 0
+    assert json.loads(capsys.readouterr().out)["known"] == files
