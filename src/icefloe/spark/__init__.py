@@ -16,7 +16,17 @@ if TYPE_CHECKING:
     from icefloe.spark.sql_scans import sql
     from icefloe.spark.writes import write
 
-__all__ = ["QUICK_START", "Scan", "SparkFanOut", "ingest", "local_session", "scan", "session_at", "sql", "write"]
+__all__ = [
+    "QUICK_START",
+    "Scan",
+    "SparkFanOut",
+    "ingest",
+    "local_session",
+    "scan",
+    "session_at",
+    "sql",
+    "write",
+]
 
 _HOMES = {
     "QUICK_START": "local",
