@@ -85,6 +85,8 @@ class ArrayDelta:
         What was found is kept, so that asking often costs little.
         """
         self._settle()
+        if len(self.segments) == 1 and isinstance(only := self.segments[0], ArrayManifest):
+            return only, only.coords[:0]
         parts = [
             segment if isinstance(segment, ArrayManifest) else ArrayManifest.of_sorted(segment, _DELETED)
             for segment in self.segments

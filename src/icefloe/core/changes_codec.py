@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from icefloe.core.changes import ArrayDelta, ChangeSet
-from icefloe.encoding.columns import constant
+from icefloe.encoding.columns import constant, is_constant
 from icefloe.encoding.packed_columns import ColumnPacker, ColumnUnpacker
 from icefloe.errors import ErrorKind, FormatError, InvalidInputError
 from icefloe.format import coordinates
@@ -156,7 +156,7 @@ def _refs(packer: ColumnPacker, refs: ArrayManifest) -> list[Any]:
         len(refs),
         _coords(packer, refs.coords),
         packer.numbers(refs.kind),
-        packer.raw(refs.chunk_ids) if (refs.kind == NATIVE).any() else None,
+        packer.raw(refs.chunk_ids) if _has_chunk_ids(refs) else None,
         packer.numbers(refs.offsets, ascending=True),
         packer.numbers(refs.lengths),
         packer.numbers(codes, ascending=True),
@@ -167,6 +167,12 @@ def _refs(packer: ColumnPacker, refs: ArrayManifest) -> list[Any]:
         packer.numbers(refs.last_modified),
         packer.blobs(refs.extras),
     ]
+
+
+def _has_chunk_ids(refs: ArrayManifest) -> bool:
+    if is_constant(refs.chunk_ids) and not refs.chunk_ids[0].any():
+        return False  # they come back as zeros in any case
+    return bool((refs.kind == NATIVE).any())
 
 
 def _read_refs(unpacker: ColumnUnpacker, row: object, rank: int, place: str) -> ArrayManifest:
