@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ from icefloe.core.refs import CollectedError, RefStore, unsupported
 from icefloe.core.refs_v2 import check_flag, check_writable
 from icefloe.core.reindexing import reindex, shift
 from icefloe.core.rescue import rescue
+from icefloe.core.retries import give_way
 from icefloe.core.virtual_refs import all_locations
 from icefloe.core.workspace import Workspace
 from icefloe.encoding.json_values import canonical
@@ -398,11 +400,14 @@ class Session(Shown):
             return self._commit(message, metadata)
         check_solver(rebase_with)
         for attempts in range(rebase_tries):
+            began = time.monotonic()
             try:
                 return self._commit(message, metadata, attempts)
             except ConflictError as error:
                 if error.kind != ErrorKind.COMMIT_CONFLICT:
                     raise
+            if attempts:  # the first time it was merely late
+                give_way(attempts, time.monotonic() - began)
             self.rebase(rebase_with)
         return self._commit(message, metadata, max(rebase_tries, 0))
 

@@ -11,6 +11,17 @@ from icefloe.config import EffectiveConfig
 from icefloe.errors import ConflictError, ErrorKind
 
 _IMMEDIATE_TRIES: Final = 5
+_MOST_DOUBLINGS: Final = 4
+_LONGEST_PAUSE_S: Final = 1.0
+
+
+def give_way(losses: int, took_s: float) -> None:
+    """Wait a random while after a commit lost to others, longer the more often it did.
+
+    Many who lost together would else come back together, and all but one of them in vain. What an attempt
+    takes is the measure: whoever waits about as long as others need lets one of them through.
+    """
+    time.sleep(random.uniform(0, min(took_s * 2 ** min(losses, _MOST_DOUBLINGS), _LONGEST_PAUSE_S)))
 
 
 def attempts(config: EffectiveConfig) -> Iterator[int]:
