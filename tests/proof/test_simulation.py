@@ -12,8 +12,8 @@ import pytest
 
 from tests.proof.worlds import WORLDS, run_seed
 
-SEEDS_PER_WORLD = 52
-BATCH = 13
+SEEDS_PER_WORLD = 50
+BATCH = 10
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS_PER_WORLD, BATCH))

@@ -30,7 +30,7 @@ from icefloe.format.refs_v1 import REFS, RefFile, RefKind, decode_ref
 from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot, Snapshot
 from icefloe.format.transaction_log import TransactionLog
 from icefloe.format.updates import UpdateType
-from icefloe.ids import INITIAL_SNAPSHOT_ID, NodeId, SnapshotId
+from icefloe.ids import INITIAL_SNAPSHOT_ID, ManifestId, NodeId, SnapshotId
 from icefloe.storage.base import ObjectNotFoundError, Storage
 from icefloe.testing.model import Changes, PlainTree, Refs, Tree
 
@@ -58,6 +58,7 @@ class Audit:
         self._storage = storage
         self._trees: dict[str, PlainTree] = {}
         self._snapshots: dict[str, Snapshot] = {}
+        self._manifests: dict[tuple[ManifestId, NodeId], tuple[int, list[tuple[int, int]]]] = {}
 
     def stored(self) -> Stored:
         """The refs as they are now. Every MUST on the repo info file is checked by its decoder."""
@@ -187,17 +188,25 @@ class Audit:
             listed = snapshot.manifest_files.find(ref.id)
             if listed is None:
                 raise Violation(f"snapshot {snapshot.id}: manifest {ref.id} of {node.path} is not listed")
-            packed = self._get(f"{MANIFESTS}/{ref.id}")
-            manifest = read_manifest(packed, ref.id)
-            refs = manifest.array(node.id, len(data.shape))
-            if (listed.size_bytes, listed.num_chunk_refs) != (len(packed), len(refs)):
+            size_bytes, found = self._manifest(ref.id, node.id, len(data.shape))
+            if (listed.size_bytes, listed.num_chunk_refs) != (size_bytes, len(found)):
                 raise Violation(f"snapshot {snapshot.id}: what it says of manifest {ref.id} is wrong")
-            for row in range(len(refs)):  # arrays of a model have few chunks
-                index = int(refs.coords[row, 0])
+            for index, value in found:
                 if index in values or index not in ref.extents[0] or index >= rows:
                     raise Violation(f"snapshot {snapshot.id}: chunk {index} of {node.path} is misplaced")
-                values[index] = self._value(refs.ref(row))
+                values[index] = value
         return rows, label, values
+
+    def _manifest(self, id: ManifestId, node: NodeId, rank: int) -> tuple[int, list[tuple[int, int]]]:
+        """The size of a manifest, and the chunks of one array in it with the number that each holds."""
+        if (id, node) not in self._manifests:
+            packed = self._get(f"{MANIFESTS}/{id}")
+            refs = read_manifest(packed, id).array(node, rank)
+            indices = refs.coords[:, 0].tolist()
+            # Row by row: arrays of a model have few chunks.
+            found = [(index, self._value(refs.ref(row))) for row, index in enumerate(indices)]
+            self._manifests[id, node] = len(packed), found
+        return self._manifests[id, node]
 
     def _value(self, ref: ChunkRef) -> int:
         match ref:
