@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import h5py
+import netCDF4
 import numpy as np
 import pytest
 
@@ -33,6 +34,7 @@ def virtual(path: Path, **options: Any) -> VirtualDataset:
         {"chunks": (3, 4), "compression": "gzip", "shuffle": True},
         {"chunks": (3, 4), "compression": "gzip", "shuffle": True, "fletcher32": True},
         {"chunks": (3, 4), "fletcher32": True},
+        {"chunks": (7, 11), "compression": "lzf", "shuffle": True, "fletcher32": True},
         {"chunks": (20, 20), "maxshape": (None, None), "shuffle": True},
     ],
 )
@@ -47,6 +49,20 @@ def test_layouts_filters_and_types(tmp_path: Path, options: dict[str, Any]) -> N
     assert not dataset.refused
     assert not any(variable.loaded for variable in dataset.variables.values())
     assert_all_read_back(dataset, values)
+
+
+@pytest.mark.parametrize("compression", ["zstd", "bzip2", "blosc_lz4", "blosc_zstd"])
+def test_compressions_of_the_netcdf_library(tmp_path: Path, compression: Any) -> None:
+    with netCDF4.Dataset(tmp_path / "f.nc", "w") as file:
+        file.createDimension("x", 7)
+        file.createDimension("y", 11)
+        variable = file.createVariable("v", "f8", ("x", "y"), compression=compression, chunksizes=(3, 4))
+        variable[:] = SMOOTH
+
+    dataset = virtual(tmp_path / "f.nc")
+
+    assert dataset.variables["v"].dimensions == ("x", "y")
+    assert_reads_back(dataset, "v", SMOOTH)
 
 
 def test_chunks_that_were_never_written_are_the_fill_value(tmp_path: Path) -> None:

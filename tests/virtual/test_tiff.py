@@ -17,8 +17,7 @@ GREY = RANDOM.integers(0, 1000, (50, 70)).astype("u2")
 COLOUR = RANDOM.integers(0, 255, (50, 70, 3)).astype("u1")
 
 
-@pytest.mark.parametrize("bigtiff", [False, True])
-@pytest.mark.parametrize("byteorder", ["<", ">"])
+@pytest.mark.parametrize(("byteorder", "bigtiff"), [("<", False), (">", True)])
 def test_byte_orders_strips_and_tiles(tmp_path: Path, byteorder: Any, bigtiff: bool) -> None:
     shapes: list[dict[str, Any]] = [{"rowsperstrip": 7}, {"rowsperstrip": 10}, {}, {"tile": (16, 32)}]
     for options in shapes:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from icefloe.virtual.codecs import IMAGECODECS
 from icefloe.virtual.refusals import RefusalReason, RefusedVariable
 from icefloe.virtual.zarr_terms import numcodec
 
@@ -38,20 +39,24 @@ def _blosc(values: Sequence[int]) -> dict[str, Any]:
     return numcodec("blosc", clevel=level, shuffle=shuffle, cname=_BLOSC_COMPRESSORS[compressor])
 
 
+def _imagecodec(decoder: str) -> dict[str, Any]:
+    return {"name": IMAGECODECS, "configuration": {"decoder": decoder}}
+
+
 _CODECS: Final[dict[int, Callable[[Sequence[int]], dict[str, Any]]]] = {
     1: _deflate,
     2: _shuffle,
     3: lambda values: numcodec("fletcher32"),
     307: lambda values: numcodec("bz2", level=values[0] if values else 9),
+    32000: lambda values: _imagecodec("lzf"),
     32001: _blosc,
+    32004: lambda values: _imagecodec("lz4h5"),
     32015: lambda values: numcodec("zstd", level=values[0] if values else 3),
 }
 _KNOWN: Final = {
     4: "szip",
     5: "n-bit",
     6: "scale-offset",
-    32000: "LZF",
-    32004: "LZ4",
     32008: "bitshuffle",
     32013: "ZFP",
     32017: "SZ",
@@ -88,6 +93,11 @@ def reencoded(data: bytes, mask: int, filters: Sequence[Filter]) -> bytes:
     """A chunk that some filters skipped, as if none had."""
     import numcodecs
 
+    if any(each.codec["name"] == IMAGECODECS for each in filters):
+        raise RefusedVariable(
+            RefusalReason.MIXED_FILTERS,
+            "some chunks are stored without some of its filters, and one of these only decodes",
+        )
     codecs = [
         (
             each.bit,
