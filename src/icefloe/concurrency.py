@@ -9,7 +9,6 @@ A forked child gets fresh pools: threads do not survive a fork.
 
 from __future__ import annotations
 
-import asyncio
 import contextvars
 import functools
 import os
@@ -191,6 +190,8 @@ class AsyncCloseableIterator(Generic[T]):
 
 async def in_thread(function: Callable[[], R]) -> R:
     """Run a blocking function without blocking the running loop. Cancelling does not stop the function."""
+    import asyncio  # who has a running loop has it already
+
     context = contextvars.copy_context()
     return await asyncio.wrap_future(pool("calls", DEFAULT_THREADS).submit(context.run, function))
 

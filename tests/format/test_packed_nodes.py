@@ -40,6 +40,7 @@ def _unsorted(nodes: Iterable[NodeSnapshot]) -> Nodes:
     kept = Nodes.of(given)
     order = [kept.paths().index(node.path) for node in given]
     shuffled = object.__new__(Nodes)
+    shuffled.written = None
     shuffled.few = None
     shuffled._place = "snapshot"
     checked = kept._all()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,14 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icefloe.encoding.columns import Blobs
+from icefloe.encoding.flatbuffers.reader import Payload, read_tables
 from icefloe.encoding.flatbuffers.records import FEW, Records
-from icefloe.encoding.flatbuffers.row_builder import Row
+from icefloe.encoding.flatbuffers.row_builder import Blocks, Row
+from icefloe.encoding.flatbuffers.schema import Table
 from icefloe.encoding.flatbuffers.tables import Tables, from_rows, to_rows
 from icefloe.errors import ErrorKind, FormatError, InvalidInputError
 from icefloe.format.extents import check_disjoint
 from icefloe.format.id_columns import find_id, id_keys, ids_ascend, is_member, to_ids
 from icefloe.format.metadata import Metadata
-from icefloe.format.schema import ARRAY_NODE, GROUP_NODE, MANIFEST_FILE_INFO, NODE_SNAPSHOT
+from icefloe.format.schema import ARRAY_NODE, ARRAY_NODE_DATA, GROUP_NODE, MANIFEST_FILE_INFO, NODE_SNAPSHOT
 from icefloe.ids import ManifestId, NodeId, SnapshotId
 from icefloe.paths import ROOT, normalize
 
@@ -82,6 +85,20 @@ class ManifestFileInfo:
 
 
 _NO_NODES: Final = Tables(0, {}, {})
+_TODAYS_ARRAY: Final = Table(
+    "ArrayNodeData", {name: field for name, field in ARRAY_NODE_DATA.fields.items() if name != "shape"}
+)
+_TODAYS_NODE: Final = Table(
+    "NodeSnapshot",
+    {
+        **NODE_SNAPSHOT.fields,
+        "node_data": replace(
+            NODE_SNAPSHOT.fields["node_data"],  # type: ignore[call-arg]
+            tables={GROUP_NODE: Table("GroupNodeData", {}), ARRAY_NODE: _TODAYS_ARRAY},
+        ),
+    },
+)
+"""A node without the older form of its shape."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,14 +115,17 @@ class Nodes:
     A few are kept one by one, many as columns, which are also made of few where they are asked for.
     """
 
-    __slots__ = ("_load", "_place", "_sorted", "few")
+    __slots__ = ("_load", "_place", "_sorted", "few", "written")
 
     few: Mapping[str, NodeSnapshot] | None
     """Where there are but a few: by path, in order."""
+    written: Blocks | None
+    """Of many, the tables as a file of today's format has them, in order; None until such a file is made."""
 
     def __init__(self, columns: Tables, place: str = "snapshot") -> None:
         """Nodes in any order; FormatError where one of the specification's rules is broken."""
         self.few = None
+        self.written = None
         self._place = place
         self._load: Callable[[], Tables] = lambda: columns
         self._sorted: _Sorted | None = _sorted_nodes(columns, place)
@@ -132,6 +152,7 @@ class Nodes:
             return Nodes(from_rows(NODE_SNAPSHOT, [node_row(node) for node in given]), place)
         made = object.__new__(Nodes)
         made.few = few = _sorted_few(given, place)
+        made.written = None
         made._place = place
         made._load = lambda: from_rows(NODE_SNAPSHOT, [node_row(node) for node in few.values()])
         made._sorted = None
@@ -165,15 +186,109 @@ class Nodes:
         return None if row is None else node_at(self.columns, row, self._place)
 
     def updated(self, put: Iterable[NodeSnapshot], remove: Iterable[str] = ()) -> Nodes:
-        """With some nodes added or replaced, by path, and others taken away; the rest stay columns."""
+        """With some nodes added or replaced, by path, and others taken away; the rest stay as they are."""
         fresh = list(put)
         gone = {*remove, *(node.path for node in fresh)}
         if self.few is not None:
             return Nodes.of([*(node for path, node in self.few.items() if path not in gone), *fresh])
+        if self.written is not None and len(gone) <= FEW and self.written.dropped <= len(self):
+            return SplicedNodes.over(self, self.written, fresh, gone)
         keep = np.ones(len(self), np.bool_)
         keep[[self._rows[path] for path in gone if path in self._rows]] = False
         parts = [self.columns.take(keep), from_rows(NODE_SNAPSHOT, [node_row(node) for node in fresh])]
         return Nodes(Tables.concat([part for part in parts if len(part)] or parts[:1]), self._place)
+
+
+class SplicedNodes(Nodes):
+    """Many nodes of which a few were changed: the tables of the others are the bytes that were written."""
+
+    __slots__ = ("_paths", "used")
+
+    used: Mapping[ManifestId, int]
+    """How many times each manifest is pointed to."""
+
+    def __init__(self, paths: list[str], used: Mapping[ManifestId, int], written: Blocks, place: str) -> None:
+        self.few = None
+        self.written = written
+        self.used = used
+        self._paths = paths
+        self._place = place
+        self._load = lambda: self._read(written, slice(None))
+        self._sorted = None
+
+    @staticmethod
+    def over(
+        base: Nodes, written: Blocks, fresh: Sequence[NodeSnapshot], gone: Collection[str]
+    ) -> SplicedNodes:
+        """Nodes and their tables without those at some paths, and with others put in."""
+        used = Counter(base.used if isinstance(base, SplicedNodes) else _count_manifests(base))
+        for path in gone:
+            used.subtract(_manifests_of(base.find(path)))
+        for node in fresh:
+            used.update(_manifests_of(node))
+        paths = base.paths()
+        rows = sorted(row for path in gone if (row := _row_of(path, paths)) is not None)
+        for row in reversed(rows):
+            del paths[row]
+        kept = written.without(rows)
+        places: list[tuple[int, NodeSnapshot]] = []
+        for path, node in _sorted_few(fresh, base._place).items():
+            row = bisect_left(paths, path)
+            places.append((row - len(places), node))  # as it was before the nodes before it were put in
+            paths.insert(row, path)
+        added = kept.putting(
+            [row for row, _ in places],
+            [False] * len(places),
+            NODE_SNAPSHOT,
+            [_table_row(node) for _, node in places],
+            base._place,
+        )
+        return SplicedNodes(paths, +used, added, base._place)
+
+    def __len__(self) -> int:
+        return len(self._paths)
+
+    def __contains__(self, path: str) -> bool:
+        return _row_of(path, self._paths) is not None
+
+    def paths(self) -> list[str]:
+        # docstring inherited
+        return list(self._paths)
+
+    def find(self, path: str) -> NodeSnapshot | None:
+        # docstring inherited
+        row = _row_of(path, self._paths)
+        if row is None or self.written is None:
+            return None
+        return node_at(self._read(self.written, slice(row, row + 1)), 0, self._place)
+
+    def _read(self, written: Blocks, rows: slice) -> Tables:
+        return read_tables(Payload(written.buffer, self._place), _TODAYS_NODE, written.positions[rows])
+
+
+def _row_of(path: str, paths: Sequence[str]) -> int | None:
+    row = bisect_left(paths, path)
+    return row if row < len(paths) and paths[row] == path else None
+
+
+def _manifests_of(node: NodeSnapshot | None) -> list[ManifestId]:
+    data = None if node is None else node.node_data
+    return [ref.id for ref in data.manifests] if isinstance(data, ArrayNodeData) else []
+
+
+def _count_manifests(nodes: Nodes) -> dict[ManifestId, int]:
+    arrays = nodes.columns["node_data"].tables.get(ARRAY_NODE)
+    if arrays is None or not len(arrays["manifests"].items):
+        return {}
+    keys, counts = np.unique(id_keys(arrays["manifests"].items["object_id"]), return_counts=True)
+    return dict(zip(to_ids(keys, ManifestId), counts.tolist(), strict=True))
+
+
+def _table_row(node: NodeSnapshot) -> Row:
+    """A node as a table of today's format, in which the older form of the shape is empty."""
+    row = node_row(node)
+    kind, data = row["node_data"]
+    return row if kind == GROUP_NODE else {**row, "node_data": (kind, {**data, "shape": ()})}
 
 
 def _sorted_few(nodes: Sequence[NodeSnapshot], place: str) -> dict[str, NodeSnapshot]:
@@ -380,6 +495,8 @@ class Snapshot:
 
 def used_manifests(nodes: Nodes) -> list[ManifestId]:
     """The manifests that the arrays of a snapshot point to, sorted, each once."""
+    if isinstance(nodes, SplicedNodes):
+        return sorted(nodes.used)
     if nodes.few is not None:
         data = [node.node_data for node in nodes]
         refs = (ref for each in data if isinstance(each, ArrayNodeData) for ref in each.manifests)

@@ -83,7 +83,7 @@ def _nodes(payload: Payload, files: ManifestFiles) -> Nodes:
     if count <= FEW:
         rows = read_row(payload, _NODES)["nodes"]
         nodes = Nodes.of([node_of(_row_with_counts(row, payload)) for row in rows], payload.place)
-        _check_few_manifests(nodes, files, payload.place)
+        _check_listed(nodes, files, payload.place)
         return nodes
     if slots is None or count < LAZY_FROM:
         return Nodes(load(slots.positions() if slots else np.zeros(0, np.int64)), payload.place)
@@ -100,6 +100,7 @@ class PackedNodes(Nodes):
 
     def __init__(self, payload: Payload, slots: Slots, read: Callable[[NDArray[np.int64]], Tables]) -> None:
         self.few = None
+        self.written = None
         self._place = payload.place
         self._load = lambda: read(slots.positions())
         self._sorted = None
@@ -152,11 +153,16 @@ def encode_snapshot(snapshot: Snapshot, spec: Spec, place: str) -> bytes:
     nodes, files = snapshot.nodes, snapshot.manifest_files
     tables: list[Row] | Blocks
     if nodes.few is not None:
-        _check_few_manifests(nodes, files, place)
+        _check_listed(nodes, files, place)
         tables = [_row_with_shape(node_row(node), spec) for node in nodes]
+    elif nodes.written is not None and spec.counts_chunks:
+        _check_listed(nodes, files, place)
+        tables = nodes.written
     else:
         _check_manifests(nodes.columns, files, place)
         tables = build_column_blocks(NODE_SNAPSHOT, _with_shapes(nodes.columns, spec), place)
+        if spec.counts_chunks:
+            nodes.written = tables
     root = {
         "id": snapshot.id,
         "nodes": tables,
@@ -208,7 +214,7 @@ def _check_manifests(nodes: Tables, files: ManifestFiles, place: str) -> None:
         _refuse_unlisted(place)
 
 
-def _check_few_manifests(nodes: Nodes, files: ManifestFiles, place: str) -> None:
+def _check_listed(nodes: Nodes, files: ManifestFiles, place: str) -> None:
     used = used_manifests(nodes)
     if used and not is_member(np.frombuffer(b"".join(used), np.uint8).reshape(-1, 12), files.ids).all():
         _refuse_unlisted(place)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Self
@@ -120,6 +119,8 @@ def resolve(url: str) -> str:
 
 
 def _location(url: str) -> str:
+    import http.client  # loads slowly, and few go through a redirect
+
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise _bad(f"{url} is neither an http url nor one of {', '.join(SCHEMES)}")

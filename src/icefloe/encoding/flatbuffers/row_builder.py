@@ -81,6 +81,11 @@ class Blocks:
         np.frombuffer(buffer, numbers.dtype)[positions // numbers.itemsize] = numbers
         return Blocks(buffer, self.positions, self.dropped, self.vtables)
 
+    def without(self, rows: Sequence[int]) -> Blocks:
+        """Without a few tables, which stay in the buffer."""
+        positions = np.delete(self.positions, rows) if rows else self.positions
+        return Blocks(self.buffer, positions, self.dropped + len(rows), self.vtables)
+
     def take(self, rows: slice) -> Blocks:
         """Some of the tables; the others stay in the buffer."""
         positions = self.positions[rows]

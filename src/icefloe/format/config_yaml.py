@@ -1,0 +1,173 @@
+"""A configuration as YAML, as V1 repositories keep it: `config_codec` says what it holds."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+import yaml
+
+from icefloe.errors import ErrorKind, FormatError
+from icefloe.format.config_codec import CONTAINERS
+
+CHOICES: Final = frozenset(
+    [
+        "local_file_system",
+        "s3",
+        "s3_compatible",
+        "tigris",
+        "gcs",
+        "azure",
+        "http",
+        "and",
+        "or",
+        "path_matches",
+        "name_matches",
+        "num_refs",
+        "Included",
+        "Excluded",
+        "Axis",
+        "DimensionName",
+    ]
+)
+"""Names of choices that carry a value."""
+
+_MAX_DEPTH: Final = 64
+_LINE_BREAKS: Final = ("\x85", "\u2028", "\u2029")
+_TEXT: Final = "tag:yaml.org,2002:str"
+
+
+def dump_config(config: dict[str, Any]) -> bytes:
+    """The contents of `config.yaml`."""
+    tagged = _tagged(config)
+    text = yaml.dump(tagged, Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=False)
+    if any(mark in text for mark in _LINE_BREAKS):  # would be read as the end of a line
+        text = yaml.dump(tagged, Dumper=_Dumper, sort_keys=False, default_flow_style=False)
+    return text.encode()
+
+
+def load_config(data: bytes, place: str) -> Any:
+    """The configuration behind `config.yaml`."""
+    try:
+        return yaml.load(data.decode(), _Loader)
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError) as error:
+        # The library looks values with a tag up unchecked: `!!bool x`, `!!int ""`, `!!timestamp x`.
+        summary = " ".join(str(error).split())
+        raise FormatError(
+            f"{place}: not a configuration: {summary}", kind=ErrorKind.CONFIG_DESERIALIZATION
+        ) from None
+
+
+class _Tagged:
+    """A choice with its value, to be written as a YAML tag."""
+
+    def __init__(self, choice: str, value: Any) -> None:
+        self.choice = choice
+        self.value = value
+
+
+def _tagged(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return [_tagged(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if len(value) == 1 and next(iter(value)) in CHOICES:
+        ((choice, inner),) = value.items()
+        return _Tagged(choice, _tagged(inner))
+    # Containers go by names of the user's, which may be those of choices.
+    return {
+        key: {name: _tagged(entry) for name, entry in inner.items()}
+        if key == CONTAINERS and isinstance(inner, dict)
+        else _tagged(inner)
+        for key, inner in value.items()
+    }
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes choices as tags."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+    def choose_scalar_style(self) -> Any:
+        # A tagged value is quoted by default, and `!Axis '0'` is no number to any reader.
+        event: Any = self.event
+        if str(event.tag).startswith("!") and event.style is None:
+            self.analysis = self.analyze_scalar(event.value)
+            if self.analysis.allow_block_plain:
+                return ""
+        return super().choose_scalar_style()
+
+
+def _represent(dumper: yaml.SafeDumper, tagged: _Tagged) -> yaml.Node:
+    tag, value = f"!{tagged.choice}", tagged.value
+    if isinstance(value, dict):
+        return dumper.represent_mapping(tag, value)
+    if isinstance(value, list):
+        return dumper.represent_sequence(tag, value)
+    plain = dumper.represent_data(value)
+    reads_as_text = _resolved(dumper, plain.value) == _TEXT
+    return dumper.represent_scalar(
+        tag, plain.value, style="'" if isinstance(value, str) and not reads_as_text else None
+    )
+
+
+_Dumper.add_representer(_Tagged, _represent)
+
+
+class _Loader(yaml.SafeLoader):
+    """Reads tags as choices; refuses aliases, which official writers never use and bombs are made of.
+
+    Official writers leave unquoted what YAML 1.2 takes for text, such as `on`, `1:30` or a date, so only the
+    types of its core schema are seen in unquoted text.
+    """
+
+    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 - so PyYAML wants it
+    depth = 0
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("aliases are not allowed")
+        self.depth += 1
+        if self.depth > _MAX_DEPTH:
+            raise yaml.YAMLError(f"nested deeper than {_MAX_DEPTH}")
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
+
+
+def _construct(loader: yaml.SafeLoader, choice: str, node: yaml.Node) -> Any:
+    if isinstance(node, yaml.MappingNode):
+        return {choice: loader.construct_mapping(node, deep=True)}
+    if isinstance(node, yaml.SequenceNode):
+        return {choice: loader.construct_sequence(node, deep=True)}
+    quoted = getattr(node, "style", None) is not None
+    plain = yaml.ScalarNode(_TEXT if quoted else _resolved(loader, node.value), node.value)
+    return {choice: loader.construct_object(plain)}
+
+
+def _resolved(resolver: Any, text: str) -> str:
+    """The type that YAML sees in an unquoted text."""
+    tag: str = resolver.resolve(yaml.ScalarNode, text, (True, False))
+    return tag
+
+
+def _integer(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int:
+    return int(node.value, 0 if node.value[:2] in ("0x", "0o") else 10)
+
+
+_CORE_SCHEMA: Final = {
+    "null": (r"~|null|Null|NULL|", "~nN"),
+    "bool": (r"true|True|TRUE|false|False|FALSE", "tTfF"),
+    "int": (r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", "-+0123456789"),
+    "float": (
+        r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
+        "-+.0123456789",
+    ),
+}
+for _name, (_pattern, _first) in _CORE_SCHEMA.items():
+    _tag = f"tag:yaml.org,2002:{_name}"
+    for _class in (_Loader, _Dumper):  # the second quotes what either version of YAML would not take for text
+        _class.add_implicit_resolver(_tag, re.compile(f"^(?:{_pattern})$"), [*_first, ""])
+_Loader.add_constructor("tag:yaml.org,2002:int", _integer)
+_Loader.add_multi_constructor("!", _construct)
