@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from benchmarks.harness import Figures, Outcome
 
-BEGIN: Final = "<!-- figures: written by benchmarks/run.py --markdown -->"
+BEGIN: Final = "<!-- figures of {}: written by benchmarks/run.py --markdown -->"
 END: Final = "<!-- end of figures -->"
 HEAD: Final = ("row", "CPU s", "wall s", "peak MB", "less CPU", "memory", "target", "")
 _MARKS: Final = {True: "pass", False: "MISS", None: "-"}
@@ -46,13 +46,14 @@ def markdown(outcomes: Sequence[Outcome], versions: Mapping[str, str]) -> str:
     return "\n".join(lines + (["", *notes] if notes else []))
 
 
-def replace_figures(page: Path, text: str) -> None:
-    """Put new figures between the two marks of a page."""
-    before, found, rest = page.read_text(encoding="utf-8").partition(BEGIN)
+def replace_figures(page: Path, section: str, text: str) -> None:
+    """Put new figures between the two marks of a section of a page."""
+    begin = BEGIN.format(section)
+    before, found, rest = page.read_text(encoding="utf-8").partition(begin)
     _, closed, after = rest.partition(END)
     if not found or not closed:
-        raise SystemExit(f"{page} lacks the lines {BEGIN} and {END}")
-    page.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}", encoding="utf-8")
+        raise SystemExit(f"{page} lacks the lines {begin} and {END}")
+    page.write_text(f"{before}{begin}\n{text}\n{END}{after}", encoding="utf-8")
 
 
 def as_json(outcomes: Sequence[Outcome], versions: Mapping[str, str]) -> dict[str, Any]:

@@ -53,30 +53,39 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.json:
         options.json.write_text(json.dumps(report.as_json(outcomes, made), indent=2) + "\n")
     if options.markdown:
-        report.replace_figures(options.markdown, report.markdown(outcomes, made))
+        report.replace_figures(options.markdown, options.section, report.markdown(outcomes, made))
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--row", metavar="NAME", help="only this row, or those whose names begin so")
+    parser.add_argument(
+        "--row", metavar="NAME", action="append", help="only this row, or those whose names begin so"
+    )
     parser.add_argument("--list", action="store_true", help="name the rows and stop")
     parser.add_argument(
         "--repeat", type=int, metavar="N", help="turns per row, instead of each row's own number"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="put the table into this page")
+    parser.add_argument(
+        "--section", default="manifests", help="which section of the page (default: manifests)"
+    )
     parser.add_argument("--peak-of", choices=[OURS, THEIRS], help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     return parser
 
 
-def _chosen(name: str | None) -> list[Row]:
-    if name in ROWS:
-        return [ROWS[name]]
-    rows = [row for row in ROWS.values() if name is None or row.name.startswith(name)]
-    if not rows:
-        raise SystemExit(f"no row {name!r}; there are: {', '.join(ROWS)}")
-    return rows
+def _chosen(names: Sequence[str] | None) -> list[Row]:
+    if names is None:
+        return list(ROWS.values())
+    chosen: dict[str, Row] = {}
+    for name in names:
+        exact = [ROWS[name]] if name in ROWS else []
+        rows = exact or [row for row in ROWS.values() if row.name.startswith(name)]
+        if not rows:
+            raise SystemExit(f"no row {name!r}; there are: {', '.join(ROWS)}")
+        chosen |= {row.name: row for row in rows}
+    return list(chosen.values())
 
 
 if __name__ == "__main__":

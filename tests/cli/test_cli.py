@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
 import pytest
 import zarr
@@ -55,6 +58,23 @@ def typed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Terminal:
     zarr.open_array(session.store, path="air/t2m")[0] = -1
     session.commit("correct t2m")
     return Terminal(capsys, place)
+
+
+def test_help_lists_all_commands_without_loading_them(capsys: pytest.CaptureFixture[str]) -> None:
+    context = click.Context(app.icefloe)
+    commands = {name: app.icefloe.get_command(context, name) for name in app.icefloe.list_commands(context)}
+    listing = (
+        "from icefloe.cli.app import main; main(['--help']); import sys; assert 'numpy' not in sys.modules"
+    )
+
+    app.main(["--help"])
+
+    lines = capsys.readouterr().out.splitlines()
+    for name, command in commands.items():
+        assert command is not None
+        start = command.get_short_help_str(40).removesuffix("...")
+        assert any(line.split()[:1] == [name] and start in line for line in lines)
+    subprocess.run([sys.executable, "-c", listing], check=True, stdout=subprocess.DEVNULL)
 
 
 def test_init_makes_a_repository_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

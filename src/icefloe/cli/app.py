@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import sys
 from collections.abc import Sequence
+from importlib.abc import InspectLoader
 from typing import Any
 
 import click
@@ -61,6 +63,17 @@ _COMMANDS = {
 """Each command and its module, which is loaded when the command is."""
 
 
+def _docstrings(module: str) -> dict[str, str]:
+    """What the commands of a module say they do, from its source: loading all of them takes far longer."""
+    import ast
+
+    spec = importlib.util.find_spec(f"icefloe.cli.{module}")
+    loader = spec.loader if spec is not None else None
+    source = loader.get_source(spec.name) if spec and isinstance(loader, InspectLoader) else None
+    functions = [each for each in ast.parse(source or "").body if isinstance(each, ast.FunctionDef)]
+    return {each.name: text for each in functions if (text := ast.get_docstring(each)) is not None}
+
+
 class _Commands(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
@@ -71,6 +84,17 @@ class _Commands(click.Group):
         module = importlib.import_module(f"icefloe.cli.{_COMMANDS[name]}")
         command: click.Command = getattr(module, name.replace("-", "_"))
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        told = {module: _docstrings(module) for module in set(_COMMANDS.values())}
+        texts = {name: told[module].get(name.replace("-", "_")) for name, module in _COMMANDS.items()}
+        if None in texts.values():  # no source to read
+            super().format_commands(ctx, formatter)
+            return
+        room = formatter.width - 6 - max(map(len, texts))
+        commands = [click.Command(name, help=text) for name, text in texts.items()]
+        with formatter.section("Commands"):
+            formatter.write_dl([(each.name or "", each.get_short_help_str(room)) for each in commands])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
