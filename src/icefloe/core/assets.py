@@ -169,7 +169,8 @@ class AssetStore:
 
 def _changes(log: TransactionLog) -> int:
     nodes = sum(len(getattr(log, name)) for name in LISTS) + len(log.moved_nodes)
-    return max(int(log.updated_chunks.counts.sum()) + nodes, 1)
+    chunks: int = sum(log.updated_chunks.counts.tolist())
+    return max(chunks + nodes, 1)
 
 
 @cache

@@ -34,6 +34,8 @@ def preload(assets: AssetStore, snapshot: Snapshot, *, asked_for: bool) -> None:
     Where reading waits for no network it is done only if it was asked for: the manifests come as fast when
     they are needed.
     """
+    if not asked_for and assets.storage.answers_at_once:
+        return
     config = assets.config
     wanted = config.preload_max_total_refs and config.preload_max_arrays_to_scan
     if (
@@ -41,8 +43,6 @@ def preload(assets: AssetStore, snapshot: Snapshot, *, asked_for: bool) -> None:
         or config.preload_if == ManifestPreloadCondition.false()
         or not len(snapshot.manifest_files)
     ):
-        return
-    if not asked_for and assets.storage.answers_at_once:
         return
     if _latest.get(assets) == snapshot.id:
         return

@@ -34,7 +34,7 @@ def encode_config_yaml(config: dict[str, Any]) -> bytes:
     """The contents of `config.yaml`."""
     from icefloe.format.config_yaml import dump_config  # few repositories need it, and it loads slowly
 
-    return dump_config(config)
+    return dump_config(config, CONTAINERS)
 
 
 def decode_config_yaml(data: bytes, place: str) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from typing import Any, Final
 import yaml
 
 from icefloe.errors import ErrorKind, FormatError
-from icefloe.format.config_codec import CONTAINERS
 
 CHOICES: Final = frozenset(
     [
@@ -37,9 +36,9 @@ _LINE_BREAKS: Final = ("\x85", "\u2028", "\u2029")
 _TEXT: Final = "tag:yaml.org,2002:str"
 
 
-def dump_config(config: dict[str, Any]) -> bytes:
-    """The contents of `config.yaml`."""
-    tagged = _tagged(config)
+def dump_config(config: dict[str, Any], named: str) -> bytes:
+    """The contents of `config.yaml`. The entries of `named` go by names of the user's."""
+    tagged = _tagged(config, named)
     text = yaml.dump(tagged, Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=False)
     if any(mark in text for mark in _LINE_BREAKS):  # would be read as the end of a line
         text = yaml.dump(tagged, Dumper=_Dumper, sort_keys=False, default_flow_style=False)
@@ -66,19 +65,19 @@ class _Tagged:
         self.value = value
 
 
-def _tagged(value: Any) -> Any:
+def _tagged(value: Any, named: str) -> Any:
     if isinstance(value, list | tuple):
-        return [_tagged(item) for item in value]
+        return [_tagged(item, named) for item in value]
     if not isinstance(value, dict):
         return value
     if len(value) == 1 and next(iter(value)) in CHOICES:
         ((choice, inner),) = value.items()
-        return _Tagged(choice, _tagged(inner))
-    # Containers go by names of the user's, which may be those of choices.
+        return _Tagged(choice, _tagged(inner, named))
+    # Names of the user's may be those of choices.
     return {
-        key: {name: _tagged(entry) for name, entry in inner.items()}
-        if key == CONTAINERS and isinstance(inner, dict)
-        else _tagged(inner)
+        key: {name: _tagged(entry, named) for name, entry in inner.items()}
+        if key == named and isinstance(inner, dict)
+        else _tagged(inner, named)
         for key, inner in value.items()
     }
 

@@ -47,6 +47,8 @@ def sort_order(coords: Coords) -> Rows | None:
 
 def last_of_equal(coords: Coords) -> tuple[Coords, Rows | None]:
     """Sorted unique coordinates and the rows they came from; of equal rows the last one given wins."""
+    if len(coords) < 2:
+        return coords, None
     order = sort_order(coords)
     if order is None:
         return coords, None

@@ -203,7 +203,7 @@ class PackedManifest:
     A look-up checks the tables it touches; the order of all references is checked when columns are built.
     """
 
-    __slots__ = ("_algorithm", "_arrays", "_blocks", "_dictionary", "_payload", "extra", "id")
+    __slots__ = ("_algorithm", "_arrays", "_blocks", "_dictionary", "_payload", "_slots", "extra", "id")
 
     def __init__(self, payload: Payload, blocks: RefBlocks | None = None) -> None:
         """`blocks` are the references of the only array, where it was built from those."""
@@ -215,6 +215,7 @@ class PackedManifest:
         self._algorithm = root.number("compression_algorithm")
         self._dictionary = Dictionary(root.bytes("location_dictionary") or b"")
         self._arrays: dict[NodeId, Cursor] = {}
+        self._slots: dict[NodeId, Slots] = {}
         arrays = root.children("arrays") or ()
         last: NodeId | None = None
         total = 0
@@ -224,8 +225,9 @@ class PackedManifest:
             if last is not None and node <= last:
                 payload.fail(f"Manifest.arrays is not in ascending order at {node}")
             self._arrays[node] = array
+            self._slots[node] = array.children("refs") or Slots(payload, CHUNK_REF, 0, 0)
             last = node
-            total += self.count(node)
+            total += len(self._slots[node])
             if total > payload.size:  # arrays that share a vector of references, over and over
                 payload.fail(f"{total} references are more than the file has bytes")
 
@@ -251,23 +253,19 @@ class PackedManifest:
 
     def count_compressed(self, node: NodeId) -> int:
         """How many references of an array have a compressed location."""
-        tables = read_tables(self._payload, CHUNK_REF, self._refs(node).positions())
+        tables = read_tables(self._payload, CHUNK_REF, self._slots[node].positions())
         there = "compressed_location" in tables.columns
         return int(np.count_nonzero(tables.has("compressed_location"))) if there else 0
 
     def count(self, node: NodeId) -> int:
         """How many references an array has here."""
-        return len(self._refs(node)) if node in self._arrays else 0
-
-    def _refs(self, node: NodeId) -> Slots:
-        refs = self._arrays[node].children("refs")
-        return refs if refs is not None else Slots(self._payload, CHUNK_REF, 0, 0)
+        return len(self._slots[node]) if node in self._slots else 0
 
     def find(self, node: NodeId, coords: Sequence[int]) -> ChunkRef | None:
         """The reference of one chunk."""
         if node not in self._arrays:
             return None
-        refs, target = self._refs(node), tuple(coords)
+        refs, target = self._slots[node], tuple(coords)
         low, high = 0, len(refs)
         below: tuple[int, ...] | None = None
         above: tuple[int, ...] | None = None
@@ -323,7 +321,7 @@ class PackedManifest:
 
         Writers of old left references of other ranks under an array's id; given its `rank`, they are dropped.
         """
-        refs = self._refs(node)
+        refs = self._slots[node]
         if len(refs) * _SMALLEST_REF > self._payload.size:
             self._payload.fail(f"{len(refs)} references are more than the file has room for")
         positions = refs.positions()
@@ -414,7 +412,7 @@ class PackedManifest:
         """The ids of all chunk objects that references of any array lie in: (n, 12), sorted, each once."""
         parts = []
         for node in self._arrays:
-            tables = read_tables(self._payload, _CHUNK_ID_ALONE, self._refs(node).positions())
+            tables = read_tables(self._payload, _CHUNK_ID_ALONE, self._slots[node].positions())
             if "chunk_id" in tables.columns:
                 parts.append(tables["chunk_id"][tables.has("chunk_id")])
         return sorted_ids(np.concatenate(parts)) if parts else np.zeros((0, OBJECT_ID), np.uint8)

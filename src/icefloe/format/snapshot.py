@@ -454,8 +454,12 @@ class ManifestFiles:
 
     def find(self, manifest_id: ManifestId) -> ManifestFileInfo | None:
         """The entry of one manifest."""
-        row = find_id(self.ids, manifest_id)
+        row = self.row(manifest_id)
         return None if row is None else _file_info(self.records.row(row))
+
+    def row(self, manifest_id: ManifestId) -> int | None:
+        """Where a manifest stands in the list."""
+        return find_id(self.ids, manifest_id)
 
 
 def _file_records(rows: Sequence[Row]) -> Records:

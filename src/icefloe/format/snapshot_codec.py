@@ -216,6 +216,8 @@ def _check_manifests(nodes: Tables, files: ManifestFiles, place: str) -> None:
 
 def _check_listed(nodes: Nodes, files: ManifestFiles, place: str) -> None:
     used = used_manifests(nodes)
+    if len(used) <= FEW and all(files.row(each) is not None for each in used):
+        return
     if used and not is_member(np.frombuffer(b"".join(used), np.uint8).reshape(-1, 12), files.ids).all():
         _refuse_unlisted(place)
 

@@ -73,6 +73,9 @@ class UpdatedChunks:
         """From lists of coordinates, several of which may be of one array."""
         if not lists:
             return _NO_CHUNKS
+        if len(lists) == 1:
+            ((node, coords),) = lists
+            return UpdatedChunks._of_one(node, coordinates.last_of_equal(coords)[0])
         joined: dict[tuple[NodeId, int], list[Coords]] = {}
         for node, coords in lists:
             joined.setdefault((node, coords.shape[1]), []).append(coords)
@@ -86,6 +89,16 @@ class UpdatedChunks:
             np.array([len(column) for column in columns], np.int64),
             np.array([column.shape[1] for column in columns], np.int64),
             np.concatenate([column.reshape(-1) for column in columns] or [np.zeros(0, np.uint32)]),
+        )
+
+    @staticmethod
+    def _of_one(node: NodeId, coords: Coords) -> UpdatedChunks:
+        count, rank = coords.shape
+        return UpdatedChunks(
+            np.frombuffer(node, np.uint8).reshape(1, -1),
+            np.array([count], np.int64),
+            np.array([rank], np.int64),
+            coords.reshape(-1),
         )
 
     def __len__(self) -> int:
