@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from hypothesis import HealthCheck, given, settings
+from pyspark.sql import functions
 
 import icefloe
 from icefloe.errors import InvalidInputError
@@ -147,3 +148,31 @@ def test_a_repository_in_memory(spark: Any) -> None:
     made = repository(xr.Dataset({"v": ("x", np.arange(5))}))
 
     assert sql(spark, "SELECT sum(v) FROM r WHERE x >= 3", {"r": made}).collect()[0][0] == 7
+
+
+@pytest.mark.parametrize(
+    ("by", "size"),
+    [("lat", 2**26), ("month(time)", 1), ("month(time), lon", 1), ("time", 1), ("", 1), ("", 2**26)],
+)
+def test_aggregates_are_those_of_spark(spark: Any, repo: icefloe.Repository, by: str, size: int) -> None:
+    keys = [each for each in by.split(", ") if each]
+    made = scan(spark, repo, tag="v1", partition_bytes=size)
+    results = {"t2m": ["mean", "max", "std"], "rain": ["sum", "min", "var"], "n": ("t2m", "count")}
+
+    found = made.aggregate(by=keys, **results)
+
+    wanted = (
+        made.to_df()
+        .groupBy(*(functions.expr(key) for key in keys))
+        .agg(
+            *(functions.expr(f"{name}(t2m)") for name in ("avg", "max", "stddev")),
+            *(functions.expr(f"{name}(rain)") for name in ("sum", "min", "variance")),
+            functions.expr("count(t2m)"),
+        )
+    )
+    assert [field.dataType for field in found.schema] == [field.dataType for field in wanted.schema]
+    for ours, theirs in zip(collected(found), collected(wanted), strict=True):
+        assert ours[: len(keys)] == theirs[: len(keys)]
+        assert ours[len(keys) :] == pytest.approx(theirs[len(keys) :], rel=1e-9)
+    nothing = made.isel(lat=[]).aggregate(by=keys, n=("t2m", "count"), t2m="mean")
+    assert collected(nothing) == ([] if keys else [(0, None)])

@@ -13,6 +13,8 @@ import pyarrow as pa
 from icefloe.repository import Repository
 from icefloe.session import Session
 from icefloe.spark import options as source_options
+from icefloe.spark.aggregates import Aggregation, aggregation, combined, run_partition
+from icefloe.spark.coding import ddl, quoted, spark_type
 from icefloe.spark.frames import frame_of
 from icefloe.spark.planning import BATCH_ROWS, PARTITION_BYTES, Plan, plan
 from icefloe.spark.reading import read_partition
@@ -64,6 +66,45 @@ class Scan:
         made = self.plan()
         read = partial(_read, self.session, made, self.batch_rows)
         return frame_of(self.spark, made.partitions, read, self.table.ddl, self.title)
+
+    def aggregate(self, by: Iterable[str] | str = (), **results: Any) -> DataFrame:
+        """Aggregates of variables over the cells, computed where the chunks are read.
+
+        `by` names coordinates, and date parts such as `month(time)`. Results are `t2m="mean"`, several as
+        `t2m=["min", "max"]` (columns t2m_min and t2m_max), or with a name of their own,
+        `warmest=("t2m", "max")`: count, sum, mean, min, max, std and var, those of a sample as Spark's
+        `stddev` and `variance`. Missing values count for nothing; a group without values has null. Sums are
+        in double precision, in another order than Spark's: the last digits of floats may differ from it.
+        """
+        terms = [by] if isinstance(by, str) else list(by)
+        # The plan is made for the table as a whole: a coordinate need not be selected to be a key.
+        order = aggregation(
+            self.session, self.coordinates, self.selection, terms, results, self.partition_bytes
+        )
+        tasks = order.plan.partitions
+        read = partial(_aggregate, self.session, order)
+        schema = order.schema if order.whole else order.partial_schema
+        frame: Any = frame_of(self.spark, tasks, read, ddl(schema), f"{self.title} aggregate")
+        if order.whole and (tasks or terms):
+            return frame  # type: ignore[no-any-return]
+        return _combined(frame, order)
+
+
+def _combined(frame: Any, order: Aggregation) -> DataFrame:
+    """Groups that came from several tasks, or from none, put together."""
+    from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+    if order.whole:
+        frame = frame.sparkSession.createDataFrame([], ddl(order.partial_schema))
+    keys = [quoted(key.name) for key in order.keys]
+    outputs = [F.expr(text).alias(name) for text, name in combined(order)[len(keys) :]]
+    joined: Any = frame.groupBy(*keys).agg(*outputs)
+    fields = [f"CAST({quoted(f.name)} AS {spark_type(f.type)}) AS {quoted(f.name)}" for f in order.schema]
+    return joined.selectExpr(*fields)  # type: ignore[no-any-return]
+
+
+def _aggregate(session: Session, order: Aggregation, partition: int) -> Iterator[pa.RecordBatch]:
+    return run_partition(session, order, partition)
 
 
 def _read(session: Session, made: Plan, batch_rows: int, partition: int) -> Iterator[pa.RecordBatch]:

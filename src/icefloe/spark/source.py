@@ -50,6 +50,13 @@ class IcechunkSource(DataSource):
             _check_types(table, schema)
             return TableReader(session, plan, chosen.batch_rows)
 
+    def writer(self, schema: StructType, overwrite: bool) -> Any:
+        # docstring inherited
+        from icefloe.spark.source_writer import IcechunkWriter
+
+        with readable_errors():
+            return IcechunkWriter(source_options.parse(self.options), schema, overwrite)
+
 
 class Part(InputPartition):
     """What one task does: the number of a partition of the plan that the reader holds, or another order."""

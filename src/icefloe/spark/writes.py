@@ -16,6 +16,7 @@ from icefloe.distributed import receipt
 from icefloe.errors import ErrorKind, IcechunkError, InvalidInputError
 from icefloe.repository import Repository
 from icefloe.session import ForkSession
+from icefloe.spark.coding import quoted
 from icefloe.spark.encoding_rows import Values, keys_of, unique_keys
 from icefloe.spark.frames import described, map_in_arrow, plain_errors
 from icefloe.spark.options import parse
@@ -112,7 +113,7 @@ def _keys(df: DataFrame, dims: tuple[str, ...]) -> dict[str, Values]:
         check_version(driver)
         yield _packed(_found_keys, batches, dims)
 
-    frame: Any = df.select(*(_quoted(dim) for dim in dims))
+    frame: Any = df.select(*(quoted(dim) for dim in dims))
     parts = [_unpacked(row) for row in map_in_arrow(frame, run, "answer binary").collect()]
     return {dim: unique_keys([part[dim] for part in parts if len(part[dim])]) for dim in dims}
 
@@ -128,7 +129,7 @@ def _found_keys(batches: Iterator[pa.RecordBatch], dims: tuple[str, ...]) -> dic
 def _receipts(df: DataFrame, target: Target, fork: ForkSession) -> list[bytes]:
     """Have the rows written by the executors, a block by one task; what they did."""
     names = [variable.name for variable in target.variables]
-    frame: Any = df.select(*(_quoted(name) for name in (*target.dims, *names)))
+    frame: Any = df.select(*(quoted(name) for name in (*target.dims, *names)))
     fields = [StructField(BLOCK, LongType()), StructField(CELL, LongType())]
     keyed_as = StructType(fields + [df.schema[name] for name in names])
     pickled, driver = pickle.dumps((fork, target)), VERSION
@@ -179,7 +180,3 @@ def _unpacked(row: Any) -> Any:
     if failed:
         raise value
     return value
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
