@@ -15,6 +15,7 @@ from tests.source_tree import ROOT
 # Each such block is listed here as (file, reason), so that leaving one out shows in a diff of this test.
 NOT_RUN: list[tuple[str, str]] = [
     ("docs/storage.md", "needs accounts in clouds"),
+    ("docs/tables.md", "needs Spark, see tests/spark"),
 ]
 
 FENCE = re.compile(r"^( *)(`{3,}|~{3,})\s*(\w*)")

@@ -49,6 +49,7 @@ _COMMANDS = {
     "head": "contents",
     "cat": "contents",
     "virtualize": "virtualize",
+    "sql": "sql",
     "verify": "checks",
     "checksums": "checks",
     "repair": "checks",

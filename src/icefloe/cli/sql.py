@@ -1,0 +1,34 @@
+"""The command sql: questions to repositories, answered by Spark on this machine."""
+
+from __future__ import annotations
+
+import click
+
+from icefloe.cli.arguments import output_option
+from icefloe.cli.output import Output
+
+
+@click.command()
+@click.argument("query")
+@click.option(
+    "--repo", "repos", multiple=True, required=True, metavar="NAME=PLACE", help="A repository, by a name."
+)
+@click.option("--limit", type=click.IntRange(min=1), default=1000, show_default=True, help="Rows at most.")
+@output_option
+def sql(query: str, repos: tuple[str, ...], limit: int, out: Output) -> None:
+    """Answer a query over repositories, on a Spark that is started for it.
+
+    \b
+    icefloe sql "SELECT kind, count(*) FROM r.chunks GROUP BY kind" --repo r=data/repo
+    icefloe sql "SELECT avg(t2m) FROM era5 VERSION AS OF 'v1'" --repo era5=s3://bucket/era5
+    """
+    places = {}
+    for text in repos:
+        name, equals, place = text.partition("=")
+        if not equals or not name:
+            raise click.BadParameter(f"{text!r} is not NAME=PLACE", param_hint="--repo")
+        places[name] = place
+    from icefloe.spark.answers import answer  # pyspark takes its time to import
+
+    columns, rows = answer(query, places, limit)
+    out.table((dict(zip(columns, row, strict=True)) for row in rows), columns)

@@ -1,0 +1,30 @@
+"""Answers to queries as plain rows, for the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.spark.frames import plain_errors
+from icefloe.spark.local import QUICK_START, local_session
+from icefloe.spark.sql_scans import sql
+
+
+def answer(query: str, repos: Mapping[str, str], limit: int) -> tuple[list[str], list[tuple[Any, ...]]]:
+    """The names of the columns, and so many rows at most; what Spark refuses is one sentence."""
+    running = SparkSession.getActiveSession()
+    spark = local_session("icefloe sql", settings=QUICK_START)
+    try:
+        with plain_errors():
+            frame = sql(spark, query, repos)
+            return list(frame.columns), [tuple(row) for row in frame.limit(limit).collect()]
+    except PySparkException as error:
+        sentence = str(error).strip().splitlines()[0]
+        raise InvalidInputError(f"Spark refuses the query: {sentence}", kind=ErrorKind.NOT_ALLOWED) from None
+    finally:
+        if running is None:
+            spark.stop()

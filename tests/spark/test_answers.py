@@ -1,0 +1,36 @@
+"""The command `icefloe sql`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import icefloe
+from icefloe.cli.app import main
+from tests.spark.weather import CHUNKS, repository, weather
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # py4j leaves its sockets to the collector
+    pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning"),
+]
+
+
+def test_a_question_and_its_answer(spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    place = str(tmp_path / "repo")
+    repository(weather(), icefloe.local_filesystem_storage(place), CHUNKS)
+
+    query = "SELECT lat, count(*) AS n FROM w WHERE lat > 50 GROUP BY lat ORDER BY lat"
+    code = main(["sql", query, "--repo", f"w={place}", "--json"])
+
+    assert code == 0
+    assert json.loads(capsys.readouterr().out) == [{"lat": 55.0, "n": 80}, {"lat": 60.0, "n": 80}]
+    assert main(["sql", "SELECT lot FROM w", "--repo", f"w={place}"]) != 0
+    said = capsys.readouterr().err
+    assert "Spark refuses the query" in said
+    assert "lot" in said
+    assert main(["sql", "SELECT 1", "--repo", place]) == 2
+    assert spark.range(3).count() == 3  # a session that was there goes on
