@@ -12,7 +12,7 @@ HOUSE_RULES = $(addprefix tests/test_, \
 .DEFAULT_GOAL := help
 MINUTES ?= 30
 
-.PHONY: help setup demo test check lint compat setup-compat test-servers torture bench wheel clean
+.PHONY: help setup demo test check lint compat setup-compat test-servers test-cluster test-spark torture bench wheel clean
 
 help:
 	@echo "make demo              set up and run the demonstration: NetCDF files, through Spark, into a repository"
@@ -20,6 +20,8 @@ help:
 	@echo "make check             ruff, formatting, mypy and the house rules: before each push"
 	@echo "make compat            tests against the official icechunk package"
 	@echo "make test-servers      tests against SeaweedFS, ministack, rclone, Azurite and HTTP, installed if need be"
+	@echo "make test-cluster      Spark on a local cluster, and on a master with two workers"
+	@echo "make test-spark        the Spark tests with another release: PYSPARK='4.0.*'"
 	@echo "make torture           writers against each other for MINUTES=30, in bad weather and killed; figures"
 	@echo "make bench             benchmarks against it: one row with ROW=name, figures to a file with JSON=path"
 	@echo "make wheel             build dist/icefloe-*.whl"
@@ -44,7 +46,7 @@ lint: setup
 
 test: lint
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not compat and not servers and not spark"
-	$(BIN)/python -m pytest -n 0 -m spark  # one process: a Java virtual machine for each costs more than it saves
+	$(BIN)/python -m pytest -n 0 -m "spark and not cluster"  # one process: a Java virtual machine for each costs more than it saves
 
 check: lint
 	$(BIN)/python -m pytest -q $(HOUSE_RULES)
@@ -57,6 +59,19 @@ test-servers: setup
 	@scripts/setup-env $(PYTHON) servers
 	@scripts/setup-azurite
 	PATH="$(CURDIR)/.venv/azurite/node_modules/.bin:$$PATH" $(BIN)/python -m pytest -n 0 -m servers
+
+test-cluster: setup
+	$(BIN)/python -m pytest -n 0 -m cluster
+
+# Another release of PySpark, in an environment of its own: its pin is the only one left out.
+test-spark: setup
+	@test -n "$(PYSPARK)" || { echo "say which: make test-spark PYSPARK='4.0.*'"; exit 2; }
+	$(PYTHON) -m venv --clear .venv/spark-$(TAG)
+	grep -v -e '^pyspark==' -e '^py4j==' constraints.txt > .venv/spark-$(TAG)/constraints.txt
+	.venv/spark-$(TAG)/bin/python -m pip install -qq -c .venv/spark-$(TAG)/constraints.txt hatchling editables
+	.venv/spark-$(TAG)/bin/python -m pip install -qq -c .venv/spark-$(TAG)/constraints.txt \
+	    --no-build-isolation --editable ".[test]" "pyspark==$(PYSPARK)"
+	.venv/spark-$(TAG)/bin/python -m pytest -n 0 -m "spark and not cluster"
 
 torture: setup
 	ICEFLOE_KILL_EVERY=1 $(BIN)/python -m pytest -q -n $(JOBS) tests/test_kills.py

@@ -1,0 +1,94 @@
+"""The same job on clusters of several processes: `make test-cluster`. Not part of `make test`."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyspark
+import pytest
+
+from icefloe.spark.java import find_java_home
+from tests.source_tree import ROOT
+
+pytestmark = [pytest.mark.spark, pytest.mark.cluster]
+
+LIMIT_SECONDS = 900
+
+
+def environment(**more: str) -> dict[str, str]:
+    folders = [str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")]
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, folders)),
+        "PYSPARK_PYTHON": sys.executable,
+        "JAVA_HOME": str(find_java_home()),
+        **more,
+    }
+
+
+def run_job(master: str, folder: Path) -> None:
+    command = [sys.executable, "-W", "ignore", "-m", "tests.spark.cluster_job", master, str(folder / "repo")]
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        env=environment(SPARK_LOCAL_IP="127.0.0.1"),
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_SECONDS,
+        check=False,
+    )
+    assert done.stdout.strip().endswith("all well"), done.stderr[-3000:]
+
+
+@contextmanager
+def started(arguments: list[str], log: Path, ready: str, **more: str) -> Iterator[str]:
+    """A process of Spark's own, up to the line that tells it is ready; the line."""
+    program = Path(pyspark.__file__).parent / "bin" / "spark-class"
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            [str(program), *arguments], env=environment(**more), stdout=output, stderr=subprocess.STDOUT
+        )
+    try:
+        deadline = time.monotonic() + 120
+        while (found := re.search(ready, log.read_text())) is None:
+            assert process.poll() is None, log.read_text()[-2000:]
+            assert time.monotonic() < deadline, log.read_text()[-2000:]
+            time.sleep(0.5)
+        yield found[0]
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def test_a_local_cluster(tmp_path: Path) -> None:
+    run_job("local-cluster[2,1,1024]", tmp_path)
+
+
+def test_a_standalone_master_with_two_workers(tmp_path: Path) -> None:
+    master = [
+        "org.apache.spark.deploy.master.Master",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        "0",
+        "--webui-port",
+        "0",
+    ]
+    worker = ["org.apache.spark.deploy.worker.Worker", "--cores", "1", "--memory", "1g", "--webui-port", "0"]
+    worker += ["--work-dir", str(tmp_path / "work")]
+    joined = "Successfully registered with master"
+
+    here, there = {"SPARK_LOCAL_IP": "127.0.0.1"}, {"SPARK_LOCAL_IP": "127.0.0.2"}
+    with (
+        started(master, tmp_path / "master.log", r"spark://127\.0\.0\.1:\d+", **here) as url,
+        started([*worker, "--host", "127.0.0.1", url], tmp_path / "one.log", joined, **here),
+        started([*worker, "--host", "127.0.0.2", url], tmp_path / "two.log", joined, **there),
+    ):
+        run_job(url, tmp_path)
