@@ -1,0 +1,58 @@
+"""Tables of repositories that the official package wrote, and what Spark's writer leaves for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import icechunk
+import pyarrow as pa
+import pytest
+import xarray as xr
+
+import icefloe
+from icefloe.spark.planning import plan
+from icefloe.spark.selection import Coordinates, Selection, by_labels
+from icefloe.spark.table import tables_of
+from tests.spark.test_write_rows import as_rows, write_table
+from tests.spark.weather import CHUNKS, frame_rows, read_all, rows, weather
+
+pytestmark = pytest.mark.compat
+
+
+def official(folder: Path) -> icechunk.Repository:
+    storage = icechunk.local_filesystem_storage(str(folder))
+    repo = icechunk.Repository.create(storage)
+    session = repo.writable_session("main")
+    weather().to_zarr(session.store, consolidated=False, encoding=CHUNKS, zarr_format=3)
+    session.commit("written officially")
+    return repo
+
+
+def test_a_table_of_an_official_repository(tmp_path: Path) -> None:
+    repo = official(tmp_path / "repo")
+    session = icefloe.Repository.open(
+        icefloe.local_filesystem_storage(str(tmp_path / "repo"))
+    ).readonly_session("main")
+    table = tables_of(session).choose(None)
+    wanted = by_labels(Coordinates(session, table), Selection.everything(table), {"lat": slice(50, 40)})
+
+    found = read_all(session, plan(table, wanted))
+
+    store = repo.readonly_session("main").store
+    expected = xr.open_zarr(store, consolidated=False, chunks=None).sel(lat=slice(50, 40))
+    assert rows(found) == frame_rows(expected, table.schema.names)
+
+
+def test_rows_that_were_written_are_read_officially(tmp_path: Path) -> None:
+    repo = official(tmp_path / "repo")
+    session = icefloe.Repository.open(
+        icefloe.local_filesystem_storage(str(tmp_path / "repo"))
+    ).writable_session("main")
+    changed = as_rows((weather() + 1)[["rain"]])
+
+    write_table(session, changed.set_column(3, "rain", changed["rain"].cast(pa.int16())))
+    session.commit("rows")
+
+    store = repo.readonly_session("main").store
+    found = xr.open_zarr(store, consolidated=False, chunks=None)
+    assert (found["rain"].values == weather()["rain"].values + 1).all()
