@@ -25,10 +25,12 @@ from icefloe.maintenance.expire import expire
 from icefloe.maintenance.findings import Level, Report
 from icefloe.maintenance.gc import Limits, collect
 from icefloe.maintenance.reach import NO_IDS, Ids, each_id, led_to, reachable_snapshots
+from icefloe.maintenance.rewrite import rewrite_ahead
 from icefloe.maintenance.stats import chunk_storage
 from icefloe.maintenance.verify import verify
 from icefloe.maintenance.verify_chunks import check_chunks
 from icefloe.ops import ChunkStorageStats, GCSummary
+from icefloe.recipes import Recipe
 from icefloe.session import Session
 from icefloe.times import to_microseconds
 
@@ -44,6 +46,7 @@ class Upkeep:
 
     _refs: RefStore
     _assets: AssetStore
+    _recipe: Recipe
     _fan_out: FanOut | None = None
 
     def working_with(self, fan_out: FanOut) -> Self:
@@ -226,6 +229,8 @@ class Upkeep:
             raise ValueError(f"Invalid commit method: '{commit_method}'. Expected 'new_commit' or 'amend'.")
         session = self.writable_session(branch)
         session.workspace.all_anew = True
+        if self._fan_out is not None:
+            rewrite_ahead(session.workspace, self._recipe, self._fan_out)
         properties = dict(metadata or {})
         known = properties.get(OWN_METADATA)
         splitting = ManifestSplittingConfig(self._assets.config.split_sizes)

@@ -10,6 +10,7 @@ import msgpack
 import pytest
 import zstandard
 
+from icefloe import Repository, in_memory_storage
 from icefloe.encoding.envelope import HEADER, MAGIC
 from icefloe.format.legacy.files import loads_json
 from icefloe.format.legacy.ids import id_in_name, node_id, raw_id
@@ -21,6 +22,7 @@ from icefloe.format.legacy.transaction_log import TRANSACTION_LOG
 from icefloe.format.legacy.zarr_json import ARRAY_METADATA
 from icefloe.format.manifest import ChunkRef, InlineRef, NativeRef
 from icefloe.ids import NodeId
+from icefloe.testing.older import write_older
 from icefloe.testing.older_files import (
     FORMATS,
     OlderArray,
@@ -208,3 +210,14 @@ def test_numbers_of_both_sizes_are_written() -> None:
     from icefloe.testing.older_files import pack
 
     assert pack([Single(1.5), 1.5]) == b"\x92\xca" + struct.pack(">f", 1.5) + b"\xcb" + struct.pack(">d", 1.5)
+
+
+@pytest.mark.parametrize("name", [name for name, form in FORMATS.items() if not form.deleted_tags])
+def test_a_format_without_deleted_tags_gets_none(name: str) -> None:
+    repo = Repository.create(in_memory_storage())
+    older = in_memory_storage()
+
+    with pytest.raises(ValueError, match="no deleted tags"):
+        write_older(repo, older, FORMATS[name], {"gone": repo.lookup_branch("main")})
+
+    assert older.list_objects() == []

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +30,6 @@ from icefloe.format.id_columns import id_keys, is_member, key_bytes, sorted_ids
 from icefloe.format.manifest import NATIVE, ArrayManifest
 from icefloe.format.pruning import inherited_logs
 from icefloe.format.repo_info import NO_PARENT
-from icefloe.format.snapshot import Snapshot
 from icefloe.ids import ManifestId, SnapshotId, encode_column
 from icefloe.maintenance.claims import Claim, Claims
 from icefloe.maintenance.findings import Finding, Level, Report
@@ -99,8 +98,8 @@ def _snapshots(
     known: set[ManifestId] = set()
     for snapshot in fan_out(partial(_read_snapshot, storage), each_id(settled)):
         if not isinstance(snapshot, Finding):  # of one that is damaged now, nothing is taken as verified
-            known.update(file.id for file in snapshot.manifest_files)
-            for _ in claims.new_in(snapshot):
+            known.update(file.id for file in snapshot.value.manifest_files)
+            for _ in claims.new_in(snapshot.value):
                 pass
     there = _found(SNAPSHOTS, wanted, listed, "the history", report)
     for id, snapshot in zip(
@@ -110,10 +109,10 @@ def _snapshots(
             report.findings.append(snapshot)
             continue
         report.snapshots += 1
-        for file in snapshot.manifest_files:
+        for file in snapshot.value.manifest_files:
             files.setdefault(file.id, _FileSaid(file.size_bytes, file.num_chunk_refs, SnapshotId(id)))
         try:
-            for claim in claims.new_in(snapshot):
+            for claim in claims.new_in(snapshot.value):
                 by_manifest[claim.manifest].append(claim)
         except IcechunkError as damage:  # all nodes are checked only when all are looked at
             report.findings.append(
@@ -122,10 +121,23 @@ def _snapshots(
     return {id: said for id, said in files.items() if id not in known or id in by_manifest}, by_manifest
 
 
-def _read_snapshot(storage: Storage, snapshot: bytes) -> Snapshot | Finding:
+class _SnapshotFile:
+    """A snapshot that was read. Pickled as its file, which is smaller, and read again."""
+
+    __slots__ = ("_data", "_id", "value")
+
+    def __init__(self, data: bytes, id: SnapshotId) -> None:
+        self._data, self._id = data, id
+        self.value = read_snapshot(data, id)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (self._data, self._id))
+
+
+def _read_snapshot(storage: Storage, snapshot: bytes) -> _SnapshotFile | Finding:
     id = SnapshotId(snapshot)
     try:
-        return read_snapshot(storage.get(f"{SNAPSHOTS}/{id}")[0], id)
+        return _SnapshotFile(storage.get(f"{SNAPSHOTS}/{id}")[0], id)
     except IcechunkError as damage:
         return _unreadable_snapshot(id, damage)
 

@@ -43,8 +43,13 @@ def write_older(
 ) -> None:
     """Write all that branches and tags of a repository lead to, as releases of another time would have.
 
-    Arrays must have regular chunk grids and data types of that time. `deleted_tags` are snapshot ids by name.
+    Arrays must have regular chunk grids and data types of that time. `deleted_tags` are snapshot ids by name;
+    ValueError for a format that has none.
     """
+    if deleted_tags and not form.deleted_tags:
+        raise ValueError(
+            f"{form.name} has no deleted tags, and {', '.join(sorted(deleted_tags))} would be one"
+        )
     _Writer(repo, storage, form).write(deleted_tags or {})
 
 

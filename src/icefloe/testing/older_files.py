@@ -62,6 +62,8 @@ class OlderFormat:
     """Files that are zstd frames."""
     header: str | None = None
     """The name of the writer in the header; None where there is no header."""
+    deleted_tags: bool = False
+    """A tag that was deleted leaves a mark; before that, tags could not be deleted."""
 
 
 _ALPHA_2: Final = OlderFormat("002-alpha2")
@@ -77,6 +79,7 @@ _ALPHA_10: Final = replace(
     version_in_snapshot=False,
     frames=_ALL_FRAMES,
     header="ic-0.1.0-alpha.10",
+    deleted_tags=True,
 )
 _ALPHA_12: Final = replace(
     _ALPHA_10, name="004-alpha12", ids_as_bytes=True, nested=True, header="ic-0.1.0-alpha.12"

@@ -1,0 +1,203 @@
+"""The upkeep broken off at every request to the storage, and writers at work between any two of them.
+
+Whatever happens, what branches and tags lead to is there with the values it had, and the next run of the same
+verb ends where an unbroken one does.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+
+import icefloe
+from icefloe import Repository, RetentionPolicy
+from icefloe.config import (
+    ManifestConfig,
+    ManifestSplitCondition,
+    ManifestSplitDimCondition,
+    ManifestSplittingConfig,
+    RepositoryConfig,
+)
+from icefloe.errors import IcechunkError
+from icefloe.storage.base import Storage
+from icefloe.testing.flaky import Call, Crashed, Fault, FlakyStorage
+from tests.maintenance.test_checksums import copy_of
+from tests.maintenance.test_clone import lived_in, objects, values
+from tests.maintenance.test_expire import commit, now, repository
+
+# At how many requests of each verb it is broken off; ICEFLOE_CRASHES=1000 leaves none out.
+CRASHES = int(os.environ.get("ICEFLOE_CRASHES", "6"))
+
+
+class Death:
+    """The process dies at one request, before or after it had its effect; nothing gets through thereafter."""
+
+    def __init__(self, at: int, how: Fault) -> None:
+        self.left, self.how = at, how
+        self.dead = False
+
+    def sending(self, call: Call) -> Fault:
+        if self.dead:
+            raise Crashed
+        self.left -= 1
+        if self.left < 0:
+            self.dead = True
+            return self.how
+        return Fault.NONE
+
+    def answered(self, call: Call, fault: Fault) -> None:
+        pass
+
+    def repeat_later(self, call: Call, request: Callable[[], object]) -> None:
+        raise AssertionError("never asked for")
+
+
+def seen(storage: Storage) -> dict[str, Any]:
+    """What every branch and tag holds."""
+    repo = Repository.open(storage)
+    found: dict[str, Any] = {name: values(repo, branch=name) for name in repo.list_branches()}
+    return found | {f"tag {name}": values(repo, tag=name) for name in repo.list_tags()}
+
+
+def needs_care(version: int) -> Storage:
+    """A repository with garbage, expired snapshots, two branches and a tag."""
+    repo = lived_in(version)
+    for value in (10, 18, 26):
+        commit(repo, value)
+    repo.expire_snapshots(now())
+    commit(repo, 5)
+    commit(repo, 6)
+    return repo.storage
+
+
+def split(storage: Storage) -> Repository:
+    splitting = ManifestSplittingConfig.from_dict(
+        {ManifestSplitCondition.AnyArray(): {ManifestSplitDimCondition.Any(): 3}}
+    )
+    return Repository.open(storage, RepositoryConfig(manifest=ManifestConfig(splitting=splitting)))
+
+
+def lose_a_chunk(storage: Storage) -> None:
+    """The chunk that main has at 5."""
+    workspace = Repository.open(storage).readonly_session("main").workspace
+    ref: Any = workspace.ref(workspace.array("/a"), (5,))
+    storage.delete([f"chunks/{ref.chunk_id}"])
+
+
+def source(path: str, coords: tuple[int, ...]) -> Any:
+    return np.array([5], "i4") if coords == (5,) else None
+
+
+LATER = datetime(2999, 1, 1, tzinfo=UTC)
+
+VERBS: dict[str, Callable[[Storage], object]] = {
+    "gc": lambda storage: Repository.open(storage).garbage_collect(LATER),
+    "expire": lambda storage: Repository.open(storage).expire_snapshots(LATER),
+    "retention": lambda storage: Repository.open(storage).apply_retention(RetentionPolicy(last=1)),
+    "rewrite": lambda storage: split(storage).rewrite_manifests("split", branch="main"),
+    "checksums": lambda storage: Repository.open(storage).record_checksums(),
+    "repair": lambda storage: Repository.open(storage).repair(sources=source),
+    "upgrade": lambda storage: icefloe.upgrade_icechunk_repository(Repository.open(storage), dry_run=False),
+}
+
+
+def shape(verb: str, storage: Storage) -> Any:
+    """What must be the same however often a verb was broken off before it came to its end."""
+    repo = Repository.open(storage)
+    if verb in ("rewrite", "repair"):  # a commit each; the broken ones left orphans
+        return seen(storage), len(repo.list_manifest_files(repo.lookup_branch("main")))
+    histories = {b: [info.id for info in repo.ancestry(branch=b)] for b in repo.list_branches()}
+    kept = objects(storage) if verb in ("gc", "upgrade") else None
+    return seen(storage), histories, kept, repo.spec_version
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_verb_broken_off_at_any_request(verb: str, version: int) -> None:
+    if verb == "upgrade" and version == 2:
+        pytest.skip("there is nothing to upgrade")
+    start = needs_care(version)
+    before = seen(start)
+    if verb == "repair":
+        lose_a_chunk(start)
+    whole, counting = copy_of(start), Death(10**9, Fault.NONE)
+    VERBS[verb](FlakyStorage(whole, counting))
+    expected = shape(verb, whole)
+    requests = 10**9 - counting.left
+
+    crashes = 0
+    for at in sorted(random.sample(range(requests), min(requests, CRASHES))):
+        storage = copy_of(start)
+        how = Fault.CRASH_BEFORE if at % 2 else Fault.CRASH_AFTER
+        try:
+            VERBS[verb](FlakyStorage(storage, Death(at, how)))
+        except Crashed:
+            crashes += 1
+        if verb != "repair":
+            assert seen(storage) == before, at
+            assert Repository.open(storage).verify("objects").ok, at
+        VERBS[verb](storage)
+        assert shape(verb, storage) == expected, at
+        assert Repository.open(storage).verify("chunks", branch="main", history=False).ok
+
+    assert crashes >= min(requests, CRASHES) - 1  # threads may send a request more or less
+    assert seen(storage)["main"] == before["main"]
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_writers_between_any_two_requests_of_a_collection(version: int) -> None:
+    """A session that was open before commits, and a branch is put on a snapshot that was about to go."""
+
+    class Meanwhile(Death):
+        def __init__(self, at: int, act: Callable[[], None]) -> None:
+            super().__init__(at, Fault.NONE)
+            self.act = act
+
+        def answered(self, call: Call, fault: Fault) -> None:
+            self.left -= 1
+            if self.left == -1:
+                self.act()
+
+        def sending(self, call: Call) -> Fault:
+            return Fault.NONE
+
+    refused = done = 0
+    for at in range(random.randrange(3), 60, 3):
+        repo = repository(version)
+        commit(repo, 1)
+        session = repo.writable_session("main")
+        zarr.open_array(session.store, path="a")[3] = 33
+        outcome: list[str] = []
+
+        def act(session: Any = session, outcome: list[str] = outcome) -> None:
+            try:
+                outcome.append(session.commit("in between"))
+            except IcechunkError:
+                outcome.append("")
+
+        moment = now()
+        weather = Meanwhile(at, act)
+        Repository.open(FlakyStorage(repo.storage, weather)).garbage_collect(moment)
+        if not outcome:
+            break
+
+        again = Repository.open(repo.storage)
+        if outcome[0]:
+            done += 1
+            assert again.lookup_branch("main") == outcome[0]
+            if version == 2:  # version 1 has no log of collections to notice one by
+                assert again.verify("chunks").ok
+                assert values(again)[3] == 33
+        else:
+            refused += 1
+            assert values(again) == [0, 1, 0, 0, 0, 0, 0, 0]
+            assert again.verify("chunks").ok
+
+    assert refused + done >= 3

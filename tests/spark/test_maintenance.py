@@ -1,0 +1,151 @@
+"""Upkeep on Spark gives what it gives on threads."""
+
+from __future__ import annotations
+
+import shutil
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+
+import icefloe
+from icefloe import Repository, RetentionPolicy
+from icefloe.errors import InvalidInputError, StorageError
+from icefloe.spark import maintenance
+from icefloe.storage import in_memory_storage, local_filesystem_storage
+from tests.maintenance.test_clone import objects, values
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.xdist_group("spark"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # py4j leaves its sockets to the collector
+]
+
+
+def make(folder: Path) -> Repository:
+    """A repository of twelve commits on two branches, some of it garbage."""
+    config = icefloe.RepositoryConfig(inline_chunk_threshold_bytes=0)
+    repo = Repository.create(local_filesystem_storage(str(folder)), config=config)
+    session = repo.writable_session("main")
+    zarr.create_array(session.store, name="a", shape=(8,), chunks=(1,), dtype="i4")
+    repo.create_branch("dev", session.commit("array"))
+    for step in range(10):
+        session = repo.writable_session("dev" if step % 3 == 0 else "main")
+        zarr.open_array(session.store, path="a")[step % 4] = step + 1
+        session.commit(f"step {step}")
+    repo.apply_retention(RetentionPolicy(last=2))
+    return repo
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("upkeep") / "repo"
+    make(folder)
+    return folder
+
+
+def twin(original: Path, tmp_path: Path, name: str) -> Repository:
+    """A copy of the folder, so that both ways begin with the same."""
+    shutil.copytree(original, tmp_path / name)
+    return Repository.open(local_filesystem_storage(str(tmp_path / name)))
+
+
+def test_tables_and_collections_are_the_same(spark: Any, original: Path, tmp_path: Path) -> None:
+    here, there = (twin(original, tmp_path, name) for name in ("threads", "spark"))
+    moment = datetime.now(UTC)
+
+    frame = maintenance.garbage(spark, there, moment)
+    table = here.garbage(moment)
+
+    assert frame.columns == table.names
+    assert {row["object"] for row in frame.collect()} == set(table["object"])
+    big = frame.where("kind = 'chunk' and bytes > 0").count()
+    assert big == sum(table["kind"] == "chunk") > 0
+    summary = maintenance.garbage_collect(spark, there, moment)
+    assert summary == here.garbage_collect(moment)
+    assert objects(there.storage) == objects(here.storage)
+
+
+def test_verification_and_statistics_are_the_same(spark: Any, original: Path, tmp_path: Path) -> None:
+    repo = twin(original, tmp_path, "repo")
+    recorded = maintenance.record_checksums(spark, repo)
+    assert recorded > 0
+    assert repo.record_checksums() == 0
+    assert maintenance.verify(spark, repo, "chunks").count() == 0
+    assert maintenance.chunk_storage_stats(spark, repo) == repo.chunk_storage_stats()
+    assert [row["snapshot"] for row in maintenance.storage_by_snapshot(spark, repo).collect()] == list(
+        repo.storage_by_snapshot()["snapshot"]
+    )
+    assert [row.asDict() for row in maintenance.storage_by_array(spark, repo).collect()] == list(
+        repo.storage_by_array().rows()
+    )
+    (lost, *_) = [key for key in objects(repo.storage) if key.startswith("chunks/")]
+    repo.storage.delete([lost])
+    (manifest, *_) = [key for key in objects(repo.storage) if key.startswith("manifests/")]
+    data = bytearray(repo.storage.get(manifest)[0])
+    data[len(data) // 2] ^= 4
+    repo.storage.put(manifest, bytes(data))
+    again = Repository.open(repo.storage)
+
+    found = maintenance.verify(spark, again, "objects", checksums=True).collect()
+
+    expected = Repository.open(repo.storage).verify("objects", checksums=True).table()
+    assert {(row["kind"], row["object"]) for row in found} == set(
+        zip(expected["kind"], expected["object"], strict=True)
+    )
+    with pytest.raises(icefloe.IcechunkError, match="manifests/"):
+        maintenance.garbage_collect(spark, again, datetime.now(UTC))
+
+
+def test_clones_exports_and_rewrites_are_the_same(spark: Any, original: Path, tmp_path: Path) -> None:
+    repo = twin(original, tmp_path, "repo")
+    here, there = (local_filesystem_storage(str(tmp_path / name)) for name in ("copy1", "copy2"))
+
+    maintenance.clone_to(spark, repo, there, read_back=True)
+    repo.clone_to(here)
+
+    assert objects(there) == objects(here)
+    assert Repository.open(there).verify("chunks").ok
+    session = repo.readonly_session("main")
+    report = maintenance.export(spark, repo, session, local_filesystem_storage(str(tmp_path / "plain")))
+    plain = zarr.open_array(str(tmp_path / "plain"), path="a", mode="r")
+    assert np.asarray(plain[:]).tolist() == values(repo)
+    assert report.chunks_copied == len([value for value in values(repo) if value])
+    before, count = values(repo), len(objects(repo.storage))
+    split = repo.reopen(
+        icefloe.RepositoryConfig(
+            manifest=icefloe.ManifestConfig(
+                splitting=icefloe.ManifestSplittingConfig.from_dict(
+                    {icefloe.ManifestSplitCondition.AnyArray(): {icefloe.ManifestSplitDimCondition.Any(): 2}}
+                )
+            )
+        )
+    )
+    id = maintenance.rewrite_manifests(spark, split, "split", branch="main")
+    assert len(repo.list_manifest_files(id)) == 2
+    assert len(objects(repo.storage)) == count + 2 + 2  # manifests, a snapshot and its log
+    assert values(repo) == before
+
+
+def test_a_repository_in_memory_is_refused(spark: Any) -> None:
+    repo = Repository.create(in_memory_storage())
+
+    with pytest.raises(InvalidInputError, match="memory"):
+        maintenance.garbage(spark, repo, datetime.now(UTC))
+
+
+def test_a_failure_on_an_executor_stops_a_clone_with_its_words(
+    spark: Any, original: Path, tmp_path: Path
+) -> None:
+    repo = twin(original, tmp_path, "repo")
+    target = tmp_path / "copy"
+    target.mkdir()
+    (target / "chunks").write_text("in the way")
+
+    with pytest.raises((StorageError, icefloe.IcechunkError)):
+        maintenance.clone_to(spark, repo, local_filesystem_storage(str(target)))
+
+    assert not (target / "repo").exists()
