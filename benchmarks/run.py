@@ -22,11 +22,12 @@ from benchmarks import (
     snapshots,
     starting,
     store,
+    upkeep,
     virtual,
 )
 from benchmarks.harness import OURS, THEIRS, Row, measure, run_for_peak, versions
 
-MODULES = (manifests, snapshots, store, starting, small, latency, conflicts, forks, virtual)
+MODULES = (manifests, snapshots, store, starting, small, latency, conflicts, forks, virtual, upkeep)
 ROWS: dict[str, Row] = {row.name: row for module in MODULES for row in module.ROWS}
 
 

@@ -34,9 +34,11 @@ def land(session: Session, how: str) -> str:
     return found
 
 
-@pytest.mark.parametrize("how", ["commit", "amend", "flush"])
-def test_a_session_whose_chunks_were_collected_is_refused(how: str) -> None:
-    repo = repository()
+@pytest.mark.parametrize(
+    ("how", "version"), [("commit", 2), ("amend", 2), ("flush", 2), ("commit", 1), ("flush", 1)]
+)
+def test_a_session_whose_chunks_were_collected_is_refused(how: str, version: int) -> None:
+    repo = repository(version)
     commit(repo, 7)
     session = writing(repo, [1, 2])
     assert Repository.open(repo.storage).garbage_collect(now()).chunks_deleted == 2

@@ -6,10 +6,10 @@ import re
 import time
 from collections.abc import Iterator, Mapping
 from itertools import takewhile
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 from icefloe.core.assets import AssetStore
-from icefloe.core.refs import check_storable, invalid_name, unsupported
+from icefloe.core.refs import CollectedError, check_storable, invalid_name, unsupported
 from icefloe.core.refs_v2 import backup_name
 from icefloe.core.retries import attempts
 from icefloe.errors import (
@@ -38,6 +38,10 @@ from icefloe.storage.base import (
 
 # What has no place in XML: S3 names the objects to delete in it.
 _UNSPEAKABLE = re.compile(r"[\x00-\x1f\x7f\ufffe\uffff]")
+
+
+COLLECTED: Final = f"{OVERWRITTEN}/collected.icefloe"
+"""When icefloe last collected garbage. It lies among backups, where no reader and no collection looks."""
 
 
 class RefStoreV1:
@@ -195,11 +199,22 @@ class RefStoreV1:
             raise ConflictError(str(base), str(tip), kind=ErrorKind.COMMIT_CONFLICT)
 
     def now(self) -> int:
-        return 0  # there is no log of collections
+        """The time of the last collection by icefloe, in microseconds; there is no log of others."""
+        try:
+            return int(self._storage.get(COLLECTED)[0])
+        except (ObjectNotFoundError, ValueError):
+            return 0
+
+    def note_collection(self) -> None:
+        """Tell sessions that are open now that what they wrote may be deleted."""
+        self._storage.put(COLLECTED, str(time.time_ns() // 1000).encode())
 
     def advance(
         self, branch: str, base: SnapshotId, snapshot: SnapshotInfo, since: int | None = None
     ) -> None:
+        if since is not None and self.now() != since:
+            self.check_tip(branch, base)  # a conflict is told first
+            raise CollectedError
         self._move(branch, snapshot.id, base, ErrorKind.COMMIT_CONFLICT)
 
     def amend(
@@ -209,6 +224,8 @@ class RefStoreV1:
 
     def detach(self, snapshot: SnapshotInfo, since: int | None = None) -> None:
         """Nothing to do: the file itself makes a snapshot known."""
+        if since is not None and self.now() != since:
+            raise CollectedError
 
     def snapshot(self, id: SnapshotId) -> SnapshotInfo:
         found = self._assets.snapshot(id)

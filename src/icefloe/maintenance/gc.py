@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from icefloe.concurrency import FanOut, ThreadFanOut
 from icefloe.core.assets import AssetStore
 from icefloe.core.refs import RefStore
+from icefloe.core.refs_v1 import RefStoreV1
 from icefloe.core.refs_v2 import RefStoreV2
 from icefloe.errors import ConflictError, ErrorKind, StorageError
 from icefloe.format.files import CHUNKS, MANIFESTS, SNAPSHOTS, TRANSACTIONS
@@ -132,14 +133,20 @@ class _Plan:
 
     def let_go(self) -> Garbage:
         """Take the snapshots off the list of the repository; what can be deleted thereafter."""
-        refs = self._refs
-        if not isinstance(refs, RefStoreV2):
-            return self.garbage
-        after = refs.update(lambda info: (self._dropped(info), GCRan()))
-        added = after.snapshots.ids[~is_member(after.snapshots.ids, self._known)]
+        refs, logs = self._refs, NO_IDS
+        if isinstance(refs, RefStoreV2):
+            after = refs.update(lambda info: (self._dropped(info), GCRan()))
+            added = after.snapshots.ids[~is_member(after.snapshots.ids, self._known)]
+            logs = inherited_logs(after.snapshots)
+        else:
+            if isinstance(refs, RefStoreV1):
+                refs.note_collection()
+            reached = reachable_snapshots(refs)
+            added = reached[~is_member(reached, self._kept)]
         manifests, chunks = _needed(self._assets, added, self._fan_out)
+        self._kept = sorted_ids(np.concatenate([self._kept, added]))
         return self._garbage(
-            sorted_ids(np.concatenate([self._kept, added, inherited_logs(after.snapshots)])),
+            sorted_ids(np.concatenate([self._kept, logs])),
             sorted_ids(np.concatenate([self._manifests, manifests])),
             sorted_ids(np.concatenate([self._chunks, chunks])),
         )
