@@ -26,10 +26,18 @@ def two_commits(spec_version: int) -> tuple[Repository, str, str]:
     return repo, ids[0], ids[1]
 
 
+def create_again(repo: Repository, snapshot_id: str) -> None:
+    """A tag under the name of a deleted one."""
+    repo.create_tag("used", snapshot_id)
+    repo.delete_tag("used")
+    repo.create_tag("used", snapshot_id)
+
+
 CASES: dict[str, Callable[[Repository, str, str], Any]] = {
     "ref not found.*nothing": lambda repo, a, b: repo.lookup_branch("nothing"),
     "ref not found.*none": lambda repo, a, b: repo.lookup_tag("none"),
     "ref not found.*no tag": lambda repo, a, b: repo.delete_tag("x"),
+    "tag .*already .*deleted: used": lambda repo, a, b: create_again(repo, a),
     "no changes made to the session": lambda repo, a, b: repo.writable_session("main").commit("c"),
     "ancestry .*doesn't include": lambda repo, a, b: repo.diff(from_snapshot_id=b, to_snapshot_id=a),
     "branch update conflict": lambda repo, a, b: repo.reset_branch("main", a, from_snapshot_id=a),

@@ -77,7 +77,7 @@ def create_tag(info: RepoInfo, name: str, snapshot: SnapshotId) -> Changed:
         raise AlreadyExistsError(f"tag already exists: {name}", kind=ErrorKind.TAG_ALREADY_EXISTS)
     if name in info.deleted_tags:
         raise AlreadyExistsError(
-            f"tag {name} was deleted, and the names of deleted tags cannot be used again",
+            f"tag was already deleted: {name}; the names of deleted tags cannot be used again",
             kind=ErrorKind.TAG_PREVIOUSLY_DELETED,
         )
     _check_listed(info, snapshot)
