@@ -20,7 +20,8 @@ def merged(base: Tree, ours: Tree, theirs: Tree) -> Tree | None:
     """Each place, each node and each chunk of the side that changed it; None where that cannot be.
 
     A deletion goes only with a side that left the node as it was. What is inside a group that moved goes
-    along: its place is the same.
+    along: its place is the same. A new node may come into another group than it was made in, if that one was
+    deleted and a group created where it was.
     """
     try:
         return _merged(base, ours, theirs)
@@ -45,11 +46,13 @@ def may_clash(
 def _merged(base: Tree, ours: Tree, theirs: Tree) -> Tree:
     nodes: dict[int, Node] = {}
     places: dict[int, _Place] = {}
+    dead: dict[int, _Place] = {}
     for key in _keys(ours) | _keys(theirs):
         before, here, there = (_found(side, key) for side in (base, ours, theirs))
         if before is not None and (here is None or there is None):
             if (here or there) != before:
                 raise _Clash
+            dead[key] = before[0]
             continue  # one side deleted what the other left as it was
         both = here and there
         place_before, place_here, place_there = (found and found[0] for found in (before, here, there))
@@ -65,7 +68,9 @@ def _merged(base: Tree, ours: Tree, theirs: Tree) -> Tree:
             value = _cell(cell, base, ours, theirs)
             if value is not None:
                 cells[cell] = value
-    return _checked({key: _path(key, places) for key in nodes}, nodes, cells)
+    old = _keys(base)
+    paths = {key: _path(key, places if key in old else dead | places) for key in nodes}
+    return _checked(paths, nodes, cells)
 
 
 def _cell(cell: Cell, base: Tree, ours: Tree, theirs: Tree) -> int | None:
