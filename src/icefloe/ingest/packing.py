@@ -72,7 +72,8 @@ def _sample(dtype: np.dtype[Any], packing: Mapping[str, Any]) -> np.ndarray[Any,
         values = np.linspace(-1e3, 1e3, 64).astype(dtype)
     else:
         limits = np.iinfo(dtype)
-        values = np.linspace(limits.min, limits.max, 64).astype(dtype)
+        span = limits.max - limits.min  # Python's numbers: floats would round beyond the limits of int64
+        values = np.array([limits.min + span * step // 63 for step in range(64)], dtype)
     missing = [np.atleast_1d(packing[name]) for name in (_FILL, "missing_value") if name in packing]
     numbers = [each for each in missing if each.dtype.kind in "iuf"]
     return np.concatenate([values, *numbers]).astype(dtype)
