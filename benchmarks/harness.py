@@ -119,7 +119,9 @@ class Outcome:
         """Which part of their peak memory ours took."""
         if not (self.ours and self.theirs and self.ours.peak and self.theirs.peak):
             return None
-        return self.ours.peak.job_bytes / max(self.theirs.peak.job_bytes, 1)
+        if not self.theirs.peak.job_bytes:  # it found room in what the process held before
+            return None
+        return self.ours.peak.job_bytes / self.theirs.peak.job_bytes
 
     @property
     def passed(self) -> bool | None:
