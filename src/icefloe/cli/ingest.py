@@ -31,6 +31,12 @@ from icefloe.storage.memory import MemoryStorage
     "--codec", default="zstd", show_default=True, help="zstd:LEVEL, blosc:NAME:LEVEL, gzip:LEVEL, none."
 )
 @click.option("--native", "mode", flag_value="native", default=True, help="Copy the data (the default).")
+@click.option(
+    "--virtual", "mode", flag_value="virtual", help="Refer to the data in the files, copy none of it."
+)
+@click.option(
+    "--hybrid", "mode", flag_value="hybrid", help="Refer to what fits the array, copy what does not."
+)
 @click.option("--engine", help="The xarray engine that reads the files.")
 @click.option("--source-group", help="The group of the files that is read.")
 @click.option(

@@ -21,6 +21,14 @@ from icefloe.ingest.options import Options
 from icefloe.ingest.packing import signature, zarr_attributes
 from icefloe.ingest.pieces import EXISTING, PieceArray
 from icefloe.ingest.plan import Plan, make_plan
+from icefloe.ingest.referring import (
+    ReferOrder,
+    Referral,
+    as_document,
+    refer,
+    refuse_misfits,
+    write_references,
+)
 from icefloe.ingest.sources import Source
 from icefloe.ingest.survey import BadFile, FileSchema, VariableSchema, quiet
 from icefloe.ingest.targets import Target, check_layout, coordinate_target, create, new_target
@@ -50,6 +58,7 @@ class Design:
     copied: frozenset[tuple[int, str]]
     plan: Plan
     attrs: Mapping[str, Any]
+    referral: Referral
 
 
 def design(
@@ -71,14 +80,23 @@ def design(
         if not isinstance(variable.data, PieceArray):
             coordinates.append(_coordinate(name, variable, by_name[name], attrs[name], existing))
         elif found is None or found.dims != tuple(map(str, variable.dims)):
-            targets.append(new_target(name, variable, by_name[name], options.layout, attrs[name]))
+            target = new_target(name, variable, by_name[name], options.layout, attrs[name])
+            fits = options.mode == "virtual" or target.signature is not None
+            targets.append(as_document(target, by_name[name][0]) if fits else target)
         else:
             targets.append(_longer(found, variable, options))
     arrays = {target.name: dataset.variables[target.name].data for target in targets}
     chunks = {name: found[0].chunks for name, found in by_name.items()}
-    plan = make_plan(targets, arrays, chunks, options.memory_bytes, options.parallelism)
+    referral = Referral(frozenset(), ())
+    if options.mode != "native":
+        documents = {target.name: json.loads(target.document) for target in targets if target.document}
+        referral = refer(targets, dataset, combined.files, documents)
+        if options.mode == "virtual":
+            refuse_misfits(referral)
+    plan = make_plan(targets, arrays, chunks, options.memory_bytes, options.parallelism, referral.chosen)
     copied = frozenset(_copied(targets, combined.files, existing))
-    return Design(tuple(targets), tuple(coordinates), copied, plan, {**dataset.attrs, **group_attrs})
+    group_attrs = {**dataset.attrs, **group_attrs}
+    return Design(tuple(targets), tuple(coordinates), copied, plan, group_attrs, referral)
 
 
 def _by_name(schemas: Sequence[FileSchema]) -> dict[str, list[VariableSchema]]:
@@ -170,6 +188,10 @@ def write_batch(
         for written in fan_out(write, list(_orders(session, combined, designed, existing, options))):
             receipts.append(written.receipt)
             bad.update(written.bad)
+    if designed.referral.chosen:
+        for written in fan_out(write_references, list(_referrals(session, combined, designed, options))):
+            receipts.append(written.receipt)
+            bad.update(written.bad)
     if bad:
         found = [BadFile(combined.files[number].source, text) for number, text in sorted(bad.items())]
         if options.on_bad_file == "stop":
@@ -178,7 +200,7 @@ def write_batch(
     session.merge_receipts(receipts)
     _write_coordinates(session, designed, existing, options)
     batch = batch_id(options.group, [file.source for file in combined.files])
-    write_ledger(session, options.group, _ledger(combined, rows, batch, options), rows)
+    write_ledger(session, options.group, _ledger(combined, rows, batch, designed), rows)
     return batch
 
 
@@ -219,6 +241,23 @@ def _orders(
         )
 
 
+def _referrals(
+    session: Session, combined: Combined, designed: Design, options: Options
+) -> Iterator[ReferOrder]:
+    fork = session.fork()
+    names: dict[int, list[str]] = {}
+    for number, name in sorted(designed.referral.chosen):
+        names.setdefault(number, []).append(name)
+    numbers = list(names)
+    share = max(1, -(-len(numbers) // (4 * options.parallelism)))
+    for start in range(0, len(numbers), share):
+        files = tuple(
+            (number, combined.files[number].source, tuple(names[number]), combined.boxes[number])
+            for number in numbers[start : start + share]
+        )
+        yield ReferOrder(fork, options.group, files, options.reading)
+
+
 def _write_coordinates(
     session: Session, designed: Design, existing: Existing | None, options: Options
 ) -> None:
@@ -253,7 +292,7 @@ def _equal(one: Any, other: Any) -> bool:
     return bool(np.array_equal(one, other))
 
 
-def _ledger(combined: Combined, rows: Sequence[LedgerRow], batch: str, options: Options) -> list[LedgerRow]:
+def _ledger(combined: Combined, rows: Sequence[LedgerRow], batch: str, designed: Design) -> list[LedgerRow]:
     """The rows as they are now: old ones where they have moved to, and those of this batch."""
     mine = {file.source.url for file in combined.files}
     old = [_moved(row, combined) for row in rows if row.source not in mine]
@@ -268,10 +307,18 @@ def _ledger(combined: Combined, rows: Sequence[LedgerRow], batch: str, options: 
                 region_text(combined.boxes.get(number, {})),
                 json.dumps(names),
                 batch,
-                options.mode,
+                _mode_of(number, designed),
             )
         )
     return old
+
+
+def _mode_of(number: int, designed: Design) -> str:
+    """Whether a file is copied, referred to, or both."""
+    referred = {name for source, name in designed.referral.chosen if source == number}
+    if not referred:
+        return "native"
+    return "virtual" if all(target.name in referred for target in designed.targets) else "hybrid"
 
 
 def _moved(row: LedgerRow, combined: Combined) -> LedgerRow:

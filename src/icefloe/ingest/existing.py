@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -68,6 +69,7 @@ def _target(name: str, array: zarr.Array[Any], schema: FileSchema) -> Target:
         tuple(array.shards) if array.shards else None,
         None,
         is_new=False,
+        document=json.dumps(array.metadata.to_dict(), default=str) if array.shards is None else None,
     )
 
 

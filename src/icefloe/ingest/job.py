@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from icefloe.concurrency import FanOut
+from icefloe.ingest.agreement import Finding
 from icefloe.ingest.audit import Staged, audit
 from icefloe.ingest.batch import METADATA, UnreadableError, design, write_batch
 from icefloe.ingest.existing import look
 from icefloe.ingest.intake import combine_all, sort_sources, sorted_along, survey_all
 from icefloe.ingest.ledger import read_ledger
 from icefloe.ingest.options import Options
+from icefloe.ingest.referring import with_containers
 from icefloe.ingest.report import Outcome, PlanReport, Report, plan_report
 from icefloe.ingest.sources import Source, find_sources
 from icefloe.ingest.staging import Staging
@@ -38,8 +40,12 @@ def ingest(
     branch moves when all is written and checked, and stays where it is if anything fails.
     """
     found = find_sources(sources, options.reading.storage_options)
+    if options.mode != "native":
+        options = replace(options, reading=replace(options.reading, references=True))
     if dry_run:
         return _Job(repo, options, fan_out, told, options.branch).outlined(found)
+    if options.mode != "native":
+        repo = with_containers(repo, found)
     staging = Staging.begin(repo, options.branch)
     job = _Job(repo, options, fan_out, told, staging.branch)
     try:
@@ -106,6 +112,8 @@ class _Job:
                 staged.append(done.staged)
                 commits.append(done.staged.stored.session.snapshot_id)
                 findings += done.staged.combined.findings
+                reasons = done.staged.designed.referral.reasons
+                findings += [Finding(file, name, f"is copied: {why}", "note") for file, name, why in reasons]
                 plans.append(plan_report(done.staged.combined, done.staged.designed))
         return (
             replace(

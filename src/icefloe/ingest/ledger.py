@@ -41,7 +41,7 @@ class LedgerRow:
     """The names of what it brought, as JSON."""
     batch: str
     mode: str
-    """native or virtual."""
+    """native, virtual, or hybrid for a file of which a part was copied."""
 
     def box(self) -> dict[str, tuple[int, int]]:
         """The region by dimension."""

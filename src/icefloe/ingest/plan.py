@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -54,15 +54,24 @@ def make_plan(
     source_chunks: Mapping[str, tuple[int, ...] | None],
     memory_bytes: int,
     parallelism: int,
+    referred: Collection[tuple[int, str]] = (),
 ) -> Plan:
-    """Blocks for all arrays that are not what they were, and tasks of about equal size."""
+    """Blocks for all arrays that are not what they were, and tasks of about equal size.
+
+    The variables of sources that are `referred` to need none: a chunk is all theirs, or not at all.
+    """
     blocks: list[Block] = []
     weights: list[int] = []
     factors: list[tuple[float, int]] = []
     for target in targets:
-        shape = block_shape(target, arrays[target.name], source_chunks.get(target.name), memory_bytes)
+        mine = [number for number, name in referred if name == target.name]
+        shape = (
+            target.unit
+            if mine
+            else block_shape(target, arrays[target.name], source_chunks.get(target.name), memory_bytes)
+        )
         before = len(blocks)
-        blocks += _changed(target, arrays[target.name], shape)
+        blocks += _changed(target, arrays[target.name], shape, mine)
         new = [math.prod(block.shape) * target.itemsize for block in blocks[before:]]
         weights += new
         factors.append((_read_factor(target, source_chunks.get(target.name), shape), sum(new)))
@@ -122,7 +131,9 @@ def _read_factor(target: Target, source_chunk: tuple[int, ...] | None, shape: tu
     return math.prod(max(1.0, min(chunk, whole) / max(1, min(block, whole))) for chunk, block, whole in parts)
 
 
-def _changed(target: Target, array: PieceArray, shape: tuple[int, ...]) -> Iterator[Block]:
+def _changed(
+    target: Target, array: PieceArray, shape: tuple[int, ...], referred: Sequence[int]
+) -> Iterator[Block]:
     """The blocks of an array, without those that the repository has where they belong."""
     if math.prod(target.shape) == 0:
         return
@@ -138,6 +149,8 @@ def _changed(target: Target, array: PieceArray, shape: tuple[int, ...]) -> Itera
                 f"no file has the values of {target.name} from {start.tolist()} to {stop.tolist()}",
                 ErrorKind.INVALID_ARRAY_METADATA,
             )
+        if len(referred) and np.isin(pieces.source, referred).all():
+            continue
         if target.is_new or not _unmoved(pieces, start):
             yield Block(target.name, tuple(start.tolist()), tuple(stop.tolist()), pieces)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,6 +11,8 @@ from typing import Any
 import numpy as np
 import xarray as xr
 import zarr
+from zarr.core.buffer import cpu
+from zarr.core.sync import sync
 
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.ingest.packing import signature, stored, survives, zarr_attributes
@@ -55,6 +58,8 @@ class Target:
     chunks: tuple[int, ...]
     shards: tuple[int, ...] | None = None
     fill_value: Any = None
+    document: str | None = None
+    """The zarr.json of an array whose chunks are as in files."""
     is_new: bool = True
     """Whether the array is made, be it in the place of another one."""
 
@@ -266,6 +271,8 @@ def compressors(codec: str) -> Any:
 
 def create(group: zarr.Group, target: Target, codec: str) -> zarr.Array[Any]:
     """Make the array, empty."""
+    if target.document is not None:
+        return _create_by_document(group, target)
     dtype: Any = str if target.dtype == "string" else np.dtype(target.dtype)
     with quiet():
         return group.create_array(
@@ -279,6 +286,15 @@ def create(group: zarr.Group, target: Target, codec: str) -> zarr.Array[Any]:
             attributes=dict(target.attrs),
             dimension_names=target.dims,
         )
+
+
+def _create_by_document(group: zarr.Group, target: Target) -> zarr.Array[Any]:
+    document = {**json.loads(target.document or ""), "shape": target.shape, "attributes": dict(target.attrs)}
+    path = f"{group.path}/{target.name}".strip("/")
+    data = cpu.Buffer.from_bytes(json.dumps(document).encode())
+    sync(group.store.set(f"{path}/zarr.json", data))
+    array: Any = group[target.name]
+    return array  # type: ignore[no-any-return]
 
 
 def _sizes(dims: Sequence[str], sizes: Sequence[int]) -> str:

@@ -33,7 +33,7 @@ def open_store(
         container = container_of(location, store)
         if container.url_prefix not in authorized:
             config.set_virtual_chunk_container(container)
-            authorized[container.url_prefix] = credential or _default_credential(location)
+            authorized[container.url_prefix] = credential or default_credential(location)
     repository = Repository.create(in_memory_storage(), config, authorized)
     session = repository.writable_session("main")
     dataset.drop_refused().to_icechunk(session.store)
@@ -69,7 +69,8 @@ def open_values(
     return found
 
 
-def _default_credential(location: str) -> AnyCredential:
+def default_credential(location: str) -> AnyCredential:
+    """What a location is read with where nobody says: the access of this process."""
     from icefloe.credentials import (
         azure_from_env_credentials,
         gcs_from_env_credentials,

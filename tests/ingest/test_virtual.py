@@ -1,0 +1,95 @@
+"""Virtual and hybrid ingest: references where they fit, copies where not, and the same values either way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import xarray as xr
+
+from icefloe import Credentials, InvalidInputError, Repository
+from icefloe.ingest.ledger import read_ledger
+from tests.ingest.files import archive, days, expected, new_repo, run, write
+
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
+
+CHUNKED: dict[str, Any] = {"t2m": {"zlib": True, "shuffle": True, "chunksizes": (2, 5, 4)}}
+
+
+def read(repo: Repository) -> xr.Dataset:
+    prefixes = Repository.open(repo.storage).config.virtual_chunk_containers or {}
+    allowed = {prefix: Credentials.LocalFileSystemAccess() for prefix in prefixes}
+    opened = Repository.open(repo.storage, authorize_virtual_chunk_access=allowed)
+    found: xr.Dataset = xr.open_zarr(opened.readonly_session("main").store, consolidated=False, chunks=None)
+    return found.load()
+
+
+def chunked(folder: Path, *counts: int, first: int = 0, **encoding: Any) -> list[str]:
+    files = []
+    for number, count in enumerate(counts):
+        begin = first + sum(counts[:number])
+        files.append(
+            write(folder / f"{begin:03}.nc", days(begin, count), {"t2m": {**CHUNKED["t2m"], **encoding}})
+        )
+    return files
+
+
+def kinds(repo: Repository) -> dict[str, str]:
+    return {Path(row.source).name: row.mode for row in read_ledger(repo.readonly_session("main"), "")}
+
+
+def locations(repo: Repository) -> int:
+    return len(repo.readonly_session("main").all_virtual_chunk_locations())
+
+
+def test_references_only(tmp_path: Path) -> None:
+    files = chunked(tmp_path, 4, 2, 3)
+    repo = new_repo(tmp_path)
+
+    run(repo, files[:2], mode="virtual")
+    run(repo, files, mode="virtual")
+
+    xr.testing.assert_identical(read(repo), expected(files))
+    assert set(kinds(repo).values()) == {"virtual"}
+    assert locations(repo) == 5
+
+
+def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
+    repo = new_repo(tmp_path)
+    files = [*chunked(tmp_path, 4), *chunked(tmp_path, 2, first=4, complevel=1, shuffle=False)]
+    before = repo.lookup_branch("main")
+
+    with pytest.raises(InvalidInputError, match="its codecs is") as caught:
+        run(repo, files, mode="virtual")
+
+    assert files[1] in str(caught.value)
+    assert repo.lookup_branch("main") == before
+
+
+def test_hybrid_copies_what_does_not_fit(tmp_path: Path) -> None:
+    """Other codecs, an end within a chunk, a beginning within a chunk."""
+    files = chunked(tmp_path, 4)
+    files += chunked(tmp_path, 2, first=4, shuffle=False)
+    files += chunked(tmp_path, 3, first=6)
+    files += chunked(tmp_path, 3, first=9)
+    files += chunked(tmp_path, 2, first=12)
+    repo = new_repo(tmp_path)
+
+    report = run(repo, files, mode="hybrid")
+
+    xr.testing.assert_identical(read(repo), expected(files))
+    assert list(kinds(repo).values()) == ["virtual", "native", "native", "native", "virtual"]
+    copied = {Path(each.source).name: each.text for each in report.findings}
+    assert "codecs" in copied["004.nc"]
+    assert "does not begin and end with chunks" in copied["006.nc"]
+    assert locations(repo) == 3
+
+
+def test_hybrid_of_files_without_chunks(tmp_path: Path) -> None:
+    files = archive(tmp_path, (3, 3))
+    repo = new_repo(tmp_path)
+
+    run(repo, files, mode="hybrid")
+
+    xr.testing.assert_identical(read(repo), expected(files))
