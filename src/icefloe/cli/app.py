@@ -30,6 +30,7 @@ NOT_WELL = 5
 _COMMANDS = {
     "init": "places",
     "ingest": "ingest",
+    "run": "ingest",
     "info": "places",
     "config": "places",
     "status": "places",

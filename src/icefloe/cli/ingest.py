@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from icefloe.cli.app import NOT_WELL
 from icefloe.cli.arguments import output_option, storage_argument
 from icefloe.cli.output import Output, bytes_text
-from icefloe.cli.sparks import running_fan_out, spark_options, told
+from icefloe.cli.sparks import SparkChoice, running_fan_out, spark_options, told
 from icefloe.repository import Repository
 from icefloe.storage.base import Storage
 from icefloe.storage.memory import MemoryStorage
+
+if TYPE_CHECKING:
+    from icefloe.ingest import Options
 
 
 @click.command()
@@ -79,16 +83,43 @@ def ingest(
     icefloe ingest 'data/*.nc' s3://bucket/repo -o region=eu-west-1 --chunks time=24,lat=180,lon=360
     icefloe ingest files.txt data/repo --concat-dim time --commit-every 100 --dry-run
     """
-    from icefloe.ingest import job
-    from icefloe.ingest.options import make_options
+    from icefloe.ingest import make_options
 
     options = make_options(**_flat(given))
-    repo = _repository(storage, dry_run=dry_run)
-    with running_fan_out(spark) as (fan_out, parallelism):
-        import dataclasses
+    return _ingested(_repository(storage, dry_run=dry_run), sources, options, spark, out, dry_run=dry_run)
 
-        options = dataclasses.replace(options, parallelism=parallelism)
-        report = job.ingest(repo, sources, options, fan_out, dry_run=dry_run, told=told)
+
+@click.command()
+@click.argument("recipe", type=click.Path(exists=True, dir_okay=False))
+@click.option("--master", help="Another Spark than the recipe says.")
+@click.option("--dry-run", is_flag=True, help="Say what would be done.")
+@output_option
+def run(recipe: str, master: str | None, dry_run: bool, out: Output) -> int:
+    """Run an ingest that a file of YAML describes.
+
+    \b
+    sources: data/*.nc
+    repository: repo
+    options: {chunks: {time: 24}, commit_every: 100}
+    checks: [monotone, source, {range: {variable: t2m, low: 180, high: 340}}]
+    """
+    from icefloe import storage_from_url
+    from icefloe.ingest.recipe import load_recipe
+
+    found = load_recipe(recipe)
+    repo = _repository(storage_from_url(found.repository, **found.repository_options), dry_run=dry_run)
+    choice = SparkChoice(master or found.master, dict(found.settings))
+    return _ingested(repo, found.sources, found.options, choice, out, dry_run=dry_run)
+
+
+def _ingested(
+    repo: Repository, sources: Any, options: Options, choice: SparkChoice, out: Output, *, dry_run: bool
+) -> int:
+    from icefloe.ingest import ingest
+
+    with running_fan_out(choice) as (fan_out, parallelism):
+        options = replace(options, parallelism=parallelism)
+        report = ingest(repo, sources, options, fan_out, dry_run=dry_run, told=told)
     out.value(report.to_dict(), _text(report.to_dict(), dry_run=dry_run))
     return 0 if report.ok else NOT_WELL
 

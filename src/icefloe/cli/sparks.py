@@ -32,7 +32,7 @@ def spark_options(function: F) -> F:
         "--master",
         default="local[*]",
         show_default=True,
-        help="The Spark to work on: local[2], spark://host:7077, ...; none works in this process.",
+        help="The Spark to work on: local[2], spark://host:7077, ...; none works in this process, one task after the other.",
     )
     @click.option("--spark-conf", "settings", multiple=True, metavar="NAME=VALUE", help="A setting of Spark.")
     @functools.wraps(function)
@@ -57,10 +57,7 @@ def told(sentence: str) -> None:
 def running_fan_out(choice: SparkChoice) -> Iterator[tuple[FanOut, int]]:
     """A fan-out on the Spark of the user's choice, and how many tasks it runs at once; stopped at the end."""
     if choice.master == NO_SPARK:
-        import os
-
-        count = os.cpu_count() or 1
-        yield ThreadFanOut(count, "ingest"), count
+        yield ThreadFanOut(1), 1  # libraries that read files do not all bear threads
         return
     try:
         from icefloe.spark.local import QUICK_START, session_at

@@ -1,0 +1,76 @@
+"""Recipes in YAML, through the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from icefloe import InvalidInputError, Repository, storage_from_url
+from icefloe.cli.app import main
+from icefloe.ingest.checks import Check
+from icefloe.ingest.recipe import load_recipe
+from tests.ingest.files import archive, assert_same, expected, read
+
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
+
+RECIPE = """
+sources: [data/*.nc]
+repository: repo
+options: {chunks: {time: 2}, commit_every: 2, metadata: {team: weather}}
+checks:
+  - monotone
+  - range: {variable: t2m, low: 0, high: HIGH}
+spark: {master: none}
+"""
+
+
+def test_a_recipe_is_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = archive(tmp_path / "data")
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(RECIPE.replace("HIGH", "50"))
+
+    assert main(["run", str(recipe)]) == 5
+    assert "check failed" in capsys.readouterr().out
+    recipe.write_text(RECIPE.replace("HIGH", "5000"))
+    assert main(["run", str(recipe), "--dry-run"]) == 0
+    capsys.readouterr()
+    assert main(["run", str(recipe), "--json"]) == 0
+
+    repo = Repository.open(storage_from_url(str(tmp_path / "repo")))
+    assert json.loads(capsys.readouterr().out)["published"] == repo.lookup_branch("main")
+    assert_same(read(repo), expected(files))
+    assert next(iter(repo.ancestry(branch="main"))).metadata["team"] == "weather"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("sources: [", "no YAML"),
+        ("- a", "mapping"),
+        ("sources: a\nrepository: b\nspeed: 3", "no place for speed"),
+        ("sources: a", "must say repository"),
+        ("sources: a\nrepository: b\nchecks: [luck]", "no check 'luck'"),
+        ("sources: a\nrepository: b\nchecks: [{range: {colour: 3}}]", "colour"),
+        ("sources: a\nrepository: b\noptions: {speed: 3}", "no option speed"),
+        ("sources: a\nrepository: b\nspark: local", "spark must be a mapping"),
+    ],
+)
+def test_recipes_that_make_no_sense(tmp_path: Path, text: str, said: str) -> None:
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(text)
+
+    with pytest.raises(InvalidInputError, match=said):
+        load_recipe(recipe)
+
+
+def test_paths_begin_at_the_recipe(tmp_path: Path) -> None:
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("sources: [a.nc, s3://bucket/b.nc]\nrepository: repo\n")
+
+    found = load_recipe(recipe)
+
+    assert found.sources == (str(tmp_path / "a.nc"), "s3://bucket/b.nc")
+    assert found.repository == str(tmp_path / "repo")
+    assert found.options.checks == (Check("monotone"), Check("source"))
