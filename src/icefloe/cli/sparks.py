@@ -32,7 +32,7 @@ def spark_options(function: F) -> F:
         "--master",
         default="local[*]",
         show_default=True,
-        help="The Spark to work on: local[2], spark://host:7077, ...; none works in this process, one task after the other.",
+        help="The Spark to work on: local[2], spark://host:7077, ...; none: in this process.",
     )
     @click.option("--spark-conf", "settings", multiple=True, metavar="NAME=VALUE", help="A setting of Spark.")
     @functools.wraps(function)
