@@ -18,6 +18,7 @@ from icefloe.ingest.existing import Existing, parts
 from icefloe.ingest.ledger import LedgerRow
 from icefloe.ingest.options import Options
 from icefloe.ingest.pieces import EXISTING
+from icefloe.ingest.referring import survey_for_references
 from icefloe.ingest.sources import Source
 from icefloe.ingest.survey import BadFile, DigestOrder, FileSchema, SurveyOrder, digest, survey
 
@@ -56,7 +57,8 @@ def survey_all(
     sources: Sequence[Source], existing: Existing | None, options: Options, fan_out: FanOut
 ) -> Surveyed:
     """Have all files looked at, and compare them with each other and with what is there."""
-    found = list(fan_out(survey, [SurveyOrder(source, options.reading) for source in sources]))
+    look = survey if options.mode == "native" else survey_for_references
+    found = list(fan_out(look, [SurveyOrder(source, options.reading) for source in sources]))
     bad = [each for each in found if isinstance(each, BadFile)]
     files = _shared([each for each in found if isinstance(each, FileSchema)])
     if bad and options.on_bad_file == "stop":

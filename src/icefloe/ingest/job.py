@@ -40,8 +40,6 @@ def ingest(
     branch moves when all is written and checked, and stays where it is if anything fails.
     """
     found = find_sources(sources, options.reading.storage_options)
-    if options.mode != "native":
-        options = replace(options, reading=replace(options.reading, references=True))
     if dry_run:
         return _Job(repo, options, fan_out, told, options.branch).outlined(found)
     if options.mode != "native":

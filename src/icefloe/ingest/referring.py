@@ -14,7 +14,16 @@ from icefloe.distributed import receipt
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.ingest.pieces import PieceArray
 from icefloe.ingest.sources import Source
-from icefloe.ingest.survey import FileSchema, Reading, VariableSchema, quiet, reason
+from icefloe.ingest.survey import (
+    BadFile,
+    FileSchema,
+    Reading,
+    SurveyOrder,
+    VariableSchema,
+    quiet,
+    reason,
+    survey,
+)
 from icefloe.ingest.targets import Target
 from icefloe.ingest.writing import Written
 from icefloe.repository import Repository
@@ -23,6 +32,12 @@ from icefloe.virtual import VirtualChunkContainer, virtualize
 from icefloe.virtual.opening import default_credential
 from icefloe.virtual.schema import differences, document_of, properties_of
 from icefloe.virtual.sources import container_of, location_of
+
+
+def survey_for_references(order: SurveyOrder) -> FileSchema | BadFile:
+    """Look into one file, and at what of it can be referred to."""
+    found = survey(order)
+    return found if isinstance(found, BadFile) else with_documents(found, order.reading)
 
 
 def with_documents(schema: FileSchema, reading: Reading) -> FileSchema:

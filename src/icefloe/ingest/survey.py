@@ -40,8 +40,6 @@ class Reading:
     """The group in the files that is read."""
     variables: tuple[str, ...] = ()
     """The data variables to take; all, where there is none."""
-    references: bool = False
-    """Whether surveys say what can be referred to."""
     open_options: Mapping[str, Any] = field(default_factory=dict)
     """More arguments of `xarray.open_dataset`."""
     storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
@@ -118,12 +116,7 @@ def survey(order: SurveyOrder) -> FileSchema | BadFile:
     """Look into one file. Whatever goes wrong with it is an answer, not an exception."""
     try:
         with opened(order.source, order.reading) as raw:
-            found = schema_of(order.source, raw, _content_id(order.source, order.reading))
-        if not order.reading.references:
-            return found
-        from icefloe.ingest.referring import with_documents  # it stands above this
-
-        return with_documents(found, order.reading)
+            return schema_of(order.source, raw, _content_id(order.source, order.reading))
     except Exception as error:  # noqa: BLE001 - engines raise whatever they like about a damaged file
         return BadFile(order.source, reason(error))
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from icefloe.concurrency import FanOut
 from icefloe.ingest import job
 from icefloe.ingest.options import Options
+from icefloe.ingest.referring import survey_for_references
 from icefloe.ingest.report import Report
 from icefloe.ingest.survey import digest, survey
 from icefloe.repository import Repository
@@ -79,6 +80,6 @@ class IngestFanOut:
 
     def __call__(self, function: Callable[[T], R], items: Iterable[T], /) -> Iterator[R]:
         orders = list(items)
-        quick = function in (survey, digest)
+        quick = function in (survey, survey_for_references, digest)
         tasks = min(len(orders), _LOOKS_PER_CORE * self._parallelism) if quick else None
         return SparkFanOut(self._spark, tasks or None, self._progress)(function, orders)
