@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import replace
 from datetime import UTC, date, datetime
 from typing import Any
@@ -233,7 +234,10 @@ def test_a_million_chunks_are_planned_as_columns() -> None:
 
     made = plan(large, Selection.everything(large), partition_bytes=2**20)
 
-    assert made.rows == big * 48
+    again = pickle.loads(pickle.dumps(made))
+    assert len(pickle.dumps(made)) < 100_000
+    assert list(again.blocks(3))[:2] == list(made.blocks(3))[:2]
+    assert again.rows == made.rows == big * 48
     assert made.partitions == -(-big * 48 * 4 // 2**20)
     counts = np.diff(made.starts)
     assert counts.max() - counts.min() <= 2

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -53,6 +54,15 @@ class Plan:
     """All dimensions, the one first along which the number of a block changes last."""
     starts: NDArray[np.int64]
     """The first block of each partition, and the number of blocks."""
+
+    def __reduce__(self) -> Any:
+        """Small, since it goes to every task: borders at equal distances are next to nothing."""
+        return _unpacked, (
+            _without_edges(self.table),
+            *map(_packed, (self.edges, self.selection.indices)),
+            self.order,
+            _packed((self.starts,)),
+        )
 
     @property
     def partitions(self) -> int:
@@ -146,3 +156,44 @@ def _width(arrow: pa.DataType) -> int:
         return max(int(arrow.bit_width) // 8, 1)
     except ValueError:  # text has no width
         return 16
+
+
+Packed = tuple[tuple[tuple[int, ...], bytes] | None, ...]
+
+
+def _packed(columns: Sequence[NDArray[np.int64] | None]) -> Packed:
+    """Ascending numbers as their differences, compressed."""
+    return tuple(
+        None
+        if column is None
+        else (column.shape, zlib.compress(np.diff(column, axis=0, prepend=0).tobytes(), 1))
+        for column in columns
+    )
+
+
+def _unpacked(table: Table, edges: Packed, indices: Packed, order: tuple[int, ...], starts: Packed) -> Plan:
+    (first,) = _columns(starts)
+    if first is None:
+        raise ValueError("a plan without partitions is no plan")
+    borders = tuple(column for column in _columns(edges) if column is not None)
+    return Plan(table, Selection(tuple(_columns(indices))), borders, order, first)
+
+
+def _columns(packed: Packed) -> list[NDArray[np.int64] | None]:
+    return [
+        None
+        if each is None
+        else np.cumsum(np.frombuffer(zlib.decompress(each[1]), np.int64).reshape(each[0]), axis=0)
+        for each in packed
+    ]
+
+
+def _without_edges(table: Table) -> Table:
+    """A task knows its blocks, and needs the borders of single arrays no more."""
+    return replace(
+        table,
+        columns=tuple(
+            column if column.array is None else replace(column, array=replace(column.array, edges=()))
+            for column in table.columns
+        ),
+    )
