@@ -17,6 +17,7 @@ from benchmarks import (
     latency,
     manifests,
     official,
+    parsing,
     report,
     small,
     snapshots,
@@ -27,7 +28,7 @@ from benchmarks import (
 )
 from benchmarks.harness import OURS, THEIRS, Row, measure, run_for_peak, versions
 
-MODULES = (manifests, snapshots, store, starting, small, latency, conflicts, forks, virtual, upkeep)
+MODULES = (manifests, snapshots, store, starting, small, latency, conflicts, forks, virtual, upkeep, parsing)
 ROWS: dict[str, Row] = {row.name: row for module in MODULES for row in module.ROWS}
 
 

@@ -18,6 +18,7 @@ import zarr
 from icefloe.virtual import CannotVirtualizeError, RefusalReason, combine, virtualize
 from tests.virtual.files import LONG_AGO, assert_all_read_back
 
+pytestmark = pytest.mark.filterwarnings("ignore:Numcodecs codecs are not in")  # zarr 3.1 says so
 VALUES = np.arange(7 * 9, dtype="f4").reshape(7, 9)
 
 

@@ -1,0 +1,130 @@
+"""Datasets of VirtualiZarr as ours, and ours as theirs."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+
+from icefloe.virtual.dataset import VirtualDataset
+from icefloe.virtual.loading import loaded_variable
+from icefloe.virtual.schema import document_of
+from icefloe.virtual.sources import Source, location_of
+from icefloe.virtual.variables import ChunkReferences, VirtualVariable
+from icefloe.virtual.zarr_documents import array_from_v3
+from icefloe.virtual.zarr_terms import json_attributes
+
+_TEXTS: Final = np.dtypes.StringDType()
+_INLINED: Final = "__inlined__"
+
+
+def from_virtualizarr(dataset: Any) -> VirtualDataset:
+    """A virtual dataset of VirtualiZarr, an `xarray.Dataset` of `ManifestArray`, as one of ours.
+
+    Variables in memory are loaded ones. VirtualiZarr does not know which version of a file its references
+    were made of, so there are no checksums.
+    """
+    from virtualizarr.manifests import ManifestArray
+
+    rows: dict[str, int] = {}
+    variables: dict[str, VirtualVariable] = {}
+    for name, variable in dataset.variables.items():
+        if isinstance(variable.data, ManifestArray):
+            attributes = {**variable.encoding, **variable.attrs}
+            attributes = {
+                key: attributes[key] for key in (*variable.attrs, "_FillValue") if key in attributes
+            }
+            variables[str(name)] = _referred(variable.data, variable.dims, attributes, rows)
+        else:
+            import xarray
+
+            encoded = xarray.conventions.encode_cf_variable(variable)
+            values = np.asarray(encoded.values)
+            texts = values.astype(_TEXTS) if values.dtype.kind in "OU" else values
+            plain = json_attributes(encoded.attrs, texts.dtype)
+            variables[str(name)] = loaded_variable(tuple(map(str, encoded.dims)), texts, plain)
+    sources = tuple(Source(location, None) for location in rows)
+    return VirtualDataset(variables, sources, json_attributes(dataset.attrs))
+
+
+def _referred(array: Any, dims: Any, attributes: Any, rows: dict[str, int]) -> VirtualVariable:
+    document = {**array.metadata.to_dict(), "dimension_names": list(map(str, dims))}
+    described = array_from_v3(_plain(document))
+    fill = attributes.get("_FillValue")
+    # One that is a text is in the form that Zarr version 3 has for floats already.
+    encoded = (
+        {}
+        if isinstance(fill, str) or fill is None
+        else json_attributes({"_FillValue": fill}, described.dtype)
+    )
+    described = replace(described, attributes={**json_attributes(attributes), **encoded})
+    manifest = array.manifest
+    rank = len(described.shape)
+    grid = described.grid_shape
+    paths, offsets, lengths = (
+        np.asarray(each).reshape(-1) for each in (manifest._paths, manifest._offsets, manifest._lengths)
+    )
+    coords = np.indices(grid, np.uint32).reshape(rank, math.prod(grid)).T
+    inline = {tuple(place)[:rank]: data for place, data in getattr(manifest, "_inlined", {}).items()}
+    kept = (paths != "") & (paths != _INLINED)
+    distinct, codes = np.unique(paths[kept], return_inverse=True)
+    table = np.array([rows.setdefault(location_of(str(path)), len(rows)) for path in distinct], np.uint32)
+    sources = table[codes] if len(table) else np.zeros(0, np.uint32)
+    chunks = ChunkReferences.of(coords[kept], offsets[kept], lengths[kept], sources, inline)
+    return replace(described, chunks=chunks)
+
+
+def _plain(value: Any) -> Any:
+    """A document in terms of JSON: zarr gives tuples and enumerations here and there."""
+    if isinstance(value, dict):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def to_virtualizarr(dataset: VirtualDataset) -> Any:
+    """Our dataset as VirtualiZarr's, with `ManifestArray` for what is not loaded. Checksums are lost."""
+    import xarray
+    from virtualizarr.manifests import ChunkManifest, ManifestArray
+    from zarr.core.metadata.v3 import ArrayV3Metadata
+
+    locations = np.array([source.location for source in dataset.sources], _TEXTS)
+    variables: dict[str, Any] = {}
+    for name, variable in dataset.variables.items():
+        if variable.loaded:
+            variables[name] = xarray.Variable(variable.dimensions, variable.values, dict(variable.attributes))
+            continue
+        references = variable.references
+        grid = variable.grid_shape
+        paths = np.full(grid, "", _TEXTS)
+        offsets, lengths = np.zeros(grid, np.uint64), np.zeros(grid, np.uint64)
+        # In one dimension, since an array without any cannot be indexed by columns.
+        places = np.zeros(len(references.coords), np.int64)
+        for axis, size in enumerate(grid):
+            places = places * size + references.coords[:, axis]
+        paths.reshape(-1)[places] = locations[references.sources]
+        offsets.reshape(-1)[places] = references.offsets
+        lengths.reshape(-1)[places] = references.lengths
+        options: dict[str, Any] = {}
+        if references.inline:
+            inlined = dict(zip(map(tuple, references.inline_coords.tolist()), references.inline, strict=True))
+            for place in inlined:
+                paths[place], lengths[place] = _INLINED, len(inlined[place])
+            options["inlined"] = inlined
+        manifest = ChunkManifest.from_arrays(paths=paths, offsets=offsets, lengths=lengths, **options)
+        document = {**document_of(variable), "attributes": {}}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            metadata = ArrayV3Metadata.from_dict(document)
+        array = ManifestArray(metadata=metadata, chunkmanifest=manifest)
+        variables[name] = xarray.Variable(variable.dimensions, array, dict(variable.attributes))
+    coordinates = {name for name, each in variables.items() if each.dims == (name,)}
+    return xarray.Dataset(
+        {name: each for name, each in variables.items() if name not in coordinates},
+        {name: each for name, each in variables.items() if name in coordinates},
+        dict(dataset.attributes),
+    )
