@@ -12,7 +12,10 @@ from icefloe import Credentials, InvalidInputError, Repository
 from icefloe.ingest.ledger import read_ledger
 from tests.ingest.files import archive, days, expected, new_repo, run, write
 
-pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore:Numcodecs codecs"),  # zarr 3.1 about the shuffle of HDF5
+]
 
 CHUNKED: dict[str, Any] = {"t2m": {"zlib": True, "shuffle": True, "chunksizes": (2, 5, 4)}}
 

@@ -17,7 +17,7 @@ import pytest
 import zarr
 
 import icefloe
-from icefloe import Repository, RetentionPolicy
+from icefloe import Repository, RetentionPolicy, SpecVersion
 from icefloe.config import (
     ManifestConfig,
     ManifestSplitCondition,
@@ -26,6 +26,7 @@ from icefloe.config import (
     RepositoryConfig,
 )
 from icefloe.errors import IcechunkError
+from icefloe.maintenance.upgrade import has_files_of_version_1
 from icefloe.storage.base import Storage
 from icefloe.testing.flaky import Call, Crashed, Fault, FlakyStorage
 from tests.maintenance.test_checksums import copy_of
@@ -95,6 +96,13 @@ def source(path: str, coords: tuple[int, ...]) -> Any:
     return np.array([5], "i4") if coords == (5,) else None
 
 
+def upgrade(storage: Storage) -> None:
+    """Nothing is left to do where only the answer to the last request was missing."""
+    repo = Repository.open(storage)
+    if repo.spec_version == SpecVersion.v1 or has_files_of_version_1(storage):
+        icefloe.upgrade_icechunk_repository(repo, dry_run=False)
+
+
 LATER = datetime(2999, 1, 1, tzinfo=UTC)
 
 VERBS: dict[str, Callable[[Storage], object]] = {
@@ -104,7 +112,7 @@ VERBS: dict[str, Callable[[Storage], object]] = {
     "rewrite": lambda storage: split(storage).rewrite_manifests("split", branch="main"),
     "checksums": lambda storage: Repository.open(storage).record_checksums(),
     "repair": lambda storage: Repository.open(storage).repair(sources=source),
-    "upgrade": lambda storage: icefloe.upgrade_icechunk_repository(Repository.open(storage), dry_run=False),
+    "upgrade": upgrade,
 }
 
 
@@ -133,7 +141,8 @@ def test_a_verb_broken_off_at_any_request(verb: str, version: int) -> None:
     requests = 10**9 - counting.left
 
     crashes = 0
-    for at in sorted(random.sample(range(requests), min(requests, CRASHES))):
+    chosen = random.Random(f"{verb} {version}").sample(range(requests), min(requests, CRASHES))
+    for at in sorted(chosen):
         storage = copy_of(start)
         how = Fault.CRASH_BEFORE if at % 2 else Fault.CRASH_AFTER
         try:
@@ -169,7 +178,7 @@ def test_writers_between_any_two_requests_of_a_collection(version: int) -> None:
             return Fault.NONE
 
     refused = done = 0
-    for at in range(random.randrange(3), 60, 3):
+    for at in range(version, 60, 3):
         repo = repository(version)
         commit(repo, 1)
         session = repo.writable_session("main")

@@ -11,6 +11,7 @@ import time
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 
 from icefloe.errors import StorageError
@@ -84,12 +85,13 @@ def _clean_up(storage: Storage, folder: str, names: list[str]) -> None:
     A server that ignores conditions may also finish a write of a race after it has answered all of them.
     """
     paths = [f"{folder}/{name}" for name in names]
-    for patience in CLEANING_PAUSES:
-        storage.delete(paths)
-        time.sleep(patience)
-        paths = [info.key for info in storage.list_prefix(folder)]
-        if not paths:
-            break
+    with suppress(StorageError):  # a place that cannot be reached: the checks have said so
+        for patience in CLEANING_PAUSES:
+            storage.delete(paths)
+            time.sleep(patience)
+            paths = [info.key for info in storage.list_prefix(folder)]
+            if not paths:
+                break
     storage.remove_empty_folder(folder)
 
 
