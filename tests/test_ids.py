@@ -145,3 +145,23 @@ def test_decode_column_names_the_bad_text(text: str) -> None:
         ids.decode_column([INITIAL, text, INITIAL], 12)
 
     assert f"`{text}`" in str(caught.value)
+
+
+def test_decode_names_takes_no_other_spelling() -> None:
+    others = [INITIAL.lower(), INITIAL.replace("0", "O"), INITIAL[:-1] + "1", INITIAL[:-1] + "é", " " * 20]
+
+    found, valid = ids.decode_names([INITIAL, *others, INITIAL], 12)
+
+    assert found.tolist() == [list(ids.INITIAL_SNAPSHOT_ID)] * 2
+    assert valid.tolist() == [True, *[False] * len(others), True]
+    assert ids.decode_names([], 12)[0].shape == (0, 12)
+
+
+@given(raws=st.lists(st.binary(min_size=12, max_size=12), max_size=20))
+def test_decode_names_takes_every_id(raws: list[bytes]) -> None:
+    column = np.frombuffer(b"".join(raws), np.uint8).reshape(-1, 12)
+
+    found, valid = ids.decode_names(ids.encode_column(column), 12)
+
+    assert valid.all()
+    assert found.tolist() == column.tolist()

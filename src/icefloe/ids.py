@@ -36,6 +36,7 @@ def _digit_values() -> NDArray[np.uint8]:
 
 _DIGITS: Final = np.frombuffer(ALPHABET, np.uint8)
 _VALUES: Final = _digit_values()
+_IS_DIGIT: Final = np.isin(np.arange(256), _DIGITS)
 _TO_RFC_4648: Final = bytes(ord("!") if value == _INVALID else _RFC_4648[value] for value in _VALUES)
 
 
@@ -163,27 +164,45 @@ def decode_column(texts: Sequence[str], size: int) -> NDArray[np.uint8]:
 
     The error names one text that is no id.
     """
-    width = text_size(size)
     _check_lengths(texts, size)
-    joined = np.frombuffer("".join(texts).encode("ascii", "replace"), np.uint8).reshape(len(texts), width)
-    ids = np.empty((len(texts), size), np.uint8)
-    bits = np.zeros(len(texts), np.uint16)
-    valid = np.ones(len(texts), bool)
+    values = _VALUES[_characters(texts, size)]
+    valid = (values != _INVALID).all(axis=1)
+    if not valid.all():
+        raise InvalidInputError(
+            _complaint("object id", texts[int(valid.argmin())], size), kind=ErrorKind.INVALID_KEY
+        )
+    return _packed(values, size)[0]
+
+
+def decode_names(texts: Sequence[str], size: int) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
+    """The ids that have just these text forms, and which of the texts, all as long as one, are any's.
+
+    Stricter than `decode_column`: a file with another spelling of an id as its name is not that object's.
+    """
+    characters = _characters(texts, size)
+    ids, padding = _packed(_VALUES[characters], size)
+    valid: NDArray[np.bool_] = _IS_DIGIT[characters].all(axis=1) & (padding == 0)
+    return ids[valid], valid
+
+
+def _characters(texts: Sequence[str], size: int) -> NDArray[np.uint8]:
+    joined = "".join(texts).encode("ascii", "replace")
+    return np.frombuffer(joined, np.uint8).reshape(len(texts), text_size(size))
+
+
+def _packed(values: NDArray[np.uint8], size: int) -> tuple[NDArray[np.uint8], NDArray[np.uint16]]:
+    """Rows of digits as bytes, and the bits left over at the end of each."""
+    ids = np.empty((len(values), size), np.uint8)
+    bits = np.zeros(len(values), np.uint16)
     available, column = 0, 0
-    for i in range(width):
-        values = _VALUES[joined[:, i]]
-        valid &= values != _INVALID
-        bits = (bits << np.uint16(5)) | values
+    for i in range(values.shape[1]):
+        bits = (bits << np.uint16(5)) | values[:, i]
         available += 5
         if available >= 8:
             available -= 8
             ids[:, column] = (bits >> np.uint16(available)).astype(np.uint8)
             column += 1
-    if not valid.all():
-        raise InvalidInputError(
-            _complaint("object id", texts[int(valid.argmin())], size), kind=ErrorKind.INVALID_KEY
-        )
-    return ids
+    return ids, bits & np.uint16((1 << available) - 1)
 
 
 def _check_lengths(texts: Sequence[str], size: int) -> None:

@@ -44,7 +44,8 @@ def upgrade_icechunk_repository(
             kind=ErrorKind.INVALID_REPOSITORY_MIGRATION,
         )
     storage.check_writable()
-    upgrade(repo._assets, refs, ThreadFanOut(prefetch_concurrency or _READ_AHEAD), dry_run=dry_run)
+    threads = prefetch_concurrency or (1 if storage.answers_at_once else _READ_AHEAD)
+    upgrade(repo._assets, refs, ThreadFanOut(threads), dry_run=dry_run)
     if dry_run:
         return repo
     upgraded = Repository.open(

@@ -67,6 +67,10 @@ class Upkeep:
         """What upkeep runs on: the given fan-out, or so many threads."""
         return self._fan_out or ThreadFanOut(max_concurrent_requests)
 
+    def _spread_reads(self, max_concurrent_requests: int) -> FanOut:
+        """The same for reading small files: no threads where the storage answers at once."""
+        return self._spread(1 if self._assets.storage.answers_at_once else max_concurrent_requests)
+
     @abstractmethod
     def readonly_session(
         self,
@@ -141,7 +145,7 @@ class Upkeep:
             self._refs,
             self._assets,
             cutoff,
-            self._spread(threads),
+            self._spread_reads(threads),
             dry_run=dry_run,
             limits=Limits(**limits),
         )
@@ -164,7 +168,7 @@ class Upkeep:
             max_concurrent_manifest_fetches=max_concurrent_manifest_fetches,
         )
         self._require_present_format("counting chunks")
-        return chunk_storage(self._refs, self._assets, self._spread(threads))
+        return chunk_storage(self._refs, self._assets, self._spread_reads(threads))
 
     chunk_storage_stats_async = async_twin(chunk_storage_stats)
 

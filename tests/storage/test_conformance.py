@@ -22,6 +22,7 @@ from icefloe.storage import (
     Version,
 )
 from icefloe.storage.probe import probe
+from icefloe.times import to_microseconds
 from tests.storage.conftest import SECRET
 
 RACERS = 8
@@ -137,6 +138,22 @@ def test_listing_by_folder(storage: Storage) -> None:
         "chunks2/d",
         "top",
     }
+
+
+def test_a_listing_in_columns_tells_the_same(storage: Storage) -> None:
+    for key in ("chunks/a", "chunks/b/c", "chunks/é %", "other"):
+        storage.put(key, key.encode())
+
+    for folder in ("chunks/", "", "nothing"):
+        told = [
+            (key, size, time_us)
+            for part in storage.list_columns(folder)
+            for key, size, time_us in zip(part.keys, part.sizes.tolist(), part.times_us.tolist(), strict=True)
+        ]
+        infos = {info.key: info for info in storage.list_prefix(folder)}
+        assert {key: size for key, size, _ in told} == {key: infos[key].size_bytes for key in infos}
+        # A datetime may be rounded where a file system knows nanoseconds.
+        assert all(abs(time_us - to_microseconds(infos[key].created_at)) <= 1 for key, _, time_us in told)
 
 
 def test_listing_an_empty_storage(storage: Storage) -> None:

@@ -6,7 +6,6 @@ import random
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import islice
 from typing import Any, Final
 
 import numpy as np
@@ -97,9 +96,12 @@ class _Plan:
         self._refs, self._assets, self._fan_out = refs, assets, fan_out
         storage = assets.storage
         # Listed before the refs are read: what is written in between is then too new, never unlisted and old.
-        listed = {f: list_folder(storage, f) for f in (CHUNKS, MANIFESTS, TRANSACTIONS, SNAPSHOTS)}
-        self._old = {folder: each.take(each.times_us < older_than_us) for folder, each in listed.items()}
-        snapshots = listed[SNAPSHOTS]
+        self._old = {
+            folder: list_folder(storage, folder).before(older_than_us)
+            for folder in (CHUNKS, MANIFESTS, TRANSACTIONS)
+        }
+        snapshots = list_folder(storage, SNAPSHOTS)
+        self._old[SNAPSHOTS] = snapshots.before(older_than_us)
         recent = snapshots.ids[snapshots.times_us >= older_than_us]
         if isinstance(refs, RefStoreV2):
             info = refs.load()
@@ -203,7 +205,7 @@ def _deleted(storage: Storage, garbage: Garbage, limits: Limits) -> GCSummary:
             skipped.append(name)
             continue
         failed += _delete(storage, listing, limits)
-        gone = listing.take(~_rows_of(listing, [key for key, _ in failed]))
+        gone = listing.take(~_rows_of(listing, [key for key, _ in failed])) if failed else listing
         counts[f"{name}_deleted"] = len(gone)
         size += int(gone.sizes.sum())
     reasons = list(dict.fromkeys(str(error) for _, error in failed))
@@ -217,8 +219,10 @@ def _deleted(storage: Storage, garbage: Garbage, limits: Limits) -> GCSummary:
 
 
 def _delete(storage: Storage, listing: Listing, limits: Limits) -> list[tuple[str, StorageError]]:
-    keys = iter(listing.paths())
-    batches = iter(lambda: list(islice(keys, _DELETE_BATCH)), [])
+    batches = (
+        listing.take(slice(start, start + _DELETE_BATCH)).paths()
+        for start in range(0, len(listing), _DELETE_BATCH)
+    )
     failed: list[tuple[str, StorageError]] = []
     in_a_row = 0
     for report in ThreadFanOut(limits.max_concurrent_deletes, "delete")(storage.delete, batches):
@@ -234,6 +238,4 @@ def _delete(storage: Storage, listing: Listing, limits: Limits) -> list[tuple[st
 
 def _rows_of(listing: Listing, keys: list[str]) -> NDArray[np.bool_]:
     wanted = set(keys)
-    if not wanted:
-        return np.zeros(len(listing), np.bool_)
     return np.array([key in wanted for key in listing.paths()], np.bool_)

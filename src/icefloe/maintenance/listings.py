@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from icefloe.format.id_columns import id_keys
-from icefloe.ids import ALPHABET, decode_column, encode_column, text_size
-from icefloe.storage.base import Storage, StorageObjectInfo
-from icefloe.times import to_microseconds
+from icefloe.ids import decode_names, encode_column, text_size
+from icefloe.storage.base import ListedObjects, Storage
 
 OBJECT_ID: Final = 12
-_BATCH: Final = 10_000
-_DIGITS: Final = ALPHABET.decode()
-_LAST_DIGITS: Final = _DIGITS[:: 1 << 4]
-"""The last of 20 digits of 5 bits has one bit of the 96."""
+_NO_IDS: Final = np.zeros((0, OBJECT_ID), np.uint8)
+_NO_NUMBERS: Final = np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,6 +35,11 @@ class Listing:
         """Some of them."""
         return type(self)(self.folder, self.ids[rows], self.sizes[rows], self.times_us[rows])
 
+    def before(self, time_us: int) -> Self:
+        """Those that were written before a time."""
+        old = self.times_us < time_us
+        return self if old.all() else self.take(old)
+
     def paths(self) -> list[str]:
         """Where they lie in the storage."""
         return [f"{self.folder}/{name}" for name in encode_column(self.ids)]
@@ -46,25 +47,29 @@ class Listing:
 
 def list_folder(storage: Storage, folder: str) -> Listing:
     """All objects of a folder whose names are ids; what else lies there is nobody's business."""
-    found = storage.list_prefix(f"{folder}/")
-    parts = []
-    while batch := list(islice(found, _BATCH)):
-        parts.append(_columns(folder, batch))
-    ids = np.concatenate([part.ids for part in parts] or [np.zeros((0, OBJECT_ID), np.uint8)])
-    sizes = np.concatenate([part.sizes for part in parts] or [np.zeros(0, np.int64)])
-    times = np.concatenate([part.times_us for part in parts] or [np.zeros(0, np.int64)])
-    return Listing(folder, ids, sizes, times).take(id_keys(ids).argsort(kind="stable"))
+    ids, sizes, times = [_NO_IDS], [_NO_NUMBERS], [_NO_NUMBERS]
+    for part in storage.list_columns(f"{folder}/"):
+        named = _with_ids(folder, part)
+        ids.append(named.ids)
+        sizes.append(named.sizes)
+        times.append(named.times_us)
+    found = _joined(ids)
+    order = id_keys(found).argsort(kind="stable")
+    found = found[order]
+    return Listing(folder, found, _joined(sizes)[order], _joined(times)[order])
 
 
-def _columns(folder: str, infos: list[StorageObjectInfo]) -> Listing:
-    start, width = len(folder) + 1, text_size(OBJECT_ID)
-    named = [info for info in infos if len(info.key) == start + width and _is_id(info.key[start:])]
-    ids = decode_column([info.key[start:] for info in named], OBJECT_ID)
-    sizes = np.array([info.size_bytes for info in named], np.int64)
-    times = np.array([to_microseconds(info.created_at) for info in named], np.int64)
-    return Listing(folder, ids, sizes, times)
+def _joined(parts: list[NDArray[Any]]) -> NDArray[Any]:
+    """Parts of a column as one; they are let go, as a listing may be a good part of all memory there is."""
+    joined = np.concatenate(parts)
+    parts.clear()
+    return joined
 
 
-def _is_id(name: str) -> bool:
-    """Whether a name is an id as readers spell it; in another spelling it is not that object."""
-    return not name.strip(_DIGITS) and name[-1] in _LAST_DIGITS
+def _with_ids(folder: str, part: ListedObjects) -> Listing:
+    start = len(folder) + 1
+    width = start + text_size(OBJECT_ID)
+    rows = [row for row, key in enumerate(part.keys) if len(key) == width]
+    ids, valid = decode_names([part.keys[row][start:] for row in rows], OBJECT_ID)
+    named = np.array(rows, np.intp)[valid]
+    return Listing(folder, ids, part.sizes[named], part.times_us[named])

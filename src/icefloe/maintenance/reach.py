@@ -14,7 +14,7 @@ from icefloe.core.refs import RefStore
 from icefloe.core.refs_v2 import RefStoreV2
 from icefloe.errors import IcechunkError
 from icefloe.format.files import MANIFESTS, SNAPSHOTS, read_manifest, read_snapshot
-from icefloe.format.id_columns import id_keys, is_member, key_bytes, sorted_ids
+from icefloe.format.id_columns import distinct, id_keys, is_member, key_bytes, sorted_ids
 from icefloe.format.pruning import inherited_logs
 from icefloe.format.repo_info import NO_PARENT, RepoInfo
 from icefloe.ids import ManifestId, SnapshotId
@@ -47,7 +47,7 @@ class Gathered:
     def result(self) -> NDArray[Any]:
         """All so far, sorted, each once."""
         if self._pending:
-            self._items = np.unique(np.concatenate([self._items, *self._pending]))
+            self._items = distinct(np.concatenate([self._items, *self._pending]))
             self._pending, self._waiting = [], 0
         return self._items
 

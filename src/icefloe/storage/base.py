@@ -14,15 +14,22 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
-from typing import Self, TypeAlias
+from itertools import islice
+from typing import Final, Self, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
 
 from icefloe.config import Attribution, EffectiveStorageSettings, StorageSettings
 from icefloe.config.display import Tree, qualified
 from icefloe.errors import ErrorKind, InvalidInputError, ReadOnlyError, StorageError
 from icefloe.storage.constructors import StorageConstructors
+from icefloe.times import to_microseconds
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
+LISTED_AT_ONCE: Final = 1_000
+"""Objects in a part of a listing."""
 
 _PLAIN_PATH = re.compile(r"[0-9A-Za-z_-][0-9A-Za-z_.-]*(?:/[0-9A-Za-z_-][0-9A-Za-z_.-]*)*")
 
@@ -72,6 +79,16 @@ class StorageObjectInfo:
     key: str
     size_bytes: int
     created_at: datetime
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ListedObjects:
+    """A part of a listing in columns: what `StorageObjectInfo` tells of one object."""
+
+    keys: list[str]
+    sizes: NDArray[np.int64]
+    times_us: NDArray[np.int64]
+    """Microseconds since 1970-01-01 UTC."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +234,20 @@ class Storage(StorageConstructors, ABC):
 
     @abstractmethod
     def list_prefix(self, prefix: str = "") -> Iterator[StorageObjectInfo]:
-        """All objects in a folder and below, in no particular order; keys start at the root."""
+        """All objects in a folder and below, in no particular order; keys start at the root.
+
+        What is written or deleted while this is read may be among them or not.
+        """
+
+    def list_columns(self, prefix: str = "") -> Iterator[ListedObjects]:
+        """The same in columns, part by part: for those who list more objects than they can hold."""
+        found = self.list_prefix(prefix)
+        while part := list(islice(found, LISTED_AT_ONCE)):
+            yield ListedObjects(
+                [info.key for info in part],
+                np.array([info.size_bytes for info in part], np.int64),
+                np.array([to_microseconds(info.created_at) for info in part], np.int64),
+            )
 
     # Writing
 

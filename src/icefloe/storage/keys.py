@@ -18,7 +18,7 @@ def encode_key(key: str) -> str:
 
 def decode_key(name: str) -> str:
     """The object that has this name on disk."""
-    return unquote(name)
+    return unquote(name) if "%" in name else name
 
 
 def _percent(match: re.Match[str]) -> str:

@@ -1,0 +1,68 @@
+"""Folders of a repository as columns."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from icefloe.ids import ChunkId
+from icefloe.maintenance.listings import list_folder
+from icefloe.storage import in_memory_storage, local_filesystem_storage
+from icefloe.storage.base import LISTED_AT_ONCE, Storage
+
+EARLY_US, LATE_US = 1_600_000_000_000_001, 1_700_000_000_000_000
+
+
+@pytest.fixture(params=["memory", "folder"])
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
+    return in_memory_storage() if request.param == "memory" else local_filesystem_storage(str(tmp_path))
+
+
+def test_only_ids_are_listed_and_in_order(storage: Storage) -> None:
+    wanted = {bytes(ChunkId.random()): size for size in range(50)}
+    for id, size in wanted.items():
+        storage.put(f"chunks/{ChunkId(id)}", bytes(size))
+    one = str(ChunkId.random())
+    for stray in (one.lower(), f"{one}0", one[:-1], f"x/{one[:-2]}", "é" * 20, f"{one[:-1]}1"):
+        storage.put(f"chunks/{stray}", b"stray")
+
+    listing = list_folder(storage, "chunks")
+
+    assert [row.tobytes() for row in listing.ids] == sorted(wanted)
+    assert listing.sizes.tolist() == [wanted[id] for id in sorted(wanted)]
+    assert set(listing.paths()) == {f"chunks/{ChunkId(id)}" for id in wanted}
+
+
+def test_a_folder_that_is_not_there(storage: Storage) -> None:
+    listing = list_folder(storage, "chunks")
+
+    assert (len(listing), listing.ids.shape, len(listing.before(LATE_US))) == (0, (0, 12), 0)
+
+
+def test_more_than_one_part(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("base", "local"):
+        monkeypatch.setattr(f"icefloe.storage.{module}.LISTED_AT_ONCE", 7)
+    ids = sorted(bytes(ChunkId.random()) for _ in range(30))
+    for id in ids:
+        storage.put(f"chunks/{ChunkId(id)}", b"x")
+
+    assert LISTED_AT_ONCE > 7
+    assert [len(part.keys) for part in storage.list_columns("chunks/")] == [7, 7, 7, 7, 2]
+    assert [row.tobytes() for row in list_folder(storage, "chunks").ids] == ids
+
+
+def test_before_a_time(tmp_path: Path) -> None:
+    storage = local_filesystem_storage(str(tmp_path))
+    early, late = ChunkId(bytes(12)), ChunkId(b"\xff" * 12)
+    for id, time_us in ((early, EARLY_US), (late, LATE_US)):
+        storage.put(f"chunks/{id}", b"x")
+        # A time between two microseconds is before the later one.
+        os.utime(tmp_path / "chunks" / str(id), ns=(time_us * 1000 + 999,) * 2)
+    listing = list_folder(storage, "chunks")
+
+    assert listing.times_us.tolist() == [EARLY_US, LATE_US]
+    assert listing.before(EARLY_US).paths() == []
+    assert listing.before(EARLY_US + 1).paths() == listing.before(LATE_US).paths() == [f"chunks/{early}"]
+    assert listing.before(LATE_US + 1).paths() == listing.paths()
