@@ -25,7 +25,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("", "compatibility", "_icechunk_python", "_standing_in"),
     ("ingest",),
     ("distributed", "xarray", "dask", "virtual", "testing", "export"),
-    ("repository", "branching", "history", "inspection", "upkeep", "care", "migrations"),
+    ("repository", "branching", "history", "history_pages", "inspection", "upkeep", "care", "migrations"),
     ("session",),
     ("store", "store_registration", "store_virtual", "maintenance", "recipes"),
     ("core",),

@@ -14,6 +14,7 @@ from icefloe.concurrency import async_twin
 from icefloe.core.opening import Opened
 from icefloe.core.refs_v2 import RefStoreV2, check_writable
 from icefloe.format.files import CHUNKS, MANIFESTS, SNAPSHOTS, TRANSACTIONS
+from icefloe.format.manifest import ref_length
 from icefloe.ids import ChunkId, SnapshotId
 from icefloe.maintenance import catalogue
 from icefloe.maintenance.clone import Choice, CloneReport, clone_parts
@@ -38,7 +39,6 @@ from icefloe.maintenance.statistics import Freed, by_array, by_snapshot, what_if
 from icefloe.maintenance.verify_checksums import record_checksums
 from icefloe.session import Session
 from icefloe.storage.base import Storage
-from icefloe.store import ref_length
 from icefloe.tables import Table
 from icefloe.times import to_microseconds
 from icefloe.upkeep import Upkeep

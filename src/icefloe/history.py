@@ -3,31 +3,24 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
-from itertools import chain
+from collections.abc import Iterator, Mapping
 from typing import Any
-
-import numpy as np
 
 from icefloe.ancestry_graph import AncestryGraph, GraphCommit
 from icefloe.core.assets import AssetStore
 from icefloe.core.diff import logs_diff
 from icefloe.core.refs import RefStore
-from icefloe.core.refs_v2 import RefStoreV2
 from icefloe.errors import ErrorKind, InvalidInputError, SnapshotNotFoundError
 from icefloe.format import repo_info, updates
-from icefloe.format.repo_changes import listed
 from icefloe.format.transaction_log import TransactionLog
-from icefloe.ids import ObjectId, SnapshotId, encode_column
+from icefloe.ids import ObjectId, SnapshotId
 from icefloe.ops import Update, UpdateType
 from icefloe.snapshots import Diff, SnapshotInfo
 from icefloe.storage.base import ObjectNotFoundError
-from icefloe.times import column_from_microseconds, from_microseconds, to_microseconds
+from icefloe.times import from_microseconds, to_microseconds
 from icefloe.types import RepoAvailability, RepoStatus
 
 _logger = logging.getLogger(__name__)
-_FIRST_PAGE = 50
-_PAGE = 2000
 
 
 def public_snapshot(info: repo_info.SnapshotInfo) -> SnapshotInfo:
@@ -36,38 +29,6 @@ def public_snapshot(info: repo_info.SnapshotInfo) -> SnapshotInfo:
     return SnapshotInfo(
         str(info.id), parent_id, from_microseconds(info.flushed_at_us), info.message, dict(info.metadata)
     )
-
-
-def ancestry(refs: RefStore, tip: SnapshotId) -> Iterator[SnapshotInfo]:
-    """A snapshot and its ancestors, newest first. From a repo info file they are read a page at a time."""
-    if not isinstance(refs, RefStoreV2):
-        return map(public_snapshot, refs.ancestry(tip))
-    info = refs.load()
-    listed(info, tip)
-    return chain.from_iterable(_pages(info.snapshots, info.snapshots.ancestry(tip)))
-
-
-def _pages(infos: repo_info.SnapshotInfos, rows: list[int]) -> Iterator[Iterator[SnapshotInfo]]:
-    size = _FIRST_PAGE
-    start = 0
-    while start < len(rows):
-        yield _page(infos, rows[start : start + size], rows[start + size : start + size + 1])
-        start, size = start + size, _PAGE
-
-
-def _page(infos: repo_info.SnapshotInfos, rows: list[int], after: list[int]) -> Iterator[SnapshotInfo]:
-    """Snapshots that follow each other; `after` is the row of the last one's parent, if it has one."""
-    columns = infos.columns
-    which = np.array(rows, np.int64)
-    ids = encode_column(infos.ids[[*rows, *after]])
-    parents: list[str | None] = [*ids[1:], *([] if after else [None])]
-    times = column_from_microseconds(columns["flushed_at"][which])
-    messages = columns["message"].take(which).texts("repo: messages of snapshots")
-    metadata: Iterable[dict[str, Any]] = ({} for _ in rows)
-    if "metadata" in columns.columns and (counts := columns["metadata"].lengths[which]).any():
-        pairs = zip(rows, counts.tolist(), strict=True)
-        metadata = (dict(infos[row].metadata) if n else {} for row, n in pairs)
-    return map(SnapshotInfo.fast, ids, parents, times, messages, metadata)
 
 
 def public_update(update: updates.Update) -> Update:

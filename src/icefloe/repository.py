@@ -13,7 +13,7 @@ from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from icefloe import history, inspection
+from icefloe import history, history_pages, inspection
 from icefloe.branching import BranchOperations
 from icefloe.care import Care
 from icefloe.concurrency import AsyncCloseableIterator, async_class_twin, async_static_twin, async_twin
@@ -30,7 +30,7 @@ from icefloe.credentials import AnyCredential
 from icefloe.errors import ConflictError, ErrorKind, InvalidInputError
 from icefloe.format.legacy.ids import parse_snapshot_id
 from icefloe.format.spec import V1, V2, Spec
-from icefloe.history import public_snapshot, public_status, public_update, stored_status
+from icefloe.history import public_snapshot, public_status, stored_status
 from icefloe.ids import ManifestId, SnapshotId
 from icefloe.ops import Update
 from icefloe.recipes import Recipe
@@ -435,7 +435,7 @@ class Repository(BranchOperations, Care, Shown):
     ) -> AsyncCloseableIterator[SnapshotInfo]:
         """A snapshot and its ancestors, newest first."""
         tip = self._resolve(branch, tag, snapshot_id)
-        return AsyncCloseableIterator(history.ancestry(self._refs, tip))
+        return AsyncCloseableIterator(history_pages.ancestry(self._refs, tip))
 
     def async_ancestry(
         self, *, branch: str | None = None, tag: str | None = None, snapshot_id: str | None = None
@@ -461,7 +461,7 @@ class Repository(BranchOperations, Care, Shown):
     def ops_log(self) -> AsyncCloseableIterator[Update]:
         """What was done to the repository, newest first."""
         self._require_repo_info("the ops log")
-        return AsyncCloseableIterator(map(public_update, self._refs.ops_log()))
+        return AsyncCloseableIterator(history_pages.ops_log(self._refs))
 
     def ops_log_async(self) -> AsyncCloseableIterator[Update]:
         """The same for `async for`."""

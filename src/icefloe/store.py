@@ -19,7 +19,7 @@ from icefloe.config.display import Shown, Tree, qualified
 from icefloe.core.listing import Listing
 from icefloe.core.workspace import Workspace
 from icefloe.errors import ErrorKind, InvalidInputError, NodeNotFoundError, ReadOnlyError, SessionStateError
-from icefloe.format.manifest import ChunkRef, InlineRef
+from icefloe.format.manifest import ChunkRef, ref_length
 from icefloe.format.snapshot import ArrayNodeData
 from icefloe.keys import METADATA_NAME, ChunkKey, Key, LegacyKey, MetadataKey, node_path, parse_key
 from icefloe.store_registration import pass_for_official
@@ -473,11 +473,6 @@ def _is_document(key: str) -> bool:
 def _bytes_of(value: Buffer) -> memoryview:
     array: Any = np.ascontiguousarray(value.as_numpy_array()).view(np.uint8)
     return memoryview(array)
-
-
-def ref_length(ref: ChunkRef) -> int:
-    """The number of bytes of a chunk."""
-    return len(ref.data) if isinstance(ref, InlineRef) else ref.length
 
 
 def resolve_range(request: ByteRequest | None, size: int) -> tuple[int, int]:

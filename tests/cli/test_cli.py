@@ -77,6 +77,20 @@ def test_help_lists_all_commands_without_loading_them(capsys: pytest.CaptureFixt
     subprocess.run([sys.executable, "-c", listing], check=True, stdout=subprocess.DEVNULL)
 
 
+def test_log_starts_without_zarr_and_object_stores(typed: Terminal) -> None:
+    program = (
+        "import sys; from icefloe.cli.app import main; code = main(['log', sys.argv[1]]); "
+        "print(code, {'zarr', 'obstore', 'asyncio', 'importlib.resources'} & set(sys.modules))"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-c", program, typed.repo], check=True, capture_output=True, text=True
+    )
+
+    assert "correct t2m" in done.stdout
+    assert done.stdout.splitlines()[-1] == "0 set()"
+
+
 def test_init_makes_a_repository_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     typed = Terminal(capsys, str(tmp_path / "new"))
 

@@ -6,7 +6,6 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Sequence
-from importlib.abc import InspectLoader
 from typing import Any
 
 import click
@@ -68,6 +67,7 @@ _COMMANDS = {
 def _docstrings(module: str) -> dict[str, str]:
     """What the commands of a module say they do, from its source: loading all of them takes far longer."""
     import ast
+    from importlib.abc import InspectLoader
 
     spec = importlib.util.find_spec(f"icefloe.cli.{module}")
     loader = spec.loader if spec is not None else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from itertools import takewhile
+from itertools import chain, takewhile
 from typing import Any, Final
 
 from icefloe.config import EffectiveConfig
@@ -27,7 +27,7 @@ from icefloe.format.files import OVERWRITTEN, REPO_PATH, read_repo_info, write_r
 from icefloe.format.repo_changes import Change
 from icefloe.format.repo_info import RepoInfo, SnapshotInfo
 from icefloe.format.spec import V2
-from icefloe.format.updates import GCRan, RepoAvailability, RepoStatus, Update
+from icefloe.format.updates import GCRan, RepoAvailability, RepoStatus, Update, Updates
 from icefloe.ids import ObjectId, SnapshotId
 from icefloe.storage.base import (
     ABSENT,
@@ -226,7 +226,9 @@ class RefStoreV2:
 
     def collected_since(self, info: RepoInfo, since: int) -> bool:
         """Whether garbage was collected between a mark and a state of the repository."""
-        later = takewhile(lambda update: update.updated_at_us > since, self._log(info))
+        later = takewhile(
+            lambda update: update.updated_at_us > since, chain.from_iterable(self._log_files(info))
+        )
         return any(isinstance(update.update_type, GCRan) for update in later)
 
     def snapshot(self, id: SnapshotId) -> SnapshotInfo:
@@ -265,13 +267,17 @@ class RefStoreV2:
         self.update(lambda info: changes.set_feature_flag(info, flag, setting))
 
     def ops_log(self) -> Iterator[Update]:
-        return self._log(self.load())
+        return chain.from_iterable(self.ops_log_files())
 
-    def _log(self, info: RepoInfo) -> Iterator[Update]:
-        """What was done up to a state of the repository, newest first."""
+    def ops_log_files(self) -> Iterator[Updates]:
+        """The ops log as it is kept: the part in each repo info file, newest first."""
+        return self._log_files(self.load())
+
+    def _log_files(self, info: RepoInfo) -> Iterator[Updates]:
+        """What was done up to a state of the repository."""
         seen: set[str] = set()
         while True:
-            yield from info.latest_updates
+            yield info.latest_updates
             before = info.repo_before_updates
             if before is None or before in seen:
                 return

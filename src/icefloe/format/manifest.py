@@ -75,6 +75,11 @@ class VirtualRef:
 ChunkRef: TypeAlias = InlineRef | NativeRef | VirtualRef
 
 
+def ref_length(ref: ChunkRef) -> int:
+    """The number of bytes of a chunk."""
+    return len(ref.data) if isinstance(ref, InlineRef) else ref.length
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class ArrayManifest:
     """The references of one array, or of a window of its chunk grid, sorted by coordinates, no two alike.

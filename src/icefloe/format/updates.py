@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from enum import IntEnum
-from itertools import islice
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -229,20 +228,24 @@ class Updates:
     def __iter__(self) -> Iterator[Update]:
         if len(self):
             yield self[0]  # most who ask want no more: the others are made of columns, all at once
-            known = self._newest is None
-            yield from map(_update, islice(self._older.rows(), int(known), None))
+            yield from map(read_update, self.older.rows())
 
     def __getitem__(self, row: int) -> Update:
         if self._newest is not None:
             if row == 0:
                 return self._newest
             row -= 1
-        return _update(self._older.row(row))
+        return read_update(self._older.row(row))
 
     def __eq__(self, other: object) -> bool:
         return list(self) == list(other) if isinstance(other, Updates) else NotImplemented
 
     __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def older(self) -> Records:
+        """All but the newest."""
+        return self._older if self._newest is not None else self._older.without_first()
 
     @property
     def blocks(self) -> Blocks:
@@ -257,18 +260,16 @@ class Updates:
 
     def adding(self, update: Update, backup_path: str) -> Updates:
         """With an entry in front; the one that was there gets the backup made of the file it stood in."""
-        older = self.with_backup(backup_path) if len(self) else self
-        added = object.__new__(Updates)
-        added._newest = update
-        added._older = older._older
+        older = self._older
+        if len(self):
+            older = self.older.inserting(0, _update_row(replace(self[0], backup_path=backup_path)))
+        added = self._like(update, older)
         added._times = np.concatenate((np.array([update.updated_at_us], np.uint64), self._times))
         return added
 
     def with_backup(self, backup_path: str) -> Updates:
         """With a backup for the newest entry."""
-        newest = replace(self[0], backup_path=backup_path)
-        older = self._older if self._newest is not None else self._older.without_first()
-        return self._like(None, older.inserting(0, _update_row(newest)))
+        return self._like(replace(self[0], backup_path=backup_path), self.older)
 
     def first(self, count: int) -> Updates:
         """The newest entries."""
@@ -309,7 +310,8 @@ def _update_row(update: Update) -> dict[str, Any]:
     return row | {"backup_path": update.backup_path}
 
 
-def _update(row: Row) -> Update:
+def read_update(row: Row) -> Update:
+    """The value of an `Update` table."""
     code, values = row["update_type"]
     kind = UPDATE_TYPES[code - 1]
     if kind is FeatureFlagChanged:

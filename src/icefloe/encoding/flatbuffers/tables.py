@@ -174,7 +174,7 @@ def to_rows(table: fb.Table, tables: Tables, place: str) -> list[dict[str, Any]]
         if name not in tables.columns:
             values: Sequence[Any] = [None] * len(tables)
         else:
-            values = _values(field, tables.columns[name], f"{place}: {table.name}.{name}")
+            values = values_of(field, tables.columns[name], f"{place}: {table.name}.{name}")
             mask = tables.present.get(name)
             if mask is not None and not isinstance(field, fb.Scalar):
                 values = [
@@ -185,7 +185,8 @@ def to_rows(table: fb.Table, tables: Tables, place: str) -> list[dict[str, Any]]
     return rows
 
 
-def _values(field: fb.Field, column: Any, place: str) -> Sequence[Any]:
+def values_of(field: fb.Field, column: Any, place: str) -> Sequence[Any]:
+    """One value per row of a column, as in `to_rows`; those of absent rows mean nothing."""
     match field:
         case fb.Scalar():
             return column.tolist()  # type: ignore[no-any-return]
