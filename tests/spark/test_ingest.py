@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from icefloe.cli.app import main
-from icefloe.spark import ingest
+from icefloe.spark import ingest, rechunk
 from tests.ingest.files import archive, assert_same, expected, new_repo, read
 
 pytestmark = [
@@ -31,6 +31,19 @@ def test_ingest_on_executors(spark: Any, tmp_path: Path) -> None:
     assert_same(read(repo), expected(files))
     assert [len(report.outcome.sources.known), len(report.commits)] == [2, 1]
     assert seen[-1][0] == seen[-1][1] > 0
+
+
+def test_rechunk_on_executors(spark: Any, tmp_path: Path) -> None:
+    files = archive(tmp_path)
+    repo = new_repo(tmp_path)
+    ingest(spark, files, repo, chunks={"time": 1})
+
+    report = rechunk(spark, repo, "/", {"time": -1, "lat": 2})
+
+    assert_same(read(repo), expected(files))
+    changed = {each.path: each.chunks for each in report.arrays}
+    assert changed == {"/t2m": (9, 2, 4)}
+    assert report.commit == repo.lookup_branch("main")
 
 
 def test_the_command(spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -30,6 +30,7 @@ _COMMANDS = {
     "init": "places",
     "ingest": "ingest",
     "run": "ingest",
+    "rechunk": "rechunk",
     "info": "places",
     "config": "places",
     "status": "places",

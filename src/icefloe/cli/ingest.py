@@ -140,22 +140,28 @@ def _flat(given: dict[str, Any]) -> dict[str, Any]:
         raise click.UsageError("--combine by-coords finds the dimension itself: leave out --concat-dim")
     for name in ("chunks", "shards"):
         if name in found:
-            found[name] = _sizes(found[name], name)
+            found[name] = cells(found[name], name)
     if "variables" in found:
         found["variables"] = [name.strip() for name in found["variables"].split(",") if name.strip()]
-    found["metadata"] = {name: _value(value) for name, value in map(_pair, found["metadata"])}
+    found["metadata"] = metadata_of(found["metadata"])
     found["storage_options"] = dict(map(_pair, found.pop("source_options")))
     found["memory_bytes"] = found.pop("memory") << 20
     return found
 
 
-def _sizes(text: str, option: str) -> dict[str, int]:
+def cells(text: str, option: str) -> dict[str, int]:
+    """What `--chunks` and `--shards` say."""
     try:
         return {
             name.strip(): int(size) for name, size in (part.split("=") for part in text.split(",") if part)
         }
     except ValueError:
         raise click.BadParameter(f"{text!r} is not DIM=SIZE,DIM=SIZE", param_hint=f"--{option}") from None
+
+
+def metadata_of(given: tuple[str, ...]) -> dict[str, Any]:
+    """What `--metadata` says."""
+    return {name: _value(value) for name, value in map(_pair, given)}
 
 
 def _pair(text: str) -> tuple[str, str]:

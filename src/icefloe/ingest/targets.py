@@ -146,23 +146,38 @@ def grid(
         chunks = _own_chunks(variable, itemsize, schemas)
     else:
         chunks = _named(layout.chunks, dims, shape, shape)
+    check_chunk_bytes(name, dims, chunks, itemsize)
+    return chunks, shards_of(name, dims, shape, chunks, layout.shards)
+
+
+def check_chunk_bytes(name: str, dims: Sequence[str], chunks: tuple[int, ...], itemsize: int) -> None:
+    """A chunk is not larger than codecs can take."""
     if math.prod(chunks) * itemsize > _MOST_CHUNK_BYTES:
         raise InvalidInputError(
             f"a chunk of {name} ({_sizes(dims, chunks)}) would take {math.prod(chunks) * itemsize} bytes, "
             "more than codecs take at once: choose smaller ones",
             ErrorKind.INVALID_ARRAY_METADATA,
         )
-    if layout.shards is None or not dims:
-        return chunks, None
-    shards = _named(
-        layout.shards, dims, tuple(-(-size // c) * c for size, c in zip(shape, chunks, strict=True)), chunks
-    )
+
+
+def shards_of(
+    name: str,
+    dims: Sequence[str],
+    shape: Sequence[int],
+    chunks: tuple[int, ...],
+    given: Mapping[str, int] | None,
+) -> tuple[int, ...] | None:
+    """The shards of an array, of whole chunks; None where there are none."""
+    if given is None or not dims:
+        return None
+    whole = tuple(-(-size // chunk) * chunk for size, chunk in zip(shape, chunks, strict=True))
+    shards = _named(given, dims, whole, chunks)
     if any(shard % chunk for shard, chunk in zip(shards, chunks, strict=True)):
         raise InvalidInputError(
             f"shards of {name} ({_sizes(dims, shards)}) must be of whole chunks ({_sizes(dims, chunks)})",
             ErrorKind.INVALID_ARRAY_METADATA,
         )
-    return chunks, shards
+    return shards
 
 
 def check_layout(layout: Layout, sizes: Mapping[str, int]) -> None:

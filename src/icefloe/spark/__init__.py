@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from icefloe.spark.fan_out import SparkFanOut
     from icefloe.spark.local import QUICK_START, local_session, session_at
-    from icefloe.spark.pipeline import ingest
+    from icefloe.spark.pipeline import ingest, rechunk
     from icefloe.spark.scans import Scan, scan
     from icefloe.spark.sql_scans import sql
     from icefloe.spark.writes import write
@@ -22,6 +22,7 @@ __all__ = [
     "SparkFanOut",
     "ingest",
     "local_session",
+    "rechunk",
     "scan",
     "session_at",
     "sql",
@@ -34,6 +35,7 @@ _HOMES = {
     "SparkFanOut": "fan_out",
     "ingest": "pipeline",
     "local_session": "local",
+    "rechunk": "pipeline",
     "scan": "scans",
     "session_at": "local",
     "sql": "sql_scans",

@@ -1,4 +1,4 @@
-"""Ingesting files on Spark: executors look at them and write them, the driver plans and commits."""
+"""Ingesting and rechunking on Spark: executors read and write, the driver plans and commits."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from icefloe.concurrency import FanOut
-from icefloe.ingest import job
+from icefloe.ingest import job, rechunking
 from icefloe.ingest.options import Options
+from icefloe.ingest.plan import DEFAULT_MEMORY_BYTES
+from icefloe.ingest.rechunking import RechunkReport
 from icefloe.ingest.referring import survey_for_references
 from icefloe.ingest.report import Report
 from icefloe.ingest.survey import digest, survey
@@ -53,6 +55,48 @@ def ingest(
     if not isinstance(repo, Repository):
         repo = Repository.open_or_create(storage_from_url(repo, **(storage_options or {})))
     return run(repo, sources, chosen, fan_out, dry_run=dry_run, told=told)
+
+
+def rechunk(
+    spark: SparkSession,
+    repo: Repository | str | os.PathLike[str],
+    path: str,
+    chunks: Mapping[str, int] | None = None,
+    *,
+    shards: Mapping[str, int] | None = None,
+    codec: str | None = None,
+    branch: str = "main",
+    message: str | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    memory_bytes: int = DEFAULT_MEMORY_BYTES,
+    dry_run: bool = False,
+    told: Callable[[str], None] = lambda _: None,
+    progress: Progress | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> RechunkReport:
+    """Cut an array in another way, or all arrays of a group that have the dimensions, in one commit.
+
+    Executors read and write, the driver commits: `icefloe.ingest.rechunk` tells the rest. `repo` is a
+    repository, or the place of one; `storage_options` are then its options.
+    """
+    if not isinstance(repo, Repository):
+        repo = Repository.open(storage_from_url(repo, **(storage_options or {})))
+    parallelism = cores(spark)
+    return rechunking.rechunk(
+        repo,
+        path,
+        IngestFanOut(spark, parallelism, progress),
+        chunks=chunks,
+        shards=shards,
+        codec=codec,
+        branch=branch,
+        message=message,
+        metadata=metadata,
+        memory_bytes=memory_bytes,
+        parallelism=parallelism,
+        dry_run=dry_run,
+        told=told,
+    )
 
 
 def run(

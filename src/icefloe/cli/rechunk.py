@@ -1,0 +1,104 @@
+"""The command that cuts arrays of a repository in another way."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from icefloe.cli.arguments import output_option, repo_argument
+from icefloe.cli.ingest import cells, metadata_of
+from icefloe.cli.output import Output, bytes_text
+from icefloe.cli.sparks import SparkChoice, running_fan_out, spark_options, told
+from icefloe.repository import Repository
+
+
+@click.command()
+@repo_argument
+@click.argument("array")
+@click.option(
+    "--chunks",
+    help="Cells per chunk, such as time=24,lat=180, or 0=24 for dimensions without names; -1 is all of them.",
+)
+@click.option("--shards", help="Cells per shard; without it there are no shards afterwards.")
+@click.option("--codec", help="zstd:LEVEL, blosc:NAME:LEVEL, gzip:LEVEL, none; without it codecs stay.")
+@click.option("--branch", default="main", show_default=True)
+@click.option("-m", "--message", help="The message of the commit.")
+@click.option("--metadata", multiple=True, metavar="NAME=VALUE", help="More metadata of the commit.")
+@click.option(
+    "--memory", default=256, show_default=True, type=click.IntRange(min=1), help="MiB of a block of a task."
+)
+@click.option("--dry-run", is_flag=True, help="Say what would be done.")
+@spark_options
+@output_option
+def rechunk(
+    repo: Repository,
+    array: str,
+    chunks: str | None,
+    shards: str | None,
+    codec: str | None,
+    branch: str,
+    message: str | None,
+    metadata: tuple[str, ...],
+    memory: int,
+    dry_run: bool,
+    spark: SparkChoice,
+    out: Output,
+) -> int:
+    """Cut an array in another way, in parallel, in one commit.
+
+    ARRAY is the path of an array, or of a group: then all of its arrays that have the
+    dimensions. Dimensions that are not named keep their chunks.
+
+    \b
+    icefloe rechunk data/repo t2m --chunks time=-1,lat=24,lon=24
+    icefloe rechunk data/repo / --chunks time=24 --shards time=240 --codec zstd:9 --dry-run
+    """
+    from icefloe.ingest import rechunk as work
+
+    given: dict[str, Any] = {
+        "chunks": cells(chunks, "chunks") if chunks else None,
+        "shards": cells(shards, "shards") if shards else None,
+        "metadata": metadata_of(metadata),
+    }
+    with running_fan_out(spark) as (fan_out, parallelism):
+        report = work(
+            repo,
+            array,
+            fan_out,
+            codec=codec,
+            branch=branch,
+            message=message,
+            memory_bytes=memory << 20,
+            parallelism=parallelism,
+            dry_run=dry_run,
+            told=told,
+            **given,
+        )
+    out.value(report.to_dict(), _text(report.to_dict(), dry_run=dry_run))
+    return 0
+
+
+def _text(report: dict[str, Any], *, dry_run: bool) -> str:
+    lines = [_array(each) for each in report["arrays"]]
+    lines += [f"    {path}: is cut like that already" for path in report["unchanged"]]
+    if report["arrays"]:
+        again = f", chunks read {report['read_factor']:.1f} times" if report["read_factor"] > 1.05 else ""
+        lines.append(
+            f"{bytes_text(report['nbytes'])} in {report['blocks']} blocks of at most "
+            f"{bytes_text(report['memory_bytes'])}, {report['tasks']} tasks{again}"
+        )
+    if dry_run:
+        lines.append("nothing was written: a dry run")
+    elif report["commit"] is None:
+        lines.append("nothing to do")
+    else:
+        lines.append(f"{report['compared']} new chunks compared; the branch is at {report['commit']}")
+    return "\n".join(lines)
+
+
+def _array(array: dict[str, Any]) -> str:
+    parts = zip(array["dims"], array["shape"], array["chunks_before"], array["chunks"], strict=True)
+    inside = ", ".join(f"{dim}: {size} by {new}, was {old}" for dim, size, old, new in parts)
+    shards = f" in shards of {' x '.join(map(str, array['shards']))}" if array["shards"] else ""
+    return f"    {array['path']} ({inside}){shards} {array['dtype']}  {bytes_text(array['nbytes'])}"
