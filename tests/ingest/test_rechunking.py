@@ -104,6 +104,7 @@ def test_tasks_stay_within_memory_and_send_no_data_home(tmp_path: Path) -> None:
 
     assert report.memory_bytes <= 1 << 15
     assert (report.blocks, report.nbytes) == (16, values.nbytes)
+    assert report.read_factor == 16  # each block needs a part of each map
     assert fan_out.home_bytes < values.nbytes / 10
     np.testing.assert_array_equal(array_of(repo)[...], values)
 

@@ -128,7 +128,15 @@ def _read_factor(target: Target, source_chunk: tuple[int, ...] | None, shape: tu
     if source_chunk is None or len(source_chunk) != len(shape):
         return 1.0
     parts = zip(source_chunk, shape, target.shape, strict=True)
-    return math.prod(max(1.0, min(chunk, whole) / max(1, min(block, whole))) for chunk, block, whole in parts)
+    return math.prod(_reads(chunk, block, whole) for chunk, block, whole in parts)
+
+
+def _reads(chunk: int, block: int, whole: int) -> float:
+    """How many blocks a chunk lies in along a dimension, on average, if the first ones begin together."""
+    starts = np.arange(0, whole, block)
+    stops = np.minimum(starts + block, whole)
+    touched = int((-(-stops // chunk) - starts // chunk).sum())
+    return touched / max(1, -(-whole // chunk)) if whole else 1.0
 
 
 def _changed(
