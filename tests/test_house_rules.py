@@ -118,8 +118,9 @@ def empty_names(module: Module) -> Iterator[str]:
 
 def test_no_module_is_too_long() -> None:
     modules = (*source_modules(), *outside_modules())
+    long = [module for module in modules if module.text.count("\n") > MOST_CODE_LINES]
 
-    found = {module.name: code_lines(module) for module in modules if code_lines(module) > MOST_CODE_LINES}
+    found = {module.name: lines for module in long if (lines := code_lines(module)) > MOST_CODE_LINES}
 
     assert found == {}
 

@@ -22,7 +22,7 @@ WRITER = [sys.executable, "-m", "tests.killed_writer"]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
 
 # How many touches of the file system lie between two kills; ICEFLOE_KILL_EVERY=1 leaves none out.
-EVERY = int(os.environ.get("ICEFLOE_KILL_EVERY", "31"))
+EVERY = int(os.environ.get("ICEFLOE_KILL_EVERY", "47"))
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="folders need a POSIX system")
 
