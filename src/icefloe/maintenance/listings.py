@@ -13,8 +13,6 @@ from icefloe.ids import decode_names, encode_column, text_size
 from icefloe.storage.base import ListedObjects, Storage
 
 OBJECT_ID: Final = 12
-_NO_IDS: Final = np.zeros((0, OBJECT_ID), np.uint8)
-_NO_NUMBERS: Final = np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,23 +45,20 @@ class Listing:
 
 def list_folder(storage: Storage, folder: str) -> Listing:
     """All objects of a folder whose names are ids; what else lies there is nobody's business."""
-    ids, sizes, times = [_NO_IDS], [_NO_NUMBERS], [_NO_NUMBERS]
+    # Buffers that grow in place: columns of many parts would be held twice while they are put together.
+    ids, sizes, times = bytearray(), bytearray(), bytearray()
     for part in storage.list_columns(f"{folder}/"):
         named = _with_ids(folder, part)
-        ids.append(named.ids)
-        sizes.append(named.sizes)
-        times.append(named.times_us)
-    found = _joined(ids)
+        ids += named.ids.tobytes()
+        sizes += named.sizes.tobytes()
+        times += named.times_us.tobytes()
+    found = np.frombuffer(ids, np.uint8).reshape(-1, OBJECT_ID)
     order = id_keys(found).argsort(kind="stable")
     found = found[order]
-    return Listing(folder, found, _joined(sizes)[order], _joined(times)[order])
-
-
-def _joined(parts: list[NDArray[Any]]) -> NDArray[Any]:
-    """Parts of a column as one; they are let go, as a listing may be a good part of all memory there is."""
-    joined = np.concatenate(parts)
-    parts.clear()
-    return joined
+    del ids
+    return Listing(
+        folder, found, np.frombuffer(sizes, np.int64)[order], np.frombuffer(times, np.int64)[order]
+    )
 
 
 def _with_ids(folder: str, part: ListedObjects) -> Listing:
