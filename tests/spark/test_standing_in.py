@@ -8,7 +8,7 @@ import pytest
 
 from tests.test_compatibility import run
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.cluster]  # it starts a Spark of its own
 
 # A program of its own: the workers of the session that other tests share were started before.
 PROGRAM = """
