@@ -134,8 +134,10 @@ class PieceArray:
         for each in keys:
             if each is None:
                 result = result.expanded(axis)
-            elif each is not Ellipsis and each != slice(None):
-                raise NotImplementedError("cells of an array that is not there yet are not selected")
+            elif each is not Ellipsis and not (isinstance(each, slice) and each == slice(None)):
+                raise NotImplementedError(
+                    "their coordinates differ along a dimension they share; values are not put in between"
+                )
             axis += self.ndim if each is Ellipsis else 1
         return result
 
