@@ -76,7 +76,7 @@ def _row(name: str, title: str, rows_apart: int, cpu_ratio: float, solve: bool =
         theirs=Side("session.rebase", _rebase(1, rows_apart, solve)),
         cpu_ratio=cpu_ratio,
         check=_same,
-        repeat=5,
+        repeat=9,
     )
 
 

@@ -205,7 +205,8 @@ class Detection:
             if theirs is None:
                 continue
             mine = delta.coords()
-            both = mine.take(np.flatnonzero(coordinates.contains(mine, theirs)), axis=0)
+            shared = coordinates.contains(mine, theirs)
+            both = mine if shared.all() else mine.take(np.flatnonzero(shared), axis=0)
             if len(both):
                 conflict = Conflict.of_column(ConflictType.ChunkDoubleUpdate, delta.path, both)
                 yield Found(conflict, node, both, bool(self._outside(delta.path, both).any()))

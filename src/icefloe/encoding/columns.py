@@ -249,8 +249,11 @@ def concat(parts: Sequence[Any]) -> Any:
             return np.broadcast_to(first[0], (sum(map(len, parts)), *first.shape[1:]))
         return np.concatenate(parts)
     if isinstance(first, Ragged):
-        lengths = np.concatenate([part.lengths for part in parts])
-        return Ragged(concat([part.items for part in parts]), splits_of(lengths))
+        before, borders = 0, [first.splits[:1]]
+        for part in parts:
+            borders.append(part.splits[1:] + before)
+            before += int(part.splits[-1])
+        return Ragged(concat([part.items for part in parts]), np.concatenate(borders))
     return type(first).concat(parts)
 
 

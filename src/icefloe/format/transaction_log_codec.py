@@ -125,14 +125,15 @@ def _updated_chunks(arrays: Tables, payload: Payload) -> UpdatedChunks:
         empty = UpdatedChunks(node_ids, counts, np.zeros(len(counts), np.int64), np.zeros(0, np.uint32))
         return empty if ids_ascend(node_ids) else _rebuilt(empty)
     coords: Ragged = chunks.items["coords"]
+    if len(counts) == 1 and (column := coords.rectangle()) is not None:
+        found = UpdatedChunks(node_ids, counts, np.array(column.shape[1:]), coords.items)
+        return found if coordinates.is_strictly_sorted(column) else _rebuilt(found)
     owners = np.repeat(np.arange(len(counts)), counts)
     first = np.minimum(chunks.splits[:-1], len(coords) - 1)
     ranks = np.where(counts > 0, coords.lengths[first], 0)
     if not np.array_equal(coords.lengths, ranks[owners]):
         return _parted_by_rank(node_ids, chunks.splits, coords)
     found = UpdatedChunks(node_ids, counts, ranks, coords.items)
-    if len(counts) == 1 and coordinates.is_strictly_sorted(coords.items.reshape(len(coords), -1)):
-        return found
     if not ids_ascend(node_ids) or not all(
         _ascend(coords, owners, rank) for rank in np.unique(ranks).tolist()
     ):
