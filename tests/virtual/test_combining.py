@@ -201,7 +201,7 @@ def test_locations_need_a_container(tmp_path: Path) -> None:
 
 def test_refused_variables_are_not_left_out_in_silence(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["compound"] = np.zeros(3, [("a", "i4")])
+        file["compound"] = np.zeros(3, [("a", ">i4")])
         file["kept"] = np.arange(3)
     dataset = virtualize(aged(tmp_path / "a.h5"))
     session = repository(tmp_path).writable_session("main")

@@ -15,6 +15,7 @@ from zarr.core.common import JSON, parse_named_configuration
 from zarr.registry import register_codec
 
 from icefloe.virtual.grib_message import fields_of
+from icefloe.virtual.hdf5_decoders import Chunk, undo
 
 if TYPE_CHECKING:
     from zarr.core.array_spec import ArraySpec
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 GRIB: Final = "icefloe.grib"
 TIFF: Final = "icefloe.tiff"
-IMAGECODECS: Final = "icefloe.imagecodecs"
+HDF5: Final = "icefloe.hdf5"
 _MISSING: Final = 3.4028234663852886e38
 """Stands for missing values while a message is decoded; the default, 9999, may be a value."""
 
@@ -107,30 +108,30 @@ def in_rows(values: Any, handle: Any, shape: tuple[int, ...], *, places: bool = 
 
 
 @dataclass(frozen=True)
-class ImagecodecsCodec(_DecodesOnly, BytesBytesCodec):
-    """Bytes that a decoder of the imagecodecs package decodes to bytes."""
+class Hdf5Codec(_DecodesOnly, BytesBytesCodec):
+    """Bytes that one of HDF5's filters was applied to."""
 
-    codec_name = IMAGECODECS
-    decoder: str = ""
+    codec_name = HDF5
+    filter: int = 0
+    """Its number in the HDF Group's register."""
+    values: tuple[int, ...] = ()
+    """What the file keeps for it."""
+    skips: bool = False
+    """Whether chunks that have the size of decoded ones are stored without it: nothing was gained by it."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "values", tuple(self.values))
+
+    def _configuration(self) -> dict[str, Any]:
+        plain = {"filter": self.filter, "values": list(self.values)}
+        return {**plain, "skips": True} if self.skips else plain
 
     async def _decode_single(self, chunk_bytes: Buffer, chunk_spec: ArraySpec) -> Buffer:
-        size = int(np.prod(chunk_spec.shape)) * chunk_spec.dtype.to_native_dtype().itemsize
-        data = decode_bytes(chunk_bytes.to_bytes(), self.decoder, size)
+        chunk = Chunk(chunk_spec.shape, chunk_spec.dtype.to_native_dtype())
+        data = chunk_bytes.to_bytes()
+        if not self.skips or len(data) != chunk.size_bytes:
+            data = undo(self.filter, self.values, data, chunk)
         return chunk_spec.prototype.buffer.from_bytes(data)
-
-
-DECODERS: Final = frozenset({"lzf", "lz4h5"})
-
-
-def decode_bytes(data: bytes, decoder: str, size: int) -> bytes:
-    """What an HDF5 filter encoded, as the `size` bytes it was."""
-    import imagecodecs
-
-    if decoder not in DECODERS:
-        raise ValueError(f"{IMAGECODECS} has no decoder {decoder!r}; known are {', '.join(sorted(DECODERS))}")
-    # LZF does not tell how much it was. A checksum of 4 bytes may have been put in before.
-    options = {"out": size + 4} if decoder == "lzf" else {}
-    return bytes(getattr(imagecodecs, f"{decoder}_decode")(data, **options))
 
 
 @dataclass(frozen=True)
@@ -157,5 +158,5 @@ class TiffCodec(_DecodesOnly, ArrayBytesCodec):
 
 def register() -> None:
     """Make the codecs known to zarr, where this package is not installed but only imported."""
-    for codec in (GribCodec, ImagecodecsCodec, TiffCodec):
+    for codec in (GribCodec, Hdf5Codec, TiffCodec):
         register_codec(codec.codec_name, codec)

@@ -12,8 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icefloe.virtual.dataset import VirtualDataset
+from icefloe.virtual.hdf5_decoders import DECODERS, Chunk
 from icefloe.virtual.hdf5_dimensions import HIDDEN_ATTRIBUTES, Dimensions, is_bare_dimension, shown_name
-from icefloe.virtual.hdf5_filters import Filter, filters_of, pipeline, reencoded
+from icefloe.virtual.hdf5_filters import CHECKSUM_BYTES, FLETCHER32, Filter, filters_of, pipeline, reencoded
+from icefloe.virtual.hdf5_types import TEXTS, flags_of, stored_type
 from icefloe.virtual.loading import loaded_variable, run_of_chunks
 from icefloe.virtual.refusals import CannotVirtualizeError, RefusalReason, Refused, RefusedVariable
 from icefloe.virtual.sources import SourceFile
@@ -25,7 +27,6 @@ if TYPE_CHECKING:
     import h5py
 
 SIGNATURE: Final = b"\x89HDF\r\n\x1a\n"
-_STRINGS: Final = np.dtypes.StringDType()
 
 
 def parse_hdf5(file: SourceFile, wanted: Wanted) -> VirtualDataset:
@@ -102,18 +103,23 @@ class _Parser:
     def _variable(self, dataset: h5py.Dataset, path: str, dimensions: Dimensions) -> VirtualVariable:
         if dataset.shape is None:
             raise RefusedVariable(RefusalReason.UNSUPPORTED_LAYOUT, "it has no values, not even none")
-        dtype = _dtype_of(dataset)
-        names = dimensions.of(dataset)
-        attributes = json_attributes(_attributes(dataset, raw=True), dtype)
+        dtype, inner = stored_type(dataset)
+        names = dimensions.of(dataset, inner)
+        attributes = json_attributes({**_attributes(dataset, raw=True), **flags_of(dataset)}, dtype)
         if dtype.kind == "T":
             return loaded_variable(names, _texts(dataset), attributes)
         zarr_type(dtype)
         if self._wanted.loads(path, names, dataset.size * dtype.itemsize):
             return loaded_variable(names, np.asarray(dataset[()], dtype), attributes)
-        return self._referred(dataset, dtype, names, attributes)
+        return self._referred(dataset, dtype, inner, names, attributes)
 
     def _referred(
-        self, dataset: h5py.Dataset, dtype: np.dtype[Any], names: tuple[str, ...], attributes: dict[str, Any]
+        self,
+        dataset: h5py.Dataset,
+        dtype: np.dtype[Any],
+        inner: tuple[int, ...],
+        names: tuple[str, ...],
+        attributes: dict[str, Any],
     ) -> VirtualVariable:
         from h5py import h5d
 
@@ -121,23 +127,25 @@ class _Parser:
             raise RefusedVariable(RefusalReason.EXTERNAL_STORAGE, "its values are in other files")
         layout = dataset.id.get_create_plist().get_layout()
         filters = filters_of(dataset)
+        shape = (*dataset.shape, *inner)
         if layout == h5d.CHUNKED:
-            chunk_shape = tuple(dataset.chunks)
-            filters, chunks = _chunked(dataset, filters)
+            chunk_shape = (*dataset.chunks, *inner)
+            filters, chunks = _chunked(dataset, filters, Chunk(chunk_shape, dtype))
+            chunks = chunks.with_inner(len(inner))
         elif layout == h5d.CONTIGUOUS:
-            chunk_shape = self._wanted.chunks_of_contiguous(dataset.shape, dtype.itemsize)
-            chunks = _contiguous(dataset, dtype, chunk_shape)
+            chunk_shape = self._wanted.chunks_of_contiguous(shape, dtype.itemsize)
+            chunks = _contiguous(dataset, shape, dtype, chunk_shape)
         else:
-            chunk_shape = tuple(max(size, 1) for size in dataset.shape)
+            chunk_shape = tuple(max(size, 1) for size in shape)
             chunks = _compact(dataset)
         self._check_ends(dataset, chunks)
         return VirtualVariable(
             names,
-            dataset.shape,
+            shape,
             dtype.newbyteorder("="),
             chunk_shape,
             (bytes_codec(dtype), *pipeline(filters)),
-            fill_value_json(dataset.fillvalue, dtype),
+            _fill_value(dataset, dtype),
             attributes,
             chunks,
         )
@@ -151,48 +159,35 @@ class _Parser:
             )
 
 
-def _dtype_of(dataset: h5py.Dataset) -> np.dtype[Any]:
-    """The data type as it is stored, its order of bytes included."""
-    import h5py
-
-    try:
-        found = dataset.dtype
-    except TypeError as error:
-        raise RefusedVariable(RefusalReason.UNSUPPORTED_TYPE, f"numpy has no type for it: {error}") from None
-    if h5py.check_string_dtype(found) is not None and found.kind == "O":
-        return _STRINGS
-    if found.kind == "O":
-        raise RefusedVariable(RefusalReason.VARIABLE_LENGTH, "its values are lists of different lengths")
-    if found.kind == "V":
-        what = "compound" if found.names else "opaque or of arrays"
-        raise RefusedVariable(RefusalReason.UNSUPPORTED_TYPE, f"its values are {what} ({found})")
-    stored = dataset.id.get_type()
-    narrow = isinstance(stored, h5py.h5t.TypeIntegerID) and stored.get_precision() != 8 * found.itemsize
-    if stored.get_size() != found.itemsize or narrow:
-        raise RefusedVariable(
-            RefusalReason.UNSUPPORTED_TYPE, f"its values are stored in other widths than those of {found}"
-        )
-    return np.dtype(found.str) if found.kind != "b" else np.dtype(bool)  # without h5py's notes on it
-
-
 def _texts(dataset: h5py.Dataset) -> Values:
     if dataset.size * 16 > INLINE_BYTES:
         raise RefusedVariable(
             RefusalReason.VARIABLE_LENGTH, "its texts differ in length, and are too many to be taken along"
         )
     try:
-        return np.asarray(dataset.asstr()[()], dtype=_STRINGS)
+        return np.asarray(dataset.asstr()[()], dtype=TEXTS)
     except UnicodeDecodeError as error:
         raise RefusedVariable(RefusalReason.VARIABLE_LENGTH, f"its texts are not UTF-8: {error}") from None
 
 
-def _chunked(dataset: h5py.Dataset, filters: list[Filter]) -> tuple[list[Filter], ChunkReferences]:
+def _fill_value(dataset: h5py.Dataset, dtype: np.dtype[Any]) -> Any:
+    """Of chunks that were never written. A value that is an array may have several: only one will do."""
+    values = np.asarray(dataset.fillvalue)
+    flat = values.reshape(-1)
+    if values.ndim and (flat != flat[0]).any():
+        raise RefusedVariable(RefusalReason.UNSUPPORTED_TYPE, "its fill value is an array of different ones")
+    return fill_value_json(flat[0] if values.ndim else values[()], dtype)
+
+
+def _chunked(
+    dataset: h5py.Dataset, filters: list[Filter], chunk: Chunk
+) -> tuple[list[Filter], ChunkReferences]:
     """The chunks that were written, and the filters all of them have."""
     rank = len(dataset.shape)
     numbers = array("Q")
     # One walk of the index, where asking for each chunk is one walk each.
     dataset.id.chunk_iter(
-        lambda chunk: numbers.extend((*chunk.chunk_offset, chunk.byte_offset, chunk.size, chunk.filter_mask))
+        lambda found: numbers.extend((*found.chunk_offset, found.byte_offset, found.size, found.filter_mask))
     )
     table = np.frombuffer(numbers, np.uint64).reshape(-1, rank + 3)
     coords, rows = table[:, :rank] // np.array(dataset.chunks, np.uint64), table[:, rank:]
@@ -204,39 +199,66 @@ def _chunked(dataset: h5py.Dataset, filters: list[Filter]) -> tuple[list[Filter]
     if len(masks) == 1:
         filters = [each for each in filters if not int(masks[0]) >> each.bit & 1]
     odd = rows[:, 2] != 0 if len(masks) > 1 else np.zeros(len(rows), np.bool_)
-    inline = _inlined(dataset, coords[odd], rows[odd], filters)
+    # Few chunks are taken along, encoded by all filters, so that codecs will do that everybody has.
+    few = np.count_nonzero(odd) * chunk.size_bytes <= INLINE_BYTES and all(each.encodes for each in filters)
+    if odd.any() and not few and (compressor := _compressor(filters)) is not None:
+        filters[compressor] = filters[compressor].skipping()
+        odd = ~_told_by_size(rows, filters, compressor, chunk)
+    inline = _inlined(dataset, coords[odd], filters, chunk)
     plain = ~odd
     return filters, ChunkReferences.of(coords[plain], rows[plain, 0], rows[plain, 1], inline=inline)
 
 
+def _compressor(filters: list[Filter]) -> int | None:
+    """The filter that is skipped for chunks it would have made larger: the last, but for checksums."""
+    for place in reversed(range(len(filters))):
+        if filters[place].number != FLETCHER32:
+            summed = any(each.number == FLETCHER32 for each in filters[:place])
+            return place if filters[place].number in DECODERS and not summed else None
+    return None
+
+
+def _told_by_size(
+    rows: NDArray[np.uint64], filters: list[Filter], compressor: int, chunk: Chunk
+) -> NDArray[np.bool_]:
+    """Which chunks only the compressor may have skipped, as can be told by their size."""
+    tail = CHECKSUM_BYTES * (len(filters) - compressor - 1)
+    skipped = rows[:, 2] == np.uint64(1 << filters[compressor].bit)
+    whole = rows[:, 1] == np.uint64(chunk.size_bytes + tail)
+    found: NDArray[np.bool_] = (skipped & whole) | ((rows[:, 2] == 0) & ~whole)
+    return found
+
+
 def _inlined(
-    dataset: h5py.Dataset, coords: NDArray[np.uint64], rows: NDArray[np.uint64], filters: list[Filter]
+    dataset: h5py.Dataset, coords: NDArray[np.uint64], filters: list[Filter], chunk: Chunk
 ) -> dict[tuple[int, ...], bytes]:
-    """Chunks that some filters skipped, since they would have made them larger: encoded by all filters."""
-    if len(rows) * dataset.dtype.itemsize * int(np.prod(dataset.chunks)) > INLINE_BYTES:
+    """Chunks that some filters skipped, encoded by all of them."""
+    if len(coords) * chunk.size_bytes > INLINE_BYTES:
         raise RefusedVariable(
             RefusalReason.MIXED_FILTERS,
-            f"{len(rows)} chunks are stored without some of its filters, more than can be taken along",
+            f"{len(coords)} chunks are stored without some of its filters, more than can be taken along",
         )
     inline = {}
     for place in coords.tolist():  # few: see above
         mask, data = dataset.id.read_direct_chunk(tuple(np.multiply(place, dataset.chunks).tolist()))
-        inline[tuple(place)] = reencoded(data, mask, filters)
+        inline[tuple(place)] = reencoded(data, mask, filters, chunk)
     return inline
 
 
-def _contiguous(dataset: h5py.Dataset, dtype: np.dtype[Any], chunk_shape: tuple[int, ...]) -> ChunkReferences:
+def _contiguous(
+    dataset: h5py.Dataset, shape: tuple[int, ...], dtype: np.dtype[Any], chunk_shape: tuple[int, ...]
+) -> ChunkReferences:
     start = dataset.id.get_offset()
     if start is None or not dataset.size:
-        return ChunkReferences.of(np.empty((0, len(dataset.shape))), [], [])
-    return run_of_chunks(start, dataset.shape, chunk_shape, dtype.itemsize)
+        return ChunkReferences.of(np.empty((0, len(shape))), [], [])
+    return run_of_chunks(start, shape, chunk_shape, dtype.itemsize)
 
 
 def _compact(dataset: h5py.Dataset) -> ChunkReferences:
-    nothing = np.empty((0, len(dataset.shape)))
-    if not dataset.size:
-        return ChunkReferences.of(nothing, [], [])
     values = np.asarray(dataset[()])
+    nothing = np.empty((0, values.ndim))
+    if not values.size:
+        return ChunkReferences.of(nothing, [], [])
     return ChunkReferences.of(nothing, [], [], inline={(0,) * values.ndim: values.tobytes()})
 
 

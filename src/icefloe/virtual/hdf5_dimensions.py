@@ -52,11 +52,11 @@ class Dimensions:
         self._made_up: dict[tuple[int, int], str] = {}
         self._scales: dict[Any, str] = {}
 
-    def of(self, dataset: h5py.Dataset) -> tuple[str, ...]:
-        """One name per dimension of a dataset, all different."""
+    def of(self, dataset: h5py.Dataset, inner: tuple[int, ...] = ()) -> tuple[str, ...]:
+        """One name per dimension of a dataset, and of the arrays that are its values; all different."""
         own = self._own_names(dataset)
         names: list[str] = []
-        for axis, size in enumerate(dataset.shape):
+        for axis, size in enumerate((*dataset.shape, *inner)):
             name = own[axis] if axis < len(own) else None
             if name is None or name in names:
                 # The same dimension twice, a covariance for one, is not to be told apart by its name.

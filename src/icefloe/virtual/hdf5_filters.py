@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from icefloe.virtual.codecs import IMAGECODECS
+from icefloe.virtual.codecs import HDF5
+from icefloe.virtual.hdf5_decoders import DECODERS, Chunk, undo
 from icefloe.virtual.refusals import RefusalReason, RefusedVariable
-from icefloe.virtual.zarr_terms import numcodec
+from icefloe.virtual.zarr_terms import blosc_codec, numcodec, zstd_codec
 
 if TYPE_CHECKING:
     import h5py
 
+SHUFFLE: Final = 2
+FLETCHER32: Final = 3
+N_BIT: Final = 5
+CHECKSUM_BYTES: Final = 4
 _BLOSC_COMPRESSORS: Final = ("blosclz", "lz4", "lz4hc", "snappy", "zlib", "zstd")
 
 
@@ -22,7 +27,23 @@ class Filter:
 
     bit: int
     """Its place in the masks of chunks that it skipped."""
+    number: int
+    values: tuple[int, ...]
     codec: dict[str, Any]
+
+    @property
+    def encodes(self) -> bool:
+        """Whether its codec can encode too, being one of zarr or numcodecs."""
+        return bool(self.codec["name"] != HDF5)
+
+    @property
+    def skips(self) -> bool:
+        """Whether its codec leaves chunks alone that have the size of what it decodes to."""
+        return bool(self.codec["configuration"].get("skips", False))
+
+    def skipping(self) -> Filter:
+        """The same with such a codec."""
+        return replace(self, codec=_own(self.number, self.values, skips=True))
 
 
 def _deflate(values: Sequence[int]) -> dict[str, Any]:
@@ -36,34 +57,24 @@ def _shuffle(values: Sequence[int]) -> dict[str, Any]:
 def _blosc(values: Sequence[int]) -> dict[str, Any]:
     # Two versions, sizes of elements and chunks, then level, shuffle and compressor, which may be left out.
     level, shuffle, compressor = values[4:7] if len(values) >= 7 else (5, 1, 0)
-    return numcodec("blosc", clevel=level, shuffle=shuffle, cname=_BLOSC_COMPRESSORS[compressor])
+    return blosc_codec(_BLOSC_COMPRESSORS[compressor], level, shuffle, max(values[2], 1))
 
 
-def _imagecodec(decoder: str) -> dict[str, Any]:
-    return {"name": IMAGECODECS, "configuration": {"decoder": decoder}}
+def _own(number: int, values: Sequence[int], *, skips: bool = False) -> dict[str, Any]:
+    configuration = {"filter": number, "values": list(values), **({"skips": True} if skips else {})}
+    return {"name": HDF5, "configuration": configuration}
 
 
 _CODECS: Final[dict[int, Callable[[Sequence[int]], dict[str, Any]]]] = {
     1: _deflate,
-    2: _shuffle,
-    3: lambda values: numcodec("fletcher32"),
+    SHUFFLE: _shuffle,
+    FLETCHER32: lambda values: numcodec("fletcher32"),
     307: lambda values: numcodec("bz2", level=values[0] if values else 9),
-    32000: lambda values: _imagecodec("lzf"),
     32001: _blosc,
-    32004: lambda values: _imagecodec("lz4h5"),
-    32015: lambda values: numcodec("zstd", level=values[0] if values else 3),
+    32015: lambda values: zstd_codec(values[0] if values else 3),
 }
-_KNOWN: Final = {
-    4: "szip",
-    5: "n-bit",
-    6: "scale-offset",
-    32008: "bitshuffle",
-    32013: "ZFP",
-    32017: "SZ",
-    32019: "JPEG",
-    32026: "Blosc2",
-    32028: "SPERR",
-}
+"""Filters that codecs of zarr and numcodecs undo; others are left to the codec of ours."""
+_KNOWN: Final = {32017: "SZ", 32019: "JPEG", 32024: "SZ3", 32028: "SPERR"}
 
 
 def filters_of(dataset: h5py.Dataset) -> list[Filter]:
@@ -71,16 +82,18 @@ def filters_of(dataset: h5py.Dataset) -> list[Filter]:
     properties = dataset.id.get_create_plist()
     found: list[Filter] = []
     for position in range(properties.get_nfilters()):
-        code, _, values, name = properties.get_filter(position)
-        if code not in _CODECS:
-            known = _KNOWN.get(code) or name.decode(errors="replace").rstrip("\0") or "unknown"
+        number, _, values, name = properties.get_filter(position)
+        if number not in _CODECS and number not in DECODERS:
+            known = _KNOWN.get(number) or name.decode(errors="replace").rstrip("\0") or "unknown"
             raise RefusedVariable(
-                RefusalReason.UNSUPPORTED_FILTER, f"no Zarr codec undoes HDF5's filter {code} ({known})"
+                RefusalReason.UNSUPPORTED_FILTER, f"no Zarr codec undoes HDF5's filter {number} ({known})"
             )
-        codec = _CODECS[code](values)
-        if codec["name"] == "numcodecs.shuffle" and codec["configuration"]["elementsize"] == 1:
+        if number == SHUFFLE and values[0] == 1:
             continue  # nothing is moved
-        found.append(Filter(position, codec))
+        # After another filter there may be any number of bytes, and not one of whole values.
+        usual = number in _CODECS and not (number == SHUFFLE and found)
+        codec = _CODECS[number](values) if usual else _own(number, values)
+        found.append(Filter(position, number, tuple(values), codec))
     return found
 
 
@@ -89,27 +102,31 @@ def pipeline(filters: Sequence[Filter]) -> list[dict[str, Any]]:
     return [each.codec for each in filters]
 
 
-def reencoded(data: bytes, mask: int, filters: Sequence[Filter]) -> bytes:
+def reencoded(data: bytes, mask: int, filters: Sequence[Filter], chunk: Chunk) -> bytes:
     """A chunk that some filters skipped, as if none had."""
     import numcodecs
 
-    if any(each.codec["name"] == IMAGECODECS for each in filters):
+    if not all(each.encodes or each.skips for each in filters):
         raise RefusedVariable(
             RefusalReason.MIXED_FILTERS,
             "some chunks are stored without some of its filters, and one of these only decodes",
         )
-    codecs = [
-        (
-            each.bit,
-            numcodecs.get_codec({"id": name.removeprefix("numcodecs."), **each.codec["configuration"]}),
-        )
-        for each in filters
-        for name in (each.codec["name"],)
-    ]
+    codecs = {each.bit: numcodecs.get_codec(_as_numcodec(each.codec)) for each in filters if not each.skips}
     value: Any = data
-    for bit, codec in reversed(codecs):
-        if not mask >> bit & 1:
-            value = codec.decode(value)
-    for _, codec in codecs:
+    for each in reversed(filters):
+        if not mask >> each.bit & 1:
+            by_us = each.number in DECODERS
+            value = undo(each.number, each.values, value, chunk) if by_us else codecs[each.bit].decode(value)
+    for codec in codecs.values():
         value = codec.encode(value)
     return bytes(value)
+
+
+def _as_numcodec(codec: dict[str, Any]) -> dict[str, Any]:
+    """The codec of numcodecs that encodes what a codec of a Zarr pipeline decodes."""
+    match codec["name"]:
+        case "zstd":
+            return {"id": "zstd", "level": codec["configuration"]["level"]}
+        case "blosc":
+            return {"id": "blosc", "cname": codec["configuration"]["cname"]}
+    return {"id": codec["name"].removeprefix("numcodecs."), **codec["configuration"]}

@@ -22,6 +22,8 @@ DECODING_ATTRIBUTES: Final = (
 """Attributes that say what stored values stand for."""
 _IRRELEVANT: Final = ("level", "clevel", "blocksize", "typesize", "nthreads", "checksum")
 """Settings of compressors that decoding does without."""
+_SELF_DESCRIBED: Final = ("blosc", "numcodecs.blosc")
+"""Compressors whose chunks say themselves how they were made."""
 
 
 def document_of(variable: VirtualVariable) -> dict[str, Any]:
@@ -74,5 +76,7 @@ def mismatches_with(document: Mapping[str, Any], variable: VirtualVariable) -> l
 
 def _essential(codec: Mapping[str, Any]) -> dict[str, Any]:
     configuration = codec.get("configuration") or {}
+    if codec["name"] in _SELF_DESCRIBED:
+        configuration = {}
     kept = {name: value for name, value in configuration.items() if name not in _IRRELEVANT}
     return {"name": codec["name"], "configuration": kept}

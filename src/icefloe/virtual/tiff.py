@@ -20,7 +20,14 @@ from icefloe.virtual.sources import SourceFile
 from icefloe.virtual.tiff_segments import decode_segment
 from icefloe.virtual.variables import ChunkReferences, VirtualVariable
 from icefloe.virtual.wanted import Wanted
-from icefloe.virtual.zarr_terms import bytes_codec, fill_value_json, json_attributes, numcodec, zarr_type
+from icefloe.virtual.zarr_terms import (
+    bytes_codec,
+    fill_value_json,
+    json_attributes,
+    numcodec,
+    zarr_type,
+    zstd_codec,
+)
 
 if TYPE_CHECKING:
     import tifffile
@@ -182,7 +189,7 @@ class _Image:
             case "deflate":
                 return bytes_codec(self._dtype), numcodec("zlib", level=6)
             case "zstd":
-                return bytes_codec(self._dtype), numcodec("zstd", level=3)
+                return bytes_codec(self._dtype), zstd_codec(3)
         return None
 
     def _own_codec(self) -> dict[str, Any]:

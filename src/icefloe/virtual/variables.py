@@ -51,6 +51,13 @@ class ChunkReferences:
     def __len__(self) -> int:
         return len(self.coords) + len(self.inline)
 
+    def with_inner(self, dimensions: int) -> ChunkReferences:
+        """The same chunks with so many more dimensions at the end, along which there is one chunk each."""
+        wider = ((0, 0), (0, dimensions))
+        return replace(
+            self, coords=np.pad(self.coords, wider), inline_coords=np.pad(self.inline_coords, wider)
+        )
+
     def shifted(self, axis: int, chunks: int, sources: int) -> ChunkReferences:
         """The same chunks so many further along an axis, and in sources so many further on."""
         step = np.zeros(self.coords.shape[1], np.uint32)

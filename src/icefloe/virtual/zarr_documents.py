@@ -10,10 +10,19 @@ import numpy as np
 
 from icefloe.virtual.refusals import RefusalReason, RefusedVariable
 from icefloe.virtual.variables import ChunkReferences, VirtualVariable
-from icefloe.virtual.zarr_terms import bytes_codec, fill_value_json, json_attributes, numcodec, zarr_type
+from icefloe.virtual.zarr_terms import (
+    blosc_codec,
+    bytes_codec,
+    fill_value_json,
+    json_attributes,
+    numcodec,
+    zarr_type,
+    zstd_codec,
+)
 
 _TEXTS: Final = np.dtypes.StringDType()
 _OF_ARRAYS: Final = ("delta", "fixedscaleoffset", "quantize", "bitround", "astype", "packbits")
+_BLOSC_AUTOMATIC, _BLOSC_ITEM_LIMIT = -1, 256
 _OF_BYTES: Final = (
     "adler32",
     "blosc",
@@ -127,8 +136,26 @@ def _codecs_from_v2(
         if not in_bytes:
             codecs.append(serializer)
             in_bytes = True
-        codecs.append(numcodec(name, **step))
+        codecs.append(_of_bytes(name, step, dtype))
     return tuple(codecs if in_bytes else [*codecs, serializer])
+
+
+def _of_bytes(name: str, step: Mapping[str, Any], dtype: np.dtype[Any]) -> dict[str, Any]:
+    """A compressor of version 2; by its own name of version 3, which more readers know, where it has one."""
+    match name:
+        case "zstd":
+            return zstd_codec(step.get("level", 1))
+        case "gzip":
+            return {"name": "gzip", "configuration": {"level": step.get("level", 1)}}
+        case "blosc":
+            itemsize = dtype.itemsize if 0 < dtype.itemsize < _BLOSC_ITEM_LIMIT else 1
+            shuffle = step.get("shuffle", 1)
+            if shuffle == _BLOSC_AUTOMATIC:
+                shuffle = 2 if itemsize == 1 else 1
+            return blosc_codec(
+                step.get("cname", "lz4"), step.get("clevel", 5), shuffle, itemsize, step.get("blocksize", 0)
+            )
+    return numcodec(name, **step)
 
 
 def _fill_from_v2(given: Any, dtype: np.dtype[Any]) -> Any:

@@ -15,7 +15,9 @@ from icefloe.virtual.refusals import RefusalReason, RefusedVariable
 
 _FILL: Final = "_FillValue"
 _MISSING: Final = "missing_value"
-_KINDS: Final = "biufcSUMmT"
+_KINDS: Final = "biufcSUMmTV"
+_ZSTD_LEVEL_LIMIT: Final = 22
+_BLOSC_SHUFFLES: Final = ("noshuffle", "shuffle", "bitshuffle")
 
 
 def zarr_type(dtype: np.dtype[Any]) -> Any:
@@ -24,10 +26,11 @@ def zarr_type(dtype: np.dtype[Any]) -> Any:
 
     if dtype.kind not in _KINDS or dtype in (np.dtype(np.longdouble), np.dtype(np.clongdouble)):
         raise RefusedVariable(RefusalReason.UNSUPPORTED_TYPE, f"Zarr has no data type for {dtype}")
-    if dtype.kind in "SU" and not dtype.itemsize:
-        raise RefusedVariable(RefusalReason.UNSUPPORTED_TYPE, "its texts have no length")
+    if dtype.kind in "SUV" and not dtype.itemsize:
+        raise RefusedVariable(RefusalReason.UNSUPPORTED_TYPE, "its values have no length")
     # By its name, since numpy has two types of 64 bits, and zarr knows one.
-    native = dtype if dtype.kind == "T" else np.dtype(dtype.str).newbyteorder("=")
+    named = dtype.kind == "T" or dtype.names is not None
+    native = dtype if named else np.dtype(dtype.str).newbyteorder("=")
     with warnings.catch_warnings():  # that strings of fixed length are not in the core specification
         warnings.simplefilter("ignore")
         return get_data_type_from_native_dtype(native)
@@ -50,15 +53,39 @@ def fill_value_json(value: Any, dtype: np.dtype[Any]) -> Any:
 
 def bytes_codec(dtype: np.dtype[Any]) -> dict[str, Any]:
     """The codec between an array and bytes in the order a data type has."""
-    if dtype.itemsize == 1 or dtype.kind == "S":
+    if dtype.itemsize == 1 or dtype.kind == "S" or (dtype.kind == "V" and not _has_order(dtype)):
         return {"name": "bytes"}
     big = dtype.str.startswith(">")
     return {"name": "bytes", "configuration": {"endian": "big" if big else "little"}}
 
 
+def _has_order(dtype: np.dtype[Any]) -> bool:
+    """Whether a compound type has a field for which the order of bytes matters."""
+    parts = [dtype[name] for name in dtype.names or ()]
+    return any(_has_order(part) if part.names else part.byteorder != "|" for part in parts)
+
+
 def numcodec(name: str, **configuration: Any) -> dict[str, Any]:
     """A codec of the numcodecs package, as a step of a pipeline."""
     return {"name": f"numcodecs.{name}", "configuration": configuration}
+
+
+def zstd_codec(level: int) -> dict[str, Any]:
+    """Zstandard, as every reader of Zarr version 3 knows it. Levels that it does not have do not matter."""
+    known = level if 0 <= level <= _ZSTD_LEVEL_LIMIT else 3
+    return {"name": "zstd", "configuration": {"level": known, "checksum": False}}
+
+
+def blosc_codec(compressor: str, level: int, shuffle: int, itemsize: int, block: int = 0) -> dict[str, Any]:
+    """Blosc, as every reader of Zarr version 3 knows it; `shuffle` is Blosc's own number."""
+    configuration = {
+        "typesize": itemsize,
+        "cname": compressor,
+        "clevel": level,
+        "shuffle": _BLOSC_SHUFFLES[shuffle],
+        "blocksize": block,
+    }
+    return {"name": "blosc", "configuration": configuration}
 
 
 def json_attributes(found: Mapping[str, Any], dtype: np.dtype[Any] | None = None) -> dict[str, Any]:
