@@ -12,7 +12,7 @@ HOUSE_RULES = $(addprefix tests/test_, \
 .DEFAULT_GOAL := help
 MINUTES ?= 30
 
-.PHONY: help setup demo test check lint compat setup-compat test-servers test-cluster test-spark torture bench wheel clean
+.PHONY: help setup demo test test-on-spark check lint compat setup-compat test-servers test-cluster test-spark torture bench wheel clean
 
 help:
 	@echo "make demo              set up and run the demonstration: NetCDF files, through Spark, into a repository"
@@ -44,9 +44,14 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy $(CODE)
 
-test: lint
+# Types are checked beside the tests on Spark: each of the two leaves half of a small machine idle.
+test: setup
+	@$(MAKE) --no-print-directory -j 2 lint test-on-spark
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not compat and not servers and not spark"
-	$(BIN)/python -m pytest -n 0 -m "spark and not cluster"  # one process: a Java virtual machine for each costs more than it saves
+
+# One process: a Java virtual machine for each costs more than it saves.
+test-on-spark: setup
+	$(BIN)/python -m pytest -n 0 -m "spark and not cluster"
 
 check: lint
 	$(BIN)/python -m pytest -q $(HOUSE_RULES)
