@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -63,6 +65,16 @@ def setup_long_history(folder: Path) -> None:
     _open(icefloe, folder / "expired").expire_snapshots(middle)
 
 
+def _library(name: str) -> Any:
+    """A package with its modules loaded: ours loads most of them when something is asked of it first."""
+    if name == "icechunk":
+        import icechunk
+
+        return icechunk
+    _ = icefloe.Repository, icefloe.local_filesystem_storage
+    return icefloe
+
+
 def _open(library: Any, folder: Path) -> Any:
     return library.Repository.open(library.local_filesystem_storage(str(folder)))
 
@@ -70,19 +82,19 @@ def _open(library: Any, folder: Path) -> Any:
 def _linked(source: Path, scratch: Path) -> Path:
     """A copy of a repository whose files are links: to delete one leaves the other."""
     target = scratch / "repo"
-    shutil.copytree(source, target, copy_function=os.link)
+    # In a process of its own: the memory that this takes is none of the job's.
+    subprocess.run([sys.executable, "-c", _LINK, str(source), str(target)], check=True)
     (target / "repo").unlink()
     shutil.copy2(source / "repo", target / "repo")
     return target
 
 
+_LINK = "import os, shutil, sys; shutil.copytree(sys.argv[1], sys.argv[2], copy_function=os.link)"
+
+
 def _side(name: str, what: str) -> Side:
     def prepare(folder: Path, scratch: Path) -> Job:
-        library: Any = icefloe
-        if name == "icechunk":
-            import icechunk
-
-            library = icechunk
+        library = _library(name)
         place = folder / "expired" if what == "gc-dry" else _linked(folder / _SOURCE[what], scratch)
         cutoff = datetime.fromisoformat((folder / "cutoff").read_text())
 
@@ -147,11 +159,7 @@ def setup_old_history(folder: Path) -> None:
 
 def _upgrade_side(name: str) -> Side:
     def prepare(folder: Path, scratch: Path) -> Job:
-        library: Any = icefloe
-        if name == "icechunk":
-            import icechunk
-
-            library = icechunk
+        library = _library(name)
         place = scratch / "repo"
         shutil.copytree(folder / "repo", place)
 

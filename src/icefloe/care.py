@@ -84,7 +84,8 @@ class Care(Upkeep):
         """
         self._require_present_format("looking for garbage")
         cutoff = to_microseconds(delete_object_older_than)
-        return garbage_table(find_garbage(self._refs, self._assets, cutoff, self._spread_reads(_THREADS)))
+        fan_out = self._spread_reads(_THREADS)
+        return garbage_table(find_garbage(self._refs, self._assets, cutoff, fan_out, dated=True))
 
     garbage_async = async_twin(garbage)
 

@@ -186,12 +186,16 @@ def decode_column(texts: Sequence[str], size: int) -> NDArray[np.uint8]:
     return _packed(values, size)[0]
 
 
-def decode_names(texts: Sequence[str], size: int) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
+def decode_names(
+    texts: Sequence[str], size: int, start: int = 0
+) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
     """The ids that have just these text forms, and which of the texts, all as long as one, are any's.
 
-    Stricter than `decode_column`: a file with another spelling of an id as its name is not that object's.
+    Each text form begins at `start`. Stricter than `decode_column`: a file with another spelling of an id as
+    its name is not that object's.
     """
-    characters = _characters(texts, size)
+    joined = "".join(texts).encode("ascii", "replace")
+    characters = np.frombuffer(joined, np.uint8).reshape(len(texts), start + text_size(size))[:, start:]
     ids, padding = _packed(_VALUES[characters], size)
     valid: NDArray[np.bool_] = _IS_DIGIT[characters].all(axis=1) & (padding == 0)
     return ids[valid], valid

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from icefloe.ids import ChunkId
-from icefloe.maintenance.listings import list_folder
+from icefloe.maintenance.listings import list_folder, sift_folder
 from icefloe.storage import in_memory_storage, local_filesystem_storage
 from icefloe.storage.base import LISTED_AT_ONCE, Storage
 
@@ -38,7 +38,7 @@ def test_only_ids_are_listed_and_in_order(storage: Storage) -> None:
 def test_a_folder_that_is_not_there(storage: Storage) -> None:
     listing = list_folder(storage, "chunks")
 
-    assert (len(listing), listing.ids.shape, len(listing.before(LATE_US))) == (0, (0, 12), 0)
+    assert (len(listing), listing.ids.shape, listing.paths()) == (0, (0, 12), [])
 
 
 def test_more_than_one_part(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,16 +53,25 @@ def test_more_than_one_part(storage: Storage, monkeypatch: pytest.MonkeyPatch) -
     assert [row.tobytes() for row in list_folder(storage, "chunks").ids] == ids
 
 
-def test_before_a_time(tmp_path: Path) -> None:
+def test_parts_are_sifted_as_they_come(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("base", "local"):
+        monkeypatch.setattr(f"icefloe.storage.{module}.LISTED_AT_ONCE", 4)
+    for size in range(10):
+        storage.put(f"chunks/{ChunkId.random()}", bytes(size))
+
+    left = sift_folder(storage, "chunks", lambda part: part.take(part.sizes > 6), dated=False)
+
+    assert sorted(left.sizes.tolist()) == [7, 8, 9]
+    assert len(left.times_us) == 0
+    assert len(left.take(left.sizes > 8).paths()) == 1
+
+
+def test_times_are_those_of_the_storage(tmp_path: Path) -> None:
     storage = local_filesystem_storage(str(tmp_path))
     early, late = ChunkId(bytes(12)), ChunkId(b"\xff" * 12)
     for id, time_us in ((early, EARLY_US), (late, LATE_US)):
         storage.put(f"chunks/{id}", b"x")
         # A time between two microseconds is before the later one.
         os.utime(tmp_path / "chunks" / str(id), ns=(time_us * 1000 + 999,) * 2)
-    listing = list_folder(storage, "chunks")
 
-    assert listing.times_us.tolist() == [EARLY_US, LATE_US]
-    assert listing.before(EARLY_US).paths() == []
-    assert listing.before(EARLY_US + 1).paths() == listing.before(LATE_US).paths() == [f"chunks/{early}"]
-    assert listing.before(LATE_US + 1).paths() == listing.paths()
+    assert list_folder(storage, "chunks").times_us.tolist() == [EARLY_US, LATE_US]

@@ -20,16 +20,16 @@ from icefloe.format.locations import LocationCompression
 from icefloe.format.manifest import Manifest
 from icefloe.format.manifest_blocks import RefBlocks
 from icefloe.format.manifest_codec import PackedManifest, encode_manifest
-from icefloe.format.repo_info import RepoInfo
+from icefloe.format.repo_info import RepoInfo, SnapshotInfo
 from icefloe.format.repo_info_codec import decode_repo_info, encode_repo_info
 from icefloe.format.snapshot import Snapshot
-from icefloe.format.snapshot_codec import decode_snapshot, encode_snapshot
+from icefloe.format.snapshot_codec import decode_snapshot, decode_snapshot_info, encode_snapshot
 from icefloe.format.spec import Spec, spec_of
 from icefloe.format.transaction_log import TransactionLog
 from icefloe.format.transaction_log_codec import decode_transaction_log, encode_transaction_log
 from icefloe.ids import ManifestId, NodeId, ObjectId, SnapshotId
 
-Value = TypeVar("Value", Snapshot, PackedManifest, TransactionLog)
+Value = TypeVar("Value", Snapshot, SnapshotInfo, PackedManifest, TransactionLog)
 
 REPO_PATH: Final = "repo"
 SNAPSHOTS: Final = "snapshots"
@@ -57,6 +57,12 @@ def read_snapshot(data: bytes, id: SnapshotId) -> Snapshot:
     """A snapshot file, which must hold the snapshot it is named after."""
     spec, payload = _open(data, FileType.SNAPSHOT, f"{SNAPSHOTS}/{id}")
     return _named(decode_snapshot(payload, spec), id, payload)
+
+
+def read_snapshot_info(data: bytes, id: SnapshotId) -> SnapshotInfo:
+    """What a snapshot file tells of its snapshot; nodes and manifests are not looked at."""
+    spec, payload = _open(data, FileType.SNAPSHOT, f"{SNAPSHOTS}/{id}")
+    return _named(decode_snapshot_info(payload, spec), id, payload)
 
 
 def write_snapshot(snapshot: Snapshot, spec: Spec, level: int = DEFAULT_LEVEL) -> bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +11,10 @@ from numpy.typing import NDArray
 from icefloe.ids import ObjectId
 
 Id = TypeVar("Id", bound=ObjectId)
+
+_HEAD: Final = 8
+_MANY: Final = 64
+"""Ids to look for, and the share of those to look among, from which on an index pays."""
 
 
 def id_keys(ids: NDArray[np.uint8]) -> NDArray[np.bytes_]:
@@ -55,12 +59,43 @@ def find_id(ids: NDArray[np.uint8], wanted: ObjectId) -> int | None:
 
 def is_member(ids: NDArray[np.uint8], known: NDArray[np.uint8]) -> NDArray[np.bool_]:
     """For each id whether it is among the known ones, which are sorted."""
+    if len(ids) > max(_MANY, len(known) // _MANY):
+        return IdIndex(known).has(ids)
     if not len(known):
         return np.zeros(len(ids), np.bool_)
     keys, others = id_keys(ids), id_keys(known)
     places = np.minimum(others.searchsorted(keys), len(others) - 1)
     same: NDArray[np.bool_] = others[places] == keys
     return same
+
+
+class IdIndex:
+    """A sorted column of ids, prepared to be asked for many others.
+
+    The first eight bytes are held as numbers, which numpy finds six times as fast as texts.
+    """
+
+    def __init__(self, ids: NDArray[np.uint8]) -> None:
+        self._heads, self._tails = _heads(ids), ids[:, _HEAD:].copy()
+
+    def has(self, ids: NDArray[np.uint8]) -> NDArray[np.bool_]:
+        """For each id whether it is in the column."""
+        found = np.zeros(len(ids), np.bool_)
+        if not len(self._heads):
+            return found
+        heads = _heads(ids)
+        places = self._heads.searchsorted(heads)
+        rows = np.flatnonzero(places < len(self._heads))
+        # More than one turn only for ids that differ in their last bytes alone: bad luck, or intent.
+        while len(rows := rows[self._heads[places[rows]] == heads[rows]]):
+            found[rows] |= (self._tails[places[rows]] == ids[rows, _HEAD:]).all(axis=1)
+            places[rows] += 1
+            rows = rows[~found[rows] & (places[rows] < len(self._heads))]
+        return found
+
+
+def _heads(ids: NDArray[np.uint8]) -> NDArray[np.uint64]:
+    return np.ascontiguousarray(ids[:, :_HEAD]).view(">u8").reshape(-1).astype(np.uint64)
 
 
 def sorted_ids(ids: NDArray[Any]) -> NDArray[np.uint8]:

@@ -21,6 +21,7 @@ from icefloe.encoding.flatbuffers.tables import Tables, Union
 from icefloe.errors import ErrorKind, FormatError
 from icefloe.format.id_columns import is_member
 from icefloe.format.metadata import metadata_rows, read_metadata
+from icefloe.format.repo_info import SnapshotInfo
 from icefloe.format.schema import (
     ARRAY_NODE,
     ARRAY_NODE_DATA,
@@ -47,6 +48,8 @@ LAZY_FROM: Final = 1000
 """Snapshots of so many nodes are not read as a whole until somebody asks for more than single nodes."""
 
 _HEAD: Final = Table("Snapshot", {name: f for name, f in SNAPSHOT.fields.items() if name != "nodes"})
+_INFO_FIELDS: Final = ("id", "parent_id", "flushed_at", "message", "metadata")
+_INFO: Final = Table("Snapshot", {name: SNAPSHOT.fields[name] for name in _INFO_FIELDS})
 _NODES: Final = Table("Snapshot", {"nodes": SNAPSHOT.fields["nodes"]})
 _PATHS: Final = Table("NodeSnapshot", {"path": NODE_SNAPSHOT.fields["path"]})
 _SHAPE_V1: Any = ARRAY_NODE_DATA.fields["shape"].dtype  # type: ignore[attr-defined]
@@ -68,6 +71,19 @@ def decode_snapshot(payload: Payload, spec: Spec) -> Snapshot:
         manifest_files=files,
         nodes=_nodes(payload, files),
         extra=root["extra"],
+    )
+
+
+def decode_snapshot_info(payload: Payload, spec: Spec) -> SnapshotInfo:
+    """What a snapshot file tells of its snapshot, without nodes and manifests."""
+    root = read_row(payload, _INFO)
+    parent = root["parent_id"]
+    return SnapshotInfo(
+        id=SnapshotId(root["id"]),
+        parent_id=SnapshotId(parent) if spec.parent_in_snapshot and parent is not None else None,
+        flushed_at_us=root["flushed_at"],
+        message=root["message"],
+        metadata=read_metadata(root["metadata"], spec, payload.place),
     )
 
 

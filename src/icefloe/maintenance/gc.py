@@ -18,11 +18,11 @@ from icefloe.core.refs_v1 import RefStoreV1
 from icefloe.core.refs_v2 import RefStoreV2
 from icefloe.errors import ConflictError, ErrorKind, StorageError
 from icefloe.format.files import CHUNKS, MANIFESTS, SNAPSHOTS, TRANSACTIONS
-from icefloe.format.id_columns import is_member, sorted_ids
+from icefloe.format.id_columns import IdIndex, is_member, sorted_ids
 from icefloe.format.pruning import ancestors, inherited_logs, pruned
 from icefloe.format.repo_info import NO_PARENT, RepoInfo
 from icefloe.format.updates import GCRan
-from icefloe.maintenance.listings import Listing, list_folder
+from icefloe.maintenance.listings import Listing, list_folder, sift_folder
 from icefloe.maintenance.reach import NO_IDS, Ids, chunks_used, manifests_used, reachable, reachable_snapshots
 from icefloe.ops import GCSummary
 from icefloe.storage.base import Storage
@@ -68,13 +68,19 @@ def collect(
 
 
 def find_garbage(
-    refs: RefStore, assets: AssetStore, older_than_us: int, fan_out: FanOut, *, let_go: bool = False
+    refs: RefStore,
+    assets: AssetStore,
+    older_than_us: int,
+    fan_out: FanOut,
+    *,
+    let_go: bool = False,
+    dated: bool = False,
 ) -> Garbage:
     """What a collection would delete; with `let_go` the repository does not list it any more afterwards."""
     for attempt in range(_TRIES):
         time.sleep(random.uniform(0, 0.1 * attempt))
         try:
-            plan = _Plan(refs, assets, older_than_us, fan_out)
+            plan = _Plan(refs, assets, older_than_us, fan_out, dated=dated)
             garbage = plan.let_go() if let_go else plan.garbage
         except _MovedOnError:
             continue
@@ -90,68 +96,83 @@ class _MovedOnError(Exception):
 
 
 class _Plan:
-    """What to delete, worked out from one state of the refs."""
+    """What to delete, worked out from one state of the refs.
 
-    def __init__(self, refs: RefStore, assets: AssetStore, older_than_us: int, fan_out: FanOut) -> None:
+    What refs lead to at the beginning is a sieve for the listings: of these only what falls through is held.
+    What is deleted is decided by the refs as they are after all was listed, so that what is written in
+    between is too new, never unlisted and old.
+    """
+
+    def __init__(
+        self, refs: RefStore, assets: AssetStore, older_than_us: int, fan_out: FanOut, *, dated: bool
+    ) -> None:
         self._refs, self._assets, self._fan_out = refs, assets, fan_out
         storage = assets.storage
-        # Listed before the refs are read: what is written in between is then too new, never unlisted and old.
-        self._old = {
-            folder: list_folder(storage, folder).before(older_than_us)
-            for folder in (CHUNKS, MANIFESTS, TRANSACTIONS)
-        }
-        snapshots = list_folder(storage, SNAPSHOTS)
-        self._old[SNAPSHOTS] = snapshots.before(older_than_us)
-        recent = snapshots.ids[snapshots.times_us >= older_than_us]
+        sieve = reachable_snapshots(refs)
+        manifests = manifests_used(storage, sieve, fan_out)
+
+        def old(folder: str, kept: IdIndex) -> Listing:
+            def sift(part: Listing) -> Listing:
+                return part.take((part.times_us < older_than_us) & ~kept.has(part.ids))
+
+            return sift_folder(storage, folder, sift, dated=dated)
+
+        self._chunks = old(CHUNKS, IdIndex(chunks_used(storage, manifests, fan_out)))
+        self._manifests = old(MANIFESTS, IdIndex(manifests))
+        self._logs = old(TRANSACTIONS, IdIndex(sieve))
+        listed = list_folder(storage, SNAPSHOTS)
+        young = listed.times_us >= older_than_us
+        # A file nobody knows may be a commit under way.
+        recent = listed.ids[young]
+        self._snapshots = listed.take(~young)
+        del listed
         if isinstance(refs, RefStoreV2):
             info = refs.load()
             self._known = info.snapshots.ids
-            listed_and_old = is_member(self._known, self._old[SNAPSHOTS].ids)
+            listed_and_old = is_member(self._known, self._snapshots.ids)
             kept = self._known[reachable(info) | ~listed_and_old]
         else:
             self._known, kept = NO_IDS, reachable_snapshots(refs)
-        # A file nobody knows may be a commit under way.
         self._kept = sorted_ids(np.concatenate([kept, recent]))
-        manifests, chunks = _needed(assets, self._kept, fan_out)
-        self._manifests, self._chunks = manifests, chunks
+        self._snapshots = _not_in(self._snapshots, self._kept)
+        self._spare(self._kept[~is_member(self._kept, sieve)])
+
+    def _spare(self, snapshots: Ids) -> None:
+        """Leave alone what some more snapshots need."""
+        if not len(snapshots):
+            return
+        storage, fan_out = self._assets.storage, self._fan_out
+        manifests = manifests_used(storage, snapshots, fan_out)
+        self._manifests = _not_in(self._manifests, manifests)
+        self._chunks = _not_in(self._chunks, chunks_used(storage, manifests, fan_out))
 
     @property
     def garbage(self) -> Garbage:
         """What would be deleted as things stand."""
-        logs = self._kept
-        if isinstance(self._refs, RefStoreV2):
-            logs = sorted_ids(
-                np.concatenate([logs, inherited_logs(self._dropped(self._refs.load()).snapshots)])
-            )
-        return self._garbage(logs, self._manifests, self._chunks)
+        info = self._dropped(self._refs.load()) if isinstance(self._refs, RefStoreV2) else None
+        return self._garbage(info)
 
-    def _garbage(self, logs: Ids, manifests: Ids, chunks: Ids) -> Garbage:
-        return Garbage(
-            _not_in(self._old[SNAPSHOTS], self._kept),
-            _not_in(self._old[TRANSACTIONS], logs),
-            _not_in(self._old[MANIFESTS], manifests),
-            _not_in(self._old[CHUNKS], chunks),
-        )
+    def _garbage(self, info: RepoInfo | None) -> Garbage:
+        logs = self._kept
+        if info is not None:
+            logs = sorted_ids(np.concatenate([logs, inherited_logs(info.snapshots)]))
+        return Garbage(self._snapshots, _not_in(self._logs, logs), self._manifests, self._chunks)
 
     def let_go(self) -> Garbage:
         """Take the snapshots off the list of the repository; what can be deleted thereafter."""
-        refs, logs = self._refs, NO_IDS
+        refs, after = self._refs, None
         if isinstance(refs, RefStoreV2):
             after = refs.update(lambda info: (self._dropped(info), GCRan()))
             added = after.snapshots.ids[~is_member(after.snapshots.ids, self._known)]
-            logs = inherited_logs(after.snapshots)
         else:
             if isinstance(refs, RefStoreV1):
                 refs.note_collection()
             reached = reachable_snapshots(refs)
             added = reached[~is_member(reached, self._kept)]
-        manifests, chunks = _needed(self._assets, added, self._fan_out)
+        self._spare(added)
         self._kept = sorted_ids(np.concatenate([self._kept, added]))
-        return self._garbage(
-            sorted_ids(np.concatenate([self._kept, logs])),
-            sorted_ids(np.concatenate([self._manifests, manifests])),
-            sorted_ids(np.concatenate([self._chunks, chunks])),
-        )
+        self._snapshots = _not_in(self._snapshots, self._kept)
+        return self._garbage(after)
 
     def _dropped(self, info: RepoInfo) -> RepoInfo:
         """A repo info without the snapshots that go; those above are tied to the nearest that stays."""
@@ -177,13 +198,7 @@ class _Plan:
 
 
 def _not_in(listing: Listing, kept: Ids) -> Listing:
-    return listing.take(~is_member(listing.ids, kept))
-
-
-def _needed(assets: AssetStore, snapshots: Ids, fan_out: FanOut) -> tuple[Ids, Ids]:
-    """The manifests, and the chunk objects, that snapshots use."""
-    manifests = manifests_used(assets.storage, snapshots, fan_out)
-    return manifests, chunks_used(assets.storage, manifests, fan_out)
+    return listing.take(~is_member(listing.ids, kept)) if len(kept) and len(listing) else listing
 
 
 # Deleting
@@ -225,7 +240,8 @@ def _delete(storage: Storage, listing: Listing, limits: Limits) -> list[tuple[st
     )
     failed: list[tuple[str, StorageError]] = []
     in_a_row = 0
-    for report in ThreadFanOut(limits.max_concurrent_deletes, "delete")(storage.delete, batches):
+    threads = 1 if storage.answers_at_once else limits.max_concurrent_deletes
+    for report in ThreadFanOut(threads, "delete")(storage.delete, batches):
         in_a_row = in_a_row + 1 if report.failed and not report.deleted else 0
         failed += report.failed
         if in_a_row >= limits.max_consecutive_delete_failures:

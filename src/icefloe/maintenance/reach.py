@@ -14,7 +14,7 @@ from icefloe.core.refs import RefStore
 from icefloe.core.refs_v2 import RefStoreV2
 from icefloe.errors import IcechunkError
 from icefloe.format.files import MANIFESTS, SNAPSHOTS, read_manifest, read_snapshot
-from icefloe.format.id_columns import distinct, id_keys, is_member, key_bytes, sorted_ids
+from icefloe.format.id_columns import id_keys, is_member, key_bytes, sorted_ids
 from icefloe.format.pruning import inherited_logs
 from icefloe.format.repo_info import NO_PARENT, RepoInfo
 from icefloe.ids import ManifestId, SnapshotId
@@ -33,23 +33,34 @@ class Gathered:
     """The distinct items of many columns; never holds many more than those."""
 
     def __init__(self, dtype: Any) -> None:
-        self._items: NDArray[Any] = np.zeros(0, dtype)
-        self._pending: list[NDArray[Any]] = []
-        self._waiting = 0
+        self._dtype = np.dtype(dtype)
+        # A buffer that grows, and is sorted, in place: parts would be held twice while they are put together.
+        self._buffer = bytearray()
+        self._settled = 0
+        """Items at the beginning of it that are sorted, each once."""
 
     def add(self, items: NDArray[Any]) -> None:
         """Some more."""
-        self._pending.append(items)
-        self._waiting += len(items)
-        if self._waiting > max(_AT_LEAST, len(self._items)):
-            self.result()
+        self._buffer += items.tobytes()
+        waiting = len(self._buffer) // self._dtype.itemsize - self._settled
+        if waiting > max(_AT_LEAST, self._settled):
+            self._settle()
+
+    def _settle(self) -> None:
+        items = np.frombuffer(self._buffer, self._dtype)
+        items.sort()
+        first = np.ones(len(items), np.bool_)
+        first[1:] = items[1:] != items[:-1]
+        self._settled = int(first.sum())
+        if self._settled < len(items):
+            items[: self._settled] = items[first]
+            del items  # the buffer cannot shrink while it is looked at
+            del self._buffer[self._settled * self._dtype.itemsize :]
 
     def result(self) -> NDArray[Any]:
-        """All so far, sorted, each once."""
-        if self._pending:
-            self._items = distinct(np.concatenate([self._items, *self._pending]))
-            self._pending, self._waiting = [], 0
-        return self._items
+        """All, sorted, each once. Nothing is added thereafter."""
+        self._settle()
+        return np.frombuffer(self._buffer, self._dtype)
 
 
 def each_id(ids: Ids) -> list[bytes]:

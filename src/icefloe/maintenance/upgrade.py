@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from functools import partial
 
 from icefloe.concurrency import FanOut
 from icefloe.core.assets import AssetStore, object_metadata
 from icefloe.core.refs_v1 import RefStoreV1
 from icefloe.errors import ConflictError, ErrorKind, IcechunkError, SessionStateError
 from icefloe.format.config_codec import encode_config
-from icefloe.format.files import CONFIG_PATH, REPO_PATH, SNAPSHOTS, read_repo_info, write_repo_info
+from icefloe.format.files import (
+    CONFIG_PATH,
+    REPO_PATH,
+    SNAPSHOTS,
+    read_repo_info,
+    read_snapshot_info,
+    write_repo_info,
+)
 from icefloe.format.refs_v1 import REFS, RefFile, RefKind
 from icefloe.format.repo_info import MAIN, RepoInfo, SnapshotInfo
 from icefloe.format.spec import V2
@@ -96,13 +104,14 @@ def _repo_info(
 
 def _snapshots(assets: AssetStore, fan_out: FanOut) -> dict[SnapshotId, SnapshotInfo]:
     """All snapshots that are there, read side by side; following parents would read them one by one."""
-
-    def read(id: bytes) -> SnapshotInfo | None:
-        try:
-            found = assets.snapshot(SnapshotId(id))
-        except IcechunkError:  # raised again where a ref leads to it
-            return None
-        return SnapshotInfo(found.id, found.parent_id, found.flushed_at_us, found.message, found.metadata)
-
-    infos = fan_out(read, each_id(list_folder(assets.storage, SNAPSHOTS).ids))
+    ids = each_id(list_folder(assets.storage, SNAPSHOTS).ids)
+    infos = fan_out(partial(_info, assets.storage), ids)
     return {info.id: info for info in infos if info is not None}
+
+
+def _info(storage: Storage, snapshot: bytes) -> SnapshotInfo | None:
+    id = SnapshotId(snapshot)
+    try:
+        return read_snapshot_info(storage.get(f"{SNAPSHOTS}/{id}")[0], id)
+    except IcechunkError:  # raised again where a ref leads to it
+        return None

@@ -177,10 +177,12 @@ class LocalStorage(Storage):
 
     def list_columns(self, prefix: str = "") -> Iterator[ListedObjects]:
         # docstring inherited
-        found = ((key, status.st_size, status.st_mtime_ns // 1000) for key, status in self._below(prefix))
-        while part := list(islice(found, LISTED_AT_ONCE)):
-            keys, sizes, times = zip(*part, strict=True)
-            yield ListedObjects(list(keys), np.array(sizes, np.int64), np.array(times, np.int64))
+        folder = prefix.strip("/")
+        start = self._file(folder) if folder else self._root
+        with _translated(folder or self._path):
+            for part in _parts(start, f"{folder}/" if folder else ""):
+                keys, sizes, times = part
+                yield ListedObjects(keys, np.array(sizes, np.int64), np.array(times, np.int64) // 1000)
 
     def _below(self, prefix: str) -> Iterator[tuple[str, os.stat_result]]:
         folder = prefix.strip("/")
@@ -422,6 +424,22 @@ def _walk(folder: str, prefix: str) -> Iterator[tuple[str, os.stat_result]]:
             except FileNotFoundError:
                 continue
             yield prefix + decode_key(name), status
+
+
+def _parts(folder: str, prefix: str) -> Iterator[tuple[list[str], list[int], list[int]]]:
+    """The same, some at a time: keys, sizes and times in nanoseconds."""
+    found = _walk(folder, prefix)
+    while True:
+        keys: list[str] = []
+        sizes: list[int] = []
+        times: list[int] = []
+        for key, status in islice(found, LISTED_AT_ONCE):
+            keys.append(key)
+            sizes.append(status.st_size)
+            times.append(status.st_mtime_ns)
+        if not keys:
+            return
+        yield keys, sizes, times
 
 
 def _info(key: str, status: os.stat_result) -> StorageObjectInfo:
