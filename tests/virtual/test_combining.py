@@ -33,6 +33,7 @@ def month(
     dtype: str = "<f4",
     units: str = "days",
     chunk: int = 1,
+    mask: Any = (0, 1, 2),
     **options: Any,
 ) -> VirtualDataset:
     """A file with a variable along time and x."""
@@ -46,7 +47,7 @@ def month(
         file.create_dataset("v", data=data, chunks=(chunk, 3), **options)
         file["v"].dims[0].attach_scale(file["time"])
         file["v"].dims[1].attach_scale(file["x"])
-        file.create_dataset("mask", data=np.arange(3))
+        file.create_dataset("mask", data=np.asarray(mask))
         file["mask"].dims[0].attach_scale(file["x"])
     return virtualize(aged(path))
 
@@ -113,6 +114,20 @@ def test_what_differs_is_reported_by_variable_and_file(
     assert mismatch.location.endswith("b.nc")
     assert f"{variable} of file:" in str(raised.value)
     assert pickle.loads(pickle.dumps(raised.value)).mismatches == raised.value.mismatches
+
+
+def test_values_without_the_dimension_are_compared_where_that_is_wanted(tmp_path: Path) -> None:
+    parts = [month(tmp_path / f"{n}.nc", [n], mask=[0, 1, 2 + (n == 2)]) for n in range(3)]
+
+    combine(parts, "time")
+    combine(parts[:2], "time", compare_static=True)
+    for how in ({"concat_dim": "time"}, {"by_coords": True}):
+        with pytest.raises(MismatchError) as raised:
+            combine(parts, **how, compare_static=True)
+
+        (mismatch,) = raised.value.mismatches
+        assert (mismatch.variable, mismatch.what) == ("mask", "values")
+        assert mismatch.location.endswith("2.nc")
 
 
 def test_only_the_last_file_may_end_within_a_chunk(tmp_path: Path) -> None:

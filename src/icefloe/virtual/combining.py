@@ -9,10 +9,14 @@ from typing import Any, Final
 
 import numpy as np
 
+from icefloe.config.stores import AnyObjectStoreConfig
+from icefloe.credentials import AnyCredential
 from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.virtual.cf_times import counted_like
 from icefloe.virtual.dataset import VirtualDataset
 from icefloe.virtual.loading import loaded_variable
 from icefloe.virtual.schema import differences, document_of, properties_of
+from icefloe.virtual.sources import Source
 from icefloe.virtual.variables import ChunkReferences, VirtualVariable
 
 _SHOWN: Final = 20
@@ -53,26 +57,112 @@ class MismatchError(InvalidInputError):
 
 
 def combine(
-    datasets: Iterable[VirtualDataset], concat_dim: str | None = None, *, by_coords: bool = False
+    datasets: Iterable[VirtualDataset],
+    concat_dim: str | None = None,
+    *,
+    by_coords: bool = False,
+    compare_static: bool = False,
+    store: AnyObjectStoreConfig | None = None,
+    credential: AnyCredential | None = None,
 ) -> VirtualDataset:
     """One dataset of many: in the order given along `concat_dim`, or ordered by their coordinates.
 
     By coordinates, the dimensions whose loaded coordinates differ between datasets are those they are
     combined along, and the values say in which order.
 
-    Variables with the dimension are concatenated; the others are those of the first dataset, and must be the
-    same in all as far as values were loaded. Every variable must agree in data type, codecs, fill value,
-    scale and offset, units, chunk shape and dimensions, and all but the last dataset must end with a chunk.
-    MismatchError lists everything that does not. What was refused in one dataset is refused in the result.
+    Variables with the dimension are concatenated. The others are those of the first dataset, and must be the
+    same in all as far as values were loaded; with `compare_static` the values in the files are compared too,
+    which are then read, reached by `store` and `credential` as in `virtualize`.
+
+    Every variable must agree in data type, codecs, fill value, scale and offset, units, chunk shape and
+    dimensions, and all but the last dataset must end with a chunk. Times that were loaded, and their bounds,
+    are counted as in the first dataset where files count from dates of their own.
+
+    MismatchError lists everything that does not agree. What was refused in one dataset is refused in the
+    result.
     """
     given = list(datasets)
     if not given:
         raise ValueError("no datasets to combine")
     if by_coords == (concat_dim is not None):
         raise ValueError("say either concat_dim or by_coords=True")
+    given, left = _in_same_times(given)
+    dimensions = [concat_dim] if concat_dim is not None else _varying(given)
+    if compare_static:
+        left += _static_differences(given, dimensions, store, credential)
     if concat_dim is not None:
-        return _concat(given, concat_dim)
-    return _by_coords(given, _varying(given))
+        return _concat(given, concat_dim, left)
+    if left:
+        raise MismatchError(left)
+    return _by_coords(given, dimensions)
+
+
+def _static_differences(
+    datasets: Sequence[VirtualDataset],
+    dimensions: Sequence[str],
+    store: AnyObjectStoreConfig | None,
+    credential: AnyCredential | None,
+) -> list[Mismatch]:
+    """Variables without the dimensions, not loaded, whose values in a file are not those in the first."""
+    from icefloe.virtual.opening import open_values
+
+    def values_of(dataset: VirtualDataset) -> dict[str, Any]:
+        static = _static(dataset, frozenset(dimensions))
+        paths = [f"{path}/{name}".strip("/") for path, group in static.walk() for name in group.variables]
+        return open_values(static, paths, store, credential) if paths else {}
+
+    expected = values_of(datasets[0])
+    return [
+        Mismatch(path, dataset.sources[0].location, "values", "those of the first", "others")
+        for dataset in datasets[1:]
+        for path, values in values_of(dataset).items()
+        if path in expected and not _same_values(expected[path], values)
+    ]
+
+
+def _static(dataset: VirtualDataset, dimensions: frozenset[str]) -> VirtualDataset:
+    """Only the variables that are not loaded and have none of some dimensions."""
+    return replace(
+        dataset,
+        variables={
+            name: each
+            for name, each in dataset.variables.items()
+            if not each.loaded and dimensions.isdisjoint(each.dimensions)
+        },
+        groups={name: _static(group, dimensions) for name, group in dataset.groups.items()},
+    )
+
+
+def _same_values(one: Any, other: Any) -> bool:
+    return np.array_equal(one, other, equal_nan=one.dtype.kind in "fc" and other.dtype.kind in "fc")
+
+
+def _in_same_times(datasets: Sequence[VirtualDataset]) -> tuple[list[VirtualDataset], list[Mismatch]]:
+    """The datasets with times that are counted as those of the first, and what could not be counted anew."""
+    left: list[Mismatch] = []
+    first = datasets[0]
+    return [first, *(_counted(first, other, "", other.sources, left) for other in datasets[1:])], left
+
+
+def _counted(
+    first: VirtualDataset,
+    other: VirtualDataset,
+    path: str,
+    sources: Sequence[Source],
+    left: list[Mismatch],
+) -> VirtualDataset:
+    existing = {name: each.attributes for name, each in first.variables.items()}
+    variables, unmoved = counted_like(existing, other.variables)
+    for bounds, name in unmoved:
+        was, now = existing[name]["units"], other.variables[name].attributes["units"]
+        left.append(Mismatch(f"{path}{bounds}", sources[0].location, f"units of {name}", was, now))
+    groups = {
+        name: _counted(first.groups[name], group, f"{path}{name}/", sources, left)
+        if name in first.groups
+        else group
+        for name, group in other.groups.items()
+    }
+    return replace(other, variables=variables, groups=groups)
 
 
 def _by_coords(datasets: list[VirtualDataset], dimensions: Sequence[str]) -> VirtualDataset:
@@ -135,14 +225,16 @@ def _in_order(datasets: Sequence[VirtualDataset], dimension: str) -> list[Virtua
     return [datasets[row] for row in full]
 
 
-def _concat(datasets: Sequence[VirtualDataset], dimension: str) -> VirtualDataset:
+def _concat(
+    datasets: Sequence[VirtualDataset], dimension: str, known: Sequence[Mismatch] = ()
+) -> VirtualDataset:
     first = datasets[0]
     if not any(dimension in group.sizes for _, group in first.walk()):
         raise InvalidInputError(
             f"{first.sources[0].location} has no dimension {dimension!r}; give it one with expand_dims",
             kind=ErrorKind.BAD_METADATA,
         )
-    mismatches: list[Mismatch] = []
+    mismatches = list(known)
     joined = _joined(datasets, dimension, "", mismatches)
     if mismatches:
         raise MismatchError(mismatches)
@@ -231,8 +323,7 @@ def _compare_values(
         return [Mismatch(path, location, "shape", first.shape, variable.shape)]
     if dimension in first.dimensions or not first.loaded:
         return []
-    nan = first.dtype.kind in "fc"
-    if np.array_equal(np.asarray(first.chunks), np.asarray(variable.chunks), equal_nan=nan):
+    if _same_values(first.values, variable.values):
         return []
     return [Mismatch(path, location, "values", "those of the first", "others")]
 

@@ -20,6 +20,7 @@ from icefloe.errors import AlreadyExistsError, ErrorKind, InvalidInputError, Nod
 from icefloe.format.manifest import NO_ETAG, ETag, LastModified
 from icefloe.store import IcechunkStore
 from icefloe.virtual import codecs
+from icefloe.virtual.cf_times import counted_like
 from icefloe.virtual.refusals import CannotVirtualizeError
 from icefloe.virtual.schema import document_of, mismatches_with
 from icefloe.virtual.sources import Source
@@ -80,9 +81,12 @@ def _targets(
     append_dim: str | None,
     region: Mapping[str, slice] | None,
 ) -> Iterator[_Target]:
-    for name, variable in dataset.variables.items():
-        path = f"{group}/{name}".strip("/")
-        found = store.get_sync(f"{path}/zarr.json", prototype=default_buffer_prototype())
+    documents = {name: _document(store, f"{group}/{name}".strip("/")) for name in dataset.variables}
+    variables = dataset.variables
+    if append_dim is not None or region is not None:
+        variables = _counted_as_there(dataset, documents, group)
+    for name, variable in variables.items():
+        path, found = f"{group}/{name}".strip("/"), documents[name]
         if append_dim is None and region is None:
             if found is not None:
                 raise AlreadyExistsError(
@@ -93,9 +97,30 @@ def _targets(
         elif found is None:
             raise NodeNotFoundError(f"there is no array at {path} to write to", kind=ErrorKind.NODE_NOT_FOUND)
         else:
-            target = _existing(path, variable, json.loads(found.to_bytes()), append_dim, region or {})
+            target = _existing(path, variable, found, append_dim, region or {})
             if target is not None:
                 yield target
+
+
+def _document(store: IcechunkStore, path: str) -> dict[str, Any] | None:
+    """The zarr.json of an array, None where there is none."""
+    found = store.get_sync(f"{path}/zarr.json", prototype=default_buffer_prototype())
+    return None if found is None else dict(json.loads(found.to_bytes()))
+
+
+def _counted_as_there(
+    dataset: VirtualDataset, documents: Mapping[str, dict[str, Any] | None], group: str
+) -> dict[str, VirtualVariable]:
+    """The variables, with times counted as those of the arrays that are there."""
+    existing = {name: each.get("attributes", {}) for name, each in documents.items() if each is not None}
+    variables, left = counted_like(existing, dataset.variables)
+    for bounds, times in left:
+        raise InvalidInputError(
+            f"{group}/{bounds} is counted as {times} is, and that is counted from another date here; name "
+            "it in loadable_variables",
+            kind=ErrorKind.BAD_METADATA,
+        )
+    return variables
 
 
 def _existing(

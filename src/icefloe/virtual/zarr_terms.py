@@ -162,5 +162,15 @@ def _fill_attribute(value: Any, dtype: np.dtype[Any]) -> Any:
     return None
 
 
+def fills_of(attributes: Mapping[str, Any], dtype: np.dtype[Any]) -> list[Any]:
+    """The values that attributes, as `json_attributes` makes them, say are missing."""
+    found = np.atleast_1d(np.asarray(attributes.get(_MISSING, ())))
+    fills = [value for value in found.tolist() if isinstance(value, int | float)]
+    fill = attributes.get(_FILL)
+    if isinstance(fill, str) and dtype.kind == "f":
+        fill = struct.unpack("<d", base64.standard_b64decode(fill))[0]
+    return [dtype.type(value) for value in (*fills, fill) if isinstance(value, int | float)]
+
+
 def _packed(value: Any) -> str:
     return base64.standard_b64encode(struct.pack("<d", float(value))).decode()
