@@ -17,10 +17,11 @@ _FOLDER_NOT_LOCKABLE = {errno.EBADF, errno.EINVAL, errno.ENOTSUP, errno.EISDIR, 
 
 
 @contextlib.contextmanager
-def folder_locked(folder: str) -> Iterator[None]:
+def folder_locked(folder: str, *, sync: bool = False) -> Iterator[None]:
     """Hold the lock of an existing folder; waits for it as long as its holder lives.
 
-    The folder's own descriptor is locked, so no lock file is left behind for others to trip over.
+    The folder's own descriptor is locked, so no lock file is left behind for others to trip over. With `sync`
+    the folder is synced at the end, when others may go on already.
     """
     if sys.platform == "win32":
         raise StorageError(
@@ -30,18 +31,29 @@ def folder_locked(folder: str) -> Iterator[None]:
 
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        except OSError as cause:
-            if cause.errno not in _FOLDER_NOT_LOCKABLE:
-                raise
-            os.close(descriptor)
-            descriptor = os.open(os.path.join(folder, LOCK_FILE), os.O_RDWR | os.O_CREAT, 0o666)
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        locked = _locked(descriptor, folder)
         try:
             yield
         finally:
             # Closing would not do: a child forked meanwhile holds a copy of the descriptor.
-            fcntl.flock(descriptor, fcntl.LOCK_UN)
+            fcntl.flock(locked, fcntl.LOCK_UN)
+            if locked != descriptor:
+                os.close(locked)
+        if sync:
+            os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _locked(descriptor: int, folder: str) -> int:
+    """The descriptor with the lock: that of the folder itself, or of a file in it."""
+    import fcntl
+
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    except OSError as cause:
+        if cause.errno not in _FOLDER_NOT_LOCKABLE:
+            raise
+        descriptor = os.open(os.path.join(folder, LOCK_FILE), os.O_RDWR | os.O_CREAT, 0o666)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    return descriptor

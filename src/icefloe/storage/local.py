@@ -24,17 +24,13 @@ import errno
 import hashlib
 import os
 import re
-import threading
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import wait
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, Self
 
 import numpy as np
 
-from icefloe.concurrency import pool
 from icefloe.config import StorageConcurrencySettings, StorageRetriesSettings, StorageSettings
 from icefloe.errors import ErrorKind, StorageError
 from icefloe.storage.base import (
@@ -58,9 +54,8 @@ from icefloe.storage.base import (
 )
 from icefloe.storage.folder_lock import LOCK_FILE, folder_locked
 from icefloe.storage.keys import decode_key, encode_key
+from icefloe.storage.syncing import Unsynced
 
-_SYNC_THREADS = 16
-_SYNCS_PER_THREAD = 4
 _MAX_UNSYNCED = 1024
 _MAX_NAME_BYTES = 255  # in nearly every file system
 _PLAIN_PATH = re.compile(r"[0-9A-Za-z_-]+(?:/[0-9A-Za-z_-]+)*")
@@ -81,12 +76,12 @@ class LocalStorage(Storage):
         settings: StorageSettings | None = None,
         *,
         sync: bool = True,
-        _unsynced: _Unsynced | None = None,
+        _unsynced: Unsynced | None = None,
     ) -> None:
         self._path = os.fspath(path)
         self._root = os.path.abspath(self._path)
         self._sync = sync
-        self._unsynced = _unsynced or _Unsynced()
+        self._unsynced = _unsynced or Unsynced()
         super().__init__(settings)
 
     @property
@@ -123,7 +118,8 @@ class LocalStorage(Storage):
     def prepare_for_creation(self) -> None:
         # docstring inherited
         with _translated(self._path, writing=True):
-            os.makedirs(self._root, exist_ok=True)
+            if not os.path.isdir(self._root):
+                self._make_folders(self._root)
 
     def get(self, path: str) -> tuple[bytes, Version]:
         # docstring inherited
@@ -201,25 +197,14 @@ class LocalStorage(Storage):
     ) -> Version:
         # docstring inherited
         target = self._file(path)
-        conditional = not isinstance(condition, Always)
-        with _translated(path, writing=True):
-            aside = self._write_aside(target, data)
-            try:
-                if conditional:
-                    if self._sync:
-                        self._unsynced.sync(aside)
-                    self._swap(path, aside, target, condition)
-                else:
-                    os.replace(aside, target)
-                    aside = ""
-            finally:
-                if aside:  # a rename leaves nothing to remove: chunks are written without this call
-                    with contextlib.suppress(FileNotFoundError):
-                        os.unlink(aside)
-            if self._sync and conditional:
-                _sync_entry(os.path.dirname(target))
-            elif self._sync and self._unsynced.add(target) > _MAX_UNSYNCED:
-                self.sync()
+        # Every file is written here; context managers would take as long as the system calls.
+        try:
+            if isinstance(condition, Always):
+                self._write(target, data)
+            else:
+                self._swap(path, target, data, condition)
+        except OSError as cause:
+            raise _error(path, cause, writing=True) from None
         # Hashing would halve the speed of writing chunks, and nobody replaces a chunk.
         return Version(None) if kind is ObjectKind.CHUNK else _version_of(data)
 
@@ -255,11 +240,17 @@ class LocalStorage(Storage):
             os.link(file, name)
 
     def _make_folders(self, folder: str) -> None:
-        missing = folder
-        while self._sync and not os.path.isdir(missing):
-            missing = os.path.dirname(missing)
-            self._unsynced.add_folder(missing)
-        os.makedirs(folder, exist_ok=True)
+        """Make a folder that was not there a moment ago, and those above it."""
+        try:
+            os.mkdir(folder)
+        except FileNotFoundError:
+            self._make_folders(os.path.dirname(folder))
+            self._make_folders(folder)
+        except FileExistsError:
+            if not os.path.isdir(folder):
+                raise
+        if self._sync:  # even if another made it: who knows when that one syncs
+            self._unsynced.add_folder(os.path.dirname(folder))
 
     def delete(self, paths: Iterable[str]) -> DeleteReport:
         # docstring inherited
@@ -303,7 +294,34 @@ class LocalStorage(Storage):
             return f"{self._root}/{path}"
         return f"{self._root}/{encode_key(checked_path(path))}"
 
-    def _write_aside(self, target: str, data: Buffer) -> str:
+    def _write(self, target: str, data: Buffer) -> None:
+        """Write a file whatever was there, to be synced later."""
+        aside, descriptor = self._write_aside(target, data)
+        os.close(descriptor)
+        try:
+            os.replace(aside, target)
+        except BaseException:
+            _remove(aside)
+            raise
+        if self._sync and self._unsynced.add(target) > _MAX_UNSYNCED:
+            self._unsynced.sync()
+
+    def _swap(self, path: str, target: str, data: Buffer, condition: PutCondition) -> None:
+        """Write a file on condition, after all that was written before is safe."""
+        aside, descriptor = self._write_aside(target, data)
+        try:
+            if self._sync:
+                self._unsynced.sync(descriptor)
+            with folder_locked(os.path.dirname(target), sync=self._sync):
+                _put_in_place(path, aside, target, condition)
+        except BaseException:
+            _remove(aside)
+            raise
+        finally:
+            os.close(descriptor)
+
+    def _write_aside(self, target: str, data: Buffer) -> tuple[str, int]:
+        """A new file beside the target, and its open descriptor."""
         aside = f"{target}#{int.from_bytes(os.urandom(8))}"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
         try:
@@ -316,81 +334,44 @@ class LocalStorage(Storage):
             while rest:
                 rest = rest[os.write(descriptor, rest) :]
         except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(aside)
-            raise
-        finally:
             os.close(descriptor)
-        return aside
-
-    def _swap(self, path: str, aside: str, target: str, condition: PutCondition) -> None:
-        with folder_locked(os.path.dirname(target)):
-            if isinstance(condition, Unchanged):
-                if not _has_version(target, condition.version):
-                    raise ConditionNotMetError(path, condition)
-                os.replace(aside, target)
-                return
-            try:
-                # Unlike a rename, a link fails if the official library has created the object meanwhile.
-                os.link(aside, target)
-            except FileExistsError:
-                raise ConditionNotMetError(path, condition) from None
-            except OSError as cause:
-                if cause.errno not in _NO_HARD_LINKS:
-                    raise
-                if os.path.exists(target):
-                    raise ConditionNotMetError(path, condition) from None
-                os.replace(aside, target)
+            _remove(aside)
+            raise
+        return aside, descriptor
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_unpickled, (type(self), self._root, self._settings, self._sync))
 
 
-class _Unsynced:
-    """The files written, and the folders changed, since the last sync."""
-
-    def __init__(self) -> None:
-        self._files: set[str] = set()
-        self._folders: set[str] = set()
-        self._adding = threading.Lock()
-        self._syncing = threading.Lock()
-        self._pid = os.getpid()
-
-    def add(self, file: str) -> int:
-        """Remember a file; gives how many there are now."""
-        self._renew_locks_after_fork()
-        with self._adding:
-            self._files.add(file)
-            return len(self._files)
-
-    def add_folder(self, folder: str) -> None:
-        """Remember a folder in which another was made."""
-        self._renew_locks_after_fork()
-        with self._adding:
-            self._folders.add(folder)
-
-    def sync(self, aside: str | None = None) -> None:
-        """Sync all files and their folders side by side, and with them a file put aside.
-
-        One caller at a time: who finds nothing left to sync must wait for the one who took it.
-        """
-        self._renew_locks_after_fork()
-        with self._syncing:
-            with self._adding:
-                files, self._files = self._files, set()
-                folders, self._folders = self._folders, set()
-            folders |= {os.path.dirname(file) for file in files}
-            entries = [*sorted(files), *sorted(folders), *([aside] if aside else [])]
-            _sync_side_by_side(entries)
-
-    def _renew_locks_after_fork(self) -> None:
-        """In a forked child nobody may ever release an inherited lock."""
-        if self._pid != os.getpid():
-            self._adding, self._syncing, self._pid = threading.Lock(), threading.Lock(), os.getpid()
-
-
 def _unpickled(cls: type[LocalStorage], root: str, settings: StorageSettings, sync: bool) -> LocalStorage:
     return cls(root, settings, sync=sync)
+
+
+def _put_in_place(path: str, aside: str, target: str, condition: PutCondition) -> None:
+    """Give a file put aside its name, if the condition holds."""
+    if isinstance(condition, Unchanged):
+        if not _has_version(target, condition.version):
+            raise ConditionNotMetError(path, condition)
+        os.replace(aside, target)
+        return
+    try:
+        # Unlike a rename, a link fails if the official library has created the object meanwhile.
+        os.link(aside, target)
+    except FileExistsError:
+        raise ConditionNotMetError(path, condition) from None
+    except OSError as cause:
+        if cause.errno not in _NO_HARD_LINKS:
+            raise
+        if os.path.exists(target):
+            raise ConditionNotMetError(path, condition) from None
+        os.replace(aside, target)
+    else:
+        os.unlink(aside)
+
+
+def _remove(aside: str) -> None:
+    with contextlib.suppress(OSError):
+        os.unlink(aside)
 
 
 def _version_of(data: Buffer) -> Version:
@@ -464,31 +445,6 @@ def _read(descriptor: int, start: int, stop: int) -> bytes:
             parts.append(data)
         return b"".join(parts)
     return data
-
-
-def _sync_side_by_side(entries: Sequence[str]) -> None:
-    """Sync files and folders by a few threads, this one among them: one for each would take longer."""
-    left = deque(entries)
-
-    def work() -> None:
-        with contextlib.suppress(IndexError):
-            while True:
-                _sync_entry(left.popleft())
-
-    helpers = min(len(entries) // _SYNCS_PER_THREAD, _SYNC_THREADS - 1)
-    running = [pool("sync", _SYNC_THREADS).submit(work) for _ in range(helpers)]
-    try:
-        work()
-    finally:
-        wait(running)
-    for each in running:
-        each.result()
-
-
-def _sync_entry(path: str) -> None:
-    """Sync a file or a folder; one that was deleted since needs no syncing."""
-    with contextlib.suppress(FileNotFoundError), _opened(path) as descriptor:
-        os.fsync(descriptor)
 
 
 @contextlib.contextmanager
