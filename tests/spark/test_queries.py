@@ -6,6 +6,8 @@ The answers here are those of SQLite, which is quick; tests/spark/test_sql.py as
 from __future__ import annotations
 
 import sqlite3
+import statistics
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -16,7 +18,7 @@ from hypothesis import strategies as st
 
 from icefloe.errors import InvalidInputError
 from icefloe.spark.planning import plan
-from icefloe.spark.queries import Needs, Query, needs_of, parse_query
+from icefloe.spark.queries import Edit, Needs, Query, parse_query, understood
 from icefloe.spark.selection import Coordinates, Selection
 from icefloe.spark.sql_scans import _needed, masks
 from icefloe.spark.table import Table, tables_of
@@ -32,21 +34,42 @@ WHOLE = read_all(SESSION, plan(TABLE, EVERYTHING))
 
 def needs(text: str) -> list[Needs]:
     query = parse_query(text, ["w"])
-    found = needs_of(query, dict.fromkeys(range(len(query.uses)), TABLE.schema.names), {})
+    found = understood(query, dict.fromkeys(range(len(query.uses)), TABLE.schema.names), {}).needs
     return [found[number] for number in range(len(query.uses))]
 
 
 def pruned(need: Needs) -> tuple[Table, Selection]:
     selection = EVERYTHING
-    for axis, mask in masks(COORDINATES, need.conditions, utc=True)[0].items():
+    for axis, mask in masks(COORDINATES, need.conditions, utc=True).items():
         selection = selection.narrowed(axis, np.flatnonzero(mask))
     return _needed(TABLE, need.columns), selection
 
 
-def answer(query: Query, tables: list[pa.Table]) -> list[tuple[Any, ...]]:
+class _Spread:
+    """An aggregate that SQLite has not."""
+
+    def __init__(self) -> None:
+        self._values: list[float] = []
+
+    def step(self, value: float | None, /) -> None:
+        self._values += [] if value is None else [value]
+
+    def finalize(self) -> float | None:
+        return statistics.stdev(self._values) if len(self._values) > 1 else None
+
+
+class _SpreadOfAll(_Spread):
+    def finalize(self) -> float | None:
+        return statistics.pvariance(self._values) if self._values else None
+
+
+def answer(query: Query, tables: list[pa.Table], edits: Iterable[Edit] = ()) -> list[tuple[Any, ...]]:
     database = sqlite3.connect(":memory:")
     database.create_function("month", 1, lambda day: int(day[5:7]), deterministic=True)
     database.create_function("year", 1, lambda day: int(day[:4]), deterministic=True)
+    database.create_function("greatest", 2, lambda a, b: None if None in (a, b) else max(a, b))
+    database.create_aggregate("stddev", 1, _Spread)  # type: ignore[arg-type]
+    database.create_aggregate("var_pop", 1, _SpreadOfAll)  # type: ignore[arg-type]
     names = {}
     for number, table in enumerate(tables):
         names[number] = f"t{number}"
@@ -55,7 +78,7 @@ def answer(query: Query, tables: list[pa.Table]) -> list[tuple[Any, ...]]:
         places = ", ".join("?" * table.num_columns)
         values = [[_plain(value) for value in column.to_pylist()] for column in table.columns]
         database.executemany(f"INSERT INTO t{number} VALUES ({places})", zip(*values, strict=True))
-    made = query.rewritten(names).format(**{name: name for name in names.values()})
+    made = query.rewritten(names, edits).format(**{name: name for name in names.values()})
     found = database.execute(made).fetchall()
     database.close()
     return sorted(found, key=repr)
@@ -205,6 +228,7 @@ def test_what_is_left_out_does_not_matter(text: str) -> None:
         'SELECT `lat`, "x" FROM `w` WHERE `lat` = 45',
         "SELECT lat FROM w ORDER BY t2m, time, lon, lat LIMIT 5",
         "WITH w AS (SELECT 1 AS lat) SELECT * FROM w",
+        "SELECT lat FROM w GROUP BY lat HAVING avg(t2m) > 280 ORDER BY max(rain)",
     ],
 )
 def test_queries_of_odd_forms(text: str) -> None:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
 import pytest
 import xarray as xr
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from pyspark.sql import functions
 
 import icefloe
 from icefloe.errors import InvalidInputError
 from icefloe.spark import scan, sql
 from tests.spark.test_queries import queries
+from tests.spark.test_reductions import rounded, shaped
 from tests.spark.weather import CHUNKS, frame_rows, opened, put, repository, weather
 
 pytestmark = [
@@ -38,10 +41,6 @@ def repo(tmp_path_factory: pytest.TempPathFactory) -> icefloe.Repository:
 
 def collected(frame: Any) -> list[tuple[Any, ...]]:
     return sorted((tuple(row) for row in frame.collect()), key=repr)
-
-
-def rounded(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    return [tuple(round(each, 9) if isinstance(each, float) else each for each in row) for row in rows]
 
 
 def test_a_scan_is_what_xarray_selects(spark: Any, repo: icefloe.Repository) -> None:
@@ -119,8 +118,8 @@ def test_a_query_may_hold_braces_and_have_no_answer(spark: Any, repo: icefloe.Re
     assert collected(found) == [("{x}", 0, None)]
 
 
-@settings(max_examples=4, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True)
-@given(queries())
+@settings(max_examples=3, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True)
+@given(st.one_of(queries(), shaped()))
 def test_generated_queries_have_the_answer_of_all_rows(
     spark: Any, repo: icefloe.Repository, text: str
 ) -> None:
@@ -128,9 +127,50 @@ def test_generated_queries_have_the_answer_of_all_rows(
         path=repo.storage.describe()["path"]
     ).load().createOrReplaceTempView("w")
 
-    found = sql(spark, text, {"w": repo})
+    found, expected = sql(spark, text, {"w": repo}), spark.sql(text)
 
-    assert rounded(collected(found)) == rounded(collected(spark.sql(text)))
+    assert found.columns == expected.columns
+    assert [field.dataType for field in found.schema] == [field.dataType for field in expected.schema]
+    assert rounded(collected(found)) == rounded(collected(expected))
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        (
+            "SELECT lat, avg(t2m), std(rain) FROM w WHERE month(time) = 1 GROUP BY ROLLUP (lat) ORDER BY 1",
+            1,
+        ),
+        ("SELECT avg(t2m) FROM w WHERE lat > 40 UNION ALL SELECT max(t2m) FROM w WHERE rain > 1", 1),
+        (
+            "WITH m AS (SELECT date_trunc('MONTH', time) d, mean(t2m) t2m FROM w GROUP BY 1), x AS (SELECT"
+            " max(t2m) AS t FROM m) SELECT d, t2m - t, lag(t2m) OVER (ORDER BY d) FROM m CROSS JOIN x",
+            2,
+        ),
+        ("SELECT count(*), sum(t2m * cos(radians(lat))) / sum(cos(radians(lat))) FROM w", 1),
+        (
+            "SELECT * FROM (SELECT year(time) AS y, month(time) AS m, lon, rain FROM w)"
+            " PIVOT (sum(rain) FOR m IN (1, 12))",
+            0,
+        ),
+        ("SELECT lat, sum(rain) FROM w GROUP BY lat HAVING avg(t2m) > 0 ORDER BY sum(rain) DESC LIMIT 3", 1),
+        ("SELECT lat FROM w WHERE t2m > (SELECT avg(t2m) FROM w) GROUP BY lat ORDER BY min(lat) + 1", 1),
+        ("SELECT `avg(t2m)` FROM (SELECT lat, avg(t2m) FROM w GROUP BY lat)", 0),
+    ],
+)
+def test_queries_that_aggregate_are_answered_from_groups(
+    spark: Any, repo: icefloe.Repository, text: str, parts: int
+) -> None:
+    spark.read.format("icechunk").options(
+        path=repo.storage.describe()["path"]
+    ).load().createOrReplaceTempView("w")
+
+    found, expected = sql(spark, text, {"w": repo}), spark.sql(text)
+
+    assert found.schema.simpleString() == expected.schema.simpleString()
+    assert rounded(collected(found)) == rounded(collected(expected))
+    plan = found._jdf.queryExecution().analyzed().toString()
+    assert len(set(re.findall(r"MapInArrow (icefloe [^(]* aggregate)", plan))) == min(parts, 1)
 
 
 def test_times_in_a_session_of_another_zone(spark: Any, repo: icefloe.Repository) -> None:
@@ -152,7 +192,7 @@ def test_a_repository_in_memory(spark: Any) -> None:
 
 @pytest.mark.parametrize(
     ("by", "size"),
-    [("lat", 2**26), ("month(time)", 1), ("month(time), lon", 1), ("time", 1), ("", 1), ("", 2**26)],
+    [("lat", 2**26), ("month(time), lon", 1), ("", 5000)],
 )
 def test_aggregates_are_those_of_spark(spark: Any, repo: icefloe.Repository, by: str, size: int) -> None:
     keys = [each for each in by.split(", ") if each]

@@ -15,7 +15,7 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 from sqlglot.optimizer.qualify_columns import qualify_columns
 from sqlglot.optimizer.qualify_tables import qualify_tables
-from sqlglot.optimizer.scope import Scope, traverse_scope
+from sqlglot.optimizer.scope import Scope, traverse_scope, walk_in_scope
 from sqlglot.schema import MappingSchema
 
 from icefloe.errors import ErrorKind, InvalidInputError
@@ -45,6 +45,15 @@ class TableUse:
         return self.rest[-1] if self.rest else self.repo
 
 
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """Other words for a part of a query's text."""
+
+    start: int
+    stop: int
+    text: str
+
+
 @dataclass(slots=True)
 class Needs:
     """What a query needs of one table."""
@@ -62,16 +71,19 @@ class Query:
     text: str
     tree: exp.Expr
     uses: tuple[TableUse, ...]
+    tokens: Sequence[Any]
 
-    def rewritten(self, names: Mapping[int, str]) -> str:
+    def rewritten(self, names: Mapping[int, str], edits: Iterable[Edit] = ()) -> str:
         """The query with other tables in place of the uses, by number, for Spark to format."""
+        places = [Edit(edit.start, edit.stop, _escaped(edit.text)) for edit in edits]
+        for use in self.uses:
+            alias = "" if use.has_alias else " AS `" + use.name.replace("`", "``") + "`"
+            places.append(Edit(use.start, use.stop, "{" + names[use.number] + "}" + _escaped(alias)))
         parts = []
         at = 0
-        for use in sorted(self.uses, key=lambda use: use.start):
-            parts.append(_escaped(self.text[at : use.start]))
-            alias = "" if use.has_alias else " AS `" + use.name.replace("`", "``") + "`"
-            parts.append("{" + names[use.number] + "}" + _escaped(alias))
-            at = use.stop
+        for place in sorted(places, key=lambda place: place.start):
+            parts += [_escaped(self.text[at : place.start]), place.text]
+            at = place.stop
         parts.append(_escaped(self.text[at:]))
         return "".join(parts)
 
@@ -103,7 +115,7 @@ def parse_query(text: str, repos: Collection[str]) -> Query:
         table.meta[_USE] = number
         alias = table.args.get("alias") is not None
         uses.append(TableUse(number, repo, tuple(parts[1:]), first["start"], stop + 1, alias, version))
-    return Query(text, tree, tuple(uses))
+    return Query(text, tree, tuple(uses), tokens)
 
 
 def _queried(tree: exp.Expr) -> exp.Expr:
@@ -144,18 +156,29 @@ def _version(table: exp.Table, tokens: Sequence[Any], end: int) -> tuple[dict[st
     return {word: literal.name}, int(after[place].end)
 
 
-def needs_of(
-    query: Query, columns: Mapping[int, Sequence[str]], others: Mapping[str, Sequence[str]]
-) -> dict[int, Needs]:
-    """What is needed of each use, given the columns of all of them and those of other tables.
+@dataclass(frozen=True, slots=True)
+class Understood:
+    """What a query says about its uses."""
 
-    Where the query says something that is not understood, everything is needed.
+    needs: Mapping[int, Needs]
+    """What is needed of each use, by number."""
+    alone: tuple[tuple[int, Scope], ...]
+    """Uses that are all that a SELECT reads from, and that SELECT, in which columns say whose they are."""
+
+
+def understood(
+    query: Query, columns: Mapping[int, Sequence[str]], others: Mapping[str, Sequence[str]]
+) -> Understood:
+    """What a query says, given the columns of all uses and those of other tables.
+
+    Where it says something that is not understood, everything is needed.
     """
-    everything = {use.number: Needs() for use in query.uses}
     try:
-        return _Analysis(query, columns, others).needs()
+        analysis = _Analysis(query, columns, others)
+        alone = tuple(analysis.alone())
+        return Understood(analysis.needs(), alone)
     except SqlglotError:
-        return everything
+        return Understood({use.number: Needs() for use in query.uses}, ())
 
 
 class _Analysis:
@@ -208,7 +231,7 @@ class _Analysis:
     def needs(self) -> dict[int, Needs]:
         found = {use.number: Needs(columns=set()) for use in self._uses}
         for scope in self._scopes:
-            for column in scope.columns:
+            for column in columns_of(scope):
                 for number in self._owners(scope, column):
                     needed = found[number].columns
                     if needed is not None:
@@ -220,6 +243,19 @@ class _Analysis:
             if isinstance(scope.expression, exp.Select):
                 self._narrow(scope, found, references)
         return found
+
+    def alone(self) -> Iterator[tuple[int, Scope]]:
+        """SELECTs that read one use and nothing else, neither beside it nor from queries around."""
+        for scope in self._scopes:
+            outer = any(column.table for column in scope.external_columns)
+            if not isinstance(scope.expression, exp.Select) or outer:
+                continue
+            sources = [source for _, source in scope.selected_sources.values()]
+            if len(sources) != 1 or not isinstance(sources[0], exp.Table):
+                continue
+            number = sources[0].meta.get(_USE)
+            if number is not None and number not in self._renamed and not _is_rearranged(sources[0]):
+                yield int(number), scope
 
     def _owners(self, scope: Scope, column: exp.Column) -> set[int]:
         """The use that a column is of; all that have one of the name where that is not known."""
@@ -266,7 +302,7 @@ class _Analysis:
             for column in scope.columns:
                 if not column.table and column.find_ancestor(exp.Where) is where:
                     column.set("table", exp.to_identifier(only, quoted=True))
-        conditions = _conjuncts(where.this) if where is not None else []
+        conditions = conjuncts(where.this) if where is not None else []
         conditions += self._extra.get(id(scope), [])
         for alias, (_, source) in scope.selected_sources.items():
             mine = [each for each in conditions if _only_of(each, alias)]
@@ -304,6 +340,12 @@ class _Analysis:
             self._extra.setdefault(id(inner), []).extend(known)
 
 
+def columns_of(scope: Scope) -> list[exp.Column]:
+    """All columns that a query names, also where nobody could tell whose they are."""
+    here = (node for node in walk_in_scope(scope.expression) if isinstance(node, exp.Column))
+    return list({id(column): column for column in (*scope.columns, *here)}.values())
+
+
 def _lowered(tree: exp.Expr) -> exp.Expr:
     """Names in lower case: Spark does not tell cases apart."""
     for identifier in tree.find_all(exp.Identifier):
@@ -328,11 +370,12 @@ def _uses_below(tree: exp.Expr) -> set[int]:
     return {int(table.meta[_USE]) for table in tree.find_all(exp.Table) if _USE in table.meta}
 
 
-def _conjuncts(condition: exp.Expr) -> list[exp.Expr]:
+def conjuncts(condition: exp.Expr) -> list[exp.Expr]:
+    """Conditions that all have to hold, one by one."""
     if isinstance(condition, exp.Paren):
-        return _conjuncts(condition.this)
+        return conjuncts(condition.this)
     if isinstance(condition, exp.And):
-        return _conjuncts(condition.left) + _conjuncts(condition.right)
+        return conjuncts(condition.left) + conjuncts(condition.right)
     return [condition]
 
 
@@ -354,9 +397,9 @@ def _join_conditions(select: exp.Expr, alias: str) -> list[exp.Expr]:
             continue
         inner = not side and kind in ("", "INNER", "CROSS")
         if inner and not _has_outer_join(select):
-            found += _conjuncts(condition)
+            found += conjuncts(condition)
         elif join.alias_or_name == alias:
-            found += _conjuncts(condition)  # of the table that is joined only what fits is looked at
+            found += conjuncts(condition)  # of the table that is joined only what fits is looked at
     return found
 
 

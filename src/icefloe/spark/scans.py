@@ -81,13 +81,17 @@ class Scan:
         order = aggregation(
             self.session, self.coordinates, self.selection, terms, results, self.partition_bytes
         )
-        tasks = order.plan.partitions
-        read = partial(_aggregate, self.session, order)
         schema = order.schema if order.whole else order.partial_schema
-        frame: Any = frame_of(self.spark, tasks, read, ddl(schema), f"{self.title} aggregate")
-        if order.whole and (tasks or terms):
-            return frame  # type: ignore[no-any-return]
-        return _combined(frame, order)
+        frame = aggregated(self.spark, self.session, order, schema, f"{self.title} aggregate")
+        return frame if order.whole and (order.plan.partitions or terms) else _combined(frame, order)
+
+
+def aggregated(
+    spark: SparkSession, session: Session, order: Aggregation, schema: pa.Schema, title: str
+) -> DataFrame:
+    """What tasks found, each for its groups: results or moments."""
+    read = partial(_aggregate, session, order)
+    return frame_of(spark, order.plan.partitions, read, ddl(schema), title)
 
 
 def _combined(frame: Any, order: Aggregation) -> DataFrame:

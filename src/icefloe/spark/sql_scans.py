@@ -5,27 +5,35 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from pyspark.errors import AnalysisException
 from sqlglot import exp
-from sqlglot.optimizer.scope import traverse_scope
+from sqlglot.optimizer.scope import Scope, traverse_scope
 
 from icefloe.errors import ErrorKind, IcechunkError, InvalidInputError
 from icefloe.repository import Repository
 from icefloe.session import Session
+from icefloe.spark.aggregates import Aggregation, planned
 from icefloe.spark.coding import ddl
 from icefloe.spark.frames import frame_of
+from icefloe.spark.groups import grouped
 from icefloe.spark.metadata_tables import TABLES, View, metadata_table
+from icefloe.spark.moments import moment_of
 from icefloe.spark.options import any_version, parse, session_at
 from icefloe.spark.predicates import Known, answer
-from icefloe.spark.queries import Needs, Query, TableUse, needs_of, parse_query
-from icefloe.spark.scans import Place, Scan, scan_of
-from icefloe.spark.selection import Coordinates
+from icefloe.spark.queries import Edit, Needs, Query, TableUse, Understood, parse_query, understood
+from icefloe.spark.reductions import Reduction, reduction
+from icefloe.spark.scans import Place, Scan, aggregated, scan_of
+from icefloe.spark.selection import Coordinates, Selection
 from icefloe.spark.table import GroupTables, Role, Table, tables_of, unknown
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+_WORTH_IT: Final = 2
+"""Groups are used where they have so many cells at least: a row of moments is dearer than one of cells."""
 
 
 def sql(spark: SparkSession, query: str, repos: Mapping[str, Place]) -> DataFrame:
@@ -36,20 +44,84 @@ def sql(spark: SparkSession, query: str, repos: Mapping[str, Place]) -> DataFram
     choose a version for each place in the query. Other tables and views of the session can be named too.
     """
     parsed = parse_query(query, repos)
+    if not parsed.uses:
+        return spark.sql(query)
     opened: dict[tuple[Any, ...], Session] = {}
     sources = [_source(spark, use, repos, opened) for use in parsed.uses]
-    needs = needs_of(
+    found = understood(
         parsed,
         {use.number: source.columns for use, source in zip(parsed.uses, sources, strict=True)},
         _other_tables(spark, parsed),
     )
     utc = spark.conf.get("spark.sql.session.timeZone") in ("UTC", "Etc/UTC", "GMT", "Z", "+00:00")
-    frames: dict[str, Any] = {
-        f"icefloe_{use.number}": source.frame(needs[use.number], utc)
-        for use, source in zip(parsed.uses, sources, strict=True)
-    }
-    names = {use.number: f"icefloe_{use.number}" for use in parsed.uses}
-    return spark.sql(parsed.rewritten(names), **frames) if frames else spark.sql(query)
+    asked = _Asked(spark, parsed, sources, found, utc)
+    return asked.reduced() or asked.plain()
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A query and what its tables are."""
+
+    spark: SparkSession
+    query: Query
+    sources: Sequence[AboutSource | ArraySource]
+    understood: Understood
+    utc: bool
+
+    def plain(self) -> DataFrame:
+        """The answer from the rows that may matter."""
+        return self._answer({}, ())
+
+    def reduced(self) -> DataFrame | None:
+        """The answer with groups of cells in place of cells where a SELECT has that shape; None elsewhere."""
+        if not isinstance(self.query.tree, exp.Query):
+            return None  # a statement that does something is said once
+        frames: dict[int, DataFrame] = {}
+        edits: list[Edit] = []
+        for number, scope in self.understood.alone:
+            source = self.sources[number]
+            if isinstance(source, ArraySource):
+                found = source.reduction(self.query, scope, self._needs(number), self.utc)
+                if found is not None:
+                    frames[number] = source.reduced(found[1])
+                    edits += found[0].edits
+        return self._checked(frames, edits) if frames else None
+
+    def _checked(self, frames: Mapping[int, DataFrame], edits: Sequence[Edit]) -> DataFrame | None:
+        """An answer with the names and types of the plain one; None where it has not."""
+        empty = {
+            use.number: self.spark.createDataFrame([], self.sources[use.number].ddl(self._needs(use.number)))
+            for use in self.query.uses
+        }
+        expected: Any = self._answer(empty, ())
+        names, types = expected.columns, _types(expected)
+        try:
+            found: Any = self._answer({**empty, **frames}, edits)
+            if types != _types(found):
+                return None
+        except AnalysisException:
+            return None
+        answer: Any = self._answer(frames, edits) if len(frames) < len(self.query.uses) else found
+        renamed: DataFrame = answer.toDF(*names)
+        return renamed
+
+    def _needs(self, number: int) -> Needs:
+        return self.understood.needs[number]
+
+    def _answer(self, frames: Mapping[int, DataFrame], edits: Sequence[Edit]) -> DataFrame:
+        """The query over some frames, and over scans for the other tables."""
+        names = {use.number: f"icefloe_{use.number}" for use in self.query.uses}
+        given: dict[str, Any] = {
+            names[number]: frames[number]
+            if number in frames
+            else self.sources[number].frame(self._needs(number), self.utc)
+            for number in names
+        }
+        return self.spark.sql(self.query.rewritten(names, edits), **given)
+
+
+def _types(frame: Any) -> list[Any]:
+    return [field.dataType for field in frame.schema.fields]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +136,10 @@ class AboutSource:
     def columns(self) -> list[str]:
         """All it has."""
         return list(metadata_table(self.name).schema.names)
+
+    def ddl(self, needs: Needs) -> str:
+        """Those that are read."""
+        return ddl(metadata_table(self.name).schema)
 
     def frame(self, needs: Needs, utc: bool) -> DataFrame:
         """Its rows."""
@@ -97,16 +173,47 @@ class ArraySource:
         """The rows that may matter to the query."""
         return self.scan(needs, utc).to_df()
 
+    def ddl(self, needs: Needs) -> str:
+        """The columns of those rows."""
+        return _needed(self._table(needs.columns), needs.columns).ddl
+
     def scan(self, needs: Needs, utc: bool) -> Scan:
         """A scan of the needed columns, where the conditions can hold."""
-        table = self._table(needs.columns)
-        scan = scan_of(self.spark, self.session, table, self.place)
-        selection = scan.selection
-        for axis, mask in masks(scan.coordinates, needs.conditions, utc)[0].items():
-            selection = selection.narrowed(axis, np.flatnonzero(mask))
-        chosen = _needed(table, needs.columns)
+        scan, selection = self._selected(needs, utc)
+        chosen = _needed(scan.table, needs.columns)
         everything = scan_of(self.spark, self.session, chosen, self.place)
         return Scan(self.spark, self.session, chosen, scan.coordinates, selection, everything.title)
+
+    def _selected(self, needs: Needs, utc: bool) -> tuple[Scan, Selection]:
+        scan = scan_of(self.spark, self.session, self._table(needs.columns), self.place)
+        selection = scan.selection
+        for axis, mask in masks(scan.coordinates, needs.conditions, utc).items():
+            selection = selection.narrowed(axis, np.flatnonzero(mask))
+        return scan, selection
+
+    def reduction(
+        self, query: Query, scope: Scope, needs: Needs, utc: bool
+    ) -> tuple[Reduction, Aggregation] | None:
+        """How a SELECT is answered from groups of cells; None where it cannot, or where that saves little."""
+        if needs.columns is None:
+            return None
+        scan, selection = self._selected(needs, utc)
+        found = reduction(query.text, query.tokens, scope, scan.coordinates, utc)
+        if found is None:
+            return None
+        axes = grouped(scan.table.shape, selection, found.terms)
+        keys = [axes[term.axis].key(term) for term in found.shown]
+        moments = found.moments or (moment_of("cells", None),)
+        order = planned(self.session, scan.table, selection, axes, keys, moments, scan.partition_bytes)
+        if order.most_rows * _WORTH_IT > order.plan.rows:
+            return None
+        return found, order
+
+    def reduced(self, order: Aggregation) -> DataFrame:
+        """A row per group of cells."""
+        variables = ", ".join(column.name for column in order.plan.table.columns)
+        title = f"icefloe {self.place} @ {self.session.snapshot_id}: {variables or 'cells'} aggregate"
+        return aggregated(self.spark, self.session, order, order.partial_schema, title)
 
     def _table(self, columns: set[str] | None) -> Table:
         """Of several tables the smallest that has all the columns that are named."""
@@ -130,23 +237,19 @@ def _needed(table: Table, columns: set[str] | None) -> Table:
     )
 
 
-def masks(coordinates: Coordinates, conditions: Sequence[exp.Expr], utc: bool) -> tuple[dict[int, Any], bool]:
-    """Per dimension for which indices all conditions can hold, and whether that says it all."""
+def masks(coordinates: Coordinates, conditions: Sequence[exp.Expr], utc: bool) -> dict[int, Any]:
+    """Per dimension for which indices all conditions can hold."""
     found: dict[int, Any] = {}
-    exact = True
     for condition in conditions:
         column = _single_coordinate(coordinates, condition)
-        known = None
-        if column is not None:
-            values, missing = coordinates.values(column)
-            known = answer(condition, Known(values, missing, column.arrow, utc))
-        if column is None or known is None:
-            exact = False
+        if column is None:
             continue
-        axis = column.axes[0]
-        found[axis] = known.mask if axis not in found else found[axis] & known.mask
-        exact = exact and known.exact
-    return found, exact
+        values, missing = coordinates.values(column)
+        known = answer(condition, Known(values, missing, column.arrow, utc))
+        if known is not None:
+            axis = column.axes[0]
+            found[axis] = known.mask if axis not in found else found[axis] & known.mask
+    return found
 
 
 def _single_coordinate(coordinates: Coordinates, condition: exp.Expr) -> Any:
