@@ -38,7 +38,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # of open_mfda
         {"chunks": {"time": 100, "lat": 100}},
         {"chunks": {"time": 2, "lat": 2}, "shards": {"time": 4, "lat": 4}},
         {"chunks": {"time": 4}, "codec": "none"},
-        {"chunks": {"time": 4}, "codec": "blosc:lz4:3", "memory_bytes": 400},
+        {"chunks": {"time": 4}, "codec": "blosc:lz4:3", "memory_bytes": 1300},
     ],
 )
 def test_equals_open_mfdataset_whatever_the_chunks(tmp_path: Path, layout: dict[str, Any]) -> None:

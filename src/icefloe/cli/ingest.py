@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     "--commit-every", type=click.IntRange(min=1), help="A commit for so many files, rather than one."
 )
 @click.option(
-    "--memory", default=256, show_default=True, type=click.IntRange(min=1), help="MiB of a block of a task."
+    "--memory", default=256, show_default=True, type=click.IntRange(min=1), help="MiB that a task may hold."
 )
 @click.option("--on-bad-file", type=click.Choice(["stop", "skip"]), default="stop", show_default=True)
 @click.option(
@@ -189,9 +189,10 @@ def _text(report: dict[str, Any], *, dry_run: bool) -> str:
     if plan:
         lines += [_array(each) for each in plan["arrays"]]
         lines.append(
-            f"{plan['files']} files, {bytes_text(plan['nbytes'])} in {plan['blocks']} blocks of at most "
-            f"{bytes_text(plan['memory_bytes'])}, {plan['tasks']} tasks"
+            f"{plan['files']} files, {bytes_text(plan['nbytes'])} in {plan['blocks']} blocks, "
+            f"{plan['tasks']} tasks of at most {bytes_text(plan['memory_bytes'])}"
             + (f", files read {plan['read_factor']:.1f} times" if plan["read_factor"] > 1.05 else "")
+            + (f", {bytes_text(plan['aside_bytes'])} put aside in between" if plan["aside_bytes"] else "")
         )
     lines += [f"check {each['name']}: {each['text']}" for each in report["checks"]]
     if dry_run:

@@ -26,7 +26,7 @@ from icefloe.repository import Repository
 @click.option("-m", "--message", help="The message of the commit.")
 @click.option("--metadata", multiple=True, metavar="NAME=VALUE", help="More metadata of the commit.")
 @click.option(
-    "--memory", default=256, show_default=True, type=click.IntRange(min=1), help="MiB of a block of a task."
+    "--memory", default=256, show_default=True, type=click.IntRange(min=1), help="MiB that a task may hold."
 )
 @click.option("--dry-run", is_flag=True, help="Say what would be done.")
 @spark_options
@@ -84,9 +84,10 @@ def _text(report: dict[str, Any], *, dry_run: bool) -> str:
     lines += [f"    {path}: is cut like that already" for path in report["unchanged"]]
     if report["arrays"]:
         again = f", chunks read {report['read_factor']:.1f} times" if report["read_factor"] > 1.05 else ""
+        aside = f", {bytes_text(report['aside_bytes'])} put aside in between" if report["aside_bytes"] else ""
         lines.append(
-            f"{bytes_text(report['nbytes'])} in {report['blocks']} blocks of at most "
-            f"{bytes_text(report['memory_bytes'])}, {report['tasks']} tasks{again}"
+            f"{bytes_text(report['nbytes'])} in {report['blocks']} blocks, "
+            f"{report['tasks']} tasks of at most {bytes_text(report['memory_bytes'])}{again}{aside}"
         )
     if dry_run:
         lines.append("nothing was written: a dry run")

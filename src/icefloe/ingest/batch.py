@@ -14,13 +14,14 @@ import zarr
 
 from icefloe.concurrency import FanOut
 from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.ingest.exchange import clear
 from icefloe.ingest.existing import Existing
 from icefloe.ingest.intake import Combined, unreadable
 from icefloe.ingest.ledger import LedgerRow, region_text, write_ledger
 from icefloe.ingest.options import Options
 from icefloe.ingest.packing import signature, zarr_attributes
 from icefloe.ingest.pieces import EXISTING, PieceArray
-from icefloe.ingest.plan import Plan, make_plan
+from icefloe.ingest.plan import Block, Plan, SourceCut, make_plan
 from icefloe.ingest.referring import (
     ReferOrder,
     Referral,
@@ -32,7 +33,7 @@ from icefloe.ingest.referring import (
 from icefloe.ingest.sources import Source
 from icefloe.ingest.survey import BadFile, FileSchema, VariableSchema, quiet
 from icefloe.ingest.targets import Target, check_layout, coordinate_target, create, new_target
-from icefloe.ingest.writing import WriteOrder, write
+from icefloe.ingest.writing import WriteOrder, set_aside, write
 from icefloe.session import Session
 
 METADATA = "icefloe_ingest"
@@ -86,14 +87,14 @@ def design(
         else:
             targets.append(_longer(found, variable, options))
     arrays = {target.name: dataset.variables[target.name].data for target in targets}
-    chunks = {name: found[0].chunks for name, found in by_name.items()}
+    cuts = {name: SourceCut(found[0].chunks) for name, found in by_name.items()}
     referral = Referral(frozenset(), ())
     if options.mode != "native":
         documents = {target.name: json.loads(target.document) for target in targets if target.document}
         referral = refer(targets, dataset, combined.files, documents)
         if options.mode == "virtual":
             refuse_misfits(referral)
-    plan = make_plan(targets, arrays, chunks, options.memory_bytes, options.parallelism, referral.chosen)
+    plan = make_plan(targets, arrays, cuts, options.memory_bytes, options.parallelism, referral.chosen)
     copied = frozenset(_copied(targets, combined.files, existing))
     group_attrs = {**dataset.attrs, **group_attrs}
     return Design(tuple(targets), tuple(coordinates), copied, plan, group_attrs, referral)
@@ -184,10 +185,17 @@ def write_batch(
     _make_room(session, designed, options)
     receipts = []
     bad: dict[int, str] = {}
-    if designed.plan.blocks:
-        for written in fan_out(write, list(_orders(session, combined, designed, existing, options))):
-            receipts.append(written.receipt)
-            bad.update(written.bad)
+    orders = _Orders(session, combined, designed, existing, options)
+    try:
+        if designed.plan.readings:
+            for aside in fan_out(set_aside, list(orders.aside())):
+                bad.update(aside)
+        if designed.plan.blocks and not bad:
+            for written in fan_out(write, list(orders.writing())):
+                receipts.append(written.receipt)
+                bad.update(written.bad)
+    finally:
+        clear(designed.plan.exchanges.values(), session.workspace.assets.storage)
     if designed.referral.chosen:
         for written in fan_out(write_references, list(_referrals(session, combined, designed, options))):
             receipts.append(written.receipt)
@@ -218,26 +226,68 @@ def _make_room(session: Session, designed: Design, options: Options) -> None:
                     array.resize(target.shape)
 
 
-def _orders(
-    session: Session, combined: Combined, designed: Design, existing: Existing | None, options: Options
-) -> Iterator[WriteOrder]:
-    fork = session.fork()
-    targets = {target.name: target for target in designed.targets}
-    for task in designed.plan.tasks:
-        blocks = designed.plan.blocks[task.start : task.stop]
+class _Orders:
+    """The orders of a plan for the tasks that put aside and for those that write."""
+
+    def __init__(
+        self,
+        session: Session,
+        combined: Combined,
+        designed: Design,
+        existing: Existing | None,
+        options: Options,
+    ) -> None:
+        self._fork = session.fork()
+        self._combined = combined
+        self._designed = designed
+        self._existing = existing
+        self._options = options
+        self._targets = {target.name: target for target in designed.targets}
+
+    def writing(self) -> Iterator[WriteOrder]:
+        """A task has blocks of several arrays; those that were put aside need no sources."""
+        plan = self._designed.plan
+        for task in plan.tasks:
+            blocks = [
+                replace(block, pieces=block.pieces.taken(slice(0, 0)))
+                if block.name in plan.exchanges
+                else block
+                for block in plan.blocks[task.start : task.stop]
+            ]
+            yield self._order(blocks, range(0))
+
+    def aside(self) -> Iterator[WriteOrder]:
+        """A task has blocks of one array, by their numbers among its own."""
+        plan = self._designed.plan
+        first: dict[str, int] = {}
+        for index, block in enumerate(plan.readings):
+            first.setdefault(block.name, index)
+        for task in plan.reading_tasks:
+            for name in dict.fromkeys(plan.readings[index].name for index in task):
+                mine = [index for index in task if plan.readings[index].name == name]
+                numbers = range(mine[0] - first[name], mine[-1] + 1 - first[name])
+                yield self._order([plan.readings[index] for index in mine], numbers)
+
+    def _order(self, blocks: Sequence[Block], numbers: range) -> WriteOrder:
         names = {block.name for block in blocks}
-        numbers = {int(number) for block in blocks for number in np.unique(block.pieces.source)}
-        sources: dict[int, Any] = {number: combined.files[number].source for number in numbers - {EXISTING}}
-        if EXISTING in numbers and existing is not None:
-            sources[EXISTING] = existing.stored
-        yield WriteOrder(
-            fork,
-            options.group,
-            blocks,
-            {name: targets[name] for name in names},
+        used = {int(number) for block in blocks for number in np.unique(block.pieces.source)}
+        sources: dict[int, Any] = {
+            number: self._combined.files[number].source for number in used - {EXISTING}
+        }
+        if EXISTING in used and self._existing is not None:
+            sources[EXISTING] = self._existing.stored
+        exchanges = self._designed.plan.exchanges
+        return WriteOrder(
+            self._fork,
+            self._options.group,
+            tuple(blocks),
+            {name: self._targets[name] for name in names},
             sources,
-            options.reading,
-            frozenset(pair for pair in designed.copied if pair[0] in numbers and pair[1] in names),
+            self._options.reading,
+            frozenset(pair for pair in self._designed.copied if pair[0] in used and pair[1] in names),
+            {name: exchanges[name] for name in names if name in exchanges},
+            numbers,
+            self._options.memory_bytes,
         )
 
 

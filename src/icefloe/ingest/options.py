@@ -33,7 +33,7 @@ class Options:
     layout: Layout = field(default_factory=Layout)
     mode: Mode = "native"
     memory_bytes: int = DEFAULT_MEMORY_BYTES
-    """The largest block of an array that a task holds; it needs up to twice that, and what a codec needs."""
+    """What a task may hold, beside the interpreter and its modules."""
     commit_every: int | None = None
     """Make a commit for so many files, rather than one for all."""
     on_bad_file: OnBadFile = "stop"

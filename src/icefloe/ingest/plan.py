@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.ingest.exchange import Exchange
+from icefloe.ingest.memory import READ_COPIES, WRITE_COPIES, under_way
 from icefloe.ingest.pieces import EXISTING, Column, PieceArray, Pieces
+from icefloe.ingest.shapes import Grain, best_block, overlaps, read_factor
 from icefloe.ingest.targets import Target
 
 DEFAULT_MEMORY_BYTES = 256 << 20
 _TASK_BYTES = 256 << 20
 """What a task should have to do at most, if there are enough tasks."""
+_OBJECT_BYTES = 16 << 20
+"""Small pieces are put into objects of about this size."""
+_ASIDE_COST = 2.0
+"""What it costs to put a byte aside and take it up again, if decoding it costs 1. Measured on a folder."""
+_REQUEST_BYTES = 128 << 10
+"""What could be decoded in the time that a request takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +42,21 @@ class Block:
         """Cells along each dimension."""
         return tuple(stop - start for start, stop in zip(self.start, self.stop, strict=True))
 
+    @property
+    def box(self) -> tuple[tuple[int, int], ...]:
+        """Where it begins and ends along each dimension."""
+        return tuple(zip(self.start, self.stop, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class SourceCut:
+    """How a variable is cut where it comes from."""
+
+    unit: tuple[int, ...] | None = None
+    """What is decoded at once; None: a part of any shape is read by itself."""
+    partial: bool = False
+    """Whether units lie in something larger, of which a part is read."""
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -43,76 +68,172 @@ class Plan:
     nbytes: int
     """Bytes of all blocks, as they are stored but not compressed."""
     memory_bytes: int
-    """The largest block. A task holds one, and the piece of a file that goes into it: twice that at most."""
+    """What a task holds at most: a block, and the chunks that are under way while it is read or written."""
     read_factor: float
     """How often a chunk of a file is decoded, on average; 1 where blocks and files fit."""
+    exchanges: Mapping[str, Exchange]
+    """The arrays that are put aside in between: their blocks are made of that."""
+    readings: tuple[Block, ...]
+    """The blocks that are put aside, array by array."""
+    reading_tasks: tuple[range, ...]
+    """Those of each task."""
+
+    @property
+    def aside_bytes(self) -> int:
+        """Bytes that are put aside in between."""
+        return sum(math.prod(block.shape) * self.exchanges[block.name].itemsize for block in self.readings)
 
 
 def make_plan(
     targets: Sequence[Target],
     arrays: Mapping[str, PieceArray],
-    source_chunks: Mapping[str, tuple[int, ...] | None],
+    cuts: Mapping[str, SourceCut],
     memory_bytes: int,
     parallelism: int,
     referred: Collection[tuple[int, str]] = (),
 ) -> Plan:
     """Blocks for all arrays that are not what they were, and tasks of about equal size.
 
-    The variables of sources that are `referred` to need none: a chunk is all theirs, or not at all.
+    The variables of sources that are `referred` to need none: a chunk is all theirs, or not at all. An array
+    whose chunks would be read many times over is put aside in between if that is cheaper.
     """
     blocks: list[Block] = []
     weights: list[int] = []
+    readings: list[Block] = []
+    exchanges: dict[str, Exchange] = {}
     factors: list[tuple[float, int]] = []
+    most = 0
     for target in targets:
+        array, cut = arrays[target.name], cuts.get(target.name, SourceCut())
         mine = [number for number, name in referred if name == target.name]
-        shape = (
-            target.unit
-            if mine
-            else block_shape(target, arrays[target.name], source_chunks.get(target.name), memory_bytes)
-        )
-        before = len(blocks)
-        blocks += _changed(target, arrays[target.name], shape, mine)
-        new = [math.prod(block.shape) * target.itemsize for block in blocks[before:]]
+        layout = _Layout(target, array, cut, memory_bytes, parallelism)
+        way = layout.direct() if mine else layout.best()
+        found = list(_changed(target, array, target.unit if mine else way.block, mine))
+        if way.reading is not None and not _fills_a_box(found):
+            way = layout.direct()
+            found = list(_changed(target, array, way.block, mine))
+        if way.reading is not None and found:
+            exchanges[target.name] = exchange = _exchange(
+                target, array, cut, way.reading, way.together, found
+            )
+            readings += _readings(exchange, array)
+        blocks += found
+        new = [math.prod(block.shape) * target.itemsize for block in found]
         weights += new
-        factors.append((_read_factor(target, source_chunks.get(target.name), shape), sum(new)))
+        factors.append((way.read_factor, sum(new)))
+        most = max(most, way.memory_bytes) if found else most
     total = sum(weights)
     factor = sum(each * size for each, size in factors) / total if total else 1.0
-    return Plan(tuple(blocks), _dealt(weights, parallelism), total, max(weights, default=0), factor)
+    heavy = [math.prod(block.shape) * exchanges[block.name].itemsize for block in readings]
+    return Plan(
+        tuple(blocks),
+        _dealt(weights, parallelism),
+        total,
+        most,
+        factor,
+        exchanges,
+        tuple(readings),
+        _dealt(heavy, parallelism),
+    )
 
 
-def block_shape(
-    target: Target, array: PieceArray, source_chunk: tuple[int, ...] | None, memory_bytes: int
-) -> tuple[int, ...]:
-    """Whole chunks or shards, as many as memory holds, joined first where they cut the files' chunks."""
-    unit = np.array(target.unit, np.int64)
-    shape = np.array(target.shape, np.int64)
-    size = math.prod(target.unit) * target.itemsize
-    if math.prod(np.minimum(unit, np.maximum(shape, 1)).tolist()) * target.itemsize > memory_bytes:
-        raise InvalidInputError(
-            f"one chunk or shard of {target.name} takes {size} bytes, a task may use {memory_bytes}: choose "
-            "smaller chunks or more memory per task",
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """How an array gets its chunks: shapes of blocks."""
+
+    block: tuple[int, ...]
+    memory_bytes: int
+    read_factor: float
+    cost: float
+    """In bytes that could be decoded."""
+    reading: tuple[int, ...] | None = None
+    """The shape of what is put aside."""
+    together: int = 1
+    """So many pieces of it are put into one object."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """The ways to make one array."""
+
+    target: Target
+    array: PieceArray
+    cut: SourceCut
+    memory_bytes: int
+    parallelism: int
+
+    @property
+    def write(self) -> Grain:
+        """How it will be cut."""
+        return Grain(self.target.shape, self.target.unit, self.target.itemsize)
+
+    @property
+    def read(self) -> Grain:
+        """How it is cut where it comes from."""
+        unit = tuple(_source_extent(self.array, self.cut.unit).tolist())
+        return Grain(self.target.shape, unit, self.target.itemsize)
+
+    @property
+    def reading_bytes(self) -> int:
+        """What is under way while a block is read."""
+        unit = self.read.unit_bytes
+        if self.cut.partial or self.cut.unit is None:  # no more than of the block, which then is as large
+            unit = min(unit, self.memory_bytes // (READ_COPIES + 1))
+        return under_way(unit, READ_COPIES, self.memory_bytes)
+
+    @property
+    def writing_bytes(self) -> int:
+        """What is under way while a block is written."""
+        return under_way(self.write.unit_bytes, WRITE_COPIES, self.memory_bytes)
+
+    def best(self) -> _Way:
+        """The cheaper way."""
+        direct = self.direct()
+        aside = self.aside() if direct.read_factor > 1 and self.target.dtype != "string" else None
+        return aside if aside is not None and aside.cost < direct.cost else direct
+
+    def direct(self) -> _Way:
+        """Each block reads what it needs, however often others have read it."""
+        beside = max(self.reading_bytes, self.writing_bytes)
+        block = best_block(self.write, self.read.unit, self.memory_bytes - beside)
+        if block is None:
+            raise self._too_little(beside)
+        factor = read_factor(self.read, block)
+        return _Way(block, beside + self.write.block_bytes(block), factor, factor * self._reading_cost)
+
+    def aside(self) -> _Way | None:
+        """Each chunk is read once, put aside in pieces, and taken up."""
+        memory = self.memory_bytes
+        beside = max(self.writing_bytes, memory // 3)
+        room = min(memory - beside, max(self.write.unit_bytes, self.write.nbytes // self.parallelism))
+        block = best_block(self.write, self.read.unit, room)
+        if block is None:
+            return None
+        # Twice: as it is laid down or found, and as the client of a storage may copy it.
+        piece = memory // 3 // 2
+        aside = max(self.reading_bytes, 2 * piece)
+        reading = best_block(self.read, block, memory - aside, (block, piece))
+        if reading is None:
+            return None
+        common = math.prod(map(min, reading, block, self.read.shape)) * self.target.itemsize
+        together = max(1, min(piece, _OBJECT_BYTES) // common)
+        pieces = overlaps(self.read.shape, reading, block)
+        cost = self._reading_cost + _ASIDE_COST * self.write.nbytes + _REQUEST_BYTES * pieces
+        holds = max(self.write.block_bytes(block) + beside, self.read.block_bytes(reading) + aside)
+        return _Way(block, holds, 1.0, cost, reading, together)
+
+    @property
+    def _reading_cost(self) -> float:
+        return float(self.read.nbytes + _REQUEST_BYTES * self.read.units)
+
+    def _too_little(self, beside: int) -> InvalidInputError:
+        name, unit = self.target.name, self.write.unit_bytes
+        need = self.write.block_bytes(self.write.unit) + beside
+        return InvalidInputError(
+            f"one chunk or shard of {name} takes {unit} bytes and a task may use {self.memory_bytes}, but "
+            f"needs {need} to read, encode and write it: choose smaller chunks or more memory per task",
             ErrorKind.INVALID_ARRAY_METADATA,
         )
-    wanted = _source_extent(array, source_chunk)
-    counts = np.ones_like(unit)
-    while True:
-        now = np.minimum(counts * unit, shape)
-        left = [
-            axis
-            for axis in range(len(unit))
-            if now[axis] < min(wanted[axis], shape[axis])
-            and _bytes_with(counts, axis, unit, shape, target) <= memory_bytes
-        ]
-        if not left:
-            return tuple((counts * unit).tolist())
-        # The dimension in which a chunk of a file would be read most often.
-        counts[max(left, key=lambda axis: (wanted[axis] / now[axis], axis))] += 1
-
-
-def _bytes_with(counts: Column, axis: int, unit: Column, shape: Column, target: Target) -> int:
-    more = counts.copy()
-    more[axis] += 1
-    return int(math.prod(np.minimum(more * unit, shape).tolist())) * target.itemsize
 
 
 def _source_extent(array: PieceArray, source_chunk: tuple[int, ...] | None) -> Column:
@@ -124,19 +245,68 @@ def _source_extent(array: PieceArray, source_chunk: tuple[int, ...] | None) -> C
     return np.minimum(whole, np.array(source_chunk, np.int64))
 
 
-def _read_factor(target: Target, source_chunk: tuple[int, ...] | None, shape: tuple[int, ...]) -> float:
-    if source_chunk is None or len(source_chunk) != len(shape):
-        return 1.0
-    parts = zip(source_chunk, shape, target.shape, strict=True)
-    return math.prod(_reads(chunk, block, whole) for chunk, block, whole in parts)
+def _fills_a_box(blocks: Sequence[Block]) -> bool:
+    """Whether blocks leave out none between them."""
+    if not blocks:
+        return True
+    starts, stops = (
+        np.array(ends, np.int64) for ends in zip(*((b.start, b.stop) for b in blocks), strict=True)
+    )
+    extent: list[int] = (stops.max(axis=0) - starts.min(axis=0)).tolist()
+    return math.prod(extent) == sum(math.prod(block.shape) for block in blocks)
 
 
-def _reads(chunk: int, block: int, whole: int) -> float:
-    """How many blocks a chunk lies in along a dimension, on average, if the first ones begin together."""
-    starts = np.arange(0, whole, block)
-    stops = np.minimum(starts + block, whole)
-    touched = int((-(-stops // chunk) - starts // chunk).sum())
-    return touched / max(1, -(-whole // chunk)) if whole else 1.0
+def _exchange(
+    target: Target,
+    array: PieceArray,
+    cut: SourceCut,
+    reading: tuple[int, ...],
+    together: int,
+    blocks: Sequence[Block],
+) -> Exchange:
+    low = np.min([block.start for block in blocks], axis=0).tolist()
+    high = np.max([block.stop for block in blocks], axis=0).tolist()
+    rows, columns = [], []
+    for axis, (first, last) in enumerate(zip(low, high, strict=True)):
+        borders = _source_borders(array, cut.unit, axis)
+        rows.append(_joined(borders[(borders > first) & (borders < last)], first, last, reading[axis]))
+        starts = np.unique([block.start[axis] for block in blocks])
+        columns.append(np.append(starts, last).astype(np.int64))
+    return Exchange(target.name, target.dtype, tuple(rows), tuple(columns), together, os.urandom(16).hex())
+
+
+def _source_borders(array: PieceArray, source_chunk: tuple[int, ...] | None, axis: int) -> Column:
+    """Where an array may be cut along a dimension so that no chunk of a source is."""
+    pieces = array.pieces
+    spans = np.unique(
+        np.stack([pieces.starts[:, axis], pieces.shape[:, axis], pieces.source_starts[:, axis]], axis=1),
+        axis=0,
+    )
+    step = source_chunk[axis] if source_chunk is not None and len(source_chunk) == array.ndim else None
+    found = [spans[:, 0], spans[:, 0] + spans[:, 1]]
+    if step is not None:
+        for start, size, begin in spans.tolist():  # as many as there are files side by side
+            found.append(np.arange(start + -begin % step, start + size, step, dtype=np.int64))
+    return np.unique(np.concatenate(found))
+
+
+def _joined(borders: Column, first: int, last: int, extent: int) -> Column:
+    """Some of the borders, as far apart as an extent allows, between the first and the last."""
+    allowed = np.append(borders, last)
+    edges = [first]
+    while edges[-1] < last:
+        furthest = int(allowed.searchsorted(edges[-1] + extent, "right")) - 1
+        nearest = int(allowed.searchsorted(edges[-1], "right"))
+        edges.append(int(allowed[max(furthest, nearest)]))
+    return np.array(edges, np.int64)
+
+
+def _readings(exchange: Exchange, array: PieceArray) -> Iterator[Block]:
+    """The blocks that are put aside, with what makes them."""
+    finder = _Finder(array.pieces)
+    for number in range(exchange.blocks):
+        start, stop = (np.array(ends, np.int64) for ends in zip(*exchange.row(number).box, strict=True))
+        yield Block(exchange.name, tuple(start.tolist()), tuple(stop.tolist()), finder.within(start, stop))
 
 
 def _changed(

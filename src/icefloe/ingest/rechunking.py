@@ -1,7 +1,11 @@
-"""Other chunks for arrays of a repository: tasks read boxes of what was, and write whole new chunks."""
+"""Other chunks for arrays of a repository: tasks read boxes of what was, and write whole new chunks.
+
+Where that would read old chunks many times over, they are put aside in between: see `exchange`.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -13,10 +17,12 @@ from icefloe.concurrency import FanOut
 from icefloe.conflicts import ConflictDetector
 from icefloe.core.workspace import Workspace
 from icefloe.distributed import receipt
-from icefloe.errors import ErrorKind, InvalidInputError, NodeNotFoundError
+from icefloe.errors import ErrorKind, InvalidInputError, NodeNotFoundError, RebaseFailedError
 from icefloe.format.snapshot import ArrayNodeData
+from icefloe.ingest.exchange import Exchange, clear, put_aside, taken_up
+from icefloe.ingest.memory import READ_COPIES, WRITE_COPIES, at_once, chunks_at_once
 from icefloe.ingest.pieces import PieceArray, Pieces
-from icefloe.ingest.plan import DEFAULT_MEMORY_BYTES, Block, Plan, make_plan
+from icefloe.ingest.plan import DEFAULT_MEMORY_BYTES, Plan, SourceCut, make_plan
 from icefloe.ingest.relayout import Relayout, StoredArray, new_layout, stored_array
 from icefloe.ingest.survey import quiet
 from icefloe.ingest.targets import Target
@@ -56,11 +62,13 @@ class RechunkReport:
     blocks: int
     nbytes: int
     memory_bytes: int
-    """The largest block of a task; it needs up to twice that, and what codecs need."""
+    """What a task holds at most, beside the interpreter and its modules."""
     read_factor: float
     """How often a chunk is read, on average."""
+    aside_bytes: int = 0
+    """What is put aside in between, in the storage of the repository, and deleted at the end."""
     compared: int = 0
-    """New chunks that were read again, and had the values of before."""
+    """New chunks of which a part was read again, and had the values of before."""
     commit: str | None = None
     """The snapshot; None where nothing was done."""
 
@@ -80,7 +88,12 @@ class Box:
     @property
     def key(self) -> tuple[slice, ...]:
         """What zarr takes."""
-        return tuple(slice(start, stop) for start, stop in zip(self.start, self.stop, strict=True))
+        return tuple(slice(start, stop) for start, stop in self.spans)
+
+    @property
+    def spans(self) -> tuple[tuple[int, int], ...]:
+        """Where it begins and ends along each dimension."""
+        return tuple(zip(self.start, self.stop, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +105,20 @@ class RechunkOrder:
     """The arrays as they were."""
     boxes: tuple[Box, ...]
     samples: tuple[Box, ...]
-    """Some new chunks in them to be compared."""
+    """Some parts of new chunks in them to be compared."""
+    exchanges: Mapping[str, Exchange]
+    """The arrays whose boxes are taken from what was put aside."""
+    memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class AsideOrder:
+    """Blocks of an array for a task to put aside."""
+
+    base: Session
+    exchange: Exchange
+    numbers: tuple[int, ...]
+    memory_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,14 +152,14 @@ def rechunk(
     Dimensions without a size keep that of their chunks. Without `shards` there are none afterwards; without
     `codec` (`zstd:9`, `blosc:lz4:5`, `gzip:6`, `none`) the codecs stay. Values, attributes, fill value and
     names of dimensions are what they were. Tasks of `fan_out` read from the tip of the branch as it is now,
-    and write blocks of at most `memory_bytes`. If somebody commits to the same arrays meanwhile,
+    and hold at most `memory_bytes` each. If somebody commits to the same arrays meanwhile,
     RebaseFailedError, and the branch has what they committed; other commits are built upon.
     """
     wanted = Relayout(dict(chunks or {}), dict(shards) if shards else None, codec)
     session = repo.writable_session(branch)
     base = repo.readonly_session(snapshot_id=session.snapshot_id)
     arrays = _found(base.workspace, normalize("/" + path), wanted)
-    targets = [new_layout(array, wanted, memory_bytes) for array in arrays]
+    targets = [new_layout(array, wanted) for array in arrays]
     changed = [
         (array, target)
         for array, target in zip(arrays, targets, strict=True)
@@ -142,19 +168,27 @@ def rechunk(
     plan = _planned(changed, memory_bytes, parallelism)
     report = _report(changed, arrays, plan)
     told(
-        f"{len(changed)} arrays: {plan.nbytes} bytes in {len(plan.blocks)} blocks of at most "
-        f"{plan.memory_bytes}, {len(plan.tasks)} tasks"
+        f"{len(changed)} arrays: {plan.nbytes} bytes in {len(plan.blocks)} blocks, {len(plan.tasks)} tasks "
+        f"of at most {plan.memory_bytes} bytes, {plan.aside_bytes} bytes put aside in between"
     )
     if dry_run or not changed:
         return report
-    compared = _written(session, base, changed, plan, fan_out)
+    compared = _written(session, base, changed, plan, fan_out, memory_bytes)
     names = [array.path for array, _ in changed]
     about = {"arrays": names, "compared": compared}
-    commit = session.commit(
-        message or f"Rechunk {', '.join(names)}",
-        {**(metadata or {}), METADATA: about},
-        rebase_with=ConflictDetector(),
-    )
+    try:
+        commit = session.commit(
+            message or f"Rechunk {', '.join(names)}",
+            {**(metadata or {}), METADATA: about},
+            rebase_with=ConflictDetector(),
+        )
+    except RebaseFailedError as error:
+        theirs = ", ".join(dict.fromkeys(conflict.path for conflict in error.conflicts))
+        error.message = (
+            f"conflict: {theirs} was changed on {branch} while it was rechunked (snapshot {error.snapshot}); "
+            "the branch has that change and the chunks of before: rechunk again"
+        )
+        raise
     told(f"commit {commit}: {branch} has the new chunks")
     return replace(report, compared=compared, commit=commit)
 
@@ -187,8 +221,8 @@ def _planned(changed: Sequence[tuple[StoredArray, Target]], memory_bytes: int, p
         target.name: PieceArray(target.name, target.shape, np.dtype("u1"), Pieces.whole(0, target.shape))
         for _, target in changed
     }
-    cells = {array.path: array.chunks for array, _ in changed}
-    return make_plan([target for _, target in changed], pieces, cells, memory_bytes, parallelism)
+    cuts = {array.path: SourceCut(array.chunks, partial=array.shards is not None) for array, _ in changed}
+    return make_plan([target for _, target in changed], pieces, cuts, memory_bytes, parallelism)
 
 
 def _report(
@@ -218,6 +252,7 @@ def _report(
         plan.nbytes,
         plan.memory_bytes,
         plan.read_factor,
+        plan.aside_bytes,
     )
 
 
@@ -227,14 +262,20 @@ def _written(
     changed: Sequence[tuple[StoredArray, Target]],
     plan: Plan,
     fan_out: FanOut,
+    memory_bytes: int,
 ) -> int:
     """Make the arrays anew in a session and have them filled; how many chunks were compared."""
-    targets = {target.name: target for _, target in changed}
-    for path, target in targets.items():
-        session.workspace.delete_node(path)  # with the references to its chunks
-        session.workspace.set_metadata(path, (target.document or "").encode())
-    orders = list(_orders(session.fork(), base, targets, plan)) if plan.blocks else []
-    done = list(fan_out(rewrite, orders))
+    for array, target in changed:
+        session.workspace.delete_node(array.path)  # with the references to its chunks
+        session.workspace.set_metadata(array.path, (target.document or "").encode())
+    samples = _samples(plan, {array.path: (array, target) for array, target in changed})
+    orders = list(_orders(session.fork(), base, plan, samples, memory_bytes)) if plan.blocks else []
+    try:
+        if plan.readings:
+            list(fan_out(set_aside, list(_aside_orders(base, plan, memory_bytes))))
+        done = list(fan_out(rewrite, orders))
+    finally:
+        clear(plan.exchanges.values(), session.workspace.assets.storage)
     for box in (box for each in done for box in each.different):
         raise InvalidInputError(
             f"the values of {box.path} from {list(box.start)} to {list(box.stop)} are not the same after "
@@ -242,26 +283,58 @@ def _written(
             ErrorKind.INVALID_ARRAY_METADATA,
         )
     session.merge_receipts([each.receipt for each in done])
-    return sum(len(order.samples) for order in orders)
+    return len(samples)
+
+
+def _samples(plan: Plan, arrays: Mapping[str, tuple[StoredArray, Target]]) -> dict[int, Box]:
+    """From blocks all over, what the last new chunk of each has in common with an old one."""
+    found = {}
+    for number in set(
+        np.linspace(0, len(plan.blocks) - 1, _SAMPLES).astype(int).tolist() if plan.blocks else ()
+    ):
+        block = plan.blocks[number]
+        array, target = arrays[block.name]
+        cells = zip(block.start, block.stop, target.chunks, array.chunks, strict=True)
+        start = tuple(
+            max(first, *((last - 1) // size * size for size in sizes)) for first, last, *sizes in cells
+        )
+        found[number] = Box(block.name, start, block.stop)
+    return found
+
+
+def _aside_orders(base: Session, plan: Plan, memory_bytes: int) -> Iterator[AsideOrder]:
+    """Each task has blocks of one array: their numbers count from its first one."""
+    first = {name: index for index, name in reversed(list(enumerate(block.name for block in plan.readings)))}
+    for task in plan.reading_tasks:
+        numbers: dict[str, list[int]] = {}
+        for index in task:
+            name = plan.readings[index].name
+            numbers.setdefault(name, []).append(index - first[name])
+        for name, mine in numbers.items():
+            yield AsideOrder(base, plan.exchanges[name], tuple(mine), memory_bytes)
 
 
 def _orders(
-    fork: ForkSession, base: Session, targets: Mapping[str, Target], plan: Plan
+    fork: ForkSession, base: Session, plan: Plan, samples: Mapping[int, Box], memory_bytes: int
 ) -> Iterator[RechunkOrder]:
-    sampled = set(np.linspace(0, len(plan.blocks) - 1, _SAMPLES).astype(int).tolist())
     for task in plan.tasks:
-        boxes = tuple(Box(block.name, block.start, block.stop) for block in (plan.blocks[n] for n in task))
-        samples = tuple(
-            _last_chunk(plan.blocks[number], targets[plan.blocks[number].name])
-            for number in task
-            if number in sampled
-        )
-        yield RechunkOrder(fork, base, boxes, samples)
+        blocks = plan.blocks[task.start : task.stop]
+        boxes = tuple(Box(block.name, block.start, block.stop) for block in blocks)
+        compared = tuple(samples[number] for number in task if number in samples)
+        names = {block.name for block in blocks}
+        exchanges = {name: each for name, each in plan.exchanges.items() if name in names}
+        yield RechunkOrder(fork, base, boxes, compared, exchanges, memory_bytes)
 
 
-def _last_chunk(block: Block, target: Target) -> Box:
-    cells = zip(block.stop, target.chunks, strict=True)
-    return Box(block.name, tuple((stop - 1) // size * size for stop, size in cells), block.stop)
+def set_aside(order: AsideOrder) -> int:
+    """Read blocks and put them aside, a task's part; how many. It may run twice and does not mind."""
+    array = _array(order.base, order.exchange.name, "r")
+    storage = order.base.workspace.assets.storage.for_a_while()
+    with quiet(), chunks_at_once(_at_once(array, READ_COPIES, order.memory_bytes)):
+        for number in order.numbers:
+            key = tuple(slice(start, stop) for start, stop in order.exchange.row(number).box)
+            put_aside(order.exchange, number, np.asarray(array[key]), storage)
+    return len(order.numbers)
 
 
 def rewrite(order: RechunkOrder) -> Rewritten:
@@ -271,11 +344,24 @@ def rewrite(order: RechunkOrder) -> Rewritten:
         new = {path: _array(order.fork, path, "r+") for path in paths}
         old = {path: _array(order.base, path, "r") for path in paths}
         for box in order.boxes:
-            new[box.path][box.key] = old[box.path][box.key]
+            exchange = order.exchanges.get(box.path)
+            if exchange is not None:
+                values = taken_up(exchange, box.spans, order.base.workspace.assets.storage)
+            else:
+                with chunks_at_once(_at_once(old[box.path], READ_COPIES, order.memory_bytes)):
+                    values = old[box.path][box.key]
+            with chunks_at_once(_at_once(new[box.path], WRITE_COPIES, order.memory_bytes)):
+                new[box.path][box.key] = values
+            del values  # before the next one is read
         different = tuple(
             box for box in order.samples if not _same(new[box.path][box.key], old[box.path][box.key])
         )
     return Rewritten(receipt(order.fork), different)
+
+
+def _at_once(array: Any, copies: int, memory_bytes: int) -> int:
+    size = math.prod(array.shards or array.chunks) * array.dtype.itemsize
+    return at_once(size, copies, memory_bytes)
 
 
 def _array(session: Session, path: str, mode: Any) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -95,7 +94,7 @@ def stored_array(path: str, user_data: bytes) -> StoredArray:
     )
 
 
-def new_layout(array: StoredArray, wanted: Relayout, memory_bytes: int) -> Target:
+def new_layout(array: StoredArray, wanted: Relayout) -> Target:
     """The array as it will be; one that is not cut regularly is refused."""
     kind = array.document["chunk_grid"]["name"]
     if kind != "regular":
@@ -108,12 +107,6 @@ def new_layout(array: StoredArray, wanted: Relayout, memory_bytes: int) -> Targe
     text = "string" if dtype.kind in "OT" else dtype.str
     target = Target(array.path, array.dims, array.shape, text, {}, {}, None, chunks)
     check_chunk_bytes(array.path, array.dims, chunks, target.itemsize)
-    size = math.prod(chunks) * target.itemsize
-    if size > memory_bytes:  # a chunk is encoded whole, also where it is larger than the array
-        raise _invalid(
-            f"one chunk of {array.path} takes {size} bytes, a task may use {memory_bytes}: choose smaller "
-            "chunks or more memory per task"
-        )
     shards = shards_of(array.path, array.dims, array.shape, chunks, wanted.shards)
     return replace(target, shards=shards, document=_document(array, chunks, shards, wanted.codec))
 

@@ -39,13 +39,18 @@ class PlanReport:
     blocks: int
     nbytes: int
     memory_bytes: int
+    """What a task holds at most, beside the interpreter and its modules."""
     read_factor: float
+    aside_bytes: int = 0
+    """What is put aside in between, in the storage of the repository, and deleted at the end."""
 
     def __str__(self) -> str:
         again = f", files read {self.read_factor:.1f} times" if self.read_factor > 1.05 else ""
+        aside = f", {self.aside_bytes / _MIB:.1f} MiB put aside in between" if self.aside_bytes else ""
         return (
             f"{self.files} files into {len(self.arrays)} arrays: {self.nbytes / _MIB:.1f} MiB in "
-            f"{self.blocks} blocks of at most {self.memory_bytes / _MIB:.1f} MiB, {self.tasks} tasks{again}"
+            f"{self.blocks} blocks, {self.tasks} tasks of at most {self.memory_bytes / _MIB:.1f} MiB"
+            f"{again}{aside}"
         )
 
     @staticmethod
@@ -63,6 +68,7 @@ class PlanReport:
             size,
             max(plan.memory_bytes for plan in there),
             sum(plan.read_factor * plan.nbytes for plan in there) / size if size else 1.0,
+            sum(plan.aside_bytes for plan in there),
         )
 
 
@@ -82,6 +88,7 @@ def plan_report(combined: Combined, designed: Design) -> PlanReport:
         plan.nbytes,
         plan.memory_bytes,
         plan.read_factor,
+        plan.aside_bytes,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ import zarr
 
 from icefloe.distributed import receipt
 from icefloe.errors import ErrorKind, IcechunkError, InvalidInputError
+from icefloe.ingest.exchange import Exchange, put_aside, taken_up
+from icefloe.ingest.memory import WRITE_COPIES, at_once, chunks_at_once
 from icefloe.ingest.packing import stored
 from icefloe.ingest.pieces import EXISTING, Pieces
 from icefloe.ingest.plan import Block
@@ -36,6 +39,11 @@ class WriteOrder:
     reading: Reading
     copied: frozenset[tuple[int, str]]
     """The variables of sources, by number and name, whose stored values are taken as they are."""
+    exchanges: Mapping[str, Exchange]
+    """The arrays that are put aside in between, or whose blocks are made of what was."""
+    numbers: range
+    """Which blocks of an exchange these are, where they are to be put aside."""
+    memory_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,16 +72,38 @@ def write(order: WriteOrder) -> Written:
         group = zarr.open_group(order.fork.store, path=order.group, mode="r+")
         arrays = {name: group[name] for name in {block.name for block in order.blocks}}
         for block in order.blocks:
+            exchange = order.exchanges.get(block.name)
+            try:
+                if exchange is not None:
+                    data = taken_up(exchange, block.box, order.fork.workspace.assets.storage)
+                else:
+                    data = _assembled(block, order.targets[block.name], sources)
+            except _ReadError as error:
+                bad[error.number] = error.text
+                continue
+            array: Any = arrays[block.name]
+            unit = math.prod(array.shards or array.chunks) * order.targets[block.name].itemsize
+            with chunks_at_once(at_once(unit, WRITE_COPIES, order.memory_bytes)):
+                array[tuple(slice(start, stop) for start, stop in block.box)] = data
+            size += data.nbytes
+            del data  # before the next one is read
+    return Written(receipt(order.fork), size, bad)
+
+
+def set_aside(order: WriteOrder) -> dict[int, str]:
+    """Read blocks of one array and put them aside; the sources that could not be read, and why."""
+    bad = {}
+    storage = order.fork.workspace.assets.storage.for_a_while()
+    with _Sources(order) as sources, quiet():
+        for number, block in zip(order.numbers, order.blocks, strict=True):
             try:
                 data = _assembled(block, order.targets[block.name], sources)
             except _ReadError as error:
                 bad[error.number] = error.text
                 continue
-            box = tuple(slice(start, stop) for start, stop in zip(block.start, block.stop, strict=True))
-            array: Any = arrays[block.name]
-            array[box] = data
-            size += data.nbytes
-    return Written(receipt(order.fork), size, bad)
+            put_aside(order.exchanges[block.name], number, data, storage)
+            del data
+    return bad
 
 
 class _Sources:

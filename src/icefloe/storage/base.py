@@ -162,6 +162,10 @@ class Storage(StorageConstructors, ABC):
         """The same place, whose requests say who sends them; a place without requests stays as it is."""
         return self
 
+    def for_a_while(self) -> Self:
+        """The same place for objects that are soon deleted: writes to it are never waited for at the disk."""
+        return self
+
     def prepare_for_creation(self) -> None:
         """Make sure a repository can be made here; a folder is created if needed.
 

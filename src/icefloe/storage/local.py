@@ -102,6 +102,10 @@ class LocalStorage(Storage):
         # docstring inherited
         return type(self)(self._root, settings, sync=self._sync, _unsynced=self._unsynced)
 
+    def for_a_while(self) -> Self:
+        # docstring inherited
+        return type(self)(self._root, self._settings, sync=False)
+
     def describe(self) -> Mapping[str, str]:
         # docstring inherited
         return {"type": "local filesystem", "path": self._path}
