@@ -1,21 +1,18 @@
-"""Zarr stores and kerchunk's references: what zarr reads from them is what references decode to."""
+"""Zarr stores: what zarr reads from them is what references decode to."""
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow
-import pyarrow.parquet
 import pytest
 import xarray
 import zarr
 
-from icefloe.virtual import CannotVirtualizeError, RefusalReason, combine, virtualize
+from icefloe.virtual import CannotVirtualizeError, RefusalReason, virtualize
 from tests.virtual.files import LONG_AGO, assert_all_read_back
 
 pytestmark = pytest.mark.filterwarnings("ignore:Numcodecs codecs are not in")  # zarr 3.1 says so
@@ -78,6 +75,39 @@ def test_xarray_sees_what_it_saw_in_version_2(tmp_path: Path) -> None:
     xarray.testing.assert_equal(dataset.to_xarray(), data)
 
 
+def test_a_store_that_is_an_array_and_what_lies_about_in_one(tmp_path: Path) -> None:
+    array = zarr.create_array(tmp_path / "rain.zarr", shape=(7, 9), chunks=(2, 3), dtype="f4", zarr_format=2)
+    array[...] = VALUES
+    for name in ("1.9", "01.0", "0.0.0", "5", "0.0.tmp", "c", "99999999999.0", ".DS_Store"):
+        (tmp_path / "rain.zarr" / name).write_bytes(b"not a chunk")
+    deep = zarr.create_array(tmp_path / "d.zarr", name="a/b", shape=(7, 9), chunks=(2, 3), dtype="f4")
+    deep[...] = VALUES
+
+    dataset = virtualize(aged_tree(tmp_path / "rain.zarr"))
+
+    assert len(dataset.variables["rain"].references) == 12
+    assert_all_read_back(dataset, {"rain": VALUES})
+    assert list(virtualize(aged_tree(tmp_path / "d.zarr"), group="a/b").variables) == ["d"]
+
+
+def test_links_in_a_store_are_followed_to_files_but_not_to_folders(tmp_path: Path) -> None:
+    array = zarr.create_array(
+        tmp_path / "z.zarr", name="a b", shape=(2,), chunks=(1,), dtype="u1", compressors=None, fill_value=0
+    )
+    array[...] = [1, 2]
+    chunks = tmp_path / "z.zarr" / "a b" / "c"
+    (chunks / "1").rename(tmp_path / "elsewhere")
+    (chunks / "1").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "z.zarr" / "loop").symlink_to(tmp_path / "z.zarr")
+
+    dataset = virtualize(aged_tree(tmp_path / "z.zarr"))
+
+    assert [source.location.rpartition("/")[2] for source in dataset.sources] == ["0", "elsewhere"]
+    assert "/a%20b/c/0" in dataset.sources[0].location
+    assert not dataset.groups
+    assert_all_read_back(dataset, {"a b": np.array([1, 2], "u1")})
+
+
 def test_what_version_3_has_no_codec_for_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "z.zarr" / "v"
     folder.mkdir(parents=True)
@@ -99,81 +129,3 @@ def test_what_version_3_has_no_codec_for_is_refused(tmp_path: Path) -> None:
     assert (refused.variable, refused.reason) == ("v", RefusalReason.UNSUPPORTED_FILTER)
     with pytest.raises(CannotVirtualizeError, match="has no metadata of Zarr"):
         virtualize(tmp_path / "nothing")
-
-
-def kerchunk_refs(data: Path) -> dict[str, Any]:
-    """An array of four chunks: two in a file, one inline, one missing."""
-    document = {
-        "zarr_format": 2,
-        "shape": [8],
-        "chunks": [2],
-        "dtype": "<i4",
-        "compressor": None,
-        "filters": None,
-        "fill_value": 7,
-        "order": "C",
-    }
-    data.write_bytes(b"head" + np.arange(4, dtype="<i4").tobytes())
-    inline = np.array([8, 9], "<i4").tobytes()
-    return {
-        ".zgroup": '{"zarr_format": 2}',
-        ".zattrs": {"title": "t"},
-        "v/.zarray": json.dumps(document),
-        "v/.zattrs": '{"_ARRAY_DIMENSIONS": ["time"]}',
-        "v/0": ["{{u}}", 4, 8],
-        "v/1": ["{{u}}", 12, 8],
-        "v/2": "base64:" + base64.b64encode(inline).decode(),
-    }
-
-
-def test_references_of_kerchunk_in_json(tmp_path: Path) -> None:
-    refs = kerchunk_refs(tmp_path / "data.bin")
-    file = tmp_path / "refs.json"
-    file.write_text(json.dumps({"version": 1, "templates": {"u": str(tmp_path / "data.bin")}, "refs": refs}))
-
-    dataset = virtualize(file)
-
-    assert dataset.attributes == {"title": "t"}
-    assert dataset.variables["v"].dimensions == ("time",)
-    expected = np.array([0, 1, 2, 3, 8, 9, 7, 7], "i4")
-    assert_all_read_back(dataset, {"v": expected})
-    assert_all_read_back(combine([dataset, dataset], "time"), {"v": np.tile(expected, 2)})
-
-
-def test_references_of_kerchunk_in_parquet(tmp_path: Path) -> None:
-    refs = kerchunk_refs(tmp_path / "data.bin")
-    folder = tmp_path / "refs.parq"
-    (folder / "v").mkdir(parents=True)
-    metadata = {
-        key: value if isinstance(value, dict) else json.loads(value)
-        for key, value in refs.items()
-        if ".z" in key
-    }
-    (folder / ".zmetadata").write_text(json.dumps({"metadata": metadata, "record_size": 3}))
-    url = str(tmp_path / "data.bin")
-    inline = np.array([8, 9], "<i4").tobytes()
-    parts = [
-        {"path": [url, url, None], "offset": [4, 12, 0], "size": [8, 8, 0], "raw": [None, None, inline]},
-        {"path": [None] * 3, "offset": [0] * 3, "size": [0] * 3, "raw": [None] * 3},
-    ]
-    for number, part in enumerate(parts):
-        table = pyarrow.table({**part, "path": pyarrow.array(part["path"], pyarrow.string())})
-        pyarrow.parquet.write_table(table, folder / "v" / f"refs.{number}.parq")
-
-    assert_all_read_back(virtualize(folder), {"v": np.array([0, 1, 2, 3, 8, 9, 7, 7], "i4")})
-
-
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        ("{", "is not JSON"),
-        ('{"a": 1}', "no Zarr metadata in it"),
-        ('{"refs": {".zgroup": "{}", "v/0": ["u", -1, 2]}}', "v/0 is"),
-        ('{"refs": {".zgroup": "{}"}, "gen": [1]}', "generated references"),
-    ],
-)
-def test_other_json_is_an_error(tmp_path: Path, content: str, words: str) -> None:
-    (tmp_path / "refs.json").write_text(content)
-
-    with pytest.raises(CannotVirtualizeError, match=words):
-        virtualize(tmp_path / "refs.json")

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
+from urllib.parse import unquote
 
 import numpy as np
+from numpy.typing import NDArray
 
 from icefloe.virtual.dataset import VirtualDataset
 from icefloe.virtual.refusals import CannotVirtualizeError, Refused, RefusedVariable
@@ -21,33 +23,83 @@ from icefloe.virtual.wanted import Wanted
 from icefloe.virtual.zarr_documents import array_from_v2, array_from_v3
 
 METADATA: Final = ("zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata")
-_CHUNK: Final = re.compile(r"(?:c[/.])?(\d+(?:[./]\d+)*)|c")
+_DIGITS: Final = 10
+_NUMBER: Final = rf"(?:0|[1-9][0-9]{{0,{_DIGITS - 1}}})"
+_PLACE: Final = re.compile(rf"{_NUMBER}(?:[./]{_NUMBER})*")
+_BETWEEN: Final = np.frombuffer(b"./\n", np.uint8)
 
 
 @dataclass(frozen=True, slots=True)
-class Entries:
-    """The chunks of a hierarchy, by their keys."""
+class ArrayChunks:
+    """The chunks of one array, in columns."""
 
-    ranges: Mapping[str, tuple[int, int, int]]
-    """Source, offset and length."""
+    coords: NDArray[np.int64]
+    """(n, dimensions)."""
+    sources: NDArray[np.uint32]
+    offsets: NDArray[np.uint64]
+    lengths: NDArray[np.uint64]
+    inline: Mapping[tuple[int, ...], bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedChunks:
+    """The chunks of a hierarchy by their keys, in columns."""
+
+    keys: Sequence[str]
+    sources: NDArray[np.uint32]
+    offsets: NDArray[np.uint64]
+    lengths: NDArray[np.uint64]
     inline: Mapping[str, bytes]
-    sources: tuple[Source, ...]
+
+    def by_array(self, documents: Mapping[str, Any]) -> dict[str, ArrayChunks]:
+        """The chunks of each array, where their keys are keys of chunks."""
+        rows, inline = _by_path(self.keys, documents), _by_path(list(self.inline), documents)
+        inline_keys = list(self.inline)
+        found: dict[str, ArrayChunks] = {}
+        for path in dict.fromkeys((*rows, *inline)):
+            numbers = np.array(rows.get(path, []), np.int64)
+            coords, known = _coordinates(path, [self.keys[row] for row in numbers.tolist()])
+            taken = [inline_keys[row] for row in inline.get(path, [])]
+            places, placed = _coordinates(path, taken)
+            numbers = numbers[known]
+            found[path] = ArrayChunks(
+                coords,
+                self.sources[numbers],
+                self.offsets[numbers],
+                self.lengths[numbers],
+                {
+                    tuple(place): self.inline[taken[row]]
+                    for place, row in zip(places.tolist(), np.flatnonzero(placed).tolist(), strict=True)
+                },
+            )
+        return found
 
 
-def dataset_of(documents: Mapping[str, Any], entries: Entries, wanted: Wanted, place: str) -> VirtualDataset:
-    """The dataset of a hierarchy. `documents` are the metadata, parsed, by their keys."""
+def dataset_of(
+    documents: Mapping[str, Any],
+    chunks: Mapping[str, ArrayChunks],
+    sources: tuple[Source, ...],
+    wanted: Wanted,
+    place: str,
+) -> VirtualDataset:
+    """The dataset of a hierarchy. `documents` are the metadata, parsed, by their keys; chunks go by paths."""
     root = wanted.group or ""
     if root and not any(key.startswith(f"{root}/") for key in documents):
         raise CannotVirtualizeError(f"{place} has no group {wanted.group!r}")
-    chunks = _by_array(documents, entries)
-    return _group(root, documents, chunks, entries, wanted, root)
+    if _is_array(root, documents):  # nothing but an array: it is called as the place is
+        name = unquote(place.rstrip("/").rpartition("/")[2]).partition(".")[0] or "array"
+        try:
+            return VirtualDataset({name: _variable(root, documents, chunks.get(root))}, sources)
+        except RefusedVariable as refusal:
+            return VirtualDataset({}, sources, refused=(refusal.named(name),))
+    return _group(root, documents, chunks, sources, wanted, root)
 
 
 def _group(
     path: str,
     documents: Mapping[str, Any],
-    chunks: Mapping[str, list[tuple[tuple[int, ...], str]]],
-    entries: Entries,
+    chunks: Mapping[str, ArrayChunks],
+    sources: tuple[Source, ...],
     wanted: Wanted,
     root: str,
 ) -> VirtualDataset:
@@ -60,15 +112,13 @@ def _group(
         if wanted.drops(shown):
             continue
         if not _is_array(child, documents):
-            groups[name] = _group(child, documents, chunks, entries, wanted, root)
+            groups[name] = _group(child, documents, chunks, sources, wanted, root)
             continue
         try:
-            variables[name] = _variable(child, documents, chunks.get(child, []), entries)
+            variables[name] = _variable(child, documents, chunks.get(child))
         except RefusedVariable as refusal:
             refused.append(refusal.named(name))
-    return VirtualDataset(
-        variables, entries.sources, _group_attributes(path, documents), groups, tuple(refused)
-    )
+    return VirtualDataset(variables, sources, _group_attributes(path, documents), groups, tuple(refused))
 
 
 def _children(path: str, documents: Mapping[str, Any]) -> set[str]:
@@ -82,8 +132,14 @@ def _children(path: str, documents: Mapping[str, Any]) -> set[str]:
 
 
 def _is_array(path: str, documents: Mapping[str, Any]) -> bool:
-    document = documents.get(f"{path}/zarr.json")
-    return f"{path}/.zarray" in documents or (document is not None and document.get("node_type") == "array")
+    document = documents.get(_key(path, "zarr.json"))
+    return _key(path, ".zarray") in documents or (
+        document is not None and document.get("node_type") == "array"
+    )
+
+
+def _key(path: str, name: str) -> str:
+    return f"{path}/{name}" if path else name
 
 
 def _group_attributes(path: str, documents: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -93,59 +149,85 @@ def _group_attributes(path: str, documents: Mapping[str, Any]) -> Mapping[str, A
     return dict(documents.get(f"{prefix}.zattrs") or {})
 
 
-def _by_array(documents: Mapping[str, Any], entries: Entries) -> dict[str, list[tuple[tuple[int, ...], str]]]:
-    """Coordinates and keys of the chunks of each array."""
-    arrays = sorted(
-        (key.rpartition("/")[0] for key in documents if _is_array(key.rpartition("/")[0], documents)),
-        key=len,
-        reverse=True,
-    )
-    known = set(arrays)
-    found: dict[str, list[tuple[tuple[int, ...], str]]] = {}
-    for key in (*entries.ranges, *entries.inline):
-        # The path is what comes before the numbers: `a/0.1`, `a/0/1` and `a/c/0/1` are all of `a`.
-        path = key
-        while path and path not in known:
-            path = path.rpartition("/")[0]
-        match = _CHUNK.fullmatch(key[len(path) + 1 :] if path else key)
-        if path in known and match is not None:
-            numbers = re.split(r"[./]", match[1]) if match[1] else []
-            found.setdefault(path, []).append((tuple(map(int, numbers)), key))
+def _by_path(keys: Sequence[str], documents: Mapping[str, Any]) -> dict[str, list[int]]:
+    """The numbers of the keys below each array: `a/0.1`, `a/0/1` and `a/c/0/1` are all of `a`."""
+    known = {path for path in (key.rpartition("/")[0] for key in documents) if _is_array(path, documents)}
+    found: dict[str, list[int]] = {}
+    prefix, rows = "\0", list[int]()
+    for row, key in enumerate(keys):  # as keys come, the array is mostly that of the one before
+        if not key.startswith(prefix):
+            path = key.rpartition("/")[0]
+            while path and path not in known:
+                path = path.rpartition("/")[0]
+            if path not in known:
+                continue
+            prefix, rows = f"{path}/" if path else "", found.setdefault(path, [])
+        rows.append(row)
     return found
 
 
-def _variable(
-    path: str,
-    documents: Mapping[str, Any],
-    found: list[tuple[tuple[int, ...], str]],
-    entries: Entries,
-) -> VirtualVariable:
-    if f"{path}/zarr.json" in documents:
-        variable = array_from_v3(documents[f"{path}/zarr.json"])
+def _coordinates(path: str, keys: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """The places that the keys of an array's chunks name, and which of the keys name one.
+
+    All have as many numbers as the first has; the key of the only chunk of a scalar has none, or a zero.
+    """
+    start = len(path) + 1 if path else 0
+    texts = [key[start:].removeprefix("c").lstrip("./") or "0" for key in keys]
+    known = np.ones(len(texts), np.bool_)
+    if not _all_places(texts):
+        known = np.array([_PLACE.fullmatch(text) is not None for text in texts], np.bool_)
+        texts = [texts[row] for row in np.flatnonzero(known).tolist()]
+    if not texts:
+        return np.empty((0, 1), np.int64), known
+    counts = np.array([text.count(".") + text.count("/") for text in texts], np.int64) + 1
+    numbers = np.fromstring(" ".join(texts).replace(".", " ").replace("/", " "), np.int64, sep=" ")
+    alike = counts == counts[0]
+    known[np.flatnonzero(known)[~alike]] = False
+    return numbers[np.repeat(alike, counts)].reshape(-1, counts[0]), known
+
+
+def _all_places(texts: Sequence[str]) -> bool:
+    """Whether all texts are numbers with points or slashes between them: `_PLACE` for many."""
+    data = np.frombuffer("\n".join(["", *texts, ""]).encode(), np.uint8)
+    digit = (data >= ord("0")) & (data <= ord("9"))
+    between = np.flatnonzero(~digit)
+    widths = np.diff(between)
+    zero_first = data[between[:-1] + 1] == ord("0")
+    return bool(
+        np.isin(data[between], _BETWEEN).all()
+        and (widths > 1).all()
+        and (widths <= _DIGITS + 1).all()
+        and (widths[zero_first] == 2).all()
+    )
+
+
+def _variable(path: str, documents: Mapping[str, Any], found: ArrayChunks | None) -> VirtualVariable:
+    if _key(path, "zarr.json") in documents:
+        variable = array_from_v3(documents[_key(path, "zarr.json")])
     else:
-        variable = array_from_v2(documents[f"{path}/.zarray"], documents.get(f"{path}/.zattrs") or {})
-    rank, grid = len(variable.shape), variable.grid_shape
-    rows: list[tuple[int, ...]] = []
-    ranges: list[tuple[int, int, int]] = []
-    inline: dict[tuple[int, ...], bytes] = {}
-    for coords, key in found:
-        place = coords if rank else ()
-        if len(place) != rank or any(at >= size for at, size in zip(place, grid, strict=True)):
-            continue  # left over from a larger shape
-        if key in entries.inline:
-            inline[place] = entries.inline[key]
-        else:
-            rows.append(place)
-            ranges.append(entries.ranges[key])
-    table = np.array(ranges, np.uint64).reshape(len(ranges), 3)
+        attributes = documents.get(_key(path, ".zattrs")) or {}
+        variable = array_from_v2(documents[_key(path, ".zarray")], attributes)
+    rank, grid = len(variable.shape), np.array(variable.grid_shape, np.int64)
+    if found is None:
+        return variable
+    coords = found.coords if rank and len(found.coords) else np.empty((len(found.coords), rank), np.int64)
+    if coords.shape[1] != rank:
+        return variable  # left over from an array of other dimensions
+    inside = (coords < grid).all(axis=1)  # what is not is left over from a larger shape
+    places = {place[:rank] if not rank else place: data for place, data in found.inline.items()}
     return replace(
         variable,
         chunks=ChunkReferences.of(
-            np.array(rows, np.uint32).reshape(len(rows), rank),
-            table[:, 1],
-            table[:, 2],
-            table[:, 0].astype(np.uint32),
-            inline,
+            coords[inside],
+            found.offsets[inside],
+            found.lengths[inside],
+            found.sources[inside],
+            {
+                place: data
+                for place, data in places.items()
+                if len(place) == rank
+                and all(at < size for at, size in zip(place, grid.tolist(), strict=True))
+            },
         ),
     )
 

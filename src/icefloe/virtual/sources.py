@@ -5,16 +5,18 @@ from __future__ import annotations
 import io
 import math
 import os
+import re
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, unquote, urlsplit
 
-from icefloe.config import StorageSettings, VirtualChunkContainer
+from icefloe.concurrency import pool
+from icefloe.config import StorageRetriesSettings, StorageSettings, VirtualChunkContainer
 from icefloe.config.stores import (
     AnyObjectStoreConfig,
     gcs_store,
@@ -33,6 +35,11 @@ from icefloe.virtual.refusals import CannotVirtualizeError
 BLOCK_BYTES: Final = 1 << 20
 """Files elsewhere are read in blocks of this size: parsers look at many small places near each other."""
 _KEPT_BLOCKS: Final = 64
+_IMPATIENT: Final = StorageSettings(retries=StorageRetriesSettings(max_tries=2, initial_backoff_ms=50))
+_LOOKING: Final = 16
+"""So many files are looked at side by side."""
+_PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9_.-]+")
+"""Names of files that need nothing to be part of a URL."""
 _STORES: Final[dict[str, Callable[[], AnyObjectStoreConfig]]] = {
     "s3": s3_store,
     "gs": gcs_store,
@@ -127,12 +134,8 @@ class SourceFile:
         comes after it can then be told by its time.
         """
         self._checked(0, 1)
-        seen = self.seen
-        if self.local_path is not None and isinstance(seen.checksum, datetime):
-            rest_s = seen.checksum.timestamp() - time.time()
-            if 0 < rest_s <= 1:
-                time.sleep(rest_s)
-        return seen
+        wait_until_told_apart([self.seen])
+        return self.seen
 
     def _block(self, number: int) -> bytes:
         data = self._blocks.get(number)
@@ -213,6 +216,74 @@ class SourceReader(io.RawIOBase):
         return len(data)
 
 
+def wait_until_told_apart(sources: Iterable[Source]) -> None:
+    """Wait for the second to pass in which files of this machine were changed last, a second at most.
+
+    Times are compared in whole seconds: a change that comes after that can be told.
+    """
+    changed = (each.last_modified for each in sources if each.location.startswith("file:"))
+    latest = max((each.timestamp() for each in changed if each is not None), default=0.0)
+    rest_s = math.ceil(latest) - time.time()
+    if 0 < rest_s <= 1:
+        time.sleep(rest_s)
+
+
+def look_at(
+    locations: Sequence[str], store: AnyObjectStoreConfig | None, credential: AnyCredential | None
+) -> list[Source]:
+    """Files as they are now, side by side; those that cannot be reached are as nobody looked.
+
+    Of a server that does not answer only one file is asked for.
+    """
+    servers: dict[str, ExternalSource | None] = {}
+
+    def look(location: str) -> Source:
+        if location.startswith("file:"):
+            return _local_source(location)
+        source = servers.get(_origin(location))
+        if source is None:
+            return Source(location, None)
+        try:
+            found = source.fetch(key_of(stored_form(location)), 0, 1)
+        except (StorageError, ObjectNotFoundError):
+            return Source(location, None)
+        return Source(location, found.size_bytes, found.e_tag, found.last_modified)
+
+    for origin, location in {_origin(each): each for each in reversed(locations)}.items():
+        if not location.startswith("file:"):
+            servers[origin] = _answering(location, store, credential)
+    return list(pool("looking", _LOOKING).map(look, locations))
+
+
+def _origin(location: str) -> str:
+    url = urlsplit(location)
+    return f"{url.scheme}://{url.netloc}"
+
+
+def _local_source(location: str) -> Source:
+    try:
+        status = os.stat(unquote(urlsplit(location).path))
+    except OSError:
+        return Source(location, None)
+    return Source(location, status.st_size, None, datetime.fromtimestamp(status.st_mtime, UTC))
+
+
+def _answering(
+    location: str, store: AnyObjectStoreConfig | None, credential: AnyCredential | None
+) -> ExternalSource | None:
+    """What reads files of a server; None for one that does not give out a file of its."""
+    try:
+        container = container_of(location, store)
+        check_credential(container, credential)
+        source = open_source(container, credential, _IMPATIENT)
+        source.fetch(key_of(stored_form(location)), 0, 1)
+    except ObjectNotFoundError:
+        return source
+    except (StorageError, InvalidInputError):
+        return None
+    return source
+
+
 def open_file(
     path_or_url: str | os.PathLike[str],
     store: AnyObjectStoreConfig | None = None,
@@ -252,15 +323,20 @@ def listed_files(
         yield key, Source(stored_form(prefix + quote(key)), info.size_bytes, None, info.created_at)
 
 
-def _files_below(folder: str) -> Iterator[tuple[str, Source]]:
-    for parent, folders, names in os.walk(folder):
-        folders.sort()
-        for name in sorted(names):
-            path = os.path.join(parent, name)
-            status = os.stat(path)
+def _files_below(folder: str, path: str = "") -> Iterator[tuple[str, Source]]:
+    """The files of a folder, those of the folders in it as they come; links to folders are not followed."""
+    base = location_of(folder)
+    with os.scandir(folder) as entries:
+        ordered = sorted(entries, key=lambda entry: entry.name)
+    for entry in ordered:
+        if entry.is_dir(follow_symlinks=False):
+            yield from _files_below(entry.path, f"{path}{entry.name}/")
+        elif entry.is_file():
+            plain = _PLAIN_NAME.fullmatch(entry.name) is not None and not entry.is_symlink()
+            location = f"{base}/{entry.name}" if plain else location_of(entry.path)
+            status = entry.stat()
             modified = datetime.fromtimestamp(status.st_mtime, UTC)
-            key = os.path.relpath(path, folder).replace(os.sep, "/")
-            yield key, Source(location_of(path), status.st_size, None, modified)
+            yield path + entry.name, Source(location, status.st_size, None, modified)
 
 
 def location_of(path_or_url: str | os.PathLike[str]) -> str:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from icefloe.config.stores import AnyObjectStoreConfig
 from icefloe.credentials import AnyCredential
 from icefloe.virtual.dataset import VirtualDataset
-from icefloe.virtual.hierarchies import METADATA, Entries, dataset_of, parsed
+from icefloe.virtual.hierarchies import METADATA, KeyedChunks, dataset_of, parsed
 from icefloe.virtual.refusals import CannotVirtualizeError
-from icefloe.virtual.sources import Source, listed_files, open_file
+from icefloe.virtual.sources import Source, listed_files, open_file, wait_until_told_apart
 from icefloe.virtual.wanted import Wanted
 
 
@@ -18,15 +20,19 @@ def parse_zarr(
 ) -> VirtualDataset:
     """The dataset of all that lies below a location."""
     documents: dict[str, Any] = {}
-    ranges: dict[str, tuple[int, int, int]] = {}
+    keys: list[str] = []
     sources: list[Source] = []
     for key, source in listed_files(location, store, credential):
         if key.rpartition("/")[2] in METADATA:
             file = open_file(source.location, store, credential)
             documents[key] = parsed(key, file.read(0, file.size_bytes), location)
         elif source.size_bytes:
-            ranges[key] = (len(sources), 0, source.size_bytes)
+            keys.append(key)
             sources.append(source)
     if not documents:
         raise CannotVirtualizeError(f"{location} has no metadata of Zarr: no zarr.json, .zgroup or .zarray")
-    return dataset_of(documents, Entries(ranges, {}, tuple(sources)), wanted, location)
+    wait_until_told_apart(sources)
+    lengths = np.array([source.size_bytes for source in sources], np.uint64)
+    numbers = np.arange(len(sources), dtype=np.uint32)
+    chunks = KeyedChunks(keys, numbers, np.zeros(len(sources), np.uint64), lengths, {})
+    return dataset_of(documents, chunks.by_array(documents), tuple(sources), wanted, location)
