@@ -92,7 +92,7 @@ class Twin:
     def fork_and_merge(self, source: Random) -> str:
         """Let two forks write chunks, the same ones perhaps, and merge them: the second wins."""
         tree = self.model.tree
-        arrays = [path for path, node in tree.nodes.items() if node.rows and path != ACCOUNTS]
+        arrays = [path for path, node in sorted(tree.nodes.items()) if node.rows and path != ACCOUNTS]
         if not arrays or self.mode is SessionMode.rearrange:
             return "fork nothing"
         writes: list[tuple[str, int, int]] = []
@@ -136,7 +136,7 @@ class Twin:
             return self._move_something(source)
         nodes = self.model.tree.nodes
         free = [name for name in _NAMES if name not in nodes and _has_parent(name, nodes)]
-        mine = [path for path in nodes if path not in (ACCOUNTS, "/")]
+        mine = [path for path in sorted(nodes) if path not in (ACCOUNTS, "/")]
         arrays = [path for path in mine if nodes[path].rows]
         match source.choice(
             ("transfer", "transfer", "write", "write", "write", "erase", "put", "put", "delete")
@@ -164,7 +164,7 @@ class Twin:
 
     def _move_something(self, source: Random) -> str:
         nodes = self.model.tree.nodes
-        mine = [path for path in nodes if path not in (ACCOUNTS, "/")]
+        mine = [path for path in sorted(nodes) if path not in (ACCOUNTS, "/")]
         free = [name for name in _NAMES if name not in nodes and _has_parent(name, nodes)]
         pairs = [(one, to) for one in mine for to in free if not to.startswith(one + "/")]
         pairs = [(one, to) for one, to in pairs if (one in _GROUPS) == (to in _GROUPS)]
