@@ -539,6 +539,11 @@ class Repository(BranchOperations, Care, Shown):
 
     writable_session_async = async_twin(writable_session)
 
+    def writable_session_at(self, branch: str, snapshot_id: str) -> Session:
+        """A session on what a branch was: a commit is compared with all that was committed since."""
+        self._refs.tip_to_write(branch)
+        return self._session(SessionMode.writable, self._snapshot_id(snapshot_id), branch)
+
     def rearrange_session(self, branch: str) -> Session:
         """A session that moves and renames nodes, and does nothing else."""
         if not self._refs.spec.moves:

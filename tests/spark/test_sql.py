@@ -153,7 +153,7 @@ def test_generated_queries_have_the_answer_of_all_rows(
             " PIVOT (sum(rain) FOR m IN (1, 12))",
             0,
         ),
-        ("SELECT lat, sum(rain) FROM w GROUP BY lat HAVING avg(t2m) > 0 ORDER BY sum(rain) DESC LIMIT 3", 1),
+        ("SELECT lat, sum(rain) AS r FROM w GROUP BY lat HAVING avg(t2m) > 0 ORDER BY r DESC LIMIT 3", 1),
         ("SELECT lat FROM w WHERE t2m > (SELECT avg(t2m) FROM w) GROUP BY lat ORDER BY min(lat) + 1", 1),
         ("SELECT `avg(t2m)` FROM (SELECT lat, avg(t2m) FROM w GROUP BY lat)", 0),
     ],

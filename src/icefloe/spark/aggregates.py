@@ -15,7 +15,7 @@ from icefloe.session import Session
 from icefloe.spark.coding import quoted, to_arrow
 from icefloe.spark.groups import Axis, Key, grouped, term_of
 from icefloe.spark.moments import EXTREMES, Moment, Moments, moment_of, numbers_of
-from icefloe.spark.planning import Plan, plan
+from icefloe.spark.planning import Plan, plan, width_of
 from icefloe.spark.reading import Values, read_blocks
 from icefloe.spark.selection import Coordinates, Selection
 from icefloe.spark.table import Role, Table, unknown
@@ -168,7 +168,10 @@ def _plan(
     inner = int(np.prod([len(made.edges[axis]) for axis in order[len(apart) :]], dtype=np.int64))
     boxes = int(np.prod([len(made.edges[axis]) for axis in apart], dtype=np.int64))
     if made.partitions > 1 and boxes < min(made.partitions, _FEW_BOXES):
-        return made, False
+        groups = int(np.prod([axis.groups for axis in axes], dtype=np.int64))
+        width = sum(width_of(column.arrow) for column in table.columns)
+        enough = min(_CELLS_PER_GROUP * groups * width, _LARGEST * partition_bytes)
+        return plan(table, selection, partition_bytes=max(partition_bytes, enough), order=order), False
     count = max(min(made.partitions, boxes), 0)
     starts = np.unique(np.linspace(0, boxes, count + 1).astype(np.int64)) * inner if count else made.starts
     return Plan(table, selection, made.edges, made.order, starts), True
@@ -176,6 +179,12 @@ def _plan(
 
 _FEW_BOXES: Final = 8
 """With fewer sets of groups than this, a set is shared among tasks, and what they found is put together."""
+
+
+_CELLS_PER_GROUP: Final = 64
+"""Where tasks share groups, each has so many cells for a group that it hands over, or about so many."""
+_LARGEST: Final = 16
+"""And no more than so many times what a task is otherwise given."""
 
 
 def _is_apart(axis: Axis, edges: NDArray[np.int64]) -> bool:

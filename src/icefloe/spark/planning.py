@@ -106,7 +106,7 @@ def plan(
     rows = np.ones(1, np.int64)
     for axis in axes:
         rows = np.multiply.outer(rows, counts[axis]).ravel()
-    width = sum(_width(column.arrow) for column in table.columns)
+    width = sum(width_of(column.arrow) for column in table.columns)
     starts = _cut(rows, max(partition_bytes // max(width, 1), 1))
     return Plan(table, selection, tuple(spans), axes, starts)
 
@@ -150,7 +150,7 @@ def _cut(rows: NDArray[np.int64], most: int) -> NDArray[np.int64]:
     return np.append(starts[starts < len(rows)], len(rows)).astype(np.int64)
 
 
-def _width(arrow: pa.DataType) -> int:
+def width_of(arrow: pa.DataType) -> int:
     """About how many bytes a value of a type takes."""
     try:
         return max(int(arrow.bit_width) // 8, 1)

@@ -17,8 +17,6 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from icefloe.distributed import receipt
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.ids import SnapshotId
-from icefloe.repository import Repository
 from icefloe.session import ForkSession, Session
 from icefloe.spark.encoding_rows import bad_rows, keys_of, unique_keys
 from icefloe.spark.options import Options
@@ -26,7 +24,6 @@ from icefloe.spark.transactions import CommitOrder, check_branch, commit_once, c
 from icefloe.spark.worker import VERSION, check_version, readable_errors
 from icefloe.spark.write_rows import BlockWriter, placed, write_sorted
 from icefloe.spark.write_target import APPEND, OVERWRITE, Target, Template, dims_for, prepare
-from icefloe.types import SessionMode
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -126,7 +123,7 @@ class IcechunkWriter(DataSourceArrowWriter):
             if committed(repo, self._order) is not None:
                 return
             written = [message for message in messages if isinstance(message, Written)]
-            session = _session_from(repo, self._order.branch, self._base)
+            session = repo.writable_session_at(self._order.branch, self._base)
             claimed = _claims(written)
             session.merge_receipts([message.receipt for message in written if message.receipt is not None])
             rows = [batch for message in written for batch in _unpacked(message.fragments)]
@@ -151,11 +148,6 @@ class IcechunkWriter(DataSourceArrowWriter):
         # Spark also calls this after a commit that landed and whose answer was lost: nothing is deleted here.
         # What no commit refers to is left to the garbage collector.
         """Leave everything as it is."""
-
-
-def _session_from(repo: Repository, branch: str, base: str) -> Session:
-    """A session on what the branch was when the job began: what was committed since is compared with it."""
-    return repo._session(SessionMode.writable, SnapshotId.parse(base), branch)
 
 
 def _claims(written: list[Written]) -> set[Start]:

@@ -1,0 +1,62 @@
+"""The CPU of a Spark job: that of the driver, of the JVM, and of all Python processes it has started."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What one run took."""
+
+    cpu_s: float
+    wall_s: float
+
+
+def interleaved(sides: Mapping[str, Callable[[], Any]], repeat: int) -> dict[str, Cost]:
+    """The median cost of each side. All run once before, and then in turns."""
+    for side in sides.values():
+        side()
+    found: dict[str, list[Cost]] = {name: [] for name in sides}
+    for _ in range(repeat):
+        for name, side in sides.items():
+            found[name].append(_cost(side))
+    return {
+        name: Cost(median(each.cpu_s for each in costs), median(each.wall_s for each in costs))
+        for name, costs in found.items()
+    }
+
+
+def _cost(side: Callable[[], Any]) -> Cost:
+    cpu, wall = _tree_cpu(), time.perf_counter()
+    side()
+    return Cost(_tree_cpu() - cpu, time.perf_counter() - wall)
+
+
+def _tree_cpu() -> float:
+    """Seconds of this process and all below it. What ended and was waited for is counted by its parent."""
+    children: dict[int, list[int]] = {}
+    spent: dict[int, int] = {}
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdigit():
+            continue
+        try:
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+        except OSError:  # it has just ended
+            continue
+        children.setdefault(int(fields[1]), []).append(int(folder.name))
+        spent[int(folder.name)] = sum(map(int, fields[11:15]))
+    total, waiting = 0, [os.getpid()]
+    while waiting:
+        process = waiting.pop()
+        total += spent.get(process, 0)
+        waiting += children.get(process, [])
+    return total / _TICKS
