@@ -20,7 +20,7 @@ help:
 	@echo "make check             ruff, formatting, mypy and the house rules: before each push"
 	@echo "make compat            tests against the official icechunk package"
 	@echo "make test-servers      tests against SeaweedFS, ministack, rclone, Azurite and HTTP, installed if need be"
-	@echo "make test-cluster      Spark on a local cluster, and on a master with two workers"
+	@echo "make test-cluster      Spark on a local cluster, on a master with two workers, through Connect; faults"
 	@echo "make test-spark        the Spark tests with another release: PYSPARK='4.0.*'"
 	@echo "make torture           writers against each other for MINUTES=30, in bad weather and killed; figures"
 	@echo "make bench             benchmarks against it: one row with ROW=name, figures to a file with JSON=path"
@@ -66,6 +66,7 @@ test-servers: setup
 	PATH="$(CURDIR)/.venv/azurite/node_modules/.bin:$$PATH" $(BIN)/python -m pytest -n 0 -m servers
 
 test-cluster: setup
+	@scripts/setup-env $(PYTHON) cluster
 	$(BIN)/python -m pytest -n 0 -m cluster
 
 # Another release of PySpark, in an environment of its own: its pin is the only one left out.

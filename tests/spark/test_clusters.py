@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import subprocess
 import sys
 import time
@@ -56,7 +57,7 @@ def started(arguments: list[str], log: Path, ready: str, **more: str) -> Iterato
             [str(program), *arguments], env=environment(**more), stdout=output, stderr=subprocess.STDOUT
         )
     try:
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 300
         while (found := re.search(ready, log.read_text())) is None:
             assert process.poll() is None, log.read_text()[-2000:]
             assert time.monotonic() < deadline, log.read_text()[-2000:]
@@ -92,3 +93,25 @@ def test_a_standalone_master_with_two_workers(tmp_path: Path) -> None:
         started([*worker, "--host", "127.0.0.2", url], tmp_path / "two.log", joined, **there),
     ):
         run_job(url, tmp_path)
+
+    # Only here: Spark starts no copy of a task on the host that runs it.
+    assert {attempt.name for attempt in (tmp_path / "attempts").iterdir()} >= {"0", "1"}
+
+
+def test_a_client_of_a_connect_server(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    server = ["org.apache.spark.deploy.SparkSubmit", "--master", "local[2]", "--name", "connect"]
+    server += ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer"]
+    for name, value in (
+        ("spark.connect.grpc.binding.address", "127.0.0.1"),
+        ("spark.connect.grpc.binding.port", str(port)),
+        ("spark.ui.enabled", "false"),
+        ("spark.sql.shuffle.partitions", "4"),
+        ("spark.sql.warehouse.dir", str(tmp_path / "warehouse")),
+    ):
+        server += ["--conf", f"{name}={value}"]
+
+    with started([*server, "spark-internal"], tmp_path / "server.log", "Spark Connect server started"):
+        run_job(f"sc://127.0.0.1:{port}", tmp_path)

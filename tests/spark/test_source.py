@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql.types import StructType
 
 import icefloe
+from icefloe.errors import SessionStateError
+from icefloe.spark import worker
+from icefloe.spark.source import IcechunkSource
 from tests.spark.weather import CHUNKS, frame_rows, opened, put, repository, weather
 
 pytestmark = [
@@ -102,6 +108,21 @@ def test_errors_are_one_sentence(spark: Any, folder: str, options: dict[str, str
         load(spark, folder, **options)
 
     assert "Traceback" not in str(caught.value)
+
+
+def test_another_version_on_an_executor_is_said(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = IcechunkSource({"path": folder, "variables": "t2m"}).reader(StructType().add("t2m", "float"))
+    (part, *_), sent = reader.partitions(), pickle.dumps(reader)
+    received: Any = pickle.loads(sent)
+    rows = StructType().add("lat", "double").add("height", "float")
+    writer = IcechunkSource({"path": folder, "dims": "lat"}).writer(rows, overwrite=True)
+
+    monkeypatch.setattr(worker, "VERSION", "0.0.1")
+
+    tasks: list[Callable[[], Any]] = [lambda: next(received.read(part)), lambda: writer.write(iter([]))]
+    for task in tasks:
+        with pytest.raises(SessionStateError, match=r"the driver runs icefloe .* and this executor 0\.0\.1;"):
+            task()
 
 
 def test_a_secret_is_not_repeated(spark: Any, folder: str) -> None:

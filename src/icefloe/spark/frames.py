@@ -17,6 +17,8 @@ from icefloe.spark.worker import VERSION, check_version, readable_errors
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from icefloe.repository import Repository
+
 Read = Callable[[int], Iterator[pa.RecordBatch]]
 
 
@@ -39,6 +41,13 @@ def frame_of(spark: SparkSession, tasks: int, read: Read, ddl: str, title: str) 
     run.__name__ = run.__qualname__ = title
     numbers: Any = spark.range(0, tasks, 1, tasks)
     return map_in_arrow(numbers, run, ddl)
+
+
+def place_of(repo: Repository) -> str:
+    """Where a repository is, for people."""
+    shown = repo.storage.describe()
+    parts = [shown[key] for key in ("bucket", "container", "path", "prefix") if key in shown]
+    return "/".join(parts) or repo.storage.place
 
 
 def map_in_arrow(frame: Any, function: Any, ddl: str) -> DataFrame:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -15,11 +15,11 @@ from icefloe.session import Session
 from icefloe.spark import options as source_options
 from icefloe.spark.aggregates import Aggregation, aggregation, combined, run_partition
 from icefloe.spark.coding import ddl, quoted, spark_type
-from icefloe.spark.frames import frame_of
+from icefloe.spark.frames import frame_of, place_of
 from icefloe.spark.planning import BATCH_ROWS, PARTITION_BYTES, Plan, plan
 from icefloe.spark.reading import read_partition
 from icefloe.spark.selection import Coordinates, Selection, by_labels, by_positions
-from icefloe.spark.table import Role, Table, tables_of
+from icefloe.spark.table import Table, tables_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -146,7 +146,7 @@ def scan(
     session, place = open_session(repo, given, storage_options)
     names = [variables] if isinstance(variables, str) else variables
     table = tables_of(session, group).choose(None if names is None else list(names))
-    return scan_of(spark, session, table, f"{place}{group.strip('/')}", partition_bytes, batch_rows)
+    return scan_of(spark, session, table, place, partition_bytes, batch_rows)
 
 
 def scan_of(
@@ -158,11 +158,17 @@ def scan_of(
     batch_rows: int = BATCH_ROWS,
 ) -> Scan:
     """A scan of a table that is known."""
-    variables = ", ".join(column.name for column in table.columns if column.role is Role.VARIABLE)
-    title = f"icefloe {place} @ {session.snapshot_id}: {variables}"
+    title = title_of(place, session, table, [column.name for column in table.variables])
     everything = Selection.everything(table)
     coordinates = Coordinates(session, table)
     return Scan(spark, session, table, coordinates, everything, title, partition_bytes, batch_rows)
+
+
+def title_of(place: str, session: Session, table: Table, variables: Sequence[str]) -> str:
+    """What Spark's pages show: the repository, the ref, the snapshot and the arrays."""
+    prefix = table.group.rstrip("/") + "/"
+    arrays = ", ".join(prefix + name for name in variables)
+    return f"icefloe {place} @ {session.snapshot_id}: {arrays or table.group}"
 
 
 def open_session(
@@ -170,10 +176,9 @@ def open_session(
 ) -> tuple[Session, str]:
     """A read-only session, and the name of the place for people."""
     if isinstance(repo, Session):
-        return repo, ""
-    if isinstance(repo, Repository):
-        return source_options.session_at(repo, version), ""
-    words = {name: str(value) for name, value in storage_options.items()}
-    chosen = source_options.parse({"path": os.fspath(repo), **words})
-    place = os.fspath(repo).partition("?")[0]
-    return source_options.session_at(chosen.open(), version), f"{place} "
+        return repo, "session"
+    if not isinstance(repo, Repository):
+        words = {name: str(value) for name, value in storage_options.items()}
+        repo = source_options.parse({"path": os.fspath(repo), **words}).open()
+    ref = next(iter(version.values()), "main")
+    return source_options.session_at(repo, version), f"{place_of(repo)} {ref}"

@@ -25,7 +25,7 @@ from icefloe.spark.options import any_version, parse, session_at
 from icefloe.spark.predicates import Known, answer
 from icefloe.spark.queries import Edit, Needs, Query, TableUse, Understood, parse_query, understood
 from icefloe.spark.reductions import Reduction, reduction
-from icefloe.spark.scans import Place, Scan, aggregated, scan_of
+from icefloe.spark.scans import Place, Scan, aggregated, scan_of, title_of
 from icefloe.spark.selection import Coordinates, Selection
 from icefloe.spark.table import GroupTables, Role, Table, tables_of, unknown
 
@@ -211,9 +211,9 @@ class ArraySource:
 
     def reduced(self, order: Aggregation) -> DataFrame:
         """A row per group of cells."""
-        variables = ", ".join(column.name for column in order.plan.table.columns)
-        title = f"icefloe {self.place} @ {self.session.snapshot_id}: {variables or 'cells'} aggregate"
-        return aggregated(self.spark, self.session, order, order.partial_schema, title)
+        table = order.plan.table
+        title = title_of(self.place, self.session, table, [column.name for column in table.columns])
+        return aggregated(self.spark, self.session, order, order.partial_schema, f"{title} aggregate")
 
     def _table(self, columns: set[str] | None) -> Table:
         """Of several tables the smallest that has all the columns that are named."""
@@ -273,7 +273,8 @@ def _source(
     if key not in opened:
         opened[key] = _session(place, use.version)
     session = opened[key]
-    return ArraySource(spark, session, _group_tables(session, use), use.repo)
+    ref = next(iter(use.version.values()), "main")
+    return ArraySource(spark, session, _group_tables(session, use), f"{use.repo} {ref}")
 
 
 def _about(name: str) -> tuple[str, str | None, str | None] | None:

@@ -18,7 +18,7 @@ from icefloe.repository import Repository
 from icefloe.session import ForkSession
 from icefloe.spark.coding import quoted
 from icefloe.spark.encoding_rows import Values, keys_of, unique_keys
-from icefloe.spark.frames import described, map_in_arrow, plain_errors
+from icefloe.spark.frames import described, map_in_arrow, place_of, plain_errors
 from icefloe.spark.options import parse
 from icefloe.spark.transactions import CommitOrder, check_branch, commit_once, committed, solver_of
 from icefloe.spark.worker import VERSION, check_version, readable_errors
@@ -76,7 +76,7 @@ def write(
     )
     session = opened.writable_session(branch)
     spark: Any = df.sparkSession
-    title = f"icefloe: write {', '.join(df.columns)} to {branch} of {_place(opened)}{group}"
+    title = f"icefloe: write {', '.join(df.columns)} to {branch} of {place_of(opened)}{group}"
     with described(spark, title), plain_errors():
         chosen = dims_for(session, group, df.columns, template)
         keys = _keys(df, chosen)
@@ -91,11 +91,6 @@ def write(
 def _opened(repo: str | os.PathLike[str], storage_options: Mapping[str, Any]) -> Repository:
     words = {name: str(value) for name, value in storage_options.items()}
     return parse({"path": os.fspath(repo), **words}).open()
-
-
-def _place(repo: Repository) -> str:
-    described_as = repo.storage.describe()
-    return str(described_as.get("path") or described_as.get("bucket") or "")
 
 
 def _by_variable(given: Any) -> dict[str, Any]:

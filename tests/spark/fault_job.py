@@ -1,0 +1,79 @@
+"""A job that writes slowly, so that its processes can be killed while it does.
+
+python -m tests.spark.fault_job MASTER FOLDER HOW [VICTIM ...]     says "all well" at the end
+
+HOW is write or save. A VICTIM, worker or executor, is killed by the job itself, once for each that is named.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from icefloe.spark import scan, session_at, write
+
+SETTINGS = {"spark.executor.memory": "512m", "spark.sql.execution.arrow.maxRecordsPerBatch": "40"}
+
+
+def slowly(traces: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Rows as they come, with a trace of the process that has them."""
+    for batch in batches:
+        (Path(traces) / str(os.getpid())).touch()
+        time.sleep(0.3)
+        yield batch
+
+
+def parent_of(process: int) -> int:
+    """The process that started another."""
+    return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def kill_one(traces: Path, victim: str) -> None:
+    """Wait for a worker of this job to have rows, and kill it or the executor that it belongs to."""
+    while not (seen := sorted(traces.iterdir(), key=lambda trace: trace.stat().st_mtime)):
+        time.sleep(0.05)
+    worker = int(seen[-1].name)
+    os.kill(worker if victim == "worker" else parent_of(parent_of(worker)), signal.SIGKILL)
+
+
+def main(master: str, folder: str, how: str, *victims: str) -> None:
+    """Add one to all values, and have processes killed meanwhile."""
+    spark: Any = session_at(master, "icefloe fault test", SETTINGS)
+    traces = Path(folder).with_name("traces")
+    for number, victim in enumerate(victims or ("",)):
+        mine = traces / f"{os.getpid()}-{number}"
+        mine.mkdir(parents=True)
+        rows = scan(spark, folder, partition_bytes=4096, snapshot=base(folder))
+        frame = rows.select("time", "lat", "lon", "rain").to_df()
+        slow = frame.mapInArrow(partial(slowly, str(mine)), frame.schema)
+        changed = slow.selectExpr("time", "lat", "lon", f"cast(rain + {number + 1} AS smallint) AS rain")
+        killer = threading.Thread(target=kill_one, args=(mine, victim), daemon=True)
+        if victim:
+            killer.start()
+        if how == "write":
+            write(changed, folder, txn_app_id="faults", txn_version=number)
+        else:
+            options = {"path": folder, "txnAppId": "faults", "txnVersion": str(number)}
+            changed.write.format("icechunk").mode("append").options(**options).save()
+        if victim:
+            killer.join()
+    spark.stop()
+    print("all well")  # noqa: T201 - the test looks for it
+
+
+def base(folder: str) -> str:
+    """The snapshot that the test began with, whatever was committed since."""
+    return Path(folder).with_name("base").read_text()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
