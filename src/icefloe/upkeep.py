@@ -19,7 +19,7 @@ from icefloe.core.refs_v2 import check_writable
 from icefloe.encoding.envelope import PLAUSIBLE_BYTES
 from icefloe.errors import IcechunkError
 from icefloe.format.id_columns import is_member, sorted_ids
-from icefloe.ids import SnapshotId
+from icefloe.ids import SnapshotId, encode_column
 from icefloe.maintenance import verified
 from icefloe.maintenance.expire import expire
 from icefloe.maintenance.findings import Level, Report
@@ -106,7 +106,7 @@ class Upkeep:
             delete_branches=delete_expired_branches,
             delete_tags=delete_expired_tags,
         )
-        return {str(id) for id in released}
+        return set(encode_column(released))
 
     expire_snapshots_async = async_twin(expire_snapshots)
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from icefloe.encoding.columns import Ragged, splits_of
+from icefloe.encoding.columns import Ragged, expand_ranges, splits_of
 from icefloe.encoding.flatbuffers.records import Records
 from icefloe.encoding.flatbuffers.schema import Vector
 from icefloe.encoding.flatbuffers.tables import Tables
@@ -83,12 +83,23 @@ def _inherited(
     known = Ragged(ids[:0], np.zeros(len(ids) + 1, np.int64))
     if _LOGS in snapshots.columns.columns:
         known = snapshots.columns[_LOGS]
-    borders = known.splits.tolist()
-    rows = []
-    for row in range(len(ids)):
-        parts = [known.items[borders[row] : borders[row + 1]]]
-        for each in skipped.get(row, ()):
-            parts += [ids[each : each + 1], known.items[borders[each] : borders[each + 1]]]
-        rows.append(np.concatenate(parts[::-1]) if len(parts) > 1 else parts[0])
-    lengths = np.array([len(logs) for logs in rows], np.int64)
-    return Ragged(np.concatenate([ids[:0], *rows]), splits_of(lengths)), lengths > 0
+    lengths = known.lengths.copy()
+    parts, taken = [], 0
+    for row in sorted(skipped):
+        new = _logs_of(ids, known, np.array(skipped[row][::-1], np.int64))
+        parts += [known.items[taken : known.splits[row]], new]
+        taken = known.splits[row]
+        lengths[row] += len(new)
+    return Ragged(np.concatenate([*parts, known.items[taken:]]), splits_of(lengths)), lengths > 0
+
+
+def _logs_of(ids: NDArray[Any], known: Ragged, rows: NDArray[np.int64]) -> NDArray[Any]:
+    """The logs of some snapshots in order, each behind those that it has inherited."""
+    lengths = known.lengths[rows]
+    own = np.cumsum(lengths + 1) - 1
+    logs = np.empty(len(rows) + int(lengths.sum()), ids.dtype)
+    logs[own] = ids[rows]
+    older = np.ones(len(logs), np.bool_)
+    older[own] = False
+    logs[older] = known.items[expand_ranges(known.splits[rows], lengths)]
+    return logs

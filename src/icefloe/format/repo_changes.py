@@ -144,11 +144,14 @@ def logged(info: RepoInfo, update: UpdateType, now_us: int, backup_path: str, li
     """
     log = info.latest_updates
     if len(log):
-        now_us = later_than(log[0].updated_at_us, now_us)
+        now_us = later_than(log.newest_at_us, now_us)
     log = log.adding(Update(update, now_us), backup_path)
-    kept = next((row for row in range(max(limit, 1), len(log)) if log[row].backup_path is not None), None)
-    before = info.repo_before_updates if kept is None else log[kept].backup_path
-    log = log if kept is None else log.first(kept)
+    before = info.repo_before_updates
+    for row in range(max(limit, 1), len(log)):
+        backup = log[row].backup_path
+        if backup is not None:
+            log, before = log.first(row), backup
+            break
     return replace(info, latest_updates=log, repo_before_updates=before)
 
 

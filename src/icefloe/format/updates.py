@@ -254,6 +254,11 @@ class Updates:
             return self._older.blocks
         return self._older.blocks.inserting(0, UPDATE, _update_row(self._newest), self._older.place)
 
+    @property
+    def newest_at_us(self) -> int:
+        """The time of the newest entry, if there is one."""
+        return int(self._times[0])
+
     def in_order(self) -> bool:
         """Whether each entry is newer than the one after it."""
         return not (self._times[1:] >= self._times[:-1]).any()

@@ -9,12 +9,14 @@ import numpy as np
 from icefloe.core.assets import AssetStore
 from icefloe.core.refs import RefStore
 from icefloe.core.refs_v2 import RefStoreV2
+from icefloe.format.id_columns import sorted_ids
 from icefloe.format.pruning import ancestors, pruned
 from icefloe.format.repo_changes import Changed
 from icefloe.format.repo_info import MAIN, NO_PARENT, RepoInfo, SnapshotInfo
 from icefloe.format.updates import ExpirationRan
 from icefloe.ids import SnapshotId
 from icefloe.maintenance.histories import History
+from icefloe.maintenance.reach import NO_IDS, Ids
 from icefloe.maintenance.retention import Kept
 
 
@@ -25,24 +27,25 @@ def expire(
     *,
     delete_branches: bool = False,
     delete_tags: bool = False,
-) -> set[SnapshotId]:
+) -> Ids:
     """Take snapshots flushed before a time out of the history; their ids."""
     if not isinstance(refs, RefStoreV2):
-        return _expire_v1(refs, assets, older_than_us, delete_branches, delete_tags)
-    released: set[SnapshotId] = set()
+        released = _expire_v1(refs, assets, older_than_us, delete_branches, delete_tags)
+        return sorted_ids(np.frombuffer(b"".join(released), np.uint8).reshape(-1, SnapshotId.SIZE))
+    gone = NO_IDS
 
     def change(info: RepoInfo) -> Changed:
-        nonlocal released
-        changed, released = expired(info, older_than_us, delete_branches, delete_tags)
+        nonlocal gone
+        changed, gone = expired(info, older_than_us, delete_branches, delete_tags)
         return changed, ExpirationRan()
 
     refs.update(change)
-    return released
+    return gone
 
 
 def expired(
     info: RepoInfo, older_than_us: int, delete_branches: bool, delete_tags: bool
-) -> tuple[RepoInfo, set[SnapshotId]]:
+) -> tuple[RepoInfo, Ids]:
     """A repo info without what was flushed before a time, and the snapshots that left it.
 
     First snapshots stay, the tip of main stays, and the tips of tags and branches unless those may go.
@@ -58,9 +61,7 @@ def expired(
     stay += [] if delete_branches else list(tips.values())
     stay += [] if delete_tags else list(marks.values())
     keep[[row for row in stay if row is not None]] = True
-    orphans = [
-        row for row in np.flatnonzero(keep).tolist() if parents[row] != NO_PARENT and not keep[parents[row]]
-    ]
+    orphans = np.flatnonzero(keep & (snapshots.parents != NO_PARENT) & ~keep[snapshots.parents]).tolist()
     lines = {row: ancestors(parents, row) for row in orphans}
     gone_branches = {
         n for n, row in tips.items() if delete_branches and n != MAIN and row is not None and old[row]
@@ -78,7 +79,7 @@ def expired(
         tags={name: id for name, id in info.tags.items() if name not in gone_tags},
         deleted_tags=info.deleted_tags | gone_tags,
     )
-    return changed, {snapshots.id_at(row) for row in np.flatnonzero(~keep).tolist()}
+    return changed, snapshots.ids[~keep]
 
 
 def kept_by_time(history: History, older_than_us: int, *, delete_branches: bool, delete_tags: bool) -> Kept:
