@@ -24,7 +24,7 @@ from icefloe.core.rebase import check_solver, rebase
 from icefloe.core.refs import CollectedError, RefStore, unsupported
 from icefloe.core.refs_v2 import check_flag, check_writable
 from icefloe.core.reindexing import reindex, shift
-from icefloe.core.rescue import rescue
+from icefloe.core.rescue import check_presence, rescue
 from icefloe.core.retries import give_way
 from icefloe.core.virtual_refs import all_locations
 from icefloe.core.workspace import Workspace
@@ -509,6 +509,8 @@ class Session(Shown):
         """Write a snapshot and make it known; with copies of its chunks where garbage was collected."""
         while True:
             snapshot = write()
+            if not self._refs.spec.refs_in_repo_info:
+                check_presence(self._workspace.changes, self._assets, self._fan_out)
             try:
                 move(snapshot)
             except CollectedError:

@@ -14,6 +14,7 @@ import zarr
 
 import icefloe
 from icefloe.format.files import read_repo_info
+from tests import golden
 
 icechunk = pytest.importorskip("icechunk")
 pytestmark = pytest.mark.compat
@@ -95,3 +96,62 @@ def test_both_libraries_leave_the_same_objects_and_history(tmp_path: Path, versi
     found = upkeep(icefloe, ours, expire, branches, tags)
 
     assert found == upkeep(icechunk, theirs, expire, branches, tags)
+
+
+@pytest.mark.parametrize("name", golden.NAMES)
+def test_both_libraries_delete_the_same_of_what_releases_wrote(tmp_path: Path, name: str) -> None:
+    """As it was found, and after everything that can has expired."""
+    left = {}
+    for library in (icefloe, icechunk):
+        folder = golden.unpack(name, tmp_path / library.__name__) / "repo"
+        if library is icechunk and (folder / "repo").exists() and not hasattr(icechunk, "SpecVersion"):
+            pytest.skip("this release of the official library has no version 2 of the format")
+        repo = library.Repository.open(storage(library, folder))
+        if name.endswith("readonly"):
+            repo.set_status(library.RepoStatus(library.RepoAvailability.online, None))
+        counts = []
+        for step in (None, datetime.now(UTC)):
+            released = repo.expire_snapshots(step) if step else set()
+            summary = repo.garbage_collect(datetime.now(UTC))
+            counts.append((released, [getattr(summary, count) for count in COUNTS], _files(folder)))
+        left[library] = counts
+
+    assert left[icefloe] == left[icechunk]
+
+
+def _files(folder: Path) -> set[str]:
+    found = (path.relative_to(folder) for path in folder.rglob("*/*") if path.is_file())
+    return {str(path) for path in found if path.parts[0] != "overwritten"}
+
+
+def test_a_collection_by_the_official_library_is_noticed_in_version_1(tmp_path: Path) -> None:
+    folder = tmp_path / "repo"
+    random_history(icefloe, folder, 1, random.Random(3))
+    repo = icefloe.Repository.open(storage(icefloe, folder))
+    before = repo.lookup_branch("main")
+    session = repo.writable_session("main")
+    zarr.open_array(session.store, path="a")[7] = 77
+    time.sleep(0.003)
+    collected = icechunk.Repository.open(storage(icechunk, folder)).garbage_collect(datetime.now(UTC))
+    assert collected.chunks_deleted >= 1
+
+    with pytest.raises(icefloe.errors.StorageError, match="of /a was deleted by a garbage collection"):
+        session.commit("late")
+
+    assert repo.lookup_branch("main") == before
+
+
+def test_branches_that_a_collection_gave_another_version_are_read_and_moved(tmp_path: Path) -> None:
+    """In version 1 ours puts white space behind the contents of ref files."""
+    folder = tmp_path / "repo"
+    random_history(icechunk, folder, 1, random.Random(4))
+    icefloe.Repository.open(storage(icefloe, folder)).garbage_collect(datetime.now(UTC))
+    assert (folder / "refs" / "branch.main" / "ref.json").read_bytes().endswith((b" ", b"\t"))
+
+    repo = icechunk.Repository.open(storage(icechunk, folder))
+    session = repo.writable_session("main")
+    zarr.open_array(session.store, path="a")[7] = 77
+    tip = session.commit("theirs")
+    repo.garbage_collect(datetime.now(UTC))
+
+    assert icefloe.Repository.open(storage(icefloe, folder)).lookup_branch("main") == tip

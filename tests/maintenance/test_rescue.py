@@ -54,6 +54,21 @@ def test_a_session_whose_chunks_were_collected_is_refused(how: str, version: int
     assert repo.verify("objects").ok
 
 
+@pytest.mark.parametrize("how", ["commit", "flush"])
+def test_a_collection_that_leaves_no_trace_is_noticed_in_version_1(how: str) -> None:
+    """Official releases collect garbage there and tell nobody."""
+    repo = repository(1)
+    session = writing(repo, [1, 2])
+    lost = sorted(names(repo, "chunks"))[0]
+    repo.storage.delete([f"chunks/{lost}"])
+
+    with pytest.raises(StorageError, match=f"chunk {lost} of /a was deleted by a garbage collection"):
+        land(session, how)
+
+    assert session.has_uncommitted_changes
+    assert Repository.open(repo.storage).verify("objects").ok
+
+
 def test_a_session_that_lost_nothing_commits_after_a_collection() -> None:
     repo = repository()
     session = writing(repo, [1, 2])

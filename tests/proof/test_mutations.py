@@ -12,7 +12,9 @@ from icefloe.core.changes import ChangeSet
 from icefloe.core.detection import Detection
 from icefloe.core.refs_v1 import RefStoreV1
 from icefloe.core.refs_v2 import RefStoreV2
+from icefloe.format import pruning
 from icefloe.format.snapshot import Nodes
+from icefloe.maintenance import gc, reach
 from icefloe.storage.base import ALWAYS, Buffer, Version
 from icefloe.storage.memory import MemoryStorage
 from tests.proof.worlds import run_seed
@@ -110,3 +112,59 @@ def test_an_answer_before_the_ref_moved_is_found(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(RefStoreV2, "_replace", forget_some)
 
     assert_found("v2", "was acknowledged, but changed the refs 0 times")
+
+
+@pytest.mark.parametrize("world", ["v1-upkeep", "v2-upkeep"])
+def test_a_collection_that_forgets_a_manifest_is_found(world: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gc, "manifests_used", lambda *given: reach.manifests_used(*given)[:-1])
+
+    assert_found(world, "which are in use")
+
+
+def test_a_collection_that_ignores_what_it_may_not_delete_yet_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def hasty(refs: Any, assets: Any, cutoff: int, fan_out: Any, **options: Any) -> Any:
+        return gc.collect(refs, assets, cutoff + 10**13, fan_out, **options)
+
+    monkeypatch.setattr("icefloe.upkeep.collect", hasty)
+
+    assert_found("v2-upkeep", "not old enough")
+
+
+@pytest.mark.parametrize("world", ["v1-upkeep", "v2-upkeep"])
+def test_a_collection_that_does_not_look_again_is_found(world: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It goes by the refs as they were when it began."""
+    monkeypatch.setattr(gc._Plan, "_spare", lambda self, snapshots: None)
+
+    assert_found(world, "which are in use")
+
+
+def test_a_commit_that_does_not_see_a_collection_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RefStoreV2, "collected_since", lambda self, info, since: False)
+
+    assert_found("v2-upkeep", "is missing")
+
+
+def test_a_collection_that_leaves_no_trace_in_branches_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A commit of version 1 has looked for its mark, and moves the branch after all is over."""
+    note = RefStoreV1.note_collection
+
+    def quietly(self: RefStoreV1) -> None:
+        files = self._files
+        self._files = list  # type: ignore[method-assign]
+        note(self)
+        self._files = files  # type: ignore[method-assign]
+
+    monkeypatch.setattr(RefStoreV1, "note_collection", quietly)
+
+    assert_found("v1-upkeep", "is missing")
+
+
+def test_an_expiration_that_forgets_logs_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forgetful(snapshots: Any, keep: Any, parents: Any, skipped: Any) -> Any:
+        return pruning.pruned(snapshots, keep, parents, {})
+
+    monkeypatch.setattr("icefloe.maintenance.expire.pruned", forgetful)
+
+    assert_found("v2-upkeep", "expire")

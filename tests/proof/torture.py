@@ -34,6 +34,7 @@ def history(world: str, seed: int, steps: int) -> tuple[Counter[str], str | None
         steps=done.steps,
         commits=done.commits,
         merges=done.merges,
+        upkeep=done.upkeep,
         crashes=done.crashes,
         faults=done.faults,
     )

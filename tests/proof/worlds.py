@@ -7,15 +7,16 @@ from typing import Final
 from icefloe.testing.simulation import History, simulate
 from tests.proof import wire
 
-WORLDS: Final = ("v1", "v2", "v1-wire", "v2-wire")
-"""With `wire` requests get lost below the retries of a storage, else above them."""
+WORLDS: Final = ("v1", "v2", "v1-wire", "v2-wire", "v1-upkeep", "v2-upkeep")
+"""With `wire` requests get lost below the retries of a storage, else above them. With `upkeep` snapshots
+expire and garbage is collected."""
 
 
 def run_seed(world: str, seed: int, steps: int = 50) -> History:
     """One history of a world."""
     version = int(world[1])
     if not world.endswith("wire"):
-        return simulate(seed, spec_version=version, steps=steps)
+        return simulate(seed, spec_version=version, steps=steps, upkeep=world.endswith("upkeep"))
     with wire.wired():
         return simulate(
             seed,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from collections.abc import Iterator, Mapping
@@ -22,7 +23,7 @@ from icefloe.errors import (
 )
 from icefloe.format.config_codec import decode_config_yaml, encode_config_yaml
 from icefloe.format.files import CONFIG_PATH, OVERWRITTEN
-from icefloe.format.refs_v1 import REFS, RefFile, RefKind, decode_ref, encode_ref
+from icefloe.format.refs_v1 import REFS, RefFile, RefKind, decode_ref, encode_ref, respelt
 from icefloe.format.repo_info import MAIN, SnapshotInfo
 from icefloe.format.spec import V1
 from icefloe.format.updates import RepoStatus, Update
@@ -145,9 +146,16 @@ class RefStoreV1:
         self._assets.snapshot(snapshot)
         self._move(name, snapshot, expected, ErrorKind.BRANCH_UPDATE_CONFLICT)
 
-    def _move(self, name: str, to: SnapshotId, expected: SnapshotId | None, kind: ErrorKind) -> None:
+    def _move(
+        self,
+        name: str,
+        to: SnapshotId,
+        expected: SnapshotId | None,
+        kind: ErrorKind,
+        since: int | None = None,
+    ) -> None:
         """Point a branch elsewhere, from where it is expected or from anywhere, again and again while others
-        write in between.
+        write in between; not after a collection since a mark.
         """
         self._storage.require_conditional_writes()
         written = False
@@ -157,6 +165,9 @@ class RefStoreV1:
                 return  # the answer to our write was lost, and others may have gone on from it
             if expected is not None and tip != expected:
                 raise ConflictError(str(expected), str(tip), kind=kind)
+            # After the version was read, which a collection changes after it has set its mark.
+            if since is not None and self.now() != since:
+                raise CollectedError
             try:
                 self._put(RefFile(RefKind.BRANCH, name), to, Unchanged(version))
             except ConditionNotMetError:
@@ -206,16 +217,24 @@ class RefStoreV1:
             return 0
 
     def note_collection(self) -> None:
-        """Tell sessions that are open now that what they wrote may be deleted."""
-        self._storage.put(COLLECTED, str(time.time_ns() // 1000).encode())
+        """Tell sessions that are open now that what they wrote may be deleted.
+
+        A commit that has looked for the mark already, and not moved its branch yet, has to look again:
+        branches get another version, with the same meaning. One that moves its branch before that is seen by
+        whoever reads refs thereafter.
+        """
+        now_us = time.time_ns() // 1000
+        self._storage.put(COLLECTED, str(now_us).encode())
+        for file in self._files():
+            if file.kind is RefKind.BRANCH and not file.deleted:
+                with contextlib.suppress(ObjectNotFoundError, ConditionNotMetError):
+                    data, version = self._storage.get(file.path)
+                    self._storage.put(file.path, respelt(data, now_us), Unchanged(version))
 
     def advance(
         self, branch: str, base: SnapshotId, snapshot: SnapshotInfo, since: int | None = None
     ) -> None:
-        if since is not None and self.now() != since:
-            self.check_tip(branch, base)  # a conflict is told first
-            raise CollectedError
-        self._move(branch, snapshot.id, base, ErrorKind.COMMIT_CONFLICT)
+        self._move(branch, snapshot.id, base, ErrorKind.COMMIT_CONFLICT, since)
 
     def amend(
         self, branch: str, base: SnapshotId, snapshot: SnapshotInfo, since: int | None = None

@@ -8,6 +8,7 @@ refers to these, or is refused where a chunk is gone already.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Final
 
 import numpy as np
 
@@ -20,6 +21,38 @@ from icefloe.format.id_columns import id_keys, key_bytes
 from icefloe.format.manifest import NATIVE, ArrayManifest
 from icefloe.ids import ChunkId
 from icefloe.storage.base import ObjectNotFoundError
+
+_LOOKED_FOR: Final = 10_000
+"""Of more chunks of an array some are looked for, spread evenly: a request for each would take long."""
+
+
+def check_presence(changes: ChangeSet, assets: AssetStore, fan_out: FanOut) -> None:
+    """Refuse uncommitted changes whose chunk objects are gone: where collections leave no trace.
+
+    Other programs collect garbage in repositories of version 1 as well, and tell nobody.
+    """
+
+    def look(id: ChunkId) -> ChunkId | None:
+        return None if assets.storage.exists(f"{CHUNKS}/{id}") else id
+
+    for delta in changes.chunks.values():
+        written, _ = delta.resolve()
+        if written is None or not (written.kind == NATIVE).any():
+            continue
+        ids = written.chunk_ids[written.kind == NATIVE]
+        ids = ids[:: -(-len(ids) // _LOOKED_FOR)]
+        for gone in fan_out(look, [ChunkId(row.tobytes()) for row in ids]):
+            if gone is not None:
+                raise _collected(gone, delta.path)
+
+
+def _collected(chunk: ChunkId, path: str) -> StorageError:
+    return StorageError(
+        f"chunk {chunk} of {path} was deleted by a garbage collection since this session began; "
+        "nothing was committed. Write the data again in a new session, and let collections leave "
+        "objects alone that are younger than the longest session",
+        kind=ErrorKind.OBJECT_NOT_FOUND,
+    )
 
 
 def rescue(changes: ChangeSet, assets: AssetStore, fan_out: FanOut) -> None:
@@ -40,12 +73,7 @@ def _copied(refs: ArrayManifest, path: str, assets: AssetStore, fan_out: FanOut)
         try:
             assets.storage.copy(f"{CHUNKS}/{old}", f"{CHUNKS}/{new}")
         except ObjectNotFoundError:
-            raise StorageError(
-                f"chunk {old} of {path} was deleted by a garbage collection since this session began; "
-                "nothing was committed. Write the data again in a new session, and let collections leave "
-                "objects alone that are younger than the longest session",
-                kind=ErrorKind.OBJECT_NOT_FOUND,
-            ) from None
+            raise _collected(old, path) from None
         return new
 
     news = list(fan_out(copy, [ChunkId(row.tobytes()) for row in key_bytes(olds)]))

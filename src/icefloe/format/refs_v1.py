@@ -65,3 +65,8 @@ def decode_ref(data: bytes, place: str) -> SnapshotId:
         return SnapshotId.parse(text)
     except InvalidInputError as error:
         raise FormatError(f"{place}: {error.message}", kind=ErrorKind.DESERIALIZATION) from None
+
+
+def respelt(data: bytes, number: int) -> bytes:
+    """A ref file with the same meaning and other bytes: a number in white space behind it."""
+    return data.rstrip() + bin(number)[2:].encode().translate(bytes.maketrans(b"01", b" \t"))

@@ -30,9 +30,10 @@ from icefloe.format.refs_v1 import REFS, RefFile, RefKind, decode_ref
 from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot, Snapshot
 from icefloe.format.transaction_log import TransactionLog
 from icefloe.format.updates import UpdateType
-from icefloe.ids import INITIAL_SNAPSHOT_ID, ManifestId, NodeId, SnapshotId
+from icefloe.ids import INITIAL_SNAPSHOT_ID, ManifestId, NodeId, SnapshotId, encode_column
 from icefloe.storage.base import ObjectNotFoundError, Storage
 from icefloe.testing.model import Changes, PlainTree, Refs, Tree
+from icefloe.times import to_microseconds
 
 
 class Violation(AssertionError):  # noqa: N818 - it is the word of those who check histories
@@ -46,6 +47,8 @@ class Stored:
     refs: Refs
     parents: Mapping[str, str | None] = field(default_factory=dict)
     """Of all snapshots in the repo info file; empty where there is none."""
+    inherited: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """The logs that each of them has of ancestors that expired, oldest first."""
     updates: tuple[UpdateType, ...] = ()
     """The ops log in the repo info file, newest first."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
@@ -55,15 +58,16 @@ class Audit:
     """Reads a repository and remembers which write-once files it has found to be whole."""
 
     def __init__(self, storage: Storage) -> None:
-        self._storage = storage
+        self.storage = storage
         self._trees: dict[str, PlainTree] = {}
         self._snapshots: dict[str, Snapshot] = {}
         self._manifests: dict[tuple[ManifestId, NodeId], tuple[int, list[tuple[int, int]]]] = {}
+        self._chunks: dict[str, list[str]] = {}
 
     def stored(self) -> Stored:
         """The refs as they are now. Every MUST on the repo info file is checked by its decoder."""
         try:
-            data, _ = self._storage.get(REPO_PATH)
+            data, _ = self.storage.get(REPO_PATH)
         except ObjectNotFoundError:
             return self._stored_in_files()
         info = read_repo_info(data)
@@ -79,18 +83,22 @@ class Audit:
             str(each.id): None if each.parent_id is None else str(each.parent_id) for each in info.snapshots
         }
         return Stored(
-            refs, parents, tuple(each.update_type for each in info.latest_updates), dict(info.metadata)
+            refs,
+            parents,
+            {str(each.id): tuple(map(str, each.pruned_ancestor_tx_logs)) for each in info.snapshots},
+            tuple(each.update_type for each in info.latest_updates),
+            dict(info.metadata),
         )
 
     def _stored_in_files(self) -> Stored:
         found: dict[RefKind, dict[str, str]] = {RefKind.BRANCH: {}, RefKind.TAG: {}}
         deleted = set()
-        for info in self._storage.list_prefix(REFS):
+        for info in self.storage.list_prefix(REFS):
             file = RefFile.parse(info.key)
             if file is not None and file.deleted:
                 deleted.add(file.name)
             elif file is not None:
-                found[file.kind][file.name] = str(decode_ref(self._storage.get(info.key)[0], info.key))
+                found[file.kind][file.name] = str(decode_ref(self.storage.get(info.key)[0], info.key))
         tags = {name: id for name, id in found[RefKind.TAG].items() if name not in deleted}
         return Stored(Refs(found[RefKind.BRANCH], tags, frozenset(deleted)))
 
@@ -123,6 +131,38 @@ class Audit:
             for id in self.history(tip, stored):
                 self.tree(id)
         return stored
+
+    def needed(self, stored: Stored) -> set[str]:
+        """The paths of all that must not be deleted: what snapshots in the history need."""
+        ids = set(stored.parents)
+        for tip in {*stored.refs.branches.values(), *stored.refs.tags.values()}:
+            ids.update(self.history(tip, stored))
+        logs = ids | {log for id in ids for log in stored.inherited.get(id, ())}
+        manifests = {str(each.id) for id in ids for each in self.snapshot(id).manifest_files}
+        chunks = {chunk for each in manifests for chunk in self._chunks_of(each)}
+        return {
+            f"{folder}/{id}"
+            for folder, kept in (
+                (SNAPSHOTS, ids),
+                (TRANSACTIONS, logs),
+                (MANIFESTS, manifests),
+                (CHUNKS, chunks),
+            )
+            for id in kept
+        }
+
+    def _chunks_of(self, manifest: str) -> list[str]:
+        if manifest not in self._chunks:
+            packed = read_manifest(self._get(f"{MANIFESTS}/{manifest}"), ManifestId.parse(manifest))
+            self._chunks[manifest] = encode_column(packed.chunk_ids())
+        return self._chunks[manifest]
+
+    def written_at_us(self, path: str) -> int | None:
+        """When an object was written by the clock of the storage; None where there is none."""
+        try:
+            return to_microseconds(self.storage.head(path)[0].created_at)
+        except ObjectNotFoundError:
+            return None
 
     def snapshot(self, id: str) -> Snapshot:
         """A snapshot file."""
@@ -215,14 +255,14 @@ class Audit:
             case NativeRef(id, offset, length):
                 path = f"{CHUNKS}/{id}"
                 try:
-                    return number(self._storage.get_range(path, offset, offset + length))
+                    return number(self.storage.get_range(path, offset, offset + length))
                 except ObjectNotFoundError:
                     raise Violation(f"{path} is missing") from None
         raise Violation(f"a virtual chunk {ref} that nobody wrote")
 
     def _get(self, path: str) -> bytes:
         try:
-            return self._storage.get(path)[0]
+            return self.storage.get(path)[0]
         except ObjectNotFoundError:
             raise Violation(f"{path} is missing") from None
         except FormatError as error:

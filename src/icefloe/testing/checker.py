@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from icefloe.errors import ConflictError, IcechunkError, StorageError
@@ -15,6 +15,7 @@ from icefloe.testing.audit import Audit, Stored, Violation
 from icefloe.testing.branch_model import BranchModel
 from icefloe.testing.model import Commit, Refs
 from icefloe.testing.twins import ACCOUNTS, TOTAL, Twin
+from icefloe.testing.upkeep_model import after_expiration, check_collection
 
 _LOGGED = {
     "commit": "NewCommit",
@@ -29,9 +30,12 @@ _LOGGED = {
     "cherry_pick": "NewCommit",
     "revert": "NewCommit",
     "squash": "CommitAmended",
+    "expire": "ExpirationRan",
+    "collect": "GCRan",
 }
 """The entry in the ops log that each kind of operation makes; a merge may be a reset, too."""
 BRANCH_WORK = ("merge", "cherry_pick", "revert", "squash")
+UPKEEP = ("expire", "collect")
 
 
 @dataclass(eq=False, slots=True)
@@ -44,6 +48,8 @@ class Operation:
     snapshot: str = ""
     expected: str | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
+    cutoff_us: int = 0
+    """The time of an expiration or a collection."""
     twin: Twin | None = None
     solver: str | None = None
     """How a commit is rebased, if it is: a solver of `model.rebased`."""
@@ -86,6 +92,11 @@ class Checker:
         if snapshot not in self.commits:
             raise Violation(f"snapshot {snapshot} was made by nobody")
         return self.commits[snapshot].tree
+
+    def written_at_us(self) -> dict[str, int]:
+        """When each snapshot that is there was written."""
+        found = {id: self._audit.written_at_us(f"snapshots/{id}") for id in self.commits}
+        return {id: at_us for id, at_us in found.items() if at_us is not None}
 
     def choices(self, kind: str, branch: str) -> list[str]:
         """Snapshots with which something can be done to a branch; accounts are never taken away."""
@@ -156,6 +167,8 @@ class Checker:
                 return any(refs.branches.get(operation.branch) == wanted for refs in meanwhile)
             case "delete_branch":
                 return any(operation.branch not in refs.branches for refs in meanwhile)
+            case "collect":
+                return True  # files of refs stay as they are
         return False
 
     def _check_conflict(self, operation: Operation, twin: Twin, meanwhile: list[Refs]) -> None:
@@ -168,6 +181,18 @@ class Checker:
             tips = {tip for tip in tips if tip and isinstance(self.rebased(twin, tip, solver), set)}
         if not tips:
             raise Violation(f"{operation} met a conflict that there was not")
+
+    def deleting(self, paths: list[str], operation: Operation | None) -> None:
+        """Objects are about to be deleted: nothing may need them, and they must be old enough."""
+        if operation is None or operation.kind != "collect":
+            return
+        lost = self._audit.needed(self._stored) & set(paths)
+        if lost:
+            raise Violation(f"{operation} deletes {sorted(lost)}, which are in use")
+        for path in paths:
+            written_us = self._audit.written_at_us(path)
+            if written_us is not None and written_us >= operation.cutoff_us:
+                raise Violation(f"{operation} deletes {path}, which is not old enough")
 
     def nothing_written(self, what: str) -> None:
         """Something happened that must have changed nothing."""
@@ -217,6 +242,9 @@ class Checker:
                 return self._committed(operation, before, after)
             case "merge" | "cherry_pick" | "revert" | "squash":
                 return self._worked(operation, before, after)
+            case "expire" | "collect":
+                self._kept(operation, before, after)
+                return refs
         raise Violation(f"{operation} changed the refs")
 
     def _check_log(self, operation: Operation, before: Stored, after: Stored) -> None:
@@ -227,6 +255,8 @@ class Checker:
         only_moved = operation.kind == "merge" and operation.made is None
         if type(after.updates[0]).__name__ != ("BranchReset" if only_moved else _LOGGED[operation.kind]):
             raise Violation(f"{operation} is in the ops log as {after.updates[0]}")
+        if operation.kind in UPKEEP:
+            return
         new = after.parents.keys() - before.parents.keys()
         lost = before.parents.keys() - after.parents.keys()
         if lost or new != ({operation.made} if operation.made else set()):
@@ -282,6 +312,23 @@ class Checker:
         self.commits[made] = Commit(parent, tree, changes, self.branches.merges(kind, tip, snapshot))
         operation.made = made
         return before.refs.advance(branch, tip, made)
+
+    def _kept(self, operation: Operation, before: Stored, after: Stored) -> None:
+        """What an expiration or a collection must have left of the history."""
+        if operation.kind == "collect":
+
+            def written_at_us(id: str) -> int:
+                return self._audit.written_at_us(f"snapshots/{id}") or 0
+
+            check_collection(before, after, written_at_us, operation.cutoff_us)
+        else:
+            parents, inherited = after_expiration(
+                before, lambda id: self._audit.snapshot(id).flushed_at_us, operation.cutoff_us
+            )
+            if (after.parents, after.inherited) != (parents, inherited):
+                raise Violation(f"{operation} made of {before.parents} {after.parents}, expected {parents}")
+        for id, parent in after.parents.items():
+            self.commits[id] = replace(self.commits[id], parent=parent)
 
     def _landed(self, operation: Operation, twin: Twin, tip: str) -> model.Changes:
         """The changes of a session as they may be put on a tip; KeyError where they may not."""
@@ -348,6 +395,7 @@ class Checker:
         """After all is over: what is stored is what was seen last, and all of it is whole."""
         if self._audit.stored() != self._stored:
             raise Violation("the refs changed after the last operation")
+        self._audit = Audit(self._audit.storage)  # which has to read all again
         stored = self._audit.everything()
         for tip in {*stored.refs.branches.values(), *stored.refs.tags.values()}:
             for id in self._audit.history(tip, stored):

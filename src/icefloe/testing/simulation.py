@@ -22,6 +22,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any, Final
 
@@ -50,6 +51,7 @@ SOLVERS: Final[Mapping[str, ConflictSolver]] = {
     "theirs": BasicConflictSolver(on_chunk_conflict=VersionSelection.UseTheirs),
 }
 """By the names of `model.rebased`."""
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _ACCOUNTS = 6
 _FIRST_NODES = {"/": None, ACCOUNTS: _ACCOUNTS, "/a": 4, "/g": None, "/g/c": 2}
 
@@ -63,6 +65,8 @@ class History:
     commits: int = 0
     merges: int = 0
     """Merges, picks, reverts and squashes that were done."""
+    upkeep: int = 0
+    """Expirations and collections that were done."""
     crashes: int = 0
     faults: int = 0
     schedule: list[str] = field(default_factory=list)
@@ -77,12 +81,15 @@ def simulate(
     writers: int = 3,
     make_storage: Callable[[], Storage] = MemoryStorage,
     connect: Callable[[Storage, Weather], Storage] = FlakyStorage,
+    upkeep: bool = False,
 ) -> History:
     """Run one history. The same arguments give the same history, as far as the storage is determined.
 
-    `connect` makes the storage that a writer works with out of the one that is checked.
+    `connect` makes the storage that a writer works with out of the one that is checked. With `upkeep` writers
+    also expire snapshots and collect garbage; they then neither rebase nor merge. In version 1 of the format
+    only commits are made beside collections.
     """
-    run = _Simulation(seed, spec_version, steps, writers, make_storage(), connect)
+    run = _Simulation(seed, spec_version, steps, writers, make_storage(), connect, upkeep=upkeep)
     try:
         run.run()
     except AssertionError as violation:
@@ -101,7 +108,10 @@ class _Simulation:
         writers: int,
         storage: Storage,
         connect: Callable[[Storage, Weather], Storage],
+        *,
+        upkeep: bool,
     ) -> None:
+        self.upkeep = upkeep
         self.random = Random(seed)
         self.history = History(seed)
         self.steps_left = steps
@@ -145,6 +155,8 @@ class _Simulation:
         self.baton.pause()
         fault = self._fault(call)
         self.note(f"{call}" + ("" if fault is Fault.NONE else f": {fault.value}"))
+        if call.verb == "delete":
+            self.checker.deleting(call.path.split(), writer.operation)
         self.history.faults += fault is not Fault.NONE
         if fault in (Fault.CRASH_BEFORE, Fault.CRASH_AFTER):
             writer.crashed = True
@@ -230,12 +242,38 @@ class _Writer:
 
     def _without_session(self, repo: Repository) -> None:
         chance = self.random.random()
-        if chance < 0.6:
+        if self.simulation.upkeep:
+            self._without_session_among_upkeep(repo, chance)
+        elif chance < 0.6:
             self._open_session(repo)
         elif chance < 0.8:
             self._move_refs(repo)
         else:
             self._work_on_a_branch(repo)
+
+    def _without_session_among_upkeep(self, repo: Repository, chance: float) -> None:
+        modern = self.simulation.spec.refs_in_repo_info
+        if chance < 0.5:
+            self._open_session(repo)
+        elif chance < 0.7 and modern:
+            self._move_refs(repo)
+        else:
+            self._care(repo, "expire" if modern and self.random.random() < 0.4 else "collect")
+
+    def _care(self, repo: Repository, kind: str) -> None:
+        """Expire or collect what was written before now, or before some snapshot."""
+        checker = self.checker
+        times = sorted(checker.written_at_us().values())
+        cutoff_us = self.random.choice((times[-1] + 1, times[-1] + 10**12, self.random.choice(times)))
+        operation = Operation(kind, cutoff_us=cutoff_us)
+        moment = _EPOCH + timedelta(microseconds=cutoff_us)
+        # One request at a time: threads of a pool take no turns.
+        work: dict[str, Callable[[], object]] = {
+            "expire": lambda: repo.expire_snapshots(moment),
+            "collect": lambda: repo.garbage_collect(moment, max_concurrent_manifest_fetches=1),
+        }
+        self._call(operation, work[kind])
+        self.simulation.history.upkeep += operation.outcome == "done"
 
     def _open_session(self, repo: Repository) -> None:
         branch = self.random.choice(sorted(self.checker.refs.branches))
@@ -255,7 +293,10 @@ class _Writer:
             raise
 
     def _with_session(self, repo: Repository, twin: Twin) -> None:
-        match self.random.choice(("change", "read", "rebase", "fork", *["commit"] * 6, "amend", "discard")):
+        choices = ("change", "read", "rebase", "fork", *["commit"] * 6, "amend", "discard")
+        if self.simulation.upkeep:
+            choices = tuple(each for each in choices if each != "rebase")
+        match self.random.choice(choices):
             case "change":
                 self._change(twin)
             case "read":
@@ -273,7 +314,8 @@ class _Writer:
                 finally:
                     self.checker.follow(twin, solver)
             case "commit":
-                self._commit(twin, "commit", self.random.choice((None, self._solver(twin))))
+                rebased = self.random.choice((None, self._solver(twin)))
+                self._commit(twin, "commit", None if self.simulation.upkeep else rebased)
             case "amend" if self.simulation.spec.refs_in_repo_info:
                 self._commit(twin, "amend", None)
             case _:
@@ -392,8 +434,15 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--spec-version", type=int, default=2, choices=(1, 2))
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--writers", type=int, default=3)
+    parser.add_argument("--upkeep", action="store_true", help="with expirations and collections")
     given = parser.parse_args(arguments)
-    history = simulate(given.seed, spec_version=given.spec_version, steps=given.steps, writers=given.writers)
+    history = simulate(
+        given.seed,
+        spec_version=given.spec_version,
+        steps=given.steps,
+        writers=given.writers,
+        upkeep=given.upkeep,
+    )
     lines = [*history.schedule, history.violation or "no violation"]
     sys.stdout.write("\n".join(lines) + "\n")
     return 1 if history.violation else 0
