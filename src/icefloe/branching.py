@@ -12,6 +12,7 @@ from icefloe.core.refs import RefStore
 from icefloe.errors import ErrorKind, RefNotFoundError
 from icefloe.ids import SnapshotId
 from icefloe.merging import MergeResult, MergeStrategy
+from icefloe.session import plain_metadata
 
 _STRATEGIES = ("fail", "ours", "theirs")
 
@@ -24,18 +25,28 @@ class BranchOperations:
     _commit_metadata: Mapping[str, Any]
 
     def merge(
-        self, source: str, into: str, *, message: str, strategy: MergeStrategy = "fail", dry_run: bool = False
+        self,
+        source: str,
+        into: str,
+        *,
+        message: str,
+        metadata: dict[str, Any] | None = None,
+        strategy: MergeStrategy = "fail",
+        dry_run: bool = False,
     ) -> MergeResult:
         """Bring all that a branch, tag or snapshot has into a branch.
 
         Where only the source went on, the branch moves to it. Else both are compared with where they parted,
         chunk by chunk, and what the source changed becomes one commit. Where both changed the same in
         different ways, `strategy` decides: "ours" keeps what the branch has, "theirs" takes what the source
-        has, "fail" raises MergeConflictError with a table of conflicts. A dry run writes nothing and raises
-        nothing: its result tells what would happen.
+        has, "fail" raises MergeConflictError with a table of conflicts. `metadata` is that of the commit,
+        where there is one. A dry run writes nothing and raises nothing: its result tells what would happen.
         """
         _check_strategy(strategy)
-        return self._branching().merge(self._any_ref(source), into, message, strategy, dry_run=dry_run)
+        plain = plain_metadata(metadata or {})
+        return self._branching().merge(
+            self._any_ref(source), into, message, strategy, dry_run=dry_run, metadata=plain
+        )
 
     merge_async = async_twin(merge)
 

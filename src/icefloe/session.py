@@ -16,8 +16,9 @@ from icefloe.conflicts import ConflictSolver
 from icefloe.core.assets import AssetStore
 from icefloe.core.branching import with_merges_of
 from icefloe.core.changes import ChangeSet
-from icefloe.core.commit import OWN_METADATA, flush, snapshot_info
+from icefloe.core.commit import OWN_METADATA, flush, restate, snapshot_info
 from icefloe.core.diff import session_diff
+from icefloe.core.early_writing import write_early
 from icefloe.core.materialize import Region, materialize
 from icefloe.core.merging import Receipt, merge_receipts, place_of
 from icefloe.core.rebase import check_solver, rebase
@@ -347,7 +348,7 @@ class Session(Shown):
         receipts = []
         for fork in others.values():
             if isinstance(fork, bytes):
-                receipts.append(Receipt.from_bytes(fork))
+                receipts.append(Receipt.from_bytes(fork, self._assets.manifest))
                 continue
             self._check_mergeable(fork)
             receipts.append(fork.receipt())
@@ -454,16 +455,27 @@ class Session(Shown):
                 "the first snapshot of a repository cannot be amended",
                 kind=ErrorKind.NO_AMEND_FOR_INITIAL_COMMIT,
             )
-        earlier = self._assets.transaction_log(base.id)
-        if earlier.moved_nodes and self._mode is not SessionMode.rearrange:
+        # What changes nothing needs to know nothing of the log, which may be long.
+        rearranges = self._mode is SessionMode.rearrange
+        unread = (
+            self._assets.sealed_log(base.id) if not rearranges and not self.has_uncommitted_changes else None
+        )
+        earlier = self._assets.transaction_log(base.id) if unread is None else None
+        if not rearranges and (unread.has_moves if unread is not None else earlier and earlier.moved_nodes):
             raise SessionStateError(
                 "a commit that moved nodes is amended in a rearrange session",
                 kind=ErrorKind.REARRANGE_SESSION_ONLY,
             )
         parent, logs = tip.parent_id, tip.pruned_ancestor_tx_logs
         properties = with_merges_of(tip, plain_metadata(metadata or {}))
+
+        def write() -> Snapshot:
+            if unread is None:
+                return self._flush(message, properties, parent, earlier)
+            return restate(self._assets, base, message, self._properties(message, properties), parent, unread)
+
         return self._land(
-            lambda: self._flush(message, properties, parent, earlier),
+            write,
             lambda made: self._refs.amend(
                 branch,
                 base.id,
@@ -495,8 +507,7 @@ class Session(Shown):
         earlier: TransactionLog | None = None,
         rebase_attempts: int | None = None,
     ) -> Snapshot:
-        _check_message(message)
-        properties = {**self._commit_metadata, **plain_metadata(metadata or {})}
+        properties = self._properties(message, metadata)
         if rebase_attempts is not None:
             known = properties.get(OWN_METADATA)
             known = known if isinstance(known, dict) else {}
@@ -504,6 +515,10 @@ class Session(Shown):
         if self._mode is SessionMode.rearrange:
             check_flag(self._refs.feature_flags(), _MOVE_NODE)
         return flush(self._workspace, message, properties, self._fan_out, parent_id, earlier).snapshot
+
+    def _properties(self, message: str, metadata: Mapping[str, Any] | None) -> dict[str, Any]:
+        _check_message(message)
+        return {**self._commit_metadata, **plain_metadata(metadata or {})}
 
     def _land(self, write: Callable[[], Snapshot], move: Callable[[Snapshot], None]) -> str:
         """Write a snapshot and make it known; with copies of its chunks where garbage was collected."""
@@ -570,9 +585,9 @@ class ForkSession(Session):
         return {"recipe": self._recipe, "config": self._config, "receipt": receipt}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        receipt = Receipt.from_bytes(state["receipt"])
         recipe: Recipe = state["recipe"]
         opened = recipe.open()
+        receipt = Receipt.from_bytes(state["receipt"], opened.assets.manifest)
         ForkSession.__init__(
             self,
             origin=receipt.origin,
@@ -585,6 +600,16 @@ class ForkSession(Session):
             recipe=recipe,
         )
         self._state = _Unread(receipt.base, receipt.changes)
+
+    def write_manifests(self, path: str, window: Sequence[range] | None = None) -> int:
+        """Write what was set in an array into manifests here and now; the number of manifests.
+
+        The receipt then has their ids and extents rather than the references, and the commit takes them as
+        they are where nothing else was changed in their part of the chunk grid, as the configuration splits
+        it. With a `window` of the chunk grid, in chunks per dimension, what was set outside of it is
+        forgotten.
+        """
+        return write_early(self._workspace, validate(path), window)
 
     @property
     def _origin(self) -> SnapshotId:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
@@ -127,11 +127,16 @@ def test_every_damage_is_noticed() -> None:
 
 def test_another_version_is_refused() -> None:
     with pytest.raises(FormatError, match="another release"):
-        decode_changes(MAGIC[:-1] + b"\x02" + sample()[len(MAGIC) :])
+        decode_changes(MAGIC[:-1] + b"\x01" + sample()[len(MAGIC) :])
 
 
 GROUP = [b"12345678", "/a", b"{}", None, None]
 CONSTANT, PLAIN, STEPS = 0, 1, 2
+ID = b"123456789012"
+
+
+def _unread(*_: object) -> NoReturn:
+    raise AssertionError("no manifest is read for this")
 
 
 @pytest.mark.parametrize(
@@ -143,16 +148,37 @@ CONSTANT, PLAIN, STEPS = 0, 1, 2
         ([[], [], [[b"12345678", "/a", "text", None, None]]], []),
         ([[], [], [[b"12345678", "/a", b"", [[[1]], [], None], None]]], []),
         ([[], [], [[b"12345678", "/a", b"", [[], [], [5]], None]]], []),
-        ([[], [], []], [[b"12345678", "/a", -1, None, [0, []]]]),
-        ([[], [], []], [[b"12345678", "/a", 1, None, [1 << 40, [[CONSTANT, 8, 1 << 40, 0, 0]]]]]),
-        ([[], [], []], [[b"12345678", "/a", 1, None, [3, [[PLAIN, 1, 3, 1 << 40, 0]]]]]),
-        ([[], [], []], [[b"12345678", "/a", 1, None, [2, [[PLAIN, 3, 2, 0, 0]]]]]),
-        ([[], [], []], [[b"12345678", "/a", 1, None, [2, [[7, 1, 2, 0, 0]]]]]),
-        ([[], [], []], [[b"12345678", "/a", 1, None, [-1, [[PLAIN, 1, 1, 0, 0]]]]]),
-        ([[], [], []], [[b"12345678", "/a", 0, None, [2, []]]]),
-        ([[], [], []], [[b"12345678", "/a", 1, [1], [0, [[PLAIN, 1, 0, 0, 0]]]]]),
-        ([[], [], []], [[b"12345678", "/a", 1, None, [3, [[STEPS, 1, 3, 0, 5]]]]]),
-        ([[], [], []], [[b"12345678", "/a", 1, None, [3, [[STEPS, 1, 3, 0, 8]]]]]),
+        ([[], [], []], [[b"12345678", "/a", -1, None, [0, []], []]]),
+        ([[], [], []], [[b"12345678", "/a", 1, None, [1 << 40, [[CONSTANT, 8, 1 << 40, 0, 0]]], []]]),
+        ([[], [], []], [[b"12345678", "/a", 1, None, [3, [[PLAIN, 1, 3, 1 << 40, 0]]], []]]),
+        ([[], [], []], [[b"12345678", "/a", 1, None, [2, [[PLAIN, 3, 2, 0, 0]]], []]]),
+        ([[], [], []], [[b"12345678", "/a", 1, None, [2, [[7, 1, 2, 0, 0]]], []]]),
+        ([[], [], []], [[b"12345678", "/a", 1, None, [-1, [[PLAIN, 1, 1, 0, 0]]], []]]),
+        ([[], [], []], [[b"12345678", "/a", 0, None, [2, []], []]]),
+        ([[], [], []], [[b"12345678", "/a", 1, [1], [0, [[PLAIN, 1, 0, 0, 0]]], []]]),
+        ([[], [], []], [[b"12345678", "/a", 1, None, [3, [[STEPS, 1, 3, 0, 5]]], []]]),
+        ([[], [], []], [[b"12345678", "/a", 1, None, [3, [[STEPS, 1, 3, 0, 8]]], []]]),
+        (
+            [[], [], []],
+            [[b"12345678", "/a", 1, None, [0, [[PLAIN, 1, 0, 0, 0]]], [[b"1", 1, 1, [[0, 1]], None]]]],
+        ),
+        (
+            [[], [], []],
+            [[b"12345678", "/a", 1, None, [0, [[PLAIN, 1, 0, 0, 0]]], [[ID, 1, 1, [[0, 2]], None]]]],
+        ),
+        (
+            [[], [], []],
+            [
+                [
+                    b"12345678",
+                    "/a",
+                    1,
+                    None,
+                    [0, [[PLAIN, 1, 0, 0, 0]]],
+                    [[ID, 1, 1 << 40, [[0, 1 << 40]], None]],
+                ]
+            ],
+        ),
         ([[], [], []], "chunks"),
     ],
 )
@@ -161,7 +187,7 @@ def test_hostile_heads_are_refused(nodes: Any, chunks: Any) -> None:
     packer.numbers(np.array([1, 2, 0], np.uint8))
 
     with pytest.raises(FormatError):
-        decode_changes(packer.pack(MAGIC, {"nodes": nodes, "moved": [], "chunks": chunks}))
+        decode_changes(packer.pack(MAGIC, {"nodes": nodes, "moved": [], "chunks": chunks}), read=_unread)
 
 
 def test_codes_beyond_the_locations_are_refused() -> None:

@@ -134,6 +134,9 @@ def test_a_branch_that_moved_is_merged_into(tmp_path: Path) -> None:
     assert_same(read(repo), expected(files))
     assert read(repo, "other").sizes["time"] == 1
     assert repo.list_branches() == {"main"}
+    tip = next(iter(repo.ancestry(branch="main")))
+    assert [check["passed"] for check in tip.metadata["icefloe_ingest"]["checks"]] == [True, True]
+    assert len(tip.metadata["icefloe"]["merged"]) == 1
 
 
 def test_a_branch_that_moved_in_the_same_place_is_left(tmp_path: Path) -> None:

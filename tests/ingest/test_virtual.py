@@ -9,6 +9,7 @@ import pytest
 import xarray as xr
 
 from icefloe import Credentials, InvalidInputError, Repository
+from icefloe.core.early_manifests import EarlyManifest
 from icefloe.ingest.ledger import read_ledger
 from tests.ingest.files import archive, days, expected, new_repo, run, write
 
@@ -87,6 +88,52 @@ def test_hybrid_copies_what_does_not_fit(tmp_path: Path) -> None:
     assert "codecs" in copied["004.nc"]
     assert "does not begin and end with chunks" in copied["006.nc"]
     assert locations(repo) == 3
+
+
+def manifests(repo: Repository, name: str = "t2m") -> list[tuple[range, ...]]:
+    data: Any = repo.readonly_session("main").workspace.array(f"/{name}").node_data
+    return [ref.extents for ref in data.manifests]
+
+
+def test_tasks_write_the_manifests_of_large_arrays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Windows end within files; those are parsed by two tasks, and each takes its part."""
+    files = chunked(tmp_path, 4, 6, 2, 4)
+    repo = new_repo(tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr(EarlyManifest, "refs", None)  # the driver reads none of them
+        run(repo, files, mode="virtual", manifest_references=3)
+
+    assert manifests(repo) == [(range(3), range(1), range(1)), *_windows(3, 8, 3)]
+    xr.testing.assert_identical(read(repo), expected(files))
+    log = repo.diff(from_snapshot_id=_parent(repo), to_branch="main")
+    assert len(log.updated_chunks["/t2m"]) == 8
+
+    # What is added later makes the last window anew, and one more.
+    more = [*files, *chunked(tmp_path, 4, first=16)]
+    run(Repository.open(repo.storage), more, mode="virtual")
+    assert manifests(repo) == _windows(0, 10, 3)
+    xr.testing.assert_identical(read(repo), expected(more))
+
+
+def _windows(start: int, stop: int, size: int) -> list[tuple[range, ...]]:
+    return [(range(at, min(at + size, stop)), range(1), range(1)) for at in range(start, stop, size)]
+
+
+def _parent(repo: Repository) -> str:
+    return [info.id for info in repo.ancestry(branch="main")][1]
+
+
+def test_copies_beside_manifests_of_tasks(tmp_path: Path) -> None:
+    files = chunked(tmp_path, 4, 2)
+    files += chunked(tmp_path, 2, first=6, shuffle=False)
+    files += chunked(tmp_path, 6, first=8)
+    repo = new_repo(tmp_path)
+
+    run(repo, files, mode="hybrid", manifest_references=2)
+
+    xr.testing.assert_identical(read(repo), expected(files))
+    assert list(kinds(repo).values()) == ["virtual", "virtual", "native", "virtual"]
+    assert manifests(repo) == _windows(0, 7, 2)
 
 
 def test_hybrid_of_files_without_chunks(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from icefloe.format.files import (
     MANIFESTS,
     SNAPSHOTS,
     TRANSACTIONS,
+    SealedLog,
     pack_manifest,
     read_manifest,
     read_snapshot,
@@ -103,6 +104,10 @@ class AssetStore:
 
         return self._logs.get(id, load)
 
+    def sealed_log(self, id: SnapshotId) -> SealedLog:
+        """The transaction log of a snapshot, unread."""
+        return SealedLog(self.storage.get(f"{TRANSACTIONS}/{id}")[0], id)
+
     def chunk(self, ref: NativeRef, start: int, stop: int) -> bytes:
         """Bytes `start` to `stop` of a chunk."""
         first, last = ref.offset + start, ref.offset + stop
@@ -157,6 +162,11 @@ class AssetStore:
     def write_transaction_log(self, log: TransactionLog) -> None:
         """A new transaction log file."""
         self.put_transaction_log(log, write_transaction_log(log, self.spec, self.config.compression_level))
+
+    def write_sealed_log(self, log: SealedLog, id: SnapshotId) -> None:
+        """The same log for another snapshot."""
+        data = log.renamed(id, self.config.compression_level)
+        self._put(f"{TRANSACTIONS}/{id}", data, "transaction-log")
 
     def put_transaction_log(self, log: TransactionLog, data: bytes) -> None:
         """A transaction log file that was encoded."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
 from icefloe.concurrency import FanOut
@@ -57,6 +57,8 @@ class Order:
     strategy: MergeStrategy
     dry_run: bool
     even_if_empty: bool = False
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    """What users want in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,14 @@ class Branching:
     commit_metadata: Mapping[str, Any]
 
     def merge(
-        self, source: SnapshotId, into: str, message: str, strategy: MergeStrategy, *, dry_run: bool
+        self,
+        source: SnapshotId,
+        into: str,
+        message: str,
+        strategy: MergeStrategy,
+        *,
+        dry_run: bool,
+        metadata: Mapping[str, Any],
     ) -> MergeResult:
         """Bring all that a snapshot's history has into a branch."""
 
@@ -83,7 +92,8 @@ class Branching:
                 return self._fast_forward(into, tip, source, dry_run=dry_run)
             base = max((here[id] for id in here.keys() & there.keys()), key=lambda info: info.flushed_at_us)
             record = {MERGED: [str(source)]}
-            order = Order(into, base.id, source, source, message, record, strategy, dry_run, True)
+            ends = (into, base.id, source, source)
+            order = Order(*ends, message, record, strategy, dry_run, True, metadata)
             touched = touched_between(self.refs, self.assets, base.id, source, self.fan_out)
             return self._three_way(order, tip, touched, mark)
 
@@ -223,7 +233,7 @@ class Branching:
         if order.dry_run:
             return result
         earlier = None if placed.is_empty() else placed.log(merged.changes, tip)
-        metadata = self._metadata(order.record)
+        metadata = {**order.metadata, **self._metadata(order.record)}
         snapshot = flush(workspace, order.message, metadata, self.fan_out, tip, earlier).snapshot
         self.refs.advance(order.branch, tip, snapshot_info(snapshot, tip), mark)
         return replace(result, snapshot_id=str(snapshot.id))

@@ -7,6 +7,7 @@ from typing import Final
 
 import numpy as np
 
+from icefloe.core.early_manifests import EarlyManifest
 from icefloe.encoding.flatbuffers.records import FEW
 from icefloe.format import coordinates
 from icefloe.format.coordinates import Coords
@@ -31,6 +32,8 @@ class ArrayDelta:
     """None is a deleted chunk."""
     segments: list[ArrayManifest | Coords] = field(default_factory=list)
     """Columns of writes, or coordinates of deletions."""
+    early: list[EarlyManifest] = field(default_factory=list)
+    """Manifests that were written already. Segments and single writes came after them."""
 
     def put(self, coords: tuple[int, ...], ref: ChunkRef | None) -> None:
         """One chunk written, or deleted."""
@@ -47,6 +50,14 @@ class ArrayDelta:
         """Many chunks deleted."""
         self._settle()
         self.segments.append(coords)
+
+    def put_early(self, manifest: EarlyManifest) -> None:
+        """Many chunks written, and their manifest too. It is read where other changes came before it."""
+        self._settle()
+        if self.segments:
+            self.segments.append(manifest.refs())
+        else:
+            self.early.append(manifest)
 
     def _settle(self) -> None:
         """Turn the single writes into segments."""
@@ -69,12 +80,15 @@ class ArrayDelta:
                     return True, segment.ref(row)
             elif (segment == np.array(coords, np.uint32)).all(axis=1).any():
                 return True, None
+        for manifest in reversed(self.early):
+            if manifest.has(coords):
+                return True, manifest.refs().find(coords)
         return False, None
 
     def few(self) -> FewRefs | None:
         """All that was written, where that is all that happened and it is but a little."""
         recent = self.recent
-        if self.segments or not 0 < len(recent) <= FEW:
+        if self.segments or self.early or not 0 < len(recent) <= FEW:
             return None
         written = {at: ref for at, ref in recent.items() if ref is not None}
         return written if len(written) == len(recent) else None
@@ -82,9 +96,11 @@ class ArrayDelta:
     def resolve(self) -> tuple[ArrayManifest | None, Coords]:
         """All that was written, and the sorted coordinates of all that was deleted, each chunk once.
 
-        What was found is kept, so that asking often costs little.
+        What was found is kept, so that asking often costs little. Early manifests are read for it.
         """
         self._settle()
+        self.segments[:0] = [manifest.refs() for manifest in self.early]
+        self.early = []
         if len(self.segments) == 1 and isinstance(only := self.segments[0], ArrayManifest):
             return only, only.coords[:0]
         parts = [
@@ -114,6 +130,10 @@ class ArrayDelta:
 
     def coords(self) -> Coords:
         """The sorted coordinates of all changed chunks."""
+        if self.early:
+            rest = self.without_early().coords()
+            known = [*(manifest.coords for manifest in self.early), *([rest] if len(rest) else [])]
+            return coordinates.last_of_equal(np.concatenate(known) if len(known) > 1 else known[0])[0]
         if not self.segments and len(self.recent) <= FEW:
             return np.array(sorted(self.recent), np.uint32).reshape(len(self.recent), self.rank)
         written, gone = self.resolve()
@@ -125,10 +145,16 @@ class ArrayDelta:
         """The changes of another delta of the same array, made after these."""
         self._settle()
         later._settle()
+        for manifest in later.early:
+            self.put_early(manifest)
         self.segments += later.segments
 
     def copy(self) -> ArrayDelta:
         """The same changes, apart."""
+        return ArrayDelta(self.path, self.rank, dict(self.recent), list(self.segments), list(self.early))
+
+    def without_early(self) -> ArrayDelta:
+        """What came after the manifests that were written already."""
         return ArrayDelta(self.path, self.rank, dict(self.recent), list(self.segments))
 
 

@@ -5,11 +5,13 @@ References travel as columns, see `encoding.packed_columns`; nodes as a short li
 
 from __future__ import annotations
 
+import math
 from typing import Any, Final
 
 import numpy as np
 
 from icefloe.core.changes import ArrayDelta, ChangeSet
+from icefloe.core.early_manifests import EarlyManifest, ReadManifest
 from icefloe.encoding.columns import constant, is_constant
 from icefloe.encoding.packed_columns import ColumnPacker, ColumnUnpacker
 from icefloe.errors import ErrorKind, FormatError, InvalidInputError
@@ -22,6 +24,7 @@ from icefloe.format.snapshot import (
     ArrayNodeData,
     DimensionShape,
     GroupNodeData,
+    ManifestFileInfo,
     ManifestRef,
     NodeData,
     NodeSnapshot,
@@ -29,11 +32,13 @@ from icefloe.format.snapshot import (
 from icefloe.ids import ManifestId, NodeId
 from icefloe.paths import validate
 
-MAGIC: Final = b"ICEFLOE\x01"
+MAGIC: Final = b"ICEFLOE\x02"
 """The last byte is the version. Another is refused: change sets are for now, not for keeps."""
 _NODE_LISTS: Final = ("created", "updated", "deleted")
 _MOST_DIMENSIONS: Final = 64
 """As many as numpy has."""
+_MOST_CHUNKS: Final = 1 << 32
+"""In a manifest. Few bytes must not claim more memory than anybody has."""
 
 
 def encode_changes(changes: ChangeSet) -> bytes:
@@ -47,8 +52,13 @@ def encode_changes(changes: ChangeSet) -> bytes:
     return packer.pack(MAGIC, head)
 
 
-def decode_changes(data: bytes | memoryview, place: str = "a change set") -> ChangeSet:
-    """The changes behind bytes; FormatError where they are damaged or of another version."""
+def decode_changes(
+    data: bytes | memoryview, place: str = "a change set", read: ReadManifest | None = None
+) -> ChangeSet:
+    """The changes behind bytes; FormatError where they are damaged or of another version.
+
+    `read` is for manifests that were written already: without it, none may be there.
+    """
     unpacker = ColumnUnpacker(data, MAGIC, place)
     head = unpacker.head
     if not isinstance(head, dict) or head.keys() != {"nodes", "moved", "chunks"}:
@@ -62,7 +72,7 @@ def decode_changes(data: bytes | memoryview, place: str = "a change set") -> Cha
             validate(target): validate(source)
             for target, source in (unpacker.items(pair, 2) for pair in unpacker.items(head["moved"]))
         }
-        deltas = [_read_delta(unpacker, row) for row in unpacker.items(head["chunks"])]
+        deltas = [_read_delta(unpacker, row, read) for row in unpacker.items(head["chunks"])]
     except (InvalidInputError, TypeError, AttributeError, ValueError) as error:
         raise FormatError(f"{place}: {error}", kind=ErrorKind.DESERIALIZATION) from None
     return ChangeSet(created, updated, deleted, dict(deltas), moved)
@@ -105,13 +115,16 @@ def _manifest_ref(unpacker: ColumnUnpacker, pair: object) -> ManifestRef:
 
 
 def _delta(packer: ColumnPacker, node: NodeId, delta: ArrayDelta) -> list[Any]:
-    written, gone = delta.resolve()
+    early = [_early(packer, each) for each in delta.early]
+    written, gone = (delta.without_early() if early else delta).resolve()
     refs = None if written is None else _refs(packer, written)
-    return [bytes(node), delta.path, delta.rank, refs, [len(gone), _coords(packer, gone)]]
+    return [bytes(node), delta.path, delta.rank, refs, [len(gone), _coords(packer, gone)], early]
 
 
-def _read_delta(unpacker: ColumnUnpacker, row: object) -> tuple[NodeId, ArrayDelta]:
-    node, path, rank, refs, gone = unpacker.items(row, 5)
+def _read_delta(
+    unpacker: ColumnUnpacker, row: object, read: ReadManifest | None
+) -> tuple[NodeId, ArrayDelta]:
+    node, path, rank, refs, gone, early = unpacker.items(row, 6)
     place = f"{unpacker.place}: array {path!r:.60}"
     if type(rank) is not int or not 0 <= rank <= _MOST_DIMENSIONS:
         unpacker.fail(f"has an array of {rank!r:.20} dimensions")
@@ -122,7 +135,39 @@ def _read_delta(unpacker: ColumnUnpacker, row: object) -> tuple[NodeId, ArrayDel
     coords = _read_coords(unpacker, notes, count, rank)
     if count:
         delta.segments.append(coords)
+    delta.early = [
+        _read_early(unpacker, each, NodeId(node), delta.rank, read) for each in unpacker.items(early)
+    ]
     return NodeId(node), delta
+
+
+def _early(packer: ColumnPacker, manifest: EarlyManifest) -> list[Any]:
+    info, sparse = manifest.info, manifest.sparse
+    extents = [[extent.start, extent.stop] for extent in manifest.extents]
+    listed = None if sparse is None else [len(sparse), _coords(packer, sparse)]
+    return [bytes(info.id), info.size_bytes, info.num_chunk_refs, extents, listed]
+
+
+def _read_early(
+    unpacker: ColumnUnpacker, row: object, node: NodeId, rank: int, read: ReadManifest | None
+) -> EarlyManifest:
+    id, size, count, extents, listed = unpacker.items(row, 5)
+    if read is None:
+        unpacker.fail("has a manifest, and there is no storage to read it from")
+    (size, count) = unpacker.integers([size, count], 2)
+    ranges = tuple(range(*unpacker.integers(pair, 2)) for pair in unpacker.items(extents, rank))
+    sparse = None
+    if listed is not None:
+        rows, notes = unpacker.items(listed, 2)
+        sparse = _read_coords(unpacker, notes, rows, rank)
+    covered = len(sparse) if sparse is not None else math.prod(map(len, ranges))
+    if (
+        covered != count
+        or count > _MOST_CHUNKS
+        or (sparse is not None and not coordinates.inside(sparse, ranges).all())
+    ):
+        unpacker.fail(f"has a manifest of {count} references that covers {covered} chunks")
+    return EarlyManifest(node, ManifestFileInfo(ManifestId(id), size, count), ranges, sparse, read)
 
 
 def _coords(packer: ColumnPacker, coords: Coords) -> list[list[int]]:

@@ -11,6 +11,7 @@ from icefloe.concurrency import FanOut
 from icefloe.core.assets import AssetStore
 from icefloe.core.rewriting import Place, Plan, Rewritten, Sources, make_manifests, plan, splice
 from icefloe.core.workspace import Workspace
+from icefloe.format.files import SealedLog
 from icefloe.format.repo_changes import later_than
 from icefloe.format.repo_info import SnapshotInfo
 from icefloe.format.snapshot import (
@@ -52,6 +53,7 @@ def flush(
     plans = list(fan_out(lambda node: plan(workspace, node), _touched_arrays(workspace)))
     rewritten = _rewrite(workspace, plans, fan_out)
     infos = [info for part in rewritten.values() for info in part.infos]
+    infos += [info for each in plans for info in each.infos]
     nodes = _new_nodes(workspace, [each.finished(rewritten) for each in plans])
     id = SnapshotId.random()
     log = log_of_changes(workspace, id)
@@ -68,6 +70,29 @@ def flush(
     )
     write_files(assets, snapshot, log, fan_out)
     return Flushed(snapshot, log)
+
+
+def restate(
+    assets: AssetStore,
+    base: Snapshot,
+    message: str,
+    metadata: Mapping[str, Any],
+    parent: SnapshotId,
+    log: SealedLog,
+) -> Snapshot:
+    """Write a snapshot anew with other words. All that it has stays, and so does what its log says."""
+    id = SnapshotId.random()
+    snapshot = replace(
+        base,
+        id=id,
+        parent_id=parent if assets.spec.parent_in_snapshot else None,
+        flushed_at_us=later_than(base.flushed_at_us, time.time_ns() // 1000),
+        message=message,
+        metadata=metadata,
+    )
+    assets.write_sealed_log(log, id)
+    assets.write_snapshot(snapshot)
+    return snapshot
 
 
 def write_files(assets: AssetStore, snapshot: Snapshot, log: TransactionLog, fan_out: FanOut) -> None:

@@ -19,6 +19,7 @@ from typing import Final, NoReturn
 
 from icefloe.core.changes import ChangeSet, rank_of
 from icefloe.core.changes_codec import decode_changes, encode_changes
+from icefloe.core.early_manifests import ReadManifest
 from icefloe.core.workspace import Workspace
 from icefloe.errors import ErrorKind, FormatError, SessionStateError
 from icefloe.format import coordinates
@@ -52,17 +53,19 @@ class Receipt:
         return b"".join((*head, encode_changes(self.changes)))
 
     @staticmethod
-    def from_bytes(data: bytes) -> Receipt:
-        """What `to_bytes` made; FormatError where it was damaged."""
+    def from_bytes(data: bytes, read: ReadManifest) -> Receipt:
+        """What `to_bytes` made; FormatError where it was damaged. `read` is for early manifests."""
         if len(data) < _HEAD.size:
             raise FormatError(f"a receipt of {len(data)} bytes is cut off", kind=ErrorKind.DESERIALIZATION)
         origin, base, place, copy = _HEAD.unpack_from(data)
-        changes = decode_changes(memoryview(data)[_HEAD.size :], "the receipt of a fork")
+        changes = decode_changes(memoryview(data)[_HEAD.size :], "the receipt of a fork", read)
         return Receipt(SnapshotId(origin), SnapshotId(base), place, copy, changes)
 
     def has_chunk_objects(self) -> bool:
-        """Whether chunks were written into the repository's storage."""
+        """Whether chunks or manifests were written into the repository's storage."""
         deltas = self.changes.chunks.values()
+        if any(delta.early for delta in deltas):
+            return True
         written = (delta.resolve()[0] for delta in deltas)
         return any(refs is not None and bool((refs.kind == NATIVE).any()) for refs in written)
 

@@ -6,6 +6,7 @@ attempt writes only windows that the other one changed too.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -14,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icefloe.core.changes import ArrayDelta
+from icefloe.core.early_manifests import EarlyManifest
 from icefloe.core.splitting import split_sizes
 from icefloe.core.workspace import Workspace
 from icefloe.format import coordinates
@@ -73,6 +75,8 @@ class Plan:
     data: ArrayNodeData
     kept: tuple[ManifestRef, ...]
     places: dict[Place, Sources]
+    infos: tuple[ManifestFileInfo, ...] = ()
+    """Of those kept that no snapshot has yet."""
 
     def finished(self, rewritten: Mapping[Place, Rewritten]) -> NodeSnapshot:
         """The array with its new manifests."""
@@ -89,6 +93,10 @@ def plan(workspace: Workspace, node: NodeSnapshot) -> Plan:
     grid = tuple(range(max(dimension.num_chunks, 1)) for dimension in data.shape)
     sizes = split_sizes(workspace.assets.config.split_sizes, node)
     delta = workspace.changes.chunks.get(node.id) or ArrayDelta(node.path, len(grid))
+    early: Sequence[EarlyManifest] = ()
+    if delta.early and delta.rank == len(grid) and not workspace.all_anew:
+        early, delta = _part_early(delta, data.manifests, grid, sizes)
+    done, infos = [each.ref for each in early], tuple(each.info for each in early)
     written: ArrayManifest | FewRefs | None = delta.few() if delta.rank == len(grid) else None
     gone = np.zeros((0, len(grid)), np.uint32)
     if written is None:
@@ -101,12 +109,31 @@ def plan(workspace: Workspace, node: NodeSnapshot) -> Plan:
         old = tuple(ref for refs in loose.values() for ref in refs)
         whole = Sources(old, _as_columns(written, len(grid)), gone, grid)
         kept, whole = _joined(workspace, node, kept, whole, sizes)
-        return Plan(node, data, tuple(kept), {(node.id, None): whole})
+        return Plan(node, data, (*kept, *done), {(node.id, None): whole}, infos)
     places: dict[Place, Sources] = {}
     for window in {*puts, *drops, *loose}:
         old = tuple(loose.get(window, ()))
         places[node.id, window] = Sources(old, puts.get(window), drops.get(window, gone[:0]), grid)
-    return Plan(node, data, tuple(kept), places)
+    return Plan(node, data, (*kept, *done), places, infos)
+
+
+def _part_early(
+    delta: ArrayDelta, manifests: Sequence[ManifestRef], grid: Sequence[range], sizes: Sequence[int]
+) -> tuple[list[EarlyManifest], ArrayDelta]:
+    """Manifests written already that are alone in their window, and the changes with the others read."""
+    rest = delta.without_early()
+    taken: list[Window] = [_window_of(ref, sizes) for ref in manifests]
+    taken += [window for window, _ in _rows_by_window(rest.coords(), sizes)]
+    mine = [_window_of(each.ref, sizes) for each in delta.early]
+    count = Counter([*mine, *set(taken)])
+    alone: list[EarlyManifest] = []
+    others: list[EarlyManifest] = []
+    for window, each in zip(mine, delta.early, strict=True):
+        in_grid = all(e.stop <= g.stop for e, g in zip(each.extents, grid, strict=True))
+        fits = None not in taken and window is not None and count[window] == 1 and in_grid
+        (alone if fits else others).append(each)
+    read: list[ArrayManifest | Coords] = [each.refs() for each in others]
+    return alone, replace(rest, segments=[*read, *rest.segments])
 
 
 def _joined(
@@ -159,9 +186,7 @@ def make_manifests(workspace: Workspace, node: NodeSnapshot, sources: Sources) -
     inside = coordinates.inside(joined.coords, sources.grid)
     joined = joined if inside.all() else joined.take(inside)
     sizes = split_sizes(workspace.assets.config.split_sizes, node)
-    return [
-        Manifest(ManifestId.random(), {node.id: part}) for part in _refs_by_window(joined, sizes).values()
-    ]
+    return [Manifest(ManifestId.random(), {node.id: part}) for part in refs_by_window(joined, sizes).values()]
 
 
 def _part_manifests(
@@ -206,7 +231,7 @@ def _written_by_window(
     if written is None:
         return {}
     if isinstance(written, ArrayManifest):
-        return _refs_by_window(written, sizes)
+        return refs_by_window(written, sizes)
     parts: dict[Window, dict[tuple[int, ...], ChunkRef]] = {}
     for coords, ref in written.items():
         window = tuple(number // size for number, size in zip(coords, sizes, strict=True))
@@ -214,7 +239,7 @@ def _written_by_window(
     return parts
 
 
-def _refs_by_window(refs: ArrayManifest, sizes: Sequence[int]) -> dict[Window, ArrayManifest]:
+def refs_by_window(refs: ArrayManifest, sizes: Sequence[int]) -> dict[Window, ArrayManifest]:
     """References parted by the windows they lie in; as they are where that is one."""
     parts = list(_rows_by_window(refs.coords, sizes))
     if len(parts) == 1:

@@ -21,7 +21,7 @@ from icefloe.core.virtual_locations import NAMED, BadLocationError, Containers, 
 from icefloe.core.workspace import Workspace
 from icefloe.encoding.columns import Blobs, constant
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.format.coordinates import Coords
+from icefloe.format.coordinates import Coords, of_window
 from icefloe.format.locations import used_only
 from icefloe.format.manifest import (
     INLINE,
@@ -229,11 +229,7 @@ def _grid_coords(shape: tuple[int, ...], first: tuple[int, ...]) -> Coords:
                 f"chunk indices {start} to {start + size} do not fit into 32 bits",
                 kind=ErrorKind.INVALID_CHUNK_INDEX,
             )
-    coords = np.empty((*shape, len(shape)), np.uint32)
-    for axis, (size, start) in enumerate(zip(shape, first, strict=True)):
-        steps = np.arange(start, start + size, dtype=np.uint32)
-        coords[..., axis] = steps.reshape((size,) + (1,) * (len(shape) - axis - 1))
-    return coords.reshape(math.prod(shape), len(shape))
+    return of_window([range(start, start + size) for size, start in zip(shape, first, strict=True)])
 
 
 def from_specs(chunks: Sequence[VirtualChunkSpec], rank: int) -> VirtualColumns:

@@ -205,6 +205,16 @@ class Ragged:
         return items.reshape(len(self), width, *items.shape[1:])
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Rectangles:
+    """Vectors of numbers whose width seldom changes from row to row: (rows, width) arrays, end to end."""
+
+    parts: tuple[NDArray[Any], ...]
+
+    def __len__(self) -> int:
+        return sum(map(len, self.parts))
+
+
 def constant(value: Any, count: int, dtype: Any, width: int | None = None) -> NDArray[Any]:
     """A read-only column that holds one value in every row and takes no memory."""
     shape = (count,) if width is None else (count, width)

@@ -120,6 +120,16 @@ def inside(coords: Coords, extents: Sequence[range]) -> NDArray[np.bool_]:
     return rows
 
 
+def of_window(extents: Sequence[range]) -> Coords:
+    """All coordinates of a window, in order."""
+    shape = tuple(map(len, extents))
+    coords = np.empty((*shape, len(shape)), np.uint32)
+    for axis, extent in enumerate(extents):
+        steps = np.arange(extent.start, extent.stop, dtype=np.uint32)
+        coords[..., axis] = steps.reshape((len(extent),) + (1,) * (len(shape) - axis - 1))
+    return coords.reshape(math.prod(shape), len(shape))
+
+
 def bounding_box(coords: Coords) -> tuple[range, ...]:
     """The smallest window that holds all rows; one empty range per dimension where there is none."""
     if not len(coords):

@@ -26,7 +26,12 @@ from icefloe.format.snapshot import Snapshot
 from icefloe.format.snapshot_codec import decode_snapshot, decode_snapshot_info, encode_snapshot
 from icefloe.format.spec import Spec, spec_of
 from icefloe.format.transaction_log import TransactionLog
-from icefloe.format.transaction_log_codec import decode_transaction_log, encode_transaction_log
+from icefloe.format.transaction_log_codec import (
+    decode_transaction_log,
+    encode_transaction_log,
+    has_moves,
+    rename_transaction_log,
+)
 from icefloe.ids import ManifestId, NodeId, ObjectId, SnapshotId
 
 Value = TypeVar("Value", Snapshot, SnapshotInfo, PackedManifest, TransactionLog)
@@ -116,6 +121,23 @@ def write_transaction_log(log: TransactionLog, spec: Spec, level: int = DEFAULT_
     """A transaction log file."""
     payload = encode_transaction_log(log, spec, f"{TRANSACTIONS}/{log.id}")
     return seal_payload(payload, FileType.TRANSACTION_LOG, spec, level)
+
+
+class SealedLog:
+    """A transaction log file that need not be read to be used again."""
+
+    def __init__(self, data: bytes, id: SnapshotId) -> None:
+        self._spec, self._payload = _open(data, FileType.TRANSACTION_LOG, f"{TRANSACTIONS}/{id}")
+
+    @property
+    def has_moves(self) -> bool:
+        """Whether nodes moved."""
+        return has_moves(self._payload)
+
+    def renamed(self, id: SnapshotId, level: int = DEFAULT_LEVEL) -> bytes:
+        """The file of another snapshot that changed the same."""
+        rename_transaction_log(self._payload, id)
+        return seal_payload(self._payload.data, FileType.TRANSACTION_LOG, self._spec, level)
 
 
 def _open(data: bytes, file_type: FileType, place: str) -> tuple[Spec, Payload]:

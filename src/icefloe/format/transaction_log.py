@@ -83,7 +83,7 @@ class UpdatedChunks:
             node for (node, _), parts in joined.items() if any(map(len, parts))
         }
         keys = sorted(key for key, parts in joined.items() if any(map(len, parts)) or key[0] in empty)
-        columns = [coordinates.last_of_equal(np.concatenate(joined[key]))[0] for key in keys]
+        columns = [coordinates.last_of_equal(_joined(joined[key]))[0] for key in keys]
         return UpdatedChunks(
             np.frombuffer(b"".join(node for node, _ in keys), np.uint8).reshape(-1, 8),
             np.array([len(column) for column in columns], np.int64),
@@ -131,6 +131,10 @@ class UpdatedChunks:
         start = int((self.counts[:row] * self.ranks[:row]).sum())
         count, rank = int(self.counts[row]), int(self.ranks[row])
         return self.numbers[start : start + count * rank].reshape(count, rank)
+
+
+def _joined(parts: list[Coords]) -> Coords:
+    return np.concatenate(parts) if len(parts) > 1 else parts[0]
 
 
 _NO_IDS: Final = np.zeros((0, NodeId.SIZE), np.uint8)

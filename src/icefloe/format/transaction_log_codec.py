@@ -8,8 +8,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from icefloe.encoding.columns import U8, Blobs, Ragged, splits_of
+from icefloe.encoding.columns import U8, Blobs, Ragged, Rectangles, splits_of
 from icefloe.encoding.flatbuffers.builder import build
+from icefloe.encoding.flatbuffers.cursor import Cursor
 from icefloe.encoding.flatbuffers.reader import Payload, read_root
 from icefloe.encoding.flatbuffers.row_builder import Row, build_row
 from icefloe.encoding.flatbuffers.tables import Tables, from_rows, to_rows
@@ -45,6 +46,19 @@ def decode_transaction_log(payload: Payload) -> TransactionLog:
         extra=root["extra"][0] if "extra" in root.columns else None,
         **lists,
     )
+
+
+def rename_transaction_log(payload: Payload, id: SnapshotId) -> None:
+    """Make a payload, in place, that of a snapshot that changed the same. Nothing else of it is looked at."""
+    place = Cursor.root(payload, TRANSACTION_LOG).place_of("id")
+    if place is None or place + SnapshotId.SIZE > payload.size:
+        payload.fail("has no snapshot id")
+    payload.data[place : place + SnapshotId.SIZE] = np.frombuffer(id, np.uint8)
+
+
+def has_moves(payload: Payload) -> bool:
+    """Whether a log says that nodes moved."""
+    return bool(len(Cursor.root(payload, TRANSACTION_LOG).children("moved_nodes") or ()))
 
 
 def encode_transaction_log(log: TransactionLog, spec: Spec, place: str) -> bytes | U8:
@@ -112,7 +126,7 @@ def _chunk_indices(chunks: UpdatedChunks) -> Tables:
     if len(ranks) == 1:
         coords: Any = chunks.numbers.reshape(count, int(ranks[0]))
     else:
-        coords = Ragged(chunks.numbers, splits_of(np.repeat(chunks.ranks, chunks.counts)))
+        coords = Rectangles(tuple(each for _, each in chunks if len(each)))
     return Tables(count, {"coords": coords} if count else {}, {})
 
 

@@ -33,6 +33,7 @@ from icefloe.ingest.referring import (
 from icefloe.ingest.sources import Source
 from icefloe.ingest.survey import BadFile, FileSchema, VariableSchema, quiet
 from icefloe.ingest.targets import Target, check_layout, coordinate_target, create, new_target
+from icefloe.ingest.windows import Windows, files_within
 from icefloe.ingest.writing import WriteOrder, set_aside, write
 from icefloe.session import Session
 
@@ -180,11 +181,21 @@ def write_batch(
     rows: Sequence[LedgerRow],
     options: Options,
     fan_out: FanOut,
+    windows: Windows | None = None,
 ) -> str:
-    """Write what was designed into a session, without committing it; the batch's id."""
+    """Write what was designed into a session, without committing it; the batch's id.
+
+    With windows, tasks write the manifests of large arrays.
+    """
     _make_room(session, designed, options)
     receipts = []
     bad: dict[int, str] = {}
+    # Manifests that tasks wrote come first: what is written after them may lie over them.
+    if designed.referral.chosen:
+        referrals = list(_referrals(session, combined, designed, options, windows))
+        for written in fan_out(write_references, referrals):
+            receipts.append(written.receipt)
+            bad.update(written.bad)
     orders = _Orders(session, combined, designed, existing, options)
     try:
         if designed.plan.readings:
@@ -196,10 +207,6 @@ def write_batch(
                 bad.update(written.bad)
     finally:
         clear(designed.plan.exchanges.values(), session.workspace.assets.storage)
-    if designed.referral.chosen:
-        for written in fan_out(write_references, list(_referrals(session, combined, designed, options))):
-            receipts.append(written.receipt)
-            bad.update(written.bad)
     if bad:
         found = [BadFile(combined.files[number].source, text) for number, text in sorted(bad.items())]
         if options.on_bad_file == "stop":
@@ -278,7 +285,7 @@ class _Orders:
             sources[EXISTING] = self._existing.stored
         exchanges = self._designed.plan.exchanges
         return WriteOrder(
-            self._fork,
+            self._fork.fork(),
             self._options.group,
             tuple(blocks),
             {name: self._targets[name] for name in names},
@@ -292,20 +299,30 @@ class _Orders:
 
 
 def _referrals(
-    session: Session, combined: Combined, designed: Design, options: Options
+    session: Session, combined: Combined, designed: Design, options: Options, windows: Windows | None
 ) -> Iterator[ReferOrder]:
     fork = session.fork()
     names: dict[int, list[str]] = {}
     for number, name in sorted(designed.referral.chosen):
         names.setdefault(number, []).append(name)
-    numbers = list(names)
-    share = max(1, -(-len(numbers) // (4 * options.parallelism)))
-    for start in range(0, len(numbers), share):
+
+    def order(numbers: Sequence[int], extents: Mapping[str, tuple[range, ...]]) -> ReferOrder:
         files = tuple(
             (number, combined.files[number].source, tuple(names[number]), combined.boxes[number])
-            for number in numbers[start : start + share]
+            for number in numbers
         )
-        yield ReferOrder(fork, options.group, files, options.reading)
+        return ReferOrder(fork.fork(), options.group, files, options.reading, extents)
+
+    if windows is not None:
+        boxes = {number: combined.boxes[number] for number in names}
+        for span in windows.spans():
+            if numbers := list(files_within(boxes, windows.dim, span)):
+                yield order(numbers, windows.extents(span))
+        return
+    whole = list(names)
+    share = max(1, -(-len(whole) // (4 * options.parallelism)))
+    for start in range(0, len(whole), share):
+        yield order(whole[start : start + share], {})
 
 
 def _write_coordinates(
@@ -346,6 +363,9 @@ def _ledger(combined: Combined, rows: Sequence[LedgerRow], batch: str, designed:
     """The rows as they are now: old ones where they have moved to, and those of this batch."""
     mine = {file.source.url for file in combined.files}
     old = [_moved(row, combined) for row in rows if row.source not in mine]
+    referred: dict[int, set[str]] = {}
+    for source, name in designed.referral.chosen:
+        referred.setdefault(source, set()).add(name)
     for number, file in enumerate(combined.files):
         names = sorted(each.name for each in file.variables if not each.is_coordinate)
         old.append(
@@ -357,15 +377,14 @@ def _ledger(combined: Combined, rows: Sequence[LedgerRow], batch: str, designed:
                 region_text(combined.boxes.get(number, {})),
                 json.dumps(names),
                 batch,
-                _mode_of(number, designed),
+                _mode_of(referred.get(number, set()), designed),
             )
         )
     return old
 
 
-def _mode_of(number: int, designed: Design) -> str:
+def _mode_of(referred: set[str], designed: Design) -> str:
     """Whether a file is copied, referred to, or both."""
-    referred = {name for source, name in designed.referral.chosen if source == number}
     if not referred:
         return "native"
     return "virtual" if all(target.name in referred for target in designed.targets) else "hybrid"

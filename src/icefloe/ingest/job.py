@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from icefloe.concurrency import FanOut
 from icefloe.ingest.agreement import Finding
 from icefloe.ingest.audit import Staged, audit
-from icefloe.ingest.batch import METADATA, UnreadableError, design, write_batch
+from icefloe.ingest.batch import METADATA, Design, UnreadableError, design, write_batch
 from icefloe.ingest.existing import look
 from icefloe.ingest.intake import combine_all, sort_sources, sorted_along, survey_all
 from icefloe.ingest.ledger import read_ledger
@@ -19,6 +19,7 @@ from icefloe.ingest.report import Outcome, PlanReport, Report, plan_report
 from icefloe.ingest.sources import Source, find_sources
 from icefloe.ingest.staging import Staging
 from icefloe.ingest.survey import BadFile, FileSchema, Stored
+from icefloe.ingest.windows import Windows, windows_of, with_splitting
 from icefloe.repository import Repository
 
 Told = Callable[[str], None]
@@ -146,14 +147,19 @@ class _Job:
     def _one_commit(self, batch: Sequence[FileSchema], files: Sequence[FileSchema]) -> _Done:
         bad: list[BadFile] = []
         while batch:
-            session = self.repo.writable_session(self.branch)
-            base = self.repo.readonly_session(snapshot_id=session.snapshot_id)
+            base = self.repo.readonly_session(branch=self.branch)
             existing, rows = look(base, self.options.group), read_ledger(base, self.options.group)
             combined = combine_all(batch, existing, rows, self.options, self.fan_out)
             designed = design(combined, files, existing, self.options)
             self.told(str(plan_report(combined, designed)))
+            windows = self._windows(designed)
+            repo = with_splitting(self.repo, windows, self.options.group)
+            session = repo.writable_session(self.branch)
+            if session.snapshot_id != base.snapshot_id:
+                continue  # somebody else is at work on the branch: look again
+            known = (existing, rows, self.options, self.fan_out, windows)
             try:
-                id = write_batch(session, combined, designed, existing, rows, self.options, self.fan_out)
+                id = write_batch(session, combined, designed, *known)
             except UnreadableError as error:
                 bad += error.bad
                 gone = {each.source.url for each in error.bad}
@@ -166,6 +172,11 @@ class _Job:
             stored = Stored(self.repo.readonly_session(snapshot_id=commit), self.options.group)
             return _Done(bad, Staged(stored, combined, designed))
         return _Done(bad, None)
+
+    def _windows(self, designed: Design) -> Windows | None:
+        referred = {name for _, name in designed.referral.chosen}
+        targets = [target for target in designed.targets if target.name in referred]
+        return windows_of(targets, self.options.group, self.repo.config, self.options.manifest_references)
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,8 @@ class Options:
     mode: Mode = "native"
     memory_bytes: int = DEFAULT_MEMORY_BYTES
     """What a task may hold, beside the interpreter and its modules."""
+    manifest_references: int = 500_000
+    """Virtual arrays with more references have several manifests, and tasks write them."""
     commit_every: int | None = None
     """Make a commit for so many files, rather than one for all."""
     on_bad_file: OnBadFile = "stop"
@@ -52,7 +54,7 @@ class Options:
                     f"{name} is one of {', '.join(get_args(kind))}, not {getattr(self, name)!r}",
                     ErrorKind.INVALID_COMMIT_CONFIGURATION,
                 )
-        for name in ("memory_bytes", "commit_every", "parallelism"):
+        for name in ("memory_bytes", "commit_every", "parallelism", "manifest_references"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise InvalidInputError(

@@ -315,22 +315,43 @@ def _changed(
     """The blocks of an array, without those that the repository has where they belong."""
     if math.prod(target.shape) == 0:
         return
-    finder = _Finder(array.pieces)
-    counts = [-(-size // extent) for size, extent in zip(target.shape, shape, strict=True)]
-    for index in np.ndindex(*counts):
-        start = np.array(index, np.int64) * shape
+    pieces = array.pieces
+    _check_complete(target, pieces)
+    settled = np.isin(pieces.source, referred)
+    if not target.is_new:
+        settled |= (pieces.source == EXISTING) & (pieces.source_starts == pieces.starts).all(axis=1)
+    finder = _Finder(pieces)
+    for start in _touched(pieces.taken(~settled), shape, target.shape):
         stop = np.minimum(start + shape, target.shape)
-        pieces = finder.within(start, stop)
-        volume = int(pieces.shape.prod(axis=1).sum()) if target.shape else len(pieces)
-        if volume != math.prod((stop - start).tolist()):
-            raise InvalidInputError(
-                f"no file has the values of {target.name} from {start.tolist()} to {stop.tolist()}",
-                ErrorKind.INVALID_ARRAY_METADATA,
-            )
-        if len(referred) and np.isin(pieces.source, referred).all():
-            continue
-        if target.is_new or not _unmoved(pieces, start):
-            yield Block(target.name, tuple(start.tolist()), tuple(stop.tolist()), pieces)
+        found = finder.within(start, stop)
+        yield Block(target.name, tuple(start.tolist()), tuple(stop.tolist()), found)
+
+
+def _check_complete(target: Target, pieces: Pieces) -> None:
+    volume = int(pieces.shape.prod(axis=1).sum()) if target.shape else len(pieces)
+    if volume != math.prod(target.shape):
+        raise InvalidInputError(
+            f"no file has the values of {target.name} for all of its cells: {volume} of "
+            f"{math.prod(target.shape)} are there",
+            ErrorKind.INVALID_ARRAY_METADATA,
+        )
+
+
+def _touched(pieces: Pieces, shape: tuple[int, ...], whole: tuple[int, ...]) -> Iterator[Column]:
+    """Where the blocks begin that some pieces lie in, in order."""
+    if not len(pieces):
+        return
+    if not whole:
+        yield np.zeros(0, np.int64)
+        return
+    counts = [-(-size // extent) for size, extent in zip(whole, shape, strict=True)]
+    first, last = pieces.starts // shape, (pieces.stops - 1) // shape
+    numbers = []
+    for low, high in zip(first.tolist(), last.tolist(), strict=True):  # files, not chunks
+        ranges = np.meshgrid(*map(np.arange, low, [each + 1 for each in high]), indexing="ij", copy=False)
+        numbers.append(np.ravel_multi_index([axis.reshape(-1) for axis in ranges], counts))
+    for index in zip(*np.unravel_index(np.unique(np.concatenate(numbers)), counts), strict=True):
+        yield np.array(index, np.int64) * shape
 
 
 class _Finder:
@@ -358,13 +379,6 @@ class _Finder:
         low, high = low[rows], high[rows]
         moved = np.where(inside.axes >= 0, inside.source_starts + low - inside.starts, 0)
         return replace(inside, starts=low - start, shape=high - low, source_starts=moved)
-
-
-def _unmoved(pieces: Pieces, start: Column) -> bool:
-    """Whether all of a block is in the repository already, at its place."""
-    if not (pieces.source == EXISTING).all():
-        return False
-    return bool((pieces.source_starts == pieces.starts + start).all())
 
 
 def _dealt(weights: Sequence[int], parallelism: int) -> tuple[range, ...]:

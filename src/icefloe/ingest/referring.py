@@ -77,7 +77,7 @@ def refer(
     reasons = []
     for target in targets:
         array = dataset.variables[target.name].data
-        for number, why in _misfits(target, array, files, documents.get(target.name)):
+        for number, why in _misfits(target, array, files, _Fits(documents.get(target.name))):
             if why:
                 reasons.append((files[number].source.url, target.name, why))
             else:
@@ -86,7 +86,7 @@ def refer(
 
 
 def _misfits(
-    target: Target, array: PieceArray, files: Sequence[FileSchema], document: Mapping[str, Any] | None
+    target: Target, array: PieceArray, files: Sequence[FileSchema], fits: _Fits
 ) -> Iterator[tuple[int, str]]:
     pieces = array.pieces
     chunks = np.array(target.chunks, np.int64)
@@ -100,20 +100,31 @@ def _misfits(
         variable = files[number].variable(target.name)
         if variable is None or variable.document is None:
             yield number, variable.refusal if variable is not None else "it is not there"
-        elif document is None or not target.dims:
+        elif fits.document is None or not target.dims:
             yield number, "the array is not stored in a way that can be referred to"
         elif not straight[row]:
             yield number, "its dimensions are not those of the array"
-        elif wrong := _different(document, variable):
+        elif wrong := fits.differences(variable.document):
             yield number, wrong
         else:
             yield number, "" if aligned[row] else "it does not begin and end with chunks of the array"
 
 
-def _different(document: Mapping[str, Any], variable: VariableSchema) -> str:
-    mine = properties_of(json.loads(variable.document or ""), loaded=False)
-    found = differences(properties_of(document, loaded=False), mine)
-    return "; ".join(f"its {name} is {now}, the array's {was}" for name, was, now in found)
+class _Fits:
+    """How arrays of files differ from one of the repository. Most files have the same to say."""
+
+    def __init__(self, document: Mapping[str, Any] | None) -> None:
+        self.document = document
+        self._known: dict[str, str] = {}
+
+    def differences(self, of_file: str) -> str:
+        """In words; nothing where a file's chunks fit."""
+        if of_file not in self._known:
+            mine = properties_of(json.loads(of_file), loaded=False)
+            found = differences(properties_of(self.document or {}, loaded=False), mine)
+            words = (f"its {name} is {now}, the array's {was}" for name, was, now in found)
+            self._known[of_file] = "; ".join(words)
+        return self._known[of_file]
 
 
 def as_document(target: Target, schema: VariableSchema) -> Target:
@@ -134,6 +145,8 @@ class ReferOrder:
     group: str
     files: tuple[tuple[int, Source, tuple[str, ...], Mapping[str, tuple[int, int]]], ...]
     reading: Reading
+    windows: Mapping[str, tuple[range, ...]]
+    """Arrays whose manifests are written by the task, and its part of their chunk grids."""
 
 
 def write_references(order: ReferOrder) -> Written:
@@ -150,6 +163,8 @@ def write_references(order: ReferOrder) -> Written:
         chosen = replace(dataset.drop_variables(*others), attributes={}, groups={})
         region = {dim: slice(*span) for dim, span in box.items()}
         chosen.to_icechunk(order.fork.store, group=order.group or None, region=region)
+    for name, window in order.windows.items():
+        order.fork.write_manifests(f"/{order.group.strip('/')}/{name}".replace("//", "/"), window)
     return Written(receipt(order.fork), 0, bad)
 
 

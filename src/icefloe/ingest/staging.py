@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
-from icefloe.errors import ErrorKind, IcechunkError, SessionStateError
+from icefloe.core.commit import OWN_METADATA
+from icefloe.errors import ConflictError, ErrorKind, IcechunkError
 from icefloe.ingest.batch import METADATA
 from icefloe.ingest.checks import CheckResult
 from icefloe.repository import Repository
@@ -67,20 +69,23 @@ class Staging:
 
         The results of the checks are in the metadata of the last commit, and of the merge.
         """
-        self._record(results)
-        outcome = self.repo.merge(self.branch, self.target, message=message)
-        if outcome.snapshot_id is None:
-            raise SessionStateError(
-                f"{self.branch} could not be merged into {self.target}", kind=ErrorKind.MERGE_FAILED
-            )
+        metadata = self._record(results)
+        tip = self.repo.lookup_branch(self.branch)
+        try:
+            self.repo.reset_branch(self.target, tip, from_snapshot_id=self.base)
+        except ConflictError:
+            outcome = self.repo.merge(self.branch, self.target, message=message, metadata=metadata)
+            tip = str(outcome.snapshot_id)
         self.drop()
-        return outcome.snapshot_id
+        return tip
 
-    def _record(self, results: Sequence[CheckResult]) -> None:
+    def _record(self, results: Sequence[CheckResult]) -> dict[str, Any]:
+        """Put the results into the metadata of the last commit, and give that metadata."""
         tip = next(iter(self.repo.ancestry(branch=self.branch)))
-        known = tip.metadata.get(METADATA)
-        about = {**(known if isinstance(known, dict) else {}), "checks": [asdict(each) for each in results]}
-        metadata = {**tip.metadata, METADATA: about}
+        said = tip.metadata.get(METADATA)
+        about = {**(said if isinstance(said, dict) else {}), "checks": [asdict(each) for each in results]}
+        known = {name: value for name, value in tip.metadata.items() if name != OWN_METADATA}
+        metadata = {**known, METADATA: about}
         session = self.repo.writable_session(self.branch)
         try:
             session.amend(tip.message, metadata=metadata, allow_empty=True)
@@ -89,3 +94,4 @@ class Staging:
                 raise
             session = self.repo.writable_session(self.branch)
             session.commit(f"{tip.message}: checked", metadata, allow_empty=True)
+        return metadata

@@ -8,7 +8,7 @@ allocated and filled block by block. Strings that rows share (`Shared`) are writ
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from icefloe.encoding.columns import BLOCK, I64, U8, Blobs, Ragged, Shared, copy_ranges
+from icefloe.encoding.columns import BLOCK, I64, U8, Blobs, Ragged, Rectangles, Shared, copy_ranges, take
 from icefloe.encoding.flatbuffers import schema as fb
 from icefloe.encoding.flatbuffers.layout import Layout, layout_of
 from icefloe.encoding.flatbuffers.limits import check_size, file_head
@@ -26,6 +26,9 @@ from icefloe.errors import ErrorKind, FormatError
 
 _IN_ROW = 16
 """Vectors of up to so many items stand in the row of their table."""
+
+_LONG_LIST = 256
+"""Lists of so many items and more are written one by one."""
 
 Write = Callable[[U8], None]
 
@@ -174,12 +177,15 @@ class _Builder:
             words = out.view("<u4")
             lengths = splits[1:] - splits[:-1]
             words[positions >> 2] = lengths
-            if count == 1:  # the one vector of a million refs: no index columns
-                first = (base >> 2) + 1
-                for start in range(0, len(targets), BLOCK):
-                    part = targets[start : start + BLOCK]
-                    slots = np.arange(first + start, first + start + len(part), dtype=np.int64)
-                    words[first + start : first + start + len(part)] = part - slots * 4
+            if count * _LONG_LIST <= len(targets):  # a vector of a million refs: no index columns
+                for begin, stop, at in zip(
+                    splits[:-1].tolist(), splits[1:].tolist(), positions.tolist(), strict=True
+                ):
+                    first = (at >> 2) + 1 - begin
+                    for start in range(begin, stop, BLOCK):
+                        part = targets[start : min(start + BLOCK, stop)]
+                        slots = np.arange(first + start, first + start + len(part), dtype=np.int64)
+                        words[first + start : first + start + len(part)] = part - slots * 4
                 return
             slots = base + 4 * (np.arange(len(targets)) + 1 + np.repeat(np.arange(count), lengths))
             words[slots >> 2] = targets - slots
@@ -215,6 +221,9 @@ def _same_fields(table: fb.Table, rows: Tables) -> list[_Part]:
     for name, field in table.fields.items():
         if field.required and (name not in there or name in rows.present):
             raise FormatError(f"{table.name}.{name} is required and missing", kind=ErrorKind.SERIALIZATION)
+    for name in there:
+        if isinstance(column := rows.columns[name], Rectangles):
+            return list(_rectangles(table, rows, name, column))
     masks = {name: rows.present[name] for name in there if name in rows.present}
     short = {
         name: lengths for name, f in there.items() if (lengths := _short(f, rows.columns[name])) is not None
@@ -235,6 +244,16 @@ def _same_fields(table: fb.Table, rows: Tables) -> list[_Part]:
         chosen = np.flatnonzero(group == code)
         parts.append(_part(table, chosen, kept.take(chosen), fields, short.keys()))
     return parts
+
+
+def _rectangles(table: fb.Table, rows: Tables, name: str, column: Rectangles) -> Iterator[_Part]:
+    """The rows of each rectangle, none of them copied."""
+    start = 0
+    for part in column.parts:
+        chosen = slice(start, start + len(part))
+        others = {other: take(each, chosen) for other, each in rows.columns.items() if other != name}
+        yield _part(table, chosen, Tables(len(part), {**others, name: part}, {}), table.fields, ())
+        start += len(part)
 
 
 def _short(field: fb.Field, column: Any) -> NDArray[np.int64] | None:

@@ -64,6 +64,10 @@ class Cursor:
             start, length = self._vector(name, at, 1)
         return self._memory[start : start + length].tobytes()
 
+    def place_of(self, name: str) -> int | None:
+        """Where a scalar or struct field stands; None where absent."""
+        return self._locate(name, self._table.fields[name])
+
     def numbers(self, name: str) -> tuple[Any, ...] | None:
         """A vector of unsigned 32-bit numbers; None where absent."""
         at = self._locate(name, self._table.fields[name])
