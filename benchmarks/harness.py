@@ -194,9 +194,35 @@ def run_for_peak(side: Side, shared: Path) -> Peak:
 
 
 def cpu_seconds() -> float:
-    """What this process has taken, all threads, and those it started that have ended."""
+    """What this process has taken, all threads, and those it started: workers that still run, too."""
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return time.process_time() + children.ru_utime + children.ru_stime
+    running = sum(map(_cpu_of, descendants()))
+    return time.process_time() + children.ru_utime + children.ru_stime + running
+
+
+def descendants() -> Iterator[int]:
+    """The processes that run and that this one started, and theirs."""
+    if not Path("/proc/self/stat").exists():
+        return
+    parents = {int(each): _stat(int(each))[1] for each in os.listdir("/proc") if each.isdigit()}
+    found = {os.getpid()}
+    while new := {pid for pid, parent in parents.items() if parent in found} - found:
+        found |= new
+        yield from new
+
+
+def _cpu_of(pid: int) -> float:
+    """What a process has taken, and those it waited for."""
+    return sum(_stat(pid)[11:15]) / os.sysconf("SC_CLK_TCK")
+
+
+def _stat(pid: int) -> list[int]:
+    """The numbers that Linux tells of a process, from the parent's on at 1; zeros for one that has ended."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return [0] * 20
+    return [0, *map(int, text.rpartition(")")[2].split()[1:])]
 
 
 def peak_bytes() -> int:

@@ -18,6 +18,7 @@ from benchmarks import (
     manifests,
     official,
     parsing,
+    rechunking,
     report,
     small,
     snapshots,
@@ -28,7 +29,20 @@ from benchmarks import (
 )
 from benchmarks.harness import OURS, THEIRS, Row, measure, run_for_peak, versions
 
-MODULES = (manifests, snapshots, store, starting, small, latency, conflicts, forks, virtual, upkeep, parsing)
+MODULES = (
+    manifests,
+    snapshots,
+    store,
+    starting,
+    small,
+    latency,
+    conflicts,
+    forks,
+    virtual,
+    upkeep,
+    parsing,
+    rechunking,
+)
 ROWS: dict[str, Row] = {row.name: row for module in MODULES for row in module.ROWS}
 
 

@@ -49,6 +49,7 @@ _COMMANDS = {
     "tree": "contents",
     "head": "contents",
     "cat": "contents",
+    "plot": "plot",
     "virtualize": "virtualize",
     "sql": "sql",
     "verify": "checks",
@@ -148,6 +149,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if "--debug" in words:
             raise
         click.echo(f"error: {error.strerror or error}: {error.filename or ''}".rstrip(": "), err=True)
+        return FAILED
+    except ImportError as error:  # what is not installed says itself how to get it
+        if "--debug" in words:
+            raise
+        click.echo(f"error: {error}", err=True)
+        return FAILED
+    except Exception as error:
+        if "--debug" in words:
+            raise
+        text = " ".join(str(error).split())
+        click.echo(f"error: {type(error).__name__}: {text} (--debug shows where it came from)", err=True)
         return FAILED
     return result if isinstance(result, int) else 0
 

@@ -17,6 +17,7 @@ from icefloe.cli.arguments import (
     target_argument,
 )
 from icefloe.cli.output import Output, bytes_text, plain
+from icefloe.cli.selecting import index_of, label_of
 from icefloe.repository import Repository
 from icefloe.storage.base import Storage
 
@@ -110,8 +111,8 @@ def export(
     options: dict[str, Any] = {
         "group": group,
         "variables": None if variables is None else [each.strip() for each in variables.split(",")],
-        "isel": dict(_index(text) for text in isel),
-        "sel": dict(_label(text) for text in sel),
+        "isel": dict(map(index_of, isel)),
+        "sel": dict(map(label_of, sel)),
         "overwrite": overwrite,
         "dry_run": dry_run,
         "progress": out.progress,
@@ -127,38 +128,3 @@ def export(
         f"{report.chunks_copied} chunks as they are, {report.chunks_encoded} encoded anew"
     )
     out.value(plain(report), text)
-
-
-def _index(text: str) -> tuple[str, slice | int]:
-    name, wanted = _named(text, "--isel")
-    try:
-        if ":" not in wanted:
-            return name, int(wanted)
-        return name, slice(*(int(bound) if bound.strip() else None for bound in wanted.split(":", 2)))
-    except ValueError:
-        raise click.BadParameter(
-            f"{text!r} is not DIM=INDEX or DIM=START:STOP", param_hint="--isel"
-        ) from None
-
-
-def _label(text: str) -> tuple[str, Any]:
-    name, wanted = _named(text, "--sel")
-    first, dots, last = wanted.partition("..")
-    return name, slice(_value(first), _value(last)) if dots else _value(wanted)
-
-
-def _named(text: str, option: str) -> tuple[str, str]:
-    name, equals, wanted = text.partition("=")
-    if not equals or not name or not wanted:
-        raise click.BadParameter(f"{text!r} names no dimension; write DIM=...", param_hint=option)
-    return name, wanted
-
-
-def _value(text: str) -> str | int | float | None:
-    """A label: a number where it looks like one, text otherwise, as for times; None where it is open."""
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text or None

@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import zarr
+
 from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.format.snapshot import ArrayNodeData
+from icefloe.paths import join, name
 from icefloe.session import Session
 
 try:
@@ -16,13 +20,21 @@ except ImportError as cause:
 
 def positions(session: Session, group: str, sel: Mapping[str, Any]) -> dict[str, range]:
     """The elements that labels name; those of a slice include its end."""
-    data = xarray.open_zarr(session.store, group=group.strip("/") or None, consolidated=False, chunks=None)
-    return {name: _position(data, name, label) for name, label in sel.items()}
+    return {name: _position(_index(session, join(group, name)), name, label) for name, label in sel.items()}
 
 
-def _position(data: Any, name: str, label: Any) -> range:
-    index = data.indexes.get(name)
-    if index is None:
+def _index(session: Session, path: str) -> Any:
+    """The coordinate at a path, decoded; None where there is none. Arrays beside it do not matter."""
+    node = session.workspace.node(path)
+    if node is None or not isinstance(node.node_data, ArrayNodeData) or len(node.node_data.shape) != 1:
+        return None
+    array: Any = zarr.open_array(session.store, path=path.strip("/"), mode="r")
+    raw = xarray.Variable(name(path), array[...], dict(array.attrs))
+    return xarray.conventions.decode_cf_variable(name(path), raw).to_index_variable().to_index()
+
+
+def _position(index: Any, name: str, label: Any) -> range:
+    if index is None or not len(index):
         raise InvalidInputError(
             f"dimension {name} has no coordinate to look labels up in; choose by index",
             kind=ErrorKind.INVALID_CHUNK_INDEX,

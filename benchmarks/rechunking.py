@@ -1,0 +1,164 @@
+"""A row on rechunking: maps to time series, on Spark and on dask; both have two workers that run already."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zarr
+
+import icefloe
+from benchmarks.harness import Job, Row, Side, descendants
+
+DAYS = 240
+MAP = (721, 1440)
+CELLS = 24
+MEMORY_BYTES = 256 << 20
+WORKERS = 2
+
+
+def setup(folder: Path) -> None:
+    """A year's better part of maps, about as noisy as a reanalysis rounded to hundredths."""
+    storage = icefloe.local_filesystem_storage(str(folder / "repo"))
+    session = icefloe.Repository.create(storage).writable_session("main")
+    array = zarr.create_array(
+        session.store,
+        name="t2m",
+        shape=(DAYS, *MAP),
+        chunks=(1, *MAP),
+        dtype="f4",
+        dimension_names=("time", "lat", "lon"),
+    )
+    latitude = np.linspace(90, -90, MAP[0])[:, None]
+    random = np.random.default_rng(0)
+    for day in range(DAYS):
+        field = 270 + 30 * np.cos(np.radians(latitude)) + random.normal(0, 1, MAP) + day / 100
+        array[day] = field.round(2).astype("f4")
+    session.commit("maps")
+
+
+def prepare_spark(folder: Path, _: Path) -> Job:
+    """A branch of its own for each turn."""
+    from icefloe.spark import rechunk
+
+    spark = _spark()
+    place = str(folder / "repo")
+    repo = icefloe.Repository.open(icefloe.local_filesystem_storage(place))
+    _new_branch(repo, "ours")
+
+    def job() -> Any:
+        chunks = {"time": -1, "lat": CELLS, "lon": CELLS}
+        report = rechunk(spark, repo, "t2m", chunks, branch="ours", memory_bytes=MEMORY_BYTES)
+        _tell(f"icefloe, {report.memory_bytes >> 20} MiB per task stated", "pyspark.daemon")
+        return icefloe.Repository.open(icefloe.local_filesystem_storage(place)).readonly_session("ours").store
+
+    return job
+
+
+def prepare_dask(folder: Path, _: Path) -> Job:
+    """The same with dask's rechunk, from and to the official package."""
+    import icechunk
+    from icechunk.dask import store_dask
+
+    _dask()
+    da: Any = importlib.import_module("dask.array")
+    repo = icechunk.Repository.open(icechunk.local_filesystem_storage(str(folder / "repo")))
+    _new_branch(repo, "theirs")
+
+    def job() -> Any:
+        source: Any = da.from_zarr(zarr.open_array(repo.readonly_session("main").store, path="t2m", mode="r"))
+        session = repo.writable_session("theirs")
+        target = zarr.create_array(
+            session.store, name="series", shape=source.shape, chunks=(DAYS, CELLS, CELLS), dtype="f4"
+        )
+        session.commit("array")
+        session = repo.writable_session("theirs")
+        fork = session.fork()
+        target = zarr.open_array(fork.store, path="series", mode="r+")
+        session.merge(store_dask(sources=[source.rechunk(target.chunks)], targets=[target]))
+        session.commit("series")
+        _tell("dask", "multiprocessing")
+        return repo.readonly_session("theirs").store
+
+    return job
+
+
+def _new_branch(repo: Any, name: str) -> None:
+    if name in repo.list_branches():
+        repo.delete_branch(name)
+    repo.create_branch(name, repo.lookup_branch("main"))
+
+
+@functools.cache
+def _spark() -> Any:
+    from icefloe.spark import local_session
+    from icefloe.spark.fan_out import SparkFanOut
+
+    spark = local_session(cores=WORKERS)
+    list(SparkFanOut(spark)(_warm, range(WORKERS)))
+    return spark
+
+
+@functools.cache
+def _dask() -> Any:
+    distributed: Any = importlib.import_module("distributed")
+    cluster = distributed.LocalCluster(n_workers=WORKERS, threads_per_worker=1, dashboard_address=None)
+    client = distributed.Client(cluster)
+    client.gather(client.map(_warm, range(WORKERS)))
+    return client
+
+
+def _warm(_: int) -> int:
+    """What a worker loads before it can do anything of this kind."""
+    import icefloe.ingest.rechunking
+
+    return len(icefloe.ingest.rechunking.METADATA)
+
+
+def _tell(who: str, kind: str) -> None:
+    """The most that the largest worker of a kind ever held, on the error stream."""
+    peaks = [_status(pid, "VmHWM:") for pid in descendants() if kind in _name(pid)]
+    print(f"    {who}: largest worker {max(peaks, default=0) >> 20} MiB", file=sys.stderr)
+
+
+def _status(pid: int, what: str) -> int:
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:  # it has ended
+        return 0
+    return next((int(line.split()[1]) << 10 for line in lines if line.startswith(what)), 0)
+
+
+def _name(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return ""
+
+
+def check(ours: Any, theirs: Any) -> None:
+    """Both have the same values, in some chunks."""
+    mine = zarr.open_array(ours, path="t2m", mode="r")
+    other = zarr.open_array(theirs, path="series", mode="r")
+    for corner in ((0, 0), (312, 720), (720, 1416)):
+        key = (slice(None), *(slice(start, start + CELLS) for start in corner))
+        np.testing.assert_array_equal(mine[key], other[key])
+
+
+ROWS = (
+    Row(
+        "rechunk-series",
+        f"{DAYS} maps of {MAP[0]} x {MAP[1]} float32 (1 GB) to series of {DAYS} x {CELLS} x {CELLS}",
+        Side("icefloe.spark.rechunk, 256 MiB per task, Spark runs already", prepare_spark),
+        Side("dask.array.rechunk and store_dask on a LocalCluster that runs already", prepare_dask),
+        cpu_ratio=1.0,
+        wall_ratio=1.0,
+        setup=setup,
+        check=check,
+        repeat=3,
+    ),
+)

@@ -1,0 +1,79 @@
+"""The command that draws: a curve or a map, in the terminal or into a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from icefloe.cli import revisions
+from icefloe.cli.arguments import output_option, repo_argument
+from icefloe.cli.output import Output
+from icefloe.cli.selecting import index_of, label_of
+from icefloe.repository import Repository
+
+_KINDS = (".png", ".svg", ".pdf", ".jpg", ".jpeg")
+
+
+@click.command()
+@repo_argument
+@click.argument("path")
+@click.option("-r", "--revision", default="main", show_default=True, help=revisions.HELP)
+@click.option("--isel", multiple=True, metavar="DIM=START:STOP", help="Elements of a dimension, or one.")
+@click.option("--sel", multiple=True, metavar="DIM=FIRST..LAST", help="Labels of a dimension, or one.")
+@click.option(
+    "-f",
+    "--file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Draw into a file: .png, .svg, .pdf, .jpg.",
+)
+@click.option("--width", type=click.IntRange(min=20), help="Characters across; as the terminal without it.")
+@output_option
+def plot(
+    repo: Repository,
+    path: str,
+    revision: str,
+    isel: tuple[str, ...],
+    sel: tuple[str, ...],
+    file: Path | None,
+    width: int | None,
+    out: Output,
+) -> None:
+    """Draw an array: one dimension as a curve, two as a map.
+
+    Of an array with more dimensions the last two are drawn, at the first element of the
+    others, unless --isel or --sel say where. --json prints numbers about what is drawn.
+
+    \b
+    icefloe plot data/repo t2m --sel time=2024-01-15
+    icefloe plot data/repo t2m -r v1.0 --isel lat=90 --isel lon=0
+    icefloe plot data/repo air/t2m --sel time=2024-01-01..2024-01-31 --isel lon=0 -f hovmoeller.png
+    """
+    from icefloe.cli import pictures
+    from icefloe.cli.slices import take
+
+    if file is not None and file.suffix.lower() not in _KINDS:
+        raise click.BadParameter(f"{file} ends in none of {', '.join(_KINDS)}", param_hint="--file")
+    snapshot = revisions.resolve(repo, revision)
+    session = repo.readonly_session(snapshot_id=snapshot)
+    drawn = take(session, path, dict(map(index_of, isel)), dict(map(label_of, sel)))
+    about: dict[str, Any] = {**drawn.summary(), "snapshot": snapshot, "file": str(file) if file else None}
+    if file is not None:
+        pictures.as_file(drawn, file)
+        out.value(about, f"{drawn.title}: {file}")
+    elif out.as_json:
+        out.value(about)
+    else:
+        _print(drawn, width)
+
+
+def _print(drawn: Any, width: int | None) -> None:
+    import sys
+
+    from rich.console import Console
+
+    from icefloe.cli.pictures import as_text
+
+    console = Console(file=sys.stdout, highlight=False, soft_wrap=True)
+    console.print(as_text(drawn, width or min(console.width, 120), colours=console.color_system is not None))

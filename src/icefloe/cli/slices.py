@@ -1,0 +1,205 @@
+"""One or two dimensions of an array, with coordinates and units: what can be drawn."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import zarr
+
+from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.export.selections import dimensions_of, shape_of
+from icefloe.paths import ROOT, join, normalize, parent
+from icefloe.session import Session
+
+_MOST_CELLS = 200_000_000
+_MISSING = ("_FillValue", "missing_value")
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """A dimension that is drawn."""
+
+    name: str
+    values: Any
+    """Its coordinate as numbers or times; None where it has none."""
+    units: str = ""
+
+    @property
+    def title(self) -> str:
+        """The name, and the units."""
+        return f"{self.name} ({self.units})" if self.units else self.name
+
+    @property
+    def rises(self) -> bool:
+        """Whether there is a coordinate, and its last value is the greatest."""
+        return self.values is not None and len(self.values) > 1 and bool(self.values[-1] > self.values[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Values to draw."""
+
+    path: str
+    values: Any
+    """Floating-point numbers; NaN where there is nothing."""
+    axes: tuple[Axis, ...]
+    units: str
+    title: str
+    at: Mapping[str, str]
+    """Where the other dimensions are."""
+
+    def summary(self) -> dict[str, Any]:
+        """The values in a few numbers."""
+        there = self.values[np.isfinite(self.values)]
+        numbers = {"min": there.min(), "max": there.max(), "mean": there.mean()} if there.size else {}
+        return {
+            "path": self.path,
+            "dimensions": [axis.name for axis in self.axes],
+            "shape": list(self.values.shape),
+            "at": dict(self.at),
+            "units": self.units,
+            **{name: float(numbers[name]) if numbers else None for name in ("min", "max", "mean")},
+            "missing": int(self.values.size - there.size),
+        }
+
+
+def take(session: Session, path: str, isel: Mapping[str, slice | int], sel: Mapping[str, Any]) -> Slice:
+    """What is drawn of an array: elements by number or label, and the first one of dimensions too many."""
+    whole = normalize(path if path.startswith("/") else f"/{path}")
+    node = session.workspace.array(whole)
+    names = [name or str(axis) for axis, name in enumerate(dimensions_of(node))]
+    sizes = dict(zip(names, shape_of(node), strict=True))
+    chosen = _chosen(session, whole, sizes, isel, sel)
+    left = [
+        name
+        for name in names
+        if not isinstance(chosen[name], int) and len(_range(chosen[name], sizes[name])) > 1
+    ]
+    for name in [name for name in names if not isinstance(chosen[name], int)]:
+        span = _range(chosen[name], sizes[name])
+        if not len(span):
+            raise _wrong(f"{whole} has no elements along {name} that could be drawn")
+        if name not in left or name in left[:-2]:
+            chosen[name] = span[0]
+    if not left:
+        raise _wrong(
+            f"a plot needs one or two dimensions with more than one element, and of {whole} none is left: "
+            "`icefloe cat` shows values"
+        )
+    drawn = [name for name in names if not isinstance(chosen[name], int)]
+    attributes = json.loads(node.user_data).get("attributes", {})
+    array: Any = zarr.open_array(session.store, path=whole.strip("/"), mode="r")
+    if np.prod([len(_range(chosen[name], sizes[name])) for name in drawn]) > _MOST_CELLS:
+        raise _wrong(f"{_MOST_CELLS} values of {whole} are drawn at most: choose fewer with --isel or --sel")
+    values = _numbers(np.asarray(array[tuple(chosen[name] for name in names)]), attributes, whole)
+    axes = tuple(_axis(session, whole, name, chosen[name], sizes[name]) for name in drawn)
+    at = {
+        name: _place(session, whole, name, chosen[name], sizes[name]) for name in names if name not in drawn
+    }
+    label = str(attributes.get("long_name") or attributes.get("standard_name") or whole.strip("/"))
+    where = ", ".join(f"{name}={place}" for name, place in at.items())
+    return Slice(
+        whole, values, axes, str(attributes.get("units", "")), f"{label}, {where}" if where else label, at
+    )
+
+
+def _chosen(
+    session: Session,
+    path: str,
+    sizes: Mapping[str, int],
+    isel: Mapping[str, slice | int],
+    sel: Mapping[str, Any],
+) -> dict[str, Any]:
+    for name in (*isel, *sel):
+        if name not in sizes:
+            raise _wrong(f"{path} has no dimension {name!r}; it has {', '.join(sizes) or 'none'}")
+        if name in isel and name in sel:
+            raise _wrong(f"dimension {name} is chosen twice, by index and by label")
+    chosen: dict[str, Any] = {name: slice(None) for name in sizes}
+    for name, wanted in isel.items():
+        if isinstance(wanted, int) and not -sizes[name] <= wanted < sizes[name]:
+            raise _wrong(f"{name}={wanted} is outside of a dimension of {sizes[name]} elements")
+        if isinstance(wanted, slice) and wanted.step is not None and wanted.step < 1:
+            raise _wrong(f"{name}={wanted.step}: a step must be at least 1")
+        chosen[name] = wanted % sizes[name] if isinstance(wanted, int) else wanted
+    if sel:
+        from icefloe.export.labels import positions
+
+        for name, span in positions(session, parent(path) or ROOT, sel).items():
+            chosen[name] = span[0] if len(span) == 1 else slice(span.start, span.stop)
+    return chosen
+
+
+def _range(wanted: slice | int, size: int) -> range:
+    return range(*wanted.indices(size)) if isinstance(wanted, slice) else range(wanted, wanted + 1)
+
+
+def _numbers(values: Any, attributes: Mapping[str, Any], path: str) -> Any:
+    """As users see them: unpacked, and NaN where a value stands for nothing."""
+    if values.dtype.kind not in "biuf":
+        raise _wrong(f"{path} has values of type {values.dtype}, which cannot be drawn; numbers can")
+    found = values.astype("f8")
+    for name in _MISSING:
+        missing = attributes.get(name)
+        if isinstance(missing, int | float):
+            found[values == missing] = np.nan
+    found[~np.isfinite(found)] = np.nan
+    scale, offset = (attributes.get(name) for name in ("scale_factor", "add_offset"))
+    found = found * scale if isinstance(scale, int | float) else found
+    return found + offset if isinstance(offset, int | float) else found
+
+
+def _axis(session: Session, path: str, name: str, wanted: Any, size: int) -> Axis:
+    values, units = _coordinate(session, path, name, size)
+    return Axis(name, None if values is None else values[wanted], units)
+
+
+def _place(session: Session, path: str, name: str, wanted: int, size: int) -> str:
+    """Where a dimension is, as people say it."""
+    values, _ = _coordinate(session, path, name, size)
+    return str(wanted) if values is None else label(values[wanted])
+
+
+def label(value: Any) -> str:
+    """A coordinate, short."""
+    if isinstance(value, np.datetime64):
+        text = str(value.astype("M8[s]"))
+        return text.removesuffix("T00:00:00")
+    return f"{value:g}" if isinstance(value, int | float | np.number) else str(value)
+
+
+def _coordinate(session: Session, path: str, name: str, size: int) -> tuple[Any, str]:
+    """The coordinate of a dimension: an array beside, of the same name and length."""
+    place = join(parent(path) or ROOT, name)
+    node = session.workspace.node(place)
+    if node is None or place == path or "shape" not in (document := json.loads(node.user_data)):
+        return None, ""
+    if tuple(document["shape"]) != (size,):
+        return None, ""
+    attributes = document.get("attributes", {})
+    array: Any = zarr.open_array(session.store, path=place.strip("/"), mode="r")
+    values, units = np.asarray(array[...]), str(attributes.get("units", ""))
+    if " since " in units:
+        return _times(values, attributes, units)
+    return (values, units) if values.dtype.kind in "iufM" else (None, units)
+
+
+def _times(values: Any, attributes: Mapping[str, Any], units: str) -> tuple[Any, str]:
+    """Times by xarray, if it is there and the calendar is the usual one; else numbers as stored."""
+    try:
+        import xarray as xr
+
+        found = xr.conventions.decode_cf_variable(
+            "time", xr.Variable("time", values, dict(attributes))
+        ).values
+    except (ImportError, ValueError):
+        return values, units
+    return (found, "") if found.dtype.kind == "M" else (values, units)
+
+
+def _wrong(text: str) -> InvalidInputError:
+    return InvalidInputError(text, ErrorKind.INVALID_CHUNK_INDEX)

@@ -1,0 +1,187 @@
+"""Arrays drawn in the terminal and into files, and what is said where there is nothing to draw."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+from rich.console import Console
+
+import icefloe
+from icefloe.cli import app
+from icefloe.cli.pictures import as_text
+from icefloe.cli.slices import Axis, Slice, take
+
+TIMES = np.arange(6)
+LATITUDES = np.linspace(-60, 60, 7)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> str:
+    """A repository with a packed array over time, latitude and longitude, in two versions."""
+    folder = str(tmp_path / "repo")
+    repo = icefloe.Repository.create(icefloe.storage_from_url(folder, sync=False))
+    session = repo.writable_session("main")
+    root: Any = zarr.group(session.store)
+    values = np.arange(6 * 7 * 8, dtype="i2").reshape(6, 7, 8)
+    values[0, 0, 0] = -99
+    packing = {"scale_factor": 0.5, "add_offset": 100.0, "_FillValue": -99, "units": "K", "long_name": "air"}
+    dims = ("time", "lat", "lon")
+    root.create_array("t", data=values, chunks=(1, 7, 8), dimension_names=dims, attributes=packing)
+    days = {"units": "days since 2024-01-01"}
+    root.create_array("time", data=TIMES, dimension_names=("time",), attributes=days)
+    north = {"units": "degrees_north"}
+    root.create_array("lat", data=LATITUDES, dimension_names=("lat",), attributes=north)
+    root.create_array("name", data=np.array(["a", "b"]), dimension_names=("n",))
+    root.create_array("nothing", data=np.full((3, 4), np.nan))
+    root.create_array("empty", shape=(0, 4), dtype="f4")
+    repo.create_tag("v1", session.commit("one"))
+    session = repo.writable_session("main")
+    zarr.open_array(session.store, path="t")[1] = 0
+    session.commit("two")
+    return folder
+
+
+def plot(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
+    """What the command prints; errors where it fails."""
+    capsys.readouterr()
+    assert app.main(["plot", *words]) == code
+    printed = capsys.readouterr()
+    assert "Traceback" not in printed.err
+    return printed.err if code else printed.out
+
+
+def session_of(place: str, tag: str) -> icefloe.Session:
+    return icefloe.Repository.open(icefloe.local_filesystem_storage(place)).readonly_session(tag=tag)
+
+
+def test_values_are_as_users_see_them(place: str) -> None:
+    drawn = take(session_of(place, "v1"), "t", {"time": 0}, {})
+
+    assert [axis.title for axis in drawn.axes] == ["lat (degrees_north)", "lon"]
+    assert np.isnan(drawn.values[0, 0])
+    assert drawn.values[0, 1] == 100.5
+    assert (drawn.units, drawn.title) == ("K", "air, time=2024-01-01")
+
+
+def test_labels_choose_and_revisions_differ(place: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [place, "t", "--sel", "time=2024-01-02", "--json"]
+
+    now, before = (json.loads(plot(capsys, *words, *more)) for more in ([], ["-r", "v1"]))
+
+    assert (now["min"], now["max"], now["shape"]) == (100, 100, [7, 8])
+    assert (before["min"], before["max"], before["missing"]) == (128, 155.5, 0)
+    assert before["at"] == {"time": "2024-01-02"}
+
+
+def test_a_map_has_north_above_and_says_what_is_missing(
+    place: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = plot(capsys, place, "t", "-r", "v1", "--width", "40")
+
+    assert text.startswith("air, time=2024-01-01")
+    assert "lat (degrees_north) down, from 60 to -60" in text
+    assert text.index("█") < text.index("░")  # the greatest values lie in the north
+    assert "100.5 to 127.5 K" in text
+    assert "1 of 56 missing" in text
+
+
+def test_a_curve_has_its_scale_and_its_ends(place: str, capsys: pytest.CaptureFixture[str]) -> None:
+    text = plot(capsys, place, "t", "-r", "v1", "--isel", "lat=3", "--isel", "lon=-1", "--width", "60")
+
+    lines = text.splitlines()
+    assert lines[0] == "air, lat=0, lon=7"
+    assert lines[1].split()[0] == "255.5"
+    assert "2024-01-01" in lines[-2]
+    assert "2024-01-06" in lines[-2]
+    assert sum(any("\u2801" <= char <= "\u28ff" for char in line) for line in lines) > 10
+
+
+def test_gaps_in_a_curve_stay_empty() -> None:
+    values = np.array([0, 1, np.nan, np.nan, np.nan, 1, 0], float)
+    text = as_text(Slice("/a", values, (Axis("x", None),), "", "a", {}), 40, colours=False).plain
+
+    columns = list(zip(*(line[11:] for line in text.splitlines()[1:15]), strict=True))
+    empty = [set(column) == {"\u2800"} for column in columns]
+    assert any(empty)
+    assert not empty[0]
+    assert not empty[-1]
+
+
+def test_colours_on_a_terminal() -> None:
+    values = np.array([[0, 1], [np.nan, 0]], float)
+    drawn = Slice("/a", values, (Axis("y", None), Axis("x", None)), "", "a", {})
+    console = Console(
+        force_terminal=True, color_system="truecolor", width=60, record=True, file=io.StringIO()
+    )
+
+    console.print(as_text(drawn, 40, colours=True))
+
+    painted = console.export_text(styles=True)
+    assert "38;2;68;1;84" in painted  # the lowest
+    assert "38;2;253;231;37" in painted  # the highest
+    assert "\u2580" in painted
+
+
+@pytest.mark.parametrize(
+    "words", [["t", "--isel", "time=0"], ["t", "--isel", "lat=0", "--isel", "lon=0"], ["nothing"]]
+)
+def test_files_are_drawn(
+    words: list[str], place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    picture = tmp_path / "picture.png"
+
+    assert str(picture) in plot(capsys, place, *words, "--file", str(picture))
+
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "sentence"),
+    [
+        (["t", "--isel", "x=0"], 2, "/t has no dimension 'x'; it has time, lat, lon"),
+        (["t", "--isel", "time=9"], 2, "time=9 is outside of a dimension of 6 elements"),
+        (["t", "--isel", "time=one"], 2, "is not DIM=INDEX or DIM=START:STOP"),
+        (["t", "--isel", "time"], 2, "names no dimension"),
+        (["t", "--isel", "time=0", "--sel", "time=2024-01-01"], 2, "chosen twice"),
+        (["t", "--sel", "time=1999-01-01"], 2, "from 2024-01-01 00:00:00 to 2024-01-06"),
+        (["t", "--sel", "lon=3"], 2, "has no coordinate"),
+        (["t", "--isel", "time=0", "--isel", "lat=0", "--isel", "lon=0"], 2, "`icefloe cat` shows values"),
+        (["t", "--isel", "lat=3:3"], 2, "no elements along lat"),
+        (["name"], 2, "cannot be drawn; numbers can"),
+        (["empty"], 2, "no elements along 0"),
+        (["none"], 3, "/none"),
+        (["/"], 2, "array"),
+        (["t", "-r", "v9"], 3, "no branch, tag or snapshot v9"),
+        (["t", "--file", "picture.doc"], 2, "ends in none of .png"),
+        (["t", "--file", "/nowhere/at/all.png"], 1, "No such file or directory: /nowhere/at/all.png"),
+    ],
+)
+def test_what_cannot_be_drawn_is_said(
+    words: list[str], code: int, sentence: str, place: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert sentence in plot(capsys, place, *words, code=code)
+
+
+def test_all_missing_is_said(place: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "all 12 values are missing" in plot(capsys, place, "nothing")
+    found: dict[str, Any] = json.loads(plot(capsys, place, "nothing", "--json"))
+    assert (found["min"], found["missing"]) == (None, 12)
+
+
+def test_what_goes_wrong_unawares_is_one_sentence(
+    place: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any) -> None:
+        raise ZeroDivisionError("by nought")
+
+    monkeypatch.setattr("icefloe.cli.slices.take", broken)
+
+    assert "ZeroDivisionError: by nought (--debug shows where" in plot(capsys, place, "t", code=1)
+    with pytest.raises(ZeroDivisionError):
+        app.main(["--debug", "plot", place, "t"])
