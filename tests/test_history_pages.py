@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import icefloe
-from icefloe import history, history_pages
+from icefloe import ops_pages
 from icefloe.encoding.flatbuffers.records import Records
 from icefloe.format import updates
 from icefloe.format.schema import UPDATE
@@ -58,10 +58,10 @@ def test_every_kind_of_entry_is_the_one_made_alone(in_columns: bool) -> None:
         log.with_backup("newest"),
         log.adding(updates.Update(updates.GCRan(), 10**15 + 1), "b"),
     ):
-        found = list(history_pages.entries(each))
+        found = list(ops_pages.entries(each))
 
-        assert found == list(map(history.public_update, each))
-        assert list(map(repr, found)) == [repr(history.public_update(entry)) for entry in each]
+        assert found == list(map(ops_pages.public_update, each))
+        assert list(map(repr, found)) == [repr(ops_pages.public_update(entry)) for entry in each]
 
 
 def test_a_backup_is_given_to_the_newest_entry_alone() -> None:
@@ -77,7 +77,7 @@ def test_a_backup_is_given_to_the_newest_entry_alone() -> None:
 
 
 def test_an_empty_log_has_no_entries() -> None:
-    assert list(history_pages.entries(updates.Updates.of([]))) == []
+    assert list(ops_pages.entries(updates.Updates.of([]))) == []
 
 
 def test_ancestry_keeps_messages_and_metadata_across_pages() -> None:

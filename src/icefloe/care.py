@@ -1,11 +1,14 @@
-"""The methods of a repository for its long life that the official one has not: retention, tables, copies."""
+"""The methods of a repository for its long life that the official one has not: retention, tables, copies.
+
+What does the work is loaded when it is asked for: whoever opens a repository need not wait for it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,32 +19,19 @@ from icefloe.core.refs_v2 import RefStoreV2, check_writable
 from icefloe.format.files import CHUNKS, MANIFESTS, SNAPSHOTS, TRANSACTIONS
 from icefloe.format.manifest import ref_length
 from icefloe.ids import ChunkId, SnapshotId
-from icefloe.maintenance import catalogue
-from icefloe.maintenance.clone import Choice, CloneReport, clone_parts
-from icefloe.maintenance.copies import Limits, Progress
-from icefloe.maintenance.expire import kept_by_time
-from icefloe.maintenance.garbage import garbage_table
-from icefloe.maintenance.gc import find_garbage
-from icefloe.maintenance.histories import History, history_of
-from icefloe.maintenance.listings import list_folder
-from icefloe.maintenance.reach import chunks_used, logs_used, manifests_used, reachable_snapshots
-from icefloe.maintenance.repair import (
-    ChunkSource,
-    RepairReport,
-    as_source,
-    drop_snapshots,
-    find_lost,
-    rebuild_logs,
-    repair_array,
-)
-from icefloe.maintenance.retention import Kept, RetentionPolicy, apply_policy, retain, retention_table
-from icefloe.maintenance.statistics import Freed, by_array, by_snapshot, what_if
-from icefloe.maintenance.verify_checksums import record_checksums
-from icefloe.session import Session
 from icefloe.storage.base import Storage
-from icefloe.tables import Table
 from icefloe.times import to_microseconds
 from icefloe.upkeep import Upkeep
+
+if TYPE_CHECKING:
+    from icefloe.maintenance.clone import CloneReport
+    from icefloe.maintenance.copies import Progress
+    from icefloe.maintenance.histories import History
+    from icefloe.maintenance.repair import ChunkSource, RepairReport
+    from icefloe.maintenance.retention import Kept, RetentionPolicy
+    from icefloe.maintenance.statistics import Freed
+    from icefloe.session import Session
+    from icefloe.tables import Table
 
 _THREADS = 64
 
@@ -82,6 +72,9 @@ class Care(Upkeep):
 
         Columns: object, kind, bytes, written_at, age_s, reason. Nothing is changed.
         """
+        from icefloe.maintenance.garbage import garbage_table
+        from icefloe.maintenance.gc import find_garbage
+
         self._require_present_format("looking for garbage")
         cutoff = to_microseconds(delete_object_older_than)
         fan_out = self._spread_reads(_THREADS)
@@ -100,6 +93,9 @@ class Care(Upkeep):
 
         Columns: snapshot, written_at, message, kept, reason. Nothing is changed.
         """
+        from icefloe.maintenance.expire import kept_by_time
+        from icefloe.maintenance.retention import retention_table
+
         history = self._history("looking at an expiration")
         return retention_table(
             history,
@@ -120,6 +116,8 @@ class Care(Upkeep):
         reason. Each snapshot that stays is tied to its nearest ancestor that does, and inherits the
         transaction logs of those between. With `dry_run` nothing is changed.
         """
+        from icefloe.maintenance.retention import retain
+
         if not dry_run:
             check_writable(self._refs.status())
         self._require_present_format("retention")
@@ -135,6 +133,8 @@ class Care(Upkeep):
         Columns: snapshot, written_at, message, native_bytes, virtual_bytes, inlined_bytes, unique_bytes,
         which no other snapshot refers to, and shared_bytes. Both leave virtual chunks out.
         """
+        from icefloe.maintenance.statistics import by_snapshot
+
         history = self._history("counting chunks")
         return by_snapshot(self._assets, history, self._spread(_THREADS))
 
@@ -147,6 +147,8 @@ class Care(Upkeep):
         array refers to, and shared_bytes. Both leave virtual chunks out. An array that no tip has any more
         is named by the id of its node.
         """
+        from icefloe.maintenance.statistics import by_array
+
         history = self._history("counting chunks")
         ids = history.snapshots.ids
         if snapshot_id is not None:
@@ -167,6 +169,8 @@ class Care(Upkeep):
 
         One of the three is given.
         """
+        from icefloe.maintenance.statistics import what_if
+
         if sum(each is not None for each in (older_than, policy, kept)) != 1:
             raise ValueError("give one of older_than, policy and kept")
         history = self._history("counting chunks")
@@ -181,12 +185,17 @@ class Care(Upkeep):
     what_if_async = async_twin(what_if)
 
     def _kept(self, history: History, older_than: datetime | None, policy: RetentionPolicy | None) -> Kept:
+        from icefloe.maintenance.expire import kept_by_time
+        from icefloe.maintenance.retention import apply_policy
+
         if policy is not None:
             return apply_policy(policy, history, datetime.now(UTC))
         cutoff = to_microseconds(older_than) if older_than is not None else 0
         return kept_by_time(history, cutoff, delete_branches=False, delete_tags=False)
 
     def _history(self, what: str) -> History:
+        from icefloe.maintenance.histories import history_of
+
         self._require_present_format(what)
         return history_of(self._refs)
 
@@ -199,12 +208,17 @@ class Care(Upkeep):
         collection deletes nothing. Every such object is read once. What is damaged already is recorded as it
         is: verify first, at the level `chunks`.
         """
+        from icefloe.maintenance.catalogue import FOLDERS
+        from icefloe.maintenance.listings import list_folder
+        from icefloe.maintenance.reach import chunks_used, logs_used, manifests_used, reachable_snapshots
+        from icefloe.maintenance.verify_checksums import record_checksums
+
         self._require_present_format("recording checksums")
         storage, fan_out = self._assets.storage, self._spread(_THREADS)
         storage.check_writable()
         snapshots = reachable_snapshots(self._refs)
         manifests = manifests_used(storage, snapshots, fan_out)
-        listed = {folder: list_folder(storage, folder) for folder in catalogue.FOLDERS}
+        listed = {folder: list_folder(storage, folder) for folder in FOLDERS}
         used = {
             SNAPSHOTS: snapshots,
             TRANSACTIONS: logs_used(self._refs, snapshots),
@@ -239,6 +253,8 @@ class Care(Upkeep):
         The branch gets one commit with all this. Snapshots before it stay as they are; verify the tip alone
         with `verify(branch=..., history=False)`, and expire the others.
         """
+        from icefloe.maintenance.repair import RepairReport, as_source, drop_snapshots, rebuild_logs
+
         if not dry_run:
             check_writable(self._refs.status())
         self._require_present_format("a repair")
@@ -267,6 +283,9 @@ class Care(Upkeep):
         *,
         drop: bool,
     ) -> None:
+        from icefloe.maintenance.listings import list_folder
+        from icefloe.maintenance.repair import find_lost, repair_array
+
         session = self.writable_session(branch)
         workspace = session.workspace
         for lost in find_lost(workspace, list_folder(self._assets.storage, CHUNKS), damaged):
@@ -302,6 +321,9 @@ class Care(Upkeep):
 
         Virtual chunks stay where they are. The ops log of the source is not copied.
         """
+        from icefloe.maintenance.clone import Choice, clone_parts
+        from icefloe.maintenance.copies import Limits
+
         chosen = Choice(
             None if branches is None else frozenset(branches),
             None if tags is None else frozenset(tags),

@@ -1,24 +1,24 @@
-"""What happened in a repository, as users see it: snapshots, the ops log, differences, the drawn graph."""
+"""What happened in a repository, as users see it: snapshots, differences, the drawn graph."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
-from icefloe.ancestry_graph import AncestryGraph, GraphCommit
 from icefloe.core.assets import AssetStore
-from icefloe.core.diff import logs_diff
 from icefloe.core.refs import RefStore
 from icefloe.errors import ErrorKind, InvalidInputError, SnapshotNotFoundError
 from icefloe.format import repo_info, updates
 from icefloe.format.transaction_log import TransactionLog
-from icefloe.ids import ObjectId, SnapshotId
-from icefloe.ops import Update, UpdateType
+from icefloe.ids import SnapshotId
 from icefloe.snapshots import Diff, SnapshotInfo
 from icefloe.storage.base import ObjectNotFoundError
 from icefloe.times import from_microseconds, to_microseconds
 from icefloe.types import RepoAvailability, RepoStatus
+
+if TYPE_CHECKING:
+    from icefloe.ancestry_graph import AncestryGraph
 
 _logger = logging.getLogger(__name__)
 
@@ -29,25 +29,6 @@ def public_snapshot(info: repo_info.SnapshotInfo) -> SnapshotInfo:
     return SnapshotInfo(
         str(info.id), parent_id, from_microseconds(info.flushed_at_us), info.message, dict(info.metadata)
     )
-
-
-def public_update(update: updates.Update) -> Update:
-    """An entry of the ops log as users see it."""
-    kind = update.update_type
-    values = {name: _public_value(getattr(kind, name)) for name in updates.FIELDS[type(kind)]}
-    if isinstance(kind, updates.RepoStatusChanged) and kind.status is None:
-        values["status"] = public_status(updates.RepoStatus(set_at_us=update.updated_at_us))
-    return Update(
-        getattr(UpdateType, type(kind).__name__)(**values),
-        from_microseconds(update.updated_at_us),
-        update.backup_path,
-    )
-
-
-def _public_value(value: Any) -> Any:
-    if isinstance(value, updates.RepoStatus):
-        return public_status(value)
-    return str(value) if isinstance(value, ObjectId) else value
 
 
 def public_status(status: updates.RepoStatus) -> RepoStatus:
@@ -81,6 +62,8 @@ def at_time(refs: RefStore, branch: str, at_us: int) -> SnapshotId:
 
 def diff_between(refs: RefStore, assets: AssetStore, start: SnapshotId, end: SnapshotId) -> Diff:
     """What changed from a snapshot to a later one of the same history."""
+    from icefloe.core.diff import logs_diff
+
     steps = []
     for info in refs.ancestry(end):
         if info.id == start:
@@ -119,6 +102,8 @@ def pruned_logs(refs: RefStore, id: SnapshotId) -> tuple[SnapshotId, ...]:
 
 def draw(refs: RefStore, tip: SnapshotId | None, *, plain: bool) -> AncestryGraph:
     """The drawn history of a snapshot, or of all branches."""
+    from icefloe.ancestry_graph import AncestryGraph, GraphCommit
+
     branches, tags = refs.branches(), refs.tags()
     infos: dict[SnapshotId, repo_info.SnapshotInfo] = {}
     for start in set(branches.values()) if tip is None else {tip}:

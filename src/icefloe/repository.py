@@ -13,35 +13,35 @@ from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from icefloe import history, history_pages, inspection
+from icefloe import history, history_pages
 from icefloe.branching import BranchOperations
 from icefloe.care import Care
 from icefloe.concurrency import AsyncCloseableIterator, async_class_twin, async_static_twin, async_twin
 from icefloe.config import Attribution, RepositoryConfig, StorageSettings
 from icefloe.config.display import Shown, Tree, qualified
-from icefloe.conflicts import ConflictSolver
-from icefloe.core.opening import Opened, create_parts, find_spec, open_parts, parts
-from icefloe.core.preload import preload
+from icefloe.core.opening import Opened, find_spec, open_parts, parts
 from icefloe.core.range_reads import ReadLimits
 from icefloe.core.refs import unsupported
 from icefloe.core.refs_v2 import FLAG_NAMES, check_flag
 from icefloe.core.virtual_reads import Authorized
-from icefloe.credentials import AnyCredential
 from icefloe.errors import ConflictError, ErrorKind, InvalidInputError
-from icefloe.format.legacy.ids import parse_snapshot_id
+from icefloe.format.metadata import plain_metadata
 from icefloe.format.spec import V1, V2, Spec
 from icefloe.history import public_snapshot, public_status, stored_status
 from icefloe.ids import ManifestId, SnapshotId
-from icefloe.ops import Update
 from icefloe.recipes import Recipe
-from icefloe.session import Session, plain_metadata
-from icefloe.snapshots import AncestryGraph, Diff, ManifestFileInfo, SnapshotInfo
+from icefloe.snapshots import Diff, ManifestFileInfo, SnapshotInfo
 from icefloe.storage.base import Storage
 from icefloe.telemetry import traced
 from icefloe.times import to_microseconds
 from icefloe.types import FeatureFlag, RepoStatus, SessionMode, SpecVersion
 
 if TYPE_CHECKING:
+    from icefloe.ancestry_graph import AncestryGraph
+    from icefloe.conflicts import ConflictSolver
+    from icefloe.credentials import AnyCredential
+    from icefloe.ops import Update
+    from icefloe.session import Session
     from icefloe.store import IcechunkStore
 
 __all__ = ["Repository"]
@@ -109,6 +109,8 @@ class Repository(BranchOperations, Care, Shown):
         A configuration other than the default is stored in it. `check_clean_root=False` lets other objects be
         there. Raises InvalidInputError where it is not empty, ConflictError where there is a repository.
         """
+        from icefloe.core.creating import create_parts
+
         spec = _spec(spec_version)
         _logger.debug("Creating Repository at %s", storage.describe())
         place = storage if attribution is None else storage.with_attribution(attribution)
@@ -461,7 +463,9 @@ class Repository(BranchOperations, Care, Shown):
     def ops_log(self) -> AsyncCloseableIterator[Update]:
         """What was done to the repository, newest first."""
         self._require_repo_info("the ops log")
-        return AsyncCloseableIterator(history_pages.ops_log(self._refs))
+        from icefloe.ops_pages import ops_log
+
+        return AsyncCloseableIterator(ops_log(self._refs))
 
     def ops_log_async(self) -> AsyncCloseableIterator[Update]:
         """The same for `async for`."""
@@ -488,27 +492,35 @@ class Repository(BranchOperations, Care, Shown):
 
     def inspect_snapshot(self, snapshot_id: str) -> dict[str, Any]:
         """What the file of a snapshot holds."""
-        return inspection.inspect_snapshot(self._assets, SnapshotId.parse(snapshot_id))
+        from icefloe.inspection import inspect_snapshot
+
+        return inspect_snapshot(self._assets, SnapshotId.parse(snapshot_id))
 
     inspect_snapshot_async = async_twin(inspect_snapshot)
 
     def inspect_repo_info(self) -> dict[str, Any]:
         """What the repo info file holds."""
+        from icefloe.inspection import inspect_repo_info
+
         self._require_repo_info("the repo info file")
-        return inspection.inspect_repo_info(self._assets)
+        return inspect_repo_info(self._assets)
 
     inspect_repo_info_async = async_twin(inspect_repo_info)
 
     def inspect_manifest(self, manifest_id: str) -> dict[str, Any]:
         """What the file of a manifest holds."""
-        return inspection.inspect_manifest(self._assets, ManifestId.parse(manifest_id))
+        from icefloe.inspection import inspect_manifest
+
+        return inspect_manifest(self._assets, ManifestId.parse(manifest_id))
 
     inspect_manifest_async = async_twin(inspect_manifest)
 
     def inspect_transaction_log(self, snapshot_id: str) -> dict[str, Any]:
         """What a snapshot changed, as its transaction log tells."""
+        from icefloe.inspection import inspect_transaction_log
+
         id = SnapshotId.parse(snapshot_id)
-        return inspection.inspect_transaction_log(self._assets, id, history.pruned_logs(self._refs, id))
+        return inspect_transaction_log(self._assets, id, history.pruned_logs(self._refs, id))
 
     inspect_transaction_log_async = async_twin(inspect_transaction_log)
 
@@ -570,6 +582,9 @@ class Repository(BranchOperations, Care, Shown):
         session.commit(message, metadata, rebase_with=rebase_with, rebase_tries=rebase_tries)
 
     def _session(self, mode: SessionMode, id: SnapshotId, branch: str | None) -> Session:
+        from icefloe.core.preload import preload
+        from icefloe.session import Session
+
         snapshot = self._assets.snapshot(id)
         manifest = self._opened.config.manifest
         preload(self._assets, snapshot, asked_for=manifest is not None and manifest.preload is not None)
@@ -586,7 +601,11 @@ class Repository(BranchOperations, Care, Shown):
 
     def _snapshot_id(self, text: str) -> SnapshotId:
         """An id as users write it; those of the draft format are longer."""
-        return SnapshotId.parse(text) if self._refs.spec.writable else parse_snapshot_id(text)
+        if self._refs.spec.writable:
+            return SnapshotId.parse(text)
+        from icefloe.format.legacy.ids import parse_snapshot_id
+
+        return parse_snapshot_id(text)
 
     def _resolve(self, branch: str | None, tag: str | None, snapshot_id: str | None) -> SnapshotId:
         _check_one_ref(branch, tag, snapshot_id)
@@ -640,6 +659,8 @@ def _checked_authorization(
 ) -> dict[str, AnyCredential | None]:
     """Permissions by url prefix, with a word on those that do not say how."""
     for prefix, credential in (authorized or {}).items():
+        from icefloe.credentials import AnyCredential
+
         if credential is not None and not isinstance(credential, AnyCredential):
             raise TypeError(
                 f"the credential of {prefix} is a {type(credential).__qualname__} and none of Credentials; "

@@ -29,7 +29,6 @@ from icefloe.core.rescue import check_presence, rescue
 from icefloe.core.retries import give_way
 from icefloe.core.virtual_refs import all_locations
 from icefloe.core.workspace import Workspace
-from icefloe.encoding.json_values import canonical
 from icefloe.errors import (
     ConflictError,
     ErrorKind,
@@ -40,6 +39,7 @@ from icefloe.errors import (
     SessionStateError,
 )
 from icefloe.format.manifest import InlineRef, NativeRef
+from icefloe.format.metadata import plain_metadata
 from icefloe.format.snapshot import Snapshot
 from icefloe.format.transaction_log import TransactionLog
 from icefloe.ids import SnapshotId
@@ -634,14 +634,6 @@ class ForkSession(Session):
                 kind=ErrorKind.MERGE_NOT_ALLOWED,
             )
         super()._check_mergeable(fork)
-
-
-def plain_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Metadata as it will be read back; TypeError for what it cannot hold."""
-    if not isinstance(metadata, Mapping):
-        raise TypeError(f"'{type(metadata).__name__}' object is not an instance of 'dict'")
-    plain: Any = canonical(metadata)
-    return dict(plain)
 
 
 def _check_message(message: str) -> None:

@@ -1,4 +1,7 @@
-"""The methods of a repository for its upkeep: expiration, garbage collection, statistics, verification."""
+"""The methods of a repository for its upkeep: expiration, garbage collection, statistics, verification.
+
+What does the work is loaded when it is asked for: whoever opens a repository need not wait for it.
+"""
 
 from __future__ import annotations
 
@@ -13,29 +16,22 @@ import numpy as np
 from icefloe.concurrency import FanOut, ThreadFanOut, async_twin
 from icefloe.config import ManifestSplittingConfig
 from icefloe.core.assets import AssetStore
-from icefloe.core.commit import OWN_METADATA
 from icefloe.core.refs import RefStore, read_only_format
 from icefloe.core.refs_v2 import check_writable
 from icefloe.encoding.envelope import PLAUSIBLE_BYTES
 from icefloe.errors import IcechunkError
 from icefloe.format.id_columns import is_member, sorted_ids
 from icefloe.ids import SnapshotId, encode_column
-from icefloe.maintenance import verified
-from icefloe.maintenance.expire import expire
-from icefloe.maintenance.findings import Level, Report
-from icefloe.maintenance.gc import Limits, collect
-from icefloe.maintenance.reach import NO_IDS, Ids, each_id, led_to, reachable_snapshots
-from icefloe.maintenance.rewrite import rewrite_ahead
-from icefloe.maintenance.stats import chunk_storage
-from icefloe.maintenance.verify import verify
-from icefloe.maintenance.verify_chunks import check_chunks
-from icefloe.ops import ChunkStorageStats, GCSummary
 from icefloe.recipes import Recipe
-from icefloe.session import Session
 from icefloe.times import to_microseconds
 
 if TYPE_CHECKING:
     import zarr
+
+    from icefloe.maintenance.findings import Report
+    from icefloe.maintenance.reach import Ids
+    from icefloe.ops import ChunkStorageStats, GCSummary
+    from icefloe.session import Session
 
 _MIB = 1 << 20
 _COMMIT_METHODS = ("new_commit", "amend")
@@ -98,6 +94,8 @@ class Upkeep:
         The tip of main stays, as do the tips of branches and tags unless those may be deleted too. The data
         stays until the next garbage collection.
         """
+        from icefloe.maintenance.expire import expire
+
         check_writable(self._refs.status())
         released = expire(
             self._refs,
@@ -128,6 +126,8 @@ class Upkeep:
         Choose a time before any session that is still open began: what such a session has written is not
         needed by a snapshot yet.
         """
+        from icefloe.maintenance.gc import Limits, collect
+
         threads = _threads(
             max_snapshots_in_memory=max_snapshots_in_memory,
             max_compressed_manifest_mem_bytes=max_compressed_manifest_mem_bytes,
@@ -161,6 +161,8 @@ class Upkeep:
         max_concurrent_manifest_fetches: int = 500,
     ) -> ChunkStorageStats:
         """How many bytes of chunks the snapshots on branches and tags refer to, each chunk counted once."""
+        from icefloe.maintenance.stats import chunk_storage
+
         threads = _threads(
             max_snapshots_in_memory=max_snapshots_in_memory,
             max_compressed_manifest_mem_bytes=max_compressed_manifest_mem_bytes,
@@ -229,6 +231,9 @@ class Upkeep:
 
         With the `commit_method` "amend" the commit takes the place of the branch's tip.
         """
+        from icefloe.core.commit import OWN_METADATA
+        from icefloe.maintenance.rewrite import rewrite_ahead
+
         if commit_method not in _COMMIT_METHODS:
             raise ValueError(f"Invalid commit method: '{commit_method}'. Expected 'new_commit' or 'amend'.")
         session = self.writable_session(branch)
@@ -272,6 +277,12 @@ class Upkeep:
         at the same level or a deeper one found well, looks only at what others add to them, and remembers
         what it found well beside the repository, where it must be able to write.
         """
+        from icefloe.maintenance import verified
+        from icefloe.maintenance.findings import Level
+        from icefloe.maintenance.reach import NO_IDS, reachable_snapshots
+        from icefloe.maintenance.verify import verify
+        from icefloe.maintenance.verify_chunks import check_chunks
+
         if level not in list(Level):
             raise ValueError(f"no level {level!r} of verification; choose one of {', '.join(Level)}")
         _check_positive(max_concurrent_requests=max_concurrent_requests)
@@ -301,6 +312,8 @@ class Upkeep:
     def _snapshots_to_verify(
         self, branch: str | None, tag: str | None, snapshot_id: str | None, *, history: bool
     ) -> Ids:
+        from icefloe.maintenance.reach import led_to
+
         given = [each for each in (branch, tag, snapshot_id) if each is not None]
         if len(given) > 1:
             raise ValueError("give one of branch, tag and snapshot_id")
@@ -321,6 +334,8 @@ class Upkeep:
 
         Only what stands in a log of its own counts: one that inherited logs is looked at in full.
         """
+        from icefloe.maintenance.reach import each_id
+
         ids, known = set(each_id(wanted)), set(each_id(done))
         before, after = set[bytes](), set[bytes]()
         for id in ids:

@@ -15,6 +15,7 @@ import zarr
 
 import icefloe
 from icefloe.cli import app
+from icefloe.cli.output import aligned
 
 
 class Terminal:
@@ -77,10 +78,12 @@ def test_help_lists_all_commands_without_loading_them(capsys: pytest.CaptureFixt
     subprocess.run([sys.executable, "-c", listing], check=True, stdout=subprocess.DEVNULL)
 
 
-def test_log_starts_without_zarr_and_object_stores(typed: Terminal) -> None:
+def test_log_loads_only_what_it_needs(typed: Terminal) -> None:
     program = (
         "import sys; from icefloe.cli.app import main; code = main(['log', sys.argv[1]]); "
-        "print(code, {'zarr', 'obstore', 'asyncio', 'importlib.resources'} & set(sys.modules))"
+        "others = {'zarr', 'obstore', 'asyncio', 'importlib.resources', 'rich', 'icefloe.maintenance', "
+        "'icefloe.session', 'icefloe.credentials', 'icefloe.format.legacy', 'icefloe.core.workspace'}; "
+        "print(code, others & set(sys.modules))"
     )
 
     done = subprocess.run(
@@ -119,6 +122,18 @@ def test_log_lists_commits_newest_first(typed: Terminal) -> None:
     assert [each["message"] for each in typed.json("log", "v1")] == ["add t2m", "Repository initialized"]
     assert len(typed.json("log", "-n", "1")) == 1
     assert typed.json("log", "v1")[0]["metadata"] == {"by": "me"}
+
+
+def test_tables_that_go_to_a_file_are_aligned_and_not_folded() -> None:
+    rows = [["name", "bytes"], ["温度", "5"], ["two\nlines", "1000"], ["x" * 300, "12"], ["e\u0301", "7"]]
+
+    lines = list(aligned(rows, [False, True]))
+
+    assert lines[0] == f"name{' ' * 296}  bytes"
+    assert lines[1] == f"温度{' ' * 296}      5"
+    assert lines[2:4] == [f"two{' ' * 297}   1000", "lines"]
+    assert lines[4] == f"{'x' * 300}     12"
+    assert lines[5] == f"e\u0301{' ' * 299}      7"
 
 
 def test_log_draws_a_graph(typed: Terminal) -> None:

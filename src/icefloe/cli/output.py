@@ -6,14 +6,15 @@ import dataclasses
 import json
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from enum import Enum
+from itertools import zip_longest
 from typing import Any
 
 import click
 
-_WIDE = 10_000
 _PAUSE_S = 2.0
 
 
@@ -50,20 +51,55 @@ class Output:
         if self.as_json:
             self.value(found)
             return
-        from rich.console import Console
-        from rich.table import Table
-        from rich.text import Text
+        numbers = [
+            bool(found) and all(isinstance(row[name], int | float) for row in found) for name in columns
+        ]
+        titles = [name.replace("_", " ") for name in columns]
+        texts = [[shown(row[name]) for name in columns] for row in found]
+        if sys.stdout.isatty():
+            _fold_to_terminal(titles, texts, numbers)
+        else:
+            for line in aligned([titles, *texts], numbers):
+                click.echo(line)
 
-        console = Console(file=sys.stdout, highlight=False)
-        if not console.is_terminal:
-            console = Console(file=sys.stdout, highlight=False, width=_WIDE)
-        table = Table(box=None, pad_edge=False, show_edge=False)
-        for name in columns:
-            number = bool(found) and all(isinstance(row[name], int | float) for row in found)
-            table.add_column(name.replace("_", " "), justify="right" if number else "left", overflow="fold")
-        for row in found:
-            table.add_row(*(Text(shown(row[name])) for name in columns))
-        console.print(table)
+
+def aligned(rows: Sequence[Sequence[str]], to_the_right: Sequence[bool]) -> Iterator[str]:
+    """The lines of a table as wide as it needs to be, two spaces between columns."""
+    cells = [[cell.split("\n") for cell in row] for row in rows]
+    widths = [max(_width(line) for row in cells for line in row[at]) for at in range(len(to_the_right))]
+    for row in cells:
+        for lines in zip_longest(*row, fillvalue=""):
+            padded = []
+            for text, width, right in zip(lines, widths, to_the_right, strict=True):
+                space = " " * (width - _width(text))
+                padded.append(space + text if right else text + space)
+            yield "  ".join(padded).rstrip()
+
+
+def _width(text: str) -> int:
+    """How many columns of a terminal a text takes."""
+    if text.isascii():
+        return len(text)
+    return sum(
+        0 if unicodedata.combining(each) else 2 if unicodedata.east_asian_width(each) in "WF" else 1
+        for each in text
+    )
+
+
+def _fold_to_terminal(
+    titles: Sequence[str], rows: Sequence[Sequence[str]], to_the_right: Sequence[bool]
+) -> None:
+    """Print a table no wider than the terminal."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, show_edge=False)
+    for title, right in zip(titles, to_the_right, strict=True):
+        table.add_column(title, justify="right" if right else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    Console(file=sys.stdout, highlight=False).print(table)
 
 
 def shown(value: Any) -> str:

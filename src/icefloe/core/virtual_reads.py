@@ -8,19 +8,20 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from icefloe.config import StorageSettings, VirtualChunkContainer
 from icefloe.core.range_reads import KeptBytes, RangeReader, ReadLimits
 from icefloe.core.virtual_locations import Containers, key_of, stored_form
-from icefloe.credentials import AnyCredential
 from icefloe.errors import ErrorKind, InvalidInputError, StorageError
 from icefloe.format.manifest import Checksum, ETag, LastModified, VirtualRef
 from icefloe.storage.base import ObjectNotFoundError
 from icefloe.storage.external import ExternalSource, Fetched
-from icefloe.storage.external_sources import check_credential, open_source
 
-Authorized: TypeAlias = Mapping[str, AnyCredential | None]
+if TYPE_CHECKING:
+    from icefloe.credentials import AnyCredential
+
+Authorized: TypeAlias = "Mapping[str, AnyCredential | None]"
 """Credentials by the url prefix of the container they are for."""
 
 _NO_SETTINGS: Final = StorageSettings()
@@ -43,6 +44,8 @@ class VirtualReader:
         self.containers = Containers.of((containers or {}).values())
         self._authorized = {_container_prefix(key): value for key, value in (authorized or {}).items()}
         for container in self.containers.ordered:
+            from icefloe.storage.external_sources import check_credential  # many have no containers
+
             check_credential(container, self._authorized.get(container.url_prefix))
         reachable = {each.url_prefix for each in self.containers.ordered} & self._authorized.keys()
         self.answers_at_once = all(prefix.startswith("file:") for prefix in reachable)
@@ -112,6 +115,8 @@ class VirtualReader:
                 "authorize_virtual_chunk_access",
                 kind=ErrorKind.UNAUTHORIZED_VIRTUAL_CHUNK_CONTAINER,
             )
+        from icefloe.storage.external_sources import open_source
+
         with self._lock:
             source = self._sources.get(prefix)
             if source is None:

@@ -11,10 +11,19 @@ from numpy.typing import NDArray
 from icefloe.encoding.columns import Ragged, encode_text, splits_of
 from icefloe.encoding.flatbuffers.row_builder import Row
 from icefloe.encoding.flatbuffers.tables import Tables
+from icefloe.encoding.json_values import canonical
 from icefloe.errors import ErrorKind, FormatError
 from icefloe.format.spec import Spec
 
 Metadata: TypeAlias = Mapping[str, Any]
+
+
+def plain_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Metadata as it will be read back; TypeError for what it cannot hold."""
+    if not isinstance(metadata, Mapping):
+        raise TypeError(f"'{type(metadata).__name__}' object is not an instance of 'dict'")
+    plain: Any = canonical(metadata)
+    return dict(plain)
 
 
 def metadata_rows(metadata: Metadata, spec: Spec) -> list[Row]:

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from icefloe.config import S3Options
-from icefloe.credentials import AnyAzureCredential, AnyGcsCredential, AnyS3Credential
 
 if TYPE_CHECKING:
+    from icefloe.credentials import AnyAzureCredential, AnyGcsCredential, AnyS3Credential
     from icefloe.storage.base import Storage
 
 makers: dict[str, Callable[..., Any]] = {}

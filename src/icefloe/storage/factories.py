@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from icefloe.config import ChecksumAlgorithm, S3Options
-from icefloe.credentials import (
-    GcsBearerCredential,
-    S3StaticCredentials,
-    azure_credentials,
-    gcs_credentials,
-    s3_credentials,
-)
 from icefloe.storage import opening
 from icefloe.storage.base import Storage
+
+if TYPE_CHECKING:  # credentials are loaded where they are needed: a folder has none
+    from icefloe.credentials import GcsBearerCredential, S3StaticCredentials
 
 
 def in_memory_storage() -> Storage:
@@ -73,6 +70,8 @@ def s3_storage(
     `network_stream_timeout_seconds` is how long no byte may arrive, 0 for ever. Of the checksum algorithms
     only Sha256 can be asked for. Headers of a role go over those for both.
     """
+    from icefloe.credentials import s3_credentials
+
     options = S3Options(
         region=region,
         endpoint_url=endpoint_url,
@@ -164,6 +163,8 @@ def tigris_storage(
     It is consistent only within its region, which must be given; with `use_weak_consistency` any region is
     read, and nothing can be written.
     """
+    from icefloe.credentials import s3_credentials
+
     options = S3Options(
         region=region,
         endpoint_url=endpoint_url,
@@ -222,6 +223,8 @@ def r2_storage(
 
     Without a bucket the first segment of the prefix is taken for it.
     """
+    from icefloe.credentials import s3_credentials
+
     options = S3Options(
         region=region,
         endpoint_url=endpoint_url,
@@ -275,6 +278,8 @@ def hf_storage(
 
     The gateway drops the metadata of objects, so a write of ours is recognised by its content.
     """
+    from icefloe.credentials import s3_credentials
+
     options = S3Options(network_stream_timeout_seconds=network_stream_timeout_seconds)
     credentials = s3_credentials(
         access_key_id=access_key_id,
@@ -319,6 +324,8 @@ def gcs_storage(
 
     Credentials are chosen as by `gcs_credentials`. `config` are object_store's GoogleConfigKey names.
     """
+    from icefloe.credentials import gcs_credentials
+
     credentials = gcs_credentials(
         service_account_file=service_account_file,
         service_account_key=service_account_key,
@@ -348,6 +355,8 @@ def azure_storage(
 
     Credentials are chosen as by `azure_credentials`. `config` are object_store's AzureConfigKey names.
     """
+    from icefloe.credentials import azure_credentials
+
     credentials = azure_credentials(
         access_key=access_key,
         sas_token=sas_token,

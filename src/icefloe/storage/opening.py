@@ -8,15 +8,6 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from icefloe.config import S3Options, StorageSettings
-from icefloe.credentials import (
-    AnyAzureCredential,
-    AnyGcsCredential,
-    AnyS3Credential,
-    azure_from_env_credentials,
-    gcs_from_env_credentials,
-    s3_anonymous_credentials,
-    s3_from_env_credentials,
-)
 from icefloe.errors import ErrorKind, StorageError
 from icefloe.storage.base import Storage
 from icefloe.storage.constructors import makers
@@ -24,6 +15,7 @@ from icefloe.storage.local import LocalStorage
 from icefloe.storage.memory import MemoryStorage
 
 if TYPE_CHECKING:
+    from icefloe.credentials import AnyAzureCredential, AnyGcsCredential, AnyS3Credential
     from icefloe.storage.clients import Place
 
 _TIGRIS_ENDPOINT = "https://t3.storage.dev"
@@ -44,6 +36,7 @@ def s3(
     settings: StorageSettings | None = None,
 ) -> Storage:
     """A storage in a bucket that speaks S3."""
+    from icefloe.credentials import s3_anonymous_credentials, s3_from_env_credentials
     from icefloe.storage.clients import Headers, S3Place  # obstore takes its time to import
 
     if legacy_rooted_keys:
@@ -151,6 +144,7 @@ def gcs(
     headers: Mapping[str, str] | None = None,
 ) -> Storage:
     """A storage in a bucket of Google Cloud Storage."""
+    from icefloe.credentials import gcs_from_env_credentials
     from icefloe.storage.clients import GcsPlace, Headers  # obstore takes its time to import
 
     roles = Headers(dict(headers or {}), dict(read_headers or {}), dict(write_headers or {}))
@@ -168,6 +162,7 @@ def azure(
     config: Mapping[str, str] | None = None,
 ) -> Storage:
     """A storage in a container of Azure Blob Storage."""
+    from icefloe.credentials import azure_from_env_credentials
     from icefloe.storage.clients import AzurePlace  # obstore takes its time to import
 
     chosen = credentials or azure_from_env_credentials()
