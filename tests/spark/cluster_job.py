@@ -17,7 +17,7 @@ from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
 import icefloe
-from icefloe.spark import scan, session_at, sql, write
+from icefloe.spark import QUICK_START, scan, session_at, sql, write
 from tests.spark.weather import CHUNKS, opened, repository, weather
 
 SEL = '{"lat": 60}'
@@ -29,6 +29,7 @@ SPECULATION = {
     "spark.speculation.minTaskRuntime": "1s",
     "spark.executor.memory": "512m",
 }
+QUICK = {**QUICK_START, "spark.executor.extraJavaOptions": QUICK_START["spark.driver.extraJavaOptions"]}
 
 
 def slow_once(attempts: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -45,7 +46,7 @@ def session(master: str) -> Any:
     """A session of the classic kind, or of a client where the address is that of a Connect server."""
     if master.startswith("sc://"):
         return SparkSession.builder.remote(master).getOrCreate()
-    return session_at(master, "icefloe cluster test", SPECULATION)
+    return session_at(master, "icefloe cluster test", {**SPECULATION, **QUICK})
 
 
 def main(master: str, folder: str) -> None:

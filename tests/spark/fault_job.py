@@ -20,8 +20,13 @@ from typing import Any
 import pyarrow as pa
 
 from icefloe.spark import scan, session_at, write
+from tests.spark.cluster_job import QUICK
 
-SETTINGS = {"spark.executor.memory": "512m", "spark.sql.execution.arrow.maxRecordsPerBatch": "40"}
+SETTINGS = {
+    **QUICK,
+    "spark.executor.memory": "512m",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "40",
+}
 
 
 def slowly(traces: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

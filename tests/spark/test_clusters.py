@@ -15,6 +15,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
+from icefloe.spark import QUICK_START
 from icefloe.spark.java import find_java_home
 from tests.source_tree import ROOT
 
@@ -30,6 +31,8 @@ def environment(**more: str) -> dict[str, str]:
         "PYTHONPATH": os.pathsep.join(filter(None, folders)),
         "PYSPARK_PYTHON": sys.executable,
         "JAVA_HOME": str(find_java_home()),
+        "SPARK_DAEMON_JAVA_OPTS": QUICK_START["spark.driver.extraJavaOptions"],
+        "SPARK_DAEMON_MEMORY": "512m",
         **more,
     }
 
@@ -108,6 +111,7 @@ def test_a_client_of_a_connect_server(tmp_path: Path) -> None:
         ("spark.connect.grpc.binding.address", "127.0.0.1"),
         ("spark.connect.grpc.binding.port", str(port)),
         ("spark.ui.enabled", "false"),
+        *QUICK_START.items(),
         ("spark.sql.shuffle.partitions", "4"),
         ("spark.sql.warehouse.dir", str(tmp_path / "warehouse")),
     ):

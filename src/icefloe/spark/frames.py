@@ -6,16 +6,19 @@ import re
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from inspect import signature
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
+from pyspark.sql.pandas.types import to_arrow_schema
 
 from icefloe import errors
 from icefloe.spark.worker import VERSION, check_version, readable_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
     from icefloe.repository import Repository
 
@@ -41,6 +44,13 @@ def frame_of(spark: SparkSession, tasks: int, read: Read, ddl: str, title: str) 
     run.__name__ = run.__qualname__ = title
     numbers: Any = spark.range(0, tasks, 1, tasks)
     return map_in_arrow(numbers, run, ddl)
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """The columns of a frame in terms of Arrow, as tasks are given them."""
+    # Releases before 4.2 take no zone, and mean UTC.
+    zone: Any = {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
+    return to_arrow_schema(schema, **zone)
 
 
 def place_of(repo: Repository) -> str:

@@ -265,7 +265,7 @@ def term(expression: exp.Expr, column: Known) -> Side | None:
         case exp.Cast() if expression.to.is_type(exp.DataType.Type.DATE):
             return _as_date(term(expression.this, column))
         case exp.TimestampTrunc() | exp.DateTrunc():
-            return _truncated(term(expression.this, column), _unit(expression))
+            return _truncated(term(expression.this, column), _unit(expression), column.utc)
         case exp.Extract():
             return _part(str(expression.this.name), term(expression.expression, column))
         case exp.Anonymous():
@@ -299,10 +299,10 @@ def _as_date(side: Side | None) -> Side | None:
     return Side("date", side.value.astype("M8[D]"))
 
 
-def _truncated(side: Side | None, unit: str) -> Side | None:
+def _truncated(side: Side | None, unit: str, utc: bool) -> Side | None:
     code = {"year": "Y", "month": "M", "day": "D", "hour": "h", "minute": "m"}.get(unit)
-    if side is None or side.kind != "time" or code is None:
-        return None
+    if side is None or side.kind != "time" or code is None or (code in "hm" and not utc):
+        return None  # Spark truncates moments of its zone, in which an hour may be missing
     return Side("time", side.value.astype(f"M8[{code}]").astype("M8[us]"), zoned=False)
 
 

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from icefloe.distributed import receipt
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.session import ForkSession, Session
 from icefloe.spark.encoding_rows import bad_rows, keys_of, unique_keys
+from icefloe.spark.frames import arrow_schema
 from icefloe.spark.options import Options
 from icefloe.spark.transactions import CommitOrder, check_branch, commit_once, committed, solver_of
 from icefloe.spark.worker import VERSION, check_version, readable_errors
@@ -49,7 +49,7 @@ class IcechunkWriter(DataSourceArrowWriter):
     def __init__(self, options: Options, schema: StructType, overwrite: bool) -> None:
         self._options = options
         self._mode = OVERWRITE if overwrite else APPEND
-        self._schema = to_arrow_schema(schema, timezone="UTC")
+        self._schema = arrow_schema(schema)
         self._order = commit_order(options)
         self._version = VERSION
         repo = options.open()

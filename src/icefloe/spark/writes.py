@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import LongType, StructField, StructType
 
 from icefloe.conflicts import ConflictSolver
@@ -18,7 +17,7 @@ from icefloe.repository import Repository
 from icefloe.session import ForkSession
 from icefloe.spark.coding import quoted
 from icefloe.spark.encoding_rows import Values, keys_of, unique_keys
-from icefloe.spark.frames import described, map_in_arrow, place_of, plain_errors
+from icefloe.spark.frames import arrow_schema, described, map_in_arrow, place_of, plain_errors
 from icefloe.spark.options import parse
 from icefloe.spark.transactions import CommitOrder, check_branch, commit_once, committed, solver_of
 from icefloe.spark.worker import VERSION, check_version, readable_errors
@@ -82,7 +81,7 @@ def write(
         keys = _keys(df, chosen)
         if any(not len(each) for each in keys.values()):
             return session.snapshot_id
-        schema = to_arrow_schema(df.schema, timezone="UTC")
+        schema = arrow_schema(df.schema)
         target = prepare(session, group, schema, chosen, keys, template, mode)
         session.merge_receipts(_receipts(df, target, session.fork()))
     return commit_once(opened, session, order)
