@@ -191,7 +191,12 @@ def climatology(spark: Any, folder: Path) -> Jobs:
 def _references(folder: Path, count: int, chunk: int) -> str:
     """A repository whose one array has so many chunks, which are never read."""
     if not (folder / "done").exists():
-        repo = icefloe.Repository.create(icefloe.local_filesystem_storage(str(folder / "repo")))
+        any_dimension: Any = {icefloe.ManifestSplitDimCondition.Any(): 1000}
+        splitting = icefloe.ManifestSplittingConfig.from_dict(
+            {icefloe.ManifestSplitCondition.AnyArray(): any_dimension}
+        )
+        config = icefloe.RepositoryConfig(manifest=icefloe.ManifestConfig(splitting=splitting))
+        repo = icefloe.Repository.create(icefloe.local_filesystem_storage(str(folder / "repo")), config)
         session = repo.writable_session("main")
         side = int(count**0.5)
         zarr.create_array(
