@@ -83,6 +83,78 @@ def test_planes_pages_and_overviews(tmp_path: Path) -> None:
     assert_reads_back(alone, "image", GREY[::2, ::2])
 
 
+def geo_tags(*keys: tuple[int, int], **given: tuple[float, ...]) -> list[Any]:
+    numbers = {"scale": 33550, "tie": 33922, "matrix": 34264}
+    directory = [1, 1, 0, len(keys), *(part for key, value in keys for part in (key, 0, 1, value))]
+    tags: list[Any] = [(34735, "H", len(directory), directory, False)]
+    return tags + [(numbers[name], "d", len(values), values, False) for name, values in given.items()]
+
+
+AREA, POINT, PROJECTED, GEOGRAPHIC = (1025, 1), (1025, 2), (1024, 1), (1024, 2)
+
+
+@pytest.mark.parametrize(
+    ("tags", "x", "y", "name"),
+    [
+        (
+            geo_tags(PROJECTED, AREA, scale=(10, 20, 0), tie=(0, 0, 0, 100, 900, 0)),
+            105,
+            890,
+            "projection_x_coordinate",
+        ),
+        (geo_tags(GEOGRAPHIC, POINT, scale=(10, 20, 0), tie=(1, 1, 0, 110, 880, 0)), 100, 900, "longitude"),
+        (geo_tags(matrix=(10, 0, 0, 100, 0, -20, 0, 900, 0, 0, 0, 0, 0, 0, 0, 1)), 105, 890, None),
+    ],
+)
+def test_pixels_on_earth_have_coordinates(
+    tmp_path: Path, tags: Any, x: float, y: float, name: str | None
+) -> None:
+    with tifffile.TiffWriter(tmp_path / "f.tif") as file:
+        file.write(GREY, tile=(16, 16), subifds=1, extratags=tags)
+        file.write(GREY[::2, ::2], tile=(16, 16), subfiletype=1)
+
+    dataset = virtualize(aged(tmp_path / "f.tif"))
+
+    np.testing.assert_array_equal(dataset.variables["x"].values, x + 10 * np.arange(70))
+    np.testing.assert_array_equal(dataset.variables["y"].values, y - 20 * np.arange(50))
+    assert dataset.variables["x"].attributes.get("standard_name") == name
+    overview = dataset.groups["overview_1"].variables
+    np.testing.assert_array_equal(overview["x"].values, x + 5 + 20 * np.arange(35))
+    assert dataset.to_xarray()["image"].sel(x=x + 20, y=y).item() == GREY[0, 2]
+
+
+def test_pixels_that_are_turned_have_none(tmp_path: Path) -> None:
+    tags = geo_tags(matrix=(10, 1, 0, 100, 1, -20, 0, 900, 0, 0, 0, 0, 0, 0, 0, 1))
+    tifffile.imwrite(tmp_path / "f.tif", GREY, extratags=tags)
+
+    assert list(virtualize(aged(tmp_path / "f.tif")).variables) == ["image"]
+
+
+def test_images_of_other_shapes_have_dimensions_of_their_own(tmp_path: Path) -> None:
+    with tifffile.TiffWriter(tmp_path / "f.tif") as file:
+        file.write(GREY, photometric="minisblack")
+        file.write(COLOUR[:20], photometric="rgb")
+
+    dataset = virtualize(aged(tmp_path / "f.tif"))
+
+    assert dataset.variables["image_1"].dimensions == ("y_1", "x_1", "band_1")
+    assert_all_read_back(dataset, {"image": GREY, "image_1": COLOUR[:20]})
+    assert dataset.to_xarray()["image_1"].shape == (20, 70, 3)
+
+
+@pytest.mark.parametrize("compression", ["jpeg2000", "webp", "lerc", "jpeg"])
+def test_pictures_in_colour(tmp_path: Path, compression: str) -> None:
+    smooth = np.repeat(np.add.outer(np.arange(48), np.arange(64)).astype("u1")[..., None], 3, axis=2)
+    options: dict[str, Any] = {} if compression == "lerc" else {"compressionargs": {"level": 90}}
+    tifffile.imwrite(
+        tmp_path / "f.tif", smooth, compression=compression, photometric="rgb", tile=(16, 32), **options
+    )
+
+    expected = tifffile.imread(tmp_path / "f.tif")
+
+    assert_reads_back(virtualize(aged(tmp_path / "f.tif")), "image", expected)
+
+
 def test_pictures_decode_as_they_do_for_tifffile(tmp_path: Path) -> None:
     smooth = np.add.outer(np.arange(48), np.arange(64)).astype("u1")
     tifffile.imwrite(tmp_path / "f.tif", smooth, compression="jpeg", tile=(16, 16))

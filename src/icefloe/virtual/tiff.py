@@ -1,7 +1,8 @@
 """TIFF, BigTIFF, GeoTIFF and COG: strips and tiles become chunks, overviews become groups.
 
 The first image of a file is the variable `image`, with the dimensions y, x and, where pixels have several
-samples, band; further images of other shapes are `image_1` and so on.
+samples, band; further images of other shapes are `image_1` and so on, with dimensions of their own. Where
+the file says where on Earth pixels are, x and y are coordinates.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import base64
 import math
 import struct
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -17,6 +19,7 @@ from icefloe.virtual.codecs import TIFF
 from icefloe.virtual.dataset import VirtualDataset
 from icefloe.virtual.refusals import CannotVirtualizeError, RefusalReason, Refused, RefusedVariable
 from icefloe.virtual.sources import SourceFile
+from icefloe.virtual.tiff_places import coordinates_of
 from icefloe.virtual.tiff_segments import decode_segment
 from icefloe.virtual.variables import ChunkReferences, VirtualVariable
 from icefloe.virtual.wanted import Wanted
@@ -81,19 +84,24 @@ def _dataset(opened: tifffile.TiffFile, wanted: Wanted, file: SourceFile) -> Vir
             continue
         for depth, level in enumerate(series.levels):
             try:
-                variable = _Image(level, file, opened.byteorder).variable()
+                variable = _Image(level, file, opened.byteorder).variable(f"_{number}" if number else "")
             except RefusedVariable as refusal:
                 found = refusal.named(name)
                 if depth:
-                    groups[f"overview_{depth}"] = VirtualDataset({}, (), {}, {}, (found,))
+                    above = groups.get(f"overview_{depth}", VirtualDataset({}, ()))
+                    groups[f"overview_{depth}"] = replace(above, refused=(*above.refused, found))
                 else:
                     refused.append(found)
                 continue
+            found_here = {name: variable}
+            if number == 0:
+                placed = coordinates_of(opened.pages.first, variable)
+                found_here |= {axis: each for axis, each in placed.items() if not wanted.drops(axis)}
             if depth == 0:
-                variables[name] = variable
+                variables |= found_here
             else:
                 above = groups.get(f"overview_{depth}", VirtualDataset({}, ()))
-                groups[f"overview_{depth}"] = VirtualDataset({**above.variables, name: variable}, ())
+                groups[f"overview_{depth}"] = replace(above, variables={**above.variables, **found_here})
     return VirtualDataset(variables, (), _file_attributes(opened), groups, tuple(refused))
 
 
@@ -156,7 +164,8 @@ class _Image:
             if other.hash != page.hash:
                 raise RefusedVariable(RefusalReason.UNEVEN_CHUNKS, "its pages are encoded differently")
 
-    def variable(self) -> VirtualVariable:
+    def variable(self, suffix: str) -> VirtualVariable:
+        """The image as a variable, whose dimensions end with a suffix."""
         page, rows = self._page, self._page.imagelength
         lead = ([("page", len(self._pages))] if len(self._pages) > 1 else []) + (
             [("band", self._planes)] if self._planes > 1 else []
@@ -169,7 +178,7 @@ class _Image:
         names = (*(name for name, _ in lead), "y", "x", *(name for name, _ in tail))
         dtype = self._dtype.newbyteorder("=")
         return VirtualVariable(
-            names,
+            tuple(f"{name}{suffix}" for name in names),
             shape,
             dtype,
             chunk_shape,
