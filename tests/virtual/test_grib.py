@@ -13,6 +13,8 @@ import pytest
 from icefloe.virtual import CannotVirtualizeError, RefusalReason, combine, virtualize
 from icefloe.virtual.codecs import GribCodec
 from icefloe.virtual.grib_message import fields_of
+from icefloe.virtual.opening import open_values
+from tests.servers.ranges import range_server
 from tests.virtual.files import aged, assert_all_read_back, assert_reads_back
 
 ROWS, COLUMNS = 31, 16
@@ -65,6 +67,24 @@ def test_messages_become_variables_along_time_step_and_level(tmp_path: Path, sam
     assert_reads_back(dataset, "t", expected)
     opened = dataset.to_xarray()
     assert opened["valid_time"].values[1, 1] == np.datetime64("2020-01-02T12")
+
+
+def test_of_large_messages_elsewhere_only_the_headers_are_fetched() -> None:
+    values = np.random.default_rng(0).integers(0, 1 << 16, (1000, 1000)).astype("f8")
+    keys = {"Ni": 1000, "Nj": 1000, "shortName": "t", "bitsPerValue": 16}
+    messages = [
+        message("regular_ll_pl_grib2", values + level, **keys, level=level) for level in (1000, 850, 500)
+    ]
+    with range_server() as server:
+        server.files["f.grib2"] = b"".join(messages)
+
+        dataset = virtualize(f"{server.url}/f.grib2")
+
+        fetched = sum(stop - start for _, start, stop in server.asked)
+        assert fetched < len(server.files["f.grib2"]) / 3
+        assert len(server.asked) < 15
+        found = open_values(dataset, ["t"])["t"]
+    np.testing.assert_array_equal(found[1], (values + 850).astype("f4"))
 
 
 def test_what_does_not_share_coordinates_is_in_groups(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from icefloe.virtual.codecs import GRIB, in_rows
 from icefloe.virtual.dataset import VirtualDataset
-from icefloe.virtual.grib_message import Message, fields_of, messages_of
+from icefloe.virtual.grib_message import Message, headers_of, messages_of
 from icefloe.virtual.loading import loaded_variable
 from icefloe.virtual.refusals import CannotVirtualizeError, RefusalReason, Refused, RefusedVariable
 from icefloe.virtual.sources import SourceFile
@@ -165,9 +165,8 @@ class _Scan:
         import eccodes
 
         for message in messages_of(self._file):
-            data = self._file.read(message.offset, message.offset + message.length)
             try:
-                for number, field in enumerate(fields_of(data)):
+                for number, field in enumerate(headers_of(self._file, message)):
                     handle = eccodes.codes_new_from_message(field)
                     try:
                         self._add(handle, message, number)

@@ -34,6 +34,7 @@ from icefloe.virtual.refusals import CannotVirtualizeError
 
 BLOCK_BYTES: Final = 1 << 20
 """Files elsewhere are read in blocks of this size: parsers look at many small places near each other."""
+_PEEK_BYTES: Final = 1 << 15
 _KEPT_BLOCKS: Final = 64
 _IMPATIENT: Final = StorageSettings(retries=StorageRetriesSettings(max_tries=2, initial_backoff_ms=50))
 _LOOKING: Final = 16
@@ -99,6 +100,7 @@ class SourceFile:
         self._source = source
         self._key = key_of(stored_form(location))
         self._blocks: OrderedDict[int, bytes] = OrderedDict()
+        self._small_blocks: OrderedDict[int, bytes] = OrderedDict()
         first = self._fetch(0, BLOCK_BYTES)
         size = first.size_bytes
         if size is None:
@@ -126,6 +128,31 @@ class SourceFile:
             return self._checked(start, stop)
         parts = b"".join(self._block(number) for number in range(first, last + 1))
         return parts[start - first * BLOCK_BYTES : stop - first * BLOCK_BYTES]
+
+    def peek(self, start: int, stop: int) -> bytes:
+        """The same as `read`, for a few bytes far from those that were read before: little else is fetched."""
+        stop = min(stop, self.size_bytes)
+        if start >= stop:
+            return b""
+        number = start // BLOCK_BYTES
+        if self.local_path is None and number not in self._blocks:
+            first, last = start // _PEEK_BYTES, (stop - 1) // _PEEK_BYTES
+            parts = b"".join(self._peeked(part) for part in range(first, last + 1))
+            return parts[start - first * _PEEK_BYTES : stop - first * _PEEK_BYTES]
+        return self.read(start, stop)
+
+    def _peeked(self, number: int) -> bytes:
+        data = self._small_blocks.get(number)
+        if data is None:
+            start = number * _PEEK_BYTES
+            stop = min(start + _PEEK_BYTES, self.size_bytes)
+            # Three in a row, and the next too is likely to be wanted: from then on in large blocks.
+            in_a_row = all(number - back in self._small_blocks for back in (1, 2, 3))
+            data = self.read(start, stop) if in_a_row else self._checked(start, stop)
+            while len(self._small_blocks) >= _KEPT_BLOCKS:
+                self._small_blocks.popitem(last=False)
+            self._small_blocks[number] = data
+        return data
 
     def finish(self) -> Source:
         """The source, if it is still what it was at first; StorageError otherwise.
