@@ -132,11 +132,13 @@ def recognize(file: SourceFile) -> Format:
     head = file.read(0, 8)
     if head[:4] in (b"CDF\x01", b"CDF\x02", b"CDF\x05"):
         return "netcdf3"
-    starts = [0, *(512 << power for power in range(_USERBLOCKS))]
-    if any(file.read(start, start + 8) == b"\x89HDF\r\n\x1a\n" for start in starts):
-        return "hdf5"
     if head[:4] in (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"):
         return "tiff"
+    if head[:4] == b"GRIB":
+        return "grib"
+    starts = [0, *(512 << power for power in range(_USERBLOCKS))]
+    if any(file.peek(start, start + 8) == b"\x89HDF\r\n\x1a\n" for start in starts):
+        return "hdf5"
     if b"GRIB" in file.read(0, 4096):  # some have a line of text in front
         return "grib"
     if head[:1] == b"{":

@@ -130,7 +130,7 @@ class SourceFile:
         return parts[start - first * BLOCK_BYTES : stop - first * BLOCK_BYTES]
 
     def peek(self, start: int, stop: int) -> bytes:
-        """The same as `read`, for a few bytes far from those that were read before: little else is fetched."""
+        """The same as `read`, for a few bytes far from those read before: little else is fetched."""
         stop = min(stop, self.size_bytes)
         if start >= stop:
             return b""
