@@ -525,12 +525,13 @@ class Session(Shown):
         while True:
             snapshot = write()
             if not self._refs.spec.refs_in_repo_info:
-                check_presence(self._workspace.changes, self._assets, self._fan_out)
+                check_presence(self._workspace, self._fan_out)
             try:
                 move(snapshot)
             except CollectedError:
-                self._since = self._refs.now()
-                rescue(self._workspace.changes, self._assets, self._fan_out)
+                since = self._refs.now()
+                rescue(self._workspace, self._fan_out)
+                self._since = since  # not where chunks are gone: the next commit must not find all well
                 continue
             return self._settle(snapshot)
 

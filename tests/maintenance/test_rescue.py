@@ -10,6 +10,7 @@ import zarr
 
 import icefloe
 from icefloe import Repository, Session
+from icefloe.core.refs_v2 import RefStoreV2
 from icefloe.errors import StorageError
 from tests.maintenance.test_expire import commit, now, repository
 from tests.maintenance.test_gc import LONG_AGO, names
@@ -49,6 +50,9 @@ def test_a_session_whose_chunks_were_collected_is_refused(how: str, version: int
 
     assert caught.value.kind == "object-not-found"
     assert "/a" in str(caught.value)
+    with pytest.raises(StorageError, match="garbage collection"):
+        land(session, how)  # asking again does not make it true
+
     assert repo.lookup_branch("main") == before
     assert session.has_uncommitted_changes
     assert repo.verify("objects").ok
@@ -123,3 +127,25 @@ def test_a_fork_is_guarded_by_its_session() -> None:
 
     with pytest.raises(StorageError, match="garbage collection"):
         session.commit("late")
+
+
+def test_manifests_of_an_attempt_before_a_collection_are_written_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They would come out the same, chunks being inline, and are garbage until the branch moves."""
+    repo = Repository.open(repository().storage, icefloe.RepositoryConfig(inline_chunk_threshold_bytes=512))
+    session = writing(repo, [1, 2])
+
+    def lost(*_: object) -> bool:
+        raise StorageError("no answer", kind="object-store")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RefStoreV2, "_replace", lost)
+        with pytest.raises(StorageError, match="no answer"):
+            session.commit("in vain")
+    assert Repository.open(repo.storage).garbage_collect(now()).manifests_deleted == 1
+
+    session.commit("again")
+
+    assert Repository.open(repo.storage).verify("objects").ok
+    assert stored(repo)[:2] == [1, 2]

@@ -14,7 +14,7 @@ import numpy as np
 
 from icefloe.concurrency import FanOut
 from icefloe.core.assets import AssetStore
-from icefloe.core.changes import ChangeSet
+from icefloe.core.workspace import Workspace
 from icefloe.errors import ErrorKind, StorageError
 from icefloe.format.files import CHUNKS
 from icefloe.format.id_columns import id_keys, key_bytes
@@ -26,16 +26,18 @@ _LOOKED_FOR: Final = 10_000
 """Of more chunks of an array some are looked for, spread evenly: a request for each would take long."""
 
 
-def check_presence(changes: ChangeSet, assets: AssetStore, fan_out: FanOut) -> None:
+def check_presence(workspace: Workspace, fan_out: FanOut) -> None:
     """Refuse uncommitted changes whose chunk objects are gone: where collections leave no trace.
 
     Other programs collect garbage in repositories of version 1 as well, and tell nobody.
     """
 
-    def look(id: ChunkId) -> ChunkId | None:
-        return None if assets.storage.exists(f"{CHUNKS}/{id}") else id
+    storage = workspace.assets.storage
 
-    for delta in changes.chunks.values():
+    def look(id: ChunkId) -> ChunkId | None:
+        return None if storage.exists(f"{CHUNKS}/{id}") else id
+
+    for delta in workspace.changes.chunks.values():
         written, _ = delta.resolve()
         if written is None or not (written.kind == NATIVE).any():
             continue
@@ -55,13 +57,17 @@ def _collected(chunk: ChunkId, path: str) -> StorageError:
     )
 
 
-def rescue(changes: ChangeSet, assets: AssetStore, fan_out: FanOut) -> None:
-    """Put copies in place of all chunk objects that uncommitted changes refer to."""
-    for delta in changes.chunks.values():
+def rescue(workspace: Workspace, fan_out: FanOut) -> None:
+    """Put copies in place of all chunk objects that uncommitted changes refer to; manifests are made anew."""
+    workspace.rewritten = {}
+    for delta in workspace.changes.chunks.values():
         written, gone = delta.resolve()
         if written is None or not (written.kind == NATIVE).any():
             continue
-        delta.segments = [_copied(written, delta.path, assets, fan_out), *([gone] if len(gone) else [])]
+        delta.segments = [
+            _copied(written, delta.path, workspace.assets, fan_out),
+            *([gone] if len(gone) else []),
+        ]
 
 
 def _copied(refs: ArrayManifest, path: str, assets: AssetStore, fan_out: FanOut) -> ArrayManifest:

@@ -135,16 +135,19 @@ class _Plan:
             self._known, kept = NO_IDS, reachable_snapshots(refs)
         self._kept = sorted_ids(np.concatenate([kept, recent]))
         self._snapshots = _not_in(self._snapshots, self._kept)
-        self._spare(self._kept[~is_member(self._kept, sieve)])
+        self._spare(kept[~is_member(kept, sieve)])
+        # Of one that failed an earlier collection may have taken a part, or another may right now.
+        self._spare(recent[~is_member(recent, sorted_ids(kept))], may_miss=True)
 
-    def _spare(self, snapshots: Ids) -> None:
+    def _spare(self, snapshots: Ids, *, may_miss: bool = False) -> None:
         """Leave alone what some more snapshots need."""
         if not len(snapshots):
             return
         storage, fan_out = self._assets.storage, self._fan_out
-        manifests = manifests_used(storage, snapshots, fan_out)
+        manifests = manifests_used(storage, snapshots, fan_out, may_miss=may_miss)
         self._manifests = _not_in(self._manifests, manifests)
-        self._chunks = _not_in(self._chunks, chunks_used(storage, manifests, fan_out))
+        chunks = chunks_used(storage, manifests, fan_out, may_miss=may_miss)
+        self._chunks = _not_in(self._chunks, chunks)
 
     @property
     def garbage(self) -> Garbage:

@@ -19,7 +19,7 @@ from icefloe.format.pruning import inherited_logs
 from icefloe.format.repo_info import NO_PARENT, RepoInfo
 from icefloe.ids import ManifestId, SnapshotId
 from icefloe.maintenance.listings import OBJECT_ID
-from icefloe.storage.base import Storage
+from icefloe.storage.base import ObjectNotFoundError, Storage
 
 _AT_LEAST: Final = 4_000_000
 
@@ -117,14 +117,14 @@ def logs_used(refs: RefStore, snapshots: Ids) -> Ids:
     return sorted_ids(np.concatenate([snapshots, inherited_logs(infos, rows)]))
 
 
-def manifests_used(storage: Storage, snapshots: Ids, fan_out: FanOut) -> Ids:
-    """The manifests that snapshots name."""
-    return _gathered(fan_out(partial(_manifests_of, storage), each_id(snapshots)))
+def manifests_used(storage: Storage, snapshots: Ids, fan_out: FanOut, *, may_miss: bool = False) -> Ids:
+    """The manifests that snapshots name, some of which may be missing."""
+    return _gathered(fan_out(partial(_manifests_of, storage, may_miss), each_id(snapshots)))
 
 
-def chunks_used(storage: Storage, manifests: Ids, fan_out: FanOut) -> Ids:
-    """The chunk objects that manifests name."""
-    return _gathered(fan_out(partial(_chunks_of, storage), each_id(manifests)))
+def chunks_used(storage: Storage, manifests: Ids, fan_out: FanOut, *, may_miss: bool = False) -> Ids:
+    """The chunk objects that manifests name, some of which may be missing."""
+    return _gathered(fan_out(partial(_chunks_of, storage, may_miss), each_id(manifests)))
 
 
 def _gathered(parts: Iterable[Ids]) -> Ids:
@@ -134,11 +134,22 @@ def _gathered(parts: Iterable[Ids]) -> Ids:
     return key_bytes(found.result())
 
 
-def _manifests_of(storage: Storage, snapshot: bytes) -> Ids:
+def _manifests_of(storage: Storage, may_miss: bool, snapshot: bytes) -> Ids:
     id = SnapshotId(snapshot)
-    return read_snapshot(storage.get(f"{SNAPSHOTS}/{id}")[0], id).manifest_files.ids
+    data = _read(storage, f"{SNAPSHOTS}/{id}", may_miss)
+    return NO_IDS if data is None else read_snapshot(data, id).manifest_files.ids
 
 
-def _chunks_of(storage: Storage, manifest: bytes) -> Ids:
+def _chunks_of(storage: Storage, may_miss: bool, manifest: bytes) -> Ids:
     id = ManifestId(manifest)
-    return read_manifest(storage.get(f"{MANIFESTS}/{id}")[0], id).chunk_ids()
+    data = _read(storage, f"{MANIFESTS}/{id}", may_miss)
+    return NO_IDS if data is None else read_manifest(data, id).chunk_ids()
+
+
+def _read(storage: Storage, path: str, may_miss: bool) -> bytes | None:
+    try:
+        return storage.get(path)[0]
+    except ObjectNotFoundError:
+        if may_miss:
+            return None
+        raise
