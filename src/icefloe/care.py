@@ -238,6 +238,8 @@ class Care(Upkeep):
         sources: ChunkSource | Mapping[str, ChunkSource] | None = None,
         drop: bool = False,
         checksums: bool = False,
+        virtual: bool = False,
+        relocate: Mapping[str, str] | None = None,
         dry_run: bool = False,
         message: str = "Repair",
     ) -> RepairReport:
@@ -245,21 +247,26 @@ class Care(Upkeep):
 
         Chunks that are gone or too short, with `checksums` also those with other bytes than were recorded,
         and chunks of manifests that are gone are asked of `sources`: a function of an array's path and a
-        chunk's coordinates, or one for each path, which gives the stored bytes, the values, or None. With
-        `drop` a reference that no source knows is let go, so that the chunk reads as fill value, and a
-        snapshot that is gone leaves the history; without it such things are left as they are. Transaction
-        logs that are gone are computed from the snapshots around them.
+        chunk's coordinates, or one for each path, which gives the stored bytes, the values, or None;
+        `chunks_of` a clone, for example, or `icefloe.ingest.LedgerChunks` for the files that were ingested.
+        With `virtual` the files of virtual references are looked at too; those that moved are found by
+        `relocate`, which has the new beginning of a location for an old one. With `drop` a reference that
+        nobody knows is let go, so that the chunk reads as fill value, and a snapshot that is gone leaves the
+        history; without it such things are left as they are. Transaction logs that are gone are computed from
+        the snapshots around them.
 
         The branch gets one commit with all this. Snapshots before it stay as they are; verify the tip alone
         with `verify(branch=..., history=False)`, and expire the others.
         """
         from icefloe.maintenance.repair import RepairReport, as_source, drop_snapshots, rebuild_logs
+        from icefloe.maintenance.repair_virtual import broken_sources, repair_virtual
 
         if not dry_run:
             check_writable(self._refs.status())
         self._require_present_format("a repair")
         report = RepairReport(dry_run)
-        findings = self.verify("objects", branch=branch, checksums=checksums).findings
+        level = "sources" if virtual or relocate else "objects"
+        findings = self.verify(level, branch=branch, checksums=checksums).findings
         if isinstance(self._refs, RefStoreV2):
             drop_snapshots(self._refs, findings, report, drop=drop)
             rebuild_logs(self._refs, self._assets, findings, report)
@@ -268,17 +275,20 @@ class Care(Upkeep):
             for found in findings
             if found.kind == "checksum" and found.object.startswith(f"{CHUNKS}/")
         }
-        self._repair_tip(branch, as_source(sources), damaged, message, report, drop=drop)
+        session = self.writable_session(branch)
+        self._repair_tip(session, as_source(sources), damaged, report, drop=drop)
+        repair_virtual(session.workspace, broken_sources(findings), relocate or {}, report, drop=drop)
+        if session.has_uncommitted_changes:
+            report.snapshot_id = session.commit(message)
         return report
 
     repair_async = async_twin(repair)
 
     def _repair_tip(
         self,
-        branch: str,
+        session: Session,
         source: ChunkSource | None,
         damaged: set[ChunkId],
-        message: str,
         report: RepairReport,
         *,
         drop: bool,
@@ -286,12 +296,9 @@ class Care(Upkeep):
         from icefloe.maintenance.listings import list_folder
         from icefloe.maintenance.repair import find_lost, repair_array
 
-        session = self.writable_session(branch)
         workspace = session.workspace
         for lost in find_lost(workspace, list_folder(self._assets.storage, CHUNKS), damaged):
             repair_array(workspace, lost, source, partial(_write_values, session), report, drop=drop)
-        if session.has_uncommitted_changes:
-            report.snapshot_id = session.commit(message)
 
     # Copies
 

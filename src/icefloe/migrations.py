@@ -45,7 +45,7 @@ def upgrade_icechunk_repository(
         )
     storage.check_writable()
     threads = prefetch_concurrency or (1 if storage.answers_at_once else _READ_AHEAD)
-    upgrade(repo._assets, refs, ThreadFanOut(threads), dry_run=dry_run)
+    upgrade(repo._assets, refs, repo.fan_out or ThreadFanOut(threads), dry_run=dry_run)
     if dry_run:
         return repo
     upgraded = Repository.open(

@@ -103,3 +103,16 @@ def test_repair_takes_what_is_lost_from_a_clone(typed: Terminal, tmp_path: Path)
     assert [row["action"] for row in told["actions"]] == ["made again"]
     typed("verify", "--branch", "main", "--no-history", "--level", "chunks")
     assert "nothing is lost" in typed("repair")
+
+
+def test_repair_without_a_ledger_knows_nothing(typed: Terminal) -> None:
+    repo = icefloe.open(typed.repo)
+    (manifest,) = repo.list_manifest_files(repo.lookup_branch("main"))
+    repo.storage.delete([f"manifests/{manifest.id}"])
+
+    told = typed.json("repair", "--from-ledger", "--virtual", code=app.NOT_WELL)
+
+    assert told["complete"] is False
+    assert {row["action"] for row in told["actions"]} == {"left as it is"}
+    typed("repair", "--relocate", "nowhere", code=app.USAGE)
+    assert "OLD=NEW" in typed.errors

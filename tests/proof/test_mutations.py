@@ -124,10 +124,12 @@ def test_a_collection_that_forgets_a_manifest_is_found(world: str, monkeypatch: 
 def test_a_collection_that_ignores_what_it_may_not_delete_yet_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def hasty(refs: Any, assets: Any, cutoff: int, fan_out: Any, **options: Any) -> Any:
-        return gc.collect(refs, assets, cutoff + 10**13, fan_out, **options)
+    collect = gc.collect
 
-    monkeypatch.setattr("icefloe.upkeep.collect", hasty)
+    def hasty(refs: Any, assets: Any, cutoff: int, fan_out: Any, **options: Any) -> Any:
+        return collect(refs, assets, cutoff + 10**13, fan_out, **options)
+
+    monkeypatch.setattr(gc, "collect", hasty)
 
     assert_found("v2-upkeep", "not old enough")
 

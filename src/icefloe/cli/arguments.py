@@ -10,6 +10,7 @@ import click
 
 import icefloe
 from icefloe.cli.output import Output
+from icefloe.concurrency import FanOut
 from icefloe.repository import Repository
 from icefloe.storage.base import Storage
 
@@ -88,22 +89,32 @@ def repo_at_argument(function: F) -> F:
 def spark_option(function: F) -> F:
     """`--spark MASTER`: the function's `repo` works there. Stands below `repo_argument`."""
 
+    @fan_out_option
+    @functools.wraps(function)
+    def wrapped(*args: Any, repo: Repository, fan_out: FanOut | None, **kwargs: Any) -> Any:
+        return function(*args, repo=repo if fan_out is None else repo.working_with(fan_out), **kwargs)
+
+    return wrapped  # type: ignore[return-value]
+
+
+def fan_out_option(function: F) -> F:
+    """`--spark MASTER`: the function gets `fan_out`, or None without it."""
+
     @click.option(
         "--spark", "master", metavar="MASTER", help="Work on Spark: local[2], spark://host:7077, yarn."
     )
     @click.option("--tasks", type=click.IntRange(min=1), help="At most so many tasks on Spark.")
     @functools.wraps(function)
-    def wrapped(*args: Any, repo: Repository, master: str | None, tasks: int | None, **kwargs: Any) -> Any:
+    def wrapped(*args: Any, master: str | None, tasks: int | None, **kwargs: Any) -> Any:
         if master is None:
-            return function(*args, repo=repo, **kwargs)
+            return function(*args, fan_out=None, **kwargs)
         try:
             from icefloe.spark import SparkFanOut, session_at
         except ImportError as missing:
             raise click.UsageError(f"--spark needs icefloe[spark]: {missing}") from None
         session = session_at(master)
         try:
-            there = repo.working_with(SparkFanOut(session, tasks or _tasks(session)))
-            return function(*args, repo=there, **kwargs)
+            return function(*args, fan_out=SparkFanOut(session, tasks or _tasks(session)), **kwargs)
         finally:
             session.stop()
 

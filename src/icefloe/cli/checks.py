@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+import icefloe
 from icefloe.cli.app import NOT_WELL
-from icefloe.cli.arguments import output_option, repo_argument, spark_option
+from icefloe.cli.arguments import output_option, repo_argument, spark_option, storage_options
 from icefloe.cli.output import Output, plain
+from icefloe.cli.watching import watched
 from icefloe.maintenance.findings import Level
+from icefloe.maintenance.repair import ChunkSource
 from icefloe.repository import Repository
+from icefloe.session import Session
+
+if TYPE_CHECKING:
+    from icefloe.ingest import LedgerChunks
 
 
 @click.command()
@@ -46,7 +53,7 @@ def verify(
     chosen = [each for each in (branch, tag, snapshot_id) if each is not None]
     if len(chosen) > 1 or (no_history and not chosen):
         raise click.UsageError("say one of --branch, --tag and --snapshot; --no-history needs one of them")
-    report = repo.verify(
+    report = watched(repo, out).verify(
         level,
         branch=branch,
         tag=tag,
@@ -84,6 +91,14 @@ def checksums(repo: Repository, out: Output) -> None:
 @repo_argument
 @click.option("--branch", default="main", show_default=True)
 @click.option("--from", "source", metavar="REPO", help="Take lost chunks from a copy, such as a clone.")
+@click.option("--from-ledger", is_flag=True, help="Make lost chunks again from the files they came from.")
+@click.option(
+    "--source-option", "source_options", multiple=True, metavar="NAME=VALUE", help="Where those files are."
+)
+@click.option("--virtual", is_flag=True, help="Also look at the files of virtual references.")
+@click.option(
+    "--relocate", multiple=True, metavar="OLD=NEW", help="Where such files went, by prefix of the URL."
+)
 @click.option("--drop", is_flag=True, help="Let go of what no source knows: chunks read as fill value.")
 @click.option("--checksums", is_flag=True, help="Also chunks with other bytes than were recorded.")
 @click.option("--dry-run", is_flag=True, help="Tell what would be done, and write nothing.")
@@ -94,6 +109,10 @@ def repair(
     repo: Repository,
     branch: str,
     source: str | None,
+    from_ledger: bool,
+    source_options: tuple[str, ...],
+    virtual: bool,
+    relocate: tuple[str, ...],
     drop: bool,
     checksums: bool,
     dry_run: bool,
@@ -102,24 +121,61 @@ def repair(
 ) -> int:
     """Repair what the tip of a branch has lost, in a commit of its own. Exit code 5 if something is left.
 
-    Transaction logs are computed again; chunks come from another repository that has them.
+    Transaction logs are computed again; chunks come from another repository that has them, or from the files
+    that were ingested, while they are what they were.
 
     \b
     icefloe repair data/repo --from backup/repo --dry-run
-    icefloe repair data/repo --drop
+    icefloe repair data/repo --from-ledger
+    icefloe repair data/repo --relocate s3://old-bucket/=s3://new-bucket/ --drop
     """
-    options: dict[str, Any] = {"drop": drop, "checksums": checksums, "dry_run": dry_run, "message": message}
+    sources: list[ChunkSource] = []
     if source is not None:
-        import icefloe
-
-        options["sources"] = icefloe.chunks_of(icefloe.open(source).readonly_session(branch))
-    report = repo.repair(branch, **options)
+        sources.append(icefloe.chunks_of(icefloe.open(source).readonly_session(branch)))
+    ledger = _ledger(repo.readonly_session(branch), source_options) if from_ledger else None
+    sources += [ledger] if ledger is not None else []
+    report = repo.repair(
+        branch,
+        sources=(lambda path, coords: _first(sources, path, coords)) if sources else None,
+        drop=drop,
+        checksums=checksums,
+        virtual=virtual,
+        relocate=_prefixes(relocate),
+        dry_run=dry_run,
+        message=message,
+    )
+    unusable = {} if ledger is None else ledger.unusable
+    for file, reason in unusable.items():
+        click.echo(f"{file}: {reason}", err=True)
     rows = list(report.table().rows())
     if out.as_json:
-        out.value({"snapshot": report.snapshot_id, "complete": report.complete, "actions": rows})
+        found = {"snapshot": report.snapshot_id, "complete": report.complete, "actions": rows}
+        out.value({**found, "unusable_sources": unusable} if unusable else found)
     elif rows:
         out.table(rows, report.table().names)
         out.value(f"{branch} is at {report.snapshot_id}" if report.snapshot_id else "nothing was committed")
     else:
         out.value("nothing is lost")
     return 0 if report.complete else NOT_WELL
+
+
+def _ledger(session: Session, options: tuple[str, ...]) -> LedgerChunks:
+    try:
+        from icefloe.ingest import LedgerChunks
+        from icefloe.ingest.survey import Reading
+    except ImportError as missing:
+        raise click.UsageError(f"--from-ledger reads files with xarray: {missing}") from None
+    return LedgerChunks(session, Reading(storage_options=storage_options(options)))
+
+
+def _first(sources: list[ChunkSource], path: str, coords: tuple[int, ...]) -> Any:
+    """What the first of several sources has that has anything."""
+    return next((data for each in sources if (data := each(path, coords)) is not None), None)
+
+
+def _prefixes(texts: tuple[str, ...]) -> dict[str, str]:
+    pairs = [text.partition("=") for text in texts]
+    wrong = next(("".join(pair) for pair in pairs if not all(pair)), None)
+    if wrong is not None:
+        raise click.BadParameter(f"{wrong!r} is not OLD=NEW", param_hint="--relocate")
+    return {old: new for old, _, new in pairs}

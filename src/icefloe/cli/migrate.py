@@ -5,8 +5,9 @@ from __future__ import annotations
 import click
 
 import icefloe
-from icefloe.cli.arguments import output_option, storage_argument
+from icefloe.cli.arguments import fan_out_option, output_option, storage_argument
 from icefloe.cli.output import Output, plain
+from icefloe.concurrency import FanOut
 from icefloe.core.opening import find_spec
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.maintenance.migrate import MigrationReport
@@ -20,9 +21,16 @@ from icefloe.storage.base import Storage
 @click.option("--dry-run", is_flag=True, help="Read everything, tell what would be done, and write nothing.")
 @click.option("--keep-gaps", is_flag=True, help="Even if something is missing; it stays missing.")
 @click.option("--delete-old-files", is_flag=True, help="In place: remove what version 2 does not use.")
+@fan_out_option
 @output_option
 def migrate(
-    storage: Storage, target: str | None, dry_run: bool, keep_gaps: bool, delete_old_files: bool, out: Output
+    storage: Storage,
+    target: str | None,
+    dry_run: bool,
+    keep_gaps: bool,
+    delete_old_files: bool,
+    fan_out: FanOut | None,
+    out: Output,
 ) -> None:
     """Turn a repository of an older format into one of version 2.
 
@@ -34,7 +42,7 @@ def migrate(
     """
     spec = find_spec(storage)
     if spec is not None and spec.writable and not spec.refs_in_repo_info:
-        _upgrade(storage, target, dry_run, delete_old_files, out)
+        _upgrade(storage, target, dry_run, delete_old_files, fan_out, out)
         return
     report = icefloe.migrate(
         storage,
@@ -43,18 +51,26 @@ def migrate(
         keep_gaps=keep_gaps,
         delete_old_files=delete_old_files,
         progress=out.progress,
+        fan_out=fan_out,
     )
     out.value(plain(report), _text(report))
 
 
 def _upgrade(
-    storage: Storage, target: str | None, dry_run: bool, delete_old_files: bool, out: Output
+    storage: Storage,
+    target: str | None,
+    dry_run: bool,
+    delete_old_files: bool,
+    fan_out: FanOut | None,
+    out: Output,
 ) -> None:
     if target is not None:
         raise InvalidInputError(
             "a repository of version 1 is upgraded where it is; leave --to out", kind=ErrorKind.NOT_ALLOWED
         )
     repo = Repository.open(storage)
+    if fan_out is not None:
+        repo = repo.working_with(fan_out)
     icefloe.upgrade_icechunk_repository(repo, dry_run=dry_run, delete_unused_v1_files=delete_old_files)
     verb = "can be upgraded" if dry_run else "upgraded"
     out.value({"source_format": "version 1", "dry_run": dry_run}, f"{verb} from version 1 to version 2")

@@ -11,6 +11,7 @@ from icefloe.cli import revisions
 from icefloe.cli.arguments import output_option, repo_argument, spark_option
 from icefloe.cli.output import Output, bytes_text, plain
 from icefloe.cli.revisions import Time
+from icefloe.cli.watching import watched
 from icefloe.maintenance.retention import RetentionPolicy
 from icefloe.repository import Repository
 from icefloe.tables import Table
@@ -36,6 +37,7 @@ def gc(repo: Repository, older_than: datetime, dry_run: bool, table: bool, yes: 
     \b
     icefloe gc data/repo --older-than 7d --dry-run
     """
+    repo = watched(repo, out, reads_only=True)
     if table:
         if not dry_run:
             raise click.UsageError("--table shows what would be deleted; it needs --dry-run")
@@ -190,6 +192,7 @@ def stats(
     repo: Repository, by: str | None, revision: str | None, if_older_than: datetime | None, out: Output
 ) -> None:
     """How many bytes of chunks the snapshots refer to, each chunk counted once."""
+    repo = watched(repo, out, reads_only=True)
     if if_older_than is not None:
         freed = repo.what_if(older_than=if_older_than)
         text = (
@@ -222,6 +225,7 @@ def stats(
 @click.option("-m", "--message", default="Rewrite manifests", show_default=True)
 @click.option("--amend", is_flag=True, help="In place of the branch's tip.")
 @click.option("--dry-run", is_flag=True, help="Tell how many manifests there are, and write nothing.")
+@spark_option
 @output_option
 def rewrite_manifests(
     repo: Repository, branch: str, message: str, amend: bool, dry_run: bool, out: Output

@@ -40,7 +40,7 @@ def survives(schema: VariableSchema) -> bool:
     """Whether the stored values mean the same when their attributes went through JSON, as Zarr's do."""
     raw = np.dtype(schema.raw_dtype).newbyteorder("=")
     before = xr.Variable(("x",), _sample(raw, schema.packing), dict(schema.packing))
-    after = xr.Variable(("x",), before.values, _back(zarr_attributes(schema.packing, raw), raw))
+    after = xr.Variable(("x",), before.values, attributes_of_zarr(zarr_attributes(schema.packing, raw), raw))
     return same_meaning(before, after)
 
 
@@ -110,7 +110,7 @@ def _plain(value: Any) -> Any:
     return str(value)
 
 
-def _back(attrs: Mapping[str, Any], dtype: np.dtype[Any]) -> dict[str, Any]:
+def attributes_of_zarr(attrs: Mapping[str, Any], dtype: np.dtype[Any]) -> dict[str, Any]:
     """The attributes as xarray reads them."""
     found = dict(attrs)
     if _FILL in found:
@@ -152,7 +152,7 @@ def _encoded(variable: xr.Variable, encoding: Mapping[str, Any]) -> xr.Variable 
         return None
     if found.dtype.kind == "b" or "dtype" in found.attrs:
         return whole if variable.dtype.kind == "b" else None
-    attrs = _back(zarr_attributes(found.attrs, found.dtype), found.dtype)
+    attrs = attributes_of_zarr(zarr_attributes(found.attrs, found.dtype), found.dtype)
     back = xr.Variable(found.dims, found.values, attrs)
     try:
         shown = decoded(back)

@@ -116,7 +116,7 @@ def survey(order: SurveyOrder) -> FileSchema | BadFile:
     """Look into one file. Whatever goes wrong with it is an answer, not an exception."""
     try:
         with opened(order.source, order.reading) as raw:
-            return schema_of(order.source, raw, _content_id(order.source, order.reading))
+            return schema_of(order.source, raw, content_id(order.source, order.reading))
     except Exception as error:  # noqa: BLE001 - engines raise whatever they like about a damaged file
         return BadFile(order.source, reason(error))
 
@@ -188,7 +188,7 @@ def schema_of(source: Source, raw: xr.Dataset, content_id: str) -> FileSchema:
     decoded = decode(raw)
     small = set(by_value(decoded))
     variables = tuple(
-        _variable(str(name), raw.variables[name], decoded.variables[name], name in decoded.coords)
+        variable_schema(str(name), raw.variables[name], decoded.variables[name], name in decoded.coords)
         for name in decoded.variables
     )
     values = {name: np.asarray(decoded.variables[name].values) for name in sorted(small)}
@@ -209,7 +209,8 @@ def by_value(dataset: xr.Dataset) -> Iterator[str]:
                 yield str(variable.attrs.get("bounds", variable.encoding.get("bounds")))
 
 
-def _variable(name: str, raw: xr.Variable, decoded: xr.Variable, is_coordinate: bool) -> VariableSchema:
+def variable_schema(name: str, raw: xr.Variable, decoded: xr.Variable, is_coordinate: bool) -> VariableSchema:
+    """What is to be known of a variable, as it is stored and as xarray shows it."""
     names: tuple[Hashable, ...] = (*PACKING, *(_TIMES if is_time(decoded) else ()))
     chunks = raw.encoding.get("chunksizes") or raw.encoding.get("chunks")
     whole = chunks is None or raw.encoding.get("contiguous", False)
@@ -231,7 +232,8 @@ def is_time(decoded: xr.Variable) -> bool:
     return decoded.dtype.kind in "mM" or "calendar" in decoded.encoding
 
 
-def _content_id(source: Source, reading: Reading) -> str:
+def content_id(source: Source, reading: Reading) -> str:
+    """A hash over the ends of a file and its size; empty for what is not one file."""
     if not source.size_bytes:
         return ""
     found = hashlib.sha256(str(source.size_bytes).encode())

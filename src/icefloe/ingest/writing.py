@@ -136,7 +136,7 @@ class _Sources:
         variable = self._dataset(number, decoded=not copied).variables[target.name]
         box = tuple(key.get(axis, slice(None)) for axis in range(variable.ndim))
         found = variable[box].load()
-        return found.values if copied else _transcoded(found, target)
+        return found.values if copied else transcoded(found, target)
 
     def _dataset(self, number: int, *, decoded: bool) -> xr.Dataset:
         if number not in self._open:
@@ -155,7 +155,7 @@ class _Sources:
         return shown
 
 
-def _transcoded(values: xr.Variable, target: Target) -> Any:
+def transcoded(values: xr.Variable, target: Target) -> Any:
     """Values that a file stores in another way than the repository, as the repository stores them."""
     if target.dtype == "string":
         return values.values.astype(object)

@@ -10,7 +10,7 @@ from functools import partial
 from hashlib import sha256
 from typing import Any, Final, TypeAlias, TypeVar
 
-from icefloe.concurrency import ThreadFanOut
+from icefloe.concurrency import FanOut, ThreadFanOut
 from icefloe.config import CachingConfig, RepositoryConfig
 from icefloe.core.assets import object_metadata
 from icefloe.core.assets_legacy import BACKUP, MIGRATION, LegacyAssets
@@ -90,6 +90,7 @@ def migrate(
     keep_gaps: bool = False,
     delete_old_files: bool = False,
     progress: Progress | None = None,
+    fan_out: FanOut | None = None,
 ) -> MigrationReport:
     """Turn a repository of a format before version 1 into one of version 2.
 
@@ -104,7 +105,7 @@ def migrate(
 
     `dry_run` reads everything and writes nothing. What is missing from the source raises SessionStateError,
     unless `keep_gaps` accepts that it stays missing. `delete_old_files` removes what version 2 does not use
-    once all is done.
+    once all is done. What was written is verified on the `fan_out`: on Spark, for example.
     """
     if not dry_run:
         (target or source).check_writable()
@@ -113,7 +114,7 @@ def migrate(
         raise RepositoryNotFoundError(
             "there is no repository at this place", kind=ErrorKind.REPOSITORY_NOT_FOUND
         )
-    migration = _Migration(source, target, progress)
+    migration = _Migration(source, target, progress, fan_out)
     if spec.refs_in_repo_info and target is None and source.exists(_PLAN):
         return migration.finish(dry_run=dry_run, delete_old_files=delete_old_files)
     if spec.writable:
@@ -149,7 +150,13 @@ class _Plan:
 class _Migration:
     """One upgrade, step by step. Each step can be done again without harm."""
 
-    def __init__(self, source: Storage, target: Storage | None, progress: Progress | None) -> None:
+    def __init__(
+        self,
+        source: Storage,
+        target: Storage | None,
+        progress: Progress | None,
+        fan_out: FanOut | None,
+    ) -> None:
         opened = parts(source, OLDER, RepositoryConfig(caching=CachingConfig(num_transaction_changes=_KEPT)))
         if not isinstance(opened.assets, LegacyAssets) or not isinstance(opened.refs, RefStoreLegacy):
             raise TypeError("not opened as a repository of an older format")
@@ -158,6 +165,7 @@ class _Migration:
         self.in_place = target is None
         self._progress = progress
         self._fan_out = ThreadFanOut(self.assets.config.max_concurrent_requests)
+        self._verifying = fan_out or self._fan_out
         self._level = self.assets.config.compression_level
 
     def run(self, *, dry_run: bool, keep_gaps: bool, delete_old_files: bool) -> MigrationReport:
@@ -189,7 +197,7 @@ class _Migration:
         opened = parts(self.target, V2, RepositoryConfig())
         branches, tags = opened.refs.branches(), opened.refs.tags()
         report = MigrationReport(self.assets.layout.name, dry_run, branches=len(branches), tags=len(tags))
-        checked = verify(opened.refs, opened.assets, self._fan_out, Level.OBJECTS)
+        checked = verify(opened.refs, opened.assets, self._verifying, Level.OBJECTS)
         report.snapshots, report.manifests = checked.snapshots, checked.manifests
         report.references, report.chunk_objects = checked.references, checked.chunk_objects
         report.gaps = [finding.message for finding in checked.findings]
@@ -390,7 +398,7 @@ class _Migration:
     def _verify(self, found: Survey, plan: _Plan) -> None:
         """Read all that was written, and compare it with what it was made from."""
         opened = parts(self.target, V2, RepositoryConfig())
-        report = verify(opened.refs, opened.assets, self._fan_out, Level.OBJECTS)
+        report = verify(opened.refs, opened.assets, self._verifying, Level.OBJECTS)
         if report.findings and not found.gaps:
             raise _not_the_same(report.findings[0].message)
         for id, info in found.snapshots.items():

@@ -1,0 +1,52 @@
+"""How far the upkeep is: a fan-out that tells, over threads or Spark."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
+
+from icefloe.cli.output import Output
+from icefloe.concurrency import FanOut, ThreadFanOut
+from icefloe.repository import Repository
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+_PATIENCE_S = 2.0
+_THREADS = 64
+_STAGES = {
+    "_manifests_of": "snapshots",
+    "_chunks_of": "manifests",
+    "_check_manifest": "manifests",
+    "_count": "manifests",
+}
+"""What is gone through, by the name of what is done to each."""
+
+
+class Watched:
+    """A fan-out that tells how far it is, once it takes long enough for somebody to wonder."""
+
+    def __init__(self, inner: FanOut, out: Output) -> None:
+        self._inner = inner
+        self._out = out
+        self._began = time.monotonic()
+
+    def __call__(self, function: Callable[[T], R], items: Iterable[T], /) -> Iterator[R]:
+        todo = list(items)
+        stage = _STAGES.get(_name(function), "steps")
+        for done, result in enumerate(self._inner(function, todo), 1):
+            if time.monotonic() - self._began > _PATIENCE_S:
+                self._out.progress(stage, done, len(todo))
+            yield result
+
+
+def watched(repo: Repository, out: Output, *, reads_only: bool = False) -> Repository:
+    """The same repository, whose upkeep tells how far it is; `reads_only` if it only reads small files."""
+    alone = reads_only and repo.storage.answers_at_once
+    return repo.working_with(Watched(repo.fan_out or ThreadFanOut(1 if alone else _THREADS), out))
+
+
+def _name(function: Any) -> str:
+    """That of the function inside a partial one."""
+    return str(getattr(getattr(function, "func", function), "__name__", ""))

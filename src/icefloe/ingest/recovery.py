@@ -1,0 +1,166 @@
+"""Lost chunks made again from the files that they came from, as the ledger tells: for `Repository.repair`.
+
+A file counts as the one that was ingested while its size and its time of change, or its size and its ends,
+are what they were.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import xarray as xr
+import zarr
+from numpy.typing import NDArray
+
+from icefloe.errors import IcechunkError
+from icefloe.ingest.ledger import LedgerRow, read_ledger
+from icefloe.ingest.packing import attributes_of_zarr, signature
+from icefloe.ingest.sources import Source, find_sources
+from icefloe.ingest.survey import Reading, content_id, decode, opened, quiet, reason, variable_schema
+from icefloe.ingest.targets import Target
+from icefloe.ingest.writing import transcoded
+from icefloe.session import Session
+
+Span = tuple[int, int]
+
+
+@dataclass(slots=True)
+class LedgerChunks:
+    """A source of chunks: those that files of the ledger hold, as `session` has the ledger."""
+
+    session: Session
+    reading: Reading = field(default_factory=Reading)
+    """How the files were opened when they were ingested."""
+    unusable: dict[str, str] = field(default_factory=dict)
+    """Files that are not there or not what they were, and why."""
+    _rows: dict[str, list[LedgerRow]] = field(default_factory=dict, repr=False)
+    _targets: dict[str, Target] = field(default_factory=dict, repr=False)
+    _sources: dict[str, Source | None] = field(default_factory=dict, repr=False)
+
+    def __call__(self, path: str, coords: tuple[int, ...]) -> NDArray[Any] | None:
+        """The values of a chunk; None where no file is known that brought it, or one is not what it was."""
+        group, _, name = path.strip("/").rpartition("/")
+        rows = self._rows_of(group, name)
+        if not rows:
+            return None
+        target = self._target(group, name)
+        box = [
+            (at * size, min((at + 1) * size, length))
+            for at, size, length in zip(coords, target.unit, target.shape, strict=True)
+        ]
+        found = None
+        for row in rows:
+            there = _overlap(box, target, row)
+            if there is None:
+                continue
+            part = self._read(row, target, there)
+            if part is None:
+                return None
+            if found is None:
+                found = np.full([stop - start for start, stop in box], target.fill_value, part.dtype)
+            found[
+                tuple(slice(a - start, b - start) for (a, b), (start, _) in zip(there, box, strict=True))
+            ] = part
+        return found
+
+    def _rows_of(self, group: str, name: str) -> list[LedgerRow]:
+        """The files with a variable; coordinates, which the ledger does not name, may be in any."""
+        if group not in self._rows:
+            self._rows[group] = read_ledger(self.session, group)
+        rows = [row for row in self._rows[group] if row.mode != "virtual"]
+        named = [row for row in rows if name in row.names()]
+        return named or rows
+
+    def _target(self, group: str, name: str) -> Target:
+        path = f"{group}/{name}".strip("/")
+        if path not in self._targets:
+            array: Any = zarr.open_array(self.session.store, path=path, mode="r")
+            self._targets[path] = _described(name, array)
+        return self._targets[path]
+
+    def _read(self, row: LedgerRow, target: Target, box: Sequence[Span]) -> NDArray[Any] | None:
+        source = self._source(row)
+        if source is None:
+            return None
+        try:
+            with opened(source, self.reading) as raw:
+                return _values(raw, target, row, box)
+        except Exception as error:  # noqa: BLE001 - engines raise whatever they like about a damaged file
+            self.unusable[row.source] = f"{target.name} cannot be read: {reason(error)}"
+            return None
+
+    def _source(self, row: LedgerRow) -> Source | None:
+        if row.source not in self._sources:
+            self._sources[row.source] = self._found(row)
+        return self._sources[row.source]
+
+    def _found(self, row: LedgerRow) -> Source | None:
+        try:
+            (source,) = find_sources(row.source, self.reading.storage_options)
+            same = row.is_of(source) or (
+                bool(row.content_id)
+                and row.size_bytes == source.size_bytes
+                and row.content_id == content_id(source, self.reading)
+            )
+        except (IcechunkError, OSError, ValueError) as error:
+            self.unusable[row.source] = reason(error)
+            return None
+        if not same:
+            self.unusable[row.source] = "it has changed since it was ingested"
+            return None
+        return source
+
+
+def _described(name: str, array: Any) -> Target:
+    """An array as its metadata describe it; not one of its chunks is read."""
+    dims = tuple(str(dim) for dim in array.metadata.dimension_names or ())
+    is_text = array.dtype.kind in "TO"
+    cells = np.broadcast_to(np.zeros((), object if is_text else array.dtype), array.shape)
+    attrs = dict(array.attrs)
+    raw = xr.Variable(dims, cells, attrs if is_text else attributes_of_zarr(attrs, array.dtype))
+    with quiet():
+        shown = raw if is_text else decode(xr.Dataset({name: raw})).variables[name]
+    schema = variable_schema(name, raw, shown, is_coordinate=False)
+    return Target(
+        name,
+        dims,
+        tuple(array.shape),
+        "string" if is_text else np.dtype(array.dtype).str,
+        dict(array.attrs),
+        schema.packing,
+        signature(schema),
+        tuple(array.chunks),
+        tuple(array.shards) if array.shards else None,
+        array.fill_value,
+        is_new=False,
+    )
+
+
+def _overlap(box: Sequence[Span], target: Target, row: LedgerRow) -> list[Span] | None:
+    """The part of a box that a file brought."""
+    whole = dict(zip(target.dims, ((0, size) for size in target.shape), strict=True)) | row.box()
+    found = [
+        (max(start, whole[dim][0]), min(stop, whole[dim][1]))
+        for dim, (start, stop) in zip(target.dims, box, strict=True)
+    ]
+    return None if any(start >= stop for start, stop in found) else found
+
+
+def _values(raw: xr.Dataset, target: Target, row: LedgerRow, box: Sequence[Span]) -> NDArray[Any]:
+    """A box of the array, from the file that brought it, as the array stores it."""
+    stored = raw.variables[target.name]
+    shown = decode(raw).variables[target.name]
+    schema = variable_schema(target.name, stored, shown, is_coordinate=False)
+    copied = target.signature is not None and signature(schema) == target.signature
+    variable = stored if copied else shown
+    begin = {dim: start for dim, (start, _) in row.box().items()}
+    spans = dict(zip(target.dims, box, strict=True))
+    key = {str(dim): slice(*(at - begin.get(str(dim), 0) for at in spans[str(dim)])) for dim in variable.dims}
+    part = variable.isel(key).load()
+    values = np.asarray(part.values if copied else transcoded(part, target))
+    order = [variable.dims.index(dim) for dim in target.dims if dim in variable.dims]
+    missing = tuple(slice(None) if dim in variable.dims else None for dim in target.dims)
+    return values.transpose(order)[missing]
