@@ -94,6 +94,24 @@ def test_a_failed_check_leaves_the_branch(tmp_path: Path, check: Check, said: st
     assert repo.list_branches() == {"main", "main.ingest-failed"}
 
 
+def test_a_time_that_goes_back_is_not_published(tmp_path: Path) -> None:
+    repo = new_repo(tmp_path)
+    file = write(tmp_path / "back.nc", days(0, 4).isel(time=[0, 2, 1, 3]))
+
+    report = run(repo, file, concat_dim="time", checks=(Check("monotone"),))
+
+    assert report.checks[0].text == "time does not go one way, or has a value twice"
+    assert len(list(repo.ancestry(branch="main"))) == 1
+
+
+def test_sql_without_spark_is_refused_before_any_work(tmp_path: Path) -> None:
+    repo = new_repo(tmp_path)
+
+    with pytest.raises(InvalidInputError, match="the check sql runs on Spark"):
+        run(repo, archive(tmp_path), checks=(Check("sql", query="SELECT 1"),))
+    assert repo.list_branches() == {"main"}
+
+
 def test_values_that_are_not_those_of_the_files(tmp_path: Path) -> None:
     """A fan-out that spoils what tasks wrote: the sample is compared with the files."""
     files = archive(tmp_path)
@@ -113,7 +131,7 @@ def test_values_that_are_not_those_of_the_files(tmp_path: Path) -> None:
 
 
 def test_checks_that_make_no_sense() -> None:
-    for name, call in (("luck", ""), ("range", ""), ("python", "x")):
+    for name, call in (("luck", ""), ("range", ""), ("python", "x"), ("sql", "")):
         with pytest.raises(InvalidInputError, match="check"):
             Check(name, call=call)
 

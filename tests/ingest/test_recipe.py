@@ -53,6 +53,8 @@ def test_a_recipe_is_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
         ("sources: a", "must say repository"),
         ("sources: a\nrepository: b\nchecks: [luck]", "no check 'luck'"),
         ("sources: a\nrepository: b\nchecks: [{range: {colour: 3}}]", "colour"),
+        ("sources: a\nrepository: b\nchecks: [{range: 3}]", "does not say what it needs"),
+        ("sources: a\nrepository: b\nchecks: [{sql: ''}]", "needs a query"),
         ("sources: a\nrepository: b\noptions: {speed: 3}", "no option speed"),
         ("sources: a\nrepository: b\nspark: local", "spark must be a mapping"),
     ],
@@ -63,6 +65,20 @@ def test_recipes_that_make_no_sense(tmp_path: Path, text: str, said: str) -> Non
 
     with pytest.raises(InvalidInputError, match=said):
         load_recipe(recipe)
+
+
+def test_checks_with_one_need_are_short(tmp_path: Path) -> None:
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(
+        "sources: a\nrepository: b\n"
+        "checks: [{sql: 'SELECT * FROM staged WHERE t < 0'}, {python: 'm:f'}, {nulls: t}]"
+    )
+
+    assert load_recipe(recipe).options.checks == (
+        Check("sql", query="SELECT * FROM staged WHERE t < 0"),
+        Check("python", call="m:f"),
+        Check("nulls", "t"),
+    )
 
 
 def test_paths_begin_at_the_recipe(tmp_path: Path) -> None:

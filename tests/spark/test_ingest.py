@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from icefloe import IcechunkError
 from icefloe.cli.app import main
+from icefloe.ingest.checks import Check
 from icefloe.spark import ingest, rechunk
 from tests.ingest.files import archive, assert_same, expected, new_repo, read
 
@@ -44,6 +46,38 @@ def test_rechunk_on_executors(spark: Any, tmp_path: Path) -> None:
     changed = {each.path: each.chunks for each in report.arrays}
     assert changed == {"/t2m": (9, 2, 4)}
     assert report.commit == repo.lookup_branch("main")
+
+
+def test_sql_checks_decide_what_is_published(spark: Any, tmp_path: Path) -> None:
+    files = archive(tmp_path, (3, 2))
+    repo = new_repo(tmp_path)
+    good = [
+        "SELECT time FROM staged WHERE t2m < 0",
+        "SELECT count(*) FROM staged WHERE t2m IS NULL",
+        "SELECT max(t2m) < 100 FROM staged",
+    ]
+
+    first = ingest(spark, files[:1], repo, checks=[Check("sql", query=query) for query in good])
+
+    assert [(each.passed, each.text) for each in first.checks] == [(True, "as it should be")] * 3
+    tip = next(iter(repo.ancestry(branch="main")))
+    assert [each["name"] for each in tip.metadata["icefloe_ingest"]["checks"]] == [
+        f"sql {each}" for each in good
+    ]
+    bad = {
+        "SELECT lat, max(t2m) FROM staged GROUP BY lat ORDER BY lat": "the first one -60.0, 50.375",
+        "SELECT (SELECT count(*) FROM staged) = (SELECT count(*) FROM published)": "the answer is false",
+        "SELECT count(*) FROM staged": "the answer is 100, not 0 or true",
+    }
+    second = ingest(spark, files, repo, checks=[Check("sql", query=query) for query in bad])
+    assert [each.passed for each in second.checks] == [False] * 3
+    for said, wanted in zip(second.checks, bad.values(), strict=True):
+        assert wanted in said.text
+    assert repo.lookup_branch("main") == first.published
+    assert second.failed_branch == "main.ingest-failed"
+    with pytest.raises(IcechunkError, match="no_such_table"):
+        ingest(spark, files, repo, checks=[Check("sql", query="SELECT * FROM no_such_table")])
+    assert repo.lookup_branch("main") == first.published
 
 
 def test_the_command(spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,7 @@ import xarray as xr
 
 from icefloe.concurrency import FanOut
 from icefloe.ingest.batch import Design
-from icefloe.ingest.checks import Check, CheckResult, wrong_check
+from icefloe.ingest.checks import Answering, Check, CheckResult, wrong_check
 from icefloe.ingest.intake import Combined
 from icefloe.ingest.options import Options
 from icefloe.ingest.packing import decoded
@@ -68,15 +68,26 @@ class Counts:
     where: tuple[int, ...] = field(default=())
 
 
+def refuse_unanswered(checks: Sequence[Check], fan_out: FanOut) -> None:
+    """Before any work is done: SQL needs somebody to answer it."""
+    if any(check.name == "sql" for check in checks) and not isinstance(fan_out, Answering):
+        raise wrong_check("the check sql runs on Spark: give a master other than none")
+
+
 def audit(
-    session: Session, staged: Sequence[Staged], checks: Sequence[Check], options: Options, fan_out: FanOut
+    session: Session,
+    before: Session,
+    staged: Sequence[Staged],
+    checks: Sequence[Check],
+    options: Options,
+    fan_out: FanOut,
 ) -> list[CheckResult]:
-    """Run all checks on what was staged; the session sees all of it."""
+    """Run all checks on what was staged; `session` sees all of it, `before` what the branch has."""
     with quiet():
         dataset = decode(stored_dataset(session, options.group))
     results = []
     for check in checks:
-        wrong = _RUN[check.name](_Audit(check, dataset, staged, options, fan_out))
+        wrong = _RUN[check.name](_Audit(check, dataset, session, before, staged, options, fan_out))
         results.append(CheckResult(check.title, not wrong, wrong or "as it should be"))
     return results
 
@@ -85,6 +96,8 @@ def audit(
 class _Audit:
     check: Check
     dataset: xr.Dataset
+    session: Session
+    before: Session
     staged: Sequence[Staged]
     options: Options
     fan_out: FanOut
@@ -222,6 +235,25 @@ def _python(audit: _Audit) -> str:
     return "" if said is None or said is True else str(said) if said else f"{name} says no"
 
 
+def _sql(audit: _Audit) -> str:
+    """Rows are what is wrong; one value alone says yes or no, or how many are wrong."""
+    if not isinstance(audit.fan_out, Answering):
+        raise wrong_check("the check sql runs on Spark")
+    rows = audit.fan_out.ask(audit.check.query, {"staged": audit.session, "published": audit.before})
+    if not rows:
+        return ""
+    (value, *more) = rows[0]
+    if len(rows) > 1 or more:
+        return f"the answer has rows, the first one {_told(rows[0])}"
+    if isinstance(value, bool | np.bool_):
+        return "" if value else "the answer is false"
+    return "" if isinstance(value, int) and value == 0 else f"the answer is {_told(rows[0])}, not 0 or true"
+
+
+def _told(row: tuple[Any, ...]) -> str:
+    return ", ".join(str(value) for value in row)
+
+
 _RUN: dict[str, Callable[[_Audit], str]] = {
     "monotone": _monotone,
     "gaps": _gaps,
@@ -229,4 +261,5 @@ _RUN: dict[str, Callable[[_Audit], str]] = {
     "range": _range,
     "nulls": _nulls,
     "python": _python,
+    "sql": _sql,
 }

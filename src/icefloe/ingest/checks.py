@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
 
 from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.session import Session
 
 DEFAULT_CHECKS = ("monotone", "source")
-_NAMES = ("monotone", "gaps", "source", "range", "nulls", "python")
+SHORT_FORM = {"range": "variable", "nulls": "variable", "python": "call", "sql": "query"}
+"""What a check needs most, where only one thing is given."""
+_NAMES = ("monotone", "gaps", "source", "range", "nulls", "python", "sql")
+
+
+@runtime_checkable
+class Answering(Protocol):
+    """A fan-out that answers SQL too, over versions of repositories by their names."""
+
+    def ask(self, query: str, tables: Mapping[str, Session]) -> list[tuple[Any, ...]]:
+        """The first rows of the answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +32,8 @@ class Check:
     about equal. `source`: some blocks are as in the files. `range`: values of `variable` are between
     `low` and `high`. `nulls`: a share of at most `most` of the values are missing. `python`: the
     function named by `call`, as `module:function`, gets the dataset and returns None, or says what is wrong.
+    `sql`: the answer to `query` has no rows, or is one value that is true or 0; `staged` is what was staged,
+    and `published` what the branch has.
     """
 
     name: str
@@ -27,6 +42,7 @@ class Check:
     high: float = math.inf
     most: float = 0.0
     call: str = ""
+    query: str = ""
 
     def __post_init__(self) -> None:
         if self.name not in _NAMES:
@@ -35,11 +51,13 @@ class Check:
             raise wrong_check(f"the check {self.name} needs a variable")
         if self.name == "python" and ":" not in self.call:
             raise wrong_check("the check python needs a function to call, as module:function")
+        if self.name == "sql" and not self.query.strip():
+            raise wrong_check("the check sql needs a query")
 
     @property
     def title(self) -> str:
         """The check and what it is about."""
-        return " ".join(each for each in (self.name, self.variable, self.call) if each)
+        return " ".join(each for each in (self.name, self.variable, self.call, *self.query.split()) if each)
 
 
 def wrong_check(text: str) -> InvalidInputError:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from icefloe.concurrency import FanOut
 from icefloe.ingest.agreement import Finding
-from icefloe.ingest.audit import Staged, audit
+from icefloe.ingest.audit import Staged, audit, refuse_unanswered
 from icefloe.ingest.batch import METADATA, Design, UnreadableError, design, write_batch
 from icefloe.ingest.existing import look
 from icefloe.ingest.intake import combine_all, sort_sources, sorted_along, survey_all
@@ -40,6 +40,7 @@ def ingest(
     Files are looked at and written by `fan_out`; commits are made here, on a branch of their own. The target
     branch moves when all is written and checked, and stays where it is if anything fails.
     """
+    refuse_unanswered(options.checks, fan_out)
     found = find_sources(sources, options.reading.storage_options)
     if dry_run:
         return _Job(repo, options, fan_out, told, options.branch).outlined(found)
@@ -63,7 +64,8 @@ def _published(
     report: Report, staged: Sequence[Staged], staging: Staging, options: Options, fan_out: FanOut, told: Told
 ) -> Report:
     session = staging.repo.readonly_session(branch=staging.branch)
-    results = tuple(audit(session, staged, options.checks, options, fan_out))
+    before = staging.repo.readonly_session(snapshot_id=staging.base)
+    results = tuple(audit(session, before, staged, options.checks, options, fan_out))
     for result in results:
         told(f"check {result.name}: {'passed' if result.passed else 'FAILED'}, {result.text}")
     if not all(result.passed for result in results):

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.ingest.checks import DEFAULT_CHECKS, Check
+from icefloe.ingest.checks import DEFAULT_CHECKS, SHORT_FORM, Check
 from icefloe.ingest.options import Options, make_options
 
 _URL = re.compile(r"^[a-z][a-z0-9+]+://", re.IGNORECASE)
@@ -75,6 +75,10 @@ def _checks(file: Path, given: Any) -> tuple[Check, ...]:
             checks.append(Check(each))
         elif isinstance(each, dict) and len(each) == 1:
             ((name, needs),) = each.items()
+            if isinstance(needs, str) and name in SHORT_FORM:
+                needs = {SHORT_FORM[name]: needs}
+            if needs is not None and not isinstance(needs, dict):
+                raise _wrong(file, f"check {name}: {needs!r} does not say what it needs")
             try:
                 checks.append(Check(str(name), **(needs or {})))
             except TypeError as error:

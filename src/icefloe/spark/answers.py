@@ -13,11 +13,23 @@ from icefloe.spark.frames import plain_errors
 from icefloe.spark.local import QUICK_START, local_session
 from icefloe.spark.sql_scans import sql
 
+Rows = tuple[list[str], list[tuple[Any, ...]]]
+"""The names of the columns, and rows."""
 
-def answer(query: str, repos: Mapping[str, str], limit: int) -> tuple[list[str], list[tuple[Any, ...]]]:
-    """The names of the columns, and so many rows at most; what Spark refuses is one sentence."""
+
+def answer(query: str, repos: Mapping[str, str], limit: int) -> Rows:
+    """The answer of a Spark on this machine, which is started for it if none runs."""
     running = SparkSession.getActiveSession()
     spark = local_session("icefloe sql", settings=QUICK_START)
+    try:
+        return answered(spark, query, repos, limit)
+    finally:
+        if running is None:
+            spark.stop()
+
+
+def answered(spark: SparkSession, query: str, repos: Mapping[str, Any], limit: int) -> Rows:
+    """The names of the columns, and so many rows at most; what Spark refuses is one sentence."""
     try:
         with plain_errors():
             frame = sql(spark, query, repos)
@@ -25,6 +37,3 @@ def answer(query: str, repos: Mapping[str, str], limit: int) -> tuple[list[str],
     except PySparkException as error:
         sentence = str(error).strip().splitlines()[0]
         raise InvalidInputError(f"Spark refuses the query: {sentence}", kind=ErrorKind.NOT_ALLOWED) from None
-    finally:
-        if running is None:
-            spark.stop()

@@ -15,6 +15,8 @@ from icefloe.ingest.referring import survey_for_references
 from icefloe.ingest.report import Report
 from icefloe.ingest.survey import digest, survey
 from icefloe.repository import Repository
+from icefloe.session import Session
+from icefloe.spark.answers import answered
 from icefloe.spark.fan_out import Progress, SparkFanOut
 from icefloe.storage import storage_from_url
 
@@ -25,6 +27,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 _LOOKS_PER_CORE = 4
+_SHOWN_ROWS = 5
 
 
 def ingest(
@@ -127,3 +130,7 @@ class IngestFanOut:
         quick = function in (survey, survey_for_references, digest)
         tasks = min(len(orders), _LOOKS_PER_CORE * self._parallelism) if quick else None
         return SparkFanOut(self._spark, tasks or None, self._progress)(function, orders)
+
+    def ask(self, query: str, tables: Mapping[str, Session]) -> list[tuple[Any, ...]]:
+        """The first rows of the answer to SQL: what a check of an ingest asks."""
+        return answered(self._spark, query, tables, _SHOWN_ROWS)[1]
