@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from urllib.parse import unquote
 
+NEWER = "Wed, 15 Nov 2023 22:13:20 GMT"
+
 
 @dataclass
 class RangeServer:
@@ -25,7 +27,7 @@ class RangeServer:
     redirects: dict[str, str] = field(default_factory=dict)
     answers: list[str] = field(default_factory=list)
     """What to do with the next requests, in their order: `503`, `hang up`, `cut short`, `whole file`, `wrong
-    range`; then as usual."""
+    range`, `newer`, for a file that was changed; anything else and from then on as usual."""
     latency_s: float = 0.0
     asked: list[tuple[str, int, int]] = field(default_factory=list)
     """Path, first byte and end of every request for a range."""
@@ -88,6 +90,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             headers["ETag"] = state.etags[path]
         if path in state.modified:
             headers["Last-Modified"] = state.modified[path]
+        if how == "newer":
+            headers["Last-Modified"] = NEWER
         stop = min(stop, len(data))
         if start >= len(data):
             self._answer(416, b"", {**headers, "Content-Range": f"bytes */{len(data)}"})

@@ -14,11 +14,12 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from icefloe.errors import IcechunkError
 from icefloe.virtual.codecs import GRIB, in_rows
 from icefloe.virtual.dataset import VirtualDataset
 from icefloe.virtual.grib_message import Message, headers_of, messages_of
 from icefloe.virtual.loading import loaded_variable
-from icefloe.virtual.refusals import CannotVirtualizeError, RefusalReason, Refused, RefusedVariable
+from icefloe.virtual.refusals import DAMAGE, CannotVirtualizeError, RefusalReason, Refused, RefusedVariable
 from icefloe.virtual.sources import SourceFile
 from icefloe.virtual.variables import ChunkReferences, VirtualVariable
 from icefloe.virtual.wanted import Wanted
@@ -172,7 +173,9 @@ class _Scan:
                         self._add(handle, message, number)
                     finally:
                         eccodes.codes_release(handle)
-            except (ValueError, eccodes.CodesInternalError) as error:
+            except IcechunkError:
+                raise
+            except (eccodes.CodesInternalError, *DAMAGE) as error:
                 raise CannotVirtualizeError(
                     f"{self._file.location}: the GRIB message at byte {message.offset} is damaged: {error}"
                 ) from None

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from icefloe.errors import IcechunkError
 from icefloe.virtual.dataset import VirtualDataset
 from icefloe.virtual.hdf5_decoders import DECODERS, Chunk
 from icefloe.virtual.hdf5_dimensions import HIDDEN_ATTRIBUTES, Dimensions, is_bare_dimension, shown_name
 from icefloe.virtual.hdf5_filters import CHECKSUM_BYTES, FLETCHER32, Filter, filters_of, pipeline, reencoded
 from icefloe.virtual.hdf5_types import TEXTS, flags_of, stored_type
 from icefloe.virtual.loading import loaded_variable, run_of_chunks
-from icefloe.virtual.refusals import CannotVirtualizeError, RefusalReason, Refused, RefusedVariable
+from icefloe.virtual.refusals import DAMAGE, CannotVirtualizeError, RefusalReason, Refused, RefusedVariable
 from icefloe.virtual.sources import SourceFile
 from icefloe.virtual.variables import ChunkReferences, Values, VirtualVariable
 from icefloe.virtual.wanted import INLINE_BYTES, Wanted
@@ -45,7 +46,9 @@ def parse_hdf5(file: SourceFile, wanted: Wanted) -> VirtualDataset:
             raise CannotVirtualizeError(f"{place} has no group {wanted.group!r}; it has {names or 'none'}")
         try:
             return _Parser(file, wanted).group(root, "")
-        except (OSError, RuntimeError) as error:
+        except IcechunkError:
+            raise
+        except DAMAGE as error:
             raise CannotVirtualizeError(
                 f"{place} is damaged, or was changed while it was parsed: {error}"
             ) from None

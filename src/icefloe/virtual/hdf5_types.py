@@ -25,7 +25,7 @@ def stored_type(dataset: h5py.Dataset) -> tuple[np.dtype[Any], tuple[int, ...]]:
 
     try:
         found = dataset.dtype
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         raise RefusedVariable(RefusalReason.UNSUPPORTED_TYPE, f"numpy has no type for it: {error}") from None
     if h5py.check_string_dtype(found) is not None and found.kind == "O":
         return TEXTS, ()

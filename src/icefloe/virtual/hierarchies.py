@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icefloe.virtual.dataset import VirtualDataset
-from icefloe.virtual.refusals import CannotVirtualizeError, Refused, RefusedVariable
+from icefloe.virtual.refusals import DAMAGE, CannotVirtualizeError, Refused, RefusedVariable
 from icefloe.virtual.sources import Source
 from icefloe.virtual.variables import ChunkReferences, VirtualVariable
 from icefloe.virtual.wanted import Wanted
@@ -89,10 +89,11 @@ def dataset_of(
     if _is_array(root, documents):  # nothing but an array: it is called as the place is
         name = unquote(place.rstrip("/").rpartition("/")[2]).partition(".")[0] or "array"
         try:
-            return VirtualDataset({name: _variable(root, documents, chunks.get(root))}, sources)
+            variable = _sound_variable(root, documents, chunks.get(root), place)
+            return VirtualDataset({name: variable}, sources)
         except RefusedVariable as refusal:
             return VirtualDataset({}, sources, refused=(refusal.named(name),))
-    return _group(root, documents, chunks, sources, wanted, root)
+    return _group(root, documents, chunks, sources, wanted, root, place)
 
 
 def _group(
@@ -102,6 +103,7 @@ def _group(
     sources: tuple[Source, ...],
     wanted: Wanted,
     root: str,
+    place: str,
 ) -> VirtualDataset:
     variables: dict[str, VirtualVariable] = {}
     refused: list[Refused] = []
@@ -112,10 +114,10 @@ def _group(
         if wanted.drops(shown):
             continue
         if not _is_array(child, documents):
-            groups[name] = _group(child, documents, chunks, sources, wanted, root)
+            groups[name] = _group(child, documents, chunks, sources, wanted, root, place)
             continue
         try:
-            variables[name] = _variable(child, documents, chunks.get(child))
+            variables[name] = _sound_variable(child, documents, chunks.get(child), place)
         except RefusedVariable as refusal:
             refused.append(refusal.named(name))
     return VirtualDataset(variables, sources, _group_attributes(path, documents), groups, tuple(refused))
@@ -199,6 +201,17 @@ def _all_places(texts: Sequence[str]) -> bool:
         and (widths <= _DIGITS + 1).all()
         and (widths[zero_first] == 2).all()
     )
+
+
+def _sound_variable(
+    path: str, documents: Mapping[str, Any], found: ArrayChunks | None, place: str
+) -> VirtualVariable:
+    try:
+        return _variable(path, documents, found)
+    except DAMAGE as error:
+        raise CannotVirtualizeError(
+            f"{place}: the metadata of {path or 'the array'} makes no sense: {type(error).__name__}: {error}"
+        ) from None
 
 
 def _variable(path: str, documents: Mapping[str, Any], found: ArrayChunks | None) -> VirtualVariable:

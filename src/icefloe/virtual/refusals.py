@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 from icefloe.errors import ErrorKind, InvalidInputError
+
+DAMAGE: Final = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    MemoryError,
+    OSError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+    struct.error,
+)
+"""What libraries raise on files that are damaged, and what their bytes lead to in parsers."""
 
 
 class RefusalReason(StrEnum):

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import base64
 import math
-import struct
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from icefloe.errors import IcechunkError
 from icefloe.virtual.codecs import TIFF
 from icefloe.virtual.dataset import VirtualDataset
-from icefloe.virtual.refusals import CannotVirtualizeError, RefusalReason, Refused, RefusedVariable
+from icefloe.virtual.refusals import DAMAGE, CannotVirtualizeError, RefusalReason, Refused, RefusedVariable
 from icefloe.virtual.sources import SourceFile
 from icefloe.virtual.tiff_places import coordinates_of
 from icefloe.virtual.tiff_segments import decode_segment
@@ -60,9 +60,9 @@ def parse_tiff(file: SourceFile, wanted: Wanted) -> VirtualDataset:
         reader: Any = file.local_path or file.as_binary()
         with tifffile.TiffFile(reader) as opened:
             dataset = _dataset(opened, wanted, file)
-    except (tifffile.TiffFileError, ValueError, IndexError, TypeError, KeyError, struct.error) as error:
-        if isinstance(error, CannotVirtualizeError):
-            raise
+    except IcechunkError:
+        raise
+    except (tifffile.TiffFileError, *DAMAGE) as error:
         raise CannotVirtualizeError(f"{file.location} cannot be read as TIFF: {error}") from None
     if wanted.group is None:
         return dataset
