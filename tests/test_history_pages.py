@@ -55,7 +55,7 @@ def test_every_kind_of_entry_is_the_one_made_alone(in_columns: bool) -> None:
 
     for each in (
         log,
-        log.with_backup("newest"),
+        log.in_backup("newest"),
         log.adding(updates.Update(updates.GCRan(), 10**15 + 1), "b"),
     ):
         found = list(ops_pages.entries(each))
@@ -67,7 +67,7 @@ def test_every_kind_of_entry_is_the_one_made_alone(in_columns: bool) -> None:
 def test_a_backup_is_given_to_the_newest_entry_alone() -> None:
     log = a_log(in_columns=True)
 
-    given = log.with_backup("newest")
+    given = log.in_backup("newest")
 
     assert [entry.backup_path for entry in given] == [
         "newest",

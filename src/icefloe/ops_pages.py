@@ -68,7 +68,7 @@ def _log_pages(log: updates.Updates) -> Iterator[Sequence[Update]]:
 def _updates(page: Tables, place: str) -> list[Update]:
     """Entries of the ops log."""
     what = page["update_type"]
-    kinds: list[Any] = [None] * len(page)
+    kinds = np.empty(len(page), object)
     for code, tables in what.tables.items():
         here = what.kinds == code
         if updates.UPDATE_TYPES[code - 1] in _STORED_OTHERWISE:
@@ -76,10 +76,9 @@ def _updates(page: Tables, place: str) -> list[Update]:
             found = [public_update(updates.read_update(row)).kind for row in rows]
         else:
             found = _kinds(code, tables, f"{place}: {UPDATE.name}.update_type")
-        for row, kind in zip(np.flatnonzero(here).tolist(), found, strict=True):
-            kinds[row] = kind
+        kinds[here] = found
     times = column_from_microseconds(page["updated_at"])
-    return made(Update, len(page), kinds, times, _backups(page, place))
+    return made(Update, len(page), kinds.tolist(), times, _backups(page, place))
 
 
 def _kinds(code: int, tables: Tables, place: str) -> list[Any]:

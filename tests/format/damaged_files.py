@@ -80,6 +80,7 @@ def read(sample: Sample) -> Value:
         case FileType.REPO_INFO:
             info = files.read_repo_info(sample.data)
             _walk_repo_info(info)
+            assert files.read_ops_log(sample.data) == (info.latest_updates, info.repo_before_updates)
             return info
 
 

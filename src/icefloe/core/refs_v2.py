@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from itertools import chain, takewhile
 from typing import Any, Final
 
@@ -23,7 +22,7 @@ from icefloe.errors import (
 )
 from icefloe.format import repo_changes as changes
 from icefloe.format.config_codec import decode_config, encode_config
-from icefloe.format.files import OVERWRITTEN, REPO_PATH, read_repo_info, write_repo_info
+from icefloe.format.files import OVERWRITTEN, REPO_PATH, read_ops_log, read_repo_info, write_repo_info
 from icefloe.format.repo_changes import Change
 from icefloe.format.repo_info import RepoInfo, SnapshotInfo
 from icefloe.format.spec import V2
@@ -275,30 +274,23 @@ class RefStoreV2:
 
     def _log_files(self, info: RepoInfo) -> Iterator[Updates]:
         """What was done up to a state of the repository."""
+        log, before = info.latest_updates, info.repo_before_updates
+        yield log
         seen: set[str] = set()
-        while True:
-            yield info.latest_updates
-            before = info.repo_before_updates
-            if before is None or before in seen:
-                return
+        while before is not None and before not in seen:
             seen.add(before)
+            place = f"{OVERWRITTEN}/{before}"
             try:
-                data, _ = self._storage.get(f"{OVERWRITTEN}/{before}")
+                data, _ = self._storage.get(place)
             except ObjectNotFoundError:
                 return  # the official reader ends the log here too
-            info = _with_last_backup(read_repo_info(data, f"{OVERWRITTEN}/{before}"), before)
+            log, older = read_ops_log(data, place)
+            yield log.in_backup(before)
+            before = older
 
 
 def _no_repository(text: str) -> RepositoryNotFoundError:
     return RepositoryNotFoundError(text, kind=ErrorKind.REPOSITORY_NOT_FOUND)
-
-
-def _with_last_backup(info: RepoInfo, name: str) -> RepoInfo:
-    """A backup as the log continues in it: its newest entry is the one it is a backup of."""
-    log = info.latest_updates
-    if not len(log) or log[0].backup_path is not None:
-        return info
-    return replace(info, latest_updates=log.with_backup(name))
 
 
 def stored_config(info: RepoInfo) -> dict[str, Any] | None:

@@ -21,7 +21,7 @@ from icefloe.format.manifest import Manifest
 from icefloe.format.manifest_blocks import RefBlocks
 from icefloe.format.manifest_codec import PackedManifest, encode_manifest
 from icefloe.format.repo_info import RepoInfo, SnapshotInfo
-from icefloe.format.repo_info_codec import decode_repo_info, encode_repo_info
+from icefloe.format.repo_info_codec import decode_ops_log, decode_repo_info, encode_repo_info
 from icefloe.format.snapshot import Snapshot
 from icefloe.format.snapshot_codec import decode_snapshot, decode_snapshot_info, encode_snapshot
 from icefloe.format.spec import Spec, spec_of
@@ -32,6 +32,7 @@ from icefloe.format.transaction_log_codec import (
     has_moves,
     rename_transaction_log,
 )
+from icefloe.format.updates import Updates
 from icefloe.ids import ManifestId, NodeId, ObjectId, SnapshotId
 
 Value = TypeVar("Value", Snapshot, SnapshotInfo, PackedManifest, TransactionLog)
@@ -47,10 +48,19 @@ CONFIG_PATH: Final = "config.yaml"
 
 def read_repo_info(data: bytes, place: str = REPO_PATH) -> RepoInfo:
     """The repo info file of a V2 repository, or a backup of it."""
+    return decode_repo_info(_open_repo_info(data, place))
+
+
+def read_ops_log(data: bytes, place: str = REPO_PATH) -> tuple[Updates, str | None]:
+    """The ops log in such a file, newest first, and the backup where it goes on."""
+    return decode_ops_log(_open_repo_info(data, place))
+
+
+def _open_repo_info(data: bytes, place: str) -> Payload:
     spec, payload = _open(data, FileType.REPO_INFO, place)
     if not spec.refs_in_repo_info:
         payload.fail(f"a repo info file of version {spec.number}, which has none")
-    return decode_repo_info(payload)
+    return payload
 
 
 def write_repo_info(info: RepoInfo, spec: Spec, level: int = DEFAULT_LEVEL) -> bytes:

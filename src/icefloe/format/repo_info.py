@@ -164,10 +164,13 @@ class SnapshotInfos:
     def ancestry(self, snapshot: SnapshotId) -> list[int]:
         """The rows of a snapshot and all its ancestors, newest first."""
         row = self.row(snapshot)
+        if row is None:
+            return []
         parents = self.parents.tolist()
-        rows = []
-        while row is not None and row != NO_PARENT:
-            rows.append(row)
+        rows: list[int] = []
+        add = rows.append  # histories have thousands of snapshots
+        while row != NO_PARENT:
+            add(row)
             row = parents[row]
         return rows
 

@@ -19,6 +19,7 @@ from icefloe.ids import SnapshotId
 
 _MANY: Final = ("snapshots", "latest_updates")
 """What there are thousands of."""
+_LOG: Final = ("spec_version", "latest_updates", "repo_before_updates")
 
 
 def decode_repo_info(payload: Payload) -> RepoInfo:
@@ -45,6 +46,12 @@ def decode_repo_info(payload: Payload) -> RepoInfo:
     )
     _check(info, place, ErrorKind.INVALID_FILE_FORMAT)
     return info
+
+
+def decode_ops_log(payload: Payload) -> tuple[Updates, str | None]:
+    """The ops log in a repo info file, and where it goes on; nothing else is looked at."""
+    root = read_row(payload, REPO, ("latest_updates",), REPO.fields.keys() - set(_LOG))
+    return Updates(root["latest_updates"]), root["repo_before_updates"]
 
 
 def encode_repo_info(info: RepoInfo, spec: Spec, place: str) -> bytes:

@@ -272,9 +272,12 @@ class Updates:
         added._times = np.concatenate((np.array([update.updated_at_us], np.uint64), self._times))
         return added
 
-    def with_backup(self, backup_path: str) -> Updates:
-        """With a backup for the newest entry."""
-        return self._like(replace(self[0], backup_path=backup_path), self.older)
+    def in_backup(self, backup_path: str) -> Updates:
+        """As found in a backup: it is that of the newest entry, if that knows of none."""
+        newest = self[0] if len(self) else None
+        if newest is None or newest.backup_path is not None:
+            return self
+        return self._like(replace(newest, backup_path=backup_path), self.older)
 
     def first(self, count: int) -> Updates:
         """The newest entries."""

@@ -32,12 +32,17 @@ class _TooManyError(Exception):
     """The payload is none to read row by row."""
 
 
-def read_row(payload: Payload, table: fb.Table, records: Collection[str] = ()) -> dict[str, Any]:
-    """The root table and all below it as a dict, in which the children that are named stay `Records`."""
+def read_row(
+    payload: Payload, table: fb.Table, records: Collection[str] = (), unread: Collection[str] = ()
+) -> dict[str, Any]:
+    """The root table and all below it as a dict, in which the children that are named stay `Records`.
+
+    Fields that nobody wants need not be read; what stands for them in the dict says nothing.
+    """
     reader = _Reader(payload)
     try:
         position = reader.root(table)
-        row = reader.table(table, position, records)
+        row = reader.table(table, position, {*records, *unread})
         for name in records:
             row[name] = reader.as_records(table, name, row[name])
     except _TooManyError:
