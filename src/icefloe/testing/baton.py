@@ -5,6 +5,8 @@ With `determined` ids, clocks and random waits come from the seed too.
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 import random
 import sys
 import threading
@@ -89,6 +91,7 @@ class Baton:
 @contextmanager
 def determined(source: random.Random, while_asleep: Callable[[], None]) -> Iterator[None]:
     """Let all ids, times and random waits of this package come from one source. Sleep takes no time."""
+    _load_the_engine()
     clock = _Clock(while_asleep)
     standing_in: dict[types.ModuleType, Any] = {
         time: _Module(time, time_ns=clock.time_ns, time=clock.time, monotonic=clock.time, sleep=clock.sleep),
@@ -113,6 +116,16 @@ def determined(source: random.Random, while_asleep: Callable[[], None]) -> Itera
         ObjectId.random = own_random  # type: ignore[method-assign]
         for module, name, real in places:
             setattr(module, name, real)
+
+
+def _load_the_engine() -> None:
+    """Load all modules that tell time or roll dice: some are loaded when they are needed, too late for us."""
+    for package in ("core", "format", "maintenance", "storage"):
+        folder = importlib.import_module(f"icefloe.{package}")
+        for module in pkgutil.iter_modules(folder.__path__, f"icefloe.{package}."):
+            importlib.import_module(module.name)
+    for name in ("session", "repository", "upkeep", "care", "merging"):
+        importlib.import_module(f"icefloe.{name}")
 
 
 class _Clock:
