@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import icefloe
 from icefloe import Repository, Session
 from icefloe.core.refs_v2 import RefStoreV2
 from icefloe.errors import StorageError
+from icefloe.testing.flaky import Call, Fault, FlakyStorage
 from tests.maintenance.test_expire import commit, now, repository
 from tests.maintenance.test_gc import LONG_AGO, names
 
@@ -149,3 +151,37 @@ def test_manifests_of_an_attempt_before_a_collection_are_written_anew(
 
     assert Repository.open(repo.storage).verify("objects").ok
     assert stored(repo)[:2] == [1, 2]
+
+
+class JustBefore:
+    """Does something once, right before a branch is moved; all requests get through."""
+
+    def __init__(self, act: Callable[[], object]) -> None:
+        self.acts = [act]
+
+    def sending(self, call: Call) -> Fault:
+        if call.writes and (call.path == "repo" or call.path.startswith("refs/")) and self.acts:
+            self.acts.pop()()
+        return Fault.NONE
+
+    def answered(self, call: Call, fault: Fault) -> None:
+        pass
+
+    def repeat_later(self, call: Call, request: Callable[[], object]) -> None:
+        raise AssertionError("never asked for")
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_collection_right_before_the_branch_moves_is_seen(version: int) -> None:
+    """In version 1 the mark was looked for already; the branch has another version now and is read again."""
+    storage = repository(version).storage
+    weather = JustBefore(lambda: Repository.open(storage).garbage_collect(now()))
+    repo = Repository.open(FlakyStorage(storage, weather))
+    session = writing(repo, [1, 2])
+
+    with pytest.raises(StorageError, match="garbage collection"):
+        session.commit("too late")
+
+    assert not weather.acts
+    assert Repository.open(storage).verify("objects").ok
+    assert len(list(Repository.open(storage).ancestry(branch="main"))) == 2

@@ -148,22 +148,6 @@ def test_a_commit_that_does_not_see_a_collection_is_found(monkeypatch: pytest.Mo
     assert_found("v2-upkeep", "is missing")
 
 
-def test_a_collection_that_leaves_no_trace_in_branches_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A commit of version 1 has looked for its mark, and moves the branch after all is over."""
-    note = RefStoreV1.note_collection
-
-    def quietly(self: RefStoreV1) -> None:
-        files = self._files
-        self._files = list  # type: ignore[method-assign]
-        note(self)
-        self._files = files  # type: ignore[method-assign]
-
-    monkeypatch.setattr(RefStoreV1, "note_collection", quietly)
-    monkeypatch.setattr("icefloe.session.check_presence", lambda *given: None)
-
-    assert_found("v1-upkeep", "is missing")
-
-
 def test_an_expiration_that_forgets_logs_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def forgetful(snapshots: Any, keep: Any, parents: Any, skipped: Any) -> Any:
         return pruning.pruned(snapshots, keep, parents, {})
