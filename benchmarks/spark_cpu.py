@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -22,13 +23,14 @@ class Cost:
 
 
 def interleaved(sides: Mapping[str, Callable[[], Any]], repeat: int) -> dict[str, Cost]:
-    """The median cost of each side. All run once before, and then in turns."""
-    for side in sides.values():
-        side()
+    """The median cost of each side. All run once before, and then in turns; each turn is told as it ends."""
+    for name, side in sides.items():
+        print(f"    {name}: {_cost(side)}", file=sys.stderr, flush=True)
     found: dict[str, list[Cost]] = {name: [] for name in sides}
     for _ in range(repeat):
         for name, side in sides.items():
             found[name].append(_cost(side))
+            print(f"    {name}: {found[name][-1]}", file=sys.stderr, flush=True)
     return {
         name: Cost(median(each.cpu_s for each in costs), median(each.wall_s for each in costs))
         for name, costs in found.items()
