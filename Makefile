@@ -12,7 +12,7 @@ HOUSE_RULES = $(addprefix tests/test_, \
 .DEFAULT_GOAL := help
 MINUTES ?= 30
 
-.PHONY: help setup demo test test-on-spark check lint compat setup-compat test-servers test-cluster test-spark torture bench wheel clean
+.PHONY: help setup demo test test-on-spark check lint compat setup-compat test-servers test-samples test-cluster test-spark torture bench wheel clean
 
 help:
 	@echo "make demo              set up and run the demonstration: NetCDF files, through Spark, into a repository"
@@ -20,6 +20,7 @@ help:
 	@echo "make check             ruff, formatting, mypy and the house rules: before each push"
 	@echo "make compat            tests against the official icechunk package"
 	@echo "make test-servers      tests against SeaweedFS, ministack, rclone, Azurite and HTTP, installed if need be"
+	@echo "make test-samples      sample files of other packages, downloaded, against docs/virtual-files.md"
 	@echo "make test-cluster      Spark on a local cluster, on a master with two workers, through Connect; faults"
 	@echo "make test-spark        the Spark tests with another release: PYSPARK='4.0.*'"
 	@echo "make torture           writers against each other for MINUTES=30, in bad weather and killed; figures"
@@ -64,6 +65,11 @@ test-servers: setup
 	@scripts/setup-env $(PYTHON) servers
 	@scripts/setup-azurite
 	PATH="$(CURDIR)/.venv/azurite/node_modules/.bin:$$PATH" $(BIN)/python -m pytest -n 0 -m servers
+
+# The files of docs/virtual-files.md, downloaded once.
+test-samples: setup
+	scripts/fetch-samples $(BIN)/python .venv/samples
+	$(BIN)/python -m tests.virtual.table --check .venv/samples
 
 test-cluster: setup
 	@scripts/setup-env $(PYTHON) cluster
