@@ -18,13 +18,13 @@ def check_disjoint(manifests: Ragged) -> int | None:
             if (
                 boxes is not None
                 and len(boxes) > 1
-                and (rank == 0 or _overlap(boxes["from"].astype(np.int64), boxes["to"].astype(np.int64)))
+                and (rank == 0 or overlap(boxes["from"].astype(np.int64), boxes["to"].astype(np.int64)))
             ):
                 return int(row)
     return None
 
 
-def _overlap(starts: NDArray[np.int64], stops: NDArray[np.int64]) -> bool:
+def overlap(starts: NDArray[np.int64], stops: NDArray[np.int64]) -> bool:
     """Whether any two of the boxes share a cell: sweep along the dimension that parts them best."""
     filled = (stops > starts).all(axis=1)
     starts, stops = starts[filled], stops[filled]

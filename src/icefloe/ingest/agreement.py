@@ -59,12 +59,12 @@ def compare(files: Sequence[FileSchema], reference: FileSchema, concat_dim: str 
         found = {each.name: each for each in file.variables}
         if concat_dim is not None:
             for name in known.keys() - found.keys():
-                yield Finding(file.source.url, name, "is missing, other files have it", "error")
+                yield Finding(file.source.url, name, "is not here: other files have it", "note")
         for name, variable in found.items():
             if name in known:
                 yield from _differences(file, variable, reference, known[name], concat_dim)
             elif concat_dim is not None:
-                yield Finding(file.source.url, name, "is only here, other files lack it", "error")
+                yield Finding(file.source.url, name, "is only here: other files lack it", "note")
 
 
 def _differences(
@@ -83,7 +83,7 @@ def _differences(
         return
     for dim in one.dims:
         here, there = file.sizes[dim], reference.sizes.get(dim, file.sizes[dim])
-        if here != there and dim != concat_dim and (concat_dim is not None or dim not in file.values):
+        if here != there and dim != concat_dim and dim not in file.values:
             yield finding(f"has {here} cells along {dim}, others have {there}")
     if _kind(one.dtype) != _kind(other.dtype):
         yield finding(f"is of type {_type(one)}, others are of {_type(other)}")

@@ -10,7 +10,7 @@ import numpy as np
 import xarray as xr
 
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.ingest.pieces import EXISTING, PieceArray, Pieces, UndigestedError
+from icefloe.ingest.pieces import EXISTING, Origin, PieceArray, Pieces, UndigestedError
 from icefloe.ingest.survey import FileSchema, VariableSchema, quiet
 
 Digests = Mapping[tuple[int, str], str]
@@ -57,8 +57,14 @@ def _outlined(
         shape = [schema.sizes[dim] for dim in variable.dims]
         pieces = Pieces.whole(number, shape, [begin.get(dim, 0) for dim in variable.dims])
         dtype = np.dtype(variable.dtype)
-        data = PieceArray(variable.name, shape, dtype, pieces, digests.get((number, variable.name)))
+        origin = Origin(_stored_shape(schema, variable, begin), digests.get((number, variable.name)))
+        data = PieceArray(variable.name, shape, dtype, pieces, {number: origin})
     return xr.Variable(variable.dims, data, dict(variable.attrs))
+
+
+def _stored_shape(schema: FileSchema, variable: VariableSchema, begin: Mapping[str, int]) -> tuple[int, ...]:
+    """The shape of the variable where it comes from; of a part of it, one that no part can have."""
+    return tuple(-1 if dim in begin else schema.sizes[dim] for dim in variable.dims)
 
 
 def combine(
@@ -77,7 +83,11 @@ def combine(
         except UndigestedError as unknown:
             more = digested(unknown.name)
             if not set(more) - set(digests):
-                raise
+                raise InvalidInputError(
+                    f"the files cannot be combined: several have {unknown.name} for the same place; leave "
+                    "out those that others repeat, or name the dimension they follow each other along",
+                    ErrorKind.INVALID_ARRAY_METADATA,
+                ) from None
             digests.update(more)
 
 
@@ -107,8 +117,12 @@ def boxes(dataset: xr.Dataset) -> dict[int, dict[str, tuple[int, int]]]:
     for dims, pieces in _all_pieces(dataset):
         for row, source in enumerate(pieces.source.tolist()):
             spans = zip(pieces.starts[row].tolist(), pieces.stops[row].tolist(), strict=True)
-            if source != EXISTING:
-                found.setdefault(source, {}).update(zip(dims, spans, strict=True))
+            if source == EXISTING:
+                continue
+            box = found.setdefault(source, {})
+            for dim, (start, stop) in zip(dims, spans, strict=True):
+                known = box.get(dim, (start, stop))
+                box[dim] = (min(known[0], start), max(known[1], stop))
     return found
 
 

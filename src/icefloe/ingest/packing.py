@@ -11,6 +11,7 @@ import numpy as np
 import xarray as xr
 from xarray.backends.zarr import FillValueCoder, encode_zarr_attr_value
 
+from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.ingest.survey import VariableSchema, quiet
 
 _FILL = "_FillValue"
@@ -118,7 +119,9 @@ def attributes_of_zarr(attrs: Mapping[str, Any], dtype: np.dtype[Any]) -> dict[s
     return found
 
 
-def stored(variable: xr.Variable, packing: Mapping[str, Any], raw_dtype: str) -> xr.Variable:
+def stored(
+    variable: xr.Variable, packing: Mapping[str, Any], raw_dtype: str, name: str = "a variable"
+) -> xr.Variable:
     """Values as they are stored: packed as before if nothing is lost, else as finer times or as they are."""
     wanted = {name: value for name, value in packing.items() if name not in ("dtype", "_Unsigned")}
     dtype = np.dtype(raw_dtype)
@@ -128,7 +131,11 @@ def stored(variable: xr.Variable, packing: Mapping[str, Any], raw_dtype: str) ->
         found = _encoded(variable, encoding)
         if found is not None:
             return found
-    raise ValueError(f"values of type {variable.dtype} cannot be stored")
+    raise InvalidInputError(
+        f"{name} cannot be stored: there is no way to say in Zarr's attributes what its values "
+        f"({variable.dtype}) mean, or that some are missing; leave it out, or complete the files",
+        ErrorKind.INVALID_ARRAY_METADATA,
+    )
 
 
 def _finer_times(variable: xr.Variable, packing: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -150,6 +157,8 @@ def _encoded(variable: xr.Variable, encoding: Mapping[str, Any]) -> xr.Variable 
             found = xr.conventions.encode_cf_variable(whole).load()
     except (ValueError, OverflowError, TypeError):
         return None
+    if found.dtype == object:
+        return None  # times of a calendar of their own, some of them missing
     if found.dtype.kind == "b" or "dtype" in found.attrs:
         return whole if variable.dtype.kind == "b" else None
     attrs = attributes_of_zarr(zarr_attributes(found.attrs, found.dtype), found.dtype)
@@ -165,5 +174,7 @@ def _encoded(variable: xr.Variable, encoding: Mapping[str, Any]) -> xr.Variable 
 def _is_text(variable: xr.Variable) -> bool:
     if variable.dtype.kind in "SUT":
         return True
-    first = next(iter(variable.values.ravel()), "") if variable.dtype == object else None
-    return isinstance(first, str | bytes)
+    if variable.dtype != object:
+        return False
+    there = (value for value in variable.values.ravel() if value is not None and value == value)
+    return isinstance(next(there, ""), str | bytes)

@@ -6,15 +6,19 @@ is known, to the cell, before one of them is read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from icefloe.format.extents import overlap
+
 Column = npt.NDArray[np.int64]
 
+_MOST_PAIRS = 1 << 22
+"""So many pieces are compared with each other."""
 EXISTING = -1
 """The number of the source that is the repository itself."""
 
@@ -57,6 +61,19 @@ class Pieces:
         columns = (column[:, list(order)] for column in self._columns()[1:])
         return Pieces(self.source, *columns)
 
+    def within(self, axis: int, first: int, count: int) -> Pieces:
+        """What of the boxes lies between two places along a dimension."""
+        starts = np.maximum(self.starts[:, axis], first)
+        stops = np.minimum(self.stops[:, axis], first + count)
+        rows = starts < stops
+        found = self.taken(rows)
+        columns = [column.copy() for column in found._columns()[1:]]
+        skipped = starts[rows] - found.starts[:, axis]
+        columns[0][:, axis] = starts[rows]
+        columns[1][:, axis] = (stops - starts)[rows]
+        columns[2][:, axis] += np.where(found.axes[:, axis] >= 0, skipped, 0)
+        return Pieces(found.source, *columns)
+
     def moved(self, axis: int, by: int) -> Pieces:
         """The same, further along a dimension."""
         starts = self.starts.copy()
@@ -84,6 +101,15 @@ class Pieces:
 _FUNCTIONS: dict[Any, Callable[..., Any]] = {}
 
 
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """A variable of a source."""
+
+    shape: tuple[int, ...]
+    digest: str | None = None
+    """Equal for variables with equal values; None where nobody has looked."""
+
+
 class PieceArray:
     """What numpy and xarray take for an array: shape, type, and how such arrays are put together."""
 
@@ -93,14 +119,14 @@ class PieceArray:
         shape: Sequence[int],
         dtype: np.dtype[Any],
         pieces: Pieces,
-        digest: str | None = None,
+        origins: Mapping[int, Origin],
     ) -> None:
         self.name = name
         self.shape = tuple(int(size) for size in shape)
         self.dtype = dtype
         self.pieces = pieces
-        self.digest = digest
-        """Equal for arrays with equal values; None where nobody has looked."""
+        self.origins = origins
+        """The variables that cells come from, by the number of their source."""
 
     @property
     def ndim(self) -> int:
@@ -119,27 +145,57 @@ class PieceArray:
 
     def astype(self, dtype: Any, copy: bool = True) -> PieceArray:
         """The same cells in another type."""
-        return PieceArray(self.name, self.shape, np.dtype(dtype), self.pieces, self.digest)
+        return PieceArray(self.name, self.shape, np.dtype(dtype), self.pieces, self.origins)
 
-    def transpose(self, *axes: int) -> PieceArray:
+    def transpose(self, *axes: int | Sequence[int]) -> PieceArray:
         """The same with the dimensions in another order."""
-        order = list(axes) or list(range(self.ndim))[::-1]
+        order = [each for axis in axes for each in (axis if isinstance(axis, Sequence) else (axis,))]
+        order = order or list(range(self.ndim))[::-1]
         shape = [self.shape[axis] for axis in order]
-        return PieceArray(self.name, shape, self.dtype, self.pieces.reordered(order), self.digest)
+        return PieceArray(self.name, shape, self.dtype, self.pieces.reordered(order), self.origins)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all cells come from somewhere."""
+        return self.missing == 0
+
+    @property
+    def missing(self) -> int:
+        """How many cells come from nowhere."""
+        return self.size - int(self.pieces.shape.prod(axis=1).sum())
 
     def __getitem__(self, key: Any) -> PieceArray:
-        """All of it, with new dimensions where the key has None."""
-        keys = key if isinstance(key, tuple) else (key,)
-        result, axis = self, 0
-        for each in keys:
+        """Some of it, dimension by dimension, with new dimensions where the key has None.
+
+        An array of numbers picks cells; -1 stands for one that is missing, as xarray has it.
+        """
+        keys = list(key) if isinstance(key, tuple) else [key]
+        if Ellipsis in [each for each in keys if not isinstance(each, np.ndarray)]:
+            place = next(i for i, each in enumerate(keys) if each is Ellipsis)
+            named = sum(each is not None for each in keys) - 1
+            keys[place : place + 1] = [slice(None)] * (self.ndim - named)
+        result = self
+        for axis, each in enumerate(keys):
             if each is None:
                 result = result.expanded(axis)
-            elif each is not Ellipsis and not (isinstance(each, slice) and each == slice(None)):
-                raise NotImplementedError(
-                    "their coordinates differ along a dimension they share; values are not put in between"
-                )
-            axis += self.ndim if each is Ellipsis else 1
+            elif not (isinstance(each, slice) and each == slice(None)):
+                wanted = np.arange(result.shape[axis])[each] if isinstance(each, slice) else np.asarray(each)
+                if not wanted.ndim and not isinstance(each, np.ndarray):
+                    raise NotImplementedError("values are not taken one by one")
+                result = result.picked(axis, wanted.reshape(-1))
         return result
+
+    def picked(self, axis: int, wanted: npt.NDArray[Any]) -> PieceArray:
+        """The cells with these numbers along a dimension, in this order; none where a number is -1."""
+        shape = (*self.shape[:axis], len(wanted), *self.shape[axis + 1 :])
+        edges = np.flatnonzero(np.diff(wanted) != 1) + 1
+        parts = [self.pieces.taken(slice(0, 0))]
+        for at, run in zip(np.append(0, edges).tolist(), np.split(wanted, edges), strict=True):
+            numbers = run[run >= 0]  # what follows a missing cell may seem to go on with cell 0
+            if len(numbers):
+                first, skipped = int(numbers[0]), len(run) - len(numbers)
+                parts.append(self.pieces.within(axis, first, len(numbers)).moved(axis, at + skipped - first))
+        return PieceArray(self.name, shape, self.dtype, Pieces.joined(parts), self.origins)
 
     def expanded(self, axis: int, size: int = 1) -> PieceArray:
         """The same with one dimension more, which the sources lack."""
@@ -154,7 +210,7 @@ class PieceArray:
             )
         ]
         shape = (*self.shape[:axis], size, *self.shape[axis:])
-        return PieceArray(self.name, shape, self.dtype, Pieces(pieces.source, *columns), self.digest)
+        return PieceArray(self.name, shape, self.dtype, Pieces(pieces.source, *columns), self.origins)
 
     def __array_function__(
         self, function: Any, types: Iterable[type], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -164,17 +220,17 @@ class PieceArray:
         return _FUNCTIONS[function](*args, **kwargs)
 
     def __array_ufunc__(self, function: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
-        if function is np.isnan:
+        if function in (np.isnan, np.isnat):
             return np.array(False)  # asked only to find missing values equal; equal digests do that
         if function in (np.equal, np.not_equal) and all(isinstance(each, PieceArray) for each in inputs):
-            digests = {each.digest for each in inputs}
-            if None in digests:
-                raise UndigestedError(inputs[0].name)
-            return np.array((len(digests) == 1) == (function is np.equal))
+            return np.array(_equal(*inputs) == (function is np.equal))
         return NotImplemented
 
     def __eq__(self, other: object) -> Any:
         return np.equal(self, other)  # type: ignore[call-overload]
+
+    def __ne__(self, other: object) -> Any:
+        return np.not_equal(self, other)  # type: ignore[call-overload]
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -188,7 +244,8 @@ def _concatenate(arrays: Sequence[Any], axis: int = 0, **_: Any) -> PieceArray:
     parts = [array.pieces.moved(axis, int(begin)) for array, begin in zip(arrays, begins, strict=False)]
     shape = (*first.shape[:axis], int(begins[-1]), *first.shape[axis + 1 :])
     dtype = np.result_type(*(array.dtype for array in arrays))
-    return PieceArray(first.name, shape, dtype, Pieces.joined(parts))
+    origins = {number: origin for array in arrays for number, origin in array.origins.items()}
+    return PieceArray(first.name, shape, dtype, Pieces.joined(parts), origins)
 
 
 def _stack(arrays: Sequence[PieceArray], axis: int = 0) -> PieceArray:
@@ -198,18 +255,117 @@ def _stack(arrays: Sequence[PieceArray], axis: int = 0) -> PieceArray:
 
 def _broadcast_to(array: PieceArray, shape: Sequence[int]) -> PieceArray:
     extra = len(shape) - array.ndim
-    if tuple(shape[extra:]) != array.shape:
-        raise NotImplementedError("dimensions of length 1 are not stretched")
+    for axis, (size, wanted) in enumerate(zip(array.shape, shape[extra:], strict=True)):
+        if size != wanted:
+            array = array.picked(axis, np.zeros(wanted, np.int64))
     for axis, size in enumerate(shape[:extra]):
         array = array.expanded(axis, size)
     return array
 
 
 def _where(condition: Any, array: Any, other: Any) -> Any:
-    """Asked where missing values of one of two equal arrays are to come from the other."""
-    if not np.all(condition):
-        raise NotImplementedError("values of an array that is not there yet are not compared")
-    return array
+    """Asked where missing values of one of two equal arrays are to come from the other, and to fill cells
+    that no source has.
+    """
+    if isinstance(other, PieceArray) or not isinstance(array, PieceArray):
+        if not isinstance(array, PieceArray) or not np.all(condition):
+            raise NotImplementedError("values of an array that is not there yet are not compared")
+        return _together(array, other)
+    if np.size(condition) - np.count_nonzero(condition) not in (0, array.missing):
+        raise NotImplementedError("values of an array that is not there yet are not replaced")
+    return array.astype(np.result_type(array.dtype, other))
+
+
+def _equal(one: PieceArray, other: PieceArray) -> bool:
+    """Whether two arrays agree wherever both have cells: a missing value is equal to any other.
+
+    UndigestedError where that cannot be said, or not yet: only whole variables have digests.
+    """
+    if one.shape != other.shape:
+        return False
+    for first, second in _meetings(one, other):
+        mine, theirs = (
+            one.origins[int(one.pieces.source[first])],
+            other.origins[int(other.pieces.source[second])],
+        )
+        if _is_the_same(one.pieces, first, other.pieces, second):
+            continue
+        if not _is_whole(one.pieces, first, mine) or not _is_whole(other.pieces, second, theirs):
+            raise UndigestedError(one.name)
+        if not _lie_alike(one.pieces, first, other.pieces, second) or None in (mine.digest, theirs.digest):
+            raise UndigestedError(one.name)
+        if mine.digest != theirs.digest:
+            return False
+    return True
+
+
+def _meetings(one: PieceArray, other: PieceArray) -> list[tuple[int, int]]:
+    """The pieces of two arrays that have cells in common."""
+    if len(one.pieces) * len(other.pieces) > _MOST_PAIRS:
+        both = Pieces.joined([one.pieces, other.pieces])
+        if not one.ndim or overlap(both.starts, both.stops):
+            raise UndigestedError(one.name)
+        return []
+    low = np.maximum(one.pieces.starts[:, None], other.pieces.starts[None])
+    high = np.minimum(one.pieces.stops[:, None], other.pieces.stops[None])
+    return [(int(i), int(j)) for i, j in np.argwhere((low < high).all(axis=2))]
+
+
+def _is_the_same(one: Pieces, row: int, other: Pieces, its_row: int) -> bool:
+    """Whether two pieces have the same cells of the same source where they meet."""
+    return (
+        one.source[row] == other.source[its_row]
+        and bool((one.axes[row] == other.axes[its_row]).all())
+        and bool(
+            (
+                one.starts[row] - one.source_starts[row]
+                == other.starts[its_row] - other.source_starts[its_row]
+            )[one.axes[row] >= 0].all()
+        )
+    )
+
+
+def _is_whole(pieces: Pieces, row: int, origin: Origin) -> bool:
+    real = pieces.axes[row] >= 0
+    sizes = [origin.shape[axis] for axis in pieces.axes[row][real].tolist()]
+    return not pieces.source_starts[row][real].any() and pieces.shape[row][real].tolist() == sizes
+
+
+def _lie_alike(one: Pieces, row: int, other: Pieces, its_row: int) -> bool:
+    """Whether two pieces have the same dimensions in the same places, but for those their sources lack."""
+    real = one.axes[row] >= 0
+    if not (one.axes[row] == other.axes[its_row]).all():
+        return False
+    return bool((one.starts[row] == other.starts[its_row])[real].all())
+
+
+def _together(one: PieceArray, other: PieceArray) -> PieceArray:
+    """An array with the cells of another, which agrees with it, where it has none."""
+    shape = np.broadcast_shapes(one.shape, other.shape)
+    one, other = _broadcast_to(one, shape), _broadcast_to(other, shape)
+    if one.is_complete:
+        return one
+    left = {row: [other.pieces.taken(slice(row, row + 1))] for row in range(len(other.pieces))}
+    for first, second in _meetings(one, other):
+        box = one.pieces.starts[first].tolist(), one.pieces.stops[first].tolist()
+        left[second] = [rest for piece in left[second] for rest in _outside(piece, *box)]
+    new = Pieces.joined([one.pieces, *(piece for pieces in left.values() for piece in pieces)])
+    dtype = np.result_type(one.dtype, other.dtype)
+    origins = {**other.origins, **one.origins}
+    return PieceArray(one.name, one.shape, dtype, new, origins)
+
+
+def _outside(piece: Pieces, low: Sequence[int], high: Sequence[int]) -> Iterator[Pieces]:
+    """What of a piece lies outside of a box."""
+    for axis, (first, last) in enumerate(zip(low, high, strict=True)):
+        start, stop = int(piece.starts[0, axis]), int(piece.stops[0, axis])
+        for begin, end in ((start, min(first, stop)), (max(last, start), stop)):
+            if begin < end:
+                yield piece.within(axis, begin, end - begin)
+        begin, end = max(start, first), min(stop, last)
+        if begin >= end:
+            return
+        piece = piece.within(axis, begin, end - begin)
 
 
 def _result_type(*arrays: Any) -> np.dtype[Any]:
@@ -227,6 +383,7 @@ _FUNCTIONS.update(
         np.broadcast_to: _broadcast_to,
         np.result_type: _result_type,
         np.transpose: _transpose,
+        np.full_like: lambda array, fill_value, dtype=None, **_: np.array(fill_value, dtype),
         np.where: _where,
         np.expand_dims: lambda array, axis: array.expanded(axis % (array.ndim + 1)),
         np.shape: lambda array: array.shape,

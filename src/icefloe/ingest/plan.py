@@ -316,25 +316,17 @@ def _changed(
     if math.prod(target.shape) == 0:
         return
     pieces = array.pieces
-    _check_complete(target, pieces)
     settled = np.isin(pieces.source, referred)
     if not target.is_new:
         settled |= (pieces.source == EXISTING) & (pieces.source_starts == pieces.starts).all(axis=1)
     finder = _Finder(pieces)
-    for start in _touched(pieces.taken(~settled), shape, target.shape):
+    new = pieces.taken(~settled)
+    if not target.is_new and len(new) and not array.is_complete:
+        new = Pieces.whole(EXISTING, target.shape)  # what lies where nothing is now must be overwritten
+    for start in _touched(new, shape, target.shape):
         stop = np.minimum(start + shape, target.shape)
         found = finder.within(start, stop)
         yield Block(target.name, tuple(start.tolist()), tuple(stop.tolist()), found)
-
-
-def _check_complete(target: Target, pieces: Pieces) -> None:
-    volume = int(pieces.shape.prod(axis=1).sum()) if target.shape else len(pieces)
-    if volume != math.prod(target.shape):
-        raise InvalidInputError(
-            f"no file has the values of {target.name} for all of its cells: {volume} of "
-            f"{math.prod(target.shape)} are there",
-            ErrorKind.INVALID_ARRAY_METADATA,
-        )
 
 
 def _touched(pieces: Pieces, shape: tuple[int, ...], whole: tuple[int, ...]) -> Iterator[Column]:

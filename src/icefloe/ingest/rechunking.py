@@ -218,7 +218,7 @@ def _found(workspace: Workspace, path: str, wanted: Relayout) -> list[StoredArra
 
 def _planned(changed: Sequence[tuple[StoredArray, Target]], memory_bytes: int, parallelism: int) -> Plan:
     pieces = {
-        target.name: PieceArray(target.name, target.shape, np.dtype("u1"), Pieces.whole(0, target.shape))
+        target.name: PieceArray(target.name, target.shape, np.dtype("u1"), Pieces.whole(0, target.shape), {})
         for _, target in changed
     }
     cuts = {array.path: SourceCut(array.chunks, partial=array.shards is not None) for array, _ in changed}

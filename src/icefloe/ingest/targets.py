@@ -95,11 +95,20 @@ def new_target(
     dims, shape = tuple(map(str, variable.dims)), variable.shape
     common = {signature(schema) for schema in schemas}
     first = schemas[0]
-    if len(common) == 1 and None not in common and survives(first):
+    holes = isinstance(variable.data, PieceArray) and not variable.data.is_complete
+    if holes and variable.dtype == object and np.dtype(first.dtype).kind == "b":
+        raise InvalidInputError(
+            f"{name} is true or false, and some files lack it: there is no third value to fill it with",
+            ErrorKind.INVALID_ARRAY_METADATA,
+        )
+    alike = len(common) == 1 and None not in common and np.dtype(first.dtype) == variable.dtype
+    if alike and survives(first) and (not holes or can_miss(first)):
         dtype, packing = np.dtype(first.raw_dtype).newbyteorder("="), dict(first.packing)
         target = Target(name, dims, shape, dtype.str, {}, packing, common.pop(), ())
     else:
         dtype, packing = _plain_storage(variable, schemas)
+        if holes and dtype.kind == "i" and "units" in packing:
+            packing["_FillValue"] = np.iinfo(dtype).min
         text = "string" if dtype.kind == "O" else dtype.str
         target = Target(name, dims, shape, text, {}, packing, None, ())
     chunks, shards = grid(variable, target.itemsize, schemas, layout, name)
@@ -110,6 +119,31 @@ def new_target(
         shards=shards,
         fill_value=fill_value(dtype, target.packing),
     )
+
+
+def can_miss(schema: VariableSchema) -> bool:
+    """Whether a stored value stands for a missing one."""
+    dtype = np.dtype(schema.raw_dtype)
+    missing = schema.packing.get("_FillValue", schema.packing.get("missing_value"))
+    return dtype.kind == "f" or np.asarray(missing).dtype.kind in "iuf"
+
+
+def missing_value(target: Target) -> Any:
+    """What is stored where no source has a value; "" for text."""
+    if target.dtype == "string":
+        return ""
+    dtype = np.dtype(target.dtype)
+    missing = target.packing.get("_FillValue", target.packing.get("missing_value"))
+    if missing is None:
+        missing = target.attrs.get("_FillValue", target.attrs.get("missing_value"))
+    if isinstance(missing, str) or missing is None:
+        missing = math.nan if dtype.kind == "f" else None
+    if missing is None:
+        raise InvalidInputError(
+            f"{target.name} has no value that stands for missing ones ({dtype}), and some files lack it",
+            ErrorKind.INVALID_ARRAY_METADATA,
+        )
+    return np.asarray(missing).reshape(-1)[0].astype(dtype)
 
 
 def _plain_storage(
@@ -235,7 +269,7 @@ def coordinate_target(
 ) -> tuple[Target, xr.Variable]:
     """The array for a coordinate, and its values as they are stored."""
     plain = xr.Variable(variable.dims, variable.values, dict(attrs))
-    values = stored(plain, schema.packing, schema.raw_dtype)
+    values = stored(plain, schema.packing, schema.raw_dtype, name)
     text = values.dtype.kind in "OUT"
     dtype = np.dtype(object) if text else values.dtype
     chunks = tuple(

@@ -21,7 +21,7 @@ from icefloe.ingest.pieces import EXISTING, Pieces
 from icefloe.ingest.plan import Block
 from icefloe.ingest.sources import Source
 from icefloe.ingest.survey import Reading, Stored, decode, opened, quiet, reason
-from icefloe.ingest.targets import Target
+from icefloe.ingest.targets import Target, missing_value
 from icefloe.session import ForkSession
 
 _OPEN_FILES = 64
@@ -162,10 +162,10 @@ def transcoded(values: xr.Variable, target: Target) -> Any:
     plain = xr.Variable(values.dims, values.values)
     dtype = np.dtype(target.dtype)
     if not target.packing or (
-        dtype.kind == "f" and values.dtype.kind == "f" and "scale_factor" not in target.packing
+        dtype.kind == "f" and values.dtype.kind in "iufb" and "scale_factor" not in target.packing
     ):
         return _cast(plain.values, dtype, target)
-    found = stored(plain, target.packing, target.dtype)
+    found = stored(plain, target.packing, target.dtype, target.name)
     if found.dtype != dtype or found.attrs.get("units") != target.packing.get("units"):
         raise InvalidInputError(
             f"values of {target.name} do not fit the way the repository stores them ({_told(target)})",
@@ -179,6 +179,8 @@ def _cast(values: Any, dtype: np.dtype[Any], target: Target) -> Any:
     if missing is not None and not np.isnan(missing):
         values = np.where(np.isnan(values), np.asarray(missing, dtype), values)
     cast = values.astype(dtype)
+    if values.dtype.kind in "iub" and dtype.kind == "f":
+        return cast  # as xarray does where a whole number may be missing
     if not np.can_cast(values.dtype, dtype, "safe") and not np.array_equal(cast, values, equal_nan=True):
         raise InvalidInputError(
             f"values of {target.name} of type {values.dtype} do not fit into {dtype}",
@@ -194,8 +196,9 @@ def _told(target: Target) -> str:
 def _assembled(block: Block, target: Target, sources: _Sources) -> Any:
     """The cells of a block, from its pieces one after the other."""
     dtype = np.dtype(object) if target.dtype == "string" else np.dtype(target.dtype)
-    data = np.empty(block.shape, dtype)
     pieces = block.pieces
+    covered = int(pieces.shape.prod(axis=1).sum()) == math.prod(block.shape)
+    data = np.empty(block.shape, dtype) if covered else np.full(block.shape, missing_value(target), dtype)
     for row in range(len(pieces)):
         place = tuple(
             slice(start, start + size)

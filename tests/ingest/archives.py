@@ -1,0 +1,124 @@
+"""Archives at random: files that belong together, stored in all the ways that people store them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+CALENDARS = ("standard", "proleptic_gregorian", "noleap", "360_day")
+UNITS = ("days", "hours", "minutes", "seconds")
+SIZES = {"time": 0, "lat": 5, "lon": 4, "level": 3}
+
+
+class Archive:
+    """Some files, and how xarray and an ingest are asked for them."""
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        self._random = random = np.random.default_rng(seed)
+        folder.mkdir(parents=True, exist_ok=True)
+        self.options: dict[str, Any] = {}
+        """Those of the ingest: chunks that fit nothing."""
+        self.calendar = str(random.choice(CALENDARS))
+        self.variables = [self._variable(number) for number in range(random.integers(1, 4))]
+        self.statics = [self._static(number) for number in range(random.integers(0, 3))]
+        self.tiled = bool(random.random() < 0.25)
+        counts = random.integers(1, 5, random.integers(2, 5)).tolist()
+        files: list[str] = []
+        for number, count in enumerate(counts):
+            part = self._part(sum(counts[:number]), count)
+            if len(files) and random.random() < 0.25 and len(part.data_vars) > 1:
+                gone = str(random.choice([name for name, _, _ in self.variables]))
+                part = part.drop_vars(gone, errors="ignore")
+            tiles = [part.isel(lat=slice(0, 2)), part.isel(lat=slice(2, None))] if self.tiled else [part]
+            for tile in tiles:
+                path = folder / f"{int(random.integers(10**6)):06}-{len(files)}.nc"
+                tile.to_netcdf(path, engine="h5netcdf", encoding=self._encoding(tile))
+                files.append(str(path))
+        self.files = files
+        if random.random() < 0.8:
+            sizes = {"time": sum(counts), "lat": 5, "lon": 4, "level": 3}
+            dims = {dim for _, dims, _ in self.variables for dim in dims}
+            self.options["chunks"] = {
+                dim: int(random.integers(1, size + 2)) for dim, size in sizes.items() if dim in dims
+            }
+
+    def _variable(self, number: int) -> tuple[str, tuple[str, ...], str]:
+        dims = [("time", "lat", "lon"), ("time", "lat"), ("time", "level", "lat", "lon"), ("lat", "time")]
+        dtype = str(self._random.choice(["f4", "f8", "i2", "i4", "u1", "i8", "packed", "packed8", "text"]))
+        return f"v{number}", dims[self._random.integers(len(dims))], dtype
+
+    def _static(self, number: int) -> tuple[str, tuple[str, ...], str]:
+        dims = [("lat", "lon"), ("lat",), ()]
+        return f"s{number}", dims[self._random.integers(len(dims))], str(self._random.choice(["f4", "i4"]))
+
+    def _part(self, first: int, count: int) -> xr.Dataset:
+        time = xr.date_range("2001-02-26", periods=first + count, freq="D", calendar=self.calendar)[first:]
+        sizes = {**SIZES, "time": count}
+        coords: dict[str, Any] = {
+            "time": ("time", time.values),
+            "lat": ("lat", np.linspace(-60, 60, 5), {"units": "degrees_north"}),
+            "lon": ("lon", np.arange(4) * 90.0),
+        }
+        data: dict[str, Any] = {}
+        for name, dims, dtype in self.variables:
+            data[name] = (dims, self._values([sizes[dim] for dim in dims], dtype), {"long_name": name})
+        for name, dims, dtype in self.statics:
+            cells = np.arange(np.prod([sizes[dim] for dim in dims], dtype=int))
+            data[name] = (dims, cells.reshape([sizes[dim] for dim in dims]).astype(dtype))
+        dataset = xr.Dataset(data, coords, {"title": "invented"})
+        kind = self._random.random()
+        if kind < 0.2:
+            dataset["time"].attrs["bounds"] = "time_bnds"
+            dataset["time_bnds"] = (("time", "bnds"), np.stack([time.values, time.values], axis=1))
+        elif kind < 0.4:
+            dataset = dataset.assign_coords(height=2.0)
+        elif kind < 0.5:
+            dataset = dataset.assign_coords(month=("time", np.arange(first, first + count)))
+        return dataset
+
+    def _values(self, shape: list[int], dtype: str) -> Any:
+        values = self._random.integers(0, 100, shape)
+        if dtype == "text":
+            return np.array([f"text {each}" for each in values.reshape(-1).tolist()], object).reshape(shape)
+        if dtype.startswith("packed"):
+            return values.astype("f4" if dtype == "packed" else "f8") / 2
+        return values.astype(dtype)
+
+    def _encoding(self, part: xr.Dataset) -> dict[str, Any]:
+        """Another one for each file, as from different years of a centre."""
+        random = self._random
+        since = f"{random.choice(UNITS)} since {random.choice(['2000-01-01', '1970-01-01 12:00'])}"
+        encoding: dict[str, Any] = {"time": {"units": since, "calendar": self.calendar, "dtype": "f8"}}
+        for name, dims, dtype in self.variables:
+            if name not in part:
+                continue
+            mine: dict[str, Any] = encoding.setdefault(name, {})
+            if dtype != "text" and random.random() < 0.6:
+                chunks = tuple(int(random.integers(1, part.sizes[dim] + 1)) for dim in dims)
+                mine |= {"chunksizes": chunks, "zlib": True, "shuffle": bool(random.random() < 0.5)}
+            if dtype.startswith("packed"):
+                scale = float(random.choice([0.5, 0.25]))
+                mine |= {"dtype": "i2", "scale_factor": scale, "add_offset": 0.0, "_FillValue": -999}
+        return encoding
+
+
+def compare(
+    archive: Archive, ingested: Callable[[Archive], xr.Dataset], assert_same: Callable[[Any, Any], None]
+) -> str:
+    """Whether an ingest gives what xarray makes of the files; both may refuse."""
+    try:
+        with xr.open_mfdataset(archive.files, engine="h5netcdf") as opened:
+            wanted = opened.load()
+    except Exception as error:  # noqa: BLE001 - whatever xarray does not like
+        return f"xarray refuses: {error}"
+    found = ingested(archive)
+    for name, _, dtype in archive.variables:
+        if dtype == "text" and name in wanted:  # Zarr has no missing text, and a type of its own for text
+            wanted[name] = wanted[name].fillna("")
+            found[name] = found[name].astype(object)
+    assert_same(found, wanted)
+    return "the same"
