@@ -1,8 +1,8 @@
 """The pipeline: NetCDF files, read by Spark's executors, become one version-controlled array.
 
 Files are surveyed, combined and checked; executors write their blocks of the array and return receipts; the
-driver makes one commit on a branch beside `main`, checks it against the files, and publishes it. A second run
-over the whole folder takes only what is new.
+driver makes one commit on a branch beside `main`, checks it, also in SQL, and publishes it. A second run over
+the whole folder takes only what is new. Then SQL compares the two versions, and one of them is drawn.
 """
 
 from __future__ import annotations
@@ -13,41 +13,66 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import xarray as xr
 
 import icefloe
-from icefloe.spark import QUICK_START, ingest, local_session
+from icefloe.cli.app import main as icefloe_command
+from icefloe.ingest.checks import Check
+from icefloe.spark import QUICK_START, ingest, local_session, sql
 
 YEAR = 2024
 SHAPE = (90, 180)
 """Latitudes and longitudes, every two degrees."""
 DAYS_PER_CHUNK = 10
+CHECKS = (
+    Check("monotone"),
+    Check("source"),
+    Check("range", "temperature", low=-80, high=60),
+    Check("sql", query="SELECT time FROM staged GROUP BY time HAVING avg(temperature) > 40"),
+)
+SEASONS = """
+SELECT month(time) AS month, round(avg(temperature), 2) AS mean, count(DISTINCT time) AS days
+FROM demo VERSION AS OF '{version}' WHERE latitude > 60 GROUP BY month(time) ORDER BY month(time)
+"""
 
 
 def main(folder: Path) -> None:
     """Write files, ingest them in two batches, and look at the result."""
     shutil.rmtree(folder, ignore_errors=True)
-    data = folder / "netcdf"
+    data, place = folder / "netcdf", str(folder / "repository")
     files = [write_days(data, month, part) for month in range(1, 7) for part in range(3)]
-    repo = icefloe.Repository.create(icefloe.local_filesystem_storage(str(folder / "repository")))
+    repo = icefloe.Repository.create(icefloe.local_filesystem_storage(place))
 
     with said("starting Spark on this machine"):
         spark = local_session("icefloe demo", settings=QUICK_START)
-    chunks = {"time": DAYS_PER_CHUNK}
+    options: dict[str, Any] = {"chunks": {"time": DAYS_PER_CHUNK}, "checks": CHECKS, "told": step}
     with said(f"January to June: {len(files)} NetCDF files"):
-        first = ingest(spark, data, repo, chunks=chunks, message="January to June", told=step)
+        first = ingest(spark, data, repo, message="January to June", **options)
     repo.create_tag("half-year", str(first.published))
     files += [write_days(data, month, part) for month in range(7, 13) for part in range(3)]
     with said(f"the same folder again, with {len(files)} files now"):
-        ingest(spark, data, repo, message="July to December", told=step)
+        ingest(spark, data, repo, message="July to December", **options)
+    with said("SQL over two versions: the mean north of 60 degrees, month by month"):
+        for version in ("half-year", "main"):
+            rows = sql(spark, SEASONS.format(version=version), {"demo": repo}).collect()
+            means = " ".join(f"{row['mean']:6.2f}" for row in rows)
+            step(f"{version:9} {sum(row['days'] for row in rows)} days: {means}")
     spark.stop()
 
     compare(repo, files)
-    show_history(repo)
-    travel_in_time(repo)
-    print(f"\nOpen it: icefloe.open({str(folder / 'repository')!r})")
+    show_changes(repo)
+    for command in (
+        ["log", place, "--graph"],
+        ["plot", place, "temperature", "--sel", f"time={YEAR}-07-15", "--width", "72"],
+        ["plot", place, "temperature", "--isel", "latitude=80", "--isel", "longitude=0", "--width", "72"],
+        ["plot", place, "temperature", "--sel", f"time={YEAR}-07-15", "--file", str(folder / "july.png")],
+    ):
+        print(f"\n$ icefloe {' '.join(command)}", flush=True)
+        icefloe_command(command)
+    print(f"\nOpen it: icefloe.open({place!r}), or: icefloe tree {place}")
 
 
 def step(sentence: str) -> None:
@@ -87,30 +112,13 @@ def compare(repo: icefloe.Repository, files: Sequence[Path]) -> None:
     print(f"\nread back: {dict(found.sizes)}, equal to the {len(files)} files")
 
 
-def show_history(repo: icefloe.Repository) -> None:
-    """Print the commits and what the last one changed."""
-    print("\nhistory of main")
-    for snapshot in repo.ancestry(branch="main"):
-        about = snapshot.metadata.get("icefloe_ingest")
-        print(f"    {snapshot.id}  {snapshot.message}" + (f", {about['files']} files" if about else ""))
+def show_changes(repo: icefloe.Repository) -> None:
+    """Print what the last commit wrote: whole chunks of the first half year are not among it."""
     tip, before, *_ = (snapshot.id for snapshot in repo.ancestry(branch="main"))
     changed = repo.diff(from_snapshot_id=before, to_snapshot_id=tip).updated_chunks
     arrays = {array: chunks for array, chunks in changed.items() if not array.startswith("/_icefloe")}
     counts = ", ".join(f"{len(chunks)} of {array}" for array, chunks in arrays.items())
-    print(f"    chunks written by the last commit: {counts}")
-
-
-def travel_in_time(repo: icefloe.Repository) -> None:
-    """Look at the array as it was."""
-    print("\ntime travel")
-    for label, session in (
-        ("tag half-year", repo.readonly_session(tag="half-year")),
-        ("branch main", repo.readonly_session("main")),
-    ):
-        dataset = xr.open_zarr(session.store, consolidated=False, chunks=None)
-        mean = float(dataset["temperature"].mean())
-        last = str(dataset["time"].values[-1])[:10]
-        print(f"    {label:14} {dataset.sizes['time']} days up to {last}, mean {mean:.2f} degC")
+    print(f"chunks written by the last commit: {counts}")
 
 
 @contextmanager

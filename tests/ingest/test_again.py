@@ -97,3 +97,15 @@ def test_arrays_that_nobody_kept_a_ledger_for_are_added_to(tmp_path: Path) -> No
 
     assert np.array_equal(read(repo)["t2m"], days(0, 5)["t2m"])
     assert np.array_equal(read(repo)["time"], days(0, 5)["time"])
+
+
+def test_whole_chunks_before_what_is_new_are_not_written_again(tmp_path: Path) -> None:
+    files = archive(tmp_path, (4, 3, 5))
+    repo = new_repo(tmp_path)
+    before = run(repo, files[:2], chunks={"time": 2}).published
+
+    after = run(repo, files).published
+
+    changed = repo.diff(from_snapshot_id=before, to_snapshot_id=after).updated_chunks
+    assert sorted(each[0] for each in changed["/t2m"]) == [3, 4, 5]  # the first one was not full
+    assert_same(read(repo), expected(files))

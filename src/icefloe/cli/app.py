@@ -66,6 +66,11 @@ _COMMANDS = {
 """Each command and its module, which is loaded when the command is."""
 
 
+def commands() -> tuple[str, ...]:
+    """The names of all commands, in the order of the help."""
+    return tuple(_COMMANDS)
+
+
 def _docstrings(module: str) -> dict[str, str]:
     """What the commands of a module say they do, from its source: loading all of them takes far longer."""
     import ast

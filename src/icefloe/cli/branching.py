@@ -79,7 +79,11 @@ def cherry_pick(
     dry_run: bool,
     out: Output,
 ) -> int:
-    """Make what the commit REVISION changed on the branch ONTO too. Exit code 4 if there are conflicts."""
+    """Make what the commit REVISION changed on the branch ONTO too. Exit code 4 if there are conflicts.
+
+    \b
+    icefloe cherry-pick data/repo 6XR01DHE8FB6HX6SKHX0 main
+    """
     id = revisions.resolve(repo, revision)
     return _told(
         out,
@@ -105,7 +109,11 @@ def revert(
     dry_run: bool,
     out: Output,
 ) -> int:
-    """Undo on BRANCH what the commit REVISION changed. Exit code 4 if there are conflicts."""
+    """Undo on BRANCH what the commit REVISION changed. Exit code 4 if there are conflicts.
+
+    \b
+    icefloe revert data/repo main --dry-run
+    """
     id = revisions.resolve(repo, revision)
     return _told(
         out,

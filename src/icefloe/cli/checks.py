@@ -82,6 +82,9 @@ def checksums(repo: Repository, out: Output) -> None:
     """Record checksums of all objects in use that have none yet, for `icefloe verify --checksums`.
 
     They are kept below icefloe/ in the repository's place, where other readers do not look.
+
+    \b
+    icefloe checksums data/repo
     """
     count = repo.record_checksums(progress=out.progress)
     out.value({"recorded": count}, f"recorded the checksums of {count} objects")

@@ -58,7 +58,11 @@ def _line(node: dict[str, Any]) -> str:
 @click.option("-r", "--revision", default="main", show_default=True, help=revisions.HELP)
 @output_option
 def tree(repo: Repository, path: str, revision: str, out: Output) -> None:
-    """The groups and arrays at PATH and below; without the ledger of ingests, unless PATH is `_icefloe`."""
+    """The groups and arrays at PATH and below; without the ledger of ingests, unless PATH is `_icefloe`.
+
+    \b
+    icefloe tree data/repo air -r v1.0
+    """
     workspace = repo.readonly_session(snapshot_id=revisions.resolve(repo, revision)).workspace
     top = _path(path)
     paths = [each for each in workspace.below(top) if path != ROOT or component_key(each)[:1] != _HIDDEN]
@@ -87,7 +91,11 @@ def _path(text: str) -> str:
 @click.option("-n", "--number", type=click.IntRange(min=1), default=_HEAD, show_default=True)
 @output_option
 def head(repo: Repository, path: str, revision: str, number: int, out: Output) -> None:
-    """The first values of an array, along each dimension."""
+    """The first values of an array, along each dimension.
+
+    \b
+    icefloe head data/repo air/t2m -n 5
+    """
     import numpy as np
 
     array = _array(repo, path, revision)

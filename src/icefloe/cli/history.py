@@ -46,7 +46,11 @@ def log(repo: Repository, revision: str, number: int | None, graph: bool, out: O
 @click.argument("revision", default="main")
 @output_option
 def show(repo: Repository, revision: str, out: Output) -> None:
-    """One commit: when, why, and what it changed."""
+    """One commit: when, why, and what it changed.
+
+    \b
+    icefloe show data/repo v1.0
+    """
     info = repo.lookup_snapshot(revisions.resolve(repo, revision))
     changed = repo.diff(from_snapshot_id=info.parent_id, to_snapshot_id=info.id) if info.parent_id else None
     lines = [
@@ -64,7 +68,11 @@ def show(repo: Repository, revision: str, out: Output) -> None:
 @click.argument("end", default="main")
 @output_option
 def diff(repo: Repository, start: str, end: str, out: Output) -> None:
-    """What changed from START to END, which comes after it."""
+    """What changed from START to END, which comes after it.
+
+    \b
+    icefloe diff data/repo v1.0 main
+    """
     first, last = (revisions.resolve(repo, each) for each in (start, end))
     changed = Diff() if first == last else repo.diff(from_snapshot_id=first, to_snapshot_id=last)
     out.value(changed, str(changed).rstrip() or "no changes")
@@ -74,7 +82,11 @@ def diff(repo: Repository, start: str, end: str, out: Output) -> None:
 @repo_argument
 @output_option
 def refs(repo: Repository, out: Output) -> None:
-    """All branches and tags, and where they point."""
+    """All branches and tags, and where they point.
+
+    \b
+    icefloe refs data/repo
+    """
     branches = [("branch", name, repo.lookup_branch(name)) for name in sorted(repo.list_branches())]
     tags = [("tag", name, repo.lookup_tag(name)) for name in sorted(repo.list_tags())]
     rows = ({"kind": kind, "name": name, "snapshot": id} for kind, name, id in branches + tags)
@@ -86,7 +98,11 @@ def refs(repo: Repository, out: Output) -> None:
 @click.option("-n", "--number", type=click.IntRange(min=1), help="At most so many entries.")
 @output_option
 def ops(repo: Repository, number: int | None, out: Output) -> None:
-    """What was done to the repository, newest first."""
+    """What was done to the repository, newest first.
+
+    \b
+    icefloe ops data/repo -n 20
+    """
     updates = islice(repo.ops_log(), number)
     rows = (
         {

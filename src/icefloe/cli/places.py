@@ -35,7 +35,11 @@ def init(storage: Storage, spec_version: str, out: Output) -> None:
 @repo_argument
 @output_option
 def info(repo: Repository, out: Output) -> None:
-    """What a repository is: place, version, branches, tags, size of its history."""
+    """What a repository is: place, version, branches, tags, size of its history.
+
+    \b
+    icefloe info data/repo
+    """
     tip = next(iter(repo.ancestry(branch="main")), None)
     out.record(
         {
@@ -55,7 +59,11 @@ def info(repo: Repository, out: Output) -> None:
 @repo_argument
 @output_option
 def config(repo: Repository, out: Output) -> None:
-    """The stored configuration of a repository."""
+    """The stored configuration of a repository.
+
+    \b
+    icefloe config data/repo
+    """
     stored = Repository.fetch_config(repo.storage)
     out.value(stored.to_plain() if stored else {}, str(stored) if stored else "the defaults: none is stored")
 
@@ -68,7 +76,11 @@ def config(repo: Repository, out: Output) -> None:
 @click.option("--reason", help="What others are told.")
 @output_option
 def status(repo: Repository, availability: str | None, reason: str | None, out: Output) -> None:
-    """Whether a repository may be written; or make it read-only, or put it online again."""
+    """Whether a repository may be written; or make it read-only, or put it online again.
+
+    \b
+    icefloe status data/repo
+    """
     if availability:
         repo.set_status(RepoStatus(RepoAvailability[availability.replace("-", "_")], None, reason))
     now = repo.get_status()
@@ -79,7 +91,11 @@ def status(repo: Repository, availability: str | None, reason: str | None, out: 
 
 @click.group()
 def doctor() -> None:
-    """Look whether things are as they should be."""
+    """Look whether things are as they should be.
+
+    \b
+    icefloe doctor s3://bucket/repo -o region=eu-west-1
+    """
 
 
 @doctor.command("storage")

@@ -191,7 +191,11 @@ def _shown(table: Table) -> list[dict[str, Any]]:
 def stats(
     repo: Repository, by: str | None, revision: str | None, if_older_than: datetime | None, out: Output
 ) -> None:
-    """How many bytes of chunks the snapshots refer to, each chunk counted once."""
+    """How many bytes of chunks the snapshots refer to, each chunk counted once.
+
+    \b
+    icefloe stats data/repo
+    """
     repo = watched(repo, out, reads_only=True)
     if if_older_than is not None:
         freed = repo.what_if(older_than=if_older_than)
@@ -230,7 +234,11 @@ def stats(
 def rewrite_manifests(
     repo: Repository, branch: str, message: str, amend: bool, dry_run: bool, out: Output
 ) -> None:
-    """Write all manifests of a branch anew, split as configured now."""
+    """Write all manifests of a branch anew, split as configured now.
+
+    \b
+    icefloe rewrite-manifests data/repo --dry-run
+    """
     if dry_run:
         id = repo.lookup_branch(branch)
         count = len(repo.list_manifest_files(id))

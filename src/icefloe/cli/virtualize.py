@@ -44,7 +44,11 @@ def _rows(dataset: VirtualDataset) -> list[dict[str, Any]]:
 @click.option("--group", help="The only group to look at.")
 @output_option
 def virtualize(files: tuple[str, ...], format_: Any, group: str | None, out: Output) -> None:
-    """What the variables of each FILE, a path or URL, are as references, or why they are refused."""
+    """What the variables of each FILE, a path or URL, are as references, or why they are refused.
+
+    \b
+    icefloe virtualize data/2024-01.nc s3://bucket/2024-02.nc
+    """
     found = [
         {"file": file, **row} for file in files for row in _rows(parse(file, format=format_, group=group))
     ]

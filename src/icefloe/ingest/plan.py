@@ -323,7 +323,11 @@ def _changed(
     new = pieces.taken(~settled)
     if not target.is_new and len(new) and not array.is_complete:
         new = Pieces.whole(EXISTING, target.shape)  # what lies where nothing is now must be overwritten
-    for start in _touched(new, shape, target.shape):
+    # Blocks begin with the first chunk that is written: those before it stay as they are.
+    first: Column = new.starts.min(axis=0, initial=math.prod(target.shape)) // target.unit * target.unit
+    left = tuple((np.array(target.shape, np.int64) - first).tolist())
+    for begin in _touched(replace(new, starts=new.starts - first), shape, left):
+        start = first + begin
         stop = np.minimum(start + shape, target.shape)
         found = finder.within(start, stop)
         yield Block(target.name, tuple(start.tolist()), tuple(stop.tolist()), found)
