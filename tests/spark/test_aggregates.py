@@ -93,9 +93,9 @@ def _plain(value: Any) -> Any:
 @pytest.mark.parametrize(
     ("by", "whole", "partitions"),
     [
-        (["lat", "lon", "month(time)"], False, 40),
+        (["lat", "lon", "month(time)"], False, 8),
         (["time"], True, 10),
-        ([], False, 40),
+        ([], False, 15),
         (["lat", "time"], True, 20),
     ],
 )

@@ -88,8 +88,9 @@ def aggregation(
     by: Sequence[str],
     results: Mapping[str, Any],
     partition_bytes: int,
+    slots: int = 8,
 ) -> Aggregation:
-    """What is to be computed, in terms of the cells of a table."""
+    """What is to be computed, in terms of the cells of a table, by tasks of which `slots` run at a time."""
     table = coordinates.table
     wanted = _results(table, results)
     terms = [term_of(coordinates, text) for text in by]
@@ -100,7 +101,7 @@ def aggregation(
         for result in wanted
         for name in MOMENTS[result.function]
     ]
-    return planned(session, table, selection, axes, keys, moments, partition_bytes, wanted)
+    return planned(session, table, selection, axes, keys, moments, partition_bytes, slots, wanted)
 
 
 def planned(
@@ -111,12 +112,13 @@ def planned(
     keys: Sequence[Key],
     moments: Sequence[Moment],
     partition_bytes: int,
+    slots: int = 8,
     results: tuple[Result, ...] = (),
 ) -> Aggregation:
     """The tasks for some moments of groups of cells. Without results they hand over moments in any case."""
     kept = tuple(dict.fromkeys(moments))
     narrow = table.only(dict.fromkeys(moment.variable for moment in kept if moment.variable))
-    made, whole = _plan(narrow, selection, axes, partition_bytes)
+    made, whole = _plan(narrow, selection, axes, partition_bytes, slots)
     shifts = _shifts(session, made, {moment.variable for moment in kept if moment.name == "squares"})
     return Aggregation(made, axes, tuple(keys), kept, results, whole and bool(results), shifts)
 
@@ -154,7 +156,7 @@ def _refused(sentence: str) -> InvalidInputError:
 
 
 def _plan(
-    table: Table, selection: Selection, axes: Sequence[Axis], partition_bytes: int
+    table: Table, selection: Selection, axes: Sequence[Axis], partition_bytes: int, slots: int
 ) -> tuple[Plan, bool]:
     """Blocks in an order in which those of a group follow each other, in partitions of whole groups."""
     if not table.columns:  # cells are counted, not looked at
@@ -167,24 +169,19 @@ def _plan(
     made = plan(table, selection, partition_bytes=partition_bytes, order=order)
     inner = int(np.prod([len(made.edges[axis]) for axis in order[len(apart) :]], dtype=np.int64))
     boxes = int(np.prod([len(made.edges[axis]) for axis in apart], dtype=np.int64))
-    if made.partitions > 1 and boxes < min(made.partitions, _FEW_BOXES):
+    if made.partitions > 1 and boxes < min(made.partitions, slots):
         groups = int(np.prod([axis.groups for axis in axes], dtype=np.int64))
-        width = sum(width_of(column.arrow) for column in table.columns)
-        enough = min(_CELLS_PER_GROUP * groups * width, _LARGEST * partition_bytes)
-        return plan(table, selection, partition_bytes=max(partition_bytes, enough), order=order), False
+        wanted = max(made.rows // max(_CELLS_PER_GROUP * groups, 1), slots)
+        size = made.rows * sum(width_of(column.arrow) for column in table.columns)
+        larger = max(partition_bytes, -(-size // wanted))
+        return plan(table, selection, partition_bytes=larger, order=order), False
     count = max(min(made.partitions, boxes), 0)
     starts = np.unique(np.linspace(0, boxes, count + 1).astype(np.int64)) * inner if count else made.starts
     return Plan(table, selection, made.edges, made.order, starts), True
 
 
-_FEW_BOXES: Final = 8
-"""With fewer sets of groups than this, a set is shared among tasks, and what they found is put together."""
-
-
-_CELLS_PER_GROUP: Final = 64
-"""Where tasks share groups, each has so many cells for a group that it hands over, or about so many."""
-_LARGEST: Final = 16
-"""And no more than so many times what a task is otherwise given."""
+_CELLS_PER_GROUP: Final = 128
+"""Where tasks share groups, each has so many cells for a group that it hands over, or all slots are busy."""
 
 
 def _is_apart(axis: Axis, edges: NDArray[np.int64]) -> bool:

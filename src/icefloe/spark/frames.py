@@ -46,6 +46,14 @@ def frame_of(spark: SparkSession, tasks: int, read: Read, ddl: str, title: str) 
     return map_in_arrow(numbers, run, ddl)
 
 
+def slots_of(spark: SparkSession) -> int:
+    """How many tasks run at a time; a guess where a client of Spark Connect cannot ask."""
+    return int(spark.sparkContext.defaultParallelism) if hasattr(spark, "_jsparkSession") else _SLOTS
+
+
+_SLOTS: Final = 8
+
+
 def arrow_schema(schema: StructType) -> pa.Schema:
     """The columns of a frame in terms of Arrow, as tasks are given them."""
     # Releases before 4.2 take no zone, and mean UTC.

@@ -15,7 +15,7 @@ from icefloe.session import Session
 from icefloe.spark import options as source_options
 from icefloe.spark.aggregates import Aggregation, aggregation, combined, run_partition
 from icefloe.spark.coding import ddl, quoted, spark_type
-from icefloe.spark.frames import frame_of, place_of
+from icefloe.spark.frames import frame_of, place_of, slots_of
 from icefloe.spark.planning import BATCH_ROWS, PARTITION_BYTES, Plan, plan
 from icefloe.spark.reading import read_partition
 from icefloe.spark.selection import Coordinates, Selection, by_labels, by_positions
@@ -78,8 +78,9 @@ class Scan:
         """
         terms = [by] if isinstance(by, str) else list(by)
         # The plan is made for the table as a whole: a coordinate need not be selected to be a key.
+        slots = slots_of(self.spark)
         order = aggregation(
-            self.session, self.coordinates, self.selection, terms, results, self.partition_bytes
+            self.session, self.coordinates, self.selection, terms, results, self.partition_bytes, slots
         )
         schema = order.schema if order.whole else order.partial_schema
         frame = aggregated(self.spark, self.session, order, schema, f"{self.title} aggregate")

@@ -17,7 +17,7 @@ from icefloe.repository import Repository
 from icefloe.session import Session
 from icefloe.spark.aggregates import Aggregation, planned
 from icefloe.spark.coding import ddl
-from icefloe.spark.frames import frame_of
+from icefloe.spark.frames import frame_of, slots_of
 from icefloe.spark.groups import grouped
 from icefloe.spark.metadata_tables import TABLES, View, metadata_table
 from icefloe.spark.moments import moment_of
@@ -204,7 +204,16 @@ class ArraySource:
         axes = grouped(scan.table.shape, selection, found.terms)
         keys = [axes[term.axis].key(term) for term in found.shown]
         moments = found.moments or (moment_of("cells", None),)
-        order = planned(self.session, scan.table, selection, axes, keys, moments, scan.partition_bytes)
+        order = planned(
+            self.session,
+            scan.table,
+            selection,
+            axes,
+            keys,
+            moments,
+            scan.partition_bytes,
+            slots_of(self.spark),
+        )
         if order.most_rows * _WORTH_IT > order.plan.rows:
             return None
         return found, order
