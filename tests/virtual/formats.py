@@ -11,6 +11,7 @@ import eccodes
 import h5py
 import hdf5plugin
 import netCDF4
+import numcodecs
 import numpy as np
 import tifffile
 import zarr
@@ -28,7 +29,6 @@ def hdf5(folder: Path) -> Written:
         "szip": {"chunks": (7, 11), "compression": "szip"},
         "scale-offset": {"chunks": (7, 11), "scaleoffset": 2},
         "zstd": {"chunks": (7, 11), **hdf5plugin.Zstd()},
-        "blosc": {"chunks": (7, 11), **hdf5plugin.Blosc(cname="zstd")},
         "blosc2": {"chunks": (7, 11), **hdf5plugin.Blosc2()},
         "bitshuffle": {"chunks": (7, 11), **hdf5plugin.Bitshuffle()},
     }
@@ -136,6 +136,7 @@ FORMATS: dict[str, tuple[str, Callable[[Path], Written]]] = {
     "tiff-zstd": ("f.tif", tiff(tile=(16, 16), compression="zstd")),
     "tiff-lzw": ("f.tif", tiff(tile=(16, 16), compression="lzw", predictor=2)),
     "zarr2": ("f.zarr", zarr_store(2)),
+    "zarr2-blosc": ("f.zarr", zarr_store(2, compressors=numcodecs.Blosc())),
     "zarr3": ("f.zarr", zarr_store(3)),
     "zarr3-shards": ("f.zarr", zarr_store(3, shards=(14, 20))),
     "kerchunk": ("f.json", kerchunk),

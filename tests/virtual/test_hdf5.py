@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import h5py
+import netCDF4
 import numpy as np
 import pytest
 
@@ -76,6 +77,28 @@ def test_compressions_of_the_netcdf_library(tmp_path: Path) -> None:
     assert_all_read_back(
         dataset, dict.fromkeys(NETCDF_COMPRESSIONS, np.add.outer(np.arange(70.0), np.arange(90.0)))
     )
+
+
+def test_variables_are_as_long_as_their_unlimited_dimension(tmp_path: Path) -> None:
+    with netCDF4.Dataset(tmp_path / "f.nc", "w") as file:
+        file.createDimension("time", None)
+        file.createDimension("x", 3)
+        file.createVariable("long", "i2", ("time", "x"), chunksizes=(2, 3))[:] = np.arange(15).reshape(5, 3)
+        short = file.createVariable("short", "f4", ("time", "x"), chunksizes=(2, 3), fill_value=-1)
+        short[:3] = 7
+        file.createVariable("never", "i4", ("time",))
+        file.createVariable("text", str, ("time",))[:2] = np.array(["a", "b"], object)
+        loaded = file.createVariable("loaded", "i1", ("time",), fill_value=9)
+        loaded[:1] = 1
+        file.set_auto_mask(False)
+        expected = {name: np.array(file[name][:]) for name in ("long", "short", "never", "loaded")}
+
+    dataset = virtual(tmp_path / "f.nc", loadable_variables=["loaded"])
+
+    assert dataset.sizes == {"time": 5, "x": 3}
+    assert dataset.variables["text"].values.tolist() == ["a", "b", "", "", ""]
+    assert_all_read_back(dataset, expected)
+    assert dataset.to_xarray().sizes == {"time": 5, "x": 3}
 
 
 def test_chunks_that_were_never_written_are_the_fill_value(tmp_path: Path) -> None:

@@ -14,7 +14,13 @@ from numpy.typing import NDArray
 from icefloe.errors import IcechunkError
 from icefloe.virtual.dataset import VirtualDataset
 from icefloe.virtual.hdf5_decoders import DECODERS, Chunk
-from icefloe.virtual.hdf5_dimensions import HIDDEN_ATTRIBUTES, Dimensions, is_bare_dimension, shown_name
+from icefloe.virtual.hdf5_dimensions import (
+    HIDDEN_ATTRIBUTES,
+    Dimensions,
+    UnlimitedDimensions,
+    is_bare_dimension,
+    shown_name,
+)
 from icefloe.virtual.hdf5_filters import CHECKSUM_BYTES, FLETCHER32, Filter, filters_of, pipeline, reencoded
 from icefloe.virtual.hdf5_types import TEXTS, flags_of, stored_type
 from icefloe.virtual.loading import loaded_variable, run_of_chunks
@@ -68,6 +74,7 @@ class _Parser:
         self._file = file
         self._wanted = wanted
         self._above: list[int] = []
+        self._unlimited = UnlimitedDimensions()
 
     def group(self, group: h5py.Group, path: str) -> VirtualDataset:
         import h5py
@@ -109,17 +116,20 @@ class _Parser:
         dtype, inner = stored_type(dataset)
         names = dimensions.of(dataset, inner)
         attributes = json_attributes({**_attributes(dataset, raw=True), **flags_of(dataset)}, dtype)
+        shape = (*self._unlimited.shape_of(dataset), *inner)
         if dtype.kind == "T":
-            return loaded_variable(names, _texts(dataset), attributes)
+            return loaded_variable(names, _filled_up(_texts(dataset), shape, ""), attributes)
         zarr_type(dtype)
-        if self._wanted.loads(path, names, dataset.size * dtype.itemsize):
-            return loaded_variable(names, np.asarray(dataset[()], dtype), attributes)
-        return self._referred(dataset, dtype, inner, names, attributes)
+        if self._wanted.loads(path, names, dataset.size * dtype.itemsize) and _readable(dataset):
+            values = _filled_up(np.asarray(dataset[()], dtype), shape, dataset.fillvalue)
+            return loaded_variable(names, values, attributes)
+        return self._referred(dataset, dtype, shape, inner, names, attributes)
 
     def _referred(
         self,
         dataset: h5py.Dataset,
         dtype: np.dtype[Any],
+        shape: tuple[int, ...],
         inner: tuple[int, ...],
         names: tuple[str, ...],
         attributes: dict[str, Any],
@@ -130,7 +140,6 @@ class _Parser:
             raise RefusedVariable(RefusalReason.EXTERNAL_STORAGE, "its values are in other files")
         layout = dataset.id.get_create_plist().get_layout()
         filters = filters_of(dataset)
-        shape = (*dataset.shape, *inner)
         if layout == h5d.CHUNKED:
             chunk_shape = (*dataset.chunks, *inner)
             filters, chunks = _chunked(dataset, filters, Chunk(chunk_shape, dtype))
@@ -160,6 +169,24 @@ class _Parser:
                 f"{self._file.location}: {dataset.name} reaches to byte {ends.max()}, and the file has "
                 f"{self._file.size_bytes}; it is cut off"
             )
+
+
+def _readable(dataset: h5py.Dataset) -> bool:
+    """Whether the HDF5 library here has the filters of a dataset; codecs can decode what it cannot."""
+    from h5py import h5z
+
+    properties = dataset.id.get_create_plist()
+    numbers = [properties.get_filter(place)[0] for place in range(properties.get_nfilters())]
+    return all(h5z.filter_avail(number) for number in numbers)
+
+
+def _filled_up(values: Values, shape: tuple[int, ...], fill: Any) -> Values:
+    """Values with as much of the fill value behind them as a shape has more."""
+    if values.shape == shape:
+        return values
+    filled = np.full(shape, fill, values.dtype)
+    filled[tuple(slice(size) for size in values.shape)] = values
+    return filled
 
 
 def _texts(dataset: h5py.Dataset) -> Values:

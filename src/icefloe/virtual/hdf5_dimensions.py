@@ -42,6 +42,52 @@ def is_bare_dimension(dataset: h5py.Dataset) -> bool:
     return isinstance(name, bytes) and name.startswith(_BARE)
 
 
+class UnlimitedDimensions:
+    """How long the unlimited dimensions of a file are.
+
+    netCDF makes a variable longer only when it is written; what is missing is its fill value. A dimension is
+    as long as the longest variable that has it.
+    """
+
+    def __init__(self) -> None:
+        self._lengths: dict[int, int] | None = None
+
+    def shape_of(self, dataset: h5py.Dataset) -> tuple[int, ...]:
+        """The shape of a dataset, as long along unlimited dimensions as these are."""
+        shape: tuple[int, ...] = tuple(dataset.shape)
+        scales = _unlimited_scales(dataset)
+        if not scales:
+            return shape
+        if self._lengths is None:
+            self._lengths = {}
+            dataset.file.visititems(self._measure)
+        lengths = {axis: self._lengths.get(scale, 0) for axis, scale in scales.items()}
+        return tuple(max(size, lengths.get(axis, 0)) for axis, size in enumerate(shape))
+
+    def _measure(self, _: str, member: Any) -> None:
+        import h5py
+
+        if isinstance(member, h5py.Dataset) and member.shape and self._lengths is not None:
+            for axis, scale in _unlimited_scales(member).items():
+                self._lengths[scale] = max(self._lengths.get(scale, 0), member.shape[axis])
+
+
+def _unlimited_scales(dataset: h5py.Dataset) -> dict[int, int]:
+    """The addresses of the scales of unlimited axes; a scale of one axis is its own."""
+    import h5py
+
+    if not dataset.shape or None not in dataset.maxshape:
+        return {}
+    if _LIST not in dataset.attrs:
+        own = len(dataset.shape) == 1 and dataset.attrs.get("CLASS") == b"DIMENSION_SCALE"
+        return {0: h5py.h5o.get_info(dataset.id).addr} if own else {}
+    return {
+        axis: h5py.h5o.get_info(dataset.file[scales[0]].id).addr
+        for axis, scales in enumerate(dataset.attrs[_LIST])
+        if axis < len(dataset.shape) and dataset.maxshape[axis] is None and len(scales)
+    }
+
+
 class Dimensions:
     """Names the dimensions of the datasets of one group.
 

@@ -68,8 +68,8 @@ def virtualize(
         parsed = parse_kerchunk_json(file, wanted, store, credential)
         file.finish()
         return _loaded(parsed, wanted, store, credential)
-    dataset = _parser(found)(file, wanted)
-    return _with_sources(dataset, (file.finish(),))
+    dataset = _with_sources(_parser(found)(file, wanted), (file.finish(),))
+    return _loaded(dataset, wanted, store, credential) if found == "hdf5" else dataset
 
 
 def _is_hierarchy(location: str, format: Format | None) -> bool:
@@ -108,7 +108,8 @@ def _loaded(
         f"{path}/{name}" if path else name
         for path, group in dataset.walk()
         for name, variable in group.variables.items()
-        if wanted.loads(f"{path}/{name}" if path else name, variable.dimensions, variable.nbytes)
+        if not variable.loaded
+        and wanted.loads(f"{path}/{name}" if path else name, variable.dimensions, variable.nbytes)
     ]
     if not chosen:
         return dataset
