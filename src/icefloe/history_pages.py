@@ -32,10 +32,13 @@ T = TypeVar("T")
 
 
 def ancestry(refs: RefStore, tip: SnapshotId) -> Iterator[SnapshotInfo]:
-    """A snapshot and its ancestors, newest first. From a repo info file they are read a page at a time."""
+    """A snapshot that was just looked up and its ancestors, newest first.
+
+    From a repo info file they are read a page at a time.
+    """
     if not isinstance(refs, RefStoreV2):
         return map(public_snapshot, refs.ancestry(tip))
-    info = refs.load()
+    info = refs.seen()
     listed(info, tip)
     return chain.from_iterable(_ancestry_pages(info.snapshots, info.snapshots.ancestry(tip)))
 

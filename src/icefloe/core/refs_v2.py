@@ -79,6 +79,10 @@ class RefStoreV2:
         """The repo info as it is now."""
         return self._load()[0]
 
+    def seen(self) -> RepoInfo:
+        """The repo info as it was when it was last looked at."""
+        return self._seen[0] if self._seen else self.load()
+
     def _load(self) -> tuple[RepoInfo, Version]:
         seen = self._seen
         try:
@@ -198,7 +202,7 @@ class RefStoreV2:
         changes.check_tip(info, branch, base)
 
     def now(self) -> int:
-        log = (self._seen[0] if self._seen else self.load()).latest_updates
+        log = self.seen().latest_updates
         return log[0].updated_at_us if len(log) else 0
 
     def advance(
