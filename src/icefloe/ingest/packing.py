@@ -159,7 +159,7 @@ def _encoded(variable: xr.Variable, encoding: Mapping[str, Any]) -> xr.Variable 
         return None
     if found.dtype == object:
         return None  # times of a calendar of their own, some of them missing
-    if found.dtype.kind == "b" or "dtype" in found.attrs:
+    if found.dtype.kind == "b" or ("dtype" in found.attrs and variable.dtype.kind != "m"):
         return whole if variable.dtype.kind == "b" else None
     attrs = attributes_of_zarr(zarr_attributes(found.attrs, found.dtype), found.dtype)
     back = xr.Variable(found.dims, found.values, attrs)

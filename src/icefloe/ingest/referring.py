@@ -129,8 +129,8 @@ class _Fits:
 
 def as_document(target: Target, schema: VariableSchema) -> Target:
     """The array as the first file stores it, so that its chunks can be referred to."""
-    if schema.document is None:
-        return target
+    if schema.document is None or schema.dims != target.dims:
+        return target  # or it got the dimension along which files follow each other
     document = json.loads(schema.document)
     chunks = tuple(document["chunk_grid"]["configuration"]["chunk_shape"])
     attrs = {**target.attrs, **document["attributes"]}

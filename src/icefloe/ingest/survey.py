@@ -20,6 +20,8 @@ PACKING = ("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsign
 """Attributes that say how values are stored, rather than what they are."""
 _TIMES = ("units", "calendar")
 _SAMPLE_BYTES = 1 << 16
+_NO_ENGINE = "did not find a match"
+"""What xarray says of a file that none of its engines takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,8 +148,23 @@ def opened(source: Source | Stored, reading: Reading) -> Iterator[xr.Dataset]:
         options["group"] = reading.group
     path = local_path(source, reading.storage_options)
     engine: Any = reading.engine or ("zarr" if os.path.isdir(path) else None)
-    with quiet(), xr.open_dataset(path, engine=engine, **options) as raw:
+    with quiet(), _dataset(path, engine, options) as raw:
         yield _chosen(raw, reading.variables)
+
+
+def _dataset(path: str, engine: str | None, options: Mapping[str, Any]) -> xr.Dataset:
+    """A file through one of xarray's engines; through references to its chunks where no engine knows it."""
+    try:
+        return xr.open_dataset(path, engine=engine, **options)
+    except ValueError as error:
+        if engine is not None or _NO_ENGINE not in str(error):
+            raise
+        from icefloe.virtual import virtualize
+
+        group = options.get("group")
+        rest = {name: value for name, value in options.items() if name != "group"}
+        found: xr.Dataset = virtualize(path, group=group).to_xarray(**rest)
+        return found
 
 
 def stored_dataset(session: Session, group: str) -> xr.Dataset:
