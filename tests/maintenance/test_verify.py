@@ -24,7 +24,7 @@ from icefloe.format.files import read_manifest, read_snapshot, write_manifest, w
 from icefloe.format.manifest import Manifest
 from icefloe.format.snapshot import ManifestFiles
 from icefloe.format.spec import V2
-from icefloe.ids import ManifestId, SnapshotId
+from icefloe.ids import INITIAL_SNAPSHOT_ID, ManifestId, SnapshotId
 from tests import golden
 from tests.maintenance.test_expire import commit, now, repository
 from tests.maintenance.test_gc import names
@@ -52,7 +52,7 @@ def test_what_is_well_has_no_findings() -> None:
 
     assert report.ok
     assert (report.snapshots, report.manifests, report.references, report.chunk_objects) == (2, 1, 3, 3)
-    assert report.transaction_logs == 4  # the tip's own and three that it inherited
+    assert report.transaction_logs == 5  # the tip's own, three that it inherited, and that of the first
 
 
 @pytest.mark.parametrize("name", [name for name in golden.NAMES if name.startswith(("v1", "v2"))])
@@ -276,3 +276,24 @@ def test_shards_and_empty_arrays_are_decoded() -> None:
 
     assert report.findings == []
     assert report.chunks == 3
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_transaction_log_that_is_gone_or_cut_is_found(version: int) -> None:
+    """The first snapshot needs none; where it has one it must be whole."""
+    repo = repository(version)
+    commit(repo, 1)
+    first = f"transactions/{INITIAL_SNAPSHOT_ID}"
+    logs = sorted(key for key, _ in repo.storage.list_objects() if key.startswith("transactions/"))
+    assert len(logs) == (2 if version == 1 else 3)
+
+    for log in logs:
+        data = repo.storage.get(log)[0]
+        repo.storage.put(log, data[:-3])
+        cut = Repository.open(repo.storage).verify("graph")
+        repo.storage.delete([log])
+        gone = Repository.open(repo.storage).verify("graph")
+        repo.storage.put(log, data)
+
+        assert [found.object for found in cut.findings] == [log]
+        assert [found.object for found in gone.findings] == ([] if log == first else [log])

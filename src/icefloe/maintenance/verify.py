@@ -162,18 +162,26 @@ def _logs(
 ) -> Ids:
     """The logs that are there. A first snapshot needs none; what expired has left its to the one above."""
     own = wanted[is_member(wanted, listed.ids)]
-    there = own
     if isinstance(refs, RefStoreV2):
         infos = refs.load().snapshots
         rows = np.flatnonzero(is_member(infos.ids, wanted) & (infos.parents != NO_PARENT))
         needed = sorted_ids(np.concatenate([infos.ids[rows], inherited_logs(infos, rows)]))
-        there = _found(TRANSACTIONS, needed, listed, "the history", report)
+    else:
+        needed = wanted[np.array([_has_parent(refs, id) for id in each_id(wanted)], np.bool_)]
+    there = sorted_ids(np.concatenate([_found(TRANSACTIONS, needed, listed, "the history", report), own]))
     for damage in fan_out(partial(_read_log, storage), each_id(there)):
         if damage is None:
             report.transaction_logs += 1
         else:
             report.findings.append(damage)
-    return sorted_ids(np.concatenate([there, own]))
+    return there
+
+
+def _has_parent(refs: RefStore, snapshot: bytes) -> bool:
+    try:
+        return refs.snapshot(SnapshotId(snapshot)).parent_id is not None
+    except IcechunkError:  # it is reported as such
+        return False
 
 
 def _read_log(storage: Storage, snapshot: bytes) -> Finding | None:
