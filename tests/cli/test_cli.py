@@ -266,7 +266,7 @@ def test_doctor_tries_a_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ("words", "code", "said"),
     [
         (["lgo", "x"], app.USAGE, "did you mean log?"),
-        (["log", "s4://bucket/x"], app.FAILED, "s4://"),
+        (["log", "s4://bucket/x"], app.USAGE, "s4://"),
         (["log", "x", "-o", "region"], app.USAGE, "NAME=VALUE"),
         (["log", "x", "-o", "colour=red"], app.USAGE, "colour"),
         (["expire", "x", "--older-than", "yesterday"], app.USAGE, "yesterday"),

@@ -14,6 +14,7 @@ from icefloe._version import __version__
 from icefloe.errors import (
     AlreadyExistsError,
     ConflictError,
+    ErrorKind,
     IcechunkError,
     InvalidInputError,
     NotFoundError,
@@ -179,7 +180,8 @@ def _exit_code(error: IcechunkError) -> int:
         return NOT_FOUND
     if isinstance(error, ConflictError | AlreadyExistsError):
         return CONFLICT
-    return USAGE if isinstance(error, InvalidInputError) else FAILED
+    wrong = isinstance(error, InvalidInputError) or error.kind == ErrorKind.CANNOT_PARSE_URL
+    return USAGE if wrong else FAILED
 
 
 def run() -> None:

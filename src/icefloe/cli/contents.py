@@ -10,10 +10,11 @@ import click
 from icefloe.cli import revisions
 from icefloe.cli.arguments import output_option, repo_argument
 from icefloe.cli.output import Output, shown
-from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.errors import ErrorKind, InvalidInputError, NodeNotFoundError
 from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot
 from icefloe.paths import ROOT, component_key, name, normalize
 from icefloe.repository import Repository
+from icefloe.session import Session
 
 if TYPE_CHECKING:
     import zarr
@@ -76,8 +77,22 @@ def _array(repo: Repository, path: str, revision: str) -> zarr.Array[Any]:
     import zarr
 
     session = repo.readonly_session(snapshot_id=revisions.resolve(repo, revision))
-    session.workspace.array(_path(path))  # says what is wrong in our words
+    known_array(session, path)
     return zarr.open_array(session.store, path=_path(path).strip("/"), mode="r")
+
+
+def known_array(session: Session, path: str) -> str:
+    """The whole path of an array; an error says what there is of a similar name."""
+    whole = _path(path)
+    if session.workspace.node(whole) is None:
+        import difflib
+
+        there = [each for each in session.workspace.below(ROOT) if component_key(each)[:1] != _HIDDEN]
+        near = difflib.get_close_matches(whole, there, n=1)
+        hint = f"did you mean {near[0]}?" if near else "`icefloe tree` lists what there is"
+        raise NodeNotFoundError(f"there is no array {whole}; {hint}", kind=ErrorKind.NODE_NOT_FOUND)
+    session.workspace.array(whole)  # says what is wrong about a group
+    return whole
 
 
 def _path(text: str) -> str:
@@ -120,7 +135,13 @@ def cat(repo: Repository, path: str, region: str | None, revision: str, out: Out
     import numpy as np
 
     array = _array(repo, path, revision)
-    values = np.asarray(array[_region(region, array.ndim)])
+    try:
+        values = np.asarray(array[_region(region, array.ndim)])
+    except IndexError:
+        raise InvalidInputError(
+            f"the region {region} is outside of an array of {' x '.join(map(str, array.shape))} elements",
+            kind=ErrorKind.INVALID_CHUNK_INDEX,
+        ) from None
     with np.printoptions(threshold=sys.maxsize):
         out.value(values.tolist(), str(values))
 

@@ -9,6 +9,7 @@ import click
 
 from icefloe.cli import revisions
 from icefloe.cli.arguments import output_option, repo_argument
+from icefloe.cli.contents import known_array
 from icefloe.cli.output import Output
 from icefloe.cli.selecting import index_of, label_of
 from icefloe.repository import Repository
@@ -57,7 +58,7 @@ def plot(
         raise click.BadParameter(f"{file} ends in none of {', '.join(_KINDS)}", param_hint="--file")
     snapshot = revisions.resolve(repo, revision)
     session = repo.readonly_session(snapshot_id=snapshot)
-    drawn = take(session, path, dict(map(index_of, isel)), dict(map(label_of, sel)))
+    drawn = take(session, known_array(session, path), dict(map(index_of, isel)), dict(map(label_of, sel)))
     about: dict[str, Any] = {**drawn.summary(), "snapshot": snapshot, "file": str(file) if file else None}
     if file is not None:
         pictures.as_file(drawn, file)

@@ -41,9 +41,12 @@ def resolve(repo: Repository, revision: str) -> str:
     try:
         return repo.lookup_snapshot(revision).id
     except InvalidInputError:
+        import difflib
+
+        near = difflib.get_close_matches(revision, [*repo.list_branches(), *repo.list_tags()], n=1)
+        hint = f"did you mean {near[0]}?" if near else "`icefloe refs` lists what there is"
         raise RefNotFoundError(
-            f"no branch, tag or snapshot {revision}; `icefloe refs` lists what there is",
-            kind=ErrorKind.REF_NOT_FOUND,
+            f"no branch, tag or snapshot {revision}; {hint}", kind=ErrorKind.REF_NOT_FOUND
         ) from None
 
 

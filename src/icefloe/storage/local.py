@@ -249,7 +249,8 @@ class LocalStorage(Storage):
             os.mkdir(folder)
         except FileNotFoundError:
             self._make_folders(os.path.dirname(folder))
-            self._make_folders(folder)
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(folder)  # once: some places say that it is not found whatever is above it
         except FileExistsError:
             if not os.path.isdir(folder):
                 raise
