@@ -1,5 +1,6 @@
 """Settings shared by all tests."""
 
+import sqlite3  # noqa: F401 - loaded before ecCodes, which brings an older one that would take its place
 from collections import Counter
 from importlib import metadata
 from pathlib import Path

@@ -20,6 +20,8 @@ from icefloe.cli.slices import Axis, Slice, take
 TIMES = np.arange(6)
 LATITUDES = np.linspace(-60, 60, 7)
 
+pytestmark = pytest.mark.filterwarnings("ignore::zarr.errors.UnstableSpecificationWarning")
+
 
 @pytest.fixture
 def place(tmp_path: Path) -> str:
