@@ -11,7 +11,7 @@ from hypothesis import settings
 # A slow machine is no failure: time limits belong to benchmarks. Under CI=true hypothesis starts from its own
 # "ci" profile, which has no deadline either and always draws the same examples.
 settings.register_profile(
-    "icefloe", settings.get_profile(settings.get_current_profile_name()), deadline=None, max_examples=50
+    "icefloe", settings.get_profile(settings.get_current_profile_name()), deadline=None, max_examples=30
 )
 if settings.get_current_profile_name() in ("default", "ci"):
     settings.load_profile("icefloe")
