@@ -34,7 +34,7 @@ def splitting(size: int) -> ManifestConfig:
     return ManifestConfig(splitting=ManifestSplittingConfig.from_dict(rules))
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(
     grid=st.lists(st.integers(1, 4), max_size=3),
     split=st.integers(1, 5),
@@ -95,7 +95,7 @@ paths = st.lists(st.sampled_from(["a", "a-b", "ab", "b", "0"]), min_size=1, max_
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(steps=st.lists(st.tuples(st.sampled_from(["create", "delete", "commit", "discard"]), paths)))
 def test_listings_follow_every_change(steps: list[tuple[str, str]]) -> None:
     repo = Repository.create(in_memory_storage())

@@ -158,7 +158,7 @@ def test_bytes_of_a_payload_may_be_anything(sample: Sample, value: int) -> None:
         outcome(sample.with_payload(bytes(changed)))
 
 
-@settings(max_examples=200, derandomize=True)
+@settings(max_examples=100, derandomize=True)
 @given(st.data())
 def test_random_mutations_are_refused_or_sound(data: st.DataObject) -> None:
     sample = data.draw(st.sampled_from([*OLD, *NEW, *FOREIGN]))
@@ -179,7 +179,7 @@ def test_random_mutations_are_refused_or_sound(data: st.DataObject) -> None:
     outcome(sample.with_payload(bytes(payload)))
 
 
-@settings(max_examples=150, derandomize=True)
+@settings(max_examples=100, derandomize=True)
 @given(st.sampled_from(FileType), st.sampled_from([V1, V2]), st.binary(max_size=200))
 def test_random_payloads_are_refused(file_type: FileType, spec: object, payload: bytes) -> None:
     number = V2.number if file_type is FileType.REPO_INFO else getattr(spec, "number", 2)

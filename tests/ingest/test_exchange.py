@@ -53,7 +53,7 @@ def edges(draw: st.DrawFn, size: int) -> np.ndarray[Any, np.dtype[np.int64]]:
     return np.array([0, *sorted(inside), size], np.int64)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.data())
 def test_blocks_are_made_of_pieces_of_others(data: st.DataObject) -> None:
     shape = data.draw(st.lists(st.integers(1, 7), min_size=1, max_size=3))
@@ -75,7 +75,7 @@ def test_blocks_are_made_of_pieces_of_others(data: st.DataObject) -> None:
     assert not list(storage.list_prefix("chunks"))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.data())
 def test_shapes_are_the_best_of_all(data: st.DataObject) -> None:
     shape = tuple(data.draw(st.lists(st.integers(1, 12), min_size=1, max_size=3)))

@@ -166,7 +166,7 @@ def test_times_of_other_calendars_are_chosen_by_text() -> None:
 SIZES = (10, 6, 8)
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(st.data())
 def test_no_chunk_is_fetched_twice_or_in_vain(data: st.DataObject) -> None:
     session, table, _ = parts()

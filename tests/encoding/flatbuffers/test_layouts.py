@@ -18,7 +18,7 @@ from icefloe.errors import FormatError
 from tests import flatbuffer_writer
 from tests.encoding.flatbuffers import schemas
 
-QUICK = settings(max_examples=60)
+QUICK = settings(max_examples=30)
 MANY = 20
 """Rows beyond the number of vtables that are told apart by comparing."""
 

@@ -24,7 +24,7 @@ from tests.encoding.flatbuffers import schemas
 
 Sample = tuple[fb.Table, list[dict[str, Any]]]
 
-QUICK = settings(max_examples=60)
+QUICK = settings(max_examples=30)
 
 
 @st.composite
@@ -66,7 +66,7 @@ def test_any_legal_layout_is_read(sample: Sample, seed: int | None) -> None:
     assert read_row(Payload(payload, "sample"), root) == {"rows": rows}
 
 
-@settings(max_examples=150)
+@settings(max_examples=75)
 @given(samples(), st.none() | st.integers(1, 10**6), st.data())
 def test_both_readers_agree_on_damaged_payloads(
     sample: Sample, seed: int | None, data: st.DataObject
