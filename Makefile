@@ -12,7 +12,7 @@ HOUSE_RULES = $(addprefix tests/test_, \
 .DEFAULT_GOAL := help
 MINUTES ?= 30
 
-.PHONY: help setup demo test test-in-processes test-on-spark check lint compat setup-compat test-servers test-samples test-cluster test-spark torture bench wheel clean
+.PHONY: help setup demo test test-on-spark check lint compat setup-compat test-servers test-samples test-cluster test-spark torture bench wheel clean
 
 help:
 	@echo "make demo              set up and run the demonstration: NetCDF files, through Spark, into a repository"
@@ -45,19 +45,14 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy $(CODE)
 
-# The tests on Spark run beside the others, and say what they found when they have ended: they leave half of a small
-# machine idle.
+# Types are checked beside the tests on Spark: each of the two leaves half of a small machine idle.
 test: setup
-	@$(MAKE) --no-print-directory -j 2 test-on-spark test-in-processes
-
-test-in-processes: lint
+	@$(MAKE) --no-print-directory -j 2 lint test-on-spark
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not compat and not servers and not spark"
 
 # One process: a Java virtual machine for each costs more than it saves.
 test-on-spark: setup
-	@mkdir -p build
-	@$(BIN)/python -m pytest -n 0 -m "spark and not cluster" > build/test-on-spark.log 2>&1; found=$$?; \
-	    echo; echo "on Spark:"; cat build/test-on-spark.log; exit $$found
+	$(BIN)/python -m pytest -n 0 -m "spark and not cluster"
 
 check: lint
 	$(BIN)/python -m pytest -q $(HOUSE_RULES)
