@@ -59,6 +59,17 @@ def test_the_records_of_a_lone_variable_are_not_padded(tmp_path: Path, name: str
     assert_all_read_back(virtualize(tmp_path / "f.nc", loadable_variables=[name]), values)
 
 
+def test_characters_with_a_fill_value_are_opened_by_xarray(tmp_path: Path) -> None:
+    with netCDF4.Dataset(tmp_path / "f.nc", "w", format="NETCDF3_CLASSIC") as file:
+        file.createDimension("x", 3)
+        file.createVariable("text", "S1", ("x",), fill_value=b"b")[:] = np.array([b"a", b"b", b"c"])
+    aged(tmp_path / "f.nc")
+
+    opened = virtualize(tmp_path / "f.nc").to_xarray()
+
+    assert opened["text"].item() == b"abc"  # xarray makes one text of characters
+
+
 def test_no_records_yet(tmp_path: Path) -> None:
     write(tmp_path / "f.nc", "NETCDF3_CLASSIC", ["i4", "f4"], [], count=0)
 

@@ -140,7 +140,10 @@ def _is_nan(value: Any) -> bool:
 
 
 def _fill_attribute(value: Any, dtype: np.dtype[Any]) -> Any:
-    """A `_FillValue` as xarray writes and reads it in attributes; None where it makes no sense."""
+    """A `_FillValue` as xarray writes and reads it in attributes; None where it makes no sense.
+
+    Of characters it is left out: xarray writes it, but then cannot open what it wrote.
+    """
     flat = np.asarray(value).reshape(-1)
     if not flat.size:
         return None
@@ -154,10 +157,7 @@ def _fill_attribute(value: Any, dtype: np.dtype[Any]) -> Any:
             return int(first)
         case "b" if flat.dtype.kind in "biu":
             return bool(first)
-        case "S":
-            raw = first if isinstance(first, bytes) else str(first).encode()
-            return base64.standard_b64encode(raw).decode()
-        case "T" | "U" | "O":
+        case "T" | "O":
             return json_value(first)
     return None
 
