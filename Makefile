@@ -3,6 +3,9 @@
 PYTHON ?= python3
 JOBS   ?= auto
 
+# Processes that tests start would compile all of icefloe again, each.
+unexport PYTHONDONTWRITEBYTECODE
+
 TAG  = $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
 BIN  = .venv/$(TAG)/bin
 CODE = src tests $(wildcard demo benchmarks)
