@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icefloe.errors import InvalidInputError
+from icefloe.spark.coding import spark_type
 from icefloe.spark.planning import plan
 from icefloe.spark.queries import Edit, Needs, Query, parse_query, understood
 from icefloe.spark.selection import Coordinates, Selection
@@ -27,6 +28,7 @@ from tests.spark.weather import CHUNKS, counted_chunks, read_all, repository, we
 REPO = repository(weather(), encoding=CHUNKS)
 SESSION = REPO.readonly_session("main")
 TABLE = tables_of(SESSION).choose(None)
+COLUMNS = {column.name: spark_type(column.arrow) for column in TABLE.columns}
 COORDINATES = Coordinates(SESSION, TABLE)
 EVERYTHING = Selection.everything(TABLE)
 WHOLE = read_all(SESSION, plan(TABLE, EVERYTHING))
@@ -34,7 +36,7 @@ WHOLE = read_all(SESSION, plan(TABLE, EVERYTHING))
 
 def needs(text: str) -> list[Needs]:
     query = parse_query(text, ["w"])
-    found = understood(query, dict.fromkeys(range(len(query.uses)), TABLE.schema.names), {}).needs
+    found = understood(query, dict.fromkeys(range(len(query.uses)), COLUMNS), {}).needs
     return [found[number] for number in range(len(query.uses))]
 
 
@@ -229,6 +231,16 @@ def test_what_is_left_out_does_not_matter(text: str) -> None:
         "SELECT lat FROM w ORDER BY t2m, time, lon, lat LIMIT 5",
         "WITH w AS (SELECT 1 AS lat) SELECT * FROM w",
         "SELECT lat FROM w GROUP BY lat HAVING avg(t2m) > 280 ORDER BY max(rain)",
+        "WITH x(lon, lat) AS (SELECT lat, lon FROM w) SELECT * FROM x WHERE lat > 10",
+        "WITH RECURSIVE r AS (SELECT lat, 0 AS d FROM w WHERE lon = 0 UNION ALL SELECT lat - 5, d + 1 FROM r"
+        " WHERE d < 3) SELECT count(*) FROM r WHERE lat < 40",
+        "SELECT count(*) FROM (SELECT * FROM w WHERE lat > 50 UNION ALL SELECT * FROM w) AS s WHERE lon > 5",
+        "SELECT sum(b.rain) FROM w a LEFT JOIN w b USING (time, lat, lon) WHERE lat < 50 AND lon > 5",
+        "SELECT count(b.rain), sum(a.rain) FROM w a FULL JOIN (SELECT * FROM w WHERE lat < 50) b"
+        " USING (time, lat, lon) WHERE lat > 40 AND lon > 5",
+        "SELECT count(*) FROM w a WHERE EXISTS (SELECT * FROM w b WHERE b.lat = a.lat AND b.lon = 5)",
+        "SELECT rn, lat FROM (SELECT *, row_number() OVER (PARTITION BY lat ORDER BY rain, time, lon) AS rn"
+        " FROM w) AS s WHERE rn = 1 AND lat > 40",
     ],
 )
 def test_queries_of_odd_forms(text: str) -> None:
@@ -257,7 +269,17 @@ def test_queries_of_odd_forms(text: str) -> None:
         ),
         ("SELECT max(t2m) FROM w WHERE rain > 3 AND lat > 50", {"t2m", "rain", "lat"}, 2 * 3 * 2),
         ("SELECT max(m) FROM (SELECT t2m AS m, lat AS l FROM w) AS s WHERE l > 50", {"t2m", "lat"}, 6),
-        ("WITH s AS (SELECT * FROM w WHERE lon = 0) SELECT max(t2m) FROM s WHERE lat > 50", None, 2 * 3),
+        (
+            "WITH s AS (SELECT * FROM w WHERE lon = 0) SELECT max(t2m) FROM s WHERE lat > 50",
+            {"t2m", "lat", "lon"},
+            3,
+        ),
+        (
+            "SELECT max(t2m) FROM (SELECT * FROM (SELECT * FROM w) AS s) AS t WHERE lat > 50",
+            {"t2m", "lat"},
+            6,
+        ),
+        ("SELECT lat, a FROM w PIVOT (sum(rain) FOR lon IN (0 AS a))", None, 2 * 12),
         ("SELECT max(t2m) FROM w TABLESAMPLE (10 ROWS) WHERE lat > 50", {"t2m", "lat"}, 12),
     ],
 )
@@ -280,6 +302,37 @@ def test_each_use_has_needs_of_its_own() -> None:
     assert north.columns == {"t2m", "time", "lat"}
     assert south.columns == {"time", "lat"}
     assert [each.sql() for each in north.conditions] != [each.sql() for each in south.conditions]
+
+
+@pytest.mark.parametrize(
+    ("text", "first", "second"),
+    [
+        ("a JOIN w b USING (time, lat) WHERE lat > 50", ["a.lat > 50"], ["b.lat > 50"]),
+        ("a, w b WHERE a.lat = b.lat AND b.lat > 50", ["a.lat > 50"], ["b.lat > 50"]),
+        ("a LEFT JOIN w b ON a.lat = b.lat WHERE a.lat > 50", ["a.lat > 50"], ["b.lat > 50"]),
+        ("a LEFT JOIN w b ON a.lat = b.lat AND b.lat > 50", [], ["b.lat > 50"]),
+        ("a LEFT ANTI JOIN w b ON a.lat = b.lat AND b.lat > 50", [], ["b.lat > 50"]),
+        ("a FULL JOIN w b USING (lat) WHERE lat > 50", [], []),
+        ("a JOIN w b ON a.lat = b.rain WHERE a.lat > 50", ["a.lat > 50"], []),
+    ],
+)
+def test_what_follows_from_a_join(text: str, first: list[str], second: list[str]) -> None:
+    found = needs(f"SELECT a.rain FROM w {text}")
+
+    assert [[each.sql().replace('"', "") for each in need.conditions] for need in found] == [first, second]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT t FROM (SELECT time AS t FROM w UNION ALL SELECT '2020') WHERE t > '2020-01-01'",
+        "SELECT l FROM (SELECT lat AS l FROM w UNION SELECT rain FROM w) WHERE l > 5",
+        "WITH RECURSIVE r AS (SELECT lat l FROM w UNION ALL SELECT l - 5 FROM r) SELECT l FROM r WHERE l < 9",
+        "SELECT lat FROM (SELECT lat, max(rain) AS m FROM w GROUP BY lat) WHERE m > 5",
+    ],
+)
+def test_conditions_that_stay_where_they_are(text: str) -> None:
+    assert next(iter(needs(text))).conditions == []
 
 
 def test_versions_and_places() -> None:

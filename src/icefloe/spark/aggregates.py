@@ -71,8 +71,11 @@ class Aggregation:
         return pa.schema([*keys, *((moment.column, moment.arrow) for moment in self.moments)])
 
     @property
-    def most_rows(self) -> int:
-        """No more rows than this are handed over: in each block the groups that it has."""
+    def likely_rows(self) -> int:
+        """About how many rows are handed over: for each block the groups that it has.
+
+        A task has fewer where several of its blocks share groups, and more where its blocks are no box.
+        """
         found = 1
         for axis, edges in zip(self.axes, self.plan.edges, strict=True):
             wanted = np.flatnonzero(axis.codes >= 0)

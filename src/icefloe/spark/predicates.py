@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
 import numpy as np
@@ -21,6 +22,7 @@ from icefloe.spark.coding import TIMESTAMP, Mask, Values
 _DAY: Final = np.timedelta64(86400 * 10**6, "us")
 _EXACT_INTEGERS: Final = 2**53
 _EXACT_SMALL: Final = 2**24
+_EXACT_DIGITS: Final = 15
 _TIME_TEXT: Final = re.compile(r"\d{4}(-\d{2}(-\d{2}([T ]\d{2}:\d{2}(:\d{2}(\.\d{1,6})?)?)?)?)?")
 _DATE_TEXT: Final = re.compile(r"\d{4}-\d{2}-\d{2}")
 
@@ -98,9 +100,16 @@ def _truth(condition: exp.Expr, column: Known, wanted: bool) -> Answer | None:
         case exp.In():
             if condition.args.get("query") or condition.args.get("unnest") or condition.args.get("field"):
                 return None
+            if len({_kind(each) for each in condition.expressions if not isinstance(each, exp.Null)}) > 1:
+                return None  # Spark compares all of them as values of one type
             options = [exp.EQ(this=condition.this, expression=each) for each in condition.expressions]
             return _joined([_truth(each, column, wanted) for each in options], not wanted)
     return _comparison(condition, column, wanted)
+
+
+def _kind(expression: exp.Expr) -> str:
+    constant = _constant(expression)
+    return "" if constant is None else constant.kind
 
 
 def _joined(sides: list[Answer | None], both: bool) -> Answer | None:
@@ -161,8 +170,12 @@ def _compared(values: Side, word: str, constant: Side, column: Known) -> Answer 
     return None
 
 
-def _numbers(values: Values, word: str, constant: int | float) -> Answer | None:
+def _numbers(values: Values, word: str, constant: int | float | Decimal) -> Answer | None:
     """Integers are compared exactly; a float with a decimal as doubles, as Spark does."""
+    if isinstance(constant, Decimal):
+        if values.dtype.kind != "f":
+            return None
+        constant = float(constant)
     if values.dtype.kind in "iub":
         if isinstance(constant, float) and len(values) and np.abs(values).max() >= _EXACT_INTEGERS:
             return None
@@ -184,7 +197,7 @@ def _moments(values: Side, word: str, constant: Side, utc: bool) -> Answer | Non
             return None
     moment = np.datetime64(moment, "us")
     stored = values.value.astype("M8[us]")
-    if not constant.zoned or utc:
+    if utc or not (values.zoned or constant.zoned):
         return Answer(np.asarray(_OPERATIONS[word](stored, moment), np.bool_), True)
     # In a zone with summer time an hour may come twice or not at all: a day on each side is more than enough.
     match word:
@@ -231,8 +244,12 @@ def _constant(expression: exp.Expr) -> Side | None:
 
 def _number(text: str) -> Side | None:
     try:
-        return Side("number", int(text) if re.fullmatch(r"\d+", text) else float(text))
-    except ValueError:
+        if re.fullmatch(r"\d+", text):
+            return Side("number", int(text))
+        # More digits than a double has matter next to an integer.
+        many = len(text) > _EXACT_DIGITS and "e" not in text.lower()
+        return Side("number", Decimal(text) if many else float(text))
+    except (ValueError, InvalidOperation):
         return None
 
 
@@ -303,7 +320,7 @@ def _truncated(side: Side | None, unit: str, utc: bool) -> Side | None:
     code = {"year": "Y", "month": "M", "day": "D", "hour": "h", "minute": "m"}.get(unit)
     if side is None or side.kind != "time" or code is None or (code in "hm" and not utc):
         return None  # Spark truncates moments of its zone, in which an hour may be missing
-    return Side("time", side.value.astype(f"M8[{code}]").astype("M8[us]"), zoned=False)
+    return Side("time", side.value.astype(f"M8[{code}]").astype("M8[us]"), zoned=not utc)
 
 
 def _part(name: str, side: Side | None) -> Side | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 import sqlglot
@@ -19,6 +20,8 @@ from sqlglot.optimizer.scope import Scope, traverse_scope, walk_in_scope
 from sqlglot.schema import MappingSchema
 
 from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.spark.conditions import conjuncts, in_terms, passes_filters, table_conditions
+from icefloe.spark.stars import counts_columns, depends_on_all, has_star
 
 _DIALECT: Final = "spark"
 _USE: Final = "icefloe_use"
@@ -60,6 +63,8 @@ class Needs:
 
     columns: set[str] | None = None
     """Folded to lower case; None stands for all."""
+    starred: bool = False
+    """Whether a star stands for its columns, of which these are the ones that matter."""
     conditions: list[exp.Expr] = field(default_factory=list)
     """Each of them must hold for a row to matter."""
 
@@ -167,9 +172,9 @@ class Understood:
 
 
 def understood(
-    query: Query, columns: Mapping[int, Sequence[str]], others: Mapping[str, Sequence[str]]
+    query: Query, columns: Mapping[int, Mapping[str, str]], others: Mapping[str, Sequence[str]]
 ) -> Understood:
-    """What a query says, given the columns of all uses and those of other tables.
+    """What a query says, given the columns of all uses, with their types, and those of other tables.
 
     Where it says something that is not understood, everything is needed.
     """
@@ -185,7 +190,7 @@ class _Analysis:
     """A copy of the query in which each column says which table it is of."""
 
     def __init__(
-        self, query: Query, columns: Mapping[int, Sequence[str]], others: Mapping[str, Sequence[str]]
+        self, query: Query, columns: Mapping[int, Mapping[str, str]], others: Mapping[str, Sequence[str]]
     ) -> None:
         self._uses = query.uses
         tree = query.tree.copy()
@@ -209,13 +214,13 @@ class _Analysis:
                 if table.args.get(key):
                     fresh.set(key, table.args[key])
             table.replace(fresh)
-        self._starred = _starred_uses(tree)
-        self._renamed = {
-            int(table.meta[_USE])
-            for table in tree.find_all(exp.Table)
-            if _USE in table.meta and table.args["alias"].args.get("columns")
+        tables = [table for table in tree.find_all(exp.Table) if _USE in table.meta]
+        self._renamed = {int(each.meta[_USE]) for each in tables if each.args["alias"].args.get("columns")}
+        self._rearranged = {int(each.meta[_USE]) for each in tables if depends_on_all(each)}
+        self._types = {
+            number: {name.lower(): kind for name, kind in listed.items()}
+            for number, listed in columns.items()
         }
-        self._columns = {number: {name.lower() for name in listed} for number, listed in columns.items()}
         named = qualify_tables(_lowered(_queried(tree)), dialect=_DIALECT)
         self._tree = qualify_columns(
             named,
@@ -236,7 +241,14 @@ class _Analysis:
                     needed = found[number].columns
                     if needed is not None:
                         needed.add(column.name)
-        for number in self._starred | self._renamed | self._natural():
+        for number, names in self._starred():
+            needed = found[number].columns
+            found[number].starred = True
+            if needed is not None:
+                found[number].columns = (
+                    None if names is None else needed | (names & self._types[number].keys())
+                )
+        for number in self._renamed | self._rearranged | self._natural():
             found[number].columns = None
         references = self._references()
         for scope in reversed(self._scopes):  # from the outside in
@@ -260,7 +272,7 @@ class _Analysis:
     def _owners(self, scope: Scope, column: exp.Column) -> set[int]:
         """The use that a column is of; all that have one of the name where that is not known."""
         if not column.table:
-            return {number for number, names in self._columns.items() if column.name in names}
+            return {number for number, names in self._types.items() if column.name in names}
         number = self._owner(scope, column.table)
         return set() if number is None else {number}
 
@@ -274,6 +286,33 @@ class _Analysis:
                 return None
             scope = scope.parent
         return None
+
+    def _starred(self) -> Iterator[tuple[int, set[str] | None]]:
+        """Uses that a star stands for, with the names that are asked of it; None stands for all."""
+        named: dict[str, set[str]] = {}
+        for column in self._tree.find_all(exp.Column):
+            named.setdefault(column.table, set()).add(column.name)
+        asked: dict[int, set[str] | None] = {}
+        for scope in reversed(self._scopes):  # from the outside in
+            select = scope.expression
+            if not isinstance(select, exp.Select):
+                continue
+            wanted = asked.get(id(scope), set() if isinstance(select.parent, exp.Exists) else None)
+            for alias, (node, source) in scope.selected_sources.items():
+                names = named.get(alias, set()) | named.get("", set())
+                starred = has_star(select, alias)
+                if starred and (wanted is None or counts_columns(select)):
+                    passed = None
+                else:
+                    passed = names | (wanted if starred and wanted is not None else set())
+                if isinstance(source, exp.Table):
+                    if starred and _USE in source.meta:
+                        yield int(source.meta[_USE]), passed
+                    continue
+                before = asked.get(id(source), set())
+                if depends_on_all(node) or depends_on_all(source.expression.parent):
+                    passed = None
+                asked[id(source)] = None if before is None or passed is None else before | passed
 
     def _natural(self) -> set[int]:
         """Tables of natural joins: all columns that two tables share are compared."""
@@ -302,42 +341,101 @@ class _Analysis:
             for column in scope.columns:
                 if not column.table and column.find_ancestor(exp.Where) is where:
                     column.set("table", exp.to_identifier(only, quoted=True))
-        conditions = conjuncts(where.this) if where is not None else []
-        conditions += self._extra.get(id(scope), [])
-        for alias, (_, source) in scope.selected_sources.items():
-            mine = [each for each in conditions if _only_of(each, alias)]
-            mine += [each for each in _join_conditions(select, alias) if _only_of(each, alias)]
+        filters = conjuncts(where.this) if where is not None else []
+        filters += self._extra.get(id(scope), [])
+        types = partial(self._type, scope)
+        for alias, mine in table_conditions(select, list(scope.selected_sources), filters, types).items():
+            source = scope.sources.get(alias)
             if isinstance(source, exp.Table):
                 number = source.meta.get(_USE)
                 if number is not None and number not in self._renamed and not _is_rearranged(source):
                     found[int(number)].conditions.extend(mine)
-            elif references.get(id(source), 0) == 1:
+            elif source is not None and references.get(id(source), 0) == 1 and not _is_recursive(source):
                 self._push(source, mine)
 
     def _push(self, inner: Scope, conditions: Sequence[exp.Expr]) -> None:
         """Hand conditions on the columns of an inner query down to where these come from."""
-        if isinstance(inner.expression, exp.SetOperation):
-            names = [each.alias_or_name for each in _selects(inner)]
-            for branch in inner.set_operation_scopes:
-                outputs = _selects(branch)
-                if len(outputs) != len(names) or inner.expression.args.get("by_name"):
-                    return
-                renamed = dict(zip(names, outputs, strict=True))
-                self._push_into(branch, [_in_terms(each, renamed) for each in conditions])
+        if not isinstance(inner.expression, exp.SetOperation):
+            self._push_into(inner, [in_terms(each, dict(self._outputs(inner))) for each in conditions])
             return
-        self._push_into(inner, [_in_terms(each, _outputs(inner)) for each in conditions])
+        types = self._output_types(inner)
+        names = [name for name, _ in self._outputs(inner)]
+        for branch in inner.set_operation_scopes if types else ():
+            outputs = [output for _, output in self._outputs(branch)]
+            # Where types differ, Spark compares values of a third one.
+            renamed = {
+                name: output
+                for name, output, kind in zip(names, outputs, types, strict=True)
+                if kind is not None
+            }
+            self._push_into(branch, [in_terms(each, renamed) for each in conditions])
 
     def _push_into(self, inner: Scope, conditions: Sequence[exp.Expr | None]) -> None:
         known = [each for each in conditions if each is not None]
         if not known:
             return
         if isinstance(inner.expression, exp.SetOperation):
-            outputs = {each.alias_or_name: each for each in _selects(inner)}
-            if all(isinstance(each, exp.Column) for each in outputs.values()):
-                self._push(inner, known)
-            return
-        if isinstance(inner.expression, exp.Select) and _passes_filters(inner.expression):
+            self._push(inner, known)
+        elif isinstance(inner.expression, exp.Select) and passes_filters(inner.expression):
             self._extra.setdefault(id(inner), []).extend(known)
+
+    def _outputs(self, inner: Scope) -> list[tuple[str, exp.Expr]]:
+        """The columns of an inner query and their names; none where it is not known how many there are."""
+        query: Any = inner.expression
+        if isinstance(query, exp.SetOperation):
+            first = self._outputs(inner.set_operation_scopes[0]) if inner.set_operation_scopes else []
+            return [(name, exp.column(name, quoted=True)) for name, _ in first]
+        found: list[tuple[str, exp.Expr]] = []
+        for each in query.selects:
+            if not each.is_star:
+                found.append((each.alias_or_name, each))
+                continue
+            names = self._starred_names(inner, each)
+            if names is None:
+                return []
+            (alias,) = inner.selected_sources
+            found += [(name, exp.column(name, table=alias, quoted=True)) for name in names]
+        return found
+
+    def _starred_names(self, inner: Scope, star: exp.Expr) -> list[str] | None:
+        """What a star stands for, where a query reads one table; None where that is not known."""
+        if type(star) is not exp.Star or any(star.args.values()) or len(inner.selected_sources) != 1:
+            return None
+        (alias,) = inner.selected_sources
+        source = inner.sources[alias]
+        if isinstance(source, Scope):
+            return [name for name, _ in self._outputs(source)] or None
+        number = source.meta.get(_USE)
+        return None if number is None or number in self._renamed else list(self._types[int(number)])
+
+    def _output_types(self, inner: Scope) -> list[str | None]:
+        """The types of the columns of an inner query, None where there are several; else as `_outputs`."""
+        query = inner.expression
+        if not isinstance(query, exp.SetOperation):
+            return [self._type(inner, output) for _, output in self._outputs(inner)]
+        branches = [self._output_types(branch) for branch in inner.set_operation_scopes]
+        if query.args.get("by_name") or len({len(types) for types in branches}) != 1:
+            return []
+        return [types[0] if len(set(types)) == 1 else None for types in zip(*branches, strict=True)]
+
+    def _type(self, scope: Scope, output: exp.Expr) -> str | None:
+        """The type of a column of a use, however deep in a query; None for all else."""
+        column = output.unalias()
+        source = scope.sources.get(column.table) if isinstance(column, exp.Column) else None
+        if isinstance(source, exp.Table):
+            number = source.meta.get(_USE)
+            return None if number is None or number in self._renamed else self._types[number].get(column.name)
+        if source is None:
+            return None
+        names = [name for name, _ in self._outputs(source)]
+        types = self._output_types(source) or [None] * len(names)
+        return dict(zip(names, types, strict=True)).get(column.name)
+
+
+def _is_recursive(inner: Scope) -> bool:
+    """Whether an inner query goes on from its own rows: what is not looked at may lead to what is."""
+    around = inner.expression.find_ancestor(exp.With)
+    return inner.is_cte and around is not None and bool(around.args.get("recursive"))
 
 
 def columns_of(scope: Scope) -> list[exp.Column]:
@@ -354,119 +452,9 @@ def _lowered(tree: exp.Expr) -> exp.Expr:
     return tree
 
 
-def _starred_uses(tree: exp.Expr) -> set[int]:
-    """Uses in a query with a star in it, `count(*)` apart: they need all columns."""
-    found: set[int] = set()
-    for star in tree.find_all(exp.Star):
-        if isinstance(star.parent, exp.Count):
-            continue
-        select = star.find_ancestor(exp.Select)
-        if select is not None:
-            found |= _uses_below(select)
-    return found
-
-
 def _uses_below(tree: exp.Expr) -> set[int]:
     return {int(table.meta[_USE]) for table in tree.find_all(exp.Table) if _USE in table.meta}
 
 
-def conjuncts(condition: exp.Expr) -> list[exp.Expr]:
-    """Conditions that all have to hold, one by one."""
-    if isinstance(condition, exp.Paren):
-        return conjuncts(condition.this)
-    if isinstance(condition, exp.And):
-        return conjuncts(condition.left) + conjuncts(condition.right)
-    return [condition]
-
-
-def _only_of(condition: exp.Expr, alias: str) -> bool:
-    """Whether a condition is about columns of one table alone."""
-    columns = list(condition.find_all(exp.Column))
-    if condition.find(exp.Query, exp.Window, exp.AggFunc):
-        return False
-    return bool(columns) and all(column.table == alias for column in columns)
-
-
-def _join_conditions(select: exp.Expr, alias: str) -> list[exp.Expr]:
-    """Conditions of joins without which no row of a table matters."""
-    found: list[exp.Expr] = []
-    for join in select.args.get("joins") or []:
-        condition = join.args.get("on")
-        side, kind = str(join.args.get("side") or "").upper(), str(join.args.get("kind") or "").upper()
-        if condition is None or side in ("RIGHT", "FULL"):
-            continue
-        inner = not side and kind in ("", "INNER", "CROSS")
-        if inner and not _has_outer_join(select):
-            found += conjuncts(condition)
-        elif join.alias_or_name == alias:
-            found += conjuncts(condition)  # of the table that is joined only what fits is looked at
-    return found
-
-
-def _has_outer_join(select: exp.Expr) -> bool:
-    sides = (str(join.args.get("side") or "").upper() for join in select.args.get("joins") or [])
-    return any(side in ("LEFT", "RIGHT", "FULL") for side in sides)
-
-
 def _is_rearranged(table: exp.Table) -> bool:
     return bool(table.args.get("pivots") or table.args.get("sample"))
-
-
-def _passes_filters(select: exp.Select) -> bool:
-    """Whether rows that a later filter drops may be dropped before: nothing here looks at several rows."""
-    several = (
-        "group",
-        "having",
-        "distinct",
-        "limit",
-        "offset",
-        "windows",
-        "qualify",
-        "laterals",
-        "sample",
-        "cluster",
-    )
-    if any(select.args.get(key) for key in several) or select.args.get("match"):
-        return False
-    return not any(each.find(exp.AggFunc, exp.Window, exp.Explode) for each in select.selects)
-
-
-def _selects(inner: Scope) -> list[Any]:
-    query: Any = inner.expression
-    return list(query.selects)
-
-
-def _outputs(inner: Scope) -> Mapping[str, exp.Expr]:
-    """The columns of an inner query by name; behind a star, all of the one table there is."""
-    selects = _selects(inner)
-    sources = list(inner.selected_sources)
-    alone = len(selects) == len(sources) == 1
-    if alone and type(selects[0]) is exp.Star and not any(selects[0].args.values()):
-        return _Star(sources[0])
-    return {each.alias_or_name: each for each in selects}
-
-
-class _Star(dict[str, exp.Expr]):
-    """What a star stands for: any column of a table."""
-
-    def __init__(self, table: str) -> None:
-        super().__init__()
-        self._table = table
-
-    def get(self, name: str, default: Any = None) -> Any:
-        # docstring inherited
-        return exp.column(name, table=self._table, quoted=True)
-
-
-def _in_terms(condition: exp.Expr, outputs: Mapping[str, exp.Expr]) -> exp.Expr | None:
-    """A condition on the columns of an inner query in terms of that query's own; None where it has others."""
-    copy = condition.copy()
-    for column in list(copy.find_all(exp.Column)):
-        output = outputs.get(column.name)
-        inner = output.unalias() if output is not None else None
-        if not isinstance(inner, exp.Column):
-            return None
-        if column is copy:
-            return None
-        column.replace(inner.copy())
-    return copy

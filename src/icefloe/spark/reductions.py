@@ -20,10 +20,11 @@ from sqlglot.tokenizer_core import Token, TokenType
 from icefloe.spark.affine import Argument
 from icefloe.spark.aggregates import MOMENTS, merged
 from icefloe.spark.coding import quoted
+from icefloe.spark.conditions import conjuncts
 from icefloe.spark.groups import Term
 from icefloe.spark.moments import CELLS, Moment, moment_of
 from icefloe.spark.predicates import Known, answer, term
-from icefloe.spark.queries import Edit, columns_of, conjuncts
+from icefloe.spark.queries import Edit, columns_of
 from icefloe.spark.selection import Coordinates
 from icefloe.spark.table import Column, Role
 

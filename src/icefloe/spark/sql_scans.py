@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,7 +16,7 @@ from icefloe.errors import ErrorKind, IcechunkError, InvalidInputError
 from icefloe.repository import Repository
 from icefloe.session import Session
 from icefloe.spark.aggregates import Aggregation, planned
-from icefloe.spark.coding import ddl
+from icefloe.spark.coding import ddl, spark_type
 from icefloe.spark.frames import frame_of, slots_of
 from icefloe.spark.groups import grouped
 from icefloe.spark.metadata_tables import TABLES, View, metadata_table
@@ -70,7 +70,14 @@ class _Asked:
 
     def plain(self) -> DataFrame:
         """The answer from the rows that may matter."""
-        return self._answer({}, ())
+        try:
+            found = self._answer({}, ())
+            found.schema  # noqa: B018 - a client of Spark Connect asks only now
+        except AnalysisException:
+            # Whatever was not understood, or is wrong: of whole tables Spark says what it says of any.
+            whole = {use.number: Needs() for use in self.query.uses}
+            return replace(self, understood=Understood(whole, ()))._answer({}, ())
+        return found
 
     def reduced(self) -> DataFrame | None:
         """The answer with groups of cells in place of cells where a SELECT has that shape; None elsewhere."""
@@ -133,9 +140,9 @@ class AboutSource:
     view: View
 
     @property
-    def columns(self) -> list[str]:
-        """All it has."""
-        return list(metadata_table(self.name).schema.names)
+    def columns(self) -> dict[str, str]:
+        """All it has, and their types."""
+        return {field.name: spark_type(field.type) for field in metadata_table(self.name).schema}
 
     def ddl(self, needs: Needs) -> str:
         """Those that are read."""
@@ -164,10 +171,11 @@ class ArraySource:
     place: str
 
     @property
-    def columns(self) -> list[str]:
+    def columns(self) -> dict[str, str]:
         """Those of all tables of the group: which one is meant the query tells."""
-        found = {column.name: None for table in self.tables.tables for column in table.columns}
-        return list(found)
+        return {
+            column.name: spark_type(column.arrow) for table in self.tables.tables for column in table.columns
+        }
 
     def frame(self, needs: Needs, utc: bool) -> DataFrame:
         """The rows that may matter to the query."""
@@ -175,7 +183,7 @@ class ArraySource:
 
     def ddl(self, needs: Needs) -> str:
         """The columns of those rows."""
-        return _needed(self._table(needs.columns), needs.columns).ddl
+        return _needed(self._table(needs), needs.columns).ddl
 
     def scan(self, needs: Needs, utc: bool) -> Scan:
         """A scan of the needed columns, where the conditions can hold."""
@@ -185,7 +193,7 @@ class ArraySource:
         return Scan(self.spark, self.session, chosen, scan.coordinates, selection, everything.title)
 
     def _selected(self, needs: Needs, utc: bool) -> tuple[Scan, Selection]:
-        scan = scan_of(self.spark, self.session, self._table(needs.columns), self.place)
+        scan = scan_of(self.spark, self.session, self._table(needs), self.place)
         selection = scan.selection
         for axis, mask in masks(scan.coordinates, needs.conditions, utc).items():
             selection = selection.narrowed(axis, np.flatnonzero(mask))
@@ -214,7 +222,7 @@ class ArraySource:
             scan.partition_bytes,
             slots_of(self.spark),
         )
-        if order.most_rows * _WORTH_IT > order.plan.rows:
+        if order.likely_rows * _WORTH_IT > order.plan.rows:
             return None
         return found, order
 
@@ -224,10 +232,10 @@ class ArraySource:
         title = title_of(self.place, self.session, table, [column.name for column in table.columns])
         return aggregated(self.spark, self.session, order, order.partial_schema, f"{title} aggregate")
 
-    def _table(self, columns: set[str] | None) -> Table:
+    def _table(self, needs: Needs) -> Table:
         """Of several tables the smallest that has all the columns that are named."""
-        tables = self.tables.tables
-        if columns is None or len(tables) == 1:
+        tables, columns = self.tables.tables, needs.columns
+        if columns is None or needs.starred or len(tables) == 1:
             return tables[0] if len(tables) == 1 else self.tables.choose(None)
         for table in reversed(tables):
             if columns <= {column.name.lower() for column in table.columns}:
