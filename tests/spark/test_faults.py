@@ -1,23 +1,31 @@
-"""Workers, executors and drivers that are killed while they write: `make test-cluster`."""
+"""Workers, executors and drivers that are killed while they write: `make test-cluster`.
+
+`ICEFLOE_DRIVER_KILLS=20` kills more drivers at moments of chance.
+"""
 
 from __future__ import annotations
 
 import os
+import random
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 import icefloe
 from tests.source_tree import ROOT
+from tests.spark.kill_job import LONGEST_WAIT_S, after
 from tests.spark.test_clusters import LIMIT_SECONDS, environment
 from tests.spark.weather import CHUNKS, opened, repository, weather
 
 pytestmark = [pytest.mark.spark, pytest.mark.cluster]
+
+DRIVER_KILLS = int(os.environ.get("ICEFLOE_DRIVER_KILLS", "1"))
 
 
 def prepared(folder: Path) -> icefloe.Repository:
@@ -30,10 +38,10 @@ def commits(repo: icefloe.Repository) -> int:
     return len(list(repo.ancestry(branch="main"))) - 2
 
 
-def started(folder: Path, master: str, how: str, *victims: str) -> subprocess.Popen[str]:
-    job = [sys.executable, "-W", "ignore", "-m", "tests.spark.fault_job", master, str(folder / "repo"), how]
+def started(folder: Path, master: str, how: str, *more: str, job: str = "fault_job") -> subprocess.Popen[str]:
+    module = f"tests.spark.{job}"
     return subprocess.Popen(
-        [*job, *victims],
+        [sys.executable, "-W", "ignore", "-m", module, master, str(folder / "repo"), how, *more],
         cwd=ROOT,
         env=environment(SPARK_LOCAL_IP="127.0.0.1"),
         stdout=subprocess.PIPE,
@@ -73,12 +81,42 @@ def test_drivers_that_are_killed(tmp_path: Path, how: str) -> None:
     assert (opened(repo.readonly_session("main"))["rain"].values == weather()["rain"].values + 1).all()
 
 
-def kill_when(job: subprocess.Popen[str], time_has_come: Callable[[], bool]) -> None:
-    """Kill a driver with its JVM at a moment."""
+@pytest.mark.parametrize("how", ["write", "save"])
+def test_anything_killed_at_any_moment(tmp_path: Path, how: str) -> None:
+    repo, chance = prepared(tmp_path), random.Random()
+    order = (tmp_path, "local-cluster[2,1,1024]", how, str(WRITES))
+    for _ in range(DRIVER_KILLS):
+        job = started(*order, job="kill_job")
+        # After the first rows of this run, or some time after those of a later write.
+        goal = traces(tmp_path) + chance.randrange(5)
+        kill_when(job, partial(has_come, job, tmp_path, goal), chance.uniform(0, LONGEST_WAIT_S))
+
+    finished(started(*order, job="kill_job"))
+
+    keys = [info.metadata["txnVersion"] for info in repo.ancestry(branch="main") if info.metadata]
+    assert sorted(keys, key=int) == [str(number) for number in range(WRITES)]
+    assert (opened(repo.readonly_session("main"))["rain"].values == after(WRITES)).all()
+
+
+WRITES = 8
+
+
+def traces(folder: Path) -> int:
+    return len(list((folder / "traces").glob("*/*")))
+
+
+def has_come(job: subprocess.Popen[str], folder: Path, goal: int) -> bool:
+    """Whether a job has left more traces than so many, or has nothing left to do."""
+    return traces(folder) > goal or job.poll() is not None
+
+
+def kill_when(job: subprocess.Popen[str], time_has_come: Callable[[], bool], wait_s: float = 0) -> None:
+    """Kill a driver with its JVM at a moment, or so long after it."""
     deadline = time.monotonic() + LIMIT_SECONDS
     while not time_has_come():
         assert job.poll() is None, job.stderr.read() if job.stderr else ""
         assert time.monotonic() < deadline
         time.sleep(0.02)
+    time.sleep(wait_s)
     os.killpg(job.pid, signal.SIGKILL)
     job.communicate()

@@ -15,6 +15,7 @@ from pyspark.sql import functions
 import icefloe
 from icefloe.errors import InvalidInputError
 from icefloe.spark import scan, sql
+from icefloe.spark.frames import described
 from tests.spark.test_queries import queries
 from tests.spark.test_reductions import rounded, shaped
 from tests.spark.weather import CHUNKS, frame_rows, opened, put, repository, weather
@@ -216,3 +217,48 @@ def test_aggregates_are_those_of_spark(spark: Any, repo: icefloe.Repository, by:
         assert ours[len(keys) :] == pytest.approx(theirs[len(keys) :], rel=1e-9)
     nothing = made.isel(lat=[]).aggregate(by=keys, n=("t2m", "count"), t2m="mean")
     assert collected(nothing) == ([] if keys else [(0, None)])
+
+
+def jobs(spark: Any) -> list[str | None]:
+    """The descriptions that Spark's status has of all jobs, the newest first."""
+    context = spark.sparkContext._jsc.sc()
+    context.listenerBus().waitUntilEmpty()
+    listed = context.statusStore().jobsList(None)
+    found = (listed.apply(number).description() for number in range(listed.size()))
+    return [description.get() if description.isDefined() else None for description in found]
+
+
+def test_jobs_are_described(spark: Any, repo: icefloe.Repository) -> None:
+    path, tip = repo.storage.describe()["path"], repo.lookup_branch("main")
+    spark.sparkContext.setJobDescription(None)
+
+    frame = scan(spark, repo, variables="t2m").to_df()
+    frame.count()
+    assert jobs(spark)[0] == f"icefloe {path} main @ {tip}: /t2m"
+
+    sql(spark, "SELECT max(rain) FROM w VERSION AS OF 'v1' WHERE t2m > 0", {"w": path}).collect()
+    assert jobs(spark)[0] == f"icefloe {path} v1 @ {repo.lookup_tag('v1')}: /rain, /t2m"
+
+    scan(spark, repo, group="more").select("rain").aggregate(rain="max").collect()
+    assert jobs(spark)[0] == f"icefloe {path} main @ {tip}: /more/rain"
+
+
+def test_descriptions_of_the_user_stay(spark: Any, repo: icefloe.Repository) -> None:
+    spark.sparkContext.setJobDescription("mine")
+    try:
+        sql(spark, "SELECT max(rain) FROM w", {"w": repo}).collect()
+
+        assert jobs(spark)[0] == "mine"
+        with described(spark, "write"):
+            spark.range(1).collect()
+        assert jobs(spark)[0] == "mine: icefloe write"
+        assert spark.sparkContext.getLocalProperty("spark.job.description") == "mine"
+    finally:
+        spark.sparkContext.setJobDescription(None)
+    spark.conf.set("spark.icefloe.jobDescriptions", "false")
+    try:
+        scan(spark, repo, variables="t2m").to_df().count()
+
+        assert jobs(spark)[0] is None
+    finally:
+        spark.conf.unset("spark.icefloe.jobDescriptions")

@@ -6,11 +6,13 @@ import pickle
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import pyarrow as pa
 from pyspark import cloudpickle as _cloudpickle
+
+from icefloe.spark.frames import described
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -38,18 +40,24 @@ class SparkFanOut:
     """
 
     def __init__(
-        self, spark: SparkSession, tasks: int | None = None, progress: Progress | None = None
+        self,
+        spark: SparkSession,
+        tasks: int | None = None,
+        progress: Progress | None = None,
+        title: str | None = None,
     ) -> None:
         """At most so many `tasks`, each with some items in a row; without it, one task per item.
 
         A task costs about 0.1 s of CPU, so an item should be worth some seconds of work. `progress` is fed
-        from Spark's status, twice a second; Spark Connect does not have that.
+        from Spark's status, twice a second; Spark Connect does not have that. The `title` is what Spark's
+        pages call the jobs.
         """
         if tasks is not None and tasks < 1:
             raise ValueError(f"tasks must be at least 1, not {tasks}")
         self._spark = spark
         self._tasks = tasks
         self._progress = progress
+        self._title = title
 
     def __call__(self, function: Callable[[T], R], items: Iterable[T], /) -> Iterator[R]:
         orders = [cloudpickle.dumps(item) for item in items]
@@ -66,7 +74,8 @@ class SparkFanOut:
             warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
             results = numbers.mapInArrow(run, _SCHEMA)
         # Collected once and used once: Spark would do the work again for every other look at the frame.
-        with _watched(self._spark, tasks, self._progress):
+        named = nullcontext() if self._title is None else described(self._spark, self._title)
+        with _watched(self._spark, tasks, self._progress), named:
             rows = results.collect()
         for row in sorted(rows, key=lambda row: int(row["number"])):
             failed, value = pickle.loads(bytes(row["result"]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from inspect import signature
 from typing import TYPE_CHECKING, Any, Final
@@ -41,7 +41,7 @@ def frame_of(spark: SparkSession, tasks: int, read: Read, ddl: str, title: str) 
                 for number in batch.column(0).to_pylist():
                     yield from read(number)
 
-    run.__name__ = run.__qualname__ = title
+    run.__name__ = run.__qualname__ = _OWN + title
     numbers: Any = spark.range(0, tasks, 1, tasks)
     return map_in_arrow(numbers, run, ddl)
 
@@ -93,16 +93,45 @@ def plain_errors() -> Iterator[None]:
         raise kind(found[2], kind=found[3]) from None
 
 
+_DESCRIPTION: Final = "spark.job.description"
+_SWITCH: Final = "spark.icefloe.jobDescriptions"
+_OWN: Final = "icefloe "
+"""What descriptions of ours begin with."""
+
+
 @contextmanager
 def described(spark: SparkSession, text: str) -> Iterator[None]:
-    """Jobs in this block have a description in Spark's pages. Spark Connect has no place for one."""
-    context: Any = spark.sparkContext if hasattr(spark, "_jsparkSession") else None
+    """Jobs in this block have a description in Spark's pages, after that of the user if there is one.
+
+    Spark Connect has no place for one.
+    """
+    context = _context(spark)
     if context is None:
         yield
         return
-    before = context.getLocalProperty("spark.job.description")
-    context.setJobDescription(text)
+    before = context.getLocalProperty(_DESCRIPTION)
+    context.setJobDescription(_OWN + text if _is_free(before) else f"{before}: {_OWN}{text}")
     try:
         yield
     finally:
-        context.setLocalProperty("spark.job.description", before)
+        context.setLocalProperty(_DESCRIPTION, before)
+
+
+def announced(spark: SparkSession, titles: Iterable[str]) -> None:
+    """Describe the jobs to come of this thread, which run when a frame is used, and not before.
+
+    It stays until the next frame of ours or until the user says something else; what the user has said stays.
+    """
+    context = _context(spark)
+    if context is None or not _is_free(context.getLocalProperty(_DESCRIPTION)):
+        return
+    if str(spark.conf.get(_SWITCH, "true")).lower() == "true":
+        context.setJobDescription(_OWN + "; ".join(dict.fromkeys(titles)))
+
+
+def _context(spark: SparkSession) -> Any:
+    return spark.sparkContext if hasattr(spark, "_jsparkSession") else None
+
+
+def _is_free(description: str | None) -> bool:
+    return description is None or description.startswith(_OWN)

@@ -18,6 +18,7 @@ from icefloe.ops import ChunkStorageStats, GCSummary
 from icefloe.repository import Repository
 from icefloe.session import Session
 from icefloe.spark.fan_out import SparkFanOut
+from icefloe.spark.frames import place_of
 from icefloe.storage.base import Storage
 from icefloe.storage.memory import MemoryStorage
 from icefloe.tables import Table
@@ -57,7 +58,8 @@ def on_spark(spark: SparkSession, repo: Repository, tasks: int | None = None) ->
             kind=ErrorKind.NOT_ALLOWED,
         )
     cores = int(spark.sparkContext.defaultParallelism)
-    return repo.working_with(SparkFanOut(spark, tasks or _TASKS_PER_CORE * cores))
+    title = f"upkeep of {place_of(repo)}"
+    return repo.working_with(SparkFanOut(spark, tasks or _TASKS_PER_CORE * cores, title=title))
 
 
 def frame(spark: SparkSession, table: Table) -> DataFrame:

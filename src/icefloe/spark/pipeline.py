@@ -18,6 +18,7 @@ from icefloe.repository import Repository
 from icefloe.session import Session
 from icefloe.spark.answers import answered
 from icefloe.spark.fan_out import Progress, SparkFanOut
+from icefloe.spark.frames import described, place_of
 from icefloe.storage import storage_from_url
 
 if TYPE_CHECKING:
@@ -57,7 +58,8 @@ def ingest(
     fan_out = IngestFanOut(spark, parallelism, progress)
     if not isinstance(repo, Repository):
         repo = Repository.open_or_create(storage_from_url(repo, **(storage_options or {})))
-    return run(repo, sources, chosen, fan_out, dry_run=dry_run, told=told)
+    with described(spark, f"ingest into {chosen.branch} of {place_of(repo)}, group {chosen.group}"):
+        return run(repo, sources, chosen, fan_out, dry_run=dry_run, told=told)
 
 
 def rechunk(
@@ -85,21 +87,22 @@ def rechunk(
     if not isinstance(repo, Repository):
         repo = Repository.open(storage_from_url(repo, **(storage_options or {})))
     parallelism = cores(spark)
-    return rechunking.rechunk(
-        repo,
-        path,
-        IngestFanOut(spark, parallelism, progress),
-        chunks=chunks,
-        shards=shards,
-        codec=codec,
-        branch=branch,
-        message=message,
-        metadata=metadata,
-        memory_bytes=memory_bytes,
-        parallelism=parallelism,
-        dry_run=dry_run,
-        told=told,
-    )
+    with described(spark, f"rechunk {path} on {branch} of {place_of(repo)}"):
+        return rechunking.rechunk(
+            repo,
+            path,
+            IngestFanOut(spark, parallelism, progress),
+            chunks=chunks,
+            shards=shards,
+            codec=codec,
+            branch=branch,
+            message=message,
+            metadata=metadata,
+            memory_bytes=memory_bytes,
+            parallelism=parallelism,
+            dry_run=dry_run,
+            told=told,
+        )
 
 
 def run(

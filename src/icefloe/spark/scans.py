@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.repository import Repository
 from icefloe.session import Session
 from icefloe.spark import options as source_options
 from icefloe.spark.aggregates import Aggregation, aggregation, combined, run_partition
 from icefloe.spark.coding import ddl, quoted, spark_type
-from icefloe.spark.frames import frame_of, place_of, slots_of
+from icefloe.spark.frames import announced, frame_of, place_of, slots_of
 from icefloe.spark.planning import BATCH_ROWS, PARTITION_BYTES, Plan, plan
 from icefloe.spark.reading import read_partition
 from icefloe.spark.selection import Coordinates, Selection, by_labels, by_positions
@@ -38,7 +39,8 @@ class Scan:
     coordinates: Coordinates
     """Of the whole table."""
     selection: Selection
-    title: str
+    place: str
+    """Where the repository is, and at which version, for people."""
     partition_bytes: int = PARTITION_BYTES
     batch_rows: int = BATCH_ROWS
 
@@ -57,12 +59,23 @@ class Scan:
         flat = [each for name in names for each in ([name] if isinstance(name, str) else name)]
         return replace(self, table=self.table.only(flat))
 
+    @property
+    def title(self) -> str:
+        """What Spark's pages show."""
+        names = [column.name for column in self.table.variables]
+        return title_of(self.place, self.session, self.table, names)
+
     def plan(self) -> Plan:
         """Which chunks are read by which task."""
         return plan(self.table, self.selection, partition_bytes=self.partition_bytes)
 
     def to_df(self) -> DataFrame:
         """A frame of the rows. It may be used any number of times, filtered or joined with itself."""
+        announced(self.spark, [self.title])
+        return self.frame()
+
+    def frame(self) -> DataFrame:
+        """The same, without a description for the jobs."""
         made = self.plan()
         read = partial(_read, self.session, made, self.batch_rows)
         return frame_of(self.spark, made.partitions, read, self.table.ddl, self.title)
@@ -83,7 +96,9 @@ class Scan:
             self.session, self.coordinates, self.selection, terms, results, self.partition_bytes, slots
         )
         schema = order.schema if order.whole else order.partial_schema
-        frame = aggregated(self.spark, self.session, order, schema, f"{self.title} aggregate")
+        title = title_of(self.place, self.session, self.table, sorted({r.variable for r in order.results}))
+        frame = aggregated(self.spark, self.session, order, schema, f"{title} aggregate")
+        announced(self.spark, [title])
         return frame if order.whole and (order.plan.partitions or terms) else _combined(frame, order)
 
 
@@ -159,17 +174,16 @@ def scan_of(
     batch_rows: int = BATCH_ROWS,
 ) -> Scan:
     """A scan of a table that is known."""
-    title = title_of(place, session, table, [column.name for column in table.variables])
     everything = Selection.everything(table)
     coordinates = Coordinates(session, table)
-    return Scan(spark, session, table, coordinates, everything, title, partition_bytes, batch_rows)
+    return Scan(spark, session, table, coordinates, everything, place, partition_bytes, batch_rows)
 
 
 def title_of(place: str, session: Session, table: Table, variables: Sequence[str]) -> str:
     """What Spark's pages show: the repository, the ref, the snapshot and the arrays."""
     prefix = table.group.rstrip("/") + "/"
     arrays = ", ".join(prefix + name for name in variables)
-    return f"icefloe {place} @ {session.snapshot_id}: {arrays or table.group}"
+    return f"{place} @ {session.snapshot_id}: {arrays or table.group}"
 
 
 def open_session(
@@ -177,6 +191,10 @@ def open_session(
 ) -> tuple[Session, str]:
     """A read-only session, and the name of the place for people."""
     if isinstance(repo, Session):
+        if version:
+            raise InvalidInputError(
+                "a session is one version and has no other; give the repository", kind=ErrorKind.NOT_ALLOWED
+            )
         return repo, "session"
     if not isinstance(repo, Repository):
         words = {name: str(value) for name, value in storage_options.items()}

@@ -17,7 +17,7 @@ from icefloe.repository import Repository
 from icefloe.session import Session
 from icefloe.spark.aggregates import Aggregation, planned
 from icefloe.spark.coding import ddl, spark_type
-from icefloe.spark.frames import frame_of, slots_of
+from icefloe.spark.frames import announced, frame_of, place_of, slots_of
 from icefloe.spark.groups import grouped
 from icefloe.spark.metadata_tables import TABLES, View, metadata_table
 from icefloe.spark.moments import moment_of
@@ -25,7 +25,7 @@ from icefloe.spark.options import any_version, parse, session_at
 from icefloe.spark.predicates import Known, answer
 from icefloe.spark.queries import Edit, Needs, Query, TableUse, Understood, parse_query, understood
 from icefloe.spark.reductions import Reduction, reduction
-from icefloe.spark.scans import Place, Scan, aggregated, scan_of, title_of
+from icefloe.spark.scans import Place, Scan, aggregated, open_session, scan_of, title_of
 from icefloe.spark.selection import Coordinates, Selection
 from icefloe.spark.table import GroupTables, Role, Table, tables_of, unknown
 
@@ -46,7 +46,7 @@ def sql(spark: SparkSession, query: str, repos: Mapping[str, Place]) -> DataFram
     parsed = parse_query(query, repos)
     if not parsed.uses:
         return spark.sql(query)
-    opened: dict[tuple[Any, ...], Session] = {}
+    opened: Opened = {}
     sources = [_source(spark, use, repos, opened) for use in parsed.uses]
     found = understood(
         parsed,
@@ -55,7 +55,12 @@ def sql(spark: SparkSession, query: str, repos: Mapping[str, Place]) -> DataFram
     )
     utc = spark.conf.get("spark.sql.session.timeZone") in ("UTC", "Etc/UTC", "GMT", "Z", "+00:00")
     asked = _Asked(spark, parsed, sources, found, utc)
-    return asked.reduced() or asked.plain()
+    answered = asked.reduced() or asked.plain()
+    announced(
+        spark,
+        [source.title(found.needs[use.number]) for use, source in zip(parsed.uses, sources, strict=True)],
+    )
+    return answered
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +69,7 @@ class _Asked:
 
     spark: SparkSession
     query: Query
-    sources: Sequence[AboutSource | ArraySource]
+    sources: Sequence[Source]
     understood: Understood
     utc: bool
 
@@ -112,6 +117,10 @@ class _Asked:
         renamed: DataFrame = answer.toDF(*names)
         return renamed
 
+    def titles(self) -> list[str]:
+        """What Spark's pages show of the tables."""
+        return [source.title(self._needs(number)) for number, source in enumerate(self.sources)]
+
     def _needs(self, number: int) -> Needs:
         return self.understood.needs[number]
 
@@ -139,6 +148,10 @@ class AboutSource:
     name: str
     view: View
 
+    def title(self, needs: Needs) -> str:
+        """What Spark's pages show."""
+        return f"{place_of(self.view.repo)}: {self.name}"
+
     @property
     def columns(self) -> dict[str, str]:
         """All it has, and their types."""
@@ -153,7 +166,7 @@ class AboutSource:
         table = metadata_table(self.name)
         orders = table.orders(self.view)
         read = partial(_read_about, self.name, self.view, orders)
-        return frame_of(self.spark, len(orders), read, ddl(table.schema), f"icefloe {self.name}")
+        return frame_of(self.spark, len(orders), read, ddl(table.schema), self.title(needs))
 
 
 def _read_about(name: str, view: View, orders: Sequence[Any], number: int) -> Any:
@@ -179,7 +192,12 @@ class ArraySource:
 
     def frame(self, needs: Needs, utc: bool) -> DataFrame:
         """The rows that may matter to the query."""
-        return self.scan(needs, utc).to_df()
+        return self.scan(needs, utc).frame()
+
+    def title(self, needs: Needs) -> str:
+        """What Spark's pages show."""
+        table = _needed(self._table(needs), needs.columns)
+        return title_of(self.place, self.session, table, [column.name for column in table.variables])
 
     def ddl(self, needs: Needs) -> str:
         """The columns of those rows."""
@@ -188,9 +206,7 @@ class ArraySource:
     def scan(self, needs: Needs, utc: bool) -> Scan:
         """A scan of the needed columns, where the conditions can hold."""
         scan, selection = self._selected(needs, utc)
-        chosen = _needed(scan.table, needs.columns)
-        everything = scan_of(self.spark, self.session, chosen, self.place)
-        return Scan(self.spark, self.session, chosen, scan.coordinates, selection, everything.title)
+        return replace(scan, table=_needed(scan.table, needs.columns), selection=selection)
 
     def _selected(self, needs: Needs, utc: bool) -> tuple[Scan, Selection]:
         scan = scan_of(self.spark, self.session, self._table(needs), self.place)
@@ -281,17 +297,24 @@ def _single_coordinate(coordinates: Coordinates, condition: exp.Expr) -> Any:
 
 
 def _source(
-    spark: SparkSession, use: TableUse, repos: Mapping[str, Place], opened: dict[tuple[Any, ...], Session]
+    spark: SparkSession,
+    use: TableUse,
+    repos: Mapping[str, Place],
+    opened: dict[tuple[Any, ...], tuple[Session, str]],
 ) -> AboutSource | ArraySource:
     place = repos[use.repo]
     if use.rest and (about := _about(use.rest[-1])) is not None and len(use.rest) == 1:
         return AboutSource(spark, about[0], _view(place, use, about))
     key = (use.repo, *sorted(use.version.items()))
     if key not in opened:
-        opened[key] = _session(place, use.version)
-    session = opened[key]
-    ref = next(iter(use.version.values()), "main")
-    return ArraySource(spark, session, _group_tables(session, use), f"{use.repo} {ref}")
+        opened[key] = open_session(place, use.version, {})
+    session, shown = opened[key]
+    return ArraySource(spark, session, _group_tables(session, use), shown)
+
+
+Source = AboutSource | ArraySource
+Opened = dict[tuple[Any, ...], tuple[Session, str]]
+"""Sessions by repository and version, with their names for people."""
 
 
 def _about(name: str) -> tuple[str, str | None, str | None] | None:
@@ -319,17 +342,6 @@ def _repository(place: Place, use: TableUse) -> Repository:
             kind=ErrorKind.NOT_ALLOWED,
         )
     return parse({"path": str(place)}).open()
-
-
-def _session(place: Place, version: Mapping[str, str]) -> Session:
-    if isinstance(place, Session):
-        if version:
-            raise InvalidInputError(
-                "a session is one version and has no other; give the repository", kind=ErrorKind.NOT_ALLOWED
-            )
-        return place
-    repo = place if isinstance(place, Repository) else parse({"path": str(place)}).open()
-    return session_at(repo, version)
 
 
 def _group_tables(session: Session, use: TableUse) -> GroupTables:

@@ -75,7 +75,7 @@ def write(
     )
     session = opened.writable_session(branch)
     spark: Any = df.sparkSession
-    title = f"icefloe: write {', '.join(df.columns)} to {branch} of {place_of(opened)}{group}"
+    title = f"write {', '.join(df.columns)} to {branch} of {place_of(opened)}{group}"
     with described(spark, title), plain_errors():
         chosen = dims_for(session, group, df.columns, template)
         keys = _keys(df, chosen)
