@@ -239,7 +239,7 @@ def test_jobs_are_described(spark: Any, repo: icefloe.Repository) -> None:
     sql(spark, "SELECT max(rain) FROM w VERSION AS OF 'v1' WHERE t2m > 0", {"w": path}).collect()
     assert jobs(spark)[0] == f"icefloe {path} v1 @ {repo.lookup_tag('v1')}: /rain, /t2m"
 
-    scan(spark, repo, group="more").select("rain").aggregate(rain="max").collect()
+    scan(spark, repo, group="more", variables="rain").aggregate(rain="max").collect()
     assert jobs(spark)[0] == f"icefloe {path} main @ {tip}: /more/rain"
 
 
