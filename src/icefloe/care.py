@@ -225,8 +225,6 @@ class Care(Upkeep):
             MANIFESTS: manifests,
             CHUNKS: chunks_used(storage, manifests, fan_out),
         }
-        if self._refs.spec.parent_in_snapshot:
-            del used[SNAPSHOTS]  # an expiration writes such files anew
         return record_checksums(storage, listed, used, fan_out, progress)
 
     record_checksums_async = async_twin(record_checksums)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,9 @@ import zarr
 
 from icefloe import Repository, in_memory_storage
 from icefloe.errors import ReadOnlyError
+from icefloe.format.files import read_snapshot, write_snapshot
+from icefloe.format.spec import V1, V2
+from icefloe.ids import SnapshotId
 from icefloe.maintenance import catalogue
 from icefloe.storage.base import Storage
 from icefloe.testing.storages import PassingStorage
@@ -67,7 +71,7 @@ class Counting(PassingStorage):
 def test_a_flipped_bit_in_any_object_is_found(version: int) -> None:
     repo = four_commits(version)
     recorded = repo.record_checksums()
-    keys = [key for key in immutable(repo.storage) if version == 2 or not key.startswith("snapshots")]
+    keys = list(immutable(repo.storage))
     assert recorded == len(keys)
     assert repo.verify("graph", checksums=True).ok
 
@@ -111,7 +115,86 @@ def test_checksums_are_recorded_once_and_files_are_joined() -> None:
     assert 1 <= len(repo.storage.list_objects(prefix=catalogue.PLACE)) <= 17
     report = repo.verify("graph", checksums=True)
     assert report.ok
-    assert report.checksums == len(set(immutable(repo.storage)))
+    assert report.checksums == len(set(immutable(repo.storage))) + 1  # and the repo info file
+
+
+@VERSIONS
+def test_an_expiration_and_a_retention_are_no_damage(version: int) -> None:
+    """In version 1 both write snapshot files anew, with another parent."""
+    repo = four_commits(version)
+    repo.record_checksums()
+    main = SnapshotId.parse(repo.lookup_branch("main"))
+    repo.expire_snapshots(now())
+    assert repo.verify("graph", checksums=True).ok
+
+    # What was written anew is recorded again, so that damage to it is found to the last bit.
+    assert repo.record_checksums() == (2 if version == 1 else 0)
+    assert repo.record_checksums() == 0
+    assert repo.verify("graph", checksums=True).ok
+    key = f"snapshots/{main}"
+    data = bytearray(repo.storage.get(key)[0])
+    data[12] ^= 1  # the name of the writer, in the header
+    repo.storage.put(key, bytes(data))
+    (found,) = Repository.open(repo.storage).verify("graph", checksums=True).findings
+    assert (found.kind, found.object) == ("checksum", key)
+
+
+def test_a_parent_that_nobody_recorded_is_damage() -> None:
+    """A V1 snapshot whose parent is another than any expiration could have given it."""
+    repo = four_commits(1)
+    repo.record_checksums()
+    id = SnapshotId.parse(repo.lookup_branch("dev"))
+    snapshot = read_snapshot(repo.storage.get(f"snapshots/{id}")[0], id)
+    other = SnapshotId(bytes(11) + b"\1")
+    repo.storage.put(f"snapshots/{id}", write_snapshot(replace(snapshot, parent_id=other), V1))
+
+    findings = Repository.open(repo.storage).verify("graph", checksums=True).findings
+
+    assert {(found.kind, found.object) for found in findings} == {
+        ("missing", f"snapshots/{other}"),
+        ("checksum", f"snapshots/{id}"),
+    }
+
+
+def test_a_message_that_changed_in_one_of_its_two_places_is_found() -> None:
+    repo = four_commits()
+    id = SnapshotId.parse(repo.lookup_branch("dev"))
+    snapshot = read_snapshot(repo.storage.get(f"snapshots/{id}")[0], id)
+    repo.storage.put(f"snapshots/{id}", write_snapshot(replace(snapshot, message="fall"), V2))
+
+    (found,) = Repository.open(repo.storage).verify("graph").findings
+
+    assert (found.kind, found.object, found.where) == ("disagrees", f"snapshots/{id}", "repo")
+    assert "message" in found.message
+
+
+def test_changes_of_the_repository_are_no_damage_to_the_repo_info_file() -> None:
+    repo = four_commits()
+    repo.record_checksums()
+    for step in (
+        lambda: repo.create_tag("t", repo.lookup_branch("main")),
+        lambda: repo.set_metadata({"a": 1}),
+        lambda: repo.save_config(),
+        lambda: commit(repo, 5),
+        lambda: repo.expire_snapshots(now()),
+        lambda: repo.garbage_collect(now()),
+    ):
+        step()
+        assert repo.verify("graph", checksums=True).ok
+        repo.record_checksums()
+
+
+def test_a_repo_info_file_that_was_put_back_is_found() -> None:
+    """As by somebody who restored an older one: its ops log lacks what was recorded."""
+    repo = four_commits()
+    older, _ = repo.storage.get("repo")
+    commit(repo, 5)
+    repo.record_checksums()
+    repo.storage.put("repo", older)
+
+    (found,) = Repository.open(repo.storage).verify("graph", checksums=True).findings
+
+    assert (found.kind, found.object) == ("checksum", "repo")
 
 
 def test_other_readers_and_collections_leave_the_catalogue_alone() -> None:

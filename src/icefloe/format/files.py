@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final, TypeVar
 
 from icefloe.encoding.columns import U8
@@ -78,6 +79,19 @@ def read_snapshot_info(data: bytes, id: SnapshotId) -> SnapshotInfo:
     """What a snapshot file tells of its snapshot; nodes and manifests are not looked at."""
     spec, payload = _open(data, FileType.SNAPSHOT, f"{SNAPSHOTS}/{id}")
     return _named(decode_snapshot_info(payload, spec), id, payload)
+
+
+def snapshot_but_parent(data: bytes, id: SnapshotId) -> tuple[bytes, SnapshotId | None] | None:
+    """What a snapshot file says apart from its parent, and that one; None where a file names no parent.
+
+    Where it does, an expiration writes the file anew with another. Both are the same for any writer.
+    """
+    place = f"{SNAPSHOTS}/{id}"
+    spec, payload = _open(data, FileType.SNAPSHOT, place)
+    if not spec.parent_in_snapshot:
+        return None
+    snapshot = _named(decode_snapshot(payload, spec), id, payload)
+    return encode_snapshot(replace(snapshot, parent_id=None), spec, place), snapshot.parent_id
 
 
 def write_snapshot(snapshot: Snapshot, spec: Spec, level: int = DEFAULT_LEVEL) -> bytes:

@@ -259,6 +259,11 @@ class Updates:
         """The time of the newest entry, if there is one."""
         return int(self._times[0])
 
+    @property
+    def times_us(self) -> NDArray[np.uint64]:
+        """The times of all entries."""
+        return self._times
+
     def in_order(self) -> bool:
         """Whether each entry is newer than the one after it."""
         return not (self._times[1:] >= self._times[:-1]).any()

@@ -31,8 +31,9 @@ class Finding:
     """One thing that is wrong."""
 
     kind: str
-    """`missing`, `unreadable`, `size`, `count`, `extents`, `grid`, `short`; for sources also `changed`,
-    `unreachable` and `unauthorised`; for chunks `undecodable`; `checksum` for other bytes than recorded
+    """`missing`, `unreadable`, `disagrees`, `size`, `count`, `extents`, `grid`, `short`; for sources also
+    `changed`, `unreachable` and `unauthorised`; for chunks `undecodable`; `checksum` for other bytes than
+    recorded
     """
     object: str
     """The file it is about."""

@@ -20,6 +20,7 @@ from icefloe.format import coordinates
 from icefloe.format.files import (
     CHUNKS,
     MANIFESTS,
+    REPO_PATH,
     SNAPSHOTS,
     TRANSACTIONS,
     read_manifest,
@@ -29,7 +30,8 @@ from icefloe.format.files import (
 from icefloe.format.id_columns import id_keys, is_member, key_bytes, sorted_ids
 from icefloe.format.manifest import NATIVE, ArrayManifest
 from icefloe.format.pruning import inherited_logs
-from icefloe.format.repo_info import NO_PARENT
+from icefloe.format.repo_info import NO_PARENT, SnapshotInfo, SnapshotInfos
+from icefloe.format.snapshot import Snapshot
 from icefloe.ids import ManifestId, SnapshotId, encode_column
 from icefloe.maintenance.claims import Claim, Claims
 from icefloe.maintenance.findings import Finding, Level, Report
@@ -60,7 +62,8 @@ def verify(
     storage, report = assets.storage, Report(level)
     wanted = reachable_snapshots(refs) if snapshots is None else snapshots
     listed = {folder: list_folder(storage, folder) for folder in (SNAPSHOTS, TRANSACTIONS, MANIFESTS)}
-    files, by_manifest = _snapshots(storage, wanted, settled, listed[SNAPSHOTS], fan_out, report)
+    told = refs.load().snapshots if isinstance(refs, RefStoreV2) else None
+    files, by_manifest = _snapshots(storage, wanted, settled, listed[SNAPSHOTS], told, fan_out, report)
     logs = _logs(refs, storage, wanted, listed[TRANSACTIONS], fan_out, report)
     ends, sources = _manifests(storage, files, by_manifest, listed[MANIFESTS], fan_out, report)
     if level.includes(Level.OBJECTS) or checksums:
@@ -90,7 +93,13 @@ class _FileSaid:
 
 
 def _snapshots(
-    storage: Storage, wanted: Ids, settled: Ids, listed: Listing, fan_out: FanOut, report: Report
+    storage: Storage,
+    wanted: Ids,
+    settled: Ids,
+    listed: Listing,
+    told: SnapshotInfos | None,
+    fan_out: FanOut,
+    report: Report,
 ) -> tuple[dict[ManifestId, _FileSaid], dict[ManifestId, list[Claim]]]:
     files: dict[ManifestId, _FileSaid] = {}
     by_manifest: dict[ManifestId, list[Claim]] = defaultdict(list)
@@ -109,16 +118,32 @@ def _snapshots(
             report.findings.append(snapshot)
             continue
         report.snapshots += 1
-        for file in snapshot.value.manifest_files:
+        value = snapshot.value
+        report.findings += _disagreement(value, None if told is None else told.find(value.id))
+        for file in value.manifest_files:
             files.setdefault(file.id, _FileSaid(file.size_bytes, file.num_chunk_refs, SnapshotId(id)))
         try:
-            for claim in claims.new_in(snapshot.value):
+            for claim in claims.new_in(value):
                 by_manifest[claim.manifest].append(claim)
         except IcechunkError as damage:  # all nodes are checked only when all are looked at
-            report.findings.append(
-                Finding("unreadable", f"{SNAPSHOTS}/{SnapshotId(id)}", "the history", str(damage))
-            )
+            report.findings.append(_unreadable_snapshot(value.id, damage))
     return {id: said for id, said in files.items() if id not in known or id in by_manifest}, by_manifest
+
+
+def _disagreement(snapshot: Snapshot, told: SnapshotInfo | None) -> Iterator[Finding]:
+    """A snapshot and the repo info file hold some things both."""
+    if told is None:
+        return
+    pairs = {
+        "time": (snapshot.flushed_at_us, told.flushed_at_us),
+        "message": (snapshot.message, told.message),
+        "metadata": (snapshot.metadata, told.metadata),
+    }
+    # Compared as texts too, since nan is not what it is.
+    other = [name for name, (one, two) in pairs.items() if one != two and repr(one) != repr(two)]
+    if other:
+        message = f"another {' and '.join(other)} than the repo info file has"
+        yield Finding("disagrees", f"{SNAPSHOTS}/{snapshot.id}", REPO_PATH, message)
 
 
 class _SnapshotFile:
@@ -160,21 +185,21 @@ def _found(folder: str, wanted: Ids, listed: Listing, where: str, report: Report
 def _logs(
     refs: RefStore, storage: Storage, wanted: Ids, listed: Listing, fan_out: FanOut, report: Report
 ) -> Ids:
-    """The logs that are there. A first snapshot needs none; what expired has left its to the one above."""
-    own = wanted[is_member(wanted, listed.ids)]
+    """The logs in use. A first snapshot needs none; what expired has left its to the one above."""
     if isinstance(refs, RefStoreV2):
         infos = refs.load().snapshots
         rows = np.flatnonzero(is_member(infos.ids, wanted) & (infos.parents != NO_PARENT))
         needed = sorted_ids(np.concatenate([infos.ids[rows], inherited_logs(infos, rows)]))
     else:
         needed = wanted[np.array([_has_parent(refs, id) for id in each_id(wanted)], np.bool_)]
+    own = wanted[is_member(wanted, listed.ids)]
     there = sorted_ids(np.concatenate([_found(TRANSACTIONS, needed, listed, "the history", report), own]))
     for damage in fan_out(partial(_read_log, storage), each_id(there)):
         if damage is None:
             report.transaction_logs += 1
         else:
             report.findings.append(damage)
-    return there
+    return sorted_ids(np.concatenate([needed, wanted]))
 
 
 def _has_parent(refs: RefStore, snapshot: bytes) -> bool:

@@ -1,0 +1,161 @@
+"""Repositories of all releases, damaged at random places: whatever is flipped or deleted is found.
+
+`make test` takes a few places of a few repositories, ICEFLOE_DAMAGES=500 so many of every one.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+
+import pytest
+
+import icefloe
+from icefloe import Repository, in_memory_storage
+from icefloe.errors import IcechunkError, SessionStateError
+from icefloe.ids import INITIAL_SNAPSHOT_ID, encode_column
+from icefloe.maintenance import catalogue
+from icefloe.maintenance.findings import Report
+from icefloe.storage.base import Storage
+from tests import golden
+
+DAMAGES = int(os.environ.get("ICEFLOE_DAMAGES", "0"))
+QUICK = ("v1-0.2.0-basic", "v1-1.1.21-expire_gc", "v2-2.0.0-expire_gc", "migrated-1.1.21-to-2.3.0-virtual")
+NAMES = golden.NAMES if DAMAGES else QUICK
+OLDER = golden.OLDER_NAMES if DAMAGES else golden.OLDER_NAMES[::6]
+
+
+def stored(name: str) -> Storage:
+    """A repository of an official release."""
+    storage = in_memory_storage()
+    for path, data in golden.load(name).files.items():
+        storage.put(path, data)
+    return storage
+
+
+def flipped(data: bytes, places: random.Random) -> bytes:
+    """With one bit the other way round."""
+    bit = places.randrange(len(data) * 8)
+    changed = bytearray(data)
+    changed[bit // 8] ^= 1 << bit % 8
+    return bytes(changed)
+
+
+def recorded(storage: Storage) -> list[str]:
+    """The objects that the catalogue has."""
+    known = catalogue.load(storage)
+    return [
+        f"{folder}/{name}"
+        for folder in catalogue.FOLDERS
+        for name in encode_column(catalogue.row_ids(known.of(folder)))
+    ]
+
+
+def samples(paths: list[str], places: random.Random) -> Iterator[str]:
+    """All folders alike, however many objects are in each."""
+    by_folder = {
+        folder: [path for path in paths if path.startswith(f"{folder}/")] for folder in catalogue.FOLDERS
+    }
+    for at in range(DAMAGES or 8):
+        choice = by_folder[catalogue.FOLDERS[at % len(catalogue.FOLDERS)]]
+        if choice:
+            yield places.choice(choice)
+
+
+def objects_named(report: Report) -> set[str]:
+    return {found.object for found in report.findings}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_flipped_bit_anywhere_is_found_by_its_checksum(name: str) -> None:
+    places = random.Random(name)
+    storage = stored(name)
+    Repository.open(storage).record_checksums()
+    paths = recorded(storage)
+    assert Repository.open(storage).verify("objects", checksums=True).ok
+
+    for path in samples(paths, places):
+        data, _ = storage.get(path)
+        storage.put(path, flipped(data, places))
+
+        report = Repository.open(storage).verify("graph", checksums=True)
+
+        assert path in objects_named(report), path
+        storage.put(path, data)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_whatever_is_deleted_is_found_at_its_level(name: str) -> None:
+    """A first snapshot needs no transaction log; that it was there is known to the catalogue alone."""
+    places = random.Random(name)
+    storage = stored(name)
+    Repository.open(storage).record_checksums()
+
+    for path in samples(recorded(storage), places):
+        data, _ = storage.get(path)
+        storage.delete([path])
+        repo = Repository.open(storage)
+
+        level = "objects" if path.startswith("chunks/") else "graph"
+        found = objects_named(repo.verify(level))
+        found_by_checksums = objects_named(repo.verify("graph", checksums=True))
+
+        assert path in found_by_checksums, path
+        assert path in found or path == f"transactions/{INITIAL_SNAPSHOT_ID}", path
+        storage.put(path, data)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if golden.load(name).has_repo_info])
+def test_a_flipped_bit_in_the_repo_info_file_is_found(name: str) -> None:
+    places = random.Random(name)
+    storage = stored(name)
+    Repository.open(storage).record_checksums()
+    data, _ = storage.get("repo")
+
+    for _ in range(DAMAGES or 8):
+        storage.put("repo", flipped(data, places))
+        try:
+            found = objects_named(Repository.open(storage).verify("graph", checksums=True))
+        except IcechunkError:  # so much is wrong that it cannot be opened
+            continue
+        assert found
+
+
+@pytest.mark.parametrize("name", OLDER)
+def test_a_migration_tells_what_is_gone_from_an_older_repository(name: str) -> None:
+    """Refs and transaction logs are not looked for: nothing else tells of them."""
+    storage = stored(name)
+    looked_for = {"s", "m", "c", "snapshots", "manifests", "chunks"}
+
+    for path in [path for path, _ in storage.list_objects() if path.partition("/")[0] in looked_for]:
+        data, _ = storage.get(path)
+        storage.delete([path])
+
+        try:
+            told = bool(icefloe.migrate(storage, dry_run=True).gaps)
+        except SessionStateError:  # nothing is left of main
+            told = path.startswith("s")
+
+        assert told, path
+        storage.put(path, data)
+
+
+@pytest.mark.parametrize("name", OLDER)
+def test_a_migration_of_a_damaged_older_repository_is_refused_or_done(name: str) -> None:
+    places = random.Random(name)
+    storage = stored(name)
+    paths = [path for path, data in golden.load(name).files.items() if data]
+
+    refused = 0
+    for _ in range(DAMAGES or 8):
+        path = places.choice(paths)
+        data, _ = storage.get(path)
+        storage.put(path, flipped(data, places))
+        try:
+            icefloe.migrate(storage, dry_run=True)
+        except IcechunkError:
+            refused += 1
+        storage.put(path, data)
+
+    assert refused
