@@ -155,3 +155,45 @@ def test_branches_that_a_collection_gave_another_version_are_read_and_moved(tmp_
     repo.garbage_collect(datetime.now(UTC))
 
     assert icefloe.Repository.open(storage(icefloe, folder)).lookup_branch("main") == tip
+
+
+def left(folder: Path) -> dict[str, set[str]]:
+    """The names in each of the four folders."""
+    places = ("snapshots", "transactions", "manifests", "chunks")
+    return {place: {path.name for path in (folder / place).iterdir()} for place in places}
+
+
+def test_an_orphan_that_an_expiration_wrote_anew_keeps_all_or_nothing(tmp_path: Path) -> None:
+    """In version 1 the file of such a snapshot is younger than what it needs, and than the cutoff.
+
+    The official library deletes what it needs and leaves the file; icefloe deletes both when its time comes.
+    """
+    config = icefloe.RepositoryConfig(inline_chunk_threshold_bytes=0)
+    first = tmp_path / "first"
+    repo = icefloe.Repository.create(storage(icefloe, first), config=config, spec_version=1)
+    for step, branch in enumerate(("main", "x", "x")):
+        if branch not in repo.list_branches():
+            repo.create_branch(branch, repo.lookup_branch("main"))
+        session = repo.writable_session(branch)
+        array = zarr.open_group(session.store).require_array("a", shape=(8,), chunks=(1,), dtype="i4")
+        array[step] = step + 1
+        tip = session.commit(f"step {step}")
+    cutoff = datetime.now(UTC)
+    time.sleep(0.003)
+    repo.expire_snapshots(cutoff)
+    repo.delete_branch("x")
+    second = shutil.copytree(first, tmp_path / "second")
+
+    icechunk.Repository.open(storage(icechunk, second)).garbage_collect(cutoff)
+    icefloe.Repository.open(storage(icefloe, first)).garbage_collect(cutoff)
+
+    ours, theirs = left(first), left(second)
+    assert tip in theirs["snapshots"]
+    assert ours["snapshots"] == theirs["snapshots"]
+    assert ours["transactions"] - theirs["transactions"] == {tip}
+    assert [len(ours[place] - theirs[place]) for place in ("manifests", "chunks")] == [1, 2]
+
+    time.sleep(0.003)
+    for library, folder in ((icechunk, second), (icefloe, first)):
+        library.Repository.open(storage(library, folder)).garbage_collect(datetime.now(UTC))
+    assert left(first) == left(second)
