@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
-from typing import Any, Final, NoReturn
+from typing import Any, NoReturn
 
 from icefloe.core.assets import AssetStore
+from icefloe.core.collections_v1 import CollectionsFile
 from icefloe.core.refs import CollectedError, check_storable, invalid_name, unsupported
 from icefloe.core.refs_v2 import backup_name
 from icefloe.core.retries import attempts
@@ -17,12 +18,14 @@ from icefloe.errors import (
     AlreadyExistsError,
     ConflictError,
     ErrorKind,
+    FormatError,
     RefNotFoundError,
     SessionStateError,
+    SnapshotNotFoundError,
     StorageError,
 )
 from icefloe.format.config_codec import decode_config_yaml, encode_config_yaml
-from icefloe.format.files import CONFIG_PATH, OVERWRITTEN
+from icefloe.format.files import CONFIG_PATH, OVERWRITTEN, SNAPSHOTS, read_snapshot_info
 from icefloe.format.refs_v1 import REFS, RefFile, RefKind, decode_ref, encode_ref, respelt
 from icefloe.format.repo_info import MAIN, SnapshotInfo
 from icefloe.format.spec import V1
@@ -41,10 +44,6 @@ from icefloe.storage.base import (
 _UNSPEAKABLE = re.compile(r"[\x00-\x1f\x7f\ufffe\uffff]")
 
 
-COLLECTED: Final = f"{OVERWRITTEN}/collected.icefloe"
-"""When icefloe last collected garbage. It lies among backups, where no reader and no collection looks."""
-
-
 class RefStoreV1:
     """A `RefStore` over the files below `refs/`. The docstrings of its methods are those of `RefStore`."""
 
@@ -53,6 +52,7 @@ class RefStoreV1:
     def __init__(self, assets: AssetStore) -> None:
         self._assets = assets
         self._storage = assets.storage
+        self._collections = CollectionsFile(assets)
 
     def create(self, snapshot: SnapshotId) -> None:
         """Write the first branch; ConflictError if there is one already."""
@@ -129,11 +129,12 @@ class RefStoreV1:
 
     def create_branch(self, name: str, snapshot: SnapshotId) -> None:
         file = self._file(RefKind.BRANCH, name)
-        self._assets.snapshot(snapshot)
-        try:
-            self._create(file, snapshot)
-        except ConditionNotMetError:
-            raise ConflictError(None, str(self.branch(name)), kind=ErrorKind.BRANCH_UPDATE_CONFLICT) from None
+        with self._standing(file, snapshot):
+            try:
+                self._create(file, snapshot)
+            except ConditionNotMetError:
+                tip = str(self.branch(name))
+                raise ConflictError(None, tip, kind=ErrorKind.BRANCH_UPDATE_CONFLICT) from None
 
     def delete_branch(self, name: str) -> None:
         if name == MAIN:
@@ -143,8 +144,68 @@ class RefStoreV1:
             raise failure
 
     def reset_branch(self, name: str, snapshot: SnapshotId, expected: SnapshotId | None = None) -> None:
+        with self._standing(self._file(RefKind.BRANCH, name), snapshot) as replaced:
+            replaced += self._move(name, snapshot, expected, ErrorKind.BRANCH_UPDATE_CONFLICT)
+
+    @contextlib.contextmanager
+    def _standing(self, file: RefFile, snapshot: SnapshotId) -> Iterator[list[SnapshotId]]:
+        """Point a ref to a snapshot that may be garbage, and see that no collection has taken it meanwhile.
+
+        The ref is written first and collections are looked for thereafter; a collection tells of itself and
+        then looks at refs. So one of both sees the other. The ref is taken back where the snapshot may be
+        deleted: to what it pointed to, which the body gives, or there is none again.
+        """
+        before = self._collections.read()
+        replaced: list[SnapshotId] = []
+        if not self._storage.exists(f"{SNAPSHOTS}/{snapshot}"):  # a cache may still have it
+            raise _no_snapshot(snapshot)
         self._assets.snapshot(snapshot)
-        self._move(name, snapshot, expected, ErrorKind.BRANCH_UPDATE_CONFLICT)
+        yield replaced
+        now = self._collections.read()
+        if now == before and not now.under_way_us:
+            return
+        if now.under_way_us and not self._led_to(snapshot, file, replaced):
+            self._take_back(file, snapshot, replaced)
+            raise SessionStateError(
+                f"garbage is being collected, and no branch or tag leads to snapshot {snapshot}, "
+                "which may be deleted; try again when the collection has ended",
+                kind=ErrorKind.NOT_ALLOWED,
+            )
+        try:
+            for _ in self._stored_line(snapshot):
+                pass
+        except (ObjectNotFoundError, FormatError):
+            self._take_back(file, snapshot, replaced)
+            raise _no_snapshot(snapshot) from None
+
+    def _led_to(self, snapshot: SnapshotId, file: RefFile, tips: Iterable[SnapshotId]) -> bool:
+        """Whether some snapshots, or refs other than one, lead to a snapshot."""
+        others = (id for each, id in self.all_refs().items() if each != file and id is not None)
+        for tip in {*tips, *others}:
+            with contextlib.suppress(
+                ObjectNotFoundError, FormatError
+            ):  # a history that is broken leads no further
+                if snapshot in self._stored_line(tip):
+                    return True
+        return False
+
+    def _stored_line(self, id: SnapshotId) -> Iterator[SnapshotId]:
+        """A snapshot and those before it, as the files say now: an expiration writes them anew."""
+        at: SnapshotId | None = id
+        while at is not None:
+            data, _ = self._storage.get(f"{SNAPSHOTS}/{at}")
+            yield at
+            at = read_snapshot_info(data, at).parent_id
+
+    def _take_back(self, file: RefFile, snapshot: SnapshotId, replaced: Sequence[SnapshotId]) -> None:
+        found = self._read(file)
+        if found is None or found[0] != snapshot:
+            return  # somebody else has moved it on
+        if not replaced:
+            self._storage.delete([file.path])
+            return
+        with contextlib.suppress(ConditionNotMetError):
+            self._put(file, replaced[0], Unchanged(found[1]))
 
     def _move(
         self,
@@ -153,16 +214,16 @@ class RefStoreV1:
         expected: SnapshotId | None,
         kind: ErrorKind,
         since: int | None = None,
-    ) -> None:
+    ) -> list[SnapshotId]:
         """Point a branch elsewhere, from where it is expected or from anywhere, again and again while others
-        write in between; not after a collection since a mark.
+        write in between; not after a collection since a mark. Where it pointed to.
         """
         self._storage.require_conditional_writes()
-        written = False
+        written: list[SnapshotId] = []
         for _ in attempts(self._assets.config):
             tip, version = self._branch(name)
             if written and self._follows(tip, to, expected):
-                return  # the answer to our write was lost, and others may have gone on from it
+                return written  # the answer to our write was lost, and others may have gone on from it
             if expected is not None and tip != expected:
                 raise ConflictError(str(expected), str(tip), kind=kind)
             # After the version was read, which a collection changes after it has set its mark.
@@ -171,13 +232,14 @@ class RefStoreV1:
             try:
                 self._put(RefFile(RefKind.BRANCH, name), to, Unchanged(version))
             except ConditionNotMetError:
-                written = True
+                written = [tip]
             except StorageError:
                 if self._follows(self.branch(name), to, expected):
-                    return
+                    return [tip]
                 raise
             else:
-                return
+                return [tip]
+        raise AssertionError("attempts end with an error")
 
     def _follows(self, tip: SnapshotId, snapshot: SnapshotId, base: SnapshotId | None) -> bool:
         """Whether a snapshot is in a history, looking no further back than `base`."""
@@ -188,13 +250,13 @@ class RefStoreV1:
 
     def create_tag(self, name: str, snapshot: SnapshotId) -> None:
         file = self._file(RefKind.TAG, name)
-        self._assets.snapshot(snapshot)
-        try:
-            self._create(file, snapshot)
-        except ConditionNotMetError:
-            raise AlreadyExistsError(
-                f"tag already exists, or was deleted: {name}", kind=ErrorKind.TAG_ALREADY_EXISTS
-            ) from None
+        with self._standing(file, snapshot):
+            try:
+                self._create(file, snapshot)
+            except ConditionNotMetError:
+                raise AlreadyExistsError(
+                    f"tag already exists, or was deleted: {name}", kind=ErrorKind.TAG_ALREADY_EXISTS
+                ) from None
 
     def delete_tag(self, name: str) -> None:
         self.tag(name)
@@ -211,25 +273,34 @@ class RefStoreV1:
 
     def now(self) -> int:
         """The time of the last collection by icefloe, in microseconds; there is no log of others."""
-        try:
-            return int(self._storage.get(COLLECTED)[0])
-        except (ObjectNotFoundError, ValueError):
-            return 0
+        return self._collections.read().last_us
 
-    def note_collection(self) -> None:
-        """Tell sessions that are open now that what they wrote may be deleted.
+    def note_collection(self) -> int:
+        """Tell sessions that are open now that what they wrote may be deleted; give the answer to
+        `note_end_of_collection`.
 
         A commit that has looked for the mark already, and not moved its branch yet, has to look again:
         branches get another version, with the same meaning. One that moves its branch before that is seen by
         whoever reads refs thereafter.
         """
-        now_us = time.time_ns() // 1000
-        self._storage.put(COLLECTED, str(now_us).encode())
+        begun_us = self._collections.begin()
+        try:
+            self._respell_branches(begun_us)
+        except BaseException:
+            self._collections.end(begun_us)
+            raise
+        return begun_us
+
+    def _respell_branches(self, now_us: int) -> None:
         for file in self._files():
             if file.kind is RefKind.BRANCH and not file.deleted:
                 with contextlib.suppress(ObjectNotFoundError, ConditionNotMetError):
                     data, version = self._storage.get(file.path)
                     self._storage.put(file.path, respelt(data, now_us), Unchanged(version))
+
+    def note_end_of_collection(self, begun_us: int) -> None:
+        """Tell that nothing more is deleted."""
+        self._collections.end(begun_us)
 
     def advance(
         self, branch: str, base: SnapshotId, snapshot: SnapshotInfo, since: int | None = None
@@ -320,6 +391,10 @@ def check_name(name: str) -> None:
         raise invalid_name(
             name, "it must not be empty, nor contain '/', control characters or U+FFFE and U+FFFF"
         )
+
+
+def _no_snapshot(id: SnapshotId) -> SnapshotNotFoundError:
+    return SnapshotNotFoundError(f"snapshot not found: {id}", kind=ErrorKind.SNAPSHOT_NOT_FOUND)
 
 
 def _not_found(what: str, name: str) -> RefNotFoundError:

@@ -40,6 +40,8 @@ class Garbage:
     transaction_logs: Listing
     manifests: Listing
     chunks: Listing
+    begun_us: int | None = None
+    """When others were told that it is being deleted, where nothing else tells of it."""
 
     def phases(self) -> Iterator[tuple[str, Listing]]:
         """Each folder's, with its name in a summary."""
@@ -64,7 +66,13 @@ def collect(
     A manifest or snapshot that cannot be read stops it before anything is deleted.
     """
     garbage = find_garbage(refs, assets, older_than_us, fan_out, let_go=not dry_run)
-    return _summary(garbage) if dry_run else _deleted(assets.storage, garbage, limits)
+    if dry_run:
+        return _summary(garbage)
+    try:
+        return _deleted(assets.storage, garbage, limits)
+    finally:
+        if isinstance(refs, RefStoreV1) and garbage.begun_us is not None:
+            refs.note_end_of_collection(garbage.begun_us)
 
 
 def find_garbage(
@@ -163,19 +171,29 @@ class _Plan:
 
     def let_go(self) -> Garbage:
         """Take the snapshots off the list of the repository; what can be deleted thereafter."""
-        refs, after = self._refs, None
+        refs = self._refs
+        if isinstance(refs, RefStoreV1):
+            return self._let_go_v1(refs)
+        after = None
         if isinstance(refs, RefStoreV2):
             after = refs.update(lambda info: (self._dropped(info), GCRan()))
-            added = after.snapshots.ids[~is_member(after.snapshots.ids, self._known)]
-        else:
-            if isinstance(refs, RefStoreV1):
-                refs.note_collection()
+            self._spare_snapshots(after.snapshots.ids[~is_member(after.snapshots.ids, self._known)])
+        return self._garbage(after)
+
+    def _let_go_v1(self, refs: RefStoreV1) -> Garbage:
+        begun_us = refs.note_collection()
+        try:
             reached = reachable_snapshots(refs)
-            added = reached[~is_member(reached, self._kept)]
+            self._spare_snapshots(reached[~is_member(reached, self._kept)])
+        except BaseException:
+            refs.note_end_of_collection(begun_us)
+            raise
+        return replace(self._garbage(None), begun_us=begun_us)
+
+    def _spare_snapshots(self, added: Ids) -> None:
         self._spare(added)
         self._kept = sorted_ids(np.concatenate([self._kept, added]))
         self._snapshots = _not_in(self._snapshots, self._kept)
-        return self._garbage(after)
 
     def _dropped(self, info: RepoInfo) -> RepoInfo:
         """A repo info without the snapshots that go; those above are tied to the nearest that stays."""

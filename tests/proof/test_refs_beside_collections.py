@@ -1,0 +1,122 @@
+"""Branches and tags put on a snapshot that is garbage, while garbage is collected, at every pair of requests.
+
+The collection stops before one of its requests, somebody gets as far as one of theirs, the collection goes on
+to its end, and then they do. A ref stands on what is whole, or was refused.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from icefloe import Repository
+from icefloe.errors import IcechunkError
+from icefloe.storage.base import Storage
+from icefloe.testing.storages import PassingStorage
+from tests.maintenance.test_checksums import copy_of
+from tests.maintenance.test_expire import commit, now, repository
+
+PAIRS = int(os.environ.get("ICEFLOE_CRASHES", "12"))
+REFS: dict[str, Callable[[Repository, str], None]] = {
+    "branch": lambda repo, id: repo.create_branch("late", id),
+    "tag": lambda repo, id: repo.create_tag("late", id),
+    "reset": lambda repo, id: repo.reset_branch("dev", id),
+}
+VERBS = ("get", "get_if_changed", "put", "delete", "exists", "list_prefix", "list_columns")
+
+
+class Stopping(PassingStorage):
+    """Calls back before one of its requests."""
+
+    def __init__(self, inner: Storage, at: int, act: Callable[[], None]) -> None:
+        super().__init__(inner)
+        self.left, self._act = at, act
+
+    def __getattribute__(self, name: str) -> Any:
+        found = super().__getattribute__(name)
+        if name in VERBS:
+            self.left -= 1
+            if self.left == -1:
+                self._act()
+        return found
+
+
+def with_garbage(version: int) -> tuple[Repository, str]:
+    """A repository, and a snapshot of two that no ref leads to."""
+    repo = repository(version)
+    commit(repo, 1)
+    repo.create_branch("dev", repo.lookup_branch("main"))
+    kept = repo.lookup_branch("dev")
+    commit(repo, 2, "dev")
+    orphan = commit(repo, 3, "dev")
+    repo.reset_branch("dev", kept)
+    return repo, orphan
+
+
+def requests(act: Callable[[Storage], object], storage: Storage) -> int:
+    """How many requests something takes."""
+    counting = Stopping(copy_of(storage), 10**9, lambda: None)
+    act(counting)
+    return 10**9 - counting.left
+
+
+def interleaved(storage: Storage, orphan: str, how: str, collected: int, put: int) -> str:
+    """What becomes of the one who puts the ref."""
+    here, there = threading.Event(), threading.Event()
+    outcome: list[str] = []
+
+    def wait() -> None:
+        here.set()
+        assert there.wait(30)
+
+    def act() -> None:
+        try:
+            REFS[how](Repository.open(Stopping(storage, put, wait)), orphan)
+            outcome.append("done")
+        except IcechunkError as refusal:
+            outcome.append(str(refusal))
+        finally:
+            here.set()
+
+    other = threading.Thread(target=act)
+
+    def start() -> None:
+        other.start()
+        assert here.wait(30)
+
+    Repository.open(Stopping(storage, collected, start)).garbage_collect(now())
+    there.set()
+    other.join()
+    return outcome[0]
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("how", REFS)
+def test_a_ref_stands_on_what_is_whole_or_is_refused(how: str, version: int) -> None:
+    repo, orphan = with_garbage(version)
+    before = {branch: repo.lookup_branch(branch) for branch in repo.list_branches()}
+    collecting = requests(lambda storage: Repository.open(storage).garbage_collect(now()), repo.storage)
+    putting = requests(lambda storage: REFS[how](Repository.open(storage), orphan), repo.storage)
+    pairs = [(collected, put) for collected in range(collecting) for put in range(putting + 1)]
+    chosen = random.Random(f"{how} {version}").sample(pairs, min(len(pairs), PAIRS))
+
+    seen = set()
+    for collected, put in chosen:
+        storage = copy_of(repo.storage)
+
+        outcome = interleaved(storage, orphan, how, collected, put)
+
+        again = Repository.open(storage)
+        report = again.verify("objects")
+        assert report.ok, (collected, put, outcome, report.findings)
+        if outcome != "done":
+            assert {branch: again.lookup_branch(branch) for branch in again.list_branches()} == before
+            assert again.list_tags() == set()
+        seen.add(outcome == "done")
+
+    assert seen == {True, False}
