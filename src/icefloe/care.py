@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from icefloe.concurrency import async_twin
 from icefloe.core.opening import Opened
-from icefloe.core.refs_v2 import RefStoreV2, check_writable
+from icefloe.core.refs_v2 import check_writable
+from icefloe.errors import ErrorKind, SnapshotNotFoundError
 from icefloe.format.files import CHUNKS, MANIFESTS, SNAPSHOTS, TRANSACTIONS
 from icefloe.format.manifest import ref_length
 from icefloe.ids import ChunkId, SnapshotId
@@ -265,15 +266,20 @@ class Care(Upkeep):
         report = RepairReport(dry_run)
         level = "sources" if virtual or relocate else "objects"
         findings = self.verify(level, branch=branch, checksums=checksums).findings
-        if isinstance(self._refs, RefStoreV2):
-            drop_snapshots(self._refs, findings, report, drop=drop)
-            rebuild_logs(self._refs, self._assets, findings, report)
+        drop_snapshots(self._refs, self._assets, findings, report, drop=drop)
+        rebuild_logs(self._refs, self._assets, findings, report)
         damaged = {
             ChunkId.parse(found.object.partition("/")[2])
             for found in findings
             if found.kind == "checksum" and found.object.startswith(f"{CHUNKS}/")
         }
-        session = self.writable_session(branch)
+        try:
+            session = self.writable_session(branch)
+        except SnapshotNotFoundError as gone:
+            raise SnapshotNotFoundError(
+                f"{gone.message}, the tip of {branch}; reset the branch to a snapshot that is there",
+                kind=ErrorKind.SNAPSHOT_NOT_FOUND,
+            ) from None
         self._repair_tip(session, as_source(sources), damaged, report, drop=drop)
         repair_virtual(session.workspace, broken_sources(findings), relocate or {}, report, drop=drop)
         if session.has_uncommitted_changes:

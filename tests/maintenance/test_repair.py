@@ -137,8 +137,10 @@ def test_a_manifest_is_made_again_or_dropped(version: int, way: str) -> None:
     assert dropped.verify("chunks", branch="main", history=False).ok
 
 
-def test_a_transaction_log_is_computed() -> None:
-    repo = five_chunks()
+@VERSIONS
+def test_a_transaction_log_is_computed(version: int) -> None:
+    repo = five_chunks(version)
+    repo.record_checksums()
     tip = repo.lookup_branch("main")
     parent = next(info.parent_id for info in repo.ancestry(branch="main"))
     assert parent is not None
@@ -151,7 +153,7 @@ def test_a_transaction_log_is_computed() -> None:
     assert report.complete
     assert repo.lookup_branch("main") == tip
     assert repo.diff(from_snapshot_id=parent, to_snapshot_id=tip) == expected
-    assert repo.verify("objects").ok
+    assert repo.verify("objects", checksums=True).ok
 
 
 def test_a_snapshot_that_is_gone_leaves_the_history() -> None:
@@ -181,6 +183,53 @@ def test_a_branch_whose_tip_is_gone_goes_back_to_the_last_that_is_there() -> Non
 
     assert repo.lookup_branch("main") == line[1]
     assert values(repo) == [0, 1, 2, 3, 0, 0, 0, 0]
+
+
+def test_a_snapshot_of_version_1_that_is_gone_takes_those_before_it_out_of_the_history() -> None:
+    """Nobody else knows what came before it: the one after it is tied to the first, as by an expiration."""
+    repo = five_chunks(1)
+    repo.record_checksums()
+    line = [info.id for info in repo.ancestry(branch="main")]
+    repo.storage.delete([f"snapshots/{line[2]}"])
+    repo = Repository.open(repo.storage)
+    assert not repo.repair().complete
+    assert repo.repair(drop=True, dry_run=True).complete
+    assert not repo.verify("objects").ok
+
+    assert repo.repair(drop=True).complete
+
+    repo = Repository.open(repo.storage)
+    assert [info.id for info in repo.ancestry(branch="main")] == [*line[:2], line[-1]]
+    assert values(repo) == LEFT
+    assert repo.verify("chunks", checksums=True).ok
+
+
+def test_a_branch_of_version_1_whose_tip_is_gone_is_left() -> None:
+    repo = five_chunks(1)
+    repo.create_branch("dev", repo.lookup_branch("main"))
+    tip = commit(repo, 5, "dev")
+    repo.storage.delete([f"snapshots/{tip}"])
+    repo = Repository.open(repo.storage)
+
+    with pytest.raises(IcechunkError, match=f"{tip}, the tip of dev; reset"):
+        repo.repair("dev", drop=True)
+
+    assert repo.lookup_branch("dev") == tip
+
+
+def test_a_snapshot_that_can_be_read_is_never_dropped() -> None:
+    repo = five_chunks()
+    repo.record_checksums()
+    tip = repo.lookup_branch("main")
+    key = f"snapshots/{tip}"
+    data = bytearray(repo.storage.get(key)[0])
+    data[12] ^= 1  # the name of the writer, in the header
+    repo.storage.put(key, bytes(data))
+
+    report = Repository.open(repo.storage).repair(drop=True, checksums=True)
+
+    assert [(row["object"], row["action"]) for row in report.table().rows()] == [(key, "left as it is")]
+    assert repo.lookup_branch("main") == tip
 
 
 @VERSIONS

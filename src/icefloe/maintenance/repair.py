@@ -7,7 +7,8 @@ snapshots on both sides of it. A snapshot that is gone leaves the history.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import contextlib
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any, TypeAlias
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 
 from icefloe.core.assets import AssetStore
 from icefloe.core.computed_log import computed_log
+from icefloe.core.refs import RefStore
 from icefloe.core.refs_v2 import RefStoreV2
 from icefloe.core.workspace import Workspace
 from icefloe.errors import IcechunkError
@@ -27,10 +29,12 @@ from icefloe.format.pruning import shortened
 from icefloe.format.repo_changes import Changed
 from icefloe.format.repo_info import NO_PARENT, RepoInfo
 from icefloe.format.snapshot import ArrayNodeData, ManifestRef, NodeSnapshot
+from icefloe.format.transaction_log import TransactionLog
 from icefloe.format.updates import ExpirationRan
-from icefloe.ids import ChunkId, ManifestId, SnapshotId
+from icefloe.ids import INITIAL_SNAPSHOT_ID, ChunkId, ManifestId, SnapshotId
 from icefloe.maintenance.findings import Finding
 from icefloe.maintenance.listings import Listing
+from icefloe.maintenance.verify_checksums import record_again
 from icefloe.tables import Table
 
 ChunkSource: TypeAlias = Callable[[str, tuple[int, ...]], "bytes | NDArray[Any] | None"]
@@ -59,46 +63,71 @@ class RepairReport:
 
 
 MADE, DROPPED, LEFT = "made again", "dropped", "left as it is"
+_GONE = ("missing", "unreadable")
 
 
 # The history
 
 
-def rebuild_logs(refs: RefStoreV2, assets: AssetStore, findings: list[Finding], report: RepairReport) -> None:
+def rebuild_logs(refs: RefStore, assets: AssetStore, findings: list[Finding], report: RepairReport) -> None:
     """Compute the transaction logs that are gone. A log that an expired snapshot left cannot be."""
-    snapshots = refs.load().snapshots
+    made = []
     for found in findings:
         folder, _, name = found.object.partition("/")
-        if folder != TRANSACTIONS:
-            continue
-        info = snapshots.find(SnapshotId.parse(name))
-        if info is None or info.parent_id is None:
-            report.actions.append((found.object, found.where, found.kind, LEFT))
-            continue
-        try:
-            log = computed_log(assets.snapshot(info.parent_id), assets.snapshot(info.id), assets)
-        except IcechunkError:  # a snapshot or manifest on either side is gone too
-            report.actions.append((found.object, found.where, found.kind, LEFT))
-            continue
-        if not report.dry_run:
-            assets.write_transaction_log(log)
-        report.actions.append((found.object, found.where, found.kind, MADE))
+        if folder == TRANSACTIONS:
+            log = _computed(refs, assets, SnapshotId.parse(name))
+            if log is not None and not report.dry_run:
+                assets.write_transaction_log(log)
+                made.append(log.id)
+            report.actions.append((found.object, found.where, found.kind, LEFT if log is None else MADE))
+    record_again(assets.storage, TRANSACTIONS, made)
 
 
-def drop_snapshots(refs: RefStoreV2, findings: list[Finding], report: RepairReport, *, drop: bool) -> None:
-    """Take snapshots that are gone out of the history; branches at one go back to the last that is there."""
-    lost = {
-        SnapshotId.parse(found.object.partition("/")[2])
-        for found in findings
-        if found.object.startswith(f"{SNAPSHOTS}/")
-    }
-    if not lost:
+def _computed(refs: RefStore, assets: AssetStore, id: SnapshotId) -> TransactionLog | None:
+    try:
+        parent = refs.snapshot(id).parent_id
+        return None if parent is None else computed_log(assets.snapshot(parent), assets.snapshot(id), assets)
+    except IcechunkError:  # it expired, or a snapshot or manifest on either side is gone too
+        return None
+
+
+def drop_snapshots(
+    refs: RefStore, assets: AssetStore, findings: list[Finding], report: RepairReport, *, drop: bool
+) -> None:
+    """Take snapshots that are gone out of the history; branches at one go back to the last that is there.
+
+    In version 1 nobody knows what came before one. The snapshot after it is written anew, tied to the first
+    of all, as an expiration does; a branch or tag at one is left as it is.
+    """
+    told = [found for found in findings if found.object.startswith(f"{SNAPSHOTS}/")]
+    lost = {SnapshotId.parse(found.object.partition("/")[2]): found for found in told if found.kind in _GONE}
+    for found in told:
+        if found.kind not in _GONE:
+            report.actions.append((found.object, found.where, found.kind, LEFT))
+    after = {} if isinstance(refs, RefStoreV2) else _following(refs, lost)
+    for id, found in lost.items():
+        may_go = drop and (isinstance(refs, RefStoreV2) or id in after)
+        report.actions.append((found.object, found.where, found.kind, DROPPED if may_go else LEFT))
+    if report.dry_run or not drop or not lost:
         return
-    for found in findings:
-        if found.object.startswith(f"{SNAPSHOTS}/"):
-            report.actions.append((found.object, found.where, found.kind, DROPPED if drop else LEFT))
-    if drop and not report.dry_run:
-        refs.update(lambda info: _without(info, lost))
+    if isinstance(refs, RefStoreV2):
+        refs.update(lambda info: _without(info, set(lost)))
+    for followers in after.values():
+        for id in followers:
+            assets.write_snapshot(replace(assets.snapshot(id), parent_id=INITIAL_SNAPSHOT_ID))
+
+
+def _following(refs: RefStore, lost: Collection[SnapshotId]) -> dict[SnapshotId, set[SnapshotId]]:
+    """The snapshots whose parent is lost, if the first one is there to tie them to."""
+    found: dict[SnapshotId, set[SnapshotId]] = {}
+    if not lost or INITIAL_SNAPSHOT_ID in lost:
+        return found
+    for tip in {*refs.branches().values(), *refs.tags().values()}:
+        with contextlib.suppress(IcechunkError):  # the line ends where one is lost
+            for info in refs.ancestry(tip):
+                if info.parent_id is not None and info.parent_id in lost:
+                    found.setdefault(info.parent_id, set()).add(info.id)
+    return found
 
 
 def _without(info: RepoInfo, lost: set[SnapshotId]) -> Changed:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from icefloe.maintenance import catalogue
 from icefloe.maintenance.catalogue import Catalogue, Rows, row_ids
 from icefloe.maintenance.copies import Progress
 from icefloe.maintenance.findings import Finding, Report
-from icefloe.maintenance.listings import Listing
+from icefloe.maintenance.listings import OBJECT_ID, Listing
 from icefloe.maintenance.reach import Ids
 from icefloe.storage.base import ObjectNotFoundError, Storage
 
@@ -65,6 +65,18 @@ def record_checksums(
     )
     catalogue.record(storage, rows)
     return int((rows["kind"] < len(catalogue.FOLDERS)).sum())
+
+
+def record_again(storage: Storage, folder: str, ids: Iterable[bytes]) -> None:
+    """Record the checksums of objects that were made again, where those before were recorded."""
+    column = np.frombuffer(b"".join(ids), np.uint8).reshape(-1, OBJECT_ID)
+    if not len(column):
+        return
+    was, _ = catalogue.load(storage).find(folder, column)
+    again = Listing(folder, row_ids(was), was["size"].astype(np.int64), np.zeros(0, np.int64))
+    rows = list(catalogue.digests(storage, [again], map))
+    if rows:
+        catalogue.record(storage, np.concatenate(rows))
 
 
 def _tied_anew(storage: Storage, known: Catalogue, listed: Listing, snapshots: Ids, fan_out: FanOut) -> Rows:
