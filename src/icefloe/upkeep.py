@@ -263,6 +263,7 @@ class Upkeep:
         history: bool = True,
         checksums: bool = False,
         incremental: bool = False,
+        dry_run: bool = False,
         max_concurrent_requests: int = 64,
     ) -> Report:
         """Look whether all that branches and tags lead to is there and as it should be; nothing is changed.
@@ -275,10 +276,11 @@ class Upkeep:
         `checksums` reads all objects whose checksum was recorded by `record_checksums` and compares, as the
         level `chunks` does anyway. An `incremental` verification leaves out the snapshots that an earlier one
         at the same level or a deeper one found well, looks only at what others add to them, and remembers
-        what it found well beside the repository, where it must be able to write.
+        what it found well beside the repository, where it must be able to write. With `dry_run` the report
+        tells how many snapshots there are to look at, and nothing is looked at.
         """
         from icefloe.maintenance import verified
-        from icefloe.maintenance.findings import Level
+        from icefloe.maintenance.findings import Level, Report
         from icefloe.maintenance.reach import NO_IDS, reachable_snapshots
         from icefloe.maintenance.verify import verify
         from icefloe.maintenance.verify_chunks import check_chunks
@@ -292,6 +294,8 @@ class Upkeep:
         whole = self._snapshots_to_verify(branch, tag, snapshot_id, history=history)
         done = verified.load(self._assets.storage, depth) if incremental else NO_IDS
         wanted = whole[~is_member(whole, done)]
+        if dry_run:
+            return Report(depth, snapshots=len(wanted), skipped=len(whole) - len(wanted))
         settled, after = self._around(wanted, done) if len(done) else (NO_IDS, NO_IDS)
         report = verify(
             self._refs,

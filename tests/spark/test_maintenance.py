@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,9 +14,11 @@ import zarr
 
 import icefloe
 from icefloe import Repository, RetentionPolicy
+from icefloe.cli import app
 from icefloe.errors import InvalidInputError, StorageError
 from icefloe.spark import maintenance
 from icefloe.storage import in_memory_storage, local_filesystem_storage
+from tests import golden
 from tests.maintenance.test_clone import objects, values
 
 pytestmark = [
@@ -128,6 +131,47 @@ def test_clones_exports_and_rewrites_are_the_same(spark: Any, original: Path, tm
     assert len(repo.list_manifest_files(id)) == 2
     assert len(objects(repo.storage)) == count + 2 + 2  # manifests, a snapshot and its log
     assert values(repo) == before
+
+
+def answer(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
+    """What a command prints as JSON when it runs on Spark."""
+    assert app.main([*words, "--json", "--spark", "local[2]"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_commands_rewrite_manifests_on_spark(
+    spark: Any, original: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    repo = twin(original, tmp_path, "repo")
+    before, objects_before = values(repo), objects(repo.storage)
+    (was,) = repo.list_manifest_files(repo.lookup_branch("main"))
+
+    done = answer(capsys, "rewrite-manifests", str(tmp_path / "repo"))
+
+    (now,) = repo.list_manifest_files(done["snapshot"])
+    assert done["manifests"] == 1
+    assert (now.id != was.id, now.num_chunk_refs) == (True, was.num_chunk_refs)
+    assert values(Repository.open(repo.storage)) == before
+    assert len(objects(repo.storage).keys() - objects_before) == 3  # the manifest, a snapshot and its log
+    assert spark.range(3).count() == 3  # a session that ran before goes on
+
+
+@pytest.mark.parametrize("name", ["v1-1.1.21-expire_gc", "handmade-004-alpha12"])
+def test_commands_migrate_on_spark(
+    spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    here, there = (golden.unpack(name, tmp_path / side) / "repo" for side in ("threads", "spark"))
+
+    answer(capsys, "migrate", str(there))
+    assert app.main(["migrate", str(here)]) == 0
+
+    ours, theirs = (Repository.open(local_filesystem_storage(str(place))) for place in (there, here))
+    assert ours.spec_version == theirs.spec_version == icefloe.SpecVersion.v2
+    assert ours.list_branches() == theirs.list_branches()
+    assert [info.id for info in ours.ancestry(branch="main")] == [
+        info.id for info in theirs.ancestry(branch="main")
+    ]
+    assert ours.verify("objects").ok
 
 
 def test_a_repository_in_memory_is_refused(spark: Any) -> None:

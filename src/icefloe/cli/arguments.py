@@ -109,14 +109,12 @@ def fan_out_option(function: F) -> F:
         if master is None:
             return function(*args, fan_out=None, **kwargs)
         try:
-            from icefloe.spark import SparkFanOut, session_at
+            from icefloe.spark import SparkFanOut
+            from icefloe.spark.local import session_for_now
         except ImportError as missing:
             raise click.UsageError(f"--spark needs icefloe[spark]: {missing}") from None
-        session = session_at(master)
-        try:
+        with session_for_now(master) as session:
             return function(*args, fan_out=SparkFanOut(session, tasks or _tasks(session)), **kwargs)
-        finally:
-            session.stop()
 
     return wrapped  # type: ignore[return-value]
 

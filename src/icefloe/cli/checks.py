@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 @click.option("--no-history", is_flag=True, help="Without the snapshots before it.")
 @click.option("--checksums", is_flag=True, help="Compare objects with the checksums that were recorded.")
 @click.option("--incremental", is_flag=True, help="Only what an earlier run did not find well.")
+@click.option("--dry-run", is_flag=True, help="Count the snapshots to look at, and look at none.")
 @spark_option
 @output_option
 def verify(
@@ -42,6 +43,7 @@ def verify(
     no_history: bool,
     checksums: bool,
     incremental: bool,
+    dry_run: bool,
     out: Output,
 ) -> int:
     """Look whether all that branches and tags lead to is there and readable. Exit code 5 if not.
@@ -61,7 +63,13 @@ def verify(
         history=not no_history,
         checksums=checksums,
         incremental=incremental,
+        dry_run=dry_run,
     )
+    if dry_run:
+        counts = {"snapshots": report.snapshots, "skipped": report.skipped}
+        text = f"would look at {report.snapshots} snapshots; {report.skipped} were verified before"
+        out.value({"dry_run": True, "level": level, **counts}, text)
+        return 0
     looked = (
         f"{report.snapshots} snapshots, {report.transaction_logs} transaction logs, "
         f"{report.manifests} manifests, {report.references} references"
@@ -137,7 +145,7 @@ def repair(
         sources.append(icefloe.chunks_of(icefloe.open(source).readonly_session(branch)))
     ledger = _ledger(repo.readonly_session(branch), source_options) if from_ledger else None
     sources += [ledger] if ledger is not None else []
-    report = repo.repair(
+    report = watched(repo, out).repair(
         branch,
         sources=(lambda path, coords: _first(sources, path, coords)) if sources else None,
         drop=drop,

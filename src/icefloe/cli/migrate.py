@@ -7,6 +7,7 @@ import click
 import icefloe
 from icefloe.cli.arguments import fan_out_option, output_option, storage_argument
 from icefloe.cli.output import Output, plain
+from icefloe.cli.watching import watched
 from icefloe.concurrency import FanOut
 from icefloe.core.opening import find_spec
 from icefloe.errors import ErrorKind, InvalidInputError
@@ -69,8 +70,7 @@ def _upgrade(
             "a repository of version 1 is upgraded where it is; leave --to out", kind=ErrorKind.NOT_ALLOWED
         )
     repo = Repository.open(storage)
-    if fan_out is not None:
-        repo = repo.working_with(fan_out)
+    repo = watched(repo if fan_out is None else repo.working_with(fan_out), out, reads_only=True)
     icefloe.upgrade_icechunk_repository(repo, dry_run=dry_run, delete_unused_v1_files=delete_old_files)
     verb = "can be upgraded" if dry_run else "upgraded"
     out.value({"source_format": "version 1", "dry_run": dry_run}, f"{verb} from version 1 to version 2")

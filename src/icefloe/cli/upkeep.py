@@ -186,16 +186,26 @@ def _shown(table: Table) -> list[dict[str, Any]]:
 @click.option("--by", type=click.Choice(["array", "snapshot"]), help="A table, one row for each.")
 @click.option("-r", "--revision", help="With --by array: in one snapshot. " + revisions.HELP)
 @click.option("--if-older-than", type=Time(), help="What an expiration of that time would free.")
+@click.option("--dry-run", is_flag=True, help="Count the snapshots to read, and read none.")
 @spark_option
 @output_option
 def stats(
-    repo: Repository, by: str | None, revision: str | None, if_older_than: datetime | None, out: Output
+    repo: Repository,
+    by: str | None,
+    revision: str | None,
+    if_older_than: datetime | None,
+    dry_run: bool,
+    out: Output,
 ) -> None:
     """How many bytes of chunks the snapshots refer to, each chunk counted once.
 
     \b
     icefloe stats data/repo
     """
+    if dry_run:
+        count = len(repo.preview_expiration(datetime.fromtimestamp(0, UTC)))
+        out.value({"dry_run": True, "snapshots": count}, f"would read {count} snapshots and their manifests")
+        return
     repo = watched(repo, out, reads_only=True)
     if if_older_than is not None:
         freed = repo.what_if(older_than=if_older_than)
@@ -245,6 +255,8 @@ def rewrite_manifests(
         text = f"{count} manifests of {branch} would be written anew"
         out.value({"snapshot": id, "manifests": count, "dry_run": True}, text)
         return
+    if repo.fan_out is not None:
+        repo = watched(repo, out)
     id = repo.rewrite_manifests(message, branch=branch, commit_method="amend" if amend else "new_commit")
     files = repo.list_manifest_files(id)
     out.value({"snapshot": id, "manifests": len(files)}, f"{id}: {len(files)} manifests")

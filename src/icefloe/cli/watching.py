@@ -16,6 +16,9 @@ R = TypeVar("R")
 _PATIENCE_S = 2.0
 _THREADS = 64
 _STAGES = {
+    "_info": "snapshots",
+    "_read_snapshot": "snapshots",
+    "_read_log": "transaction logs",
     "_manifests_of": "snapshots",
     "_chunks_of": "manifests",
     "_check_manifest": "manifests",

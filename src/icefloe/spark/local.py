@@ -71,6 +71,18 @@ def session_at(
     return session
 
 
+@contextmanager
+def session_for_now(master: str) -> Iterator[SparkSession]:
+    """A Spark session with a master for as long as it is needed; one that ran before goes on."""
+    running = _SparkSession.getActiveSession()
+    session = running or session_at(master, settings=QUICK_START if master.startswith("local") else None)
+    try:
+        yield session
+    finally:
+        if running is None:
+            session.stop()
+
+
 def _prepare_from_env(*, local: bool) -> None:
     """Tell Spark where Java and Python are; what the user has chosen stays."""
     os.environ["JAVA_HOME"] = str(find_java_home())
