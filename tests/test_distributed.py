@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
@@ -161,3 +162,27 @@ def test_extract_session(repo: Repository) -> None:
     assert extract_session(array(session)) is session
     with pytest.raises(TypeError, match="MemoryStore"):
         extract_session(zarr.create_array({}, shape=(1,), dtype="i4"))
+
+
+@pytest.mark.parametrize("way", [receipt, pickle.dumps])
+def test_what_a_fork_wrote_is_on_the_disk_before_it_comes_home(
+    repo: Repository, monkeypatch: pytest.MonkeyPatch, way: Any
+) -> None:
+    """Who commits cannot sync what another process wrote, and no ref may lead to what gets lost."""
+    fork = pickle.loads(pickle.dumps(repo.writable_session("main").fork()))
+    array(fork)[:10] = np.random.default_rng(0).random(10)
+    zarr.create_array(fork.store, name="b", data=np.arange(10_000), chunks=(10_000,), compressors=None)
+    written = {info.key.rpartition("/")[2] for info in repo.storage.list_prefix("chunks")}
+    synced: set[str] = set()
+    real = os.fsync
+
+    def record(descriptor: int) -> None:
+        synced.add(os.path.basename(os.readlink(f"/proc/self/fd/{descriptor}")))
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", record)
+
+    way(fork)
+
+    assert written
+    assert written <= synced

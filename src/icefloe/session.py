@@ -581,6 +581,11 @@ class ForkSession(Session):
         super().__init__(**session)
         self._forked_from = origin
 
+    def receipt(self) -> Receipt:
+        """What was changed here, upon what, once it is safe: another process will commit it."""
+        self._assets.storage.sync()
+        return super().receipt()
+
     def __getstate__(self) -> dict[str, Any]:
         receipt = self.receipt().to_bytes()
         return {"recipe": self._recipe, "config": self._config, "receipt": receipt}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures.thread
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -76,6 +77,23 @@ def test_what_is_young_is_kept() -> None:
     summary = repo.garbage_collect(LONG_AGO)
 
     assert summary == icefloe.GCSummary()
+
+
+def test_what_a_killed_writer_put_aside_goes_too(tmp_path: Path) -> None:
+    repo = Repository.create(icefloe.local_filesystem_storage(str(tmp_path)))
+    aside = [tmp_path / name for name in ("repo#17", "snapshots/1CECHNKREP0F1RSTCMT0#4")]
+    for file in aside:
+        file.write_bytes(b"half of it")
+
+    repo.garbage_collect(LONG_AGO)
+    repo.garbage_collect(now(), dry_run=True)
+
+    assert all(file.exists() for file in aside)
+
+    repo.garbage_collect(now())
+
+    assert not any(file.exists() for file in aside)
+    assert repo.verify().ok
 
 
 def test_a_detached_snapshot_goes_when_it_is_old() -> None:

@@ -26,6 +26,7 @@ from icefloe.maintenance.listings import Listing, list_folder, sift_folder
 from icefloe.maintenance.reach import NO_IDS, Ids, chunks_used, manifests_used, reachable, reachable_snapshots
 from icefloe.ops import GCSummary
 from icefloe.storage.base import Storage
+from icefloe.times import from_microseconds
 
 _TRIES: Final = 10
 _DELETE_BATCH: Final = 1_000
@@ -63,12 +64,14 @@ def collect(
 ) -> GCSummary:
     """Delete what no snapshot needs and the storage dates before a time, snapshots first and chunks last.
 
-    A manifest or snapshot that cannot be read stops it before anything is deleted.
+    What killed writers left before that time, and no listing shows, goes too, and is not counted. A manifest
+    or snapshot that cannot be read stops it before anything is deleted.
     """
     garbage = find_garbage(refs, assets, older_than_us, fan_out, let_go=not dry_run)
     if dry_run:
         return _summary(garbage)
     try:
+        assets.storage.sweep(from_microseconds(older_than_us))
         return _deleted(assets.storage, garbage, limits)
     finally:
         if isinstance(refs, RefStoreV1) and garbage.begun_us is not None:

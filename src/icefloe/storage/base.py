@@ -293,6 +293,10 @@ class Storage(StorageConstructors, ABC):
     def sync(self) -> None:
         """Make all writes so far durable, for one who writes objects while another moves the ref."""
 
+    def sweep(self, older_than: datetime) -> int:
+        """Delete what killed writers left before a time and listings do not show; how many files."""
+        return 0
+
     # The official methods
 
     def list_objects(

@@ -61,6 +61,10 @@ _MAX_NAME_BYTES = 255  # in nearly every file system
 _PLAIN_PATH = re.compile(r"[0-9A-Za-z_-]+(?:/[0-9A-Za-z_-]+)*")
 _ASIDE = re.compile(r"#\d+$")
 _MISSING = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
+_WAYS_OUT = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "; make room there and try again"),
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "; get access to it and try again"),
+}
 _NO_HARD_LINKS = {errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EXDEV, errno.EACCES}
 
 
@@ -121,13 +125,13 @@ class LocalStorage(Storage):
 
     def prepare_for_creation(self) -> None:
         # docstring inherited
-        with _translated(self._path, writing=True):
+        with self._translated(self._path, writing=True):
             if not os.path.isdir(self._root):
                 self._make_folders(self._root)
 
     def get(self, path: str) -> tuple[bytes, Version]:
         # docstring inherited
-        with _translated(path), open(self._file(path), "rb", buffering=0) as file:
+        with self._translated(path), open(self._file(path), "rb", buffering=0) as file:
             data = file.readall()
         return data, _version_of(data)
 
@@ -143,7 +147,7 @@ class LocalStorage(Storage):
             finally:
                 os.close(descriptor)
         except OSError as cause:
-            raise _error(path, cause) from None
+            raise self._error(path, cause) from None
         if len(data) < end - start and stop is not None:
             raise too_short(path, start, end, len(data))
         return data
@@ -151,7 +155,7 @@ class LocalStorage(Storage):
     def get_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> Sequence[bytes]:
         # docstring inherited
         parts = []
-        with _translated(path), _opened(self._file(path)) as descriptor:
+        with self._translated(path), _opened(self._file(path)) as descriptor:
             for start, stop in ranges:
                 checked_range(path, start, stop)
                 data = _read(descriptor, start, stop)
@@ -162,7 +166,7 @@ class LocalStorage(Storage):
 
     def head(self, path: str) -> tuple[StorageObjectInfo, Version]:
         # docstring inherited
-        with _translated(path), open(self._file(path), "rb", buffering=0) as file:
+        with self._translated(path), open(self._file(path), "rb", buffering=0) as file:
             status = os.fstat(file.fileno())
             version = _version_of(file.readall())
         return _info(path, status), version
@@ -179,7 +183,7 @@ class LocalStorage(Storage):
         # docstring inherited
         folder = prefix.strip("/")
         start = self._file(folder) if folder else self._root
-        with _translated(folder or self._path):
+        with self._translated(folder or self._path):
             for part in _parts(start, f"{folder}/" if folder else ""):
                 keys, sizes, times = part
                 yield ListedObjects(keys, np.array(sizes, np.int64), np.array(times, np.int64) // 1000)
@@ -187,7 +191,7 @@ class LocalStorage(Storage):
     def _below(self, prefix: str) -> Iterator[tuple[str, os.stat_result]]:
         folder = prefix.strip("/")
         start = self._file(folder) if folder else self._root
-        with _translated(folder or self._path):
+        with self._translated(folder or self._path):
             yield from _walk(start, f"{folder}/" if folder else "")
 
     def put(
@@ -208,7 +212,7 @@ class LocalStorage(Storage):
             else:
                 self._swap(path, target, data, condition)
         except OSError as cause:
-            raise _error(path, cause, writing=True) from None
+            raise self._error(path, cause, writing=True) from None
         # Hashing would halve the speed of writing chunks, and nobody replaces a chunk.
         return Version(None) if kind is ObjectKind.CHUNK else _version_of(data)
 
@@ -227,7 +231,7 @@ class LocalStorage(Storage):
             self._link(self._file(source), name)
         except OSError as cause:
             if cause.errno not in _NO_HARD_LINKS:
-                raise _error(source, cause) from None
+                raise self._error(source, cause) from None
             self.copy(source, target, version)
             return
         if not _has_version(name, version):
@@ -266,7 +270,7 @@ class LocalStorage(Storage):
             except FileNotFoundError:
                 pass
             except OSError as cause:
-                failed.append((path, _error(path, cause, writing=True)))
+                failed.append((path, self._error(path, cause, writing=True)))
                 continue
             deleted += 1
         return DeleteReport(deleted, tuple(failed))
@@ -279,19 +283,17 @@ class LocalStorage(Storage):
     def sync(self) -> None:
         # docstring inherited
         if self._sync:
-            with _translated(self._path, writing=True):
+            with self._translated(self._path, writing=True):
                 self._unsynced.sync()
 
     def sweep(self, older_than: datetime) -> int:
-        """Delete what killed writers left aside before a time; gives the number of files."""
+        # docstring inherited
         swept = 0
-        for folder, _, names in os.walk(self._root):
-            for name in filter(_ASIDE.search, names):
-                file = os.path.join(folder, name)
-                with contextlib.suppress(FileNotFoundError):
-                    if os.stat(file).st_mtime < older_than.timestamp():
-                        os.unlink(file)
-                        swept += 1
+        for file in _litter(self._root):
+            with self._translated(self._path, writing=True), contextlib.suppress(FileNotFoundError):
+                if os.stat(file).st_mtime < older_than.timestamp():
+                    os.unlink(file)
+                    swept += 1
         return swept
 
     def _file(self, path: str) -> str:
@@ -344,8 +346,37 @@ class LocalStorage(Storage):
             raise
         return aside, descriptor
 
+    @contextlib.contextmanager
+    def _translated(self, path: str, *, writing: bool = False) -> Iterator[None]:
+        """Turn the operating system's errors into ours."""
+        try:
+            yield
+        except OSError as cause:
+            raise self._error(path, cause, writing=writing) from None
+
+    def _error(self, path: str, cause: OSError, *, writing: bool = False) -> StorageError:
+        if isinstance(cause, _MISSING) and not writing:
+            return ObjectNotFoundError(path)
+        place = path if path == self._path else f"{self._path}/{path}"
+        way = _WAYS_OUT.get(cause.errno or 0, "")
+        return StorageError(f"{place}: {cause.strerror or cause}{way}", kind=ErrorKind.IO)
+
     def __reduce__(self) -> tuple[Any, ...]:
         return (_unpickled, (type(self), self._root, self._settings, self._sync))
+
+
+def _litter(folder: str) -> Iterator[str]:
+    """The files that were put aside, here and below."""
+    try:
+        flat = os.stat(folder).st_nlink == 2  # no folder in it; asking each of a million files takes long
+        names = os.listdir(folder)
+    except _MISSING:
+        return
+    for name in names:
+        if "#" in name and _ASIDE.search(name):
+            yield f"{folder}/{name}"
+        elif not flat and os.path.isdir(f"{folder}/{name}"):
+            yield from _litter(f"{folder}/{name}")
 
 
 def _unpickled(cls: type[LocalStorage], root: str, settings: StorageSettings, sync: bool) -> LocalStorage:
@@ -450,18 +481,3 @@ def _read(descriptor: int, start: int, stop: int) -> bytes:
             parts.append(data)
         return b"".join(parts)
     return data
-
-
-@contextlib.contextmanager
-def _translated(path: str, *, writing: bool = False) -> Iterator[None]:
-    """Turn the operating system's errors into ours."""
-    try:
-        yield
-    except OSError as cause:
-        raise _error(path, cause, writing=writing) from None
-
-
-def _error(path: str, cause: OSError, *, writing: bool = False) -> StorageError:
-    if isinstance(cause, _MISSING) and not writing:
-        return ObjectNotFoundError(path)
-    return StorageError(f"{path}: {cause.strerror or cause}", kind=ErrorKind.IO)
