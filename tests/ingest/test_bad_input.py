@@ -12,7 +12,9 @@ import xarray as xr
 
 from icefloe import IcechunkError, InvalidInputError
 from icefloe.ingest.agreement import DisagreementError
-from tests.ingest.files import START, archive, days, expected, new_repo, read, run, write
+from icefloe.ingest.job import ingest
+from icefloe.ingest.options import make_options
+from tests.ingest.files import START, Travelling, archive, days, expected, new_repo, read, run, write
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
 
@@ -172,3 +174,23 @@ def test_a_file_that_may_not_be_read(tmp_path: Path) -> None:
     Path(files[1]).chmod(0)
 
     assert files[1] in refused(tmp_path, files)
+
+
+def test_a_file_that_changes_while_it_is_ingested(tmp_path: Path) -> None:
+    """Between the survey and the reading of its values, or while they are read."""
+    files = archive(tmp_path, (3, 3, 3))
+
+    class Changing(Travelling):
+        def __call__(self, function: Any, items: Any, /) -> Any:
+            if function.__name__ in {"write", "write_references"}:
+                write(Path(files[1]), days(3, 3) + 1)
+            return super().__call__(function, items)
+
+    for mode in ("native", "virtual"):
+        repo = new_repo(tmp_path)
+        before = repo.lookup_branch("main")
+
+        with pytest.raises(InvalidInputError, match=f"{files[1]}: .*it changed while it was ingested"):
+            ingest(repo, files, make_options(mode=mode), Changing())
+
+        assert repo.lookup_branch("main") == before

@@ -15,17 +15,22 @@ from icefloe.concurrency import FanOut
 from icefloe.ingest.batch import Design
 from icefloe.ingest.checks import Answering, Check, CheckResult, wrong_check
 from icefloe.ingest.intake import Combined
+from icefloe.ingest.memory import part_bytes
 from icefloe.ingest.options import Options
 from icefloe.ingest.packing import decoded
-from icefloe.ingest.pieces import EXISTING
+from icefloe.ingest.pieces import EXISTING, Pieces
 from icefloe.ingest.plan import Block
 from icefloe.ingest.survey import Reading, Stored, decode, opened, quiet, reason, stored_dataset
-from icefloe.ingest.writing import read_piece
+from icefloe.ingest.writing import read_piece, unit_of
 from icefloe.session import Session
 
 _SAMPLED_BLOCKS = 8
 _SAMPLED_FILES = 4
 """Of each of them."""
+_SAMPLED_CELLS = 1 << 20
+"""Of each of those."""
+_DECODED_BYTES = 8
+"""Of a cell, at most."""
 _GAP = 1.5
 
 
@@ -47,6 +52,8 @@ class CompareOrder:
     block: Block
     sources: Mapping[int, Any]
     reading: Reading
+    cells: int
+    """So many are compared of each file, or a chunk of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +62,8 @@ class CountOrder:
 
     stored: Stored
     block: Block
+    cells: int
+    """So many are read at once, or a chunk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +121,11 @@ class _Audit:
             if index is not None and len(index) > 1 and index.nunique() > 1:
                 yield dim, index
 
+    @property
+    def cells(self) -> int:
+        """So many cells a task may read at once."""
+        return part_bytes(self.options.memory_bytes) // _DECODED_BYTES
+
     def blocks(self) -> Iterator[tuple[Staged, Block]]:
         for each in self.staged:
             yield from ((each, block) for block in each.designed.plan.blocks)
@@ -146,7 +160,8 @@ def _source(audit: _Audit) -> str:
         block = _thinned(whole)
         numbers = {int(number) for number in block.pieces.source}
         sources = {number: staged.combined.files[number].source for number in numbers}
-        orders.append(CompareOrder(staged.stored, block, sources, audit.options.reading))
+        cells = min(audit.cells, _SAMPLED_CELLS)
+        orders.append(CompareOrder(staged.stored, block, sources, audit.options.reading, cells))
     found = [text for text in audit.fan_out(compare_block, orders) if text]
     return found[0] if found else ""
 
@@ -165,18 +180,26 @@ def compare_block(order: CompareOrder) -> str:
         here = decode(raw).variables[block.name]
         for row in range(len(block.pieces)):
             number = int(block.pieces.source[row])
-            start = block.pieces.starts[row] + np.array(block.start, np.int64)
-            stop = start + block.pieces.shape[row]
-            box = tuple(slice(a, b) for a, b in zip(start.tolist(), stop.tolist(), strict=True))
             try:
                 with opened(order.sources[number], order.reading) as source:
-                    there = read_piece(block.pieces, row, decode(source).variables[block.name])
+                    piece = _sampled(
+                        block.pieces.taken(slice(row, row + 1)), source.variables[block.name], order.cells
+                    )
+                    there = read_piece(piece, decode(source).variables[block.name])
             except Exception as error:  # noqa: BLE001 - engines raise whatever they like
                 return f"{order.sources[number].url}: {block.name} cannot be read: {reason(error)}"
-            now = here[box].load()
+            start = piece.starts[0] + np.array(block.start, np.int64)
+            ends = zip(start.tolist(), (start + piece.shape[0]).tolist(), strict=True)
+            now = here[tuple(slice(a, b) for a, b in ends)].load()
             if not bool(_equal(now, xr.Variable(now.dims, np.broadcast_to(there, now.shape)))):
                 return f"{block.name} at {start.tolist()} is not what {order.sources[number].url} has"
     return ""
+
+
+def _sampled(piece: Pieces, variable: xr.Variable, cells: int) -> Pieces:
+    """A part in the middle, of a chunk of the file at least: what is compared need not all be read again."""
+    parts = list(piece.parted(unit_of(piece, variable), cells))
+    return parts[len(parts) // 2]
 
 
 def _equal(one: Any, other: Any) -> Any:
@@ -210,19 +233,25 @@ def _counted(audit: _Audit) -> Iterator[Counts]:
     name = audit.check.variable
     if name not in audit.dataset.variables:
         raise wrong_check(f"the check {audit.check.name} is about {name!r}, which is no variable")
-    orders = [CountOrder(staged.stored, block) for staged, block in audit.blocks() if block.name == name]
+    blocks = ((staged, block) for staged, block in audit.blocks() if block.name == name)
+    orders = [CountOrder(staged.stored, block, audit.cells) for staged, block in blocks]
     yield from audit.fan_out(count_block, orders)
 
 
 def count_block(order: CountOrder) -> Counts:
     """The least and the greatest value of a block, and how many are missing: an executor's part."""
-    box = tuple(slice(a, b) for a, b in zip(order.block.start, order.block.stop, strict=True))
+    block, low, high, nulls, cells = order.block, math.nan, math.nan, 0, 0
     with opened(order.stored, Reading()) as raw:
-        variable = raw.variables[order.block.name][box]
-        values = decoded(variable.load())
-    there = values.values[~np.asarray(values.isnull().values)]
-    low, high = (float(there.min()), float(there.max())) if there.size else (math.nan, math.nan)
-    return Counts(low, high, int(values.size - there.size), int(values.size), order.block.start)
+        variable = raw.variables[block.name]
+        whole = Pieces.whole(0, block.shape, block.start)
+        for part in whole.parted(unit_of(whole, variable), order.cells):
+            spans = zip(part.source_starts[0].tolist(), part.shape[0].tolist(), strict=True)
+            values = decoded(variable[tuple(slice(a, a + size) for a, size in spans)].load())
+            there = values.values[~np.asarray(values.isnull().values)]
+            if there.size:
+                low, high = np.fmin(low, there.min()), np.fmax(high, there.max())
+            nulls, cells = nulls + int(values.size - there.size), cells + int(values.size)
+    return Counts(float(low), float(high), nulls, cells, block.start)
 
 
 def _python(audit: _Audit) -> str:

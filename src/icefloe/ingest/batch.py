@@ -88,7 +88,7 @@ def design(
         else:
             targets.append(_longer(found, variable, options))
     arrays = {target.name: dataset.variables[target.name].data for target in targets}
-    cuts = {name: SourceCut(found[0].chunks) for name, found in by_name.items()}
+    cuts = {name: SourceCut(found[0].chunks, in_parts=True) for name, found in by_name.items()}
     referral = Referral(frozenset(), ())
     if options.mode != "native":
         documents = {target.name: json.loads(target.document) for target in targets if target.document}

@@ -24,6 +24,11 @@ def under_way(unit_bytes: int, copies: int, memory_bytes: int) -> int:
     return at_once(unit_bytes, copies, memory_bytes) * copies * unit_bytes
 
 
+def part_bytes(memory_bytes: int) -> int:
+    """What of a file is read at once, unless its chunks are larger: a quarter of the memory, with copies."""
+    return max(1, memory_bytes // 4 // READ_COPIES)
+
+
 @contextmanager
 def chunks_at_once(count: int) -> Iterator[None]:
     """Let zarr have no more chunks under way than this; for all of the process, which is a task's own."""

@@ -74,6 +74,23 @@ class Pieces:
         columns[2][:, axis] += np.where(found.axes[:, axis] >= 0, skipped, 0)
         return Pieces(found.source, *columns)
 
+    def parted(self, unit: Sequence[int], cells: int, axis: int = 0) -> Iterator[Pieces]:
+        """One box in parts of about so many cells, which do not cut a `unit` of the source in two."""
+        size = int(self.shape.prod())
+        if size <= cells or axis == len(unit):
+            yield self
+            return
+        if self.axes[0, axis] < 0:  # each part would read all of the source
+            yield from self.parted(unit, cells, axis + 1)
+            return
+        first, length = int(self.starts[0, axis]), int(self.shape[0, axis])
+        step = max(1, cells * length // size // unit[axis]) * unit[axis]
+        at = first
+        while at < first + length:
+            end = at + step - (int(self.source_starts[0, axis]) + at - first) % unit[axis]
+            yield from self.within(axis, at, end - at).parted(unit, cells, axis + 1)
+            at = end
+
     def moved(self, axis: int, by: int) -> Pieces:
         """The same, further along a dimension."""
         starts = self.starts.copy()

@@ -11,7 +11,7 @@ import numpy as np
 
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.ingest.exchange import Exchange
-from icefloe.ingest.memory import READ_COPIES, WRITE_COPIES, under_way
+from icefloe.ingest.memory import READ_COPIES, WRITE_COPIES, part_bytes, under_way
 from icefloe.ingest.pieces import EXISTING, Column, PieceArray, Pieces
 from icefloe.ingest.shapes import Grain, best_block, overlaps, read_factor
 from icefloe.ingest.targets import Target
@@ -56,6 +56,8 @@ class SourceCut:
     """What is decoded at once; None: a part of any shape is read by itself."""
     partial: bool = False
     """Whether units lie in something larger, of which a part is read."""
+    in_parts: bool = False
+    """Whether parts are read beside the block, as of files; zarr reads into the block itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +179,9 @@ class _Layout:
     def reading_bytes(self) -> int:
         """What is under way while a block is read."""
         unit = self.read.unit_bytes
+        if self.cut.in_parts:
+            part = min(part_bytes(self.memory_bytes), self.read.nbytes)
+            return READ_COPIES * (part if self.cut.unit is None else max(part, unit))
         if self.cut.partial or self.cut.unit is None:  # no more than of the block, which then is as large
             unit = min(unit, self.memory_bytes // (READ_COPIES + 1))
         return under_way(unit, READ_COPIES, self.memory_bytes)

@@ -13,7 +13,7 @@ import xarray as xr
 from icefloe.distributed import receipt
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.ingest.pieces import PieceArray
-from icefloe.ingest.sources import Source
+from icefloe.ingest.sources import Source, refuse_changed
 from icefloe.ingest.survey import (
     BadFile,
     FileSchema,
@@ -156,6 +156,7 @@ def write_references(order: ReferOrder) -> Written:
         try:
             with quiet():
                 dataset = virtualize(source.url, group=order.reading.group).drop_refused()
+            refuse_changed(source)
         except Exception as error:  # noqa: BLE001 - parsers raise whatever they like about a damaged file
             bad[number] = reason(error)
             continue

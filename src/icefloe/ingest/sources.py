@@ -119,6 +119,14 @@ def _of_path(path: Path) -> Source:
     return Source(str(whole), status.st_size, status.st_mtime_ns // 1000)
 
 
+def refuse_changed(source: Source) -> None:
+    """ValueError if a file is not what it was when it was found. Remote ones and Zarr stores pass."""
+    if source.is_remote or not source.size_bytes:
+        return
+    if _of_path(Path(source.url)) != source:
+        raise ValueError("it changed while it was ingested: run again when nobody writes to it")
+
+
 def _remote(name: str, options: Mapping[str, Any]) -> Iterator[Source]:
     whole, _, query = name.partition("?") if not _MAGIC.search(name.split("://")[1]) else (name, "", "")
     folder, _, last = whole.rpartition("/")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,16 +15,18 @@ import zarr
 from icefloe.distributed import receipt
 from icefloe.errors import ErrorKind, IcechunkError, InvalidInputError
 from icefloe.ingest.exchange import Exchange, put_aside, taken_up
-from icefloe.ingest.memory import WRITE_COPIES, at_once, chunks_at_once
+from icefloe.ingest.memory import WRITE_COPIES, at_once, chunks_at_once, part_bytes
 from icefloe.ingest.packing import stored
 from icefloe.ingest.pieces import EXISTING, Pieces
 from icefloe.ingest.plan import Block
-from icefloe.ingest.sources import Source
+from icefloe.ingest.sources import Source, refuse_changed
 from icefloe.ingest.survey import Reading, Stored, decode, opened, quiet, reason
 from icefloe.ingest.targets import Target, missing_value
 from icefloe.session import ForkSession
 
 _OPEN_FILES = 64
+_DECODED_BYTES = 8
+"""Of a cell, while it is decoded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +69,8 @@ class _ReadError(Exception):
 
 def write(order: WriteOrder) -> Written:
     """Write the blocks through the fork; the receipt is for the commit."""
-    size, bad = 0, {}
+    size = 0
+    bad: dict[int, str] = {}
     with _Sources(order) as sources, quiet():
         group = zarr.open_group(order.fork.store, path=order.group, mode="r+")
         arrays = {name: group[name] for name in {block.name for block in order.blocks}}
@@ -87,12 +90,13 @@ def write(order: WriteOrder) -> Written:
                 array[tuple(slice(start, stop) for start, stop in block.box)] = data
             size += data.nbytes
             del data  # before the next one is read
+        bad |= sources.changed()
     return Written(receipt(order.fork), size, bad)
 
 
 def set_aside(order: WriteOrder) -> dict[int, str]:
     """Read blocks of one array and put them aside; the sources that could not be read, and why."""
-    bad = {}
+    bad: dict[int, str] = {}
     storage = order.fork.workspace.assets.storage.for_a_while()
     with _Sources(order) as sources, quiet():
         for number, block in zip(order.numbers, order.blocks, strict=True):
@@ -103,6 +107,7 @@ def set_aside(order: WriteOrder) -> dict[int, str]:
                 continue
             put_aside(order.exchanges[block.name], number, data, storage)
             del data
+        bad |= sources.changed()
     return bad
 
 
@@ -112,6 +117,7 @@ class _Sources:
     def __init__(self, order: WriteOrder) -> None:
         self._order = order
         self._open: dict[int, tuple[ExitStack, xr.Dataset, xr.Dataset | None]] = {}
+        self._read: set[int] = set()
 
     def __enter__(self) -> _Sources:
         return self
@@ -122,14 +128,40 @@ class _Sources:
 
     def values(self, number: int, target: Target, key: Mapping[int, slice]) -> Any:
         """A box of a variable, as the target stores it."""
-        try:
+        with self._told(number, target):
             return self._values(number, target, key)
+
+    @contextmanager
+    def _told(self, number: int, target: Target) -> Iterator[None]:
+        try:
+            yield
         except IcechunkError:
             raise
         except Exception as error:  # engines raise whatever they like about a damaged file
             if number == EXISTING:
                 raise
             raise _ReadError(number, f"{target.name} cannot be read: {reason(error)}") from error
+
+    def parts(self, piece: Pieces, target: Target) -> Iterator[Pieces]:
+        """A piece in parts that can be read one after the other, in the memory that there is."""
+        number = int(piece.source[0])
+        copied = (number, target.name) in self._order.copied
+        with self._told(number, target):
+            unit = unit_of(piece, self._dataset(number, decoded=False).variables[target.name])
+        cell = target.itemsize if copied else max(_DECODED_BYTES, target.itemsize)
+        return piece.parted(unit, part_bytes(self._order.memory_bytes) // cell)
+
+    def changed(self) -> dict[int, str]:
+        """The sources, by number, that are not what they were: parts of both may have been read."""
+        found = {}
+        for number in self._read:
+            source = self._order.sources[number]
+            try:
+                if not isinstance(source, Stored):
+                    refuse_changed(source)
+            except (OSError, ValueError) as error:
+                found[number] = reason(error)
+        return found
 
     def _values(self, number: int, target: Target, key: Mapping[int, slice]) -> Any:
         copied = (number, target.name) in self._order.copied
@@ -146,6 +178,7 @@ class _Sources:
             stack = ExitStack()
             raw = stack.enter_context(opened(self._order.sources[number], self._order.reading))
             self._open[number] = (stack, raw, None)
+            self._read.add(number)
         stack, raw, shown = self._open[number]
         if not decoded:
             return raw
@@ -200,38 +233,35 @@ def _assembled(block: Block, target: Target, sources: _Sources) -> Any:
     covered = int(pieces.shape.prod(axis=1).sum()) == math.prod(block.shape)
     data = np.empty(block.shape, dtype) if covered else np.full(block.shape, missing_value(target), dtype)
     for row in range(len(pieces)):
-        place = tuple(
-            slice(start, start + size)
-            for start, size in zip(pieces.starts[row].tolist(), pieces.shape[row].tolist(), strict=True)
-        )
-        data[place] = _piece(pieces, row, target, sources)
+        for part in sources.parts(pieces.taken(slice(row, row + 1)), target):
+            place = zip(part.starts[0].tolist(), part.shape[0].tolist(), strict=True)
+            values = sources.values(int(part.source[0]), target, _key(part))
+            data[tuple(slice(start, start + size) for start, size in place)] = _turned(part, values)
     return data
 
 
-def _piece(pieces: Pieces, row: int, target: Target, sources: _Sources) -> Any:
-    values = sources.values(int(pieces.source[row]), target, _key(pieces, row))
-    return _turned(pieces, row, np.asarray(values))
-
-
-def read_piece(pieces: Pieces, row: int, variable: xr.Variable) -> Any:
+def read_piece(piece: Pieces, variable: xr.Variable) -> Any:
     """The values of one piece from its source, with the dimensions in the order of the array."""
-    key = _key(pieces, row)
+    key = _key(piece)
     box = tuple(key.get(axis, slice(None)) for axis in range(variable.ndim))
-    return _turned(pieces, row, np.asarray(variable[box].values))
+    return _turned(piece, variable[box].values)
 
 
-def _key(pieces: Pieces, row: int) -> dict[int, slice]:
+def unit_of(piece: Pieces, variable: xr.Variable) -> tuple[int, ...]:
+    """How the source of a piece is cut, by the dimensions of the array; ones where it is not."""
+    chunks = variable.encoding.get("chunksizes") or variable.encoding.get("chunks")
+    if chunks is None or variable.encoding.get("contiguous", False):
+        chunks = (1,) * variable.ndim
+    return tuple(int(chunks[axis]) if axis >= 0 else 1 for axis in piece.axes[0].tolist())
+
+
+def _key(piece: Pieces) -> dict[int, slice]:
     """What of the source is wanted, by its dimensions."""
-    spans = zip(
-        pieces.axes[row].tolist(),
-        pieces.source_starts[row].tolist(),
-        pieces.shape[row].tolist(),
-        strict=True,
-    )
+    spans = zip(piece.axes[0].tolist(), piece.source_starts[0].tolist(), piece.shape[0].tolist(), strict=True)
     return {axis: slice(start, start + size) for axis, start, size in spans if axis >= 0}
 
 
-def _turned(pieces: Pieces, row: int, values: Any) -> Any:
-    axes = pieces.axes[row].tolist()
+def _turned(piece: Pieces, found: Any) -> Any:
+    values, axes = np.asarray(found), piece.axes[0].tolist()
     values = values.transpose([axis for axis in axes if axis >= 0])
     return values[tuple(slice(None) if axis >= 0 else None for axis in axes)]
