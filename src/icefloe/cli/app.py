@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import re
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -146,33 +147,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except click.ClickException as error:
         error.show()
         return error.exit_code
-    except IcechunkError as error:
-        if "--debug" in words:
-            raise
-        click.echo(f"error: {_sentence(error)}", err=True)
-        return _exit_code(error)
-    except OSError as error:
-        if "--debug" in words:
-            raise
-        click.echo(f"error: {error.strerror or error}: {error.filename or ''}".rstrip(": "), err=True)
-        return FAILED
-    except ImportError as error:  # what is not installed says itself how to get it
-        if "--debug" in words:
-            raise
-        click.echo(f"error: {error}", err=True)
-        return FAILED
     except Exception as error:
         if "--debug" in words:
             raise
-        text = " ".join(str(error).split())
-        click.echo(f"error: {type(error).__name__}: {text} (--debug shows where it came from)", err=True)
-        return FAILED
+        sentence, code = explained(error)
+        click.echo(f"error: {sentence}", err=True)
+        return code
     return result if isinstance(result, int) else 0
+
+
+def explained(error: Exception) -> tuple[str, int]:
+    """What people are told of an error, and the exit code."""
+    if isinstance(error, IcechunkError):
+        return _sentence(error), _exit_code(error)
+    if isinstance(error, OSError):
+        return f"{error.strerror or error}: {error.filename or ''}".rstrip(": "), FAILED
+    if isinstance(error, ImportError):  # what is not installed says itself how to get it
+        return str(error), FAILED
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text} (--debug shows where it came from)", FAILED
 
 
 def _sentence(error: IcechunkError) -> str:
     text = str(error)
-    return f"{text} ({error.kind})" if error.kind and error.kind not in text else text
+    return f"{text} ({error.kind})" if error.kind and not re.search(rf"\b{error.kind}\b", text) else text
 
 
 def _exit_code(error: IcechunkError) -> int:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 import pyarrow as pa
 from pyspark import cloudpickle as _cloudpickle
 
+from icefloe.spark.failures import told_failures
 from icefloe.spark.frames import described
 
 if TYPE_CHECKING:
@@ -68,14 +69,15 @@ class SparkFanOut:
         def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             return _run(function, orders, batches)
 
-        numbers: Any = self._spark.range(0, len(orders), 1, tasks)
+        with told_failures():
+            numbers: Any = self._spark.range(0, len(orders), 1, tasks)
         with warnings.catch_warnings():
             # Arrow batches never become pandas frames here, whatever its version.
             warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
             results = numbers.mapInArrow(run, _SCHEMA)
         # Collected once and used once: Spark would do the work again for every other look at the frame.
         named = nullcontext() if self._title is None else described(self._spark, self._title)
-        with _watched(self._spark, tasks, self._progress), named:
+        with told_failures(), _watched(self._spark, tasks, self._progress), named:
             rows = results.collect()
         for row in sorted(rows, key=lambda row: int(row["number"])):
             failed, value = pickle.loads(bytes(row["result"]))
@@ -96,7 +98,10 @@ def _watched(spark: SparkSession, tasks: int, progress: Progress | None) -> Iter
     def look() -> None:
         tracker = context.statusTracker()
         while not done.wait(_LOOK_EVERY_S):
-            stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+            try:
+                stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+            except Exception:  # noqa: BLE001 - Spark is gone, which the other thread tells
+                return
             progress(min(tasks, sum(stage.numCompletedTasks for stage in stages if stage)), tasks)
 
     watcher = threading.Thread(target=look, daemon=True)

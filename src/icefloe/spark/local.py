@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _LOOPBACK = "127.0.0.1"
+_ATTEMPTS = 4
+"""For a task, as on clusters. A machine that is short of memory kills workers, too."""
 
 QUICK_START: Mapping[str, str] = {
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
@@ -44,7 +47,8 @@ def session_at(
 ) -> SparkSession:
     """A Spark session with a master: `local[2]`, `spark://host:7077`, `yarn`; one that runs is given back.
 
-    With a local master it is as quiet as `local_session`.
+    With a local master it is as quiet as `local_session`, and tries a task whose worker was killed up to four
+    times, as clusters do; `local[2,1]` gives up at once.
     """
     running = _SparkSession.getActiveSession()
     if running is not None:
@@ -61,7 +65,7 @@ def session_at(
     }
     if master.startswith("local"):
         options |= {"spark.driver.host": _LOOPBACK, "spark.driver.bindAddress": _LOOPBACK}
-    builder = builder.master(master).appName(app_name)
+    builder = builder.master(_patient(master)).appName(app_name)
     for name, value in {**options, **(settings or {})}.items():
         builder = builder.config(name, value)
     _prepare_from_env(local=master.startswith("local"))
@@ -81,6 +85,12 @@ def session_for_now(master: str) -> Iterator[SparkSession]:
     finally:
         if running is None:
             session.stop()
+
+
+def _patient(master: str) -> str:
+    """A local master with several attempts for each task, where it does not say how many."""
+    plain = re.fullmatch(r"local(?:\[([^,\]]+)\])?", master)
+    return f"local[{plain[1] or 1},{_ATTEMPTS}]" if plain else master
 
 
 def _prepare_from_env(*, local: bool) -> None:

@@ -1,0 +1,52 @@
+"""What went wrong with Spark itself, in a sentence: workers that died, a driver that is gone."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pyspark.errors import PySparkException
+
+from icefloe.errors import ErrorKind, IcechunkError
+
+_DIED = re.compile(
+    r"Python worker (?:exited|failed)|ExecutorLostFailure|Executor(?:Exited)? heartbeat|SIGKILL"
+)
+_GONE = re.compile(r"SparkContext was shut ?down|stopped SparkContext|Connection refused|Answer from Java")
+_CAUSE = re.compile(r"Caused by: (?:[\w.$]+: )?(.+)")
+_MOST = 200
+
+
+@contextmanager
+def told_failures() -> Iterator[None]:
+    """Make a sentence of what Spark raises; where it came from stays in the cause."""
+    try:
+        yield
+    except IcechunkError:
+        raise
+    except Exception as error:
+        if not _is_of_spark(error):
+            raise
+        raise IcechunkError(_sentence(error), kind=ErrorKind.CONCURRENCY) from error
+
+
+def _is_of_spark(error: Exception) -> bool:
+    """Whether it tells of Spark, or of the way to it; that of a Connect client has no py4j."""
+    known = isinstance(error, PySparkException | ConnectionError | EOFError)
+    return known or type(error).__module__.partition(".")[0] in {"py4j", "grpc"}
+
+
+def _sentence(error: Exception) -> str:
+    text = str(getattr(error, "java_exception", None) or error)
+    is_network = isinstance(error, ConnectionError | EOFError) or "Network" in type(error).__name__
+    if is_network or _GONE.search(text):
+        return "the connection to Spark was lost, its driver or its master has ended: run this again"
+    if _DIED.search(text):
+        return (
+            "a worker of Spark died again and again, killed or out of memory: "
+            "give tasks less to hold or workers more memory, and run this again"
+        )
+    causes = _CAUSE.findall(text)
+    line = (causes[-1] if causes else text.strip().splitlines()[0]).strip()
+    return f"Spark gave up: {line[:_MOST]}; when that is mended, run this again"

@@ -1,0 +1,52 @@
+"""What goes wrong with Spark itself is told in a sentence."""
+
+from __future__ import annotations
+
+import pytest
+from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+
+from icefloe.errors import IcechunkError, InvalidInputError
+from icefloe.spark.failures import told_failures
+
+DIED = """Job aborted due to stage failure: Task 3 in stage 7.0 failed 4 times, most recent failure: Lost task
+3.3 in stage 7.0 (TID 41) (127.0.0.1 executor 1): org.apache.spark.SparkException: Python worker exited
+\tat org.apache.spark.api.python.BasePythonRunner$ReaderIterator$$anonfun$1.applyOrElse(PythonRunner.scala)
+Caused by: java.io.EOFException
+"""
+FULL = """Job aborted due to stage failure: Task 0 in stage 1.0 failed 4 times
+\tat org.apache.spark.scheduler.DAGScheduler.failJobAndIndependentStages(DAGScheduler.scala:2785)
+Caused by: java.io.IOException: No space left on device
+\tat java.base/java.io.FileOutputStream.writeBytes(Native Method)
+"""
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (PySparkException(DIED), "a worker of Spark died again and again"),
+        (
+            PySparkException(FULL),
+            "Spark gave up: No space left on device; when",
+        ),
+        (PySparkException("Job 3 cancelled"), "Spark gave up: Job 3 cancelled;"),
+        (Py4JNetworkError("Answer from Java side is empty"), "the connection to Spark was lost"),
+        (ConnectionRefusedError(111, "Connection refused"), "the connection to Spark was lost"),
+    ],
+)
+def test_a_failure_is_one_sentence(error: Exception, said: str) -> None:
+    with pytest.raises(IcechunkError) as caught, told_failures():
+        raise error
+
+    text = str(caught.value)
+    assert said in text
+    assert "\n" not in text.strip()
+    assert caught.value.__cause__ is error
+
+
+@pytest.mark.parametrize("error", [InvalidInputError("wrong"), ZeroDivisionError("mine")])
+def test_other_errors_stay_what_they_are(error: Exception) -> None:
+    with pytest.raises(type(error)) as caught, told_failures():
+        raise error
+
+    assert caught.value is error
