@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 import importlib
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +10,13 @@ import numpy as np
 import zarr
 
 import icefloe
-from benchmarks.harness import Job, Row, Side, descendants
+from benchmarks import engines
+from benchmarks.harness import Job, Row, Side
 
-DAYS = 240
+DAYS = engines.scaled(240)
 MAP = (721, 1440)
 CELLS = 24
 MEMORY_BYTES = 256 << 20
-WORKERS = 2
 
 
 def setup(folder: Path) -> None:
@@ -45,7 +43,7 @@ def prepare_spark(folder: Path, _: Path) -> Job:
     """A branch of its own for each turn."""
     from icefloe.spark import rechunk
 
-    spark = _spark()
+    spark = engines.spark()
     place = str(folder / "repo")
     repo = icefloe.Repository.open(icefloe.local_filesystem_storage(place))
     _new_branch(repo, "ours")
@@ -53,7 +51,7 @@ def prepare_spark(folder: Path, _: Path) -> Job:
     def job() -> Any:
         chunks = {"time": -1, "lat": CELLS, "lon": CELLS}
         report = rechunk(spark, repo, "t2m", chunks, branch="ours", memory_bytes=MEMORY_BYTES)
-        _tell(f"icefloe, {report.memory_bytes >> 20} MiB per task stated", "pyspark.daemon")
+        engines.tell(f"icefloe, {report.memory_bytes >> 20} MiB per task stated", "pyspark.daemon")
         return icefloe.Repository.open(icefloe.local_filesystem_storage(place)).readonly_session("ours").store
 
     return job
@@ -64,7 +62,7 @@ def prepare_dask(folder: Path, _: Path) -> Job:
     import icechunk
     from icechunk.dask import store_dask
 
-    _dask()
+    engines.dask()
     da: Any = importlib.import_module("dask.array")
     repo = icechunk.Repository.open(icechunk.local_filesystem_storage(str(folder / "repo")))
     _new_branch(repo, "theirs")
@@ -81,7 +79,7 @@ def prepare_dask(folder: Path, _: Path) -> Job:
         target = zarr.open_array(fork.store, path="series", mode="r+")
         session.merge(store_dask(sources=[source.rechunk(target.chunks)], targets=[target]))
         session.commit("series")
-        _tell("dask", "multiprocessing")
+        engines.tell("dask", "multiprocessing")
         return repo.readonly_session("theirs").store
 
     return job
@@ -91,53 +89,6 @@ def _new_branch(repo: Any, name: str) -> None:
     if name in repo.list_branches():
         repo.delete_branch(name)
     repo.create_branch(name, repo.lookup_branch("main"))
-
-
-@functools.cache
-def _spark() -> Any:
-    from icefloe.spark import local_session
-    from icefloe.spark.fan_out import SparkFanOut
-
-    spark = local_session(cores=WORKERS)
-    list(SparkFanOut(spark)(_warm, range(WORKERS)))
-    return spark
-
-
-@functools.cache
-def _dask() -> Any:
-    distributed: Any = importlib.import_module("distributed")
-    cluster = distributed.LocalCluster(n_workers=WORKERS, threads_per_worker=1, dashboard_address=None)
-    client = distributed.Client(cluster)
-    client.gather(client.map(_warm, range(WORKERS)))
-    return client
-
-
-def _warm(_: int) -> int:
-    """What a worker loads before it can do anything of this kind."""
-    import icefloe.ingest.rechunking
-
-    return len(icefloe.ingest.rechunking.METADATA)
-
-
-def _tell(who: str, kind: str) -> None:
-    """The most that the largest worker of a kind ever held, on the error stream."""
-    peaks = [_status(pid, "VmHWM:") for pid in descendants() if kind in _name(pid)]
-    print(f"    {who}: largest worker {max(peaks, default=0) >> 20} MiB", file=sys.stderr)
-
-
-def _status(pid: int, what: str) -> int:
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    except OSError:  # it has ended
-        return 0
-    return next((int(line.split()[1]) << 10 for line in lines if line.startswith(what)), 0)
-
-
-def _name(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_text()
-    except OSError:
-        return ""
 
 
 def check(ours: Any, theirs: Any) -> None:

@@ -14,6 +14,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks import (
     conflicts,
     forks,
+    ingesting,
     latency,
     manifests,
     official,
@@ -42,6 +43,7 @@ MODULES = (
     upkeep,
     parsing,
     rechunking,
+    ingesting,
 )
 ROWS: dict[str, Row] = {row.name: row for module in MODULES for row in module.ROWS}
 

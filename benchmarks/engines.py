@@ -1,0 +1,95 @@
+"""Spark and dask for rows that need one: sessions that run already, their workers, and what these held."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import importlib
+import os
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness import descendants
+
+WORKERS = 2
+SCALE = float(os.environ.get("ICEFLOE_BENCH_SCALE", "1"))
+"""A part of the size, to try a row: 0.01 takes seconds."""
+
+_running: list[Any] = []
+
+
+def scaled(count: int, least: int = 1) -> int:
+    """So many of something, or the part of them that was asked for."""
+    return max(least, round(count * SCALE))
+
+
+def spark(cores: int = WORKERS) -> Any:
+    """A session with workers that have loaded what they need. One with other cores is stopped before."""
+    from icefloe.spark import local_session
+    from icefloe.spark.fan_out import SparkFanOut
+
+    if _running and _running[0].sparkContext.defaultParallelism != cores:
+        _running.pop().stop()
+    if not _running:
+        _running.append(local_session(cores=cores))
+        atexit.register(_running[0].stop)
+        for _ in range(2):
+            list(SparkFanOut(_running[0])(warm, range(2 * cores)))
+    return _running[0]
+
+
+@functools.cache
+def dask() -> Any:
+    """A client of a cluster of processes with one thread each."""
+    distributed: Any = importlib.import_module("distributed")
+    cluster = distributed.LocalCluster(n_workers=WORKERS, threads_per_worker=1, dashboard_address=None)
+    client = distributed.Client(cluster)
+    client.gather(client.map(warm, range(2 * WORKERS), pure=False))
+    atexit.register(cluster.close)
+    atexit.register(client.close)
+    return client
+
+
+@functools.cache
+def pool() -> ProcessPoolExecutor:
+    """Two processes that have loaded what they need."""
+    started = ProcessPoolExecutor(WORKERS)
+    list(started.map(warm, range(2 * WORKERS)))
+    atexit.register(started.shutdown)
+    return started
+
+
+def warm(_: int) -> int:
+    """What a worker loads before it can do anything of this kind."""
+    names = ["icefloe.ingest.job", "icefloe.ingest.rechunking", "icefloe.virtual", "h5netcdf", "xarray"]
+    names += ["icechunk.dask", "virtualizarr.parsers"]
+    found = []
+    for name in names:
+        try:
+            found.append(importlib.import_module(name))
+        except ImportError:  # of the other side
+            continue
+    return len(found)
+
+
+def tell(who: str, kind: str) -> None:
+    """The most that the largest worker of a kind ever held, on the error stream."""
+    peaks = [_status(pid, "VmHWM:") for pid in descendants() if kind in _command(pid)]
+    print(f"    {who}: largest worker {max(peaks, default=0) >> 20} MiB", file=sys.stderr)
+
+
+def _status(pid: int, what: str) -> int:
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:  # it has ended
+        return 0
+    return next((int(line.split()[1]) << 10 for line in lines if line.startswith(what)), 0)
+
+
+def _command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return ""
