@@ -90,6 +90,7 @@ test-spark: setup
 
 torture: setup
 	ICEFLOE_KILL_EVERY=1 $(BIN)/python -m pytest -q -n $(JOBS) tests/test_kills.py
+	ICEFLOE_KILL_EVERY=7 $(BIN)/python -m pytest -q -n $(JOBS) tests/ingest/test_killed.py
 	$(BIN)/python -m tests.proof.torture --minutes $(MINUTES)
 
 bench: setup-compat

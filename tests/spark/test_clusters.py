@@ -75,26 +75,27 @@ def test_a_local_cluster(tmp_path: Path) -> None:
     run_job("local-cluster[2,1,1024]", tmp_path)
 
 
-def test_a_standalone_master_with_two_workers(tmp_path: Path) -> None:
-    master = [
-        "org.apache.spark.deploy.master.Master",
-        "--host",
-        "127.0.0.1",
-        "--port",
-        "0",
-        "--webui-port",
-        "0",
-    ]
+@contextmanager
+def standalone(folder: Path) -> Iterator[str]:
+    """A master with two workers on two hosts, as far as Spark can tell; its URL."""
+    folder.mkdir(parents=True, exist_ok=True)
+    master = ["org.apache.spark.deploy.master.Master", "--host", "127.0.0.1", "--port", "0"]
+    master += ["--webui-port", "0"]
     worker = ["org.apache.spark.deploy.worker.Worker", "--cores", "1", "--memory", "1g", "--webui-port", "0"]
-    worker += ["--work-dir", str(tmp_path / "work")]
+    worker += ["--work-dir", str(folder / "work")]
     joined = "Successfully registered with master"
 
     here, there = {"SPARK_LOCAL_IP": "127.0.0.1"}, {"SPARK_LOCAL_IP": "127.0.0.2"}
     with (
-        started(master, tmp_path / "master.log", r"spark://127\.0\.0\.1:\d+", **here) as url,
-        started([*worker, "--host", "127.0.0.1", url], tmp_path / "one.log", joined, **here),
-        started([*worker, "--host", "127.0.0.2", url], tmp_path / "two.log", joined, **there),
+        started(master, folder / "master.log", r"spark://127\.0\.0\.1:\d+", **here) as url,
+        started([*worker, "--host", "127.0.0.1", url], folder / "one.log", joined, **here),
+        started([*worker, "--host", "127.0.0.2", url], folder / "two.log", joined, **there),
     ):
+        yield url
+
+
+def test_a_standalone_master_with_two_workers(tmp_path: Path) -> None:
+    with standalone(tmp_path / "spark") as url:
         run_job(url, tmp_path)
 
     # Only here: Spark starts no copy of a task on the host that runs it.

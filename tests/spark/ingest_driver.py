@@ -1,0 +1,58 @@
+"""A driver that does one job of `tests.ingest.fault_jobs` after the other, as it is told on its input.
+
+python -m tests.spark.ingest_driver MASTER [NAME=VALUE ...]
+
+Says "ready" when Spark runs, and after each order, a line of JSON, a line of JSON: what the command line
+would have said of an error, or nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+from icefloe.cli.app import explained
+from icefloe.spark import session_at
+from icefloe.spark.fan_out import SparkFanOut
+from icefloe.spark.pipeline import IngestFanOut, cores
+from tests.ingest.fault_jobs import JOBS
+from tests.spark.cluster_job import QUICK
+
+
+def warm(_: int) -> int:
+    """What a worker loads before it can do anything of this kind."""
+    names = ("icefloe.ingest.job", "icefloe.ingest.rechunking", "icefloe.virtual.hdf5", "h5netcdf")
+    return len([importlib.import_module(name) for name in names])
+
+
+def main(master: str, *settings: str) -> None:
+    """Work until the input ends."""
+    warnings.simplefilter("ignore")
+    pairs = dict(each.split("=", 1) for each in settings)
+    spark: Any = session_at(
+        master, "icefloe ingest faults", {**QUICK, "spark.executor.memory": "512m", **pairs}
+    )
+    list(SparkFanOut(spark)(warm, range(4)))
+    fan_out = IngestFanOut(spark, cores(spark))
+    say("ready")
+    for line in sys.stdin:
+        order = json.loads(line)
+        try:
+            JOBS[order["job"]].run(Path(order["folder"]), order["files"], fan_out, order["on_change"])
+        except Exception as error:  # noqa: BLE001 - whatever it is, a sentence is made of it
+            say(json.dumps(explained(error)[0]))
+        else:
+            say("null")
+
+
+def say(line: str) -> None:
+    """To whoever gave the order."""
+    print(line, flush=True)  # noqa: T201
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,43 @@
+"""Ingests and rechunks that are disturbed, on Spark of three kinds: `make test-cluster`.
+
+ICEFLOE_FAULTS says how many cases there are on each kind (a few by default), ICEFLOE_SEED which.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.spark.ingest_faults import figures, run
+from tests.spark.test_clusters import standalone
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.cluster,
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
+
+CASES = int(os.environ.get("ICEFLOE_FAULTS", "8"))
+SEED = int(os.environ.get("ICEFLOE_SEED", random.randrange(10**6)))
+
+
+@pytest.mark.parametrize("master", ["local[2]", "local-cluster[2,1,1024]"])
+def test_faults_on_this_machine(tmp_path: Path, master: str) -> None:
+    done = run(tmp_path, master, CASES, SEED)
+
+    assert not [case for case in done if case.wrong], f"seed {SEED}\n{figures(done)}"
+    assert len(done) == CASES
+
+
+def test_faults_on_a_master_with_two_workers(tmp_path: Path) -> None:
+    """With copies of slow tasks, which Spark starts on another host only."""
+    faults = ("slow", "executor", "worker", "driver", "driver alone", "permission", "deleted")
+    with standalone(tmp_path / "spark") as url:
+        done = run(tmp_path / "cases", url, CASES, SEED, faults, speculation=True)
+
+    assert not [case for case in done if case.wrong], f"seed {SEED}\n{figures(done)}"
+    assert len(done) == CASES
