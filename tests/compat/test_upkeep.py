@@ -197,3 +197,33 @@ def test_an_orphan_that_an_expiration_wrote_anew_keeps_all_or_nothing(tmp_path: 
     for library, folder in ((icechunk, second), (icefloe, first)):
         library.Repository.open(storage(library, folder)).garbage_collect(datetime.now(UTC))
     assert left(first) == left(second)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_long_history_of_the_official_library_goes_on(tmp_path: Path, version: int) -> None:
+    """Long lists of snapshots are written otherwise than short ones, and read so."""
+    if version == 2 and not hasattr(icechunk, "SpecVersion"):
+        pytest.skip("this release of the official library has no version 2 of the format")
+    options = {"spec_version": version} if hasattr(icechunk, "SpecVersion") else {}
+    theirs = icechunk.Repository.create(storage(icechunk, tmp_path), **options)
+    for step in range(40):
+        session = theirs.writable_session("main")
+        zarr.open_group(session.store, mode="a").attrs["step"] = step
+        session.commit(f"step {step}")
+    line = [info.id for info in theirs.ancestry(branch="main")]
+
+    repo = icefloe.Repository.open(storage(icefloe, tmp_path))
+    repo.create_tag("here", line[3])
+    session = repo.writable_session("main")
+    zarr.open_group(session.store).attrs["step"] = 40
+    tip = session.commit("step 40")
+
+    theirs = icechunk.Repository.open(storage(icechunk, tmp_path))
+    assert [info.id for info in theirs.ancestry(branch="main")] == [tip, *line]
+    assert [info.id for info in theirs.ancestry(tag="here")] == line[3:]
+    repo.apply_retention(icefloe.RetentionPolicy(last=35))
+    time.sleep(0.003)
+    repo.garbage_collect(datetime.now(UTC))
+    theirs = icechunk.Repository.open(storage(icechunk, tmp_path))
+    assert [info.id for info in theirs.ancestry(branch="main")] == [tip, *line[:34], line[-1]]
+    assert repo.verify("chunks").ok

@@ -52,7 +52,7 @@ class SnapshotInfos:
 
     def __init__(self, records: Records) -> None:
         """FormatError where ids are not ascending or a parent is not there."""
-        self._records = records
+        self._records = records = records.with_every("parent_offset")
         self._parent_positions: I64 | None = None
         self._place = records.place
         if records.few or not len(records):

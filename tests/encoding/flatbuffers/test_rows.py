@@ -17,7 +17,7 @@ from icefloe.encoding.flatbuffers.reader import Payload, read_root
 from icefloe.encoding.flatbuffers.records import Records
 from icefloe.encoding.flatbuffers.row_builder import build_row
 from icefloe.encoding.flatbuffers.row_reader import read_row
-from icefloe.encoding.flatbuffers.tables import from_rows, to_rows
+from icefloe.encoding.flatbuffers.tables import Tables, from_rows, to_rows
 from icefloe.errors import FormatError
 from tests import flatbuffer_writer
 from tests.encoding.flatbuffers import schemas
@@ -160,6 +160,20 @@ def test_a_number_is_replaced_in_all_blocks() -> None:
     assert [blocks.number_position(row, 1) for row in range(9)] == positions.tolist()
     assert [row["place"] for row in found] == [-2 * row for row in range(9)]
     assert [row["name"] for row in found] == [row["name"] for row in rows]
+
+
+def test_a_number_that_a_writer_left_out_gets_a_place() -> None:
+    """The builders of the official library leave out what is the default."""
+    table = fb.Table("Sample", {"name": fb.text(0), "place": fb.i32(1)})
+    columns = from_rows(table, [{"name": "x", "place": row} for row in range(40)])
+    without = Tables(40, columns.columns, {"place": np.arange(40) > 0})
+    read = Records(table, "sample", columns=without)
+
+    records = read.with_every("place")
+
+    blocks = records.blocks.with_numbers(records.number_positions("place"), np.arange(40, dtype=np.int32) + 5)
+    assert [row["place"] for row in Records(table, "sample", blocks=blocks).rows()] == list(range(5, 45))
+    assert list(records.rows()) == list(Records(table, "sample", columns=columns).rows())
 
 
 def test_a_row_without_a_required_field_is_refused() -> None:

@@ -116,6 +116,13 @@ class Records:
                 return Records(self.table, self.place, blocks=kept)
         return Records(self.table, self.place, columns=self.columns.take(which))
 
+    def with_every(self, name: str) -> Records:
+        """The same with a number in every table: some writers leave out what is the default."""
+        if self._columns is None or name not in self._columns.present:
+            return self
+        present = {each: mask for each, mask in self._columns.present.items() if each != name}
+        return Records(self.table, self.place, columns=Tables(len(self), self._columns.columns, present))
+
     def number_positions(self, name: str) -> I64:
         """Where in the blocks the numbers of a field stand."""
         blocks = self.blocks
