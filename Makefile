@@ -84,8 +84,9 @@ test-spark: setup
 	$(PYTHON) -m venv --clear .venv/spark-$(TAG)
 	grep -v -e '^pyspark==' -e '^py4j==' constraints.txt > .venv/spark-$(TAG)/constraints.txt
 	.venv/spark-$(TAG)/bin/python -m pip install -qq -c .venv/spark-$(TAG)/constraints.txt hatchling editables
+	.venv/spark-$(TAG)/bin/python -m pip install -qq -c .venv/spark-$(TAG)/constraints.txt "pyspark==$(PYSPARK)"
 	.venv/spark-$(TAG)/bin/python -m pip install -qq -c .venv/spark-$(TAG)/constraints.txt \
-	    --no-build-isolation --editable ".[test]" "pyspark==$(PYSPARK)"
+	    --no-build-isolation --editable ".[test]"
 	.venv/spark-$(TAG)/bin/python -m pytest -n 0 -m "spark and not cluster"
 
 torture: setup

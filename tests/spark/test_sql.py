@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,11 @@ import pytest
 import xarray as xr
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pyspark.errors import AnalysisException
 from pyspark.sql import functions
 
 import icefloe
-from icefloe.errors import InvalidInputError
+from icefloe.errors import IcechunkError, InvalidInputError
 from icefloe.spark import scan, sql
 from icefloe.spark.frames import described
 from tests.spark.test_queries import queries
@@ -183,6 +185,24 @@ def test_times_in_a_session_of_another_zone(spark: Any, repo: icefloe.Repository
             assert found.collect()[0][0] == 5 * 48
     finally:
         spark.conf.set("spark.sql.session.timeZone", zone)
+
+
+def test_what_spark_refuses_is_said_without_a_page_of_java(
+    spark: Any, repo: icefloe.Repository, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(AnalysisException, match="`t2n` cannot be resolved. Did you mean .*`t2m`, .*`rain`"):
+        sql(spark, "SELECT t2n FROM w VERSION AS OF 'v1' WHERE lat > 40", {"w": repo})
+
+    assert "org.apache" not in capfd.readouterr().err
+
+
+def test_a_lost_chunk_is_said(spark: Any, tmp_path: Path) -> None:
+    repository(weather(), icefloe.local_filesystem_storage(str(tmp_path)), CHUNKS)
+    for chunk in (tmp_path / "chunks").iterdir():
+        chunk.unlink()
+
+    with pytest.raises(IcechunkError, match="object not found: chunks/"):
+        sql(spark, "SELECT max(t2m) FROM w", {"w": str(tmp_path)})
 
 
 def test_a_repository_in_memory(spark: Any) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import re
+import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -11,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
+from pyspark.logger import PySparkLogger
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from icefloe import errors
@@ -93,6 +96,25 @@ def plain_errors() -> Iterator[None]:
         raise kind(found[2], kind=found[3]) from None
 
 
+@contextmanager
+def quiet_errors() -> Iterator[None]:
+    """What Spark refuses is raised and no more: PySpark would also log it, with all calls of the JVM."""
+    here = threading.get_ident()
+
+    def of_others(record: logging.LogRecord) -> bool:
+        return record.thread != here
+
+    loggers = [PySparkLogger.getLogger(name) for name in _QUERY_LOGGERS]
+    for logger in loggers:
+        logger.addFilter(of_others)
+    try:
+        yield
+    finally:
+        for logger in loggers:
+            logger.removeFilter(of_others)
+
+
+_QUERY_LOGGERS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 _DESCRIPTION: Final = "spark.job.description"
 _SWITCH: Final = "spark.icefloe.jobDescriptions"
 _OWN: Final = "icefloe "

@@ -17,7 +17,7 @@ from icefloe.repository import Repository
 from icefloe.session import Session
 from icefloe.spark.aggregates import Aggregation, planned
 from icefloe.spark.coding import ddl, spark_type
-from icefloe.spark.frames import announced, frame_of, place_of, slots_of
+from icefloe.spark.frames import announced, frame_of, place_of, quiet_errors, slots_of
 from icefloe.spark.groups import grouped
 from icefloe.spark.metadata_tables import TABLES, View, metadata_table
 from icefloe.spark.moments import moment_of
@@ -44,8 +44,11 @@ def sql(spark: SparkSession, query: str, repos: Mapping[str, Place]) -> DataFram
     choose a version for each place in the query. Other tables and views of the session can be named too.
     """
     parsed = parse_query(query, repos)
-    if not parsed.uses:
-        return spark.sql(query)
+    with quiet_errors():
+        return _answered(spark, parsed, repos) if parsed.uses else spark.sql(query)
+
+
+def _answered(spark: SparkSession, parsed: Query, repos: Mapping[str, Place]) -> DataFrame:
     opened: Opened = {}
     sources = [_source(spark, use, repos, opened) for use in parsed.uses]
     found = understood(
@@ -349,7 +352,9 @@ def _group_tables(session: Session, use: TableUse) -> GroupTables:
     path = "/" + "/".join(part.strip("/") for part in use.rest)
     try:
         return tables_of(session, path)
-    except IcechunkError:
+    except IcechunkError as error:
+        if error.kind not in (ErrorKind.NODE_NOT_FOUND, ErrorKind.NOT_A_GROUP):
+            raise
         group, _, array = path.rpartition("/")
         if not use.rest or session.workspace.node(path) is None:
             known = [*TABLES, *(name for name in session.workspace.children("/"))]

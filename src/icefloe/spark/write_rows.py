@@ -85,7 +85,7 @@ class BlockWriter:
         target = self._target
         positions = np.unravel_index(int(unique[counts > 1][0]), target.shape) if target.shape else ()
         where = ", ".join(
-            f"{dim} {lookup.keys[np.flatnonzero(lookup.positions == place)[0]]}"
+            f"{dim} {lookup.shown(int(place))}"
             for dim, lookup, place in zip(target.dims, target.lookups, positions, strict=True)
         )
         raise bad_rows(f"two rows are at {where or 'the one cell'}; a cell takes one value: drop duplicates")

@@ -49,15 +49,21 @@ class Lookup:
     keys: Values
     """Ascending."""
     positions: NDArray[np.int64]
+    times: bool
+    """Whether the keys are microseconds since 1970."""
 
     @staticmethod
-    def of(name: str, keys: Values) -> Lookup:
+    def of(name: str, keys: Values, times: bool) -> Lookup:
         """Of the keys in the order of the dimension; an error where one is there twice."""
         order = np.argsort(keys, kind="stable")
         ordered = keys[order]
         if len(ordered) > 1 and (ordered[1:] == ordered[:-1]).any():
             raise bad_rows(f"coordinate {name} has a value twice, so the place of a row is not certain")
-        return Lookup(name, ordered, order.astype(np.int64))
+        return Lookup(name, ordered, order.astype(np.int64), times)
+
+    def shown(self, position: int) -> str:
+        """The key at a position, for people."""
+        return shown_key(self.keys[np.flatnonzero(self.positions == position)[0]], self.times)
 
     def find(self, keys: Values) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """The positions, and which keys there are."""
@@ -233,15 +239,20 @@ class _Preparation:
         size = self._size(dim)
         if size is None:
             self._create_coordinate(dim, keys)
-            return Lookup.of(dim, keys), len(keys)
+            return Lookup.of(dim, keys, self._has_times(dim)), len(keys)
         known = self._keys(dim, size)
-        lookup = Lookup.of(dim, known)
+        lookup = Lookup.of(dim, known, self._has_times(dim))
         fresh = keys[~lookup.find(keys)[1]] if len(keys) else keys
         if not len(fresh):
             return lookup, size
         fresh = self._checked_extension(dim, known, fresh)
         self._extend(dim, size, fresh)
-        return Lookup.of(dim, np.concatenate([known, fresh.astype(known.dtype)])), size + len(fresh)
+        longer = np.concatenate([known, fresh.astype(known.dtype)])
+        return Lookup.of(dim, longer, self._has_times(dim)), size + len(fresh)
+
+    def _has_times(self, dim: str) -> bool:
+        info = self._arrays.get(dim)
+        return info is not None and info.coding.arrow == TIMESTAMP
 
     def _size(self, dim: str) -> int | None:
         for info in self._arrays.values():
@@ -266,7 +277,8 @@ class _Preparation:
     def _checked_extension(self, dim: str, known: Values, fresh: Values) -> Values:
         """New keys in the order in which they follow the known ones."""
         growing = self._template.append_dim or self._dims[0]
-        shown = _shown(self._arrays.get(dim), fresh[0])
+        times = self._has_times(dim)
+        shown = shown_key(fresh[0], times)
         if dim != growing:
             raise bad_rows(
                 f"{dim} {shown} is no coordinate of group {self._path}, and only {growing} grows; the option"
@@ -275,7 +287,7 @@ class _Preparation:
         falls = len(known) > 1 and known[-1] < known[0]
         ordered = np.sort(fresh)[::-1] if falls else np.sort(fresh)
         if len(known) and not (ordered[0] < known[-1] if falls else ordered[0] > known[-1]):
-            first, last = (_shown(self._arrays.get(dim), key) for key in (ordered[0], known[-1]))
+            first, last = (shown_key(key, times) for key in (ordered[0], known[-1]))
             raise bad_rows(
                 f"{dim} {first} lies between the coordinates of group {self._path}; {dim} grows at its end"
                 f" only, after {last}"
@@ -398,7 +410,6 @@ def _as_column(keys: Values, coding: Coding) -> pa.Array:
     return pa.array(keys.tolist()) if keys.dtype == object else pa.array(keys)
 
 
-def _shown(info: ArrayInfo | None, key: Any) -> str:
-    if info is not None and info.coding.arrow == TIMESTAMP:
-        return str(np.datetime64(int(key), "us"))
-    return str(key)
+def shown_key(key: Any, times: bool) -> str:
+    """A key for people."""
+    return str(np.datetime64(int(key), "us")).removesuffix(".000000") if times else str(key)
