@@ -190,7 +190,7 @@ def test_times_in_a_session_of_another_zone(spark: Any, repo: icefloe.Repository
 def test_what_spark_refuses_is_said_without_a_page_of_java(
     spark: Any, repo: icefloe.Repository, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(AnalysisException, match="`t2n` cannot be resolved. Did you mean .*`t2m`, .*`rain`"):
+    with pytest.raises(AnalysisException, match=r"`t2n` cannot be resolved. Did you mean .*`t2m`, .*`rain`"):
         sql(spark, "SELECT t2n FROM w VERSION AS OF 'v1' WHERE lat > 40", {"w": repo})
 
     assert "org.apache" not in capfd.readouterr().err
