@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +21,14 @@ class Archive:
         folder.mkdir(parents=True, exist_ok=True)
         self.options: dict[str, Any] = {}
         """Those of the ingest: chunks that fit nothing."""
+        self.xarray_options: dict[str, Any] = {}
+        self.packed_by_float32: list[str] = []
         self.calendar = str(random.choice(CALENDARS))
         self.variables = [self._variable(number) for number in range(random.integers(1, 4))]
         self.statics = [self._static(number) for number in range(random.integers(0, 3))]
         self.tiled = bool(random.random() < 0.25)
+        self._extra = float(random.random()) if random.random() < 0.7 else None
+        """Which coordinate there is beside; None for another one in each file."""
         counts = random.integers(1, 5, random.integers(2, 5)).tolist()
         files: list[str] = []
         for number, count in enumerate(counts):
@@ -39,6 +42,7 @@ class Archive:
                 tile.to_netcdf(path, engine="h5netcdf", encoding=self._encoding(tile))
                 files.append(str(path))
         self.files = files
+        self.texts = [name for name, _, dtype in self.variables if dtype == "text"]
         if random.random() < 0.8:
             sizes = {"time": sum(counts), "lat": 5, "lon": 4, "level": 3}
             dims = {dim for _, dims, _ in self.variables for dim in dims}
@@ -70,7 +74,7 @@ class Archive:
             cells = np.arange(np.prod([sizes[dim] for dim in dims], dtype=int))
             data[name] = (dims, cells.reshape([sizes[dim] for dim in dims]).astype(dtype))
         dataset = xr.Dataset(data, coords, {"title": "invented"})
-        kind = self._random.random()
+        kind = self._random.random() if self._extra is None else self._extra
         if kind < 0.2:
             dataset["time"].attrs["bounds"] = "time_bnds"
             dataset["time_bnds"] = (("time", "bnds"), np.stack([time.values, time.values], axis=1))
@@ -104,21 +108,3 @@ class Archive:
                 scale = float(random.choice([0.5, 0.25]))
                 mine |= {"dtype": "i2", "scale_factor": scale, "add_offset": 0.0, "_FillValue": -999}
         return encoding
-
-
-def compare(
-    archive: Archive, ingested: Callable[[Archive], xr.Dataset], assert_same: Callable[[Any, Any], None]
-) -> str:
-    """Whether an ingest gives what xarray makes of the files; both may refuse."""
-    try:
-        with xr.open_mfdataset(archive.files, engine="h5netcdf") as opened:
-            wanted = opened.load()
-    except Exception as error:  # noqa: BLE001 - whatever xarray does not like
-        return f"xarray refuses: {error}"
-    found = ingested(archive)
-    for name, _, dtype in archive.variables:
-        if dtype == "text" and name in wanted:  # Zarr has no missing text, and a type of its own for text
-            wanted[name] = wanted[name].fillna("")
-            found[name] = found[name].astype(object)
-    assert_same(found, wanted)
-    return "the same"

@@ -10,8 +10,8 @@ import pytest
 import xarray as xr
 
 from icefloe.errors import InvalidInputError
-from tests.ingest.archives import Archive, compare
 from tests.ingest.files import assert_same, days, expected, new_repo, read, run, write
+from tests.ingest.fuzz import outcome
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
 
@@ -94,11 +94,9 @@ def test_the_same_place_twice(tmp_path: Path) -> None:
     assert repo.lookup_branch("main") == before
 
 
-@pytest.mark.parametrize("seed", [3, 26, 36])
-def test_archives_at_random(tmp_path: Path, seed: int) -> None:
-    def ingested(archive: Archive) -> xr.Dataset:
-        repo = new_repo(tmp_path)
-        run(repo, archive.files, **archive.options)
-        return read(repo)
-
-    assert compare(Archive(tmp_path / "files", seed), ingested, assert_same) == "the same"
+@pytest.mark.parametrize(
+    ("kind", "seed", "mode"), [("usual", 3, "native"), ("usual", 26, "native"), ("usual", 36, "hybrid")]
+)
+def test_archives_at_random(tmp_path: Path, kind: str, seed: int, mode: str) -> None:
+    """A few of those that `python -m tests.ingest.fuzz` tries."""
+    assert outcome(tmp_path, kind, seed, mode) == "the same"

@@ -103,11 +103,12 @@ def veiled(options: Mapping[str, str] | None, *, all_values: bool = False) -> st
     """A mapping on one line, with `****` for values that may be secrets, to judge by their keys."""
     if options is None:
         return "None"
-    shown = {key: "****" if all_values or _secret(key) else value for key, value in options.items()}
+    shown = {key: "****" if all_values or may_be_secret(key) else value for key, value in options.items()}
     return json.dumps(shown, ensure_ascii=False)
 
 
-def _secret(key: str) -> bool:
+def may_be_secret(key: str) -> bool:
+    """Whether the value of an option with this name is not to be shown, nor kept."""
     return any(word in key.lower() for word in _SECRET_WORDS)
 
 

@@ -181,7 +181,7 @@ def compare_block(order: CompareOrder) -> str:
         for row in range(len(block.pieces)):
             number = int(block.pieces.source[row])
             try:
-                with opened(order.sources[number], order.reading) as source:
+                with opened(order.sources[number], order.reading, glance=True) as source:
                     piece = _sampled(
                         block.pieces.taken(slice(row, row + 1)), source.variables[block.name], order.cells
                     )

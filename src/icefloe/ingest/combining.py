@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from threading import RLock
 from typing import Any
 
 import numpy as np
 import xarray as xr
+from xarray.core import indexing as xarray_indexing
 
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.ingest.pieces import EXISTING, Origin, PieceArray, Pieces, UndigestedError
 from icefloe.ingest.survey import FileSchema, VariableSchema, quiet
 
+indexing: Any = xarray_indexing
+_PATCHING = RLock()
 Digests = Mapping[tuple[int, str], str]
 """The hash over the values of a variable, by the number of its source and its name."""
 
@@ -93,7 +98,7 @@ def combine(
 
 def _combined(datasets: Sequence[xr.Dataset], how: Combining) -> xr.Dataset:
     try:
-        with quiet():
+        with quiet(), _without_masks():
             if how.concat_dim is None:
                 found = xr.combine_by_coords(list(datasets), **how.arguments())
             else:
@@ -105,6 +110,25 @@ def _combined(datasets: Sequence[xr.Dataset], how: Combining) -> xr.Dataset:
     if not isinstance(found, xr.Dataset):
         raise InvalidInputError("the files do not make a dataset", ErrorKind.INVALID_ARRAY_METADATA)
     return found
+
+
+@contextmanager
+def _without_masks() -> Iterator[None]:
+    """Let xarray make no mask, as large as the data, of which cells of an outline are missing.
+
+    An outline knows that itself. For all other arrays, and other threads, xarray does as it always does.
+    """
+    usual = indexing.create_mask
+
+    def create_mask(indexer: Any, shape: Any, data: Any = None) -> Any:
+        return np.array(False) if isinstance(data, PieceArray) else usual(indexer, shape, data)
+
+    with _PATCHING:
+        indexing.create_mask = create_mask
+        try:
+            yield
+        finally:
+            indexing.create_mask = usual
 
 
 Box = Mapping[str, tuple[int, int]]

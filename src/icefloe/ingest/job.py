@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from icefloe.concurrency import FanOut
+from icefloe.errors import ConflictError, IcechunkError
 from icefloe.ingest.agreement import Finding
 from icefloe.ingest.audit import Staged, audit, refuse_unanswered
 from icefloe.ingest.batch import METADATA, Design, UnreadableError, design, write_batch
@@ -17,13 +19,15 @@ from icefloe.ingest.options import Options
 from icefloe.ingest.referring import with_containers
 from icefloe.ingest.report import Outcome, PlanReport, Report, plan_report
 from icefloe.ingest.sources import Source, find_sources
-from icefloe.ingest.staging import Staging
+from icefloe.ingest.staging import OvertakenError, Staging
 from icefloe.ingest.survey import BadFile, FileSchema, Stored
 from icefloe.ingest.windows import Windows, windows_of, with_splitting
 from icefloe.repository import Repository
 
 Told = Callable[[str], None]
 """Is told what the job does, a sentence at a time."""
+_TRIES = 5
+"""So often other ingests may come first."""
 
 
 def ingest(
@@ -45,19 +49,35 @@ def ingest(
     if dry_run:
         return _Job(repo, options, fan_out, told, options.branch).outlined(found)
     if options.mode != "native":
-        repo = with_containers(repo, found)
+        repo = with_containers(repo, found, options.reading)
+    for _ in range(_TRIES):
+        try:
+            return _staged_and_published(repo, found, options, fan_out, told)
+        except OvertakenError:
+            told("another ingest was published meanwhile: what it did not bring is staged anew")
+    raise ConflictError(
+        message=f"other ingests were published into {options.branch} {_TRIES} times while this one worked: "
+        "run it again when they are done"
+    )
+
+
+def _staged_and_published(
+    repo: Repository, found: Sequence[Source], options: Options, fan_out: FanOut, told: Told
+) -> Report:
     staging = Staging.begin(repo, options.branch)
-    job = _Job(repo, options, fan_out, told, staging.branch)
     try:
-        report, staged = job.written(found)
-    except BaseException:
+        report, staged = _Job(repo, options, fan_out, told, staging.branch).written(found)
         if staging.is_empty:
             staging.drop()
-        raise
-    if staging.is_empty:
+            return report
+        return _published(report, staged, staging, options, fan_out, told)
+    except OvertakenError:
         staging.drop()
-        return report
-    return _published(report, staged, staging, options, fan_out, told)
+        raise
+    except BaseException:
+        with suppress(IcechunkError):  # the first error is the one to tell
+            staging.release()
+        raise
 
 
 def _published(
@@ -72,7 +92,7 @@ def _published(
         staging.give_up()
         told(f"{staging.target} is as it was; what was staged is on the branch {staging.failed}")
         return replace(report, checks=results, failed_branch=staging.failed)
-    tip = staging.publish(results, options.message or "Publish what was ingested")
+    tip = staging.publish(results, options.message or "Publish what was ingested", options.group)
     told(f"published: {staging.target} is at {tip}")
     return replace(report, checks=results, published=tip)
 

@@ -161,8 +161,11 @@ class PieceArray:
         return self.size * self.dtype.itemsize
 
     def astype(self, dtype: Any, copy: bool = True) -> PieceArray:
-        """The same cells in another type."""
-        return PieceArray(self.name, self.shape, np.dtype(dtype), self.pieces, self.origins)
+        """The same cells in another type; text of no length is as long as it is."""
+        wanted = np.dtype(dtype)
+        if wanted.kind in "SU" and not wanted.itemsize:
+            wanted = self.dtype if self.dtype.kind == wanted.kind else np.dtype(object)
+        return PieceArray(self.name, self.shape, wanted, self.pieces, self.origins)
 
     def transpose(self, *axes: int | Sequence[int]) -> PieceArray:
         """The same with the dimensions in another order."""
@@ -288,7 +291,7 @@ def _where(condition: Any, array: Any, other: Any) -> Any:
         if not isinstance(array, PieceArray) or not np.all(condition):
             raise NotImplementedError("values of an array that is not there yet are not compared")
         return _together(array, other)
-    if np.size(condition) - np.count_nonzero(condition) not in (0, array.missing):
+    if not np.all(condition):
         raise NotImplementedError("values of an array that is not there yet are not replaced")
     return array.astype(np.result_type(array.dtype, other))
 

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import xarray as xr
+from zarr.core.metadata import ArrayV3Metadata
 
+from icefloe.credentials import AnyCredential
 from icefloe.distributed import receipt
 from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.ingest.packing import attributes_of_zarr, decoded
 from icefloe.ingest.pieces import PieceArray
+from icefloe.ingest.remote import reference_location
 from icefloe.ingest.sources import Source, refuse_changed
 from icefloe.ingest.survey import (
     BadFile,
@@ -23,14 +28,16 @@ from icefloe.ingest.survey import (
     quiet,
     reason,
     survey,
+    virtualized,
 )
 from icefloe.ingest.targets import Target
 from icefloe.ingest.writing import Written
 from icefloe.repository import Repository
 from icefloe.session import ForkSession
-from icefloe.virtual import VirtualChunkContainer, virtualize
+from icefloe.storage.access import without_secrets
+from icefloe.virtual import VirtualChunkContainer
 from icefloe.virtual.opening import default_credential
-from icefloe.virtual.schema import differences, document_of, properties_of
+from icefloe.virtual.schema import DECODING_ATTRIBUTES, differences, document_of, properties_of
 from icefloe.virtual.sources import container_of, location_of
 
 
@@ -44,7 +51,7 @@ def with_documents(schema: FileSchema, reading: Reading) -> FileSchema:
     """What a survey found, and how each variable would be referred to, or why it cannot be."""
     try:
         with quiet():
-            dataset = virtualize(schema.source.url, group=reading.group)
+            dataset = virtualized(schema.source, reading)
         refused = {each.variable: each.sentence for each in dataset.refused}
     except Exception as error:  # noqa: BLE001 - what cannot be parsed can still be copied
         known = tuple(replace(each, refusal=reason(error)) for each in schema.variables)
@@ -76,8 +83,10 @@ def refer(
     chosen: set[tuple[int, str]] = set()
     reasons = []
     for target in targets:
-        array = dataset.variables[target.name].data
-        for number, why in _misfits(target, array, files, _Fits(documents.get(target.name))):
+        variable = dataset.variables[target.name]
+        array = variable.data
+        fits = _Fits(documents.get(target.name), None if array.is_complete else variable.dtype)
+        for number, why in _misfits(target, array, files, fits):
             if why:
                 reasons.append((files[number].source.url, target.name, why))
             else:
@@ -94,10 +103,12 @@ def _misfits(
     ends = (stops % chunks == 0) | (stops == target.shape) if target.dims else np.ones((len(pieces), 0), bool)
     aligned = ((pieces.starts % chunks == 0) & ends).all(axis=1)
     straight = (pieces.axes == np.arange(len(target.dims))).all(axis=1)
+    often = Counter(pieces.source.tolist())
     for row, number in enumerate(pieces.source.tolist()):
         if number < 0:
             continue
         variable = files[number].variable(target.name)
+        sizes = [files[number].sizes.get(dim, 1) for dim in target.dims]
         if variable is None or variable.document is None:
             yield number, variable.refusal if variable is not None else "it is not there"
         elif fits.document is None or not target.dims:
@@ -106,6 +117,10 @@ def _misfits(
             yield number, "its dimensions are not those of the array"
         elif wrong := fits.differences(variable.document):
             yield number, wrong
+        elif not fits.holes_are_missing:
+            yield number, "some files lack cells of it, and what stands for them is not a missing value"
+        elif often[number] > 1 or pieces.shape[row].tolist() != sizes:
+            yield number, "its cells do not lie together in the array"
         else:
             yield number, "" if aligned[row] else "it does not begin and end with chunks of the array"
 
@@ -113,8 +128,10 @@ def _misfits(
 class _Fits:
     """How arrays of files differ from one of the repository. Most files have the same to say."""
 
-    def __init__(self, document: Mapping[str, Any] | None) -> None:
+    def __init__(self, document: Mapping[str, Any] | None, holes: np.dtype[Any] | None) -> None:
+        """`holes` is the type of the values in all files together, where some cells are in no file."""
         self.document = document
+        self.holes_are_missing = holes is None or document is None or _misses(document, holes)
         self._known: dict[str, str] = {}
 
     def differences(self, of_file: str) -> str:
@@ -127,13 +144,32 @@ class _Fits:
         return self._known[of_file]
 
 
+def _misses(document: Mapping[str, Any], dtype: np.dtype[Any]) -> bool:
+    """Whether cells that nobody wrote read as missing values, and all as values of a type."""
+    with quiet():
+        metadata = ArrayV3Metadata.from_dict({**document})
+    raw = metadata.data_type.to_native_dtype()
+    if raw.kind not in "iuf":
+        return False
+    attrs = attributes_of_zarr(metadata.attributes, raw)
+    try:
+        shown = decoded(xr.Variable(("x",), np.array([metadata.fill_value], raw), attrs))
+    except (ValueError, OverflowError):
+        return False
+    return shown.dtype == dtype and bool(shown.isnull().all())
+
+
 def as_document(target: Target, schema: VariableSchema) -> Target:
     """The array as the first file stores it, so that its chunks can be referred to."""
-    if schema.document is None or schema.dims != target.dims:
-        return target  # or it got the dimension along which files follow each other
+    if schema.document is None or not schema.raw_dims == schema.dims == target.dims:
+        # It got the dimension along which files follow each other; or lost one, as text in single characters.
+        return target
     document = json.loads(schema.document)
+    if tuple(document["dimension_names"]) != target.dims:
+        return target  # an engine may see a file in another way than the parser of references
     chunks = tuple(document["chunk_grid"]["configuration"]["chunk_shape"])
-    attrs = {**target.attrs, **document["attributes"]}
+    told = {name: value for name, value in target.attrs.items() if name not in DECODING_ATTRIBUTES}
+    attrs = {**told, **{k: v for k, v in document["attributes"].items() if k in DECODING_ATTRIBUTES}}
     return replace(target, chunks=chunks, shards=None, attrs=attrs, document=json.dumps(document))
 
 
@@ -155,7 +191,7 @@ def write_references(order: ReferOrder) -> Written:
     for number, source, names, box in order.files:
         try:
             with quiet():
-                dataset = virtualize(source.url, group=order.reading.group).drop_refused()
+                dataset = virtualized(source, order.reading).drop_refused()
             refuse_changed(source)
         except Exception as error:  # noqa: BLE001 - parsers raise whatever they like about a damaged file
             bad[number] = reason(error)
@@ -169,23 +205,34 @@ def write_references(order: ReferOrder) -> Written:
     return Written(receipt(order.fork), 0, bad)
 
 
-def with_containers(repo: Repository, sources: Sequence[Source]) -> Repository:
-    """The repository, allowed to refer to the places of the sources, as its configuration then says."""
+def with_containers(repo: Repository, sources: Sequence[Source], reading: Reading) -> Repository:
+    """The repository, allowed to refer to the places of the sources, as its configuration then says.
+
+    Credentials are for this process and its tasks: the configuration has none.
+    """
     config = repo.config
-    known = config.virtual_chunk_containers or {}
+    known = set(config.virtual_chunk_containers or {})
+    authorized: dict[str, AnyCredential | None] = dict(repo._recipe.authorized)
     new: dict[str, VirtualChunkContainer] = {}
     for source in sources:
-        location = location_of(source.url)
-        if not any(location.startswith(prefix) for prefix in (*known, *new)):
-            container = container_of(location)
-            new[container.url_prefix] = container
+        location = location_of(reference_location(source.address) if source.is_remote else source.url)
+        prefix = next((each for each in (*known, *new) if location.startswith(each)), None)
+        if prefix is not None and prefix in authorized:
+            continue
+        access = reading.access_to(source)
+        if prefix is None:
+            store = None if access is None else without_secrets(access.store, location)
+            container = container_of(location, store)
+            prefix = container.url_prefix
+            new[prefix] = container
+        authorized[prefix] = default_credential(prefix) if access is None else access.credential
     for container in new.values():
         config.set_virtual_chunk_container(container)
-    missing = set(config.virtual_chunk_containers or {}) - repo.authorized_virtual_container_prefixes
-    if not new and not missing:
+    if not new and set(authorized) == repo.authorized_virtual_container_prefixes:
         return repo
-    prefixes = config.virtual_chunk_containers or {}
-    opened = repo.reopen(config, {prefix: default_credential(prefix) for prefix in prefixes})
+    for prefix in set(config.virtual_chunk_containers or {}) - set(authorized):
+        authorized[prefix] = default_credential(prefix)
+    opened = repo.reopen(config, authorized)
     if new:
         opened.save_config()
     return opened

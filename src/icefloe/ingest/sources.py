@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import fnmatch
 import glob
+import io
 import os
 import re
-import shutil
-import tempfile
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import urlsplit
 
-from icefloe.errors import ErrorKind, InvalidInputError, NotFoundError, StorageError
-from icefloe.storage import storage_from_url
-from icefloe.storage.base import StorageObjectInfo
-from icefloe.times import to_microseconds
+from icefloe.concurrency import pool
+from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.ingest.remote import Seen, Server, copied, drop_copy, origin_of, quoted, server_of, shown
+from icefloe.storage.access import without_query
+from icefloe.storage.base import ObjectNotFoundError
 
 SUFFIXES = (
     *(".nc", ".nc3", ".nc4", ".cdf", ".netcdf", ".h5", ".hdf5", ".he5", ".hdf"),
@@ -30,7 +30,8 @@ _ZARR = ("zarr.json", ".zgroup", ".zmetadata", ".zarray")
 _URL = re.compile(r"^[a-z][a-z0-9+]+://", re.IGNORECASE)
 _MAGIC = re.compile(r"[*?\[]")
 _KEPT_COPIES = 4
-_RANGE_BYTES = 16 << 20
+_LOOKING = 16
+"""So many files of lists are looked at side by side."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,15 +39,27 @@ class Source:
     """A file or a Zarr store, and what tells its versions apart."""
 
     url: str
-    """An absolute path, or a URL."""
+    """An absolute path, or a URL: as it is shown and kept."""
     size_bytes: int
-    """0 for a Zarr store, which is many files."""
+    """0 for a Zarr store, which is many files; -1 where a web server does not tell."""
     modified_us: int
+    signed_url: str | None = field(default=None, repr=False)
+    """The URL with the signature that its server wants, which is shown and kept nowhere."""
 
     @property
     def is_remote(self) -> bool:
         """Whether it is read over the network."""
         return bool(_URL.match(self.url))
+
+    @property
+    def is_store(self) -> bool:
+        """Whether it is a Zarr store rather than a file."""
+        return self.size_bytes == 0 and (self.is_remote or os.path.isdir(self.url))
+
+    @property
+    def address(self) -> str:
+        """Where it is read from."""
+        return self.signed_url or self.url
 
 
 def find_sources(
@@ -59,41 +72,85 @@ def find_sources(
     per line. `options` are those of `storage_from_url` for URLs. A name that stands for nothing is an error.
     """
     names = [given] if isinstance(given, str | os.PathLike) else list(given)
+    finder = _Finder(dict(options or {}))
     found: dict[str, Source] = {}
-    for name in names:
-        for source in _found(os.fspath(name), dict(options or {})):
-            found.setdefault(source.url, source)
+    for source in finder.all([os.fspath(name) for name in names]):
+        found.setdefault(source.url, source)
     if not found:
         raise InvalidInputError("there is nothing to ingest: no source was given", ErrorKind.INVALID_PATH)
     return list(found.values())
 
 
-def _found(name: str, options: Mapping[str, Any]) -> Iterator[Source]:
-    if name.startswith("file://"):
-        name = urlsplit(name).path
-    sources = list(_remote(name, options) if _URL.match(name) else _local(name, options))
-    if not sources:
-        raise InvalidInputError(f"nothing matches {name!r}: no file to ingest there", ErrorKind.INVALID_PATH)
-    yield from sources
+class _Finder:
+    """Finds sources. A server is opened once, however many of its files are named."""
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self._options = options
+        self._servers: dict[str, Server] = {}
+
+    def all(self, names: Iterable[str]) -> Iterator[Source]:
+        """What names stand for, in their order. Files elsewhere are looked at side by side."""
+        named = list(names)
+        for name in named:
+            if _URL.match(name) and not name.startswith("file://"):
+                self._server(name)
+        for sources in pool("finding", _LOOKING).map(lambda name: list(self.found(name)), named):
+            yield from sources
+
+    def found(self, name: str) -> Iterator[Source]:
+        """What a name stands for."""
+        if name.startswith("file://"):
+            name = urlsplit(name).path
+        sources = list(self._remote(name) if _URL.match(name) else self._local(name))
+        if not sources:
+            raise InvalidInputError(
+                f"nothing matches {shown(name)!r}: no file to ingest there", ErrorKind.INVALID_PATH
+            )
+        yield from sources
+
+    def _local(self, name: str) -> Iterator[Source]:
+        path = Path(name).expanduser()
+        if not path.exists() and _MAGIC.search(name):
+            for each in sorted(glob.glob(str(path), recursive=True)):
+                if os.path.isfile(each) or _is_zarr(Path(each)):
+                    yield _of_path(Path(each))
+        elif path.is_dir():
+            yield from [_of_path(path)] if _is_zarr(path) else _folder(path)
+        elif path.suffix.lower() in _LISTS and path.is_file():
+            lines = _lines(path.read_text(encoding="utf-8"))
+            yield from self.all(line if _URL.match(line) else str(path.parent / line) for line in lines)
+        elif path.exists():
+            yield _of_path(path)
+        else:
+            raise InvalidInputError(f"there is no file {name!r}", ErrorKind.INVALID_PATH)
+
+    def _remote(self, name: str) -> Iterator[Source]:
+        server = self._server(name)
+        whole, query = without_query(name)
+        ending = f"?{query}" if query else ""
+        if whole.endswith("/") or _MAGIC.search(whole):
+            fixed = _MAGIC.split(whole)[0].rpartition("/")[0]
+            for path, seen in _chosen(server.below(f"{fixed}/"), whole[len(fixed) + 1 :]):
+                yield _of_url(f"{fixed}/{quoted(path)}{ending}", seen)
+        elif PurePosixPath(whole).suffix.lower() in _LISTS:
+            folder = whole.rpartition("/")[0]
+            text = io.BytesIO()
+            server.copy(name, text)
+            lines = _lines(text.getvalue().decode("utf-8"))
+            yield from self.all(line if _URL.match(line) else f"{folder}/{line}{ending}" for line in lines)
+        else:
+            yield _of_url(name, _looked(server, whole, ending))
+
+    def _server(self, name: str) -> Server:
+        origin = origin_of(name)
+        if origin not in self._servers:
+            self._servers[origin] = server_of(name, self._options)
+        return self._servers[origin]
 
 
-def _local(name: str, options: Mapping[str, Any]) -> Iterator[Source]:
-    path = Path(name).expanduser()
-    if not path.exists() and _MAGIC.search(name):
-        for each in sorted(glob.glob(str(path), recursive=True)):
-            if os.path.isfile(each) or _is_zarr(Path(each)):
-                yield _of_path(Path(each))
-    elif path.is_dir():
-        yield from [_of_path(path)] if _is_zarr(path) else _folder(path)
-    elif path.suffix.lower() in _LISTS and path.is_file():
-        lines = path.read_text(encoding="utf-8").splitlines()
-        for line in (line.strip() for line in lines):
-            if line and not line.startswith("#"):
-                yield from _found(line if _URL.match(line) else str(path.parent / line), options)
-    elif path.exists():
-        yield _of_path(path)
-    else:
-        raise InvalidInputError(f"there is no file {name!r}", ErrorKind.INVALID_PATH)
+def _lines(text: str) -> list[str]:
+    lines = (line.strip() for line in text.splitlines())
+    return [line for line in lines if line and not line.startswith("#")]
 
 
 def _folder(folder: Path) -> Iterator[Source]:
@@ -127,42 +184,81 @@ def refuse_changed(source: Source) -> None:
         raise ValueError("it changed while it was ingested: run again when nobody writes to it")
 
 
-def _remote(name: str, options: Mapping[str, Any]) -> Iterator[Source]:
-    whole, _, query = name.partition("?") if not _MAGIC.search(name.split("://")[1]) else (name, "", "")
-    folder, _, last = whole.rpartition("/")
-    if last and not _MAGIC.search(whole):
-        storage = storage_from_url(folder + ("?" + query if query else ""), **options)
+def _looked(server: Server, whole: str, ending: str) -> Seen:
+    """A file, or a Zarr store, which has no object of its own name."""
+    try:
+        return server.look(whole + ending)
+    except ObjectNotFoundError:
+        pass
+    newest = None
+    for name in _ZARR:
         try:
-            info, _ = storage.head(last)
-        except NotFoundError:
-            raise InvalidInputError(f"there is no object {name!r}", ErrorKind.INVALID_PATH) from None
-        yield _of_object(name, info)
-        return
-    fixed = _MAGIC.split(whole)[0].rpartition("/")[0]
-    pattern = whole[len(fixed) + 1 :]
-    for info in sorted(storage_from_url(fixed, **options).list_prefix(), key=lambda info: info.key):
-        suits = _matches(info.key, pattern) if pattern else Path(info.key).suffix.lower() in SUFFIXES
-        if suits:
-            yield _of_object(f"{fixed}/{info.key}", info)
+            newest = max(newest or 0, server.look(f"{whole}/{name}{ending}")[1])
+        except ObjectNotFoundError:
+            continue
+    if newest is None:
+        raise InvalidInputError(f"there is no object {shown(whole + ending)!r}", ErrorKind.INVALID_PATH)
+    return 0, newest
 
 
-def _matches(key: str, pattern: str) -> bool:
-    """As on a disk, `*` ends at a slash and `**` does not."""
-    parts = (
-        ".*" if part == "**" else fnmatch.translate(part).removesuffix(r"\Z").removesuffix(r"\z")
-        for part in pattern.split("/")
+def _chosen(listed: Iterable[tuple[str, Seen]], pattern: str) -> list[tuple[str, Seen]]:
+    """Files that a pattern, or a folder, stands for, and Zarr stores in the place of their many files."""
+    files: dict[str, Seen] = {}
+    stores: dict[str, Seen] = {}
+    for path, seen in listed:
+        folder, _, last = path.rpartition("/")
+        if folder and last in _ZARR:
+            stores[folder] = (0, max(seen[1], stores.get(folder, (0, 0))[1]))
+        files[path] = seen
+    outer = {path: seen for path, seen in stores.items() if not any(each in stores for each in _above(path))}
+    files = {path: seen for path, seen in files.items() if not any(each in outer for each in _above(path))}
+    found = {**files, **outer}
+    return sorted(
+        (path, seen)
+        for path, seen in found.items()
+        if (_matches(path, pattern) if pattern else path in outer or _is_wanted(path))
     )
-    expression = "/".join(parts).replace("(?s:.*", "(?s:[^/]*").replace(".*/", "(.*/)?")
-    return re.fullmatch(expression, key) is not None
 
 
-def _of_object(url: str, info: StorageObjectInfo) -> Source:
-    return Source(url, info.size_bytes, to_microseconds(info.created_at))
+def _above(path: str) -> Iterator[str]:
+    parts = path.split("/")
+    return ("/".join(parts[:count]) for count in range(1, len(parts)))
+
+
+def _is_wanted(path: str) -> bool:
+    hidden = any(part.startswith((".", "_")) for part in path.split("/"))
+    return not hidden and PurePosixPath(path).suffix.lower() in SUFFIXES
+
+
+def _matches(path: str, pattern: str) -> bool:
+    """As on a disk, `*` ends at a slash and `**` does not."""
+    return re.fullmatch(_expression(pattern), path, re.DOTALL) is not None
+
+
+@cache
+def _expression(pattern: str) -> str:
+    *folders, last = pattern.split("/")
+    inside = "".join("(?:[^/]+/)*" if part == "**" else f"{_segment(part)}/" for part in folders)
+    return inside + (".*" if last == "**" else _segment(last))
+
+
+def _segment(part: str) -> str:
+    kinds = re.split(r"(\*|\?|\[!?\]?[^]]*\])", part)
+    signs = {"*": "[^/]*", "?": "[^/]"}
+    return "".join(
+        signs.get(kind) or (kind.replace("[!", "[^", 1) if number % 2 else re.escape(kind))
+        for number, kind in enumerate(kinds)
+    )
+
+
+def _of_url(url: str, seen: Seen) -> Source:
+    plain = shown(url)
+    return Source(plain, *seen, None if plain == url else url)
 
 
 # Reading: an executor's part
 
-_copies: OrderedDict[str, str] = OrderedDict()
+_copies: OrderedDict[Source, str] = OrderedDict()
 
 
 def local_path(source: Source, options: Mapping[str, Any] | None = None) -> str:
@@ -172,27 +268,12 @@ def local_path(source: Source, options: Mapping[str, Any] | None = None) -> str:
     """
     if not source.is_remote:
         return source.url
-    known = _copies.get(source.url)
+    known = _copies.get(source)
     if known is None or not os.path.exists(known):
-        known = _copies[source.url] = _fetched(source, dict(options or {}))
-    _copies.move_to_end(source.url)
+        seen = (source.size_bytes, source.modified_us)
+        known = copied(source.address, seen, lambda: server_of(source.address, options or {}))
+        _copies[source] = known
+    _copies.move_to_end(source)
     while len(_copies) > _KEPT_COPIES:
-        _, oldest = _copies.popitem(last=False)
-        Path(oldest).unlink(missing_ok=True)
+        drop_copy(_copies.popitem(last=False)[1])
     return known
-
-
-def _fetched(source: Source, options: Mapping[str, Any]) -> str:
-    whole, _, query = source.url.partition("?")
-    folder, _, last = whole.rpartition("/")
-    storage = storage_from_url(folder + ("?" + query if query else ""), **options)
-    target = Path(tempfile.mkdtemp(prefix="icefloe-source-")) / last
-    try:
-        with open(target, "wb") as file:
-            for start in range(0, source.size_bytes, _RANGE_BYTES):
-                stop = min(start + _RANGE_BYTES, source.size_bytes)
-                file.write(storage.get_range(last, start, stop))
-    except (StorageError, OSError):
-        shutil.rmtree(target.parent, ignore_errors=True)
-        raise
-    return str(target)

@@ -1,16 +1,37 @@
-"""Write, audit, publish: data lands on a branch beside its target, which moves only if all checks pass."""
+"""Write, audit, publish: data lands on a branch beside its target, which moves only if all checks pass.
+
+Every run has a branch of its own, named after its process, so that several may work for one target at once.
+What a run leaves that was killed or failed is taken over by the next one.
+"""
 
 from __future__ import annotations
 
+import itertools
+import os
+import re
+import socket
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 from icefloe.core.commit import OWN_METADATA
 from icefloe.errors import ConflictError, ErrorKind, IcechunkError
 from icefloe.ingest.batch import METADATA
 from icefloe.ingest.checks import CheckResult
+from icefloe.ingest.ledger import read_ledger
+from icefloe.merging import MergeConflictError
 from icefloe.repository import Repository
+
+_LEFT_FOR_GOOD = timedelta(days=1)
+"""A run on another machine that made no commit for so long counts as dead."""
+_numbers = itertools.count()
+
+
+class OvertakenError(Exception):
+    """Another ingest published into the same arrays meanwhile: what is staged has to be made anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,11 +42,8 @@ class Staging:
     target: str
     base: str
     """The tip of the target when the ingest began."""
-
-    @property
-    def branch(self) -> str:
-        """The branch that is written to."""
-        return f"{self.target}.ingest"
+    branch: str
+    """The branch that is written to."""
 
     @property
     def failed(self) -> str:
@@ -35,16 +53,25 @@ class Staging:
     @staticmethod
     def begin(repo: Repository, target: str) -> Staging:
         """Start at the tip of the target; or go on where a run was broken off, if the target is as it was."""
-        staging = Staging(repo, target, repo.lookup_branch(target))
-        if staging.branch not in repo.list_branches():
-            repo.create_branch(staging.branch, staging.base)
-        elif not staging.is_ahead():
-            repo.reset_branch(staging.branch, staging.base)
+        base = repo.lookup_branch(target)
+        left = [name for name in sorted(repo.list_branches()) if _is_left(repo, target, name)]
+        tips = {name: len(commits) for name in left if (commits := _since(repo, base, name)) is not None}
+        best = max(tips, key=lambda name: tips[name], default=None)
+        start = base if best is None else repo.lookup_branch(best)
+        staging = Staging(repo, target, base, f"{target}.ingest.{_owner()}.{next(_numbers)}")
+        repo.create_branch(staging.branch, start)
+        for name in left:
+            with suppress(IcechunkError):  # another run may take it over at the same time
+                repo.delete_branch(name)
         return staging
 
-    def is_ahead(self) -> bool:
-        """Whether the branch has all that the target had, and perhaps more."""
-        return any(info.id == self.base for info in self.repo.ancestry(branch=self.branch))
+    def release(self) -> None:
+        """Leave what was staged to the next run."""
+        tip = self.repo.lookup_branch(self.branch)
+        if tip != self.base:
+            with suppress(IcechunkError):  # the name is taken: by something that is staged as well
+                self.repo.create_branch(_unowned(self.target), tip)
+        self.drop()
 
     @property
     def is_empty(self) -> bool:
@@ -64,20 +91,36 @@ class Staging:
             self.repo.create_branch(self.failed, tip)
         self.drop()
 
-    def publish(self, results: Sequence[CheckResult], message: str) -> str:
+    def publish(self, results: Sequence[CheckResult], message: str, group: str) -> str:
         """Move the target to what was staged, or merge it in if the target moved meanwhile; its new tip.
 
-        The results of the checks are in the metadata of the last commit, and of the merge.
+        OvertakenError where that cannot be because another ingest has written to the same group. The results
+        of the checks are in the metadata of the last commit, and of the merge.
         """
         metadata = self._record(results)
         tip = self.repo.lookup_branch(self.branch)
         try:
             self.repo.reset_branch(self.target, tip, from_snapshot_id=self.base)
         except ConflictError:
-            outcome = self.repo.merge(self.branch, self.target, message=message, metadata=metadata)
-            tip = str(outcome.snapshot_id)
+            tip = self._merge(message, metadata, group)
         self.drop()
         return tip
+
+    def _merge(self, message: str, metadata: dict[str, Any], group: str) -> str:
+        try:
+            outcome = self.repo.merge(self.branch, self.target, message=message, metadata=metadata)
+        except MergeConflictError as error:
+            before, now = (
+                read_ledger(session, group)
+                for session in (
+                    self.repo.readonly_session(snapshot_id=self.base),
+                    self.repo.readonly_session(branch=self.target),
+                )
+            )
+            if before != now:
+                raise OvertakenError from error
+            raise
+        return str(outcome.snapshot_id)
 
     def _record(self, results: Sequence[CheckResult]) -> dict[str, Any]:
         """Put the results into the metadata of the last commit, and give that metadata."""
@@ -95,3 +138,56 @@ class Staging:
             session = self.repo.writable_session(self.branch)
             session.commit(f"{tip.message}: checked", metadata, allow_empty=True)
         return metadata
+
+
+def _unowned(target: str) -> str:
+    """The branch with what a run staged that failed."""
+    return f"{target}.ingest"
+
+
+def _is_left(repo: Repository, target: str, name: str) -> bool:
+    """Whether a branch is one that a run wrote to which works no more."""
+    if name == _unowned(target):
+        return True
+    owned = re.fullmatch(re.escape(target) + r"\.ingest\.([^.]+)\.(\d+)\.(\d+)\.\d+", name)
+    if owned is None:
+        return False
+    host, process, started = owned[1], int(owned[2]), owned[3]
+    if host == _host():
+        return _started(process) != started
+    tip = next(iter(repo.ancestry(branch=name)))
+    return datetime.now(UTC) - tip.written_at > _LEFT_FOR_GOOD
+
+
+def _since(repo: Repository, base: str, name: str) -> list[str] | None:
+    """The commits of a branch since a snapshot; None where it does not have that."""
+    commits: list[str] = []
+    for info in repo.ancestry(branch=name):
+        if info.id == base:
+            return commits
+        commits.append(info.id)
+    return None
+
+
+def _owner() -> str:
+    process = os.getpid()
+    return f"{_host()}.{process}.{_started(process) or 0}"
+
+
+def _host() -> str:
+    return re.sub(r"[^A-Za-z0-9-]", "-", socket.gethostname()) or "host"
+
+
+def _started(process: int) -> str | None:
+    """When a process of this machine started, in a number; None where there is no such process."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return None
+    except OSError:  # it is somebody else's
+        pass
+    try:
+        text = Path(f"/proc/{process}/stat").read_text()
+    except OSError:
+        return "0"  # no Linux: numbers of processes must do
+    return text.rpartition(")")[2].split()[19]

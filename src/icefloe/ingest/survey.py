@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import hashlib
-import os
+import importlib.util
 import warnings
 from collections.abc import Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xarray as xr
 
+from icefloe.errors import IcechunkError
+from icefloe.ingest.remote import reference_location, server_of
 from icefloe.ingest.sources import Source, local_path
 from icefloe.session import Session
+from icefloe.storage.access import Access, access_of
+
+if TYPE_CHECKING:
+    from icefloe.virtual import VirtualDataset
 
 PACKING = ("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned", "dtype")
 """Attributes that say how values are stored, rather than what they are."""
@@ -46,6 +52,10 @@ class Reading:
     """More arguments of `xarray.open_dataset`."""
     storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """Those of `storage_from_url`, for remote files. May hold secrets."""
+
+    def access_to(self, source: Source) -> Access | None:
+        """How a remote source is reached; None for one of this machine."""
+        return access_of(source.address, self.storage_options) if source.is_remote else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +127,7 @@ class DigestOrder:
 def survey(order: SurveyOrder) -> FileSchema | BadFile:
     """Look into one file. Whatever goes wrong with it is an answer, not an exception."""
     try:
-        with opened(order.source, order.reading) as raw:
+        with opened(order.source, order.reading, glance=True) as raw:
             return schema_of(order.source, raw, content_id(order.source, order.reading))
     except Exception as error:  # noqa: BLE001 - engines raise whatever they like about a damaged file
         return BadFile(order.source, reason(error))
@@ -125,7 +135,7 @@ def survey(order: SurveyOrder) -> FileSchema | BadFile:
 
 def digest(order: DigestOrder) -> dict[str, str]:
     """A hash over the values of some variables."""
-    with opened(order.source, order.reading) as raw:
+    with opened(order.source, order.reading, glance=True) as raw:
         decoded = decode(raw)
         return {name: _digest(decoded[name].values) for name in order.names if name in decoded.variables}
 
@@ -137,8 +147,11 @@ def reason(error: BaseException) -> str:
 
 
 @contextmanager
-def opened(source: Source | Stored, reading: Reading) -> Iterator[xr.Dataset]:
-    """A source as it is stored, not decoded, not loaded: what is asked for, and its coordinates."""
+def opened(source: Source | Stored, reading: Reading, *, glance: bool = False) -> Iterator[xr.Dataset]:
+    """A source as it is stored, not decoded, not loaded: what is asked for, and its coordinates.
+
+    With `glance` little of its data will be wanted, and a file elsewhere is not copied if that can be.
+    """
     if isinstance(source, Stored):
         with quiet():
             yield stored_dataset(source.session, source.group)
@@ -146,25 +159,65 @@ def opened(source: Source | Stored, reading: Reading) -> Iterator[xr.Dataset]:
     options: dict[str, Any] = {"decode_cf": False, "chunks": None, **reading.open_options}
     if reading.group:
         options["group"] = reading.group
-    path = local_path(source, reading.storage_options)
-    engine: Any = reading.engine or ("zarr" if os.path.isdir(path) else None)
-    with quiet(), _dataset(path, engine, options) as raw:
+    with quiet(), _dataset(source, reading, options, glance=glance) as raw:
         yield _chosen(raw, reading.variables)
 
 
-def _dataset(path: str, engine: str | None, options: Mapping[str, Any]) -> xr.Dataset:
+def _dataset(source: Source, reading: Reading, options: Mapping[str, Any], *, glance: bool) -> xr.Dataset:
     """A file through one of xarray's engines; through references to its chunks where no engine knows it."""
+    engine: Any = reading.engine
+    if source.is_remote and source.is_store:
+        return _referred(source, reading, options)
+    in_parts = source.is_remote and glance and engine in (None, "h5netcdf")
+    if in_parts and (file := _hdf5_elsewhere(source, reading)) is not None:
+        return xr.open_dataset(file, engine="h5netcdf", **options)
+    path = local_path(source, reading.storage_options)
     try:
-        return xr.open_dataset(path, engine=engine, **options)
+        return xr.open_dataset(path, engine=engine or ("zarr" if source.is_store else None), **options)
     except ValueError as error:
         if engine is not None or _NO_ENGINE not in str(error):
             raise
-        from icefloe.virtual import virtualize
+        return _referred(source, reading, options)
 
-        group = options.get("group")
-        rest = {name: value for name, value in options.items() if name != "group"}
-        found: xr.Dataset = virtualize(path, group=group).to_xarray(**rest)
-        return found
+
+def _referred(source: Source, reading: Reading, options: Mapping[str, Any]) -> xr.Dataset:
+    """A source through references to its chunks."""
+    rest = {name: value for name, value in options.items() if name != "group"}
+    access = reading.access_to(source)
+    found: xr.Dataset = virtualized(source, reading).to_xarray(
+        **({} if access is None else {"store": access.store, "credential": access.credential}), **rest
+    )
+    return found
+
+
+def virtualized(source: Source, reading: Reading) -> VirtualDataset:
+    """A source as references to its chunks."""
+    from icefloe.virtual import virtualize
+
+    access = reading.access_to(source)
+    if access is None:
+        return virtualize(source.url, group=reading.group)
+    location = reference_location(source.address)
+    format: Any = "zarr" if source.is_store else None
+    return virtualize(
+        location, group=reading.group, format=format, store=access.store, credential=access.credential
+    )
+
+
+def _hdf5_elsewhere(source: Source, reading: Reading) -> Any:
+    """A file elsewhere to be read in parts; None for one of another kind, or at a server without ranges."""
+    from icefloe.virtual.parsing import recognize
+    from icefloe.virtual.refusals import CannotVirtualizeError
+    from icefloe.virtual.sources import open_file
+
+    access = reading.access_to(source)
+    if access is None or importlib.util.find_spec("h5netcdf") is None:
+        return None
+    try:
+        file = open_file(reference_location(source.address), access.store, access.credential)
+        return file.as_binary() if recognize(file) == "hdf5" else None
+    except (IcechunkError, CannotVirtualizeError):
+        return None  # a copy of it will tell what is wrong
 
 
 def stored_dataset(session: Session, group: str) -> xr.Dataset:
@@ -251,14 +304,25 @@ def is_time(decoded: xr.Variable) -> bool:
 
 def content_id(source: Source, reading: Reading) -> str:
     """A hash over the ends of a file and its size; empty for what is not one file."""
-    if not source.size_bytes:
+    if source.size_bytes <= 0:
         return ""
     found = hashlib.sha256(str(source.size_bytes).encode())
-    with open(local_path(source, reading.storage_options), "rb") as file:
-        found.update(file.read(_SAMPLE_BYTES))
-        file.seek(max(0, source.size_bytes - _SAMPLE_BYTES))
-        found.update(file.read(_SAMPLE_BYTES))
+    for part in _ends(source, reading):
+        found.update(part)
     return found.hexdigest()[:32]
+
+
+def _ends(source: Source, reading: Reading) -> Iterator[bytes]:
+    last = max(0, source.size_bytes - _SAMPLE_BYTES)
+    if source.is_remote:
+        server = server_of(source.address, reading.storage_options)
+        for start in (0, last):
+            yield server.part(source.address, start, min(start + _SAMPLE_BYTES, source.size_bytes))
+        return
+    with open(source.url, "rb") as file:
+        yield file.read(_SAMPLE_BYTES)
+        file.seek(last)
+        yield file.read(_SAMPLE_BYTES)
 
 
 def _digest(values: Any) -> str:

@@ -26,6 +26,7 @@ _SMALL_CHUNK_BYTES = 2 * _MIB
 _MOST_CHUNK_BYTES = (1 << 31) - 1
 """Codecs take no more at once."""
 _LONGEST_COORDINATE_CHUNK = 1 << 16
+_UNITS = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,11 +134,13 @@ def missing_value(target: Target) -> Any:
     if target.dtype == "string":
         return ""
     dtype = np.dtype(target.dtype)
+    if dtype.kind == "S":
+        return b""
     missing = target.packing.get("_FillValue", target.packing.get("missing_value"))
     if missing is None:
         missing = target.attrs.get("_FillValue", target.attrs.get("missing_value"))
     if isinstance(missing, str) or missing is None:
-        missing = math.nan if dtype.kind == "f" else None
+        missing = math.nan if dtype.kind in "fc" else None
     if missing is None:
         raise InvalidInputError(
             f"{target.name} has no value that stands for missing ones ({dtype}), and some files lack it",
@@ -153,12 +156,20 @@ def _plain_storage(
     times = [schema.packing for schema in schemas if "units" in schema.packing]
     if variable.dtype.kind == "M" or (variable.dtype == object and times):
         calendar = str(times[0].get("calendar", "standard")) if times else "standard"
-        return np.dtype("i8"), {"units": "microseconds since 1970-01-01", "calendar": calendar}
+        return np.dtype("i8"), {"units": f"{_unit(variable.dtype)} since 1970-01-01", "calendar": calendar}
     if variable.dtype.kind == "m":
-        return np.dtype("i8"), {"units": "microseconds"}
+        return np.dtype("i8"), {"units": _unit(variable.dtype), "dtype": str(variable.dtype)}
     if variable.dtype.kind in "U":
         return np.dtype(object), {}
+    own = [np.dtype(schema.dtype) for schema in schemas]
+    if variable.dtype == object and all(dtype.kind == "S" for dtype in own):
+        return np.result_type(*own), {}  # xarray makes objects of bytes where some files lack them
     return variable.dtype, {"_FillValue": np.nan} if variable.dtype.kind == "f" else {}
+
+
+def _unit(dtype: np.dtype[Any]) -> str:
+    """The unit in which times of a type are counted without loss; microseconds for those of a calendar."""
+    return _UNITS.get(np.datetime_data(dtype)[0], "microseconds") if dtype.kind in "mM" else "microseconds"
 
 
 def fill_value(dtype: np.dtype[Any], packing: Mapping[str, Any]) -> Any:
@@ -168,7 +179,7 @@ def fill_value(dtype: np.dtype[Any], packing: Mapping[str, Any]) -> Any:
         return np.asarray(missing).reshape(-1)[0].astype(dtype).item()
     if dtype.kind == "f":
         return math.nan
-    return None
+    return complex(math.nan, math.nan) if dtype.kind == "c" else None
 
 
 def grid(

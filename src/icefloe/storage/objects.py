@@ -83,6 +83,11 @@ class ObjectStorage(Storage):
     # What it is
 
     @property
+    def location(self) -> Place:
+        """The place and all that it takes to get there; may hold secrets."""
+        return self._place
+
+    @property
     def read_only(self) -> bool:
         # docstring inherited
         return self._read_only

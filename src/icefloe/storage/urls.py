@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import os
 from collections.abc import Callable
 from typing import Any
@@ -177,6 +178,13 @@ def _value(annotation: str, value: Any) -> Any:
             ) from None
     if isinstance(value, str) and annotation.startswith("int"):
         return int(value)
+    if isinstance(value, str) and annotation.startswith("dict"):
+        try:
+            return {str(key): str(each) for key, each in json.loads(value).items()}
+        except (ValueError, AttributeError):
+            raise InvalidInputError(
+                f"{value!r} is no JSON object of words", kind=ErrorKind.STORAGE_CONFIG
+            ) from None
     return value
 
 

@@ -1,0 +1,122 @@
+"""Archives at random against `open_mfdataset`: `python -m tests.ingest.fuzz --seeds 0-300 --mode virtual`.
+
+Each seed is an archive of its own. What an ingest makes of it must be what xarray makes of it, or a refusal
+that docs/ingest.md has.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+import sys
+import tempfile
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from icefloe import Credentials, IcechunkError, Repository
+from tests.ingest.archives import Archive
+from tests.ingest.files import assert_same, new_repo, run
+from tests.ingest.odd_archives import OddArchive
+
+KINDS: dict[str, Callable[[Path, int], Any]] = {
+    "usual": Archive,
+    "odd": OddArchive,
+    "alike": partial(OddArchive, alike=True),
+}
+REFUSALS = (
+    "several have .* for the same place",
+    "is true or false, and some files lack it",
+    "there is no way to say in Zarr's attributes",
+    "cannot be referred to",
+)
+
+
+def read_all(repo: Repository) -> xr.Dataset:
+    """What is in a repository that may refer to files of this machine."""
+    prefixes = Repository.open(repo.storage).config.virtual_chunk_containers or {}
+    allowed = {prefix: Credentials.LocalFileSystemAccess() for prefix in prefixes}
+    opened = Repository.open(repo.storage, authorize_virtual_chunk_access=allowed)
+    found: xr.Dataset = xr.open_zarr(opened.readonly_session("main").store, consolidated=False, chunks=None)
+    return found.load()
+
+
+def outcome(folder: Path, kind: str, seed: int, mode: str) -> str:
+    """What came of one archive: `the same`, or who refuses it and why. AssertionError where they differ."""
+    archive = KINDS[kind](folder / "files", seed)
+    try:
+        with xr.open_mfdataset(archive.files, engine="h5netcdf", **archive.xarray_options) as opened:
+            wanted = opened.load()
+    except Exception as error:  # noqa: BLE001 - whatever xarray does not like
+        return f"xarray refuses: {type(error).__name__}"
+    options = dict(archive.options)
+    if mode != "native":
+        options.pop("chunks", None)
+    repo = new_repo(folder)
+    try:
+        report = run(repo, archive.files, mode=mode, engine="h5netcdf", **options)
+    except IcechunkError as error:
+        known = next((each for each in REFUSALS if re.search(each, str(error))), None)
+        if known is None:
+            raise
+        return f"refused: {known}"
+    assert report.ok, report.checks
+    found = read_all(repo)
+    for name in dict.fromkeys(archive.texts):  # Zarr has no missing text, and a type of its own for text
+        if name in wanted:
+            wanted[name] = _as_text(wanted[name])
+            found[name] = _as_text(found[name])
+    for name in archive.packed_by_float32 if mode == "virtual" else ():
+        if name in found:  # JSON does not tell how many bits a number has
+            found[name] = found[name].astype("f4", keep_attrs=True)
+    assert_same(found, wanted)
+    return "the same"
+
+
+def _as_text(array: xr.DataArray) -> xr.DataArray:
+    values = [
+        each.decode() if isinstance(each, bytes) else "" if each != each or each is None else str(each)
+        for each in array.values.ravel().tolist()
+    ]
+    return array.copy(data=np.array(values, object).reshape(array.shape))
+
+
+def main() -> int:
+    """Run all seeds, and say how many came to what."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--seeds", default="0-50")
+    parser.add_argument("--mode", default="native")
+    parser.add_argument("--kind", default="usual")
+    parser.add_argument("--show", action="store_true", help="print what went wrong at length")
+    given = parser.parse_args()
+    first, _, last = given.seeds.partition("-")
+    counts: Counter[str] = Counter()
+    failed = []
+    warnings.simplefilter("ignore")
+    for seed in range(int(first), int(last or first) + 1):
+        folder = Path(tempfile.mkdtemp(prefix="icefloe-fuzz-"))
+        try:
+            counts[outcome(folder, given.kind, seed, given.mode)] += 1
+        except Exception as error:  # noqa: BLE001 - counted, and the exit code tells
+            failed.append(seed)
+            counts["WRONG"] += 1
+            text = traceback.format_exc() if given.show else " ".join(str(error).split())[:300]
+            sys.stdout.write(f"{given.kind} seed {seed}, {given.mode}: {type(error).__name__}: {text}\n")
+            sys.stdout.flush()
+        finally:
+            shutil.rmtree(folder)
+    for text, count in counts.most_common():
+        sys.stdout.write(f"{count:5} {text}\n")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,110 @@
+"""Several ingests into one branch at once: each has a branch of its own, and all that they bring is there."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from icefloe import Repository, storage_from_url
+from icefloe.ingest.job import ingest
+from icefloe.ingest.ledger import read_ledger
+from icefloe.ingest.options import make_options
+from tests.ingest.files import Travelling, archive, assert_same, expected, new_repo, read, run
+
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
+
+DRIVER = """
+import sys
+from icefloe import Repository, storage_from_url
+from tests.ingest.files import run
+
+place, *files = sys.argv[1:]
+repo = Repository.open(storage_from_url(place, sync=False))
+sys.stdin.readline()
+for file in files:
+    assert run(repo, file.split("+"), chunks={"time": 2}, commit_every=1).ok
+"""
+
+
+def test_processes_at_once(tmp_path: Path) -> None:
+    """One with some of the files, one by one, and one with all of them."""
+    files = archive(tmp_path / "data", (3, 4, 2))
+    place = str(tmp_path / "repo")
+    repo = Repository.create(storage_from_url(place, sync=False))
+    shares = [[files[0], files[2]], ["+".join(files)]]
+
+    drivers = [
+        subprocess.Popen([sys.executable, "-c", DRIVER, place, *share], stdin=subprocess.PIPE)
+        for share in shares
+    ]
+    for driver in drivers:
+        assert driver.stdin is not None
+        driver.stdin.write(b"go\n")
+        driver.stdin.flush()
+    codes = [driver.wait(120) for driver in drivers]
+    for driver in drivers:
+        assert driver.stdin is not None
+        driver.stdin.close()
+
+    assert codes == [0, 0]
+    assert_same(read(repo), expected(files))
+    assert sorted(row.source for row in read_ledger(repo.readonly_session("main"), "")) == files
+    assert repo.list_branches() == {"main"}
+
+
+def once(text: str, act: Callable[[], object]) -> Callable[[str], None]:
+    """Something that acts when it is told a sentence that begins so, the first time."""
+    done: list[str] = []
+
+    def told(sentence: str) -> None:
+        if sentence.startswith(text) and not done:
+            done.append(sentence)
+            act()
+
+    return told
+
+
+@pytest.mark.parametrize("moment", ["3 sources", "1 files into", "check"])
+def test_another_ingest_at_any_moment(tmp_path: Path, moment: str) -> None:
+    files = archive(tmp_path)
+    repo = new_repo(tmp_path)
+    told = once(moment, lambda: run(repo, files[1], chunks={"time": 2}))
+
+    report = ingest(repo, files, make_options(chunks={"time": 2}, commit_every=1), Travelling(), told=told)
+
+    assert_same(read(repo), expected(files))
+    assert report.published == repo.lookup_branch("main")
+    assert len(read_ledger(repo.readonly_session("main"), "")) == 3
+    assert repo.list_branches() == {"main"}
+
+
+def test_what_a_failed_run_staged_is_taken_over(tmp_path: Path) -> None:
+    files = archive(tmp_path)
+    repo = new_repo(tmp_path)
+
+    def stop() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        ingest(repo, files, make_options(commit_every=1), Travelling(), told=once("commit", stop))
+    assert repo.list_branches() == {"main", "main.ingest"}
+    report = run(repo, files, commit_every=1)
+
+    assert_same(read(repo), expected(files))
+    assert len(report.commits) == 2
+    assert repo.list_branches() == {"main"}
+
+
+def test_what_works_elsewhere_is_left_alone(tmp_path: Path) -> None:
+    """A run on another machine may be alive."""
+    repo = new_repo(tmp_path)
+    other = "main.ingest.elsewhere.12.34.0"
+    repo.create_branch(other, repo.lookup_branch("main"))
+
+    run(repo, archive(tmp_path))
+
+    assert repo.list_branches() == {"main", other}

@@ -1,0 +1,212 @@
+"""Sources at web servers and in buckets: with their options, in all modes, and no secret left behind."""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import xarray as xr
+
+from icefloe import Credentials, InvalidInputError, Repository, StorageError
+from icefloe.ingest.ledger import read_ledger
+from icefloe.ingest.sources import Source, find_sources
+from tests.ingest.files import archive, assert_same, days, expected, new_repo, read, run, write
+from tests.ingest.places import BUCKET, SECRET, Place, azure_place, s3_place
+from tests.servers.azurite import azurite_server
+from tests.servers.files import file_server
+from tests.servers.seaweedfs import seaweedfs_server
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore:Numcodecs codecs"),
+]
+CHUNKED = {"t2m": {"zlib": True, "shuffle": True, "chunksizes": (2, 5, 4)}}
+
+
+def chunked(folder: Path, *counts: int) -> list[str]:
+    begins = [sum(counts[:number]) for number in range(len(counts))]
+    return [
+        write(folder / f"{begin:03}.nc", days(begin, count), CHUNKED)
+        for begin, count in zip(begins, counts, strict=True)
+    ]
+
+
+def read_through(repo: Repository, credential: Any) -> xr.Dataset:
+    """What somebody sees who opens the repository with a credential for its containers."""
+    prefixes = Repository.open(repo.storage).config.virtual_chunk_containers or {}
+    opened = Repository.open(repo.storage, authorize_virtual_chunk_access=dict.fromkeys(prefixes, credential))
+    return read(opened)
+
+
+@pytest.mark.parametrize("mode", ["native", "virtual", "hybrid"])
+def test_files_of_a_web_server(tmp_path: Path, mode: str) -> None:
+    files = chunked(tmp_path / "files", 4, 2)
+    repo = new_repo(tmp_path)
+
+    with file_server(tmp_path / "files") as url:
+        urls = [f"{url}/{Path(file).name}" for file in files]
+        run(repo, urls[:1], mode=mode)
+        report = run(repo, urls, mode=mode)
+
+        assert_same(read_through(repo, Credentials.HttpAccess()), expected(files))
+    assert [source.url for source in report.outcome.sources.known] == urls[:1]
+
+
+@contextmanager
+def plain_server(folder: Path) -> Iterator[str]:
+    """The web server of Python, which knows no ranges."""
+
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    server = http.server.ThreadingHTTPServer(
+        ("127.0.0.1", 0), functools.partial(Quiet, directory=str(folder))
+    )
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def test_a_server_without_ranges_and_urls_with_signatures(tmp_path: Path) -> None:
+    """What is signed is read with the signature, and shown and kept without it."""
+    files = archive(tmp_path / "files", (2, 3))
+    repo = new_repo(tmp_path)
+
+    with plain_server(tmp_path / "files") as url:
+        listed = tmp_path / "files.urls"
+        lines = [f"{url}/{Path(file).name}?version=1&X-Amz-Signature=hunter2" for file in files]
+        listed.write_text("# two files\n" + "\n".join(lines))
+        report = run(repo, listed)
+        with pytest.raises(InvalidInputError, match="cannot have the query of a web address"):
+            run(repo, listed, mode="virtual", group="virtual")
+        with pytest.raises(InvalidInputError, match="a web server cannot be asked which files it has"):
+            run(repo, f"{url}/*.nc")
+        with pytest.raises(InvalidInputError, match=r"there is no object 'http://.*/nothing\.nc'"):
+            run(repo, f"{url}/nothing.nc")
+
+    assert_same(read(repo), expected(files))
+    kept = [row.source for row in read_ledger(repo.readonly_session("main"), "")]
+    assert kept == [f"{url}/{Path(file).name}?version=1" for file in files]
+    assert "hunter2" not in repr(report) + str(report.to_dict())
+
+
+@pytest.fixture(scope="module")
+def seaweedfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    with seaweedfs_server(tmp_path_factory.mktemp("seaweedfs"), BUCKET, SECRET) as url:
+        yield s3_place(url)
+
+
+@pytest.fixture(scope="module")
+def azure() -> Iterator[Place]:
+    with azurite_server(BUCKET) as url:
+        yield azure_place(url)
+
+
+@pytest.fixture(params=["seaweedfs", "azure"])
+def place(request: pytest.FixtureRequest) -> Place:
+    """A bucket where keys are needed and looked at."""
+    found: Place = request.getfixturevalue(request.param)
+    return found
+
+
+@pytest.mark.servers
+@pytest.mark.parametrize("mode", ["native", "virtual", "hybrid"])
+def test_files_of_a_bucket(place: Place, tmp_path: Path, mode: str) -> None:
+    """From a bucket into the same bucket: tasks have nothing but what travels to them."""
+    files = chunked(tmp_path, 4, 2, 3)
+    for file in files:
+        place.put(f"{mode}/in put/{Path(file).name}", Path(file))
+    repo = Repository.create(place.storage(f"{mode}/repo"))
+
+    run(repo, f"{place.url}/{mode}/in put/00*.nc", mode=mode, storage_options=place.options)
+    again = run(repo, f"{place.url}/{mode}/in put/", mode=mode, storage_options=place.options)
+
+    assert_same(read_through(repo, place.credential()), expected(files))
+    assert len(again.outcome.sources.known) == 3
+    said = repr(Repository.open(repo.storage).config) + repr(again) + str(again.to_dict())
+    stored = b"".join(repo.storage.get(info.key)[0] for info in repo.storage.list_prefix())
+    for name in ("secret_access_key", "access_key"):
+        secret = str(place.options.get(name, SECRET))
+        assert secret not in said
+        assert secret.encode() not in stored
+
+
+@pytest.mark.servers
+def test_what_names_stand_for_in_a_bucket(seaweedfs: Place, tmp_path: Path) -> None:
+    for name in ("a/1.nc", "a/b/2.nc", "a/b/c/3.nc", "a/x.txt", "a/s.zarr/zarr.json", "a/s.zarr/v/zarr.json"):
+        (tmp_path / "file").write_bytes(b"something")
+        seaweedfs.put(f"names/{name}", tmp_path / "file")
+    (tmp_path / "file").write_text("1.nc\nb/2.nc\n")
+    seaweedfs.put("names/a/files.txt", tmp_path / "file")
+
+    def names(pattern: str) -> list[str]:
+        found: list[Source] = find_sources(f"{seaweedfs.url}/names/{pattern}", seaweedfs.options)
+        return [source.url.removeprefix(f"{seaweedfs.url}/names/") for source in found]
+
+    assert names("a/") == ["a/1.nc", "a/b/2.nc", "a/b/c/3.nc", "a/s.zarr"]
+    assert names("a/*.nc") == ["a/1.nc"]
+    assert names("a/**/*.nc") == ["a/1.nc", "a/b/2.nc", "a/b/c/3.nc"]
+    assert names("a/*/?.nc") == ["a/b/2.nc"]
+    assert names("a/*.zarr") == names("a/s.zarr") == ["a/s.zarr"]
+    assert names("a/files.txt") == ["a/1.nc", "a/b/2.nc"]
+    assert names("a/[12].nc?region=us-east-1") == ["a/1.nc?region=us-east-1"]
+
+
+@pytest.mark.servers
+@pytest.mark.parametrize(
+    ("changed", "name", "said"),
+    [
+        ({"secret_access_key": "wrong-secret"}, "*.nc", "the credentials are not accepted"),
+        ({"access_key_id": "nobody"}, "1.nc", "the credentials are (not accepted|wrong)|permission denied"),
+        ({}, "nothing.nc", "there is no object 's3://archive/nothing.nc'"),
+        ({}, "nothing-*.nc", "nothing matches 's3://archive/nothing-"),
+        ({"endpoint_url": "http://127.0.0.1:1"}, "1.nc", "cannot be reached: check the endpoint"),
+        ({"allow_http": "false"}, "1.nc", "allow_http=True"),
+        ({"colour": "red"}, "1.nc", "unknown storage option 'colour'"),
+    ],
+)
+def test_places_that_cannot_be_read(
+    seaweedfs: Place, tmp_path: Path, changed: dict[str, str], name: str, said: str
+) -> None:
+    repo = new_repo(tmp_path)
+    options = {**seaweedfs.options, **changed}
+
+    with pytest.raises((StorageError, InvalidInputError), match=said) as caught:
+        run(repo, f"{seaweedfs.url}/{name}", storage_options=options)
+
+    assert SECRET not in str(caught.value)
+    assert "wrong-secret" not in str(caught.value)
+    assert repo.list_branches() == {"main"}
+
+
+@pytest.mark.servers
+def test_a_bucket_that_is_not_there(seaweedfs: Place, tmp_path: Path) -> None:
+    for name in ("1.nc", "*.nc"):
+        with pytest.raises(StorageError, match="does not exist: create it"):
+            run(new_repo(tmp_path), f"s3://no-such-bucket/{name}", storage_options=seaweedfs.options)
+
+
+@pytest.mark.servers
+@pytest.mark.parametrize("mode", ["native", "virtual"])
+def test_a_zarr_store_in_a_bucket(seaweedfs: Place, tmp_path: Path, mode: str) -> None:
+    days(0, 4).to_zarr(tmp_path / "s.zarr", zarr_format=3, consolidated=False)
+    for file in sorted((tmp_path / "s.zarr").rglob("*")):
+        if file.is_file():
+            seaweedfs.put(f"stores/{mode}/{file.relative_to(tmp_path)}", file)
+    repo = new_repo(tmp_path)
+
+    run(repo, f"{seaweedfs.url}/stores/{mode}/s.zarr", mode=mode, storage_options=seaweedfs.options)
+
+    assert_same(read_through(repo, seaweedfs.credential()), days(0, 4))
