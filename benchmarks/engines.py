@@ -18,6 +18,8 @@ SCALE = float(os.environ.get("ICEFLOE_BENCH_SCALE", "1"))
 """A part of the size, to try a row: 0.01 takes seconds."""
 
 _running: list[Any] = []
+_before: dict[str, int] = {}
+"""What the largest worker of a kind held before the first job."""
 
 
 def scaled(count: int, least: int = 1) -> int:
@@ -27,16 +29,17 @@ def scaled(count: int, least: int = 1) -> int:
 
 def spark(cores: int = WORKERS) -> Any:
     """A session with workers that have loaded what they need. One with other cores is stopped before."""
-    from icefloe.spark import local_session
+    from icefloe.spark import QUICK_START, local_session
     from icefloe.spark.fan_out import SparkFanOut
 
     if _running and _running[0].sparkContext.defaultParallelism != cores:
         _running.pop().stop()
     if not _running:
-        _running.append(local_session(cores=cores))
+        _running.append(local_session(cores=cores, settings=QUICK_START))  # as the command line does
         atexit.register(_running[0].stop)
         for _ in range(2):
             list(SparkFanOut(_running[0])(warm, range(2 * cores)))
+        _before["pyspark.daemon"] = max(_held("pyspark.daemon", "VmRSS:"), default=0)
     return _running[0]
 
 
@@ -47,6 +50,7 @@ def dask() -> Any:
     cluster = distributed.LocalCluster(n_workers=WORKERS, threads_per_worker=1, dashboard_address=None)
     client = distributed.Client(cluster)
     client.gather(client.map(warm, range(2 * WORKERS), pure=False))
+    _before["multiprocessing"] = max(_held("multiprocessing", "VmRSS:"), default=0)
     atexit.register(cluster.close)
     atexit.register(client.close)
     return client
@@ -76,8 +80,12 @@ def warm(_: int) -> int:
 
 def tell(who: str, kind: str) -> None:
     """The most that the largest worker of a kind ever held, on the error stream."""
-    peaks = [_status(pid, "VmHWM:") for pid in descendants() if kind in _command(pid)]
-    print(f"    {who}: largest worker {max(peaks, default=0) >> 20} MiB", file=sys.stderr)
+    peak, before = max(_held(kind, "VmHWM:"), default=0) >> 20, _before.get(kind, 0) >> 20
+    print(f"    {who}: largest worker {peak} MiB, {before} MiB before it began", file=sys.stderr)
+
+
+def _held(kind: str, what: str) -> list[int]:
+    return [_status(pid, what) for pid in descendants() if kind in _command(pid)]
 
 
 def _status(pid: int, what: str) -> int:

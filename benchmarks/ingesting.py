@@ -52,7 +52,9 @@ def _ours(mode: str, kind: str, cores: int = engines.WORKERS, **options: Any) ->
 
         spark = engines.spark(cores)
         files = sorted(map(str, folder.glob("*.nc")))
-        repo = icefloe.Repository.create(icefloe.local_filesystem_storage(str(scratch / "repo")))
+        # The wheel does not wait for the disk, either.
+        storage = icefloe.storage_from_url(str(scratch / "repo"), sync=False)
+        repo = icefloe.Repository.create(storage)
 
         def job() -> Any:
             report = ingest(spark, files, repo, mode=mode, memory_bytes=MEMORY_BYTES, **options)

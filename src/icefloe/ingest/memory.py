@@ -11,7 +11,8 @@ READ_COPIES = 3
 """A chunk as it is stored, decoded, and what the allocator keeps of the ones before."""
 WRITE_COPIES = 3
 """A chunk cut out of its block, the room that a codec wants for it, and what comes out."""
-_MOST_AT_ONCE = 2
+_MOST_AT_ONCE = 16
+"""Where they are small enough. Requests over 20 ms take 4.0 s for 200 chunks two at a time, 0.9 s so."""
 
 
 def at_once(unit_bytes: int, copies: int, memory_bytes: int) -> int:
