@@ -157,6 +157,25 @@ def test_a_branch_that_moved_is_merged_into(tmp_path: Path) -> None:
     assert len(tip.metadata["icefloe"]["merged"]) == 1
 
 
+def test_a_branch_that_got_its_first_groups_meanwhile(tmp_path: Path) -> None:
+    """Both make the root group: what was staged is staged anew, on top of what others did."""
+    repo = new_repo(tmp_path)
+    files = archive(tmp_path)
+
+    def told(sentence: str) -> None:
+        if sentence.startswith("commit") and len(list(repo.ancestry(branch="main"))) == 1:
+            session = repo.writable_session("main")
+            days(0, 1).to_zarr(session.store, group="other", consolidated=False, zarr_format=3)
+            session.commit("meanwhile")
+
+    ingest(repo, files, make_options(), Travelling(), told=told)
+
+    assert_same(read(repo), expected(files))
+    assert read(repo, "other").sizes["time"] == 1
+    assert len(list(repo.ancestry(branch="main"))) == 3
+    assert repo.list_branches() == {"main"}
+
+
 def test_a_branch_that_moved_in_the_same_place_is_left(tmp_path: Path) -> None:
     repo = new_repo(tmp_path)
     files = archive(tmp_path)
@@ -168,7 +187,7 @@ def test_a_branch_that_moved_in_the_same_place_is_left(tmp_path: Path) -> None:
             days(0, 1).to_zarr(session.store, consolidated=False, zarr_format=3)
             after.append(session.commit("meanwhile"))
 
-    with pytest.raises(MergeConflictError):
+    with pytest.raises(MergeConflictError, match="t2m, /time was changed on main while files were ingested"):
         ingest(repo, files, make_options(), Travelling(), told=told)
 
     assert repo.lookup_branch("main") == after[0]
@@ -191,6 +210,40 @@ def test_a_killed_driver_is_run_again(tmp_path: Path, moment: str) -> None:
     assert len(read_ledger(repo.readonly_session("main"), "")) == 3
     assert len(list(repo.ancestry(branch="main"))) == 4
     assert repo.list_branches() == {"main"}
+
+
+@pytest.mark.parametrize(
+    ("check", "said"),
+    [
+        (Check("range", "t2m", low=0, high=10), "goes from"),
+        (Check("source"), "is not what"),
+        (Check("gaps"), "gaps"),
+    ],
+)
+def test_what_a_broken_run_staged_is_checked_by_the_next(tmp_path: Path, check: Check, said: str) -> None:
+    files = archive(tmp_path / "data", (2, 2))
+    files.append(write(tmp_path / "data" / "late.nc", days(9, 3).transpose("lon", "time", "lat")))
+    repo = new_repo(tmp_path)
+
+    class Broken(Travelling):
+        def __call__(self, function: Any, items: Any, /) -> Any:
+            if function.__name__ == "compare_block":
+                raise KeyboardInterrupt
+            return super().__call__(function, items)
+
+    with pytest.raises(KeyboardInterrupt):
+        ingest(repo, files, make_options(commit_every=1), Broken())
+    good = repo.list_branches() - {"main"}
+    assert len(good) == 1
+    if check.name == "source":
+        write(Path(files[1]), days(2, 2) + 1)
+
+    report = ingest(repo, files, make_options(commit_every=1, checks=(check,)), Travelling())
+
+    assert report.commits == ()
+    assert said in report.checks[0].text
+    assert len(list(repo.ancestry(branch="main"))) == 1
+    assert repo.list_branches() == {"main", "main.ingest-failed"}
 
 
 def test_staged_data_of_a_branch_that_went_on_is_staged_again(tmp_path: Path) -> None:

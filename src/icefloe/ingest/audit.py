@@ -14,12 +14,15 @@ import xarray as xr
 from icefloe.concurrency import FanOut
 from icefloe.ingest.batch import Design
 from icefloe.ingest.checks import Answering, Check, CheckResult, wrong_check
+from icefloe.ingest.existing import look
 from icefloe.ingest.intake import Combined
+from icefloe.ingest.ledger import read_ledger
 from icefloe.ingest.memory import part_bytes
 from icefloe.ingest.options import Options
 from icefloe.ingest.packing import decoded
 from icefloe.ingest.pieces import EXISTING, Pieces
 from icefloe.ingest.plan import Block
+from icefloe.ingest.sources import Source
 from icefloe.ingest.survey import Reading, Stored, decode, opened, quiet, reason, stored_dataset
 from icefloe.ingest.writing import read_piece, unit_of
 from icefloe.session import Session
@@ -35,13 +38,53 @@ _GAP = 1.5
 
 
 @dataclass(frozen=True, slots=True)
+class Audited:
+    """What is checked: files, where they lie, and blocks that are made of them."""
+
+    stored: Stored
+    """The group as the commit left it: later ones may have put others before its blocks."""
+    sources: Sequence[Source]
+    """A piece's source is a number in this."""
+    boxes: Sequence[Mapping[str, tuple[int, int]]]
+    blocks: Sequence[Block]
+
+
+@dataclass(frozen=True, slots=True)
 class Staged:
     """What one commit brought: which files, into which blocks."""
 
     stored: Stored
-    """The group as that commit left it: later ones may have put others before its blocks."""
     combined: Combined
     designed: Design
+
+    @property
+    def audited(self) -> Audited:
+        """What of it is checked."""
+        sources = [file.source for file in self.combined.files]
+        return Audited(self.stored, sources, [*self.combined.boxes.values()], self.designed.plan.blocks)
+
+
+def staged_before(stored: Stored, before: Session, found: Sequence[Source]) -> Audited:
+    """What runs that were broken off have staged, as the ledger has it: nobody has checked it yet.
+
+    `found` are the sources of this run, with what it takes to read them.
+    """
+    known = {(row.source, row.batch) for row in read_ledger(before, stored.group)}
+    rows = [row for row in read_ledger(stored.session, stored.group) if (row.source, row.batch) not in known]
+    by_url = {source.url: source for source in found}
+    sources = [by_url.get(row.source, Source(row.source, row.size_bytes, row.modified_us)) for row in rows]
+    existing = look(stored.session, stored.group)
+    targets = existing.targets if existing is not None else {}
+    blocks = []
+    for number, row in enumerate(rows):
+        for target in (targets[name] for name in row.names() if name in targets and row.mode != "virtual"):
+            whole = dict(zip(target.dims, ((0, size) for size in target.shape), strict=True))
+            spans = [row.box().get(dim, span) for dim, span in whole.items()]
+            start, stop = (tuple(span[end] for span in spans) for end in (0, 1))
+            shape = [last - first for first, last in spans]
+            if math.prod(shape):
+                blocks.append(Block(target.name, start, stop, Pieces.whole(number, shape)))
+    return Audited(stored, sources, [row.box() for row in rows], blocks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +129,7 @@ def refuse_unanswered(checks: Sequence[Check], fan_out: FanOut) -> None:
 def audit(
     session: Session,
     before: Session,
-    staged: Sequence[Staged],
+    staged: Sequence[Audited],
     checks: Sequence[Check],
     options: Options,
     fan_out: FanOut,
@@ -107,13 +150,13 @@ class _Audit:
     dataset: xr.Dataset
     session: Session
     before: Session
-    staged: Sequence[Staged]
+    staged: Sequence[Audited]
     options: Options
     fan_out: FanOut
 
     def steps(self) -> Iterator[tuple[str, Any]]:
         """The coordinates along which files lie side by side."""
-        dims = {dim for each in self.staged for box in each.combined.boxes.values() for dim in box}
+        dims = {dim for each in self.staged for box in each.boxes for dim in box}
         if self.options.combining.concat_dim is not None:
             dims.add(self.options.combining.concat_dim)
         for dim in sorted(dims):
@@ -126,9 +169,9 @@ class _Audit:
         """So many cells a task may read at once."""
         return part_bytes(self.options.memory_bytes) // _DECODED_BYTES
 
-    def blocks(self) -> Iterator[tuple[Staged, Block]]:
+    def blocks(self) -> Iterator[tuple[Audited, Block]]:
         for each in self.staged:
-            yield from ((each, block) for block in each.designed.plan.blocks)
+            yield from ((each, block) for block in each.blocks)
 
 
 def _monotone(audit: _Audit) -> str:
@@ -159,7 +202,7 @@ def _source(audit: _Audit) -> str:
     for staged, whole in blocks[::step][:_SAMPLED_BLOCKS]:
         block = _thinned(whole)
         numbers = {int(number) for number in block.pieces.source}
-        sources = {number: staged.combined.files[number].source for number in numbers}
+        sources = {number: staged.sources[number] for number in numbers}
         cells = min(audit.cells, _SAMPLED_CELLS)
         orders.append(CompareOrder(staged.stored, block, sources, audit.options.reading, cells))
     found = [text for text in audit.fan_out(compare_block, orders) if text]
@@ -182,10 +225,10 @@ def compare_block(order: CompareOrder) -> str:
             number = int(block.pieces.source[row])
             try:
                 with opened(order.sources[number], order.reading, glance=True) as source:
-                    piece = _sampled(
-                        block.pieces.taken(slice(row, row + 1)), source.variables[block.name], order.cells
-                    )
-                    there = read_piece(piece, decode(source).variables[block.name])
+                    variable = decode(source).variables[block.name]
+                    piece = _with_axes(block.pieces.taken(slice(row, row + 1)), variable.dims, here.dims)
+                    piece = _sampled(piece, source.variables[block.name], order.cells)
+                    there = read_piece(piece, variable)
             except Exception as error:  # noqa: BLE001 - engines raise whatever they like
                 return f"{order.sources[number].url}: {block.name} cannot be read: {reason(error)}"
             start = piece.starts[0] + np.array(block.start, np.int64)
@@ -194,6 +237,12 @@ def compare_block(order: CompareOrder) -> str:
             if not bool(_equal(now, xr.Variable(now.dims, np.broadcast_to(there, now.shape)))):
                 return f"{block.name} at {start.tolist()} is not what {order.sources[number].url} has"
     return ""
+
+
+def _with_axes(piece: Pieces, dims: Sequence[Any], of_array: Sequence[Any]) -> Pieces:
+    """The piece, with the dimensions of its source found by their names: the ledger does not have them."""
+    axes = [dims.index(dim) if dim in dims else -1 for dim in of_array]
+    return replace(piece, axes=np.array([axes], np.int64).reshape(1, len(of_array)))
 
 
 def _sampled(piece: Pieces, variable: xr.Variable, cells: int) -> Pieces:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from icefloe.concurrency import FanOut
 from icefloe.errors import ConflictError, IcechunkError
 from icefloe.ingest.agreement import Finding
-from icefloe.ingest.audit import Staged, audit, refuse_unanswered
+from icefloe.ingest.audit import Audited, Staged, audit, refuse_unanswered, staged_before
 from icefloe.ingest.batch import METADATA, Design, UnreadableError, design, write_batch
 from icefloe.ingest.existing import look
 from icefloe.ingest.intake import combine_all, sort_sources, sorted_along, survey_all
@@ -27,7 +27,7 @@ from icefloe.repository import Repository
 Told = Callable[[str], None]
 """Is told what the job does, a sentence at a time."""
 _TRIES = 5
-"""So often other ingests may come first."""
+"""So often others may come first."""
 
 
 def ingest(
@@ -54,10 +54,10 @@ def ingest(
         try:
             return _staged_and_published(repo, found, options, fan_out, told)
         except OvertakenError:
-            told("another ingest was published meanwhile: what it did not bring is staged anew")
+            told(f"{options.branch} was changed in the same places meanwhile: what is staged is made anew")
     raise ConflictError(
-        message=f"other ingests were published into {options.branch} {_TRIES} times while this one worked: "
-        "run it again when they are done"
+        message=f"{options.branch} was changed in the same places {_TRIES} times while this worked, and is "
+        "as others left it: run this again when they are done"
     )
 
 
@@ -66,10 +66,12 @@ def _staged_and_published(
 ) -> Report:
     staging = Staging.begin(repo, options.branch)
     try:
-        report, staged = _Job(repo, options, fan_out, told, staging.branch).written(found)
+        earlier = _staged_before(staging, options, found)
+        report, new = _Job(repo, options, fan_out, told, staging.branch).written(found)
         if staging.is_empty:
             staging.drop()
             return report
+        staged = [*earlier, *(each.audited for each in new)]
         return _published(report, staged, staging, options, fan_out, told)
     except OvertakenError:
         staging.drop()
@@ -80,8 +82,16 @@ def _staged_and_published(
         raise
 
 
+def _staged_before(staging: Staging, options: Options, found: Sequence[Source]) -> list[Audited]:
+    """What a run that was broken off has staged."""
+    if staging.is_empty:
+        return []
+    stored = Stored(staging.repo.readonly_session(branch=staging.branch), options.group)
+    return [staged_before(stored, staging.repo.readonly_session(snapshot_id=staging.base), found)]
+
+
 def _published(
-    report: Report, staged: Sequence[Staged], staging: Staging, options: Options, fan_out: FanOut, told: Told
+    report: Report, staged: Sequence[Audited], staging: Staging, options: Options, fan_out: FanOut, told: Told
 ) -> Report:
     session = staging.repo.readonly_session(branch=staging.branch)
     before = staging.repo.readonly_session(snapshot_id=staging.base)

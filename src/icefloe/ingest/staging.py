@@ -19,11 +19,13 @@ from typing import Any
 
 from icefloe.core.commit import OWN_METADATA
 from icefloe.errors import ConflictError, ErrorKind, IcechunkError
+from icefloe.format.snapshot import ArrayNodeData
 from icefloe.ingest.batch import METADATA
 from icefloe.ingest.checks import CheckResult
 from icefloe.ingest.ledger import read_ledger
 from icefloe.merging import MergeConflictError
 from icefloe.repository import Repository
+from icefloe.session import Session
 
 _LEFT_FOR_GOOD = timedelta(days=1)
 """A run on another machine that made no commit for so long counts as dead."""
@@ -31,7 +33,7 @@ _numbers = itertools.count()
 
 
 class OvertakenError(Exception):
-    """Another ingest published into the same arrays meanwhile: what is staged has to be made anew."""
+    """Another ingest was published meanwhile, or groups were made: what is staged has to be made anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,15 +112,15 @@ class Staging:
         try:
             outcome = self.repo.merge(self.branch, self.target, message=message, metadata=metadata)
         except MergeConflictError as error:
-            before, now = (
-                read_ledger(session, group)
-                for session in (
-                    self.repo.readonly_session(snapshot_id=self.base),
-                    self.repo.readonly_session(branch=self.target),
-                )
-            )
-            if before != now:
+            old = self.repo.readonly_session(snapshot_id=self.base)
+            now = self.repo.readonly_session(branch=self.target)
+            arrays = [path for path in _paths_of(error) if not _is_group(now, path)]
+            if not arrays or read_ledger(old, group) != read_ledger(now, group):
                 raise OvertakenError from error
+            error.message = (
+                f"conflict: {', '.join(arrays)} was changed on {self.target} while files were ingested into "
+                "it, and is as others left it: look at it with icefloe log, and run this again"
+            )
             raise
         return str(outcome.snapshot_id)
 
@@ -138,6 +140,15 @@ class Staging:
             session = self.repo.writable_session(self.branch)
             session.commit(f"{tip.message}: checked", metadata, allow_empty=True)
         return metadata
+
+
+def _paths_of(error: MergeConflictError) -> list[str]:
+    return sorted({conflict.path for conflict in error.result.conflicts})
+
+
+def _is_group(session: Session, path: str) -> bool:
+    node = session.workspace.node(path)
+    return node is not None and not isinstance(node.node_data, ArrayNodeData)
 
 
 def _unowned(target: str) -> str:
