@@ -274,7 +274,7 @@ class Care(Upkeep):
             if found.kind == "checksum" and found.object.startswith(f"{CHUNKS}/")
         }
         try:
-            session = self.writable_session(branch)
+            session = self.readonly_session(branch) if dry_run else self.writable_session(branch)
         except SnapshotNotFoundError as gone:
             raise SnapshotNotFoundError(
                 f"{gone.message}, the tip of {branch}; reset the branch to a snapshot that is there",

@@ -72,8 +72,16 @@ def test_version_1_is_upgraded_too(tmp_path: Path, capsys: pytest.CaptureFixture
     assert not (place / "repo").exists()
     assert app.main(["migrate", str(place)]) == 0
 
-    assert "upgraded from version 1 to version 2" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "can be upgraded from version 1 to version 2: 1 snapshots, 1 branches, 0 tags" in printed
+    assert "upgraded from version 1 to version 2: 1 snapshots" in printed
     assert (place / "repo").exists()
+    assert (place / "refs").exists()
+    # As after an upgrade that was stopped before it had deleted what it was to delete.
+    assert app.main(["migrate", str(place), "--delete-old-files"]) == 0
+    assert "deleted the files of version 1" in capsys.readouterr().out
+    assert not [path for path in (place / "refs").rglob("*") if path.is_file()]
+    assert app.main(["migrate", str(place), "--delete-old-files"]) == app.FAILED
 
 
 def test_an_old_repository_is_looked_at_like_any_other(old: Path, capsys: pytest.CaptureFixture[str]) -> None:

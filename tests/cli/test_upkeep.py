@@ -26,6 +26,8 @@ def test_gc_of_young_objects_needs_a_yes(typed: Terminal) -> None:
     typed("gc", "--older-than", "1h", code=app.USAGE)
 
     assert "--yes" in typed.errors
+    typed("gc", "--older-than", "2999-01-01", code=app.USAGE)
+    assert "lies in the future" in typed.errors
     typed("gc", "--older-than", "1h", "--yes")
 
 
@@ -116,3 +118,18 @@ def test_repair_without_a_ledger_knows_nothing(typed: Terminal) -> None:
     assert {row["action"] for row in told["actions"]} == {"left as it is"}
     typed("repair", "--relocate", "nowhere", code=app.USAGE)
     assert "OLD=NEW" in typed.errors
+
+
+def test_dry_runs_of_what_only_looks(typed: Terminal) -> None:
+    assert typed.json("verify", "--dry-run") == {
+        "dry_run": True,
+        "level": "graph",
+        "snapshots": 3,
+        "skipped": 0,
+    }
+    typed("verify", "--incremental")
+    assert "would look at 0 snapshots; 3 were verified before" in typed(
+        "verify", "--incremental", "--dry-run"
+    )
+    assert typed.json("stats", "--dry-run") == {"dry_run": True, "snapshots": 3}
+    assert typed.json("verify", "--level", "objects")["level"] == "objects"

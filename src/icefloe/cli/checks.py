@@ -74,6 +74,13 @@ def verify(
         f"{report.snapshots} snapshots, {report.transaction_logs} transaction logs, "
         f"{report.manifests} manifests, {report.references} references"
     )
+    deeper = {
+        "chunk objects": report.chunk_objects,
+        "sources": report.sources,
+        "chunks decoded": report.chunks,
+        "checksums": report.checksums,
+    }
+    looked += "".join(f", {count} {what}" for what, count in deeper.items() if count)
     if report.skipped:
         looked += f"; {report.skipped} snapshots were verified before"
     lines = [f"{found.kind}: {found.object} ({found.where}): {found.message}" for found in report.findings]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import click
 
 import icefloe
@@ -11,9 +13,11 @@ from icefloe.cli.watching import watched
 from icefloe.concurrency import FanOut
 from icefloe.core.opening import find_spec
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.maintenance.migrate import MigrationReport
+from icefloe.maintenance.migrate import MigrationReport, was_broken_off
+from icefloe.maintenance.upgrade import has_files_of_version_1
 from icefloe.repository import Repository
 from icefloe.storage.base import Storage
+from icefloe.types import SpecVersion
 
 
 @click.command()
@@ -42,7 +46,9 @@ def migrate(
     icefloe migrate data/old --to data/new
     """
     spec = find_spec(storage)
-    if spec is not None and spec.writable and not spec.refs_in_repo_info:
+    version_1 = spec is not None and spec.writable and not spec.refs_in_repo_info
+    leftovers = delete_old_files and target is None and spec is not None and spec.refs_in_repo_info
+    if version_1 or (leftovers and has_files_of_version_1(storage) and not was_broken_off(storage)):
         _upgrade(storage, target, dry_run, delete_old_files, fan_out, out)
         return
     report = icefloe.migrate(
@@ -71,9 +77,20 @@ def _upgrade(
         )
     repo = Repository.open(storage)
     repo = watched(repo if fan_out is None else repo.working_with(fan_out), out, reads_only=True)
+    done = repo.spec_version == SpecVersion.v2  # and somebody was stopped before the old files were deleted
+    counts = {
+        "snapshots": len(repo.preview_expiration(datetime.fromtimestamp(0, UTC))),
+        "branches": len(repo.list_branches()),
+        "tags": len(repo.list_tags()),
+    }
     icefloe.upgrade_icechunk_repository(repo, dry_run=dry_run, delete_unused_v1_files=delete_old_files)
-    verb = "can be upgraded" if dry_run else "upgraded"
-    out.value({"source_format": "version 1", "dry_run": dry_run}, f"{verb} from version 1 to version 2")
+    text = (
+        "can be upgraded from version 1 to version 2" if dry_run else "upgraded from version 1 to version 2"
+    )
+    if done:
+        text = "the files of version 1 would be deleted" if dry_run else "deleted the files of version 1"
+    text += ": " + ", ".join(f"{count} {what}" for what, count in counts.items())
+    out.value({"source_format": "version 1", "dry_run": dry_run, **counts}, text)
 
 
 def _text(report: MigrationReport) -> str:

@@ -128,7 +128,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, datetime):
         return value.isoformat()
     if isinstance(value, Enum):
-        return value.name
+        return value.value if isinstance(value, str) else value.name
     return value
 
 

@@ -44,9 +44,12 @@ def gc(repo: Repository, older_than: datetime, dry_run: bool, table: bool, yes: 
         found = repo.garbage(older_than)
         out.table(_shown(found), found.names)
         return
-    if not dry_run and not yes and datetime.now(UTC) - older_than < _SAFE_AGE:
+    age = datetime.now(UTC) - older_than
+    if not dry_run and not yes and age < _SAFE_AGE:
+        when = "the time lies in the future: " if age < timedelta(0) else ""
         raise click.UsageError(
-            "objects less than a day old may belong to sessions that are still open; say --yes if none is"
+            f"{when}objects less than a day old may belong to sessions that are still open; "
+            "say --yes if none is"
         )
     summary = repo.garbage_collect(older_than, dry_run=dry_run)
     verb = "would delete" if dry_run else "deleted"

@@ -23,6 +23,8 @@ _STAGES = {
     "_chunks_of": "manifests",
     "_check_manifest": "manifests",
     "_count": "manifests",
+    "_digest": "checksums",
+    "decode": "chunks",
 }
 """What is gone through, by the name of what is done to each."""
 

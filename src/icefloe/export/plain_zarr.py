@@ -88,7 +88,7 @@ def _check_empty(target: Storage, *, overwrite: bool) -> None:
     stray = None if overwrite else next(target.list_prefix(""), None)
     if stray is not None:
         raise InvalidInputError(
-            f"there is {stray.key} in {target.place}; choose an empty place, or overwrite=True",
+            f"there is {stray.key} in {target.place}; choose an empty place, or say to overwrite it",
             kind=ErrorKind.PARENT_DIRECTORY_NOT_CLEAN,
         )
 

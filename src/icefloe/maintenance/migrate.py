@@ -115,7 +115,7 @@ def migrate(
             "there is no repository at this place", kind=ErrorKind.REPOSITORY_NOT_FOUND
         )
     migration = _Migration(source, target, progress, fan_out)
-    if spec.refs_in_repo_info and target is None and source.exists(_PLAN):
+    if spec.refs_in_repo_info and target is None and was_broken_off(source):
         return migration.finish(dry_run=dry_run, delete_old_files=delete_old_files)
     if spec.writable:
         newest = spec.refs_in_repo_info
@@ -125,6 +125,11 @@ def migrate(
             kind=ErrorKind.INVALID_REPOSITORY_MIGRATION,
         )
     return migration.run(dry_run=dry_run, keep_gaps=keep_gaps, delete_old_files=delete_old_files)
+
+
+def was_broken_off(storage: Storage) -> bool:
+    """Whether a migration at this place waits to be gone on with."""
+    return storage.exists(_PLAN)
 
 
 @dataclass(frozen=True, slots=True)
