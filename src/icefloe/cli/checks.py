@@ -9,6 +9,7 @@ import click
 import icefloe
 from icefloe.cli.app import NOT_WELL
 from icefloe.cli.arguments import output_option, repo_argument, spark_option, storage_options
+from icefloe.cli.authorizing import authorize_option
 from icefloe.cli.output import Output, plain
 from icefloe.cli.watching import watched
 from icefloe.maintenance.findings import Level
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 @click.option("--checksums", is_flag=True, help="Compare objects with the checksums that were recorded.")
 @click.option("--incremental", is_flag=True, help="Only what an earlier run did not find well.")
 @click.option("--dry-run", is_flag=True, help="Count the snapshots to look at, and look at none.")
+@authorize_option
 @spark_option
 @output_option
 def verify(
@@ -51,6 +53,7 @@ def verify(
     \b
     icefloe verify data/repo --level objects --incremental
     icefloe verify data/repo --branch main --no-history --level chunks
+    icefloe verify data/repo --level sources --authorize s3://archive/
     """
     chosen = [each for each in (branch, tag, snapshot_id) if each is not None]
     if len(chosen) > 1 or (no_history and not chosen):
@@ -121,6 +124,7 @@ def checksums(repo: Repository, out: Output) -> None:
 @click.option("--checksums", is_flag=True, help="Also chunks with other bytes than were recorded.")
 @click.option("--dry-run", is_flag=True, help="Tell what would be done, and write nothing.")
 @click.option("-m", "--message", default="Repair", show_default=True)
+@authorize_option
 @spark_option
 @output_option
 def repair(

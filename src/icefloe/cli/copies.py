@@ -16,6 +16,7 @@ from icefloe.cli.arguments import (
     storage_options,
     target_argument,
 )
+from icefloe.cli.authorizing import authorize_option
 from icefloe.cli.output import Output, bytes_text, plain
 from icefloe.cli.selecting import index_of, label_of
 from icefloe.repository import Repository
@@ -85,6 +86,7 @@ def clone(
 @click.option("--sel", multiple=True, metavar="DIM=FIRST..LAST", help="Labels of a dimension, or one.")
 @click.option("--overwrite", is_flag=True, help="Even if there is something at TARGET.")
 @click.option("--dry-run", is_flag=True, help="Count, and write nothing.")
+@authorize_option
 @spark_option
 @output_option
 def export(

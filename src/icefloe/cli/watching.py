@@ -23,6 +23,7 @@ _STAGES = {
     "_chunks_of": "manifests",
     "_check_manifest": "manifests",
     "_count": "manifests",
+    "_check": "sources",
     "_digest": "checksums",
     "decode": "chunks",
 }
