@@ -96,6 +96,7 @@ class Upkeep:
         """
         from icefloe.maintenance.expire import expire
 
+        self._require_present_format("an expiration")
         check_writable(self._refs.status())
         released = expire(
             self._refs,
@@ -139,6 +140,7 @@ class Upkeep:
             "max_consecutive_delete_failures": max_consecutive_delete_failures,
         }
         _check_positive(**limits, max_concurrent_listings=max_concurrent_listings)
+        self._require_present_format("garbage collection")
         check_writable(self._refs.status())
         cutoff = to_microseconds(delete_object_older_than)
         return collect(
@@ -358,7 +360,10 @@ class Upkeep:
         import zarr
 
         session = self.readonly_session(snapshot_id=str(snapshot))
-        return zarr.open_array(session.store, path=path.strip("/"), mode="r")
+        with zarr.config.set(
+            {"array.rectilinear_chunks": True}
+        ):  # zarr asks for it where it is an experiment
+            return zarr.open_array(session.store, path=path.strip("/"), mode="r")
 
     verify_async = async_twin(verify)
 

@@ -11,7 +11,9 @@ import zarr
 import icefloe
 from icefloe import ManifestPreloadConfig, Repository, SpecVersion, upgrade_icechunk_repository
 from icefloe.errors import ConflictError, SessionStateError
+from icefloe.storage import in_memory_storage
 from icefloe.storage.base import Storage
+from tests import golden
 from tests.maintenance.test_expire import commit, history, repository
 from tests.maintenance.test_gc import names
 
@@ -40,6 +42,22 @@ def seen(repo: Repository) -> Any:
         "ancestry": {b: [i.id for i in repo.ancestry(branch=b)] for b in sorted(repo.list_branches())},
         "tags": {tag: repo.lookup_tag(tag) for tag in repo.list_tags()},
     }
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in golden.NAMES if name.startswith("v1-") and "expire" in name]
+)
+def test_what_releases_left_after_collections_is_upgraded(name: str) -> None:
+    """A deleted tag may point to a snapshot that was collected since."""
+    storage = in_memory_storage()
+    for path, data in golden.load(name).files.items():
+        storage.put(path, data)
+
+    icefloe.upgrade_icechunk_repository(Repository.open(storage), dry_run=False)
+
+    repo = Repository.open(storage)
+    assert repo.spec_version == SpecVersion.v2
+    assert repo.verify("objects").ok
 
 
 def test_everything_is_as_before_and_the_repository_of_version_2() -> None:

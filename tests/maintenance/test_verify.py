@@ -278,6 +278,21 @@ def test_shards_and_empty_arrays_are_decoded() -> None:
     assert report.chunks == 3
 
 
+def test_chunks_of_any_size_are_decoded() -> None:
+    """A rectilinear grid, whose chunks differ in size."""
+    storage = in_memory_storage()
+    for path, data in golden.load("v2-2.3.0-zarrish").files.items():
+        storage.put(path, data)
+    repo = Repository.open(storage)
+    tree = {node.path: node.user_data for node in repo.readonly_session("main").workspace.base.nodes}
+    assert any(b"rectilinear" in metadata for metadata in tree.values())
+
+    report = repo.verify("chunks")
+
+    assert report.findings == []
+    assert report.chunks > 0
+
+
 @pytest.mark.parametrize("version", [1, 2])
 def test_a_transaction_log_that_is_gone_or_cut_is_found(version: int) -> None:
     """The first snapshot needs none; where it has one it must be whole."""

@@ -17,7 +17,6 @@ from icefloe.maintenance.migrate import MigrationReport, was_broken_off
 from icefloe.maintenance.upgrade import has_files_of_version_1
 from icefloe.repository import Repository
 from icefloe.storage.base import Storage
-from icefloe.types import SpecVersion
 
 
 @click.command()
@@ -49,7 +48,7 @@ def migrate(
     version_1 = spec is not None and spec.writable and not spec.refs_in_repo_info
     leftovers = delete_old_files and target is None and spec is not None and spec.refs_in_repo_info
     if version_1 or (leftovers and has_files_of_version_1(storage) and not was_broken_off(storage)):
-        _upgrade(storage, target, dry_run, delete_old_files, fan_out, out)
+        _upgrade(storage, target, dry_run, delete_old_files, fan_out, out, leftovers_only=not version_1)
         return
     report = icefloe.migrate(
         storage,
@@ -70,6 +69,8 @@ def _upgrade(
     delete_old_files: bool,
     fan_out: FanOut | None,
     out: Output,
+    *,
+    leftovers_only: bool,
 ) -> None:
     if target is not None:
         raise InvalidInputError(
@@ -77,7 +78,6 @@ def _upgrade(
         )
     repo = Repository.open(storage)
     repo = watched(repo if fan_out is None else repo.working_with(fan_out), out, reads_only=True)
-    done = repo.spec_version == SpecVersion.v2  # and somebody was stopped before the old files were deleted
     counts = {
         "snapshots": len(repo.preview_expiration(datetime.fromtimestamp(0, UTC))),
         "branches": len(repo.list_branches()),
@@ -87,7 +87,7 @@ def _upgrade(
     text = (
         "can be upgraded from version 1 to version 2" if dry_run else "upgraded from version 1 to version 2"
     )
-    if done:
+    if leftovers_only:
         text = "the files of version 1 would be deleted" if dry_run else "deleted the files of version 1"
     text += ": " + ", ".join(f"{count} {what}" for what, count in counts.items())
     out.value({"source_format": "version 1", "dry_run": dry_run, **counts}, text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Mapping
 from functools import partial
@@ -9,7 +10,7 @@ from functools import partial
 from icefloe.concurrency import FanOut
 from icefloe.core.assets import AssetStore, object_metadata
 from icefloe.core.refs_v1 import RefStoreV1
-from icefloe.errors import ConflictError, ErrorKind, IcechunkError, SessionStateError
+from icefloe.errors import ConflictError, ErrorKind, IcechunkError, SessionStateError, SnapshotNotFoundError
 from icefloe.format.config_codec import encode_config
 from icefloe.format.files import (
     CONFIG_PATH,
@@ -84,12 +85,11 @@ def _repo_info(
     gone = {file.name for file in files if file.deleted}
     known = _snapshots(assets, fan_out)
     reached: dict[SnapshotId, SnapshotInfo] = {}
-    for id in (*branches.values(), *tags.values()):
-        at: SnapshotId | None = id
-        while at is not None and at not in reached:
-            info = known.get(at) or refs.snapshot(at)
-            reached[at] = info
-            at = info.parent_id
+    for id in (*branches.values(), *(id for tag, id in tags.items() if tag not in gone)):
+        reached |= _line(id, reached, known, refs)
+    for id in (id for tag, id in tags.items() if tag in gone):
+        with contextlib.suppress(SnapshotNotFoundError):  # a collection may have taken what it led to
+            reached |= _line(id, reached, known, refs)
     stored = refs.config()
     return first_repo_info(
         reached,
@@ -100,6 +100,21 @@ def _repo_info(
         {},
         None if stored is None else encode_config(stored),
     )
+
+
+def _line(
+    tip: SnapshotId,
+    reached: Mapping[SnapshotId, SnapshotInfo],
+    known: Mapping[SnapshotId, SnapshotInfo],
+    refs: RefStoreV1,
+) -> dict[SnapshotId, SnapshotInfo]:
+    """A snapshot and those before it, down to the first that was reached already."""
+    line: dict[SnapshotId, SnapshotInfo] = {}
+    at: SnapshotId | None = tip
+    while at is not None and at not in reached and at not in line:
+        line[at] = known.get(at) or refs.snapshot(at)
+        at = line[at].parent_id
+    return line
 
 
 def _snapshots(assets: AssetStore, fan_out: FanOut) -> dict[SnapshotId, SnapshotInfo]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from hashlib import blake2b
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -78,13 +80,12 @@ def _check_array(
     if not fresh:
         return
     array = open_array(id, node.path)
-    sizes = array.shards or array.chunks
+    borders = _borders(node, array)
 
     def decode(row: int) -> str | None:
         coords = refs.coords[row].tolist()
-        region = tuple(slice(at * size, (at + 1) * size) for at, size in zip(coords, sizes, strict=True))
         try:
-            array[region]
+            array[tuple(slice(edges[at], edges[at + 1]) for at, edges in zip(coords, borders, strict=True))]
         except Exception as error:  # noqa: BLE001  codecs raise whatever they like
             return f"chunk {coords}: {type(error).__name__}: {error}"
         return None
@@ -93,6 +94,25 @@ def _check_array(
         report.chunks += 1
         if message is not None:
             report.findings.append(Finding("undecodable", node.path, f"snapshot {id}", message))
+
+
+def _borders(node: NodeSnapshot, array: zarr.Array[Any]) -> list[list[int] | range]:
+    """Per dimension where each chunk begins, and where the last one ends."""
+    grid = json.loads(node.user_data)["chunk_grid"]
+    if grid["name"] == "rectilinear":
+        pairs = zip(grid["configuration"]["chunk_shapes"], array.shape, strict=True)
+        return [_edges(given, length) for given, length in pairs]
+    sizes = array.shards or array.chunks
+    return [_edges(size, length) for size, length in zip(sizes, array.shape, strict=True)]
+
+
+def _edges(given: Any, length: int) -> list[int] | range:
+    """Those of a dimension with one size for all chunks, or a list of sizes and `[size, times]` runs."""
+    if isinstance(given, int):
+        size = max(given, 1)
+        return range(0, length + 2 * size, size)
+    runs = [run if isinstance(run, list) else [run, 1] for run in given]
+    return [0, *accumulate(size for size, times in runs for _ in range(times))]
 
 
 def _keys(node: NodeSnapshot, refs: ArrayManifest) -> Iterator[bytes]:
