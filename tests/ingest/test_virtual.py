@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import xarray as xr
 
@@ -143,3 +144,71 @@ def test_hybrid_of_files_without_chunks(tmp_path: Path) -> None:
     run(repo, files, mode="hybrid")
 
     xr.testing.assert_identical(read(repo), expected(files))
+
+
+def test_descriptions_of_grids_are_copied(tmp_path: Path) -> None:
+    """A variable without dimensions is no reason to refuse a file."""
+    described = days(0, 4, crs=((), 0, {"grid_mapping_name": "latitude_longitude"}))
+    file = write(tmp_path / "0.nc", described, CHUNKED)
+    repo = new_repo(tmp_path)
+
+    report = run(repo, file, mode="virtual")
+
+    xr.testing.assert_identical(read(repo), expected([file]))
+    assert locations(repo) == 2
+    assert not report.findings
+
+
+def test_scales_of_32_bits_are_told(tmp_path: Path) -> None:
+    packed = {"t2m": {**CHUNKED["t2m"], "dtype": "i2", "scale_factor": np.float32(0.1), "_FillValue": -9}}
+    file = write(tmp_path / "0.nc", days(0, 4), packed)
+    repo = new_repo(tmp_path)
+
+    report = run(repo, file, mode="virtual")
+
+    assert [each.variable for each in report.findings if "32 bits" in each.text] == ["t2m"]
+    xr.testing.assert_allclose(read(repo), expected([file]))
+
+
+def rows_of(folder: Path, name: str, first: int, rows: list[int], encoding: dict[str, Any]) -> str:
+    part = days(first, 2).isel(lat=rows)
+    part["t2m"] = part["t2m"].astype(encoding.pop("dtype", "f4"))
+    return write(folder / name, part, {"t2m": {"chunksizes": (2, 1, 4), **encoding}})
+
+
+@pytest.mark.parametrize("mode", ["virtual", "hybrid"])
+def test_cells_that_no_file_has(tmp_path: Path, mode: str) -> None:
+    """Rows of some files only: they are missing in the others."""
+    files = [
+        rows_of(tmp_path, "0.nc", 0, [0, 1, 2], {"_FillValue": -1.0}),
+        rows_of(tmp_path, "1.nc", 2, [2, 3, 4], {"_FillValue": -1.0}),
+    ]
+    repo = new_repo(tmp_path)
+
+    run(repo, files, mode=mode, concat_dim="time")
+
+    xr.testing.assert_identical(read(repo), expected(files, combine="nested", concat_dim="time"))
+    assert locations(repo) == 6
+
+
+@pytest.mark.parametrize(
+    ("rows", "encoding", "said"),
+    [
+        ([2, 3, 4], {"dtype": "i2"}, "is not a missing value"),
+        ([0, 2, 4], {}, "do not lie together"),
+    ],
+)
+def test_cells_that_references_cannot_leave_out(
+    tmp_path: Path, rows: list[int], encoding: dict[str, Any], said: str
+) -> None:
+    files = [
+        rows_of(tmp_path, "0.nc", 0, [0, 1, 2], {**encoding}),
+        rows_of(tmp_path, "1.nc", 2, rows, {**encoding}),
+    ]
+    repo = new_repo(tmp_path)
+
+    with pytest.raises(InvalidInputError, match=said):
+        run(repo, files, mode="virtual", concat_dim="time")
+    run(repo, files, mode="hybrid", concat_dim="time")
+
+    xr.testing.assert_identical(read(repo), expected(files, combine="nested", concat_dim="time"))

@@ -13,6 +13,7 @@ from icefloe.cli.app import main
 from icefloe.ingest.checks import Check
 from icefloe.spark import ingest, rechunk
 from tests.ingest.files import archive, assert_same, expected, new_repo, read
+from tests.ingest.test_exchange import map_files
 
 pytestmark = [
     pytest.mark.spark,
@@ -33,6 +34,18 @@ def test_ingest_on_executors(spark: Any, tmp_path: Path) -> None:
     assert_same(read(repo), expected(files))
     assert [len(report.outcome.sources.known), len(report.commits)] == [2, 1]
     assert seen[-1][0] == seen[-1][1] > 0
+
+
+def test_maps_become_series_on_executors(spark: Any, tmp_path: Path) -> None:
+    """With less memory than that takes: executors put aside what others take up."""
+    files, repo = map_files(tmp_path, 12), new_repo(tmp_path)
+
+    report = ingest(spark, files, repo, chunks={"time": 10, "lat": 10, "lon": 10}, memory_bytes=90_000)
+
+    assert_same(read(repo), expected(files))
+    assert report.plan is not None
+    assert (report.plan.aside_bytes, report.plan.read_factor) == (12 * 40 * 50 * 4, 1)
+    assert report.plan.memory_bytes <= 90_000
 
 
 def test_rechunk_on_executors(spark: Any, tmp_path: Path) -> None:

@@ -143,8 +143,9 @@ class _Job:
                 staged.append(done.staged)
                 commits.append(done.staged.stored.session.snapshot_id)
                 findings += done.staged.combined.findings
-                reasons = done.staged.designed.referral.reasons
-                findings += [Finding(file, name, f"is copied: {why}", "note") for file, name, why in reasons]
+                referral = done.staged.designed.referral
+                copies = [(file, name, f"is copied: {why}") for file, name, why in referral.reasons]
+                findings += [Finding(*each, "note") for each in (*copies, *referral.notes)]
                 plans.append(plan_report(done.staged.combined, done.staged.designed))
         return (
             replace(

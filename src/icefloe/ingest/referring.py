@@ -40,6 +40,11 @@ from icefloe.virtual.opening import default_credential
 from icefloe.virtual.schema import DECODING_ATTRIBUTES, differences, document_of, properties_of
 from icefloe.virtual.sources import container_of, location_of
 
+_SCALED_BY_FLOAT32 = (
+    "is scaled by a number of 32 bits, which references cannot say: values have 64 bits and may differ in "
+    "the last digits of those of the file; --hybrid copies them"
+)
+
 
 def survey_for_references(order: SurveyOrder) -> FileSchema | BadFile:
     """Look into one file, and at what of it can be referred to."""
@@ -74,15 +79,22 @@ class Referral:
     chosen: frozenset[tuple[int, str]]
     reasons: tuple[tuple[str, str, str], ...]
     """File, variable and reason."""
+    notes: tuple[tuple[str, str, str], ...] = ()
+    """File, variable, and in what references are not quite what the file has."""
 
 
 def refer(
     targets: Sequence[Target], dataset: xr.Dataset, files: Sequence[FileSchema], documents: Mapping[str, Any]
 ) -> Referral:
-    """Decide it for every piece: type, codecs and chunks must be the array's, and borders those of chunks."""
+    """Decide it for every piece: type, codecs and chunks must be the array's, and borders those of chunks.
+
+    What has no dimensions is copied and needs no reason, as coordinates are: descriptions of grids, mostly.
+    """
     chosen: set[tuple[int, str]] = set()
-    reasons = []
+    reasons, notes = [], []
     for target in targets:
+        if not target.dims:
+            continue
         variable = dataset.variables[target.name]
         array = variable.data
         fits = _Fits(documents.get(target.name), None if array.is_complete else variable.dtype)
@@ -91,7 +103,16 @@ def refer(
                 reasons.append((files[number].source.url, target.name, why))
             else:
                 chosen.add((number, target.name))
-    return Referral(frozenset(chosen), tuple(reasons))
+        first = next((files[number] for number, name in sorted(chosen) if name == target.name), None)
+        if first is not None and _is_scaled_by_float32(first.variable(target.name)):
+            notes.append((first.source.url, target.name, _SCALED_BY_FLOAT32))
+    return Referral(frozenset(chosen), tuple(reasons), tuple(notes))
+
+
+def _is_scaled_by_float32(variable: VariableSchema | None) -> bool:
+    names = ("scale_factor", "add_offset")
+    given = [variable.packing[name] for name in names if name in variable.packing] if variable else []
+    return any(np.asarray(value).dtype == np.float32 for value in given)
 
 
 def _misfits(
@@ -111,7 +132,7 @@ def _misfits(
         sizes = [files[number].sizes.get(dim, 1) for dim in target.dims]
         if variable is None or variable.document is None:
             yield number, variable.refusal if variable is not None else "it is not there"
-        elif fits.document is None or not target.dims:
+        elif fits.document is None:
             yield number, "the array is not stored in a way that can be referred to"
         elif not straight[row]:
             yield number, "its dimensions are not those of the array"
