@@ -9,7 +9,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from functools import partial
@@ -18,9 +17,8 @@ from pathlib import Path
 import pytest
 
 import icefloe
-from tests.source_tree import ROOT
 from tests.spark.kill_job import LONGEST_WAIT_S, after
-from tests.spark.test_clusters import LIMIT_SECONDS, environment
+from tests.spark.test_clusters import LIMIT_SECONDS, finished, started_job
 from tests.spark.weather import CHUNKS, opened, repository, weather
 
 pytestmark = [pytest.mark.spark, pytest.mark.cluster]
@@ -39,21 +37,7 @@ def commits(repo: icefloe.Repository) -> int:
 
 
 def started(folder: Path, master: str, how: str, *more: str, job: str = "fault_job") -> subprocess.Popen[str]:
-    module = f"tests.spark.{job}"
-    return subprocess.Popen(
-        [sys.executable, "-W", "ignore", "-m", module, master, str(folder / "repo"), how, *more],
-        cwd=ROOT,
-        env=environment(SPARK_LOCAL_IP="127.0.0.1"),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-
-
-def finished(job: subprocess.Popen[str]) -> None:
-    out, errors = job.communicate(timeout=LIMIT_SECONDS)
-    assert out.strip().endswith("all well"), errors[-3000:]
+    return started_job(f"tests.spark.{job}", master, str(folder / "repo"), how, *more)
 
 
 @pytest.mark.parametrize("how", ["write", "save"])
