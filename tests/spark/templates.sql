@@ -39,6 +39,9 @@ SELECT count(*), sum(rain) FROM (SELECT * FROM w WHERE {c} UNION ALL SELECT * FR
 WITH x AS (SELECT * FROM w WHERE {c}), y AS (SELECT lat, max(rain) AS m FROM x GROUP BY lat)
 SELECT count(*), sum(m), sum(x.rain) FROM x JOIN y USING (lat) WHERE {x}
 
+WITH m AS (SELECT lat, month(time) AS k, {value} AS v FROM w WHERE {c} GROUP BY 1, 2) SELECT count(*), sum(a.rain), max(v)
+FROM w a {join} m ON a.lat = m.lat AND month(a.time) = m.k WHERE {a}
+
 WITH x(lon, lat, r) AS (SELECT lat, lon, rain FROM w) SELECT sum(r) FROM x WHERE lat {word} {number} AND lon > 5
 
 SELECT lat, (SELECT max(b.rain) FROM w b WHERE b.lat = a.lat AND {b}) FROM w a WHERE {a} AND a.rain > 90

@@ -279,6 +279,7 @@ def test_queries_of_odd_forms(text: str) -> None:
             {"t2m", "lat"},
             6,
         ),
+        ("SELECT m FROM (SELECT lat AS l, max(t2m) AS m FROM w GROUP BY 1) WHERE l > 50", {"t2m", "lat"}, 6),
         ("SELECT lat, a FROM w PIVOT (sum(rain) FOR lon IN (0 AS a))", None, 2 * 12),
         ("SELECT max(t2m) FROM w TABLESAMPLE (10 ROWS) WHERE lat > 50", {"t2m", "lat"}, 12),
     ],
@@ -329,6 +330,10 @@ def test_what_follows_from_a_join(text: str, first: list[str], second: list[str]
         "SELECT l FROM (SELECT lat AS l FROM w UNION SELECT rain FROM w) WHERE l > 5",
         "WITH RECURSIVE r AS (SELECT lat l FROM w UNION ALL SELECT l - 5 FROM r) SELECT l FROM r WHERE l < 9",
         "SELECT lat FROM (SELECT lat, max(rain) AS m FROM w GROUP BY lat) WHERE m > 5",
+        "SELECT lat FROM (SELECT lat, max(rain) AS m FROM w GROUP BY ROLLUP (lat)) WHERE lat > 5",
+        "SELECT lat FROM (SELECT lat, sum(max(rain)) OVER () AS m FROM w GROUP BY lat) WHERE lat > 5",
+        "SELECT lat FROM (SELECT max(lat) AS lat, lon FROM w GROUP BY lon) WHERE lat > 5",
+        "SELECT lat FROM (SELECT lat, rain FROM w ORDER BY rain LIMIT 5) WHERE lat > 5",
     ],
 )
 def test_conditions_that_stay_where_they_are(text: str) -> None:

@@ -33,23 +33,33 @@ def only_of(condition: exp.Expr, alias: str) -> bool:
     return bool(columns) and all(column.table == alias for column in columns)
 
 
-def passes_filters(select: exp.Select) -> bool:
-    """Whether rows that a later filter drops may be dropped before: nothing here looks at several rows."""
-    several = (
-        "group",
-        "having",
-        "distinct",
-        "limit",
-        "offset",
-        "windows",
-        "qualify",
-        "laterals",
-        "sample",
-        "cluster",
-    )
-    if any(select.args.get(key) for key in several) or select.args.get("match"):
+_SEVERAL: Final = ("limit", "offset", "windows", "qualify", "laterals", "sample", "cluster", "match")
+"""What a SELECT may have that looks at several rows, groups apart."""
+
+
+def passes_filter(select: exp.Select, condition: exp.Expr) -> bool:
+    """Whether rows of a table that a later filter drops may be dropped before the SELECT.
+
+    So it is where nothing looks at several rows, or where all rows of a group are dropped or none.
+    """
+    if any(select.args.get(key) for key in _SEVERAL) or select.find(exp.Window):
         return False
-    return not any(each.find(exp.AggFunc, exp.Window, exp.Explode) for each in select.selects)
+    group = select.args.get("group")
+    if group is None:
+        whole = ("having", "distinct")
+        several = any(each.find(exp.AggFunc, exp.Explode) for each in select.selects)
+        return not several and not any(select.args.get(key) for key in whole)
+    if any(value for key, value in group.args.items() if key != "expressions"):
+        return False  # with ROLLUP and its like a row is in several groups
+    keys = {_key(select, each) for each in group.expressions}
+    return all(column.sql() in keys for column in condition.find_all(exp.Column))
+
+
+def _key(select: exp.Select, key: exp.Expr) -> str:
+    """A key of GROUP BY, which may be the number of a result."""
+    if isinstance(key, exp.Literal) and not key.is_string and int(key.name) <= len(select.selects):
+        key = select.selects[int(key.name) - 1].unalias()
+    return key.sql()
 
 
 def in_terms(condition: exp.Expr, outputs: Mapping[str, exp.Expr]) -> exp.Expr | None:

@@ -20,7 +20,7 @@ from sqlglot.optimizer.scope import Scope, traverse_scope, walk_in_scope
 from sqlglot.schema import MappingSchema
 
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.spark.conditions import conjuncts, in_terms, passes_filters, table_conditions
+from icefloe.spark.conditions import conjuncts, in_terms, passes_filter, table_conditions
 from icefloe.spark.stars import counts_columns, depends_on_all, has_star
 
 _DIALECT: Final = "spark"
@@ -376,8 +376,9 @@ class _Analysis:
             return
         if isinstance(inner.expression, exp.SetOperation):
             self._push(inner, known)
-        elif isinstance(inner.expression, exp.Select) and passes_filters(inner.expression):
-            self._extra.setdefault(id(inner), []).extend(known)
+        elif isinstance(inner.expression, exp.Select):
+            passed = [each for each in known if passes_filter(inner.expression, each)]
+            self._extra.setdefault(id(inner), []).extend(passed)
 
     def _outputs(self, inner: Scope) -> list[tuple[str, exp.Expr]]:
         """The columns of an inner query and their names; none where it is not known how many there are."""
