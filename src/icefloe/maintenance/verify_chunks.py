@@ -82,8 +82,8 @@ def _check_array(
     try:
         array = open_array(id, node.path)
     except Exception as error:  # noqa: BLE001  a codec or a chunk grid that this release of zarr does not know
-        message = f"zarr cannot open the array: {type(error).__name__}: {error}"
-        report.findings.append(Finding("undecodable", node.path, f"snapshot {id}", message))
+        why = f"zarr cannot open the array: {type(error).__name__}: {error}"
+        report.findings.append(Finding("undecodable", node.path, f"snapshot {id}", why))
         return
     borders = _borders(node, array)
 
