@@ -53,7 +53,13 @@ class Job:
         if self.is_rechunk:
             rechunk(repo, "t2m", fan_out, **self.options)
         else:
-            ingest(repo, list(files), make_options(**self.options, on_change=on_change), fan_out)
+            report = ingest(repo, list(files), make_options(**self.options, on_change=on_change), fan_out)
+            if not report.ok:
+                raise CheckFailedError("; ".join(check.text for check in report.checks if not check.passed))
+
+
+class CheckFailedError(icefloe.IcechunkError):
+    """Files were gone or changed when they were compared with what was staged."""
 
 
 SERIES = {"chunks": {"time": -1, "lat": 5, "lon": 5}, "memory_bytes": 40_000}

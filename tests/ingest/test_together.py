@@ -13,6 +13,7 @@ from icefloe import Repository, storage_from_url
 from icefloe.ingest.job import ingest
 from icefloe.ingest.ledger import read_ledger
 from icefloe.ingest.options import make_options
+from icefloe.ingest.staging import Staging
 from tests.ingest.files import Travelling, archive, assert_same, expected, new_repo, read, run
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
@@ -108,3 +109,14 @@ def test_what_works_elsewhere_is_left_alone(tmp_path: Path) -> None:
     run(repo, archive(tmp_path))
 
     assert repo.list_branches() == {"main", other}
+
+
+def test_what_a_run_of_this_process_could_not_remove_is_taken_over(tmp_path: Path) -> None:
+    """One that is at work is left alone."""
+    repo = new_repo(tmp_path)
+    at_work, over = (Staging.begin(repo, "main") for _ in range(2))
+    over.end()
+
+    new = Staging.begin(repo, "main")
+
+    assert repo.list_branches() == {"main", at_work.branch, new.branch}

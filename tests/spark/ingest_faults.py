@@ -189,7 +189,7 @@ class Matrix:
             assert_complete(folder, before, job, files, others=case.fault in {"moved", "rival", "replaced"})
             if case.fault == "moved":
                 assert fault.others_are_there()
-            assert opened(folder).list_branches() <= {"main"}
+            assert opened(folder).list_branches() <= {"main", "main.ingest-failed"}
             fault.wait_for_late_ones()
             case.garbage = assert_collected(folder)
         case.seconds = round(time.monotonic() - began, 1)

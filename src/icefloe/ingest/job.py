@@ -80,6 +80,8 @@ def _staged_and_published(
         with suppress(IcechunkError):  # the first error is the one to tell
             staging.release()
         raise
+    finally:
+        staging.end()
 
 
 def _staged_before(staging: Staging, options: Options, found: Sequence[Source]) -> list[Audited]:

@@ -30,6 +30,8 @@ from icefloe.session import Session
 _LEFT_FOR_GOOD = timedelta(days=1)
 """A run on another machine that made no commit for so long counts as dead."""
 _numbers = itertools.count()
+_at_work: set[str] = set()
+"""The branches of runs of this process."""
 
 
 class OvertakenError(Exception):
@@ -61,11 +63,16 @@ class Staging:
         best = max(tips, key=lambda name: tips[name], default=None)
         start = base if best is None else repo.lookup_branch(best)
         staging = Staging(repo, target, base, f"{target}.ingest.{_owner()}.{next(_numbers)}")
+        _at_work.add(staging.branch)
         repo.create_branch(staging.branch, start)
         for name in left:
             with suppress(IcechunkError):  # another run may take it over at the same time
                 repo.delete_branch(name)
         return staging
+
+    def end(self) -> None:
+        """The run is over: what it could not remove of its branch is for the next one."""
+        _at_work.discard(self.branch)
 
     def release(self) -> None:
         """Leave what was staged to the next run."""
@@ -165,7 +172,7 @@ def _is_left(repo: Repository, target: str, name: str) -> bool:
         return False
     host, process, started = owned[1], int(owned[2]), owned[3]
     if host == _host():
-        return _started(process) != started
+        return name not in _at_work if process == os.getpid() else _started(process) != started
     tip = next(iter(repo.ancestry(branch=name)))
     return datetime.now(UTC) - tip.written_at > _LEFT_FOR_GOOD
 

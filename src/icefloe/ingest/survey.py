@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import importlib.util
 import warnings
 from collections.abc import Hashable, Iterator, Mapping
@@ -26,6 +27,7 @@ PACKING = ("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsign
 """Attributes that say how values are stored, rather than what they are."""
 _TIMES = ("units", "calendar")
 _SAMPLE_BYTES = 1 << 16
+_CHUNK_CACHE_BYTES = 1 << 20
 _NO_ENGINE = "did not find a match"
 """What xarray says of a file that none of its engines takes."""
 
@@ -173,11 +175,28 @@ def _dataset(source: Source, reading: Reading, options: Mapping[str, Any], *, gl
         return xr.open_dataset(file, engine="h5netcdf", **options)
     path = local_path(source, reading.storage_options)
     try:
-        return xr.open_dataset(path, engine=engine or ("zarr" if source.is_store else None), **options)
+        with _small_chunk_caches():
+            return xr.open_dataset(path, engine=engine or ("zarr" if source.is_store else None), **options)
     except ValueError as error:
         if engine is not None or _NO_ENGINE not in str(error):
             raise
         return _referred(source, reading, options)
+
+
+@contextmanager
+def _small_chunk_caches() -> Iterator[None]:
+    """netCDF4 would keep 64 MiB of decoded chunks for each variable of a file; here all is read but once."""
+    try:
+        library: Any = importlib.import_module("netCDF4")
+    except ImportError:
+        yield
+        return
+    before = library.get_chunk_cache()
+    library.set_chunk_cache(_CHUNK_CACHE_BYTES, *before[1:])
+    try:
+        yield
+    finally:
+        library.set_chunk_cache(*before)
 
 
 def _referred(source: Source, reading: Reading, options: Mapping[str, Any]) -> xr.Dataset:
