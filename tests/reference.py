@@ -34,12 +34,14 @@ _EXIT_CODES = """\
 | 3 | not found: the repository, a ref, a snapshot, an array |
 | 4 | conflict: somebody else was first, or it is there already |
 | 5 | done, and a check found something wrong: `verify`, `doctor`, a check of an ingest |
+| 130 | stopped by Ctrl-C |
+| 141 | whoever read the output went away, as `head` does |
 """
 _COMPLETION = """\
 ```sh
-eval "$(_ICEFLOE_COMPLETE=bash_source icefloe)"    # bash, in ~/.bashrc
-eval "$(_ICEFLOE_COMPLETE=zsh_source icefloe)"     # zsh, in ~/.zshrc
-_ICEFLOE_COMPLETE=fish_source icefloe | source     # fish, in ~/.config/fish/config.fish
+icefloe completion bash >> ~/.bashrc
+icefloe completion zsh >> ~/.zshrc
+icefloe completion fish > ~/.config/fish/completions/icefloe.fish
 ```
 """
 
@@ -51,8 +53,17 @@ Made of the program by `python -m tests.reference`; a test compares. `icefloe CO
 
 `REPO` is a path or a URL: `data/repo`, `s3://bucket/prefix`, `gs://...`, `az://...`, `https://...`; options
 of the storage follow with `-o NAME=VALUE`. With `--json` a command prints one JSON document on standard
-output and nothing else there; progress and errors go to standard error. Errors are one sentence;
-`icefloe --debug COMMAND` shows where in the program it came from.
+output and nothing else there; progress and errors go to standard error, an error as
+`{"error": "...", "kind": "...", "exit_code": 3}`. Numbers that JSON lacks are texts as in Zarr (`"NaN"`,
+`"-Infinity"`), times are ISO texts. Without it errors are one sentence; `--debug` shows where in the program
+it came from.
+
+A `REVISION` is a branch, a tag, a snapshot id or its beginning, a branch at a time (`main@2024-05-01`,
+`main@7d`), or one of them with `~N` for N commits before it; `branch:NAME`, `tag:NAME` and `snapshot:ID`
+leave no doubt.
+
+What takes more than two seconds tells how far it is, how fast it goes and how long it will take: a bar on a
+terminal, lines elsewhere. `NO_COLOR` and terminals that lack letters are heeded.
 """
 _API_INTRODUCTION = """\
 # The Python interface

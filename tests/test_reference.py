@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+import shlex
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import click
 import pytest
 
 from icefloe.cli.app import commands
+from icefloe.cli.app import icefloe as program
 from tests import reference
 
 WANTED = {
@@ -53,3 +57,34 @@ def test_every_command_has_an_example() -> None:
     sections = page.split("\n### ")[1:]
     without = [each.splitlines()[0] for each in sections if "```sh" not in each and "####" not in each]
     assert without == []
+
+
+def _typed() -> Iterator[tuple[str, list[str]]]:
+    """Each command in the shell blocks of the documentation, with its page."""
+    root = Path(__file__).parent.parent
+    for page in [root / "README.md", *sorted((root / "docs").glob("*.md"))]:
+        for block in re.findall(r"```sh\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL):
+            for line in block.replace("\\\n", " ").splitlines():
+                if line.startswith("icefloe "):
+                    words = shlex.split(line, comments=True)[1:]
+                    end = next((at for at, word in enumerate(words) if word in (">", ">>", "|")), len(words))
+                    yield f"{page.name}: {line}", words[:end]
+
+
+def test_commands_in_the_documentation_can_be_typed() -> None:
+    """Names, options and arguments are those of the program; nothing is run."""
+    wrong = []
+    for line, given in _typed():
+        command: click.Command | None = program
+        context, name, words = click.Context(program), "", given
+        try:
+            while isinstance(command, click.Group) and words:
+                found, command, words = command.resolve_command(context, words)
+                name = found or ""
+            if command is not None and not isinstance(command, click.Group):
+                command.make_context(name, list(words))
+        except click.ClickException as error:
+            if "does not exist" not in error.format_message():  # a file of the reader's own
+                wrong.append(f"{line}: {error.format_message()}")
+
+    assert wrong == []

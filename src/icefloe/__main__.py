@@ -2,4 +2,5 @@
 
 from icefloe.cli.app import run
 
-run()
+if __name__ == "__main__":  # and not a process that was started to help
+    run()

@@ -27,8 +27,9 @@ class GraphCommit:
 
     @property
     def title(self) -> str:
-        """The first line of the message, cut where it is long."""
+        """The first line of the message, cut where it is long; terminals obey nothing in it."""
         line = self.message.partition("\n")[0].rstrip()
+        line = line if line.isprintable() else "".join(each for each in line if each.isprintable())
         return line if len(line) <= _MESSAGE_LENGTH else line[: _MESSAGE_LENGTH - 3] + "..."
 
 

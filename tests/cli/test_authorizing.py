@@ -11,7 +11,7 @@ import pytest
 import zarr
 
 import icefloe
-from icefloe.cli import app
+from icefloe.cli import app, faults
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def findings(capsys: pytest.CaptureFixture[str], place: Path, *words: str) -> di
     """By the last part of each location what is wrong with it."""
     code = app.main(["verify", str(place / "repo"), "--level", "sources", "--json", *words])
     report: Any = json.loads(capsys.readouterr().out)
-    assert code == (0 if report["ok"] else app.NOT_WELL)
+    assert code == (0 if report["ok"] else faults.NOT_WELL)
     return {found["object"].rpartition("/")[2]: found["kind"] for found in report["findings"]}
 
 
@@ -65,7 +65,7 @@ def test_what_may_not_be_read_is_told_from_what_cannot(
 def test_virtual_data_is_exported_and_relocated(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     repo, archive = str(place / "repo"), f"file://{place}/archive/"
     words = ["export", repo, str(place / "plain.zarr"), "--variables", "here"]
-    assert app.main(words) == app.USAGE
+    assert app.main(words) == faults.USAGE
     assert app.main([*words, "--authorize", archive, "--overwrite"]) == 0
     plain = zarr.open_array(str(place / "plain.zarr"), path="here", mode="r")
     assert np.asarray(plain[:]).tolist() == [0, 1, 2, 3]
@@ -82,6 +82,6 @@ def test_virtual_data_is_exported_and_relocated(place: Path, capsys: pytest.Capt
 
 
 def test_a_container_that_is_not_there_is_refused(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert app.main(["verify", str(place / "repo"), "--authorize", "s3://elsewhere/"]) == app.USAGE
+    assert app.main(["verify", str(place / "repo"), "--authorize", "s3://elsewhere/"]) == faults.USAGE
 
     assert "s3://elsewhere/ is no container" in capsys.readouterr().err

@@ -9,7 +9,7 @@ import pytest
 import zarr
 
 import icefloe
-from icefloe.cli import app
+from icefloe.cli import faults
 from tests.cli.test_cli import Terminal
 
 
@@ -62,8 +62,8 @@ def test_conflicts_are_a_table_and_an_exit_code(typed: Terminal, repo: icefloe.R
     put(repo, "dev", 0, 3)
     tip = repo.lookup_branch("main")
 
-    text = typed("merge", "dev", code=app.CONFLICT)
-    told = typed.json("merge", "dev", "--dry-run", code=app.CONFLICT)
+    text = typed("merge", "dev", code=faults.CONFLICT)
+    told = typed.json("merge", "dev", "--dry-run", code=faults.CONFLICT)
 
     assert "/a [0]: chunk double update | ours: 13 bytes inline" in text
     assert [(row["path"], row["chunk"], row["kind"]) for row in told["conflicts"]] == [
@@ -71,15 +71,15 @@ def test_conflicts_are_a_table_and_an_exit_code(typed: Terminal, repo: icefloe.R
     ]
     assert (told["outcome"], told["snapshot"]) == ("conflicts", None)
     assert repo.lookup_branch("main") == tip
-    assert "1 conflicts decided" in typed("merge", "dev", "--strategy", "theirs")
+    assert "1 conflict decided" in typed("merge", "dev", "--strategy", "theirs")
     assert values(repo) == [3, 2, 0, 0]
 
 
 def test_what_cannot_be_merged(typed: Terminal) -> None:
-    typed("merge", "nowhere", code=app.NOT_FOUND)
+    typed("merge", "nowhere", code=faults.NOT_FOUND)
     assert "no branch, tag or snapshot nowhere" in typed.errors
-    typed("merge", "dev", "nowhere", code=app.NOT_FOUND)
-    typed("merge", "dev", "--strategy", "mine", code=app.USAGE)
+    typed("merge", "dev", "nowhere", code=faults.NOT_FOUND)
+    typed("merge", "dev", "--strategy", "mine", code=faults.USAGE)
 
 
 def test_cherry_pick_and_revert(typed: Terminal, repo: icefloe.Repository) -> None:
@@ -95,7 +95,7 @@ def test_cherry_pick_and_revert(typed: Terminal, repo: icefloe.Repository) -> No
     assert typed.json("revert", "main", "--dry-run")["changes"]["updated_chunks"] == {"/a": [[2]]}
     typed("revert", "main")
     assert values(repo) == [1, 0, 0, 0]
-    typed("revert", picked, code=app.USAGE)
+    typed("revert", picked, code=faults.USAGE)
     assert "not in the history of branch main" in typed.errors
 
 
@@ -111,5 +111,5 @@ def test_squash_makes_one_commit_of_several(typed: Terminal, repo: icefloe.Repos
     tip = next(repo.ancestry(branch="main"))
     assert (tip.parent_id, tip.message) == (since, "both")
     assert values(repo) == [1, 0, 0, 7]
-    typed("squash", "main", "main", code=app.USAGE)
+    typed("squash", "main", "main", code=faults.USAGE)
     assert "nothing to squash" in typed.errors

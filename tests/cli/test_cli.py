@@ -14,7 +14,7 @@ import pytest
 import zarr
 
 import icefloe
-from icefloe.cli import app
+from icefloe.cli import app, faults
 from icefloe.cli.output import aligned
 
 
@@ -99,7 +99,7 @@ def test_init_makes_a_repository_once(tmp_path: Path, capsys: pytest.CaptureFixt
 
     assert "new repository" in typed("init")
     assert typed.json("info")["spec_version"] == 2
-    typed("init", code=app.CONFLICT)
+    typed("init", code=faults.CONFLICT)
     assert "already" in typed.errors
 
 
@@ -175,7 +175,7 @@ def test_branches_come_go_and_move(typed: Terminal) -> None:
     assert len(typed.json("log", "dev")) == 3
     typed("branch delete", "dev")
     assert [each["name"] for each in typed.json("branch list")] == ["main"]
-    typed("branch delete", "main", code=app.FAILED)
+    typed("branch delete", "main", code=faults.FAILED)
     assert "main" in typed.errors
 
 
@@ -183,7 +183,7 @@ def test_tags_come_and_go_for_good(typed: Terminal) -> None:
     typed("tag create", "v2")
     assert [each["name"] for each in typed.json("tag list")] == ["v1", "v2"]
     typed("tag delete", "v2")
-    typed("tag create", "v2", code=app.CONFLICT)
+    typed("tag create", "v2", code=faults.CONFLICT)
     assert "cannot be used again" in typed.errors
 
 
@@ -212,7 +212,7 @@ def test_a_revision_is_a_time_on_a_branch(typed: Terminal) -> None:
 def test_a_name_that_is_branch_and_tag_must_say_which(typed: Terminal) -> None:
     typed("branch create", "v1", "main")
 
-    typed("log", "v1", code=app.USAGE)
+    typed("log", "v1", code=faults.USAGE)
 
     assert "branch:v1 or tag:v1" in typed.errors
 
@@ -222,15 +222,15 @@ def test_verify_ends_with_its_own_code(typed: Terminal) -> None:
     chunk = next(Path(typed.repo, "manifests").iterdir())
     chunk.unlink()
 
-    assert "missing: manifests/" in typed("verify", code=app.NOT_WELL)
-    assert typed.json("verify", code=app.NOT_WELL)["ok"] is False
+    assert "missing: manifests/" in typed("verify", code=faults.NOT_WELL)
+    assert typed.json("verify", code=faults.NOT_WELL)["ok"] is False
 
 
 def test_expire_and_collect(typed: Terminal) -> None:
     typed("tag delete", "v1")
     assert len(typed.json("expire", "--older-than", "0s")["expired"]) == 1
 
-    typed("gc", "--older-than", "0s", code=app.USAGE)
+    typed("gc", "--older-than", "0s", code=faults.USAGE)
     assert "--yes" in typed.errors
     counted = typed.json("gc", "--older-than", "0s", "--dry-run")
     assert (counted["dry_run"], counted["snapshots_deleted"]) == (True, 1)
@@ -249,7 +249,7 @@ def test_status_config_and_info(typed: Terminal) -> None:
     assert typed.json("status")["availability"] == "online"
     typed("status", "--set", "read-only", "--reason", "moving house")
     assert "moving house" in typed("status")
-    typed("branch create", "dev", code=app.FAILED)
+    typed("branch create", "dev", code=faults.FAILED)
     assert "moving house" in typed.errors
     typed("status", "--set", "online")
     assert typed.json("info")["tags"] == ["v1"]
@@ -265,11 +265,11 @@ def test_doctor_tries_a_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (["lgo", "x"], app.USAGE, "did you mean log?"),
-        (["log", "s4://bucket/x"], app.USAGE, "s4://"),
-        (["log", "x", "-o", "region"], app.USAGE, "NAME=VALUE"),
-        (["log", "x", "-o", "colour=red"], app.USAGE, "colour"),
-        (["expire", "x", "--older-than", "yesterday"], app.USAGE, "yesterday"),
+        (["lgo", "x"], faults.USAGE, "did you mean log?"),
+        (["log", "s4://bucket/x"], faults.USAGE, "s4://"),
+        (["log", "x", "-o", "region"], faults.USAGE, "NAME=VALUE"),
+        (["log", "x", "-o", "colour=red"], faults.USAGE, "colour"),
+        (["expire", "x", "--older-than", "yesterday"], faults.USAGE, "yesterday"),
     ],
 )
 def test_what_is_typed_wrong_is_said(
@@ -280,19 +280,19 @@ def test_what_is_typed_wrong_is_said(
 
 
 def test_no_repository_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert app.main(["log", str(tmp_path)]) == app.NOT_FOUND
+    assert app.main(["log", str(tmp_path)]) == faults.NOT_FOUND
     assert "doesn't exist" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["log", "show", "tree"])
 def test_an_unknown_revision_is_said(typed: Terminal, command: str) -> None:
-    typed(command, *(["-r", "v9"] if command == "tree" else ["v9"]), code=app.NOT_FOUND)
+    typed(command, *(["-r", "v9"] if command == "tree" else ["v9"]), code=faults.NOT_FOUND)
     assert "v9" in typed.errors
     assert "Traceback" not in typed.errors
 
 
 def test_an_unknown_array_is_said(typed: Terminal) -> None:
-    typed("cat", "/water", code=app.NOT_FOUND)
+    typed("cat", "/water", code=faults.NOT_FOUND)
     assert "/water" in typed.errors
 
 

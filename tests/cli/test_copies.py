@@ -9,7 +9,7 @@ import numpy as np
 import zarr
 
 from icefloe import Repository
-from icefloe.cli import app
+from icefloe.cli import faults
 from icefloe.storage import local_filesystem_storage
 from tests.cli.test_cli import Terminal, typed
 
@@ -43,7 +43,7 @@ def test_clone_to_where_something_else_is(typed: Terminal, tmp_path: Path) -> No
     (tmp_path / "copy").mkdir()
     (tmp_path / "copy" / "notes").write_text("mine")
 
-    typed("clone", str(tmp_path / "copy"), code=app.USAGE)
+    typed("clone", str(tmp_path / "copy"), code=faults.USAGE)
 
     assert "notes" in typed.errors
 
@@ -61,7 +61,7 @@ def test_export_of_a_region(typed: Terminal, tmp_path: Path) -> None:
     target = str(tmp_path / "plain")
     words = ("--group", "air", "--variables", "t2m", "--isel", "time=1:", "--isel", "x=2")
 
-    assert "would write 1 arrays" in typed("export", target, *words, "--dry-run")
+    assert "would write 1 array and 1 group" in typed("export", target, *words, "--dry-run")
     typed("export", target, *words)
 
     found = zarr.open_array(target, path="t2m", mode="r")
@@ -77,7 +77,7 @@ def test_export_to_netcdf(typed: Terminal, tmp_path: Path) -> None:
 
 def test_export_with_words_that_say_nothing(typed: Terminal, tmp_path: Path) -> None:
     for words in (("--isel", "time"), ("--isel", "time=a:b"), ("--sel", "=3"), ("--isel", "z=1")):
-        typed("export", str(tmp_path / "plain"), *words, code=app.USAGE)
+        typed("export", str(tmp_path / "plain"), *words, code=faults.USAGE)
 
-    typed("export", str(tmp_path / "plain"), "--variables", "nope", code=app.NOT_FOUND)
+    typed("export", str(tmp_path / "plain"), "--variables", "nope", code=faults.NOT_FOUND)
     assert not (tmp_path / "plain").exists()

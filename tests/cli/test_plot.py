@@ -106,7 +106,7 @@ def test_a_curve_has_its_scale_and_its_ends(place: str, capsys: pytest.CaptureFi
 
 def test_gaps_in_a_curve_stay_empty() -> None:
     values = np.array([0, 1, np.nan, np.nan, np.nan, 1, 0], float)
-    text = as_text(Slice("/a", values, (Axis("x", None),), "", "a", {}), 40, colours=False).plain
+    text = as_text(Slice("/a", values, (Axis("x", None, range(7)),), "", "a", {}), 40, colours=False).plain
 
     columns = list(zip(*(line[11:] for line in text.splitlines()[1:15]), strict=True))
     empty = [set(column) == {"\u2800"} for column in columns]
@@ -117,7 +117,7 @@ def test_gaps_in_a_curve_stay_empty() -> None:
 
 def test_colours_on_a_terminal() -> None:
     values = np.array([[0, 1], [np.nan, 0]], float)
-    drawn = Slice("/a", values, (Axis("y", None), Axis("x", None)), "", "a", {})
+    drawn = Slice("/a", values, (Axis("y", None, range(2)), Axis("x", None, range(2))), "", "a", {})
     console = Console(
         force_terminal=True, color_system="truecolor", width=60, record=True, file=io.StringIO()
     )
@@ -161,7 +161,7 @@ def test_files_are_drawn(
         (["/"], 2, "array"),
         (["t", "-r", "v9"], 3, "no branch, tag or snapshot v9"),
         (["t", "--file", "picture.doc"], 2, "ends in none of .png"),
-        (["t", "--file", "/nowhere/at/all.png"], 1, "No such file or directory: /nowhere/at/all.png"),
+        (["t", "--file", "/nowhere/at/all.png"], 1, "/nowhere/at/all.png: No such file or directory"),
     ],
 )
 def test_what_cannot_be_drawn_is_said(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,10 @@ import zarr
 
 import icefloe
 from icefloe.cli import app
+from icefloe.cli.faults import STOPPED, WAYS_OUT
+from tests.ingest.files import archive
+
+NONE = ("--master", "none")
 
 
 @pytest.fixture
@@ -28,8 +33,39 @@ def place(tmp_path: Path) -> str:
         (["cat", "REPO", "temperatur"], 3, "there is no array /temperatur; did you mean /temperature?"),
         (["head", "REPO", "xyz"], 3, "there is no array /xyz; `icefloe tree` lists what there is"),
         (["head", "REPO", "/"], 2, "not an array: / is a group"),
-        (["cat", "REPO", "temperature", "9"], 2, "the region 9 is outside of an array of 3 x 4 elements"),
+        (["cat", "REPO", "temperature", "9"], 2, "index 9 is outside of dimension 0, which has 3 elements"),
         (["cat", "REPO", "temperature", "1:x"], 2, "'1:x' is no region"),
+        (["cat", "REPO", "temperature", "-9"], 2, "index -9 is outside of dimension 0"),
+        (["cat", "REPO", "temperature", "0:2:0"], 2, "the step 0 of dimension 0 must be at least 1"),
+        (["cat", "REPO", "temperature", "0,0,0"], 2, "has 3 dimensions, the array 2"),
+        (["branch", "create", "REPO", "a b/.."], 2, "'a b/..' is no name for a branch or tag"),
+        (["branch", "create", "REPO", ""], 2, "'' is no name"),
+        (["tag", "create", "REPO", "main@7d"], 2, "'main@7d' is no name"),
+        (["branch", "crate", "REPO", "x"], 2, "Did you mean 'create'?"),
+        (["branch", "delete", "REPO", "x"], 3, "there is no branch `x`"),
+        (["log", "REPO", "main~9"], 3, "main has fewer than 9 commits before it"),
+        (["log", "REPO", "main@soon"], 2, "'soon' is no time; write 2024-05-01"),
+        (["log", "REPO", "-n", "none"], 2, "'none' is not a valid integer"),
+        (["diff", "REPO", "main", "main~1"], 2, "try `icefloe diff REPO main~1 main`"),
+        (["status", "REPO", "--reason", "why"], 2, "--reason goes with --set"),
+        (["doctor", "storag", "REPO"], 2, "Did you mean 'storage'?"),
+        (["plot", "REPO", "temperature", "--isel", "x=0"], 2, "has no dimension 'x'; it has 0, 1"),
+        (["export", "REPO", "map.tiff"], 2, "an export is Zarr, or NetCDF where the name ends in .nc"),
+        (["export", "REPO", "FILE.zarr/x", "--group", "no"], 3, "there is no group /no"),
+        (["sql", "SELECT 1", "--repo", "REPO"], 2, "is not NAME=PLACE"),
+        (["sql", "SELECT 1"], 2, "--repo"),
+        (["virtualize", "FILE.nc"], 3, "there is no such file"),
+        (
+            ["rechunk", "REPO", "temperature", "--chunks", "0=0", *NONE],
+            2,
+            "chunks of 0 along 0 make no sense",
+        ),
+        (["rechunk", "REPO", "temperature", *NONE], 2, "give --chunks, --shards or --codec"),
+        (["rechunk", "REPO", "nothing", "--chunks", "0=2", *NONE], 3, "no array or group at `/nothing`"),
+        (["log", "REPO", "-o", "sync"], 2, "'sync' is not NAME=VALUE"),
+        (["log", "REPO", "-o", "colour=red"], 2, "unknown storage option 'colour'"),
+        (["init", "FILES"], 2, "a repository is created in an empty place"),
+        (["log", "FILES"], 3, "`icefloe init` makes one"),
         (["tree", "REPO", "-r", "mian"], 3, "no branch, tag or snapshot mian; did you mean main?"),
         (["log", "REPO", "zzz"], 3, "no branch, tag or snapshot zzz; `icefloe refs` lists what there is"),
         (["log", "REPO", "--grpah"], 2, "--grpah"),
@@ -46,6 +82,8 @@ def test_what_is_typed_wrong_is_said(
     words: list[str], code: int, sentence: str, place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "FILE").write_text("no folder")
+    (tmp_path / "FILES").mkdir()
+    (tmp_path / "FILES" / "something").write_text("else")
 
     found = app.main([each.replace("REPO", place).replace("FILE", str(tmp_path / "FILE")) for each in words])
 
@@ -53,3 +91,96 @@ def test_what_is_typed_wrong_is_said(
     assert sentence in printed.err
     assert "Traceback" not in printed.err
     assert found == code
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "sentence"),
+    [
+        (["--chunks", "time=0"], 2, "chunks of 0 along time make no sense"),
+        (["--chunks", "time=abc"], 2, "'time=abc' is not DIM=SIZE,DIM=SIZE"),
+        (["--chunks", "time"], 2, "'time' is not DIM=SIZE,DIM=SIZE"),
+        (["--chunks", "time=1,time=2"], 2, "names a dimension twice"),
+        (["--chunks", "foo=3"], 2, "'foo', which is no dimension; there are time, lat, lon"),
+        (["--chunks", "time=999999999999"], 2, "more than codecs take at once: choose smaller ones"),
+        (["--chunks", "time=4", "--shards", "time=6"], 2, "must be of whole chunks"),
+        (["--codec", "zstd:best"], 2, "codec 'zstd:best': a level is a number"),
+        (["--codec", "lzma"], 2, "there is no codec 'lzma': zstd, zstd:LEVEL"),
+        (["--variables", "t3m"], 2, "it has no variable t3m"),
+        (["--group", "../x"], 2, "has . or .. in its path"),
+        (["--group", "_icefloe/x"], 2, "is where ingests keep their ledger"),
+        (["--branch", "side"], 3, "there is no branch `side`"),
+        (["--virtual", "--chunks", "time=2"], 2, "--virtual keeps the chunks of the files"),
+        (["--combine", "nested"], 2, "--combine nested needs --concat-dim"),
+        (["--metadata", "x"], 2, "'x' is not NAME=VALUE"),
+        (["--memory", "0"], 2, "0 is not in the range"),
+        (["--manifest-references", "0"], 2, "0 is not in the range"),
+        (["--chnks", "time=1"], 2, "Did you mean '--chunks'?"),
+        (["--engine", "nosuch"], 2, ".nc and 1 more: ValueError: unrecognized engine 'nosuch'"),
+    ],
+)
+def test_an_ingest_that_cannot_be_writes_nothing(
+    words: list[str], code: int, sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    archive(tmp_path / "data", (2, 2))
+    place = str(tmp_path / "repo")
+    repo = icefloe.Repository.create(icefloe.storage_from_url(place, sync=False))
+
+    found = app.main(["ingest", str(tmp_path / "data"), place, "--master", "none", *words])
+
+    printed = capsys.readouterr()
+    assert sentence in printed.err
+    assert found == code
+    assert repo.list_branches() == {"main"}
+    assert len(list(repo.ancestry(branch="main"))) == 1
+
+
+@pytest.mark.parametrize("sources", ["none/*.nc", "nosuch.nc", "empty"])
+def test_no_repository_is_made_for_sources_that_are_not_there(
+    sources: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "empty").mkdir()
+    place = tmp_path / "repo"
+
+    assert app.main(["ingest", str(tmp_path / sources), str(place), "--master", "none"]) == 2
+
+    assert sources in capsys.readouterr().err
+    assert not place.exists()
+
+
+def test_errors_for_programs_are_json(place: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert app.main(["cat", place, "temperatur", "--json"]) == 3
+    assert app.main(["cat", place, "--json"]) == 2
+
+    first, second = map(json.loads, capsys.readouterr().err.splitlines())
+    assert first == {
+        "error": "there is no array /temperatur; did you mean /temperature?",
+        "kind": "node-not-found",
+        "exit_code": 3,
+    }
+    assert second == {"error": "Missing argument 'PATH'.", "kind": None, "exit_code": 2}
+
+
+def test_advice_is_that_of_the_library() -> None:
+    """What is replaced for the shell is still said somewhere."""
+    sources = [path for path in Path(icefloe.__file__).parent.rglob("*.py") if path.parent.name != "cli"]
+    said = "\n".join(path.read_text(encoding="utf-8") for path in sources)
+
+    assert [advice for advice in WAYS_OUT if advice not in said] == []
+
+
+def test_ctrl_c_is_no_error(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(icefloe.Repository, "open", interrupted)
+
+    assert app.main(["log", "anywhere"]) == STOPPED
+    assert capsys.readouterr().err.split() == ["stopped"]
+
+
+@pytest.mark.parametrize("where", [0, 1, 2])
+def test_debug_may_stand_anywhere(where: int, tmp_path: Path) -> None:
+    words = ["log", str(tmp_path)]
+
+    with pytest.raises(icefloe.RepositoryNotFoundError):
+        app.main([*words[:where], "--debug", *words[where:]])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import icefloe
-from icefloe.cli import app
+from icefloe.cli import faults
 from tests.cli.test_cli import Terminal, typed
 
 __all__ = ["typed"]
@@ -19,14 +19,14 @@ def test_gc_shows_every_object_and_why(typed: Terminal) -> None:
     assert {row["kind"] for row in rows} >= {"snapshot", "manifest"}
     assert all(row["reason"] and row["bytes"] > 0 for row in rows)
     assert "reason" in typed("gc", "--older-than", "0s", "--dry-run", "--table").splitlines()[0]
-    typed("gc", "--older-than", "0s", "--table", code=app.USAGE)
+    typed("gc", "--older-than", "0s", "--table", code=faults.USAGE)
 
 
 def test_gc_of_young_objects_needs_a_yes(typed: Terminal) -> None:
-    typed("gc", "--older-than", "1h", code=app.USAGE)
+    typed("gc", "--older-than", "1h", code=faults.USAGE)
 
     assert "--yes" in typed.errors
-    typed("gc", "--older-than", "2999-01-01", code=app.USAGE)
+    typed("gc", "--older-than", "2999-01-01", code=faults.USAGE)
     assert "lies in the future" in typed.errors
     typed("gc", "--older-than", "1h", "--yes")
 
@@ -59,7 +59,7 @@ def test_expire_refuses_what_makes_no_sense(typed: Terminal) -> None:
         ("--keep-on", "main:often=3"),
         ("--keep-last", "1", "--branches"),
     ):
-        typed("expire", *words, code=app.USAGE)
+        typed("expire", *words, code=faults.USAGE)
 
     assert len(typed.json("log")) == 3
 
@@ -87,9 +87,9 @@ def test_verify_of_a_part_with_checksums(typed: Terminal) -> None:
     assert typed.json("verify", "--branch", "main", "--no-history", "--checksums")["checksums"] > 0
     assert typed.json("verify", "--incremental")["skipped"] == 0
     assert typed.json("verify", "--incremental")["skipped"] == 3
-    typed("verify", "--no-history", code=app.USAGE)
-    typed("verify", "--branch", "main", "--tag", "v1", code=app.USAGE)
-    typed("verify", "--tag", "nope", code=app.NOT_FOUND)
+    typed("verify", "--no-history", code=faults.USAGE)
+    typed("verify", "--branch", "main", "--tag", "v1", code=faults.USAGE)
+    typed("verify", "--tag", "nope", code=faults.NOT_FOUND)
 
 
 def test_repair_takes_what_is_lost_from_a_clone(typed: Terminal, tmp_path: Path) -> None:
@@ -97,9 +97,9 @@ def test_repair_takes_what_is_lost_from_a_clone(typed: Terminal, tmp_path: Path)
     repo = icefloe.open(typed.repo)
     (manifest,) = repo.list_manifest_files(repo.lookup_branch("main"))
     repo.storage.delete([f"manifests/{manifest.id}"])
-    typed("verify", code=app.NOT_WELL)
+    typed("verify", code=faults.NOT_WELL)
 
-    typed("repair", "--dry-run", code=app.NOT_WELL)
+    typed("repair", "--dry-run", code=faults.NOT_WELL)
     told = typed.json("repair", "--from", str(tmp_path / "copy"))
 
     assert [row["action"] for row in told["actions"]] == ["made again"]
@@ -112,11 +112,11 @@ def test_repair_without_a_ledger_knows_nothing(typed: Terminal) -> None:
     (manifest,) = repo.list_manifest_files(repo.lookup_branch("main"))
     repo.storage.delete([f"manifests/{manifest.id}"])
 
-    told = typed.json("repair", "--from-ledger", "--virtual", code=app.NOT_WELL)
+    told = typed.json("repair", "--from-ledger", "--virtual", code=faults.NOT_WELL)
 
     assert told["complete"] is False
     assert {row["action"] for row in told["actions"]} == {"left as it is"}
-    typed("repair", "--relocate", "nowhere", code=app.USAGE)
+    typed("repair", "--relocate", "nowhere", code=faults.USAGE)
     assert "OLD=NEW" in typed.errors
 
 

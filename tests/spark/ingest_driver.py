@@ -15,7 +15,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from icefloe.cli.app import explained
+from icefloe.cli.faults import explained
 from icefloe.spark import session_at
 from icefloe.spark.fan_out import SparkFanOut
 from icefloe.spark.pipeline import IngestFanOut, cores

@@ -4,29 +4,16 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import re
 import sys
 from collections.abc import Sequence
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from icefloe._version import __version__
-from icefloe.errors import (
-    AlreadyExistsError,
-    ConflictError,
-    ErrorKind,
-    IcechunkError,
-    InvalidInputError,
-    NotFoundError,
-)
-
-FAILED = 1
-USAGE = 2
-NOT_FOUND = 3
-CONFLICT = 4
-NOT_WELL = 5
-"""A check found something wrong: `verify`, `doctor`."""
+from icefloe.cli.faults import STOPPED, tell
+from icefloe.cli.terminal import run_with_streams
 
 _COMMANDS = {
     "init": "places",
@@ -64,6 +51,7 @@ _COMMANDS = {
     "migrate": "migrate",
     "clone": "copies",
     "export": "copies",
+    "completion": "completion",
 }
 """Each command and its module, which is loaded when the command is."""
 
@@ -85,6 +73,12 @@ def _docstrings(module: str) -> dict[str, str]:
     return {each.name: text for each in functions if (text := ast.get_docstring(each)) is not None}
 
 
+def _texts() -> dict[str, str | None]:
+    """What each command says it does; None where there is no source to read."""
+    told = {module: _docstrings(module) for module in set(_COMMANDS.values())}
+    return {name: told[module].get(name.replace("-", "_")) for name, module in _COMMANDS.items()}
+
+
 class _Commands(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
@@ -97,8 +91,7 @@ class _Commands(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        told = {module: _docstrings(module) for module in set(_COMMANDS.values())}
-        texts = {name: told[module].get(name.replace("-", "_")) for name, module in _COMMANDS.items()}
+        texts = _texts()
         if None in texts.values():  # no source to read
             super().format_commands(ctx, formatter)
             return
@@ -106,6 +99,16 @@ class _Commands(click.Group):
         commands = [click.Command(name, help=text) for name, text in texts.items()]
         with formatter.section("Commands"):
             formatter.write_dl([(each.name or "", each.get_short_help_str(room)) for each in commands])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        if incomplete.startswith("-"):
+            return super().shell_complete(ctx, incomplete)
+        commands = [click.Command(name, help=text) for name, text in _texts().items()]
+        return [
+            CompletionItem(each.name, help=each.get_short_help_str())
+            for each in commands
+            if (each.name or "").startswith(incomplete)
+        ]
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -122,66 +125,36 @@ class _Commands(click.Group):
 @click.command(
     cls=_Commands,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 conflict, 5 a check found something.",
+    epilog="Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 conflict, 5 a check found something, "
+    "130 stopped by Ctrl-C. With --json errors are one line of JSON on the error stream.",
 )
 @click.version_option(__version__, prog_name="icefloe")
 @click.option("--debug", is_flag=True, help="Show where in the program an error came from.")
-@click.pass_context
-def icefloe(ctx: click.Context, debug: bool) -> None:
+def icefloe(debug: bool) -> None:
     """Version-controlled Zarr arrays on folders and object stores.
 
     REPO is a path or URL: data/repo, s3://bucket/prefix, gs://..., az://..., https://...
     Options of the storage follow with -o, as in -o region=eu-west-1 or -o endpoint_url=http://localhost:9000.
     """
-    ctx.obj = debug
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in words
+    rest = [word for word in words if word != "--debug"]  # wherever it stands
     try:
-        result: Any = icefloe.main(words, prog_name="icefloe", standalone_mode=False)
+        result: Any = icefloe.main(rest, prog_name="icefloe", standalone_mode=False)
     except click.exceptions.Abort:
         click.echo("stopped", err=True)
-        return FAILED
-    except click.ClickException as error:
-        error.show()
-        return error.exit_code
+        return STOPPED
     except Exception as error:
-        if "--debug" in words:
+        if debug and not isinstance(error, click.ClickException):
             raise
-        sentence, code = explained(error)
-        click.echo(f"error: {sentence}", err=True)
-        return code
+        return tell(error, as_json="--json" in words)
     return result if isinstance(result, int) else 0
-
-
-def explained(error: Exception) -> tuple[str, int]:
-    """What people are told of an error, and the exit code."""
-    if isinstance(error, IcechunkError):
-        return _sentence(error), _exit_code(error)
-    if isinstance(error, OSError):
-        return f"{error.strerror or error}: {error.filename or ''}".rstrip(": "), FAILED
-    if isinstance(error, ImportError):  # what is not installed says itself how to get it
-        return str(error), FAILED
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text} (--debug shows where it came from)", FAILED
-
-
-def _sentence(error: IcechunkError) -> str:
-    text = str(error)
-    return f"{text} ({error.kind})" if error.kind and not re.search(rf"\b{error.kind}\b", text) else text
-
-
-def _exit_code(error: IcechunkError) -> int:
-    if isinstance(error, NotFoundError):
-        return NOT_FOUND
-    if isinstance(error, ConflictError | AlreadyExistsError):
-        return CONFLICT
-    wrong = isinstance(error, InvalidInputError) or error.kind == ErrorKind.CANNOT_PARSE_URL
-    return USAGE if wrong else FAILED
 
 
 def run() -> None:
     """The entry point of the installed command."""
-    sys.exit(main())
+    sys.exit(run_with_streams(main))

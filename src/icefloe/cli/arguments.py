@@ -130,6 +130,8 @@ def output_option(function: F) -> F:
     @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
     @functools.wraps(function)
     def wrapped(*args: Any, as_json: bool, **kwargs: Any) -> Any:
-        return function(*args, out=Output(as_json=as_json), **kwargs)
+        out = Output(as_json=as_json)
+        click.get_current_context().call_on_close(out.progress.close)
+        return function(*args, out=out, **kwargs)
 
     return wrapped  # type: ignore[return-value]

@@ -8,9 +8,9 @@ from itertools import takewhile
 import click
 
 from icefloe.cli import revisions
-from icefloe.cli.app import CONFLICT
 from icefloe.cli.arguments import output_option, repo_argument
-from icefloe.cli.output import Output, plain
+from icefloe.cli.faults import CONFLICT
+from icefloe.cli.output import Output, counted, plain
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.merging import MergeConflictError, MergeResult, MergeStrategy
 from icefloe.repository import Repository
@@ -181,12 +181,12 @@ def _told(out: Output, work: Callable[[], MergeResult], what: str) -> int:
 def _sentence(result: MergeResult, what: str) -> str:
     match result.outcome:
         case "conflicts":
-            count = len(result.conflicts)
-            return f"{what}: {count} conflicts, and nothing was written; see --strategy"
+            count = counted(len(result.conflicts), "conflict")
+            return f"{what}: {count}, and nothing was written; see --strategy"
         case "up-to-date":
             return f"{what}: nothing to do"
     verb = {"merged": "merged", "fast-forward": "moved forward"}[result.outcome]
     if result.snapshot_id is None:
         return f"{what}: would be {verb}"
-    solved = f", {len(result.conflicts)} conflicts decided" if result.conflicts else ""
+    solved = f", {counted(len(result.conflicts), 'conflict')} decided" if result.conflicts else ""
     return f"{what}: {verb}, at {result.snapshot_id}{solved}"

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import icefloe
-from icefloe.cli.app import NOT_WELL
 from icefloe.cli.arguments import output_option, repo_argument, spark_option, storage_options
 from icefloe.cli.authorizing import authorize_option
+from icefloe.cli.faults import NOT_WELL
 from icefloe.cli.output import Output, plain
 from icefloe.cli.watching import watched
 from icefloe.maintenance.findings import Level

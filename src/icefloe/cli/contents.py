@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+import re
+from typing import Any
 
 import click
 
 from icefloe.cli import revisions
 from icefloe.cli.arguments import output_option, repo_argument
 from icefloe.cli.output import Output, shown
+from icefloe.cli.values import listed, read
 from icefloe.errors import ErrorKind, InvalidInputError, NodeNotFoundError
 from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot
 from icefloe.paths import ROOT, component_key, name, normalize
 from icefloe.repository import Repository
 from icefloe.session import Session
-
-if TYPE_CHECKING:
-    import zarr
 
 _HEAD = 10
 _HIDDEN = ("_icefloe",)
@@ -73,14 +72,6 @@ def tree(repo: Repository, path: str, revision: str, out: Output) -> None:
     out.value(nodes, "\n".join(lines) or f"nothing at {top}")
 
 
-def _array(repo: Repository, path: str, revision: str) -> zarr.Array[Any]:
-    import zarr
-
-    session = repo.readonly_session(snapshot_id=revisions.resolve(repo, revision))
-    known_array(session, path)
-    return zarr.open_array(session.store, path=_path(path).strip("/"), mode="r")
-
-
 def known_array(session: Session, path: str) -> str:
     """The whole path of an array; an error says what there is of a similar name."""
     whole = _path(path)
@@ -111,14 +102,28 @@ def head(repo: Repository, path: str, revision: str, number: int, out: Output) -
     \b
     icefloe head data/repo air/t2m -n 5
     """
-    import numpy as np
+    session = repo.readonly_session(snapshot_id=revisions.resolve(repo, revision))
+    shape = _shape(session, known_array(session, path))
+    values = read(session, _path(path), (slice(0, number),) * len(shape))
+    out.value({"shape": shape, "dtype": str(values.dtype), "values": listed(values)}, str(values))
 
-    array = _array(repo, path, revision)
-    values = np.asarray(array[tuple(slice(0, number) for _ in array.shape)])
-    out.value({"shape": array.shape, "dtype": str(array.dtype), "values": values.tolist()}, str(values))
+
+def _shape(session: Session, path: str) -> list[int]:
+    shape: list[int] = json.loads(session.workspace.array(path).user_data)["shape"]
+    return shape
 
 
-@click.command()
+class _WithRegion(click.Command):
+    """A command whose words may begin with the minus of a number."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        # docstring inherited
+        regions = [] if "--" in args else [word for word in args if re.match(r"-\d", word)]
+        rest = [word for word in args if word not in regions]
+        return super().parse_args(ctx, [*rest, "--", *regions] if regions else rest)
+
+
+@click.command(cls=_WithRegion)
 @repo_argument
 @click.argument("path")
 @click.argument("region", required=False)
@@ -129,21 +134,17 @@ def cat(repo: Repository, path: str, region: str | None, revision: str, out: Out
 
     \b
     icefloe cat data/repo /t2m 0,10:20,10:20
+    icefloe cat data/repo /t2m -1,::10,: -r v1.0
     """
     import sys
 
     import numpy as np
 
-    array = _array(repo, path, revision)
-    try:
-        values = np.asarray(array[_region(region, array.ndim)])
-    except IndexError:
-        raise InvalidInputError(
-            f"the region {region} is outside of an array of {' x '.join(map(str, array.shape))} elements",
-            kind=ErrorKind.INVALID_CHUNK_INDEX,
-        ) from None
+    session = repo.readonly_session(snapshot_id=revisions.resolve(repo, revision))
+    shape = _shape(session, known_array(session, path))
+    values = read(session, _path(path), _region(region, len(shape)))
     with np.printoptions(threshold=sys.maxsize):
-        out.value(values.tolist(), str(values))
+        out.value(listed(values), str(values))
 
 
 def _region(text: str | None, rank: int) -> tuple[slice | int, ...]:

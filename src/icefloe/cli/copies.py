@@ -17,12 +17,14 @@ from icefloe.cli.arguments import (
     target_argument,
 )
 from icefloe.cli.authorizing import authorize_option
-from icefloe.cli.output import Output, bytes_text, plain
+from icefloe.cli.output import Output, bytes_text, counted, plain
 from icefloe.cli.selecting import index_of, label_of
 from icefloe.repository import Repository
 from icefloe.storage.base import Storage
 
 _NETCDF = (".nc", ".nc4", ".netcdf")
+_OTHERS = (".csv", ".grib", ".grib2", ".h5", ".hdf5", ".json", ".npy", ".parquet", ".tif", ".tiff", ".zip")
+"""Endings of names that somebody expects another format of."""
 
 
 @click.command()
@@ -109,6 +111,10 @@ def export(
     icefloe export data/repo subset.nc --variables t2m --sel time=2024-01-01..2024-01-31
     icefloe export data/repo subset.zarr --isel time=0:24 --isel lat=10:20
     """
+    if target.lower().endswith(_OTHERS):
+        raise click.BadParameter(
+            f"{target}: an export is Zarr, or NetCDF where the name ends in .nc", param_hint="TARGET"
+        )
     session = repo.readonly_session(snapshot_id=revisions.resolve(repo, revision))
     options: dict[str, Any] = {
         "group": group,
@@ -126,7 +132,8 @@ def export(
         report = icefloe.export_zarr(session, place, **options, fan_out=repo.fan_out)
     verb = "would write" if dry_run else "wrote"
     text = (
-        f"{verb} {len(report.arrays)} arrays and {report.groups} groups, {bytes_text(report.bytes_written)}; "
-        f"{report.chunks_copied} chunks as they are, {report.chunks_encoded} encoded anew"
+        f"{verb} {counted(len(report.arrays), 'array')} and {counted(report.groups, 'group')}, "
+        f"{bytes_text(report.bytes_written)}; {counted(report.chunks_copied, 'chunk')} as they are, "
+        f"{report.chunks_encoded} encoded anew"
     )
     out.value(plain(report), text)

@@ -2,35 +2,39 @@
 
 from __future__ import annotations
 
+import os
 from itertools import islice
 
 import click
 
+from icefloe.ancestry_graph import AncestryGraph
 from icefloe.cli import revisions
 from icefloe.cli.arguments import output_option, repo_argument
-from icefloe.cli.output import Output, shown
+from icefloe.cli.output import Output, indented, shown
+from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.repository import Repository
 from icefloe.snapshots import Diff
+from icefloe.times import from_microseconds
 
 
 @click.command()
 @repo_argument
-@click.argument("revision", default="main")
+@click.argument("revision", required=False)
 @click.option("-n", "--number", type=click.IntRange(min=1), help="At most so many commits.")
-@click.option("--graph", is_flag=True, help="Draw all branches and tags.")
+@click.option("--graph", is_flag=True, help="Draw them; all branches and tags where no REVISION is given.")
 @output_option
-def log(repo: Repository, revision: str, number: int | None, graph: bool, out: Output) -> None:
-    """The commits that lead to REVISION, newest first.
+def log(repo: Repository, revision: str | None, number: int | None, graph: bool, out: Output) -> None:
+    """The commits that lead to REVISION, main by default, newest first.
 
     \b
     icefloe log data/repo
     icefloe log data/repo v1.0 -n 5
     icefloe log data/repo --graph
     """
-    if graph and not out.as_json:
-        out.value(str(repo.ancestry_graph()))
+    if graph:
+        _tell_graph(repo, revision, number, out)
         return
-    found = list(islice(repo.ancestry(snapshot_id=revisions.resolve(repo, revision)), number))
+    found = list(islice(repo.ancestry(snapshot_id=revisions.resolve(repo, revision or "main")), number))
     out.table(
         (
             {"id": info.id, "written_at": info.written_at, "message": info.message}
@@ -39,6 +43,25 @@ def log(repo: Repository, revision: str, number: int | None, graph: bool, out: O
         ),
         ["id", "written_at", "message", *(["parent_id", "metadata"] if out.as_json else [])],
     )
+
+
+def _tell_graph(repo: Repository, revision: str | None, number: int | None, out: Output) -> None:
+    id = revisions.resolve(repo, revision) if revision else None
+    drawn = repo.ancestry_graph(snapshot_id=id, plain="NO_COLOR" in os.environ)
+    if number is not None:
+        drawn = AncestryGraph.of(drawn.commits[:number], plain=drawn.plain)
+    commits = [
+        {
+            "id": each.id,
+            "written_at": from_microseconds(each.written_at_us),
+            "message": each.message,
+            "parent_id": each.parent_id,
+            "branches": each.branches,
+            "tags": each.tags,
+        }
+        for each in drawn.commits
+    ]
+    out.value(commits, str(drawn))
 
 
 @click.command()
@@ -53,10 +76,10 @@ def show(repo: Repository, revision: str, out: Output) -> None:
     """
     info = repo.lookup_snapshot(revisions.resolve(repo, revision))
     changed = repo.diff(from_snapshot_id=info.parent_id, to_snapshot_id=info.id) if info.parent_id else None
+    facts = {name: getattr(info, name) for name in ("id", "parent_id", "written_at", "message")}
     lines = [
-        f"{name:<10} {shown(getattr(info, name))}" for name in ("id", "parent_id", "written_at", "message")
+        indented(f"{shown(name):<10} ", shown(value)) for name, value in {**facts, **info.metadata}.items()
     ]
-    lines += [f"{name:<10} {shown(value)}" for name, value in info.metadata.items()]
     out.value(
         {"snapshot": info, "changes": changed}, "\n".join([*lines, "", str(changed or "").rstrip()]).rstrip()
     )
@@ -74,7 +97,17 @@ def diff(repo: Repository, start: str, end: str, out: Output) -> None:
     icefloe diff data/repo v1.0 main
     """
     first, last = (revisions.resolve(repo, each) for each in (start, end))
-    changed = Diff() if first == last else repo.diff(from_snapshot_id=first, to_snapshot_id=last)
+    try:
+        changed = Diff() if first == last else repo.diff(from_snapshot_id=first, to_snapshot_id=last)
+    except InvalidInputError as error:
+        if error.kind != ErrorKind.BAD_SNAPSHOT_CHAIN_FOR_DIFF:
+            raise
+        later = any(info.id == last for info in repo.ancestry(snapshot_id=first))
+        way = f"`icefloe diff REPO {end} {start}`" if later else "`icefloe merge --dry-run` for two branches"
+        raise InvalidInputError(
+            f"{start} does not come before {end}, and a diff goes to what comes after; try {way}",
+            kind=error.kind,
+        ) from None
     out.value(changed, str(changed).rstrip() or "no changes")
 
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from icefloe.cli.app import NOT_WELL
 from icefloe.cli.arguments import output_option, storage_argument
-from icefloe.cli.output import Output, bytes_text
-from icefloe.cli.sparks import SparkChoice, running_fan_out, spark_options, told
+from icefloe.cli.faults import NOT_WELL
+from icefloe.cli.output import Output, bytes_text, counted
+from icefloe.cli.sparks import SparkChoice, running_fan_out, spark_options
 from icefloe.repository import Repository
 from icefloe.storage.base import Storage
 from icefloe.storage.memory import MemoryStorage
@@ -59,6 +61,13 @@ if TYPE_CHECKING:
 @click.option(
     "--memory", default=256, show_default=True, type=click.IntRange(min=1), help="MiB that a task may hold."
 )
+@click.option(
+    "--manifest-references",
+    default=500_000,
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="Virtual arrays with more references than this have several manifests.",
+)
 @click.option("--on-bad-file", type=click.Choice(["stop", "skip"]), default="stop", show_default=True)
 @click.option(
     "--on-change",
@@ -86,7 +95,7 @@ def ingest(
     from icefloe.ingest import make_options
 
     options = make_options(**_flat(given))
-    return _ingested(_repository(storage, dry_run=dry_run), sources, options, spark, out, dry_run=dry_run)
+    return _ingested(storage, sources, options, spark, out, dry_run=dry_run)
 
 
 @click.command()
@@ -107,26 +116,30 @@ def run(recipe: str, master: str | None, dry_run: bool, out: Output) -> int:
     from icefloe.ingest.recipe import load_recipe
 
     found = load_recipe(recipe)
-    repo = _repository(storage_from_url(found.repository, **found.repository_options), dry_run=dry_run)
+    storage = storage_from_url(found.repository, **found.repository_options)
     choice = SparkChoice(master or found.master, dict(found.settings))
-    return _ingested(repo, found.sources, found.options, choice, out, dry_run=dry_run)
+    sys.path.insert(0, str(Path(recipe).absolute().parent))  # where its checks in Python may be
+    return _ingested(storage, found.sources, found.options, choice, out, dry_run=dry_run)
 
 
 def _ingested(
-    repo: Repository, sources: Any, options: Options, choice: SparkChoice, out: Output, *, dry_run: bool
+    storage: Storage, sources: Any, options: Options, choice: SparkChoice, out: Output, *, dry_run: bool
 ) -> int:
     from icefloe.ingest import ingest
+    from icefloe.ingest.sources import find_sources
 
-    with running_fan_out(choice) as (fan_out, parallelism):
+    is_new = not Repository.exists(storage)
+    if is_new:  # no repository is made for sources that are not there
+        find_sources(sources, options.reading.storage_options)
+    with running_fan_out(choice, out) as (fan_out, parallelism):
         options = replace(options, parallelism=parallelism)
-        report = ingest(repo, sources, options, fan_out, dry_run=dry_run, told=told)
+        repo = _created(storage, dry_run=dry_run) if is_new else Repository.open(storage)
+        report = ingest(repo, sources, options, fan_out, dry_run=dry_run, told=out.progress.say)
     out.value(report.to_dict(), _text(report.to_dict(), dry_run=dry_run))
     return 0 if report.ok else NOT_WELL
 
 
-def _repository(storage: Storage, *, dry_run: bool) -> Repository:
-    if Repository.exists(storage):
-        return Repository.open(storage)
+def _created(storage: Storage, *, dry_run: bool) -> Repository:
     return Repository.create(MemoryStorage() if dry_run else storage)
 
 
@@ -138,6 +151,8 @@ def _flat(given: dict[str, Any]) -> dict[str, Any]:
         raise click.UsageError("--combine nested needs --concat-dim")
     if combine == "by-coords" and "concat_dim" in found:
         raise click.UsageError("--combine by-coords finds the dimension itself: leave out --concat-dim")
+    if found["mode"] == "virtual" and ("chunks" in found or "shards" in found):
+        raise click.UsageError("--virtual keeps the chunks of the files; --hybrid copies what has other ones")
     for name in ("chunks", "shards"):
         if name in found:
             found[name] = cells(found[name], name)
@@ -151,12 +166,17 @@ def _flat(given: dict[str, Any]) -> dict[str, Any]:
 
 def cells(text: str, option: str) -> dict[str, int]:
     """What `--chunks` and `--shards` say."""
+    pairs = [part.partition("=")[::2] for part in text.split(",")]
+    names = [name.strip() for name, _ in pairs]
     try:
-        return {
-            name.strip(): int(size) for name, size in (part.split("=") for part in text.split(",") if part)
-        }
+        sizes = [int(size) for _, size in pairs]
     except ValueError:
-        raise click.BadParameter(f"{text!r} is not DIM=SIZE,DIM=SIZE", param_hint=f"--{option}") from None
+        sizes = []
+    if not sizes or not all(names):
+        raise click.BadParameter(f"{text!r} is not DIM=SIZE,DIM=SIZE", param_hint=f"--{option}")
+    if len(set(names)) < len(names):
+        raise click.BadParameter(f"{text!r} names a dimension twice", param_hint=f"--{option}")
+    return dict(zip(names, sizes, strict=True))
 
 
 def metadata_of(given: tuple[str, ...]) -> dict[str, Any]:
@@ -183,27 +203,32 @@ def _text(report: dict[str, Any], *, dry_run: bool) -> str:
     lines += [f"{_where(each)}: {each['text']}" for each in report["findings"] if each["severity"] == "note"]
     if report["changed"]:
         lines.append(
-            f"{len(report['changed'])} files changed since they were ingested: {report['changed'][0]} ..."
+            f"{counted(len(report['changed']), 'file')} changed since they were ingested, the first "
+            f"{report['changed'][0]}; --on-change ingest takes them again"
         )
     plan = report["plan"]
     if plan:
         lines += [_array(each) for each in plan["arrays"]]
         lines.append(
-            f"{plan['files']} files, {bytes_text(plan['nbytes'])} in {plan['blocks']} blocks, "
-            f"{plan['tasks']} tasks of at most {bytes_text(plan['memory_bytes'])}"
+            f"{counted(plan['files'], 'file')}, {bytes_text(plan['nbytes'])} in "
+            f"{counted(plan['blocks'], 'block')}, {counted(plan['tasks'], 'task')} of at most "
+            f"{bytes_text(plan['memory_bytes'])}"
             + (f", files read {plan['read_factor']:.1f} times" if plan["read_factor"] > 1.05 else "")
             + (f", {bytes_text(plan['aside_bytes'])} put aside in between" if plan["aside_bytes"] else "")
         )
-    lines += [f"check {each['name']}: {each['text']}" for each in report["checks"]]
+    lines += [
+        f"check {each['name']}: {'passed' if each['passed'] else 'FAILED'}, {each['text']}"
+        for each in report["checks"]
+    ]
     if dry_run:
         lines.append("nothing was written: a dry run")
     elif report["failed_branch"]:
         lines.append(f"a check failed, the branch is as it was; look at {report['failed_branch']}")
     elif not report["published"]:
-        lines.append(f"nothing to do: {len(report['known'])} files are in the repository already")
+        lines.append(f"nothing to do; in the repository already: {counted(len(report['known']), 'file')}")
     else:
         lines.append(
-            f"{len(report['ingested'])} files ingested, {len(report['known'])} were there already; "
+            f"{counted(len(report['ingested']), 'file')} ingested, {len(report['known'])} there already; "
             f"the branch is at {report['published']}"
         )
     return "\n".join(lines)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
+import shutil
 import sys
-import time
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
@@ -15,7 +16,11 @@ from typing import Any
 
 import click
 
-_PAUSE_S = 2.0
+from icefloe.cli.meter import Meter
+from icefloe.cli.terminal import harmless
+
+_NARROWEST = 12
+"""Letters of the last column of a table that is folded."""
 
 
 class Output:
@@ -23,15 +28,7 @@ class Output:
 
     def __init__(self, *, as_json: bool) -> None:
         self.as_json = as_json
-        self._told_at = time.monotonic()
-
-    def progress(self, stage: str, done: int, total: int) -> None:
-        """Tell on the error stream how far something is: now and then, and at its end."""
-        now = time.monotonic()
-        if self.as_json or (done < total and now - self._told_at < _PAUSE_S):
-            return
-        self._told_at = now
-        click.echo(f"{stage}: {done} of {total}", err=True)
+        self.progress = Meter()
 
     def value(self, value: Any, text: str | None = None) -> None:
         """One result, and how people read it."""
@@ -42,7 +39,7 @@ class Output:
     def record(self, value: Mapping[str, Any], title: str | None = None) -> None:
         """Names with values."""
         width = max(map(len, value), default=0)
-        lines = [f"{name:<{width}}  {shown(each)}" for name, each in value.items()]
+        lines = [indented(f"{name:<{width}}  ", shown(each)) for name, each in value.items()]
         self.value(value, "\n".join([title, *lines] if title else lines))
 
     def table(self, rows: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> None:
@@ -56,7 +53,7 @@ class Output:
         ]
         titles = [name.replace("_", " ") for name in columns]
         texts = [[shown(row[name]) for name in columns] for row in found]
-        if sys.stdout.isatty():
+        if sys.stdout.isatty() and _can_be_folded([titles, *texts], shutil.get_terminal_size().columns):
             _fold_to_terminal(titles, texts, numbers)
         else:
             for line in aligned([titles, *texts], numbers):
@@ -86,6 +83,12 @@ def _width(text: str) -> int:
     )
 
 
+def _can_be_folded(rows: Sequence[Sequence[str]], columns: int) -> bool:
+    """Whether there is room for the last column if the others, with names and ids, stay whole."""
+    widths = [max(_width(line) for row in rows for line in row[at].split("\n")) for at in range(len(rows[0]))]
+    return sum(widths[:-1]) + 2 * len(widths) + _NARROWEST <= columns
+
+
 def _fold_to_terminal(
     titles: Sequence[str], rows: Sequence[Sequence[str]], to_the_right: Sequence[bool]
 ) -> None:
@@ -95,8 +98,10 @@ def _fold_to_terminal(
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False, show_edge=False)
-    for title, right in zip(titles, to_the_right, strict=True):
-        table.add_column(title, justify="right" if right else "left", overflow="fold")
+    for at, (title, right) in enumerate(zip(titles, to_the_right, strict=True), 1):
+        table.add_column(
+            title, justify="right" if right else "left", overflow="fold", no_wrap=at < len(titles)
+        )
     for row in rows:
         table.add_row(*map(Text, row))
     Console(file=sys.stdout, highlight=False).print(table)
@@ -109,14 +114,21 @@ def shown(value: Any) -> str:
     if isinstance(value, datetime):
         return value.isoformat(sep=" ", timespec="seconds")
     if isinstance(value, str):
-        return value
+        return harmless(value)
+    if isinstance(value, Enum):
+        return value.name
     if isinstance(value, Mapping | list | tuple):
         return json.dumps(plain(value), ensure_ascii=False)
     return str(value)
 
 
+def indented(title: str, text: str) -> str:
+    """A text behind its title; further lines begin where the first one does."""
+    return title + text.replace("\n", "\n" + " " * len(title))
+
+
 def plain(value: Any) -> Any:
-    """A value in terms of JSON."""
+    """A value in terms of JSON. Numbers that it lacks are texts, as in Zarr: "NaN", "-Infinity"."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):
@@ -129,7 +141,18 @@ def plain(value: Any) -> Any:
         return value.isoformat()
     if isinstance(value, Enum):
         return value.value if isinstance(value, str) else value.name
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, complex):
+        return [plain(value.real), plain(value.imag)]
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "backslashreplace")
     return value
+
+
+def counted(number: int, thing: str) -> str:
+    """Such as `1 file` and `2 files`."""
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
 def bytes_text(count: int) -> str:

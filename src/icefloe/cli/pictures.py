@@ -146,22 +146,15 @@ def _shade(one: float, other: float) -> str:
 
 def _ends(axis: Axis, columns: int) -> str:
     """The first and the last coordinate at their places, and what they are."""
-    if axis.values is None:
-        first, last = "0", "end"
-    else:
-        first, last = label(axis.values[0]), label(axis.values[-1])
+    first, last = label(axis.labels[0]), label(axis.labels[-1])
     room = columns - len(first) - len(last)
-    return (
-        f"{first}{axis.title.center(room)}{last}"
-        if room > len(axis.title)
-        else f"{first} {axis.title} {last}"
-    )
+    if room > len(axis.title):
+        return f"{first}{axis.title.center(room)}{last}"
+    return f"{axis.title} from {first} to {last}"
 
 
 def _vertical(axis: Axis) -> str:
-    if axis.values is None:
-        return "from the first on"
-    ends = [label(axis.values[0]), label(axis.values[-1])]
+    ends = [label(axis.labels[0]), label(axis.labels[-1])]
     return f"from {ends[1]} to {ends[0]}" if axis.rises else f"from {ends[0]} to {ends[1]}"
 
 
@@ -192,7 +185,7 @@ def as_file(drawn: Slice, file: Path) -> None:
 
 def _draw_curve(axes: Any, drawn: Slice) -> None:
     (across,) = drawn.axes
-    axes.plot(np.arange(len(drawn.values)) if across.values is None else across.values, drawn.values)
+    axes.plot(across.labels, drawn.values)
     axes.set_xlabel(across.title)
     axes.set_ylabel(drawn.units)
     axes.grid(visible=True, alpha=0.3)
@@ -202,11 +195,7 @@ def _draw_map(figure: Any, axes: Any, drawn: Slice) -> None:
     down, across = drawn.axes
     values = np.ma.masked_invalid(drawn.values)
     axes.set_facecolor("lightgrey")  # what is missing
-    x, y = (
-        np.arange(size) if axis.values is None else axis.values
-        for axis, size in ((across, values.shape[1]), (down, values.shape[0]))
-    )
-    painted = axes.pcolormesh(x, y, values, shading="nearest", rasterized=True)
+    painted = axes.pcolormesh(across.labels, down.labels, values, shading="nearest", rasterized=True)
     if down.values is None:
         axes.invert_yaxis()
     axes.set_xlabel(across.title)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
-from icefloe.cli.app import NOT_WELL
 from icefloe.cli.arguments import output_option, repo_argument, storage_argument
+from icefloe.cli.faults import NOT_WELL
+from icefloe.cli.groups import GroupWithDefault
 from icefloe.cli.output import Output
+from icefloe.core.opening import find_spec
 from icefloe.errors import AlreadyExistsError, ErrorKind
 from icefloe.repository import Repository
 from icefloe.storage.base import Storage
@@ -44,8 +48,9 @@ def info(repo: Repository, out: Output) -> None:
     out.record(
         {
             **repo.storage.describe(),
+            "format": _version(repo),
             "spec_version": int(repo.spec_version.value),
-            "status": repo.get_status().availability.name if repo.spec_version.value > 1 else "online",
+            "status": _status(repo)["availability"],
             "branches": sorted(repo.list_branches()),
             "tags": sorted(repo.list_tags()),
             "commits_on_main": sum(1 for _ in repo.ancestry(branch="main")),
@@ -80,29 +85,61 @@ def status(repo: Repository, availability: str | None, reason: str | None, out: 
 
     \b
     icefloe status data/repo
+    icefloe status data/repo --set read-only --reason "moving house"
     """
+    if reason is not None and availability is None:
+        raise click.UsageError("--reason goes with --set")
     if availability:
         repo.set_status(RepoStatus(RepoAvailability[availability.replace("-", "_")], None, reason))
-    now = repo.get_status()
-    out.record(
-        {"availability": now.availability, "reason": now.limited_availability_reason, "since": now.set_at}
-    )
+    out.record(_status(repo))
 
 
-@click.group()
-def doctor() -> None:
-    """Look whether things are as they should be.
+def _status(repo: Repository) -> dict[str, Any]:
+    """Older formats keep none: version 1 may be written, and those before it are only read."""
+    spec = find_spec(repo.storage)
+    if spec is None or spec.refs_in_repo_info:
+        now = repo.get_status()
+        return {
+            "availability": now.availability,
+            "reason": now.limited_availability_reason,
+            "since": now.set_at,
+        }
+    found = RepoAvailability.online if spec.writable else RepoAvailability.read_only
+    return {"availability": found, "reason": f"{_version(repo)} of the format keeps no status", "since": None}
+
+
+def _version(repo: Repository) -> str:
+    spec = find_spec(repo.storage)
+    return "a draft" if spec is None or not spec.number else f"version {spec.number}"
+
+
+@click.group(cls=GroupWithDefault, default="storage", invoke_without_command=True)
+@output_option
+@click.pass_context
+def doctor(ctx: click.Context, out: Output) -> None:
+    """Look whether things are as they should be: this machine, or a place for data.
+
+    Without a place it tells what is installed here. `icefloe doctor PLACE` is `icefloe doctor storage PLACE`.
 
     \b
+    icefloe doctor
     icefloe doctor s3://bucket/repo -o region=eu-west-1
     """
+    if ctx.invoked_subcommand is None:
+        from icefloe.cli.environment import environment
+
+        out.record(environment())
 
 
 @doctor.command("storage")
 @storage_argument
 @output_option
 def doctor_storage(storage: Storage, out: Output) -> int:
-    """Try whether a place keeps what conditional writes promise, before data is trusted to it."""
+    """Try whether a place keeps what conditional writes promise, before data is trusted to it.
+
+    \b
+    icefloe doctor storage s3://bucket/repo -o region=eu-west-1
+    """
     from icefloe.storage.probe import probe
 
     report = probe(storage)

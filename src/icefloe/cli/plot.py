@@ -77,4 +77,5 @@ def _print(drawn: Any, width: int | None) -> None:
     from icefloe.cli.pictures import as_text
 
     console = Console(file=sys.stdout, highlight=False, soft_wrap=True)
-    console.print(as_text(drawn, width or min(console.width, 120), colours=console.color_system is not None))
+    colours = console.color_system is not None and not console.no_color
+    console.print(as_text(drawn, width or min(console.width, 120), colours=colours))

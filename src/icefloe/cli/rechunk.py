@@ -8,8 +8,8 @@ import click
 
 from icefloe.cli.arguments import output_option, repo_argument
 from icefloe.cli.ingest import cells, metadata_of
-from icefloe.cli.output import Output, bytes_text
-from icefloe.cli.sparks import SparkChoice, running_fan_out, spark_options, told
+from icefloe.cli.output import Output, bytes_text, counted
+from icefloe.cli.sparks import SparkChoice, running_fan_out, spark_options
 from icefloe.repository import Repository
 
 
@@ -61,7 +61,7 @@ def rechunk(
         "shards": cells(shards, "shards") if shards else None,
         "metadata": metadata_of(metadata),
     }
-    with running_fan_out(spark) as (fan_out, parallelism):
+    with running_fan_out(spark, out) as (fan_out, parallelism):
         report = work(
             repo,
             array,
@@ -72,7 +72,7 @@ def rechunk(
             memory_bytes=memory << 20,
             parallelism=parallelism,
             dry_run=dry_run,
-            told=told,
+            told=out.progress.say,
             **given,
         )
     out.value(report.to_dict(), _text(report.to_dict(), dry_run=dry_run))
@@ -86,15 +86,17 @@ def _text(report: dict[str, Any], *, dry_run: bool) -> str:
         again = f", chunks read {report['read_factor']:.1f} times" if report["read_factor"] > 1.05 else ""
         aside = f", {bytes_text(report['aside_bytes'])} put aside in between" if report["aside_bytes"] else ""
         lines.append(
-            f"{bytes_text(report['nbytes'])} in {report['blocks']} blocks, "
-            f"{report['tasks']} tasks of at most {bytes_text(report['memory_bytes'])}{again}{aside}"
+            f"{bytes_text(report['nbytes'])} in {counted(report['blocks'], 'block')}, "
+            f"{counted(report['tasks'], 'task')} of at most {bytes_text(report['memory_bytes'])}"
+            f"{again}{aside}"
         )
     if dry_run:
         lines.append("nothing was written: a dry run")
     elif report["commit"] is None:
         lines.append("nothing to do")
     else:
-        lines.append(f"{report['compared']} new chunks compared; the branch is at {report['commit']}")
+        compared = counted(report["compared"], "new chunk")
+        lines.append(f"{compared} compared; the branch is at {report['commit']}")
     return "\n".join(lines)
 
 

@@ -6,13 +6,40 @@ import click
 
 from icefloe.cli import revisions
 from icefloe.cli.arguments import output_option, repo_argument
+from icefloe.cli.groups import GroupWithDefault
 from icefloe.cli.output import Output
 from icefloe.repository import Repository
 
 
-@click.group()
+class Name(click.ParamType[str]):
+    """The name of a new branch or tag. The format takes any; those that are hard to type are refused."""
+
+    name = "name"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        # docstring inherited
+        text = str(value)
+        parts = text.split("/")
+        odd = not text.isprintable() or any(each.isspace() or each in "@:\\*?[~^" for each in text)
+        if odd or text.startswith("-") or any(part in ("", ".", "..") for part in parts):
+            self.fail(
+                f"{text!r} is no name for a branch or tag: use letters, digits and any of -_.+, "
+                "with / between parts, as in fix/2024-05",
+                param,
+                ctx,
+            )
+        return text
+
+
+@click.group(cls=GroupWithDefault, default="list")
 def branch() -> None:
-    """List, create, delete and reset branches."""
+    """List, create, delete and reset branches.
+
+    \b
+    icefloe branch data/repo
+    icefloe branch create data/repo fix/2024-05 v1.0
+    icefloe branch reset data/repo main main~1
+    """
 
 
 @branch.command("list")
@@ -26,7 +53,7 @@ def branch_list(repo: Repository, out: Output) -> None:
 
 @branch.command("create")
 @repo_argument
-@click.argument("name")
+@click.argument("name", type=Name())
 @click.argument("revision", default="main")
 @output_option
 def branch_create(repo: Repository, name: str, revision: str, out: Output) -> None:
@@ -61,9 +88,14 @@ def branch_reset(repo: Repository, name: str, revision: str, out: Output) -> Non
     )
 
 
-@click.group()
+@click.group(cls=GroupWithDefault, default="list")
 def tag() -> None:
-    """List, create and delete tags."""
+    """List, create and delete tags.
+
+    \b
+    icefloe tag data/repo
+    icefloe tag create data/repo v1.0 main
+    """
 
 
 @tag.command("list")
@@ -77,7 +109,7 @@ def tag_list(repo: Repository, out: Output) -> None:
 
 @tag.command("create")
 @repo_argument
-@click.argument("name")
+@click.argument("name", type=Name())
 @click.argument("revision", default="main")
 @output_option
 def tag_create(repo: Repository, name: str, revision: str, out: Output) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 
 import click
 
@@ -13,13 +15,19 @@ from icefloe.repository import Repository
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h|d|w)")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
-HELP = "A branch, a tag, a snapshot id, or BRANCH@TIME; branch:NAME, tag:NAME and snapshot:ID leave no doubt."
+HELP = (
+    "A branch, a tag, a snapshot id or its beginning, BRANCH@TIME, or one with ~N, N commits before; "
+    "branch:NAME, tag:NAME and snapshot:ID leave no doubt."
+)
+_BEFORE = re.compile(r"(.+)~(\d*)")
+_SHORTEST_ID = 4
 
 
 def resolve(repo: Repository, revision: str) -> str:
     """The id of the snapshot that a revision names."""
+    branches, tags = repo.list_branches(), repo.list_tags()
     name, at, time = revision.rpartition("@")
-    if at and name in repo.list_branches():
+    if at and name in branches:
         return repo.readonly_session(name, as_of=parse_time(time)).snapshot_id
     kind, colon, rest = revision.partition(":")
     if colon and kind == "branch":
@@ -28,26 +36,51 @@ def resolve(repo: Repository, revision: str) -> str:
         return repo.lookup_tag(rest)
     if colon and kind == "snapshot":
         return repo.lookup_snapshot(rest).id
-    is_branch, is_tag = revision in repo.list_branches(), revision in repo.list_tags()
-    if is_branch and is_tag:
+    if revision in branches and revision in tags:
         raise InvalidInputError(
             f"{revision} is both a branch and a tag; say branch:{revision} or tag:{revision}",
             kind=ErrorKind.INVALID_REF_NAME,
         )
-    if is_branch:
+    if revision in branches:
         return repo.lookup_branch(revision)
-    if is_tag:
+    if revision in tags:
         return repo.lookup_tag(revision)
+    before = _BEFORE.fullmatch(revision)
+    if before is not None:
+        return _ancestor(repo, before[1], int(before[2] or 1))
+    return _snapshot(repo, revision, [*branches, *tags])
+
+
+def _ancestor(repo: Repository, revision: str, back: int) -> str:
+    history = repo.ancestry(snapshot_id=resolve(repo, revision))
+    found = next(islice(history, back, None), None)
+    if found is None:
+        raise RefNotFoundError(
+            f"{revision} has fewer than {back} commits before it; `icefloe log` lists them",
+            kind=ErrorKind.REF_NOT_FOUND,
+        )
+    return found.id
+
+
+def _snapshot(repo: Repository, text: str, names: Sequence[str]) -> str:
+    """A snapshot by its id, or by the beginning of one, which is what the graph shows."""
     try:
-        return repo.lookup_snapshot(revision).id
+        return repo.lookup_snapshot(text).id
     except InvalidInputError:
+        pass  # it is no whole id
+    start = text.upper()
+    ids = [each.id for each in repo.ancestry_graph().commits] if len(start) >= _SHORTEST_ID else []
+    found = [id for id in ids if id.startswith(start)]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        hint = f"{len(found)} snapshots begin like that: {', '.join(found[:3])}"
+    else:
         import difflib
 
-        near = difflib.get_close_matches(revision, [*repo.list_branches(), *repo.list_tags()], n=1)
+        near = difflib.get_close_matches(text, names, n=1)
         hint = f"did you mean {near[0]}?" if near else "`icefloe refs` lists what there is"
-        raise RefNotFoundError(
-            f"no branch, tag or snapshot {revision}; {hint}", kind=ErrorKind.REF_NOT_FOUND
-        ) from None
+    raise RefNotFoundError(f"no branch, tag or snapshot {text}; {hint}", kind=ErrorKind.REF_NOT_FOUND)
 
 
 def parse_time(text: str) -> datetime:

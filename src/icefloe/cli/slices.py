@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import zarr
 
+from icefloe.cli.values import read
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.export.selections import dimensions_of, shape_of
 from icefloe.paths import ROOT, join, normalize, parent
 from icefloe.session import Session
+from icefloe.spark.calendars import time_coding
 
 _MOST_CELLS = 200_000_000
 _MISSING = ("_FillValue", "missing_value")
@@ -26,12 +27,20 @@ class Axis:
     name: str
     values: Any
     """Its coordinate as numbers or times; None where it has none."""
+    places: range
+    """Which elements are drawn."""
     units: str = ""
 
     @property
+    def labels(self) -> Any:
+        """The coordinate, or the numbers of the elements."""
+        return np.array(self.places) if self.values is None else self.values
+
+    @property
     def title(self) -> str:
-        """The name, and the units."""
-        return f"{self.name} ({self.units})" if self.units else self.name
+        """The name, and the units; dimensions without a name have a number."""
+        name = f"dimension {self.name}" if self.name.isdigit() else self.name
+        return f"{name} ({self.units})" if self.units else name
 
     @property
     def rises(self) -> bool:
@@ -92,10 +101,9 @@ def take(session: Session, path: str, isel: Mapping[str, slice | int], sel: Mapp
         )
     drawn = [name for name in names if not isinstance(chosen[name], int)]
     attributes = json.loads(node.user_data).get("attributes", {})
-    array: Any = zarr.open_array(session.store, path=whole.strip("/"), mode="r")
     if np.prod([len(_range(chosen[name], sizes[name])) for name in drawn]) > _MOST_CELLS:
         raise _wrong(f"{_MOST_CELLS} values of {whole} are drawn at most: choose fewer with --isel or --sel")
-    values = _numbers(np.asarray(array[tuple(chosen[name] for name in names)]), attributes, whole)
+    values = _numbers(read(session, whole, tuple(chosen[name] for name in names)), attributes, whole)
     axes = tuple(_axis(session, whole, name, chosen[name], sizes[name]) for name in drawn)
     at = {
         name: _place(session, whole, name, chosen[name], sizes[name]) for name in names if name not in drawn
@@ -155,7 +163,7 @@ def _numbers(values: Any, attributes: Mapping[str, Any], path: str) -> Any:
 
 def _axis(session: Session, path: str, name: str, wanted: Any, size: int) -> Axis:
     values, units = _coordinate(session, path, name, size)
-    return Axis(name, None if values is None else values[wanted], units)
+    return Axis(name, None if values is None else values[wanted], _range(wanted, size), units)
 
 
 def _place(session: Session, path: str, name: str, wanted: int, size: int) -> str:
@@ -181,24 +189,19 @@ def _coordinate(session: Session, path: str, name: str, size: int) -> tuple[Any,
     if tuple(document["shape"]) != (size,):
         return None, ""
     attributes = document.get("attributes", {})
-    array: Any = zarr.open_array(session.store, path=place.strip("/"), mode="r")
-    values, units = np.asarray(array[...]), str(attributes.get("units", ""))
+    values, units = read(session, place, (slice(None),)), str(attributes.get("units", ""))
     if " since " in units:
         return _times(values, attributes, units)
     return (values, units) if values.dtype.kind in "iufM" else (None, units)
 
 
 def _times(values: Any, attributes: Mapping[str, Any], units: str) -> tuple[Any, str]:
-    """Times by xarray, if it is there and the calendar is the usual one; else numbers as stored."""
-    try:
-        import xarray as xr
-
-        found = xr.conventions.decode_cf_variable(
-            "time", xr.Variable("time", values, dict(attributes))
-        ).values
-    except (ImportError, ValueError):
+    """Times, if the calendar is the usual one; else numbers as stored."""
+    coding = time_coding(units, attributes.get("calendar"))
+    if coding is None or values.dtype.kind not in "iuf":
         return values, units
-    return (found, "") if found.dtype.kind == "M" else (values, units)
+    found = coding.microseconds(values)
+    return (found.astype("M8[us]"), "") if coding.is_timestamp(found) else (values, units)
 
 
 def _wrong(text: str) -> InvalidInputError:

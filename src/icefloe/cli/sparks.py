@@ -1,20 +1,24 @@
-"""Spark for commands: its options, a session, and how far it is."""
+"""Who does the work of a command: Spark, its options and its session, or processes of this machine."""
 
 from __future__ import annotations
 
 import functools
+import os
+import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import click
 
-from icefloe.concurrency import FanOut, ThreadFanOut
+from icefloe.cli.output import Output
+from icefloe.cli.watching import Watched
+from icefloe.concurrency import FanOut, ProcessFanOut, ThreadFanOut
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-NO_SPARK = "none"
+_WITHOUT_SPARK = re.compile(r"none(?:\[(\*|[1-9]\d*)\])?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +36,8 @@ def spark_options(function: F) -> F:
         "--master",
         default="local[*]",
         show_default=True,
-        help="The Spark to work on: local[2], spark://host:7077, ...; none: in this process.",
+        help="The Spark to work on: local[2], spark://host:7077, ...; none: in this process; "
+        "none[4], none[*]: in so many processes.",
     )
     @click.option("--spark-conf", "settings", multiple=True, metavar="NAME=VALUE", help="A setting of Spark.")
     @functools.wraps(function)
@@ -48,48 +53,34 @@ def spark_options(function: F) -> F:
     return wrapped  # type: ignore[return-value]
 
 
-def told(sentence: str) -> None:
-    """What the job does, for people who watch."""
-    click.echo(sentence, err=True)
-
-
 @contextmanager
-def running_fan_out(choice: SparkChoice) -> Iterator[tuple[FanOut, int]]:
-    """A fan-out on the Spark of the user's choice, and how many tasks it runs at once; stopped at the end."""
-    if choice.master == NO_SPARK:
-        yield ThreadFanOut(1), 1  # libraries that read files do not all bear threads
+def running_fan_out(choice: SparkChoice, out: Output) -> Iterator[tuple[FanOut, int]]:
+    """A fan-out of the user's choice, and how many tasks it runs at once; stopped at the end."""
+    without = _WITHOUT_SPARK.fullmatch(choice.master)
+    if without is not None:
+        processes = (os.cpu_count() or 1) if without[1] == "*" else int(without[1] or 1)
+        # In this process one after the other: libraries that read files do not all bear threads.
+        with ProcessFanOut(processes) if processes > 1 else nullcontext(ThreadFanOut(1)) as fan_out:
+            yield Watched(fan_out, out), processes
         return
+    spark = _session(choice)
+    from icefloe.spark.pipeline import IngestFanOut, cores
+
     try:
-        from icefloe.spark.local import QUICK_START, session_at
-        from icefloe.spark.pipeline import IngestFanOut, cores
-    except ImportError as error:
-        raise click.ClickException(
-            f"this needs Spark ({error}): pip install 'icefloe[spark]', or work without it with --master none"
-        ) from None
-    try:
-        quick = QUICK_START if choice.master.startswith("local") else {}
-        spark = session_at(choice.master, settings={**quick, **choice.settings})
-    except RuntimeError as error:
-        raise click.ClickException(str(error)) from None
-    try:
-        with _bar() as progress:
-            yield IngestFanOut(spark, cores(spark), progress), cores(spark)
+        yield IngestFanOut(spark, cores(spark), lambda *done: out.progress("tasks", *done)), cores(spark)
     finally:
         spark.stop()
 
 
-@contextmanager
-def _bar() -> Iterator[Callable[[int, int], None]]:
-    """A progress bar on a terminal; elsewhere nothing."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    console = Console(stderr=True)
-    columns = (TextColumn("tasks"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("tasks", total=None)
-
-        def show(done: int, total: int) -> None:
-            bar.update(task, completed=done, total=total)
-
-        yield show
+def _session(choice: SparkChoice) -> Any:
+    try:
+        from icefloe.spark.local import QUICK_START, session_at
+    except ImportError as error:
+        raise click.ClickException(
+            f"this needs Spark ({error}): pip install 'icefloe[spark]', or work without it with --master none"
+        ) from None
+    quick = QUICK_START if choice.master.startswith("local") else {}
+    try:
+        return session_at(choice.master, settings={**quick, **choice.settings})
+    except RuntimeError as error:
+        raise click.ClickException(f"{error}; --master none works without it") from None

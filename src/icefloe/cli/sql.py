@@ -28,7 +28,9 @@ def sql(query: str, repos: tuple[str, ...], limit: int, out: Output) -> None:
         if not equals or not name:
             raise click.BadParameter(f"{text!r} is not NAME=PLACE", param_hint="--repo")
         places[name] = place
-    from icefloe.spark.answers import answer  # pyspark takes its time to import
-
+    try:
+        from icefloe.spark.answers import answer  # pyspark takes its time to import
+    except ImportError as error:
+        raise click.ClickException(f"this needs Spark ({error}): pip install 'icefloe[spark]'") from None
     columns, rows = answer(query, places, limit)
     out.table((dict(zip(columns, row, strict=True)) for row in rows), columns)

@@ -165,7 +165,7 @@ def _tell_retention(
         return
     freed = repo.what_if(policy=policy, older_than=older_than)
     if out.as_json:
-        out.value({"freed": freed, "snapshots": list(table.rows())})
+        out.value({"freed": freed, "snapshots": _shown(table)})
         return
     out.table(_shown(table), table.names)
     out.value(

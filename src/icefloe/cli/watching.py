@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
@@ -13,7 +12,6 @@ from icefloe.repository import Repository
 T = TypeVar("T")
 R = TypeVar("R")
 
-_PATIENCE_S = 2.0
 _THREADS = 64
 _STAGES = {
     "_info": "snapshots",
@@ -26,24 +24,25 @@ _STAGES = {
     "_check": "sources",
     "_digest": "checksums",
     "decode": "chunks",
+    "survey": "files",
+    "survey_for_references": "files",
+    "compare_block": "blocks compared",
 }
 """What is gone through, by the name of what is done to each."""
 
 
 class Watched:
-    """A fan-out that tells how far it is, once it takes long enough for somebody to wonder."""
+    """A fan-out that tells how far it is."""
 
     def __init__(self, inner: FanOut, out: Output) -> None:
         self._inner = inner
         self._out = out
-        self._began = time.monotonic()
 
     def __call__(self, function: Callable[[T], R], items: Iterable[T], /) -> Iterator[R]:
         todo = list(items)
         stage = _STAGES.get(_name(function), "steps")
         for done, result in enumerate(self._inner(function, todo), 1):
-            if time.monotonic() - self._began > _PATIENCE_S:
-                self._out.progress(stage, done, len(todo))
+            self._out.progress(stage, done, len(todo))
             yield result
 
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from icefloe.config import EffectiveConfig
 from icefloe.core.assets import object_metadata
-from icefloe.core.refs import CollectedError, check_storable
+from icefloe.core.refs import READ_ONLY_FORMAT, CollectedError, check_storable
 from icefloe.core.retries import attempts
 from icefloe.errors import (
     ConflictError,
@@ -333,7 +333,7 @@ def check_writable(status: RepoStatus) -> None:
         raise ReadOnlyError(
             f"repository status is {status.availability.name.lower().replace('_', '-')}"
             + (f": {reason}" if reason else "")
-            + "; set_status can put it online",
+            + ("" if reason == READ_ONLY_FORMAT else "; set_status can put it online"),
             kind=ErrorKind.READ_ONLY_REPOSITORY,
         )
 

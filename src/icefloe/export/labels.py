@@ -44,9 +44,9 @@ def _position(index: Any, name: str, label: Any) -> range:
             found = index.slice_indexer(label.start, label.stop)
         else:
             found = index.get_loc(label)
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError):
         raise InvalidInputError(
-            f"{name}={label}: not found in a coordinate from {index[0]} to {index[-1]} ({error})",
+            f"{name}={label}: not found in a coordinate from {index[0]} to {index[-1]}{_near(index, label)}",
             kind=ErrorKind.INVALID_CHUNK_INDEX,
         ) from None
     if isinstance(found, slice) and found.step in (None, 1):
@@ -56,3 +56,12 @@ def _position(index: Any, name: str, label: Any) -> range:
     raise InvalidInputError(
         f"{name}={label} names elements that do not stand in a row", kind=ErrorKind.INVALID_CHUNK_INDEX
     )
+
+
+def _near(index: Any, label: Any) -> str:
+    """The label that is nearest to one that is not there, where that can be told."""
+    try:
+        (found,) = index.get_indexer([label], method="nearest")
+    except (KeyError, TypeError, ValueError):
+        return ""
+    return f"; the nearest is {index[found]}" if found >= 0 else ""

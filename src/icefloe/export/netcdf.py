@@ -65,12 +65,12 @@ def export_netcdf(
         dry_run, [chosen.name(each.node.path) for each in chosen.arrays], len(chosen.groups)
     )
     types = {array.node.path: _stored_type(session, array.node) for array in chosen.arrays}
-    if dry_run:
-        return report
     if path.exists() and not overwrite:
         raise AlreadyExistsError(
             f"there is a file {path}; choose another name, or overwrite=True", kind=ErrorKind.NOT_ALLOWED
         )
+    if dry_run:
+        return report
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f"{path.name}.{uuid.uuid4().hex}.part")
     try:

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import xarray as xr
 
 from icefloe.concurrency import FanOut
+from icefloe.ingest.arrivals import Arrivals, Box, same_labels, sample
 from icefloe.ingest.batch import Design
 from icefloe.ingest.checks import Answering, Check, CheckResult, wrong_check
 from icefloe.ingest.existing import look
 from icefloe.ingest.intake import Combined
-from icefloe.ingest.ledger import read_ledger
+from icefloe.ingest.ledger import LedgerRow, read_ledger
 from icefloe.ingest.memory import part_bytes
 from icefloe.ingest.options import Options
 from icefloe.ingest.packing import decoded
@@ -34,6 +36,8 @@ _SAMPLED_CELLS = 1 << 20
 """Of each of those."""
 _DECODED_BYTES = 8
 """Of a cell, at most."""
+_BOXES = 8
+"""So many are counted by one task."""
 _GAP = 1.5
 
 
@@ -100,13 +104,23 @@ class CompareOrder:
 
 
 @dataclass(frozen=True, slots=True)
+class SampleOrder:
+    """A file to compare with its region of the group: some cells of each of its variables."""
+
+    stored: Stored
+    row: LedgerRow
+    source: Source
+    reading: Reading
+
+
+@dataclass(frozen=True, slots=True)
 class CountOrder:
     """A box of a variable whose values are counted."""
 
     stored: Stored
-    block: Block
-    cells: int
-    """So many are read at once, or a chunk."""
+    name: str
+    boxes: tuple[Box, ...]
+    """They are read one after the other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,15 +129,33 @@ class Counts:
 
     low: float
     high: float
+    lowest: tuple[int, ...]
+    """Where the least value is."""
+    highest: tuple[int, ...]
     nulls: int
     cells: int
-    where: tuple[int, ...] = field(default=())
+    null: tuple[int, ...]
+    """Where the first missing value is, if one is."""
 
 
-def refuse_unanswered(checks: Sequence[Check], fan_out: FanOut) -> None:
-    """Before any work is done: SQL needs somebody to answer it."""
-    if any(check.name == "sql" for check in checks) and not isinstance(fan_out, Answering):
-        raise wrong_check("the check sql runs on Spark: give a master other than none")
+def refuse_unrunnable(checks: Sequence[Check], fan_out: FanOut) -> None:
+    """Before any work is done: SQL needs somebody to answer it, and functions must be there."""
+    for check in checks:
+        if check.name == "sql" and not isinstance(fan_out, Answering):
+            raise wrong_check("the check sql runs on Spark: give a master other than none")
+        if check.name == "python":
+            _function(check)
+
+
+def refuse_unknown(checks: Sequence[Check], names: Collection[str]) -> None:
+    """Before anything is written: checks are about variables that there are."""
+    for check in checks:
+        if check.variable and check.variable not in names:
+            near = difflib.get_close_matches(check.variable, names, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(names))}"
+            raise wrong_check(
+                f"the check {check.name} is about {check.variable!r}, which is no variable; {hint}"
+            )
 
 
 def audit(
@@ -137,9 +169,10 @@ def audit(
     """Run all checks on what was staged; `session` sees all of it, `before` what the branch has."""
     with quiet():
         dataset = decode(stored_dataset(session, options.group))
+    arrivals = Arrivals.between(before, session, options.group, dataset)
     results = []
     for check in checks:
-        wrong = _RUN[check.name](_Audit(check, dataset, session, before, staged, options, fan_out))
+        wrong = _RUN[check.name](_Audit(check, arrivals, session, before, staged, options, fan_out))
         results.append(CheckResult(check.title, not wrong, wrong or "as it should be"))
     return results
 
@@ -147,16 +180,24 @@ def audit(
 @dataclass(frozen=True, slots=True)
 class _Audit:
     check: Check
-    dataset: xr.Dataset
+    arrivals: Arrivals
     session: Session
     before: Session
     staged: Sequence[Audited]
     options: Options
     fan_out: FanOut
 
+    @property
+    def dataset(self) -> xr.Dataset:
+        return self.arrivals.dataset
+
+    @property
+    def stored(self) -> Stored:
+        return Stored(self.session, self.options.group)
+
     def steps(self) -> Iterator[tuple[str, Any]]:
         """The coordinates along which files lie side by side."""
-        dims = {dim for each in self.staged for box in each.boxes for dim in box}
+        dims = self.arrivals.dims
         if self.options.combining.concat_dim is not None:
             dims.add(self.options.combining.concat_dim)
         for dim in sorted(dims):
@@ -177,7 +218,11 @@ class _Audit:
 def _monotone(audit: _Audit) -> str:
     for dim, index in audit.steps():
         if not index.is_unique or not (index.is_monotonic_increasing or index.is_monotonic_decreasing):
-            return f"{dim} does not go one way, or has a value twice"
+            rises = np.asarray(index[1:] > index[:-1])
+            wrong = int(np.flatnonzero(~rises if rises.sum() * 2 >= len(rises) else rises)[0])
+            return (
+                f"{dim} does not go one way, or has a value twice: {index[wrong + 1]} follows {index[wrong]}"
+            )
     return ""
 
 
@@ -195,7 +240,55 @@ def _gaps(audit: _Audit) -> str:
 
 
 def _source(audit: _Audit) -> str:
-    """Blocks from all over, read from the files once more, by the way that decodes."""
+    """Parts of files from all over, read once more, by the way that decodes."""
+    found = [text for text in audit.fan_out(compare_sample, _sample_orders(audit)) if text]
+    return found[0] if found else _blocks_differ(audit)
+
+
+def _sample_orders(audit: _Audit) -> list[SampleOrder]:
+    """Files that are referred to: no block was made of them."""
+    sources = {source.url: source for each in audit.staged for source in each.sources}
+    rows = [row for row in audit.arrivals.rows if row.mode != "native" and row.source in sources]
+    return [
+        SampleOrder(audit.stored, row, sources[row.source], audit.options.reading)
+        for row in sample(rows, _SAMPLED_FILES)
+    ]
+
+
+def compare_sample(order: SampleOrder) -> str:
+    """What differs between a file and its region, if anything: an executor's part."""
+    source, region = order.source, order.row.box()
+    try:
+        with opened(order.stored, order.reading) as raw, opened(source, order.reading) as file:
+            here, there = decode(raw), decode(file)
+            if not same_labels(here.indexes, there.indexes, region):
+                return ""  # its cells do not lie in a row, and are compared where they were copied
+            for name in order.row.names():
+                where = _some_cells(here.variables[name], there.variables[name], region)
+                for mine, its in where:
+                    if not _equal(here.variables[name][mine].load(), there.variables[name][its].load()):
+                        return f"{name} at {[each.start for each in mine]} is not what {source.url} has"
+    except Exception as error:  # noqa: BLE001 - engines raise whatever they like
+        return f"{source.url}: cannot be compared: {reason(error)}"
+    return ""
+
+
+def _some_cells(
+    here: xr.Variable, there: xr.Variable, region: Mapping[str, tuple[int, int]]
+) -> Iterator[tuple[tuple[slice, ...], tuple[slice, ...]]]:
+    """The first and the last cells of a file along its first dimension: where they are here, and there."""
+    spans = [region.get(str(dim), (0, size)) for dim, size in zip(here.dims, here.shape, strict=True)]
+    if here.dims != there.dims or tuple(stop - start for start, stop in spans) != there.shape:
+        return
+    for at in {0, *((there.shape[0] - 1,) if there.ndim and there.shape[0] else ())}:
+        its = (slice(at, at + 1), *(slice(0, size) for size in there.shape[1:]))[: there.ndim]
+        yield (
+            tuple(slice(s.start + a, s.stop + a) for s, (a, _) in zip(its, spans, strict=True)),
+            its,
+        )
+
+
+def _blocks_differ(audit: _Audit) -> str:
     blocks = [(staged, block) for staged, block in audit.blocks() if (block.pieces.source != EXISTING).any()]
     step = max(1, len(blocks) // _SAMPLED_BLOCKS)
     orders = []
@@ -256,12 +349,13 @@ def _equal(one: Any, other: Any) -> Any:
 
 
 def _range(audit: _Audit) -> str:
+    check = audit.check
     for counts in _counted(audit):
-        if counts.low < audit.check.low or counts.high > audit.check.high:
-            return (
-                f"{audit.check.variable} goes from {counts.low:g} to {counts.high:g} at "
-                f"{list(counts.where)}, allowed is {audit.check.low:g} to {audit.check.high:g}"
-            )
+        low = counts.low < check.low
+        if low or counts.high > check.high:
+            value, place = (counts.low, counts.lowest) if low else (counts.high, counts.highest)
+            where = audit.arrivals.place(check.variable, place)
+            return f"{check.variable} is {value:g} at {where}, allowed is {check.low:g} to {check.high:g}"
     return ""
 
 
@@ -271,46 +365,68 @@ def _nulls(audit: _Audit) -> str:
     share = sum(each.nulls for each in counts) / cells if cells else 0.0
     if share <= audit.check.most:
         return ""
-    worst = max(counts, key=lambda each: each.nulls / each.cells)
-    return (
-        f"{share:.2%} of {audit.check.variable} are missing, more than {audit.check.most:.2%}; "
-        f"most at {list(worst.where)}"
-    )
+    worst = max(counts, key=lambda each: each.nulls / max(each.cells, 1))
+    where = audit.arrivals.place(audit.check.variable, worst.null)
+    told = f"{share:.2%} of {audit.check.variable} are missing, more than {audit.check.most:.2%}"
+    return f"{told}; such as at {where}"
 
 
 def _counted(audit: _Audit) -> Iterator[Counts]:
     name = audit.check.variable
-    if name not in audit.dataset.variables:
-        raise wrong_check(f"the check {audit.check.name} is about {name!r}, which is no variable")
-    blocks = ((staged, block) for staged, block in audit.blocks() if block.name == name)
-    orders = [CountOrder(staged.stored, block, audit.cells) for staged, block in blocks]
-    yield from audit.fan_out(count_block, orders)
+    refuse_unknown([audit.check], [str(each) for each in audit.dataset.variables])
+    if audit.dataset.variables[name].dtype.kind not in "biuf" and audit.check.name == "range":
+        raise wrong_check(f"the check range is about numbers, and {name!r} has none")
+    boxes = list(audit.arrivals.blocks(name, audit.cells))
+    orders = [
+        CountOrder(audit.stored, name, tuple(boxes[at : at + _BOXES])) for at in range(0, len(boxes), _BOXES)
+    ]
+    for counts in audit.fan_out(count_boxes, orders):
+        yield from counts
 
 
-def count_block(order: CountOrder) -> Counts:
-    """The least and the greatest value of a block, and how many are missing: an executor's part."""
-    block, low, high, nulls, cells = order.block, math.nan, math.nan, 0, 0
+def count_boxes(order: CountOrder) -> list[Counts]:
+    """The least and the greatest value of each box, and how many are missing: an executor's part."""
     with opened(order.stored, Reading()) as raw:
-        variable = raw.variables[block.name]
-        whole = Pieces.whole(0, block.shape, block.start)
-        for part in whole.parted(unit_of(whole, variable), order.cells):
-            spans = zip(part.source_starts[0].tolist(), part.shape[0].tolist(), strict=True)
-            values = decoded(variable[tuple(slice(a, a + size) for a, size in spans)].load())
-            there = values.values[~np.asarray(values.isnull().values)]
-            if there.size:
-                low, high = np.fmin(low, there.min()), np.fmax(high, there.max())
-            nulls, cells = nulls + int(values.size - there.size), cells + int(values.size)
-    return Counts(float(low), float(high), nulls, cells, block.start)
+        variable = raw.variables[order.name]
+        return [_counts(variable, box) for box in order.boxes]
+
+
+def _counts(variable: xr.Variable, box: Box) -> Counts:
+    values = decoded(variable[tuple(slice(*span) for span in box)].load())
+    missing = np.asarray(values.isnull().values)
+    start = np.array([first for first, _ in box], np.int64)
+
+    def place(flat: int) -> tuple[int, ...]:
+        return tuple((np.array(np.unravel_index(flat, missing.shape), np.int64) + start).tolist())
+
+    nulls = int(missing.sum())
+    null = place(int(missing.argmax())) if nulls else ()
+    if nulls == missing.size or values.dtype.kind not in "biuf":
+        return Counts(math.nan, math.nan, (), (), nulls, missing.size, null)
+    low = np.where(missing, np.inf, values.values)
+    high = np.where(missing, -np.inf, values.values)
+    least, most = int(low.argmin()), int(high.argmax())
+    return Counts(
+        float(low.flat[least]), float(high.flat[most]), place(least), place(most), nulls, missing.size, null
+    )
 
 
 def _python(audit: _Audit) -> str:
-    module, _, name = audit.check.call.partition(":")
+    call = audit.check.call
     try:
-        function = getattr(importlib.import_module(module), name)
+        said = _function(audit.check)(audit.dataset)
+    except Exception as error:
+        raise wrong_check(f"the check {call} cannot be run: {reason(error)}") from error
+    return "" if said is None or said is True else str(said) if said else f"{call} says no"
+
+
+def _function(check: Check) -> Callable[[xr.Dataset], Any]:
+    module, _, name = check.call.partition(":")
+    try:
+        function: Callable[[xr.Dataset], Any] = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
-        raise wrong_check(f"the check {audit.check.call} cannot be loaded: {error}") from error
-    said = function(audit.dataset)
-    return "" if said is None or said is True else str(said) if said else f"{name} says no"
+        raise wrong_check(f"the check {check.call} cannot be loaded: {error}") from error
+    return function
 
 
 def _sql(audit: _Audit) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -46,7 +47,18 @@ class Check:
 
     def __post_init__(self) -> None:
         if self.name not in _NAMES:
-            raise wrong_check(f"there is no check {self.name!r}: {', '.join(_NAMES)}")
+            near = difflib.get_close_matches(self.name, _NAMES, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(_NAMES)}"
+            raise wrong_check(f"there is no check {self.name!r}; {hint}")
+        for bound in ("low", "high", "most"):
+            if not isinstance(getattr(self, bound), int | float):
+                raise wrong_check(
+                    f"the check {self.name}: {bound} must be a number, not {getattr(self, bound)!r}"
+                )
+        if self.low > self.high:
+            raise wrong_check(f"the check {self.name}: low is {self.low:g}, more than high, {self.high:g}")
+        if not 0 <= self.most <= 1:
+            raise wrong_check(f"the check {self.name}: most is a share from 0 to 1, not {self.most:g}")
         if self.name in ("range", "nulls") and not self.variable:
             raise wrong_check(f"the check {self.name} needs a variable")
         if self.name == "python" and ":" not in self.call:

@@ -79,11 +79,18 @@ def survey_all(
 
 def unreadable(bad: Sequence[BadFile]) -> InvalidInputError:
     """The error about files that cannot be read."""
-    shown = "; ".join(f"{each.source.url}: {each.reason}" for each in bad[:5])
-    more = f"; and {len(bad) - 5} more" if len(bad) > 5 else ""
+    reasons: dict[str, list[str]] = {}
+    for each in bad:
+        reasons.setdefault(each.reason, []).append(each.source.url)
+    texts = [
+        f"{urls[0]}{f' and {len(urls) - 1} more' if len(urls) > 1 else ''}: {reason}"
+        for reason, urls in reasons.items()
+    ]
+    more = f"; and {len(texts) - 5} other reasons" if len(texts) > 5 else ""
     way = "repair or remove them, or skip bad files"
     return InvalidInputError(
-        f"{len(bad)} of the files cannot be read: {shown}{more}; {way}", ErrorKind.INVALID_FILE_FORMAT
+        f"{len(bad)} of the files cannot be read: {'; '.join(texts[:5])}{more}; {way}",
+        ErrorKind.INVALID_FILE_FORMAT,
     )
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from icefloe.concurrency import FanOut
 from icefloe.errors import ConflictError, IcechunkError
 from icefloe.ingest.agreement import Finding
-from icefloe.ingest.audit import Audited, Staged, audit, refuse_unanswered, staged_before
+from icefloe.ingest.audit import Audited, Staged, audit, refuse_unknown, refuse_unrunnable, staged_before
 from icefloe.ingest.batch import METADATA, Design, UnreadableError, design, write_batch
 from icefloe.ingest.existing import look
 from icefloe.ingest.intake import combine_all, sort_sources, sorted_along, survey_all
@@ -44,7 +44,7 @@ def ingest(
     Files are looked at and written by `fan_out`; commits are made here, on a branch of their own. The target
     branch moves when all is written and checked, and stays where it is if anything fails.
     """
-    refuse_unanswered(options.checks, fan_out)
+    refuse_unrunnable(options.checks, fan_out)
     found = find_sources(sources, options.reading.storage_options)
     if dry_run:
         return _Job(repo, options, fan_out, told, options.branch).outlined(found)
@@ -101,7 +101,7 @@ def _published(
     for result in results:
         told(f"check {result.name}: {'passed' if result.passed else 'FAILED'}, {result.text}")
     if not all(result.passed for result in results):
-        staging.give_up()
+        staging.give_up(results)
         told(f"{staging.target} is as it was; what was staged is on the branch {staging.failed}")
         return replace(report, checks=results, failed_branch=staging.failed)
     tip = staging.publish(results, options.message or "Publish what was ingested", options.group)
@@ -171,6 +171,8 @@ class _Job:
             return report, []
         surveyed = survey_all(wanted, existing, self.options, self.fan_out)
         self.told(f"{len(surveyed.files)} files surveyed, {len(surveyed.bad)} left out")
+        known = [*surveyed.files, *([existing.schema] if existing is not None else [])]
+        refuse_unknown(self.options.checks, {each.name for file in known for each in file.variables})
         files = sorted_along(surveyed.files, self.options.combining.concat_dim)
         return replace(report, bad=surveyed.bad, findings=surveyed.findings), files
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args
@@ -50,16 +51,29 @@ class Options:
     def __post_init__(self) -> None:
         for name, kind in (("mode", Mode), ("on_bad_file", OnBadFile), ("on_change", OnChange)):
             if getattr(self, name) not in get_args(kind):
-                raise InvalidInputError(
-                    f"{name} is one of {', '.join(get_args(kind))}, not {getattr(self, name)!r}",
-                    ErrorKind.INVALID_COMMIT_CONFIGURATION,
-                )
+                raise _wrong(f"{name} is one of {', '.join(get_args(kind))}, not {getattr(self, name)!r}")
         for name in ("memory_bytes", "commit_every", "parallelism", "manifest_references"):
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise InvalidInputError(
-                    f"{name} must be at least 1, not {value}", ErrorKind.INVALID_COMMIT_CONFIGURATION
-                )
+            if value is not None and (not isinstance(value, int) or value < 1):
+                raise _wrong(f"{name} must be a whole number of at least 1, not {value!r}")
+        for name in ("group", "branch"):
+            if not isinstance(getattr(self, name), str):
+                raise _wrong(f"{name} must be a name, not {getattr(self, name)!r}")
+        if not isinstance(self.metadata, Mapping):
+            raise _wrong(f"metadata must be names with values, not {self.metadata!r}")
+        _refuse_group(self.group)
+
+
+def _wrong(text: str) -> InvalidInputError:
+    return InvalidInputError(text, ErrorKind.INVALID_COMMIT_CONFIGURATION)
+
+
+def _refuse_group(group: str) -> None:
+    parts = [part for part in group.split("/") if part]
+    if any(part in (".", "..") for part in parts):
+        raise _wrong(f"the group {group!r} has . or .. in its path: give its whole path, as in air/surface")
+    if parts[:1] == ["_icefloe"]:
+        raise _wrong("the group _icefloe is where ingests keep their ledger: choose another one")
 
 
 def make_options(**given: Any) -> Options:
@@ -71,15 +85,26 @@ def make_options(**given: Any) -> Options:
         given["reading_group"] = given.pop("source_group")
     renamed = {"group": "reading_group"}
     parts: dict[str, Any] = {}
+    known: set[str] = {"source_group"}
     for part, kind in (("reading", Reading), ("combining", Combining), ("layout", Layout)):
         names = {renamed.get(each.name, each.name): each.name for each in fields(kind)}
         mine = {names[name]: given.pop(name) for name in list(given) if name in names}
+        known |= set(names) - set(renamed.values())
         if "variables" in mine:
-            mine["variables"] = tuple(mine["variables"] or ())
+            mine["variables"] = _names(mine["variables"])
         parts[part] = kind(**mine)
-    unknown = set(given) - {each.name for each in fields(Options)}
-    if unknown:
-        raise InvalidInputError(
-            f"an ingest has no option {', '.join(sorted(unknown))}", ErrorKind.INVALID_COMMIT_CONFIGURATION
-        )
+    known |= {each.name for each in fields(Options)} - set(parts)
+    for name in given:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(known))}"
+            raise _wrong(f"an ingest has no option {name}; {hint}")
     return Options(**parts, **given)
+
+
+def _names(given: Any) -> tuple[str, ...]:
+    """One name, or several."""
+    names = (given,) if isinstance(given, str) else tuple(given or ())
+    if not all(isinstance(name, str) and name for name in names):
+        raise _wrong(f"variables must be names, not {given!r}")
+    return names

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from icefloe.ingest.options import Options, make_options
 
 _URL = re.compile(r"^[a-z][a-z0-9+]+://", re.IGNORECASE)
 _KEYS = ("sources", "repository", "repository_options", "checks", "spark", "options")
+_SPARK_KEYS = ("master", "settings")
+_NEEDS = tuple(each.name for each in fields(Check) if each.name != "name")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,29 +36,52 @@ class Recipe:
 def load_recipe(path: str | Path) -> Recipe:
     """Read a recipe; InvalidInputError with the place of what is wrong."""
     file = Path(path)
+    found = _yaml(file)
+    _refuse_unknown(file, "", found, _KEYS)
+    sources, repository = found.get("sources"), found.get("repository")
+    names = [sources] if isinstance(sources, str) else sources
+    if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
+        raise _wrong(file, "it must say sources: a path, pattern or URL, or a list of them")
+    if not isinstance(repository, str) or not repository:
+        raise _wrong(file, "it must say repository: a path or URL")
+    spark = _mapping(file, found, "spark")
+    _refuse_unknown(file, "spark: ", spark, _SPARK_KEYS)
+    options = _mapping(file, found, "options")
+    checks = found.get("checks", list(DEFAULT_CHECKS))
+    try:
+        chosen = make_options(checks=_checks(file, checks), **{str(name): options[name] for name in options})
+    except InvalidInputError as error:
+        raise error if str(file) in str(error) else _wrong(file, str(error)) from error
+    return Recipe(
+        tuple(_placed(file, name) for name in names),
+        _placed(file, repository),
+        _mapping(file, found, "repository_options"),
+        chosen,
+        str(spark.get("master", "local[*]")),
+        {str(name): str(value) for name, value in _mapping(file, spark, "settings").items()},
+    )
+
+
+def _yaml(file: Path) -> dict[Any, Any]:
     try:
         found = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
-        raise _wrong(file, f"it is no YAML: {' '.join(str(error).split())}") from error
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        raise _wrong(file, f"it is no YAML: {where}{error.problem}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise _wrong(file, f"it is no YAML, but something else: {str(error).splitlines()[0]}") from error
     if not isinstance(found, dict):
         raise _wrong(file, "it must be a mapping with sources and repository")
-    unknown = [str(key) for key in found if key not in _KEYS]
-    if unknown:
-        raise _wrong(file, f"it has no place for {', '.join(unknown)}, only for {', '.join(_KEYS)}")
-    for key in ("sources", "repository"):
-        if not found.get(key):
-            raise _wrong(file, f"it must say {key}")
-    sources = [found["sources"]] if isinstance(found["sources"], str) else list(found["sources"])
-    spark = _mapping(file, found, "spark")
-    options = _mapping(file, found, "options")
-    return Recipe(
-        tuple(_placed(file, str(source)) for source in sources),
-        _placed(file, str(found["repository"])),
-        _mapping(file, found, "repository_options"),
-        make_options(checks=_checks(file, found.get("checks", list(DEFAULT_CHECKS))), **options),
-        str(spark.get("master", "local[*]")),
-        {str(name): str(value) for name, value in dict(spark.get("settings") or {}).items()},
-    )
+    return found
+
+
+def _refuse_unknown(file: Path, where: str, found: Mapping[Any, Any], known: Sequence[str]) -> None:
+    for key in found:
+        if key not in known:
+            near = difflib.get_close_matches(str(key), known, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+            raise _wrong(file, f"{where}it has no place for {key}; {hint}")
 
 
 def _mapping(file: Path, found: Mapping[str, Any], key: str) -> dict[str, Any]:
@@ -79,10 +105,8 @@ def _checks(file: Path, given: Any) -> tuple[Check, ...]:
                 needs = {SHORT_FORM[name]: needs}
             if needs is not None and not isinstance(needs, dict):
                 raise _wrong(file, f"check {name}: {needs!r} does not say what it needs")
-            try:
-                checks.append(Check(str(name), **(needs or {})))
-            except TypeError as error:
-                raise _wrong(file, f"check {name}: {error}") from error
+            _refuse_unknown(file, f"check {name}: ", needs or {}, _NEEDS)
+            checks.append(Check(str(name), **(needs or {})))
         else:
             raise _wrong(file, f"{each!r} is no check: write a name, or a name with what it needs")
     return tuple(checks)

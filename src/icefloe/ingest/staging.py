@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from icefloe.core.commit import OWN_METADATA
-from icefloe.errors import ConflictError, ErrorKind, IcechunkError
+from icefloe.core.opening import find_spec
+from icefloe.errors import ConflictError, IcechunkError
 from icefloe.format.snapshot import ArrayNodeData
 from icefloe.ingest.batch import METADATA
 from icefloe.ingest.checks import CheckResult
@@ -91,8 +92,9 @@ class Staging:
         """Forget what was staged."""
         self.repo.delete_branch(self.branch)
 
-    def give_up(self) -> None:
-        """Leave what was staged under a name of its own, for somebody to look at."""
+    def give_up(self, results: Sequence[CheckResult]) -> None:
+        """Leave what was staged, and what the checks said, under a name of its own, to be looked at."""
+        self._record(results)
         tip = self.repo.lookup_branch(self.branch)
         if self.failed in self.repo.list_branches():
             self.repo.reset_branch(self.failed, tip)
@@ -139,12 +141,10 @@ class Staging:
         known = {name: value for name, value in tip.metadata.items() if name != OWN_METADATA}
         metadata = {**known, METADATA: about}
         session = self.repo.writable_session(self.branch)
-        try:
+        spec = find_spec(self.repo.storage)
+        if spec is not None and spec.refs_in_repo_info:
             session.amend(tip.message, metadata=metadata, allow_empty=True)
-        except IcechunkError as error:
-            if error.kind != ErrorKind.UNSUPPORTED_OPERATION_FOR_VERSION:
-                raise
-            session = self.repo.writable_session(self.branch)
+        else:  # older formats cannot amend
             session.commit(f"{tip.message}: checked", metadata, allow_empty=True)
         return metadata
 

@@ -40,6 +40,20 @@ class Layout:
     codec: str = "zstd"
     """`zstd`, `zstd:9`, `blosc`, `blosc:lz4:5`, `gzip:6` or `none`."""
 
+    def __post_init__(self) -> None:
+        for what in ("chunks", "shards"):
+            given: Any = getattr(self, what)  # of whatever type a recipe has it
+            if given is None:
+                continue
+            if not isinstance(given, Mapping) or not all(isinstance(size, int) for size in given.values()):
+                raise _wrong(f"{what} must be dimensions with whole numbers, as in time: 24, not {given!r}")
+            for dim, size in given.items():
+                if size < 1 and size != -1:
+                    raise _wrong(
+                        f"{what} of {size} along {dim} make no sense: give a positive number, or -1 for all"
+                    )
+        compressors(self.codec)
+
 
 @dataclass(frozen=True, slots=True)
 class Target:
@@ -226,20 +240,13 @@ def shards_of(
 
 
 def check_layout(layout: Layout, sizes: Mapping[str, int]) -> None:
-    """Chunks and shards are for dimensions that there are, and positive."""
+    """Chunks and shards are for dimensions that there are."""
     for what, given in (("chunks", layout.chunks), ("shards", layout.shards)):
-        for dim, size in (given or {}).items():
+        for dim in given or {}:
             if dim not in sizes:
-                raise InvalidInputError(
-                    f"{what} are given for {dim!r}, which is no dimension; there are {', '.join(sizes)}",
-                    ErrorKind.INVALID_ARRAY_METADATA,
+                raise _wrong(
+                    f"{what} are given for {dim!r}, which is no dimension; there are {', '.join(sizes)}"
                 )
-            if size < 1 and size != -1:
-                raise InvalidInputError(
-                    f"{what} of {size} along {dim} make no sense: give a positive number, or -1 for all",
-                    ErrorKind.INVALID_ARRAY_METADATA,
-                )
-    compressors(layout.codec)
 
 
 def _named(
@@ -309,7 +316,7 @@ def compressors(codec: str) -> Any:
     """What zarr takes as compressors."""
     from zarr.codecs import BloscCodec, GzipCodec, ZstdCodec
 
-    name, *rest = codec.split(":")
+    name, *rest = str(codec).split(":")
     try:
         if name == "none" and not rest:
             return None
@@ -322,11 +329,15 @@ def compressors(codec: str) -> Any:
             blosc: Any = BloscCodec  # its arguments have other types in older releases
             return blosc(cname=rest[0] if rest else "zstd", clevel=level, shuffle="shuffle")
     except (ValueError, TypeError) as error:
-        raise InvalidInputError(f"codec {codec!r}: {error}", ErrorKind.INVALID_ARRAY_METADATA) from error
-    raise InvalidInputError(
-        f"there is no codec {codec!r}: zstd, zstd:LEVEL, blosc, blosc:NAME:LEVEL, gzip:LEVEL or none",
-        ErrorKind.INVALID_ARRAY_METADATA,
+        told = "a level is a number" if "int()" in str(error) else str(error)
+        raise _wrong(f"codec {codec!r}: {told}") from error
+    raise _wrong(
+        f"there is no codec {codec!r}: zstd, zstd:LEVEL, blosc, blosc:NAME:LEVEL, gzip:LEVEL or none"
     )
+
+
+def _wrong(text: str) -> InvalidInputError:
+    return InvalidInputError(text, ErrorKind.INVALID_ARRAY_METADATA)
 
 
 def create(group: zarr.Group, target: Target, codec: str) -> zarr.Array[Any]:

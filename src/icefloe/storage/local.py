@@ -257,7 +257,7 @@ class LocalStorage(Storage):
                 os.mkdir(folder)  # once: some places say that it is not found whatever is above it
         except FileExistsError:
             if not os.path.isdir(folder):
-                raise
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), folder) from None
         if self._sync:  # even if another made it: who knows when that one syncs
             self._unsynced.add_folder(os.path.dirname(folder))
 

@@ -1,0 +1,43 @@
+"""What this machine has of all that icefloe can use."""
+
+from __future__ import annotations
+
+import platform
+from importlib.metadata import PackageNotFoundError, version
+
+from icefloe._version import __version__
+
+_PACKAGES = {
+    "zarr": "",
+    "obstore": "",
+    "xarray": "xarray",
+    "h5netcdf": "netcdf",
+    "pyspark": "spark",
+    "matplotlib": "plot",
+    "dask": "dask",
+    "virtualizarr": "virtual",
+    "eccodes": "grib",
+}
+"""What is looked for, and the extra that brings it."""
+
+
+def environment() -> dict[str, str]:
+    """Versions of what is installed, and how to get what is not."""
+    found = {"icefloe": __version__, "python": f"{platform.python_version()} on {platform.platform()}"}
+    return {**found, **{name: _package(name, extra) for name, extra in _PACKAGES.items()}, "java": _java()}
+
+
+def _package(name: str, extra: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return f"not installed: pip install 'icefloe[{extra}]'" if extra else "not installed"
+
+
+def _java() -> str:
+    from icefloe.spark.java import find_java_home
+
+    try:
+        return str(find_java_home())
+    except RuntimeError as missing:
+        return f"not found: {missing}"

@@ -1,0 +1,96 @@
+"""What went wrong, as the shell is told: one sentence, or a JSON document, and an exit code."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import click
+
+from icefloe.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    ErrorKind,
+    IcechunkError,
+    InvalidInputError,
+    NotFoundError,
+)
+
+FAILED = 1
+USAGE = 2
+NOT_FOUND = 3
+CONFLICT = 4
+NOT_WELL = 5
+"""A check found something wrong: `verify`, `doctor`, `ingest`."""
+STOPPED = 130
+"""By Ctrl-C; shells say the same."""
+
+WAYS_OUT: Mapping[str, str] = MappingProxyType(
+    {
+        "create one with Repository.create": "`icefloe init` makes one",
+        "choose another place, or pass check_clean_root=False to keep what is there": "choose another place",
+        "upgrade it with upgrade_icechunk_repository": "`icefloe migrate` upgrades it",
+        "upgrade_icechunk_repository upgrades it": "`icefloe migrate` upgrades it",
+        "icefloe.migrate copies it with `target`": "`icefloe migrate --to` copies it",
+        "icefloe.migrate": "`icefloe migrate`",
+        "set_status can put it online": "`icefloe status --set online` puts it online again",
+        "or overwrite=True": "or say --overwrite",
+        "overwrite=True lets it follow": "--overwrite lets it follow",
+        "or skip bad files": "or say --on-bad-file skip",
+        "give chunks, shards or a codec": "give --chunks, --shards or --codec",
+        "with format=": "with --engine (of an ingest) or --format (of virtualize)",
+    }
+)
+"""What the library advises, and what that is on the command line; longer ones first."""
+
+
+def tell(error: Exception, *, as_json: bool) -> int:
+    """Print what went wrong to the error stream; the exit code."""
+    (sentence, code), kind = explained(error), getattr(error, "kind", None)
+    if as_json:
+        document = {"error": sentence, "kind": kind and str(kind), "exit_code": code}
+        click.echo(json.dumps(document, ensure_ascii=False), err=True)
+    elif isinstance(error, click.ClickException):
+        error.show()
+    else:
+        click.echo(f"error: {sentence}", err=True)
+    return code
+
+
+def explained(error: Exception) -> tuple[str, int]:
+    """What people are told of an error, and the exit code."""
+    return _sentence(error), _exit_code(error)
+
+
+def _sentence(error: Exception) -> str:
+    match error:
+        case click.ClickException():
+            return error.format_message()
+        case IcechunkError():
+            return in_the_shell(str(error))
+        case OSError() if error.strerror:
+            return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+        case ImportError():  # what is not installed says itself how to get it
+            return str(error)
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text} (--debug shows where it came from)"
+
+
+def in_the_shell(sentence: str) -> str:
+    """The same sentence with the way out that the command line has."""
+    for advice, here in WAYS_OUT.items():
+        sentence = sentence.replace(advice, here)
+    return sentence
+
+
+def _exit_code(error: Exception) -> int:
+    kind = getattr(error, "kind", None)
+    if isinstance(error, click.ClickException):
+        return error.exit_code
+    if isinstance(error, NotFoundError) or kind == ErrorKind.OBJECT_NOT_FOUND:
+        return NOT_FOUND
+    if isinstance(error, ConflictError | AlreadyExistsError):
+        return CONFLICT
+    wrong = isinstance(error, InvalidInputError) or kind == ErrorKind.CANNOT_PARSE_URL
+    return USAGE if wrong else FAILED

@@ -1,0 +1,59 @@
+"""The streams of the process: letters that a terminal does not have, and readers that went away."""
+
+from __future__ import annotations
+
+import codecs
+import os
+import sys
+from collections.abc import Callable
+
+CLOSED = 141
+"""The exit code of whoever wrote into a pipe that nobody reads: that of other programs."""
+
+_HANDLER = "icefloe-simpler"
+_SIMPLER = str.maketrans(
+    {"●": "*", "│": "|", "─": "-", "┴": "+", "┼": "+", "╯": "/", "░": ".", "▒": ":", "▓": "%", "█": "#",
+     "▀": "#", "▄": "#", "·": " ", "⠀": " "}
+)  # fmt: skip
+
+
+def simpler(text: str) -> str:
+    """Drawings and letters in ASCII, as well as that goes."""
+    plain = text.translate(_SIMPLER)
+    return "".join(each if each.isascii() else "o" if "⠀" <= each <= "⣿" else "?" for each in plain)
+
+
+def _simpler_error(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return simpler(error.object[error.start : error.end]), error.end
+
+
+def harmless(text: str) -> str:
+    """Without characters that a terminal obeys, such as those of a commit's message: they are spelled out."""
+    if text.isprintable():
+        return text
+    return "".join(
+        each if each.isprintable() or each in "\n\t" else each.encode("unicode_escape").decode()
+        for each in text
+    )
+
+
+def run_with_streams(work: Callable[[], int]) -> int:
+    """Run a command; letters that an encoding lacks are simplified, and a closed pipe is no error."""
+    codecs.register_error(_HANDLER, _simpler_error)
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:  # closed by whoever started this
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - for as long as we run
+        elif hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors=_HANDLER)
+    try:
+        code = work()
+        sys.stdout.flush()
+    except (BrokenPipeError, SystemExit):
+        # click exits by itself for this reason alone. What is still in the buffer would be an error again at
+        # the end of the interpreter.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return CLOSED
+    return code

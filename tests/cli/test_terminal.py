@@ -1,0 +1,164 @@
+"""What the command line makes of terminals and pipes of all kinds."""
+
+from __future__ import annotations
+
+import io
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+
+import icefloe
+from icefloe.cli import app
+from icefloe.cli.meter import Meter, span
+from icefloe.cli.output import Output
+from icefloe.cli.terminal import CLOSED, harmless, run_with_streams
+
+
+class Screen(io.StringIO):
+    """A terminal that keeps what is written."""
+
+    def isatty(self) -> bool:
+        """It is one."""
+        return True
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> str:
+    """A repository with two branches, and a message that a terminal would obey."""
+    folder = str(tmp_path / "repo")
+    repo = icefloe.Repository.create(icefloe.storage_from_url(folder, sync=False))
+    with repo.transaction("main", message="red \x1b[31m alert\nand more") as store:
+        zarr.create_array(store, name="a", data=np.arange(24.0).reshape(4, 6))
+    repo.create_branch("dev", repo.lookup_branch("main"))
+    for branch in ("dev", "main"):
+        with repo.transaction(branch, message="snow ❄") as store:
+            zarr.open_array(store, path="a")[0] = 7
+    return folder
+
+
+@pytest.mark.parametrize(
+    "words", [["log", "--graph"], ["plot", "a"], ["log"], ["plot", "a", "--isel", "0=0"]]
+)
+def test_letters_that_a_terminal_lacks(place: str, words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="latin-1"))
+
+    code = run_with_streams(lambda: app.main([words[0], place, *words[1:]]))
+
+    text = written.getvalue().decode("latin-1")
+    assert code == 0
+    assert text.isascii()
+    if "--graph" in words:
+        assert "*-/" in text
+        assert "snow ?" in text
+
+
+def test_terminals_obey_nothing_in_a_message(place: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["log", place], ["show", place, "main~1"], ["log", place, "--graph"], ["stats", place]):
+        assert app.main(words) == 0
+        assert "\x1b" not in capsys.readouterr().out
+    assert harmless("a\tb\n\x07") == "a\tb\n\\x07"
+
+
+def test_a_reader_that_went_away_is_no_error(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Closed(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError(32, "Broken pipe")
+
+        def fileno(self) -> int:
+            return spare.fileno()
+
+    with open(place + ".out", "w") as spare:
+        monkeypatch.setattr(sys, "stdout", Closed())
+        monkeypatch.setattr(sys, "stderr", io.StringIO())  # click puts wrappers around both
+
+        assert run_with_streams(lambda: app.main(["log", place])) == CLOSED
+
+
+def test_closed_streams_are_no_error(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    monkeypatch.setattr(sys, "stderr", None)
+
+    assert run_with_streams(lambda: app.main(["log", place])) == 0
+    sys.stdout.close()
+    sys.stderr.close()
+
+
+@pytest.mark.parametrize(("colours", "wanted"), [("1", False), (None, True)])
+def test_colours_are_for_terminals_that_want_them(
+    place: str, colours: str | None, wanted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    if colours is not None:
+        monkeypatch.setenv("NO_COLOR", colours)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    for words in (["log", place, "--graph"], ["plot", place, "a"]):
+        screen = Screen()
+        monkeypatch.setattr(sys, "stdout", screen)
+
+        assert app.main(words) == 0
+
+        assert ("38;" in screen.getvalue()) is wanted
+
+
+@pytest.mark.parametrize(("columns", "folded"), [(30, False), (60, True), (200, False)])
+def test_ids_stay_whole_on_narrow_terminals(
+    columns: int, folded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    screen = Screen()
+    monkeypatch.setattr(sys, "stdout", screen)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    message = "word " * 12
+
+    Output(as_json=False).table([{"id": "A4MBT043E9YZPNA00GQ0", "message": message}], ["id", "message"])
+
+    lines = screen.getvalue().splitlines()
+    assert "A4MBT043E9YZPNA00GQ0" in lines[1]
+    assert (len(lines) > 2) is folded
+
+
+def test_a_bar_comes_after_two_seconds_and_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([0.0, 0.0, 1.0, 4.0, 4.1, 8.0])
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "80")
+    screen = Screen()
+    monkeypatch.setattr(sys, "stderr", screen)
+    bar = Meter()
+
+    for done in (0, 10, 20, 21):
+        bar("chunks", done, 40)
+    drawn = screen.getvalue()
+    bar.say("written")
+
+    assert drawn == "\r\x1b[2K[############............] chunks: 20 of 40, 5/s, 4 s left"
+    assert screen.getvalue() == drawn + "\r\x1b[2Kwritten\n"
+
+
+def test_lines_where_there_is_no_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock: Any = iter([0.0, 0.0, 9.0, 11.0, 12.0, 22.0])
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
+    told = Meter()
+
+    for done in (0, 30, 55, 60, 110):
+        told("files", done, 110)
+    told.close()
+
+    assert capsys.readouterr().err.splitlines() == [
+        "files: 55 of 110, 5/s, 11 s left",
+        "files: 110 of 110, 5/s",
+    ]
+    assert [span(seconds) for seconds in (3, 119, 120, 7300, 200_000)] == [
+        "3 s",
+        "119 s",
+        "2 min",
+        "2 h",
+        "2 d",
+    ]
