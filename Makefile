@@ -93,9 +93,9 @@ torture: setup
 	ICEFLOE_KILL_EVERY=1 $(BIN)/python -m pytest -q -n $(JOBS) tests/test_kills.py
 	ICEFLOE_KILL_EVERY=7 $(BIN)/python -m pytest -q -n $(JOBS) tests/ingest/test_killed.py
 	for mode in native hybrid virtual; do \
-	    $(BIN)/python -m tests.ingest.fuzz --seeds 0-300 --mode $$mode --kind usual && \
-	    $(BIN)/python -m tests.ingest.fuzz --seeds 0-300 --mode $$mode --kind odd && \
-	    $(BIN)/python -m tests.ingest.fuzz --seeds 0-300 --mode $$mode --kind alike || exit 1; done
+	    $(BIN)/python -m tests.ingest.fuzz --seeds 0-100 --mode $$mode --kind usual && \
+	    $(BIN)/python -m tests.ingest.fuzz --seeds 0-100 --mode $$mode --kind odd && \
+	    $(BIN)/python -m tests.ingest.fuzz --seeds 0-100 --mode $$mode --kind alike || exit 1; done
 	$(BIN)/python -m tests.proof.torture --minutes $(MINUTES)
 
 bench: setup-compat

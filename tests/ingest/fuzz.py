@@ -77,6 +77,10 @@ def outcome(folder: Path, kind: str, seed: int, mode: str) -> str:
     for name in archive.packed_by_float32 if mode == "virtual" else ():
         if name in found:  # JSON does not tell how many bits a number has
             found[name] = found[name].astype("f4", keep_attrs=True)
+    for name in found.data_vars if mode == "virtual" else ():
+        if found[name].dtype.kind in "iub" and wanted[name].dtype.kind == "f":
+            # xarray makes room for missing values where files are merged, even if there are none.
+            found[name] = found[name].astype(wanted[name].dtype, keep_attrs=True)
     assert_same(found, wanted)
     return "the same"
 

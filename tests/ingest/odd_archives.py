@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -52,10 +53,13 @@ class OddArchive:
                 ]
             )
         )
+        self.packed_by_float32 = [f"v{number}" for number, kind in enumerate(self.kinds) if kind == "packed4"]
         for number, part in enumerate(self._parts()):
             path = folder / f"{number:03}.nc"
             engine: Any = "h5netcdf"
-            part.to_netcdf(path, engine=engine, encoding=self._encoding(part), invalid_netcdf=True)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # not all of it is NetCDF, and all of it is found in files
+                part.to_netcdf(path, engine=engine, encoding=self._encoding(part), invalid_netcdf=True)
             self.files.append(str(path))
         if random.random() < 0.7:
             dims = {dim for dims in self.dims for dim in dims}
