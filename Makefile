@@ -96,6 +96,8 @@ torture: setup
 	    $(BIN)/python -m tests.ingest.fuzz --seeds 0-100 --mode $$mode --kind usual && \
 	    $(BIN)/python -m tests.ingest.fuzz --seeds 0-100 --mode $$mode --kind odd && \
 	    $(BIN)/python -m tests.ingest.fuzz --seeds 0-100 --mode $$mode --kind alike || exit 1; done
+	ICEFLOE_CRASHES=1000 ICEFLOE_DAMAGES=100 $(BIN)/python -m pytest -q -n $(JOBS) tests/maintenance/test_damage.py \
+	    tests/proof/test_upkeep_crashes.py tests/proof/test_refs_beside_collections.py
 	$(BIN)/python -m tests.proof.torture --minutes $(MINUTES)
 
 bench: setup-compat

@@ -143,19 +143,21 @@ def test_a_migration_tells_what_is_gone_from_an_older_repository(name: str) -> N
 
 @pytest.mark.parametrize("name", OLDER)
 def test_a_migration_of_a_damaged_older_repository_is_refused_or_done(name: str) -> None:
+    """Chunks are left out: no format tells what their bytes should be."""
     places = random.Random(name)
     storage = stored(name)
-    paths = [path for path, data in golden.load(name).files.items() if data]
+    files = golden.load(name).files
+    paths = [path for path, data in files.items() if data and path.partition("/")[0] not in ("c", "chunks")]
 
-    refused = 0
+    told = 0
     for _ in range(DAMAGES or 8):
         path = places.choice(paths)
         data, _ = storage.get(path)
         storage.put(path, flipped(data, places))
         try:
-            icefloe.migrate(storage, dry_run=True)
+            told += bool(icefloe.migrate(storage, dry_run=True).gaps)
         except IcechunkError:
-            refused += 1
+            told += 1
         storage.put(path, data)
 
-    assert refused
+    assert told
