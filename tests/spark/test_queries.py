@@ -67,8 +67,8 @@ class _SpreadOfAll(_Spread):
 
 def answer(query: Query, tables: list[pa.Table], edits: Iterable[Edit] = ()) -> list[tuple[Any, ...]]:
     database = sqlite3.connect(":memory:")
-    database.create_function("month", 1, lambda day: int(day[5:7]), deterministic=True)
-    database.create_function("year", 1, lambda day: int(day[:4]), deterministic=True)
+    database.create_function("month", 1, lambda day: day and int(day[5:7]), deterministic=True)
+    database.create_function("year", 1, lambda day: day and int(day[:4]), deterministic=True)
     database.create_function("greatest", 2, lambda a, b: None if None in (a, b) else max(a, b))
     database.create_aggregate("stddev", 1, _Spread)  # type: ignore[arg-type]
     database.create_aggregate("var_pop", 1, _SpreadOfAll)  # type: ignore[arg-type]
