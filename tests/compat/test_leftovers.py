@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.compat.official import icechunk, needs_v2
 from tests.ingest.fault_jobs import opened, reachable, stored
 from tests.source_tree import ROOT
 
-icechunk = pytest.importorskip("icechunk")
-pytestmark = pytest.mark.compat
+pytestmark = [pytest.mark.compat, needs_v2]
 
 
 @pytest.mark.parametrize("job", ["batches", "virtual-append", "rechunk"])

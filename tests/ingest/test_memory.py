@@ -21,7 +21,7 @@ from icefloe.ingest.pieces import Pieces
 from tests.ingest.files import START, assert_same, expected, new_repo, read, write
 
 MEMORY_BYTES = 4 << 20
-TRACED = {"write", "compare_block", "count_block"}
+TRACED = {"write", "compare_block", "count_boxes"}
 
 
 @settings(max_examples=60, deadline=None)

@@ -39,6 +39,8 @@ _DECODED_BYTES = 8
 _BOXES = 8
 """So many are counted by one task."""
 _GAP = 1.5
+_SCALED = 1e-6
+"""So far values may be off, of the largest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +113,8 @@ class SampleOrder:
     row: LedgerRow
     source: Source
     reading: Reading
+    cells: int
+    """So many at most, of each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +245,8 @@ def _gaps(audit: _Audit) -> str:
 
 def _source(audit: _Audit) -> str:
     """Parts of files from all over, read once more, by the way that decodes."""
-    found = [text for text in audit.fan_out(compare_sample, _sample_orders(audit)) if text]
+    orders = _sample_orders(audit)
+    found = [text for text in audit.fan_out(compare_sample, orders) if text] if orders else []
     return found[0] if found else _blocks_differ(audit)
 
 
@@ -250,7 +255,7 @@ def _sample_orders(audit: _Audit) -> list[SampleOrder]:
     sources = {source.url: source for each in audit.staged for source in each.sources}
     rows = [row for row in audit.arrivals.rows if row.mode != "native" and row.source in sources]
     return [
-        SampleOrder(audit.stored, row, sources[row.source], audit.options.reading)
+        SampleOrder(audit.stored, row, sources[row.source], audit.options.reading, audit.cells)
         for row in sample(rows, _SAMPLED_FILES)
     ]
 
@@ -264,9 +269,9 @@ def compare_sample(order: SampleOrder) -> str:
             if not same_labels(here.indexes, there.indexes, region):
                 return ""  # its cells do not lie in a row, and are compared where they were copied
             for name in order.row.names():
-                where = _some_cells(here.variables[name], there.variables[name], region)
+                where = _some_cells(here.variables[name], there.variables[name], region, order.cells)
                 for mine, its in where:
-                    if not _equal(here.variables[name][mine].load(), there.variables[name][its].load()):
+                    if not _alike(here.variables[name][mine].load(), there.variables[name][its].load()):
                         return f"{name} at {[each.start for each in mine]} is not what {source.url} has"
     except Exception as error:  # noqa: BLE001 - engines raise whatever they like
         return f"{source.url}: cannot be compared: {reason(error)}"
@@ -274,14 +279,20 @@ def compare_sample(order: SampleOrder) -> str:
 
 
 def _some_cells(
-    here: xr.Variable, there: xr.Variable, region: Mapping[str, tuple[int, int]]
+    here: xr.Variable, there: xr.Variable, region: Mapping[str, tuple[int, int]], cells: int
 ) -> Iterator[tuple[tuple[slice, ...], tuple[slice, ...]]]:
-    """The first and the last cells of a file along its first dimension: where they are here, and there."""
+    """The first and the last cells of a file along its first dimension, so many at most: where they are here,
+    and there.
+    """
     spans = [region.get(str(dim), (0, size)) for dim, size in zip(here.dims, here.shape, strict=True)]
     if here.dims != there.dims or tuple(stop - start for start, stop in spans) != there.shape:
         return
+    counts: list[int] = []
+    for size in reversed(there.shape[1:]):
+        counts.insert(0, min(size, max(1, cells)))
+        cells //= max(1, counts[0])
     for at in {0, *((there.shape[0] - 1,) if there.ndim and there.shape[0] else ())}:
-        its = (slice(at, at + 1), *(slice(0, size) for size in there.shape[1:]))[: there.ndim]
+        its = (slice(at, at + 1), *(slice(0, count) for count in counts))[: there.ndim]
         yield (
             tuple(slice(s.start + a, s.stop + a) for s, (a, _) in zip(its, spans, strict=True)),
             its,
@@ -346,6 +357,16 @@ def _sampled(piece: Pieces, variable: xr.Variable, cells: int) -> Pieces:
 
 def _equal(one: Any, other: Any) -> Any:
     return one.equals(other)
+
+
+def _alike(one: xr.Variable, other: xr.Variable) -> bool:
+    """Equal but for what comes of scales: those that a file has with 32 bits are kept with 64."""
+    if _equal(one, other):
+        return True
+    if one.dtype.kind != "f" or other.dtype.kind != "f" or one.shape != other.shape:
+        return False
+    span = float(np.nanmax(np.abs(other.values), initial=0))
+    return np.allclose(one.values, other.values, rtol=0, atol=_SCALED * span, equal_nan=True)
 
 
 def _range(audit: _Audit) -> str:
