@@ -26,6 +26,7 @@ pytestmark = [
     pytest.mark.spark,
     pytest.mark.cluster,
     pytest.mark.filterwarnings("ignore::ResourceWarning"),  # py4j leaves its sockets to the collector
+    pytest.mark.filterwarnings("ignore::zarr.errors.UnstableSpecificationWarning"),  # text is still new there
     pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning"),
 ]
 
