@@ -69,9 +69,7 @@ class Measuring:
             self.peaks[name] = max(peak, self.peaks.get(name, 0))
 
 
-@pytest.mark.parametrize(
-    ("chunks", "packed"), [(None, False), ((1, 300, 300), False), (None, True), ((6, 50, 300), True)]
-)
+@pytest.mark.parametrize(("chunks", "packed"), [(None, False), ((1, 300, 300), False), ((6, 50, 300), True)])
 def test_no_task_holds_more_than_it_may(tmp_path: Path, chunks: tuple[int, ...] | None, packed: bool) -> None:
     """A file of twice the memory, and another that stores its values in another way."""
     files = []
