@@ -5,8 +5,10 @@ from __future__ import annotations
 import tracemalloc
 
 import numpy as np
+import pytest
 import xarray as xr
 
+from icefloe.errors import InvalidInputError
 from icefloe.ingest.combining import Combining, combine
 from icefloe.ingest.pieces import Origin, PieceArray, Pieces
 
@@ -36,3 +38,28 @@ def test_rows_that_only_some_files_have() -> None:
     assert data.shape == (3 * TIMES, LATS, LONS)
     assert data.missing == TIMES * LONS * (121 + 100)
     assert peak < 10 << 20
+
+
+def small(number: int) -> PieceArray:
+    return PieceArray("a", (2, 3), np.dtype("f4"), Pieces.whole(number, (2, 3)), {number: Origin((2, 3))})
+
+
+def test_values_that_are_not_there_yet_are_never_made_up() -> None:
+    some = np.array([[True, False, True], [True, True, True]])
+
+    with pytest.raises(NotImplementedError, match="not taken one by one"):
+        small(0)[0]
+    with pytest.raises(NotImplementedError, match="not compared"):
+        np.where(some, small(0), small(1))
+    with pytest.raises(NotImplementedError, match="not replaced"):
+        np.where(some, small(0), 0.0)
+    with pytest.raises(TypeError, match="has no values"):
+        np.asarray(small(0))
+
+
+def test_what_xarray_cannot_combine_is_told_in_a_sentence() -> None:
+    one, other = (outline(number, slice(0, 600)).drop_vars("lon") for number in range(2))
+    parts = [one, other.isel(lon=slice(0, 700))]  # of other lengths, with nothing to align them by
+
+    with pytest.raises(InvalidInputError, match="the files cannot be combined: "):
+        combine(lambda _: parts, Combining("time"), lambda _: {})

@@ -1,0 +1,21 @@
+"""The codecs of GRIB, TIFF and HDF5 files read what is there; what would be written with them is refused."""
+
+from __future__ import annotations
+
+import pytest
+import zarr
+from zarr.storage import MemoryStore
+
+from icefloe.virtual.codecs import GribCodec
+
+
+def test_nothing_is_written_with_a_codec_that_only_decodes() -> None:
+    store = MemoryStore()
+    array = zarr.create_array(store, shape=(2, 3), chunks=(2, 3), dtype="f4", serializer=GribCodec())
+
+    with pytest.raises(NotImplementedError, match="only decodes; write with other codecs"):
+        array[...] = 1
+
+    with pytest.raises(NotImplementedError, match="not known"):
+        GribCodec().compute_encoded_size(24, array.metadata)  # type: ignore[arg-type]
+    assert [key for key in store._store_dict if "c/" in key] == []
