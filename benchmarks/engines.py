@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import importlib
 import os
@@ -16,6 +17,8 @@ from benchmarks.harness import descendants
 WORKERS = 2
 SCALE = float(os.environ.get("ICEFLOE_BENCH_SCALE", "1"))
 """A part of the size, to try a row: 0.01 takes seconds."""
+
+_CORES = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
 
 _running: list[Any] = []
 _before: dict[str, int] = {}
@@ -40,7 +43,19 @@ def spark(cores: int = WORKERS) -> Any:
         for _ in range(2):
             list(SparkFanOut(_running[0])(warm, range(2 * cores)))
         _before["pyspark.daemon"] = max(_held("pyspark.daemon", "VmRSS:"), default=0)
+    _confine(cores)
     return _running[0]
+
+
+def _confine(cores: int) -> None:
+    """Keep this process and all it started to so many cores: a task alone has threads for two."""
+    allowed = sorted(_CORES)[:cores]
+    if not allowed:  # only Linux has it
+        return
+    for pid in (os.getpid(), *descendants()):
+        for thread in Path(f"/proc/{pid}/task").glob("*"):
+            with contextlib.suppress(OSError):  # it has ended
+                os.sched_setaffinity(int(thread.name), allowed)
 
 
 @functools.cache

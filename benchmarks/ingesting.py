@@ -206,7 +206,10 @@ ROWS = (
         "ingest-cores",
         f"the same {DAYS} files on two cores and on one",
         Side("icefloe.spark.ingest on local[2]", _ours("native", "t2m", chunks=CHUNKS)),
-        Side("icefloe.spark.ingest on local[1]", _ours("native", "t2m", cores=1, chunks=CHUNKS)),
+        Side(
+            "icefloe.spark.ingest on local[1], all its processes on that core",
+            _ours("native", "t2m", cores=1, chunks=CHUNKS),
+        ),
         wall_ratio=1.5,
         setup=_setup_days,
         check=_same,

@@ -28,7 +28,7 @@ from benchmarks import (
     upkeep,
     virtual,
 )
-from benchmarks.harness import OURS, THEIRS, Row, measure, run_for_peak, versions
+from benchmarks.harness import OURS, THEIRS, Row, adopt_orphans, measure, run_for_peak, versions
 
 MODULES = (
     manifests,
@@ -54,6 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for row in ROWS.values():
             print(f"{row.name:22}{row.title}")
         return
+    adopt_orphans()
     if options.peak_of:
         (row,) = _chosen(options.row)
         side = row.ours if options.peak_of == OURS else row.theirs

@@ -11,10 +11,11 @@ import threading
 import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
-from icefloe.concurrency import ThreadFanOut, async_twin, in_thread, pool
+from icefloe.concurrency import ProcessFanOut, ThreadFanOut, async_twin, in_thread, pool
 
 
 def test_results_come_in_order() -> None:
@@ -232,3 +233,26 @@ def test_fan_out_works_in_a_forked_child() -> None:
 def test_a_pool_is_made_once() -> None:
     assert pool("work", 3) is pool("work", 3)
     assert pool("work", 3) is not pool("calls", 3)
+
+
+def _held_after_large_buffers(_: int) -> int:
+    """What a process holds more after buffers that grow, each freed before the next."""
+    before = _resident_bytes()
+    kept = []
+    for size in range(2, 31, 2):
+        buffers = [bytearray(size << 20) for _ in range(3)]
+        kept.append(bytearray(100_000))  # on top of them, where the heap could not shrink
+        del buffers
+    assert len(kept) == 15
+    return _resident_bytes() - before
+
+
+def _resident_bytes() -> int:
+    status = Path("/proc/self/status").read_text()
+    return next(int(line.split()[1]) << 10 for line in status.splitlines() if line.startswith("VmRSS:"))
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux tells what a process holds")
+def test_worker_processes_keep_no_large_buffers() -> None:
+    with ProcessFanOut(1) as fan_out:
+        assert max(fan_out(_held_after_large_buffers, range(2))) < 8 << 20

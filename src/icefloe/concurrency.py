@@ -10,9 +10,11 @@ A forked child gets fresh pools: threads do not survive a fork.
 from __future__ import annotations
 
 import contextvars
+import ctypes
 import functools
 import os
 import signal
+import sys
 import threading
 import time
 from collections import deque
@@ -32,6 +34,8 @@ R_co = TypeVar("R_co", covariant=True)
 P = ParamSpec("P")
 
 _MOMENT_S = 0.005
+_M_MMAP_THRESHOLD = -3
+_LARGE_BYTES = 1 << 20
 
 _lock = threading.Lock()
 _pools: dict[tuple[int, str, int], ThreadPoolExecutor] = {}
@@ -123,10 +127,7 @@ class ProcessFanOut:
         from concurrent.futures import ProcessPoolExecutor
 
         context = multiprocessing.get_context("spawn")
-        # Ctrl-C ends them at once, and without a word of theirs.
-        self._workers = ProcessPoolExecutor(
-            processes, context, signal.signal, (signal.SIGINT, signal.SIG_DFL)
-        )
+        self._workers = ProcessPoolExecutor(processes, context, _begin_worker)
 
     def __enter__(self) -> ProcessFanOut:
         return self
@@ -139,6 +140,24 @@ class ProcessFanOut:
         if len(todo) < 2:  # not worth a process
             return map(function, todo)
         return self._workers.map(function, todo)
+
+
+def _begin_worker() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends it at once, and without a word of its own
+    give_back_large_buffers()
+
+
+@functools.cache
+def give_back_large_buffers() -> None:
+    """Have the C library return freed buffers of a MiB and more to the system; for processes that are ours.
+
+    glibc raises that bound up to 32 MiB by itself, and then keeps what was freed, in pieces that the next
+    buffer does not fit into: a task of 156 MiB left 48 behind, and the one after it stood on top of them.
+    """
+    if sys.platform == "linux":
+        libc = ctypes.CDLL(None)
+        if hasattr(libc, "mallopt"):  # not in musl, which gives back anyway
+            libc.mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
 
 
 def async_twin(

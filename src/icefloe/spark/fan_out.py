@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 import pyarrow as pa
 from pyspark import cloudpickle as _cloudpickle
 
+from icefloe.concurrency import give_back_large_buffers
 from icefloe.spark.failures import told_failures
 from icefloe.spark.frames import described
 
@@ -118,6 +119,7 @@ def _run(
     function: Callable[[Any], Any], orders: Sequence[bytes], batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """What an executor does with the numbers of some items."""
+    give_back_large_buffers()
     for batch in batches:
         for number in batch.column(0).to_pylist():
             yield pa.RecordBatch.from_pydict(
