@@ -96,5 +96,4 @@ def test_no_task_holds_more_than_it_may(tmp_path: Path, chunks: tuple[int, ...] 
     assert report.plan is not None
     assert report.plan.memory_bytes <= MEMORY_BYTES
     assert set(measuring.peaks) == TRACED
-    # Values that are stored in another way than in the file take a copy more than is counted on.
-    assert max(measuring.peaks.values()) < MEMORY_BYTES * (1.25 if packed else 1), measuring.peaks
+    assert max(measuring.peaks.values()) < MEMORY_BYTES, measuring.peaks

@@ -25,6 +25,7 @@ from icefloe.ingest.plan import Block, Plan, SourceCut, make_plan
 from icefloe.ingest.referring import (
     ReferOrder,
     Referral,
+    Referred,
     as_document,
     refer,
     refuse_misfits,
@@ -102,11 +103,12 @@ def design(
 
 
 def _by_name(schemas: Sequence[FileSchema]) -> dict[str, list[VariableSchema]]:
-    found: dict[str, list[VariableSchema]] = {}
+    """The ways in which files have each variable; one that many have is there once."""
+    found: dict[str, dict[int, VariableSchema]] = {}
     for schema in schemas:
         for variable in schema.variables:
-            found.setdefault(variable.name, []).append(variable)
-    return found
+            found.setdefault(variable.name, {}).setdefault(id(variable), variable)
+    return {name: list(each.values()) for name, each in found.items()}
 
 
 def _coordinate_attributes(dataset: xr.Dataset) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
@@ -154,16 +156,19 @@ def _copied(
     sources = list(enumerate(files))
     if existing is not None:
         sources.append((EXISTING, existing.schema))
+    signatures: dict[int, str | None] = {}
     for target in targets:
         if not target.is_new:
             yield EXISTING, target.name
+        if target.signature is None:
+            continue
         for number, file in sources:
             variable = file.variable(target.name)
-            if (
-                target.signature is not None
-                and variable is not None
-                and signature(variable) == target.signature
-            ):
+            if variable is None:
+                continue
+            if id(variable) not in signatures:  # most files have the same one
+                signatures[id(variable)] = signature(variable)
+            if signatures[id(variable)] == target.signature:
                 yield number, target.name
 
 
@@ -302,16 +307,17 @@ def _referrals(
     session: Session, combined: Combined, designed: Design, options: Options, windows: Windows | None
 ) -> Iterator[ReferOrder]:
     fork = session.fork()
+    dims = {target.name: target.dims for target in designed.targets}
     names: dict[int, list[str]] = {}
     for number, name in sorted(designed.referral.chosen):
         names.setdefault(number, []).append(name)
 
     def order(numbers: Sequence[int], extents: Mapping[str, tuple[range, ...]]) -> ReferOrder:
-        files = tuple(
-            (number, combined.files[number].source, tuple(names[number]), combined.boxes[number])
-            for number in numbers
-        )
-        return ReferOrder(fork.fork(), options.group, files, options.reading, extents)
+        files = []
+        for number in numbers:
+            file, box = combined.files[number], combined.boxes[number]
+            files.append(Referred(number, file.source, tuple(names[number]), box, file.aside))
+        return ReferOrder(fork.fork(), options.group, tuple(files), options.reading, dims, extents)
 
     if windows is not None:
         boxes = {number: combined.boxes[number] for number in names}

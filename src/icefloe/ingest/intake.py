@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import pickle
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,14 +13,28 @@ import xarray as xr
 from icefloe.concurrency import FanOut
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.ingest.agreement import DisagreementError, Finding, compare, order_problems
+from icefloe.ingest.asides import Shelf
 from icefloe.ingest.combining import Digests, boxes, combine, moves, outline, side_by_side
 from icefloe.ingest.existing import Existing, parts
 from icefloe.ingest.ledger import LedgerRow
+from icefloe.ingest.looking import LookOrder, survey_for_references
 from icefloe.ingest.options import Options
 from icefloe.ingest.pieces import EXISTING
-from icefloe.ingest.referring import survey_for_references
+from icefloe.ingest.runs import outline_of_run, runs_of
 from icefloe.ingest.sources import Source
-from icefloe.ingest.survey import BadFile, DigestOrder, FileSchema, SurveyOrder, digest, survey
+from icefloe.ingest.survey import (
+    BadFile,
+    DigestOrder,
+    FileSchema,
+    SurveyOrder,
+    VariableSchema,
+    digest,
+    survey,
+)
+
+_FILES_TOGETHER = 64
+"""So many files are parsed for one answer, at most: what they have in common is sent once."""
+_LOOKS_PER_CORE = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +68,31 @@ class Surveyed:
 
 
 def survey_all(
-    sources: Sequence[Source], existing: Existing | None, options: Options, fan_out: FanOut
+    sources: Sequence[Source],
+    existing: Existing | None,
+    options: Options,
+    fan_out: FanOut,
+    shelf: Shelf | None = None,
 ) -> Surveyed:
-    """Have all files looked at, and compare them with each other and with what is there."""
-    look = survey if options.mode == "native" else survey_for_references
-    found = list(fan_out(look, [SurveyOrder(source, options.reading) for source in sources]))
+    """Have all files looked at, and compare them with each other and with what is there.
+
+    Where files are referred to, what was parsed of them is put on the `shelf`.
+    """
+    found: list[FileSchema | BadFile]
+    if options.mode == "native":
+        found = list(fan_out(survey, [SurveyOrder(source, options.reading) for source in sources]))
+    else:
+        share = min(_FILES_TOGETHER, -(-len(sources) // (_LOOKS_PER_CORE * options.parallelism)))
+        storage = None if shelf is None else shelf.storage
+        orders = [
+            LookOrder(tuple(sources[at : at + share]), options.reading, storage)
+            for at in range(0, len(sources), share)
+        ]
+        found = [each for some in fan_out(survey_for_references, orders) for each in some]
+        if shelf is not None:
+            shelf.note(each.aside for each in found if isinstance(each, FileSchema))
     bad = [each for each in found if isinstance(each, BadFile)]
-    files = _shared([each for each in found if isinstance(each, FileSchema)])
+    files = shared([each for each in found if isinstance(each, FileSchema)])
     if bad and options.on_bad_file == "stop":
         raise unreadable(bad)
     findings: list[Finding] = []
@@ -94,16 +125,22 @@ def unreadable(bad: Sequence[BadFile]) -> InvalidInputError:
     )
 
 
-def _shared(files: Sequence[FileSchema]) -> list[FileSchema]:
+def shared(files: Sequence[FileSchema]) -> list[FileSchema]:
     """The same, with what is equal in many files as one object: coordinates, and all about a variable.
 
     xarray then sees at a glance that coordinates are equal, and a file takes a few hundred bytes here.
     """
-    known: dict[bytes, Any] = {}
+    known: dict[Any, Any] = {}
+    seen: dict[int, VariableSchema] = {}
+
+    def one(variable: VariableSchema) -> VariableSchema:
+        if id(variable) not in seen:  # what came in one answer is one object already
+            seen[id(variable)] = known.setdefault(variable.key, variable)
+        return seen[id(variable)]
+
     found = []
     for file in files:
-        variables = tuple(known.setdefault(pickle.dumps(each), each) for each in file.variables)
-        found.append(replace(file, variables=variables))
+        found.append(replace(file, variables=tuple(map(one, file.variables))))
         for name, value in file.values.items():
             array = np.asarray(value)
             if array.dtype != object:
@@ -137,10 +174,15 @@ def combine_all(
     """Put outlines together; what the repository has of a file that comes again is left out."""
     new = sorted_along(files, options.combining.concat_dim)
     old = parts(existing, rows, new) if existing is not None else []
+    found = runs_of(new, [part.schema for part in old], options.combining)
 
     def outlines(digests: Digests) -> list[xr.Dataset]:
         datasets = [outline(EXISTING, part.schema, digests, part.begin) for part in old]
-        datasets += [outline(number, file, digests) for number, file in enumerate(new)]
+        if found is None:
+            datasets += [outline(number, file, digests) for number, file in enumerate(new)]
+        else:
+            dim, runs = found
+            datasets += [outline_of_run(run, dim, digests) for run in runs]
         return _in_order(datasets, options.combining.concat_dim)
 
     def digested(name: str) -> dict[tuple[int, str], str]:

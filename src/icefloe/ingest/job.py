@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from icefloe.concurrency import FanOut
 from icefloe.errors import ConflictError, IcechunkError
 from icefloe.ingest.agreement import Finding
+from icefloe.ingest.asides import Shelf
 from icefloe.ingest.audit import Audited, Staged, audit, refuse_unknown, refuse_unrunnable, staged_before
 from icefloe.ingest.batch import METADATA, Design, UnreadableError, design, write_batch
 from icefloe.ingest.existing import look
@@ -133,7 +134,13 @@ class _Job:
 
     def written(self, sources: Sequence[Source]) -> tuple[Report, list[Staged]]:
         """Write all files, in one commit or several."""
-        report, files = self._surveyed(sources)
+        shelf = Shelf(self.repo.storage)
+        try:
+            return self._committed(*self._surveyed(sources, shelf))
+        finally:
+            shelf.clear()
+
+    def _committed(self, report: Report, files: Sequence[FileSchema]) -> tuple[Report, list[Staged]]:
         bad, findings = list(report.bad), list(report.findings)
         commits: list[str] = []
         plans: list[PlanReport] = []
@@ -160,7 +167,9 @@ class _Job:
             staged,
         )
 
-    def _surveyed(self, sources: Sequence[Source]) -> tuple[Report, list[FileSchema]]:
+    def _surveyed(
+        self, sources: Sequence[Source], shelf: Shelf | None = None
+    ) -> tuple[Report, list[FileSchema]]:
         base = self.repo.readonly_session(branch=self.branch)
         existing, rows = look(base, self.options.group), read_ledger(base, self.options.group)
         found = sort_sources(sources, rows)
@@ -169,7 +178,7 @@ class _Job:
         report = Report(Outcome(found, tuple(wanted)))
         if not wanted:
             return report, []
-        surveyed = survey_all(wanted, existing, self.options, self.fan_out)
+        surveyed = survey_all(wanted, existing, self.options, self.fan_out, shelf)
         self.told(f"{len(surveyed.files)} files surveyed, {len(surveyed.bad)} left out")
         known = [*surveyed.files, *([existing.schema] if existing is not None else [])]
         refuse_unknown(self.options.checks, {each.name for file in known for each in file.variables})

@@ -15,21 +15,12 @@ from zarr.core.metadata import ArrayV3Metadata
 from icefloe.credentials import AnyCredential
 from icefloe.distributed import receipt
 from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.ingest.asides import Aside, Parsed, taken_up
 from icefloe.ingest.packing import attributes_of_zarr, decoded
 from icefloe.ingest.pieces import PieceArray
 from icefloe.ingest.remote import reference_location
 from icefloe.ingest.sources import Source, refuse_changed
-from icefloe.ingest.survey import (
-    BadFile,
-    FileSchema,
-    Reading,
-    SurveyOrder,
-    VariableSchema,
-    quiet,
-    reason,
-    survey,
-    virtualized,
-)
+from icefloe.ingest.survey import FileSchema, Reading, VariableSchema, quiet, reason, virtualized
 from icefloe.ingest.targets import Target
 from icefloe.ingest.writing import Written
 from icefloe.repository import Repository
@@ -37,39 +28,16 @@ from icefloe.session import ForkSession
 from icefloe.storage.access import without_secrets
 from icefloe.virtual import VirtualChunkContainer
 from icefloe.virtual.opening import default_credential
-from icefloe.virtual.schema import DECODING_ATTRIBUTES, differences, document_of, properties_of
+from icefloe.virtual.schema import DECODING_ATTRIBUTES, differences, properties_of
 from icefloe.virtual.sources import container_of, location_of
+from icefloe.virtual.writing import Placed, write_placed
 
+_FILES_AT_ONCE = 64
+"""So many files are referred to in one go."""
 _SCALED_BY_FLOAT32 = (
     "is scaled by a number of 32 bits, which references cannot say: values have 64 bits and may differ in "
     "the last digits of those of the file; --hybrid copies them"
 )
-
-
-def survey_for_references(order: SurveyOrder) -> FileSchema | BadFile:
-    """Look into one file, and at what of it can be referred to."""
-    found = survey(order)
-    return found if isinstance(found, BadFile) else with_documents(found, order.reading)
-
-
-def with_documents(schema: FileSchema, reading: Reading) -> FileSchema:
-    """What a survey found, and how each variable would be referred to, or why it cannot be."""
-    try:
-        with quiet():
-            dataset = virtualized(schema.source, reading)
-        refused = {each.variable: each.sentence for each in dataset.refused}
-    except Exception as error:  # noqa: BLE001 - what cannot be parsed can still be copied
-        known = tuple(replace(each, refusal=reason(error)) for each in schema.variables)
-        return replace(schema, variables=known)
-    found = []
-    for variable in schema.variables:
-        virtual = dataset.variables.get(variable.name)
-        if virtual is None or virtual.loaded:
-            text = refused.get(variable.name, "its values are not in chunks that can be referred to")
-            found.append(replace(variable, refusal=text))
-        else:
-            found.append(replace(variable, document=json.dumps(document_of(virtual))))
-    return replace(schema, variables=tuple(found))
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,13 +163,26 @@ def as_document(target: Target, schema: VariableSchema) -> Target:
 
 
 @dataclass(frozen=True, slots=True)
+class Referred:
+    """A file to refer to: the names of its variables, and where it goes."""
+
+    number: int
+    source: Source
+    names: tuple[str, ...]
+    box: Mapping[str, tuple[int, int]]
+    aside: Aside | None
+
+
+@dataclass(frozen=True, slots=True)
 class ReferOrder:
-    """Files to refer to: each with the names of its variables and where it goes."""
+    """Files to refer to."""
 
     fork: ForkSession
     group: str
-    files: tuple[tuple[int, Source, tuple[str, ...], Mapping[str, tuple[int, int]]], ...]
+    files: tuple[Referred, ...]
     reading: Reading
+    dims: Mapping[str, tuple[str, ...]]
+    """Of each array."""
     windows: Mapping[str, tuple[range, ...]]
     """Arrays whose manifests are written by the task, and its part of their chunk grids."""
 
@@ -209,21 +190,44 @@ class ReferOrder:
 def write_references(order: ReferOrder) -> Written:
     """Set references through the fork: an executor's part."""
     bad: dict[int, str] = {}
-    for number, source, names, box in order.files:
-        try:
-            with quiet():
-                dataset = virtualized(source, order.reading).drop_refused()
-            refuse_changed(source)
-        except Exception as error:  # noqa: BLE001 - parsers raise whatever they like about a damaged file
-            bad[number] = reason(error)
-            continue
-        others = [name for name in dataset.variables if name not in names]
-        chosen = replace(dataset.drop_variables(*others), attributes={}, groups={})
-        region = {dim: slice(*span) for dim, span in box.items()}
-        chosen.to_icechunk(order.fork.store, group=order.group or None, region=region)
+    for start in range(0, len(order.files), _FILES_AT_ONCE):
+        bad |= _refer_to(order.files[start : start + _FILES_AT_ONCE], order)
     for name, window in order.windows.items():
-        order.fork.write_manifests(f"/{order.group.strip('/')}/{name}".replace("//", "/"), window)
+        order.fork.write_manifests(_path(order.group, name), window)
     return Written(receipt(order.fork), 0, bad)
+
+
+def _refer_to(files: Sequence[Referred], order: ReferOrder) -> dict[int, str]:
+    """Set references to some files, those of an array at once; what cannot be read of them."""
+    aside = taken_up((each.aside for each in files if each.aside), order.fork.workspace.assets.storage)
+    bad: dict[int, str] = {}
+    placed: dict[str, list[Placed]] = {}
+    for file in files:
+        try:
+            found = None if file.aside is None else aside.get(file.aside)
+            parsed = found or _parsed(file.source, order.reading)
+            refuse_changed(file.source)
+            mine = {name: parsed.variables[name] for name in file.names}
+        except Exception as error:  # noqa: BLE001 - parsers raise whatever they like about a damaged file
+            bad[file.number] = reason(error)
+            continue
+        for name, variable in mine.items():
+            begin = [file.box.get(dim, (0, 0))[0] for dim in order.dims[name]]
+            step = tuple(at // size for at, size in zip(begin, variable.chunk_shape, strict=True))
+            part = Placed(variable.chunks, parsed.sources, step, variable.grid_shape)
+            placed.setdefault(name, []).append(part)
+    for name, parts in placed.items():
+        write_placed(order.fork.store, _path(order.group, name), parts)
+    return bad
+
+
+def _parsed(source: Source, reading: Reading) -> Parsed:
+    with quiet():
+        return Parsed.of(virtualized(source, reading))
+
+
+def _path(group: str, name: str) -> str:
+    return f"/{group.strip('/')}/{name}".replace("//", "/")
 
 
 def with_containers(repo: Repository, sources: Sequence[Source], reading: Reading) -> Repository:

@@ -8,7 +8,7 @@ import importlib.util
 import warnings
 from collections.abc import Hashable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,7 +21,9 @@ from icefloe.session import Session
 from icefloe.storage.access import Access, access_of
 
 if TYPE_CHECKING:
+    from icefloe.ingest.asides import Aside
     from icefloe.virtual import VirtualDataset
+    from icefloe.virtual.hdf5_members import Witness
 
 PACKING = ("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned", "dtype")
 """Attributes that say how values are stored, rather than what they are."""
@@ -60,6 +62,17 @@ class Reading:
         return access_of(source.address, self.storage_options) if source.is_remote else None
 
 
+def attribute_key(attrs: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Equal for equal attributes, and hashable: types count, and so does their order."""
+    return tuple((name, type(value).__name__, _key(value)) for name, value in attrs.items())
+
+
+def _key(value: Any) -> Any:
+    if isinstance(value, np.ndarray | np.generic):
+        return value.dtype.str, value.shape, repr(value) if value.dtype.hasobject else value.tobytes()
+    return value if isinstance(value, str | bytes) else repr(value)
+
+
 @dataclass(frozen=True, slots=True)
 class VariableSchema:
     """One variable of a file, as it is stored and as xarray shows it."""
@@ -82,6 +95,14 @@ class VariableSchema:
     refusal: str = ""
     """Why they cannot."""
 
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """Equal for equal schemas, and hashable."""
+        plain = (
+            getattr(self, field.name) for field in fields(self) if field.name not in ("attrs", "packing")
+        )
+        return (*plain, attribute_key(self.attrs), attribute_key(self.packing))
+
 
 @dataclass(frozen=True, slots=True)
 class FileSchema:
@@ -95,6 +116,8 @@ class FileSchema:
     attrs: Mapping[str, Any]
     content_id: str
     """A hash over the ends of the file and its size."""
+    aside: Aside | None = None
+    """Where its references are, if it was parsed."""
 
     def variable(self, name: str) -> VariableSchema | None:
         """The variable with this name."""
@@ -162,7 +185,7 @@ def opened(source: Source | Stored, reading: Reading, *, glance: bool = False) -
     if reading.group:
         options["group"] = reading.group
     with quiet(), _dataset(source, reading, options, glance=glance) as raw:
-        yield _chosen(raw, reading.variables)
+        yield chosen(raw, reading.variables)
 
 
 def _dataset(source: Source, reading: Reading, options: Mapping[str, Any], *, glance: bool) -> xr.Dataset:
@@ -209,18 +232,17 @@ def _referred(source: Source, reading: Reading, options: Mapping[str, Any]) -> x
     return found
 
 
-def virtualized(source: Source, reading: Reading) -> VirtualDataset:
+def virtualized(source: Source, reading: Reading, witness: Witness | None = None) -> VirtualDataset:
     """A source as references to its chunks."""
-    from icefloe.virtual import virtualize
+    from icefloe.virtual.parsing import parsed
+    from icefloe.virtual.wanted import Wanted
 
+    wanted = Wanted((reading.group or "").strip("/") or None, witness=witness)
     access = reading.access_to(source)
     if access is None:
-        return virtualize(source.url, group=reading.group)
+        return parsed(source.url, wanted)
     location = reference_location(source.address)
-    format: Any = "zarr" if source.is_store else None
-    return virtualize(
-        location, group=reading.group, format=format, store=access.store, credential=access.credential
-    )
+    return parsed(location, wanted, "zarr" if source.is_store else None, access.store, access.credential)
 
 
 def _hdf5_elsewhere(source: Source, reading: Reading) -> Any:
@@ -260,7 +282,8 @@ def decode(raw: xr.Dataset) -> xr.Dataset:
         return xr.decode_cf(raw)
 
 
-def _chosen(raw: xr.Dataset, names: tuple[str, ...]) -> xr.Dataset:
+def chosen(raw: xr.Dataset, names: tuple[str, ...]) -> xr.Dataset:
+    """Some variables of a stored dataset, their coordinates and the bounds of these; all for no names."""
     if not names:
         return raw
     absent = [name for name in names if name not in raw.variables]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import time
+import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -27,6 +29,11 @@ from icefloe.session import ForkSession
 _OPEN_FILES = 64
 _DECODED_BYTES = 8
 """Of a cell, while it is decoded."""
+_SLABS = 2
+"""What may be read at once is decoded in so many parts, or more."""
+_NUMBERS = frozenset("iuf")
+_MOMENT_S = 0.5
+_conventions: Any = xr.conventions
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +96,18 @@ def write(order: WriteOrder) -> Written:
             with chunks_at_once(at_once(unit, WRITE_COPIES, order.memory_bytes)):
                 array[tuple(slice(start, stop) for start, stop in block.box)] = data
             size += data.nbytes
-            del data  # before the next one is read
+            gone = weakref.ref(data)
+            del data
+            _wait_for(gone)
         bad |= sources.changed()
     return Written(receipt(order.fork), size, bad)
+
+
+def _wait_for(gone: weakref.ref[Any]) -> None:
+    """Wait until a block is let go: zarr's loop has it a moment longer, and the next needs its room."""
+    until = time.monotonic() + _MOMENT_S
+    while gone() is not None and time.monotonic() < until:
+        time.sleep(_MOMENT_S / 1000)
 
 
 def set_aside(order: WriteOrder) -> dict[int, str]:
@@ -164,11 +180,28 @@ class _Sources:
         return found
 
     def _values(self, number: int, target: Target, key: Mapping[int, slice]) -> Any:
-        copied = (number, target.name) in self._order.copied
-        variable = self._dataset(number, decoded=not copied).variables[target.name]
-        box = tuple(key.get(axis, slice(None)) for axis in range(variable.ndim))
-        found = variable[box].load()
-        return found.values if copied else transcoded(found, target)
+        raw = self._dataset(number, decoded=False).variables[target.name]
+        box = tuple(key.get(axis, slice(None)) for axis in range(raw.ndim))
+        if (number, target.name) in self._order.copied:
+            return raw[box].load().values
+        shown = self._dataset(number, decoded=True).variables[target.name]
+        if {raw.dtype.kind, shown.dtype.kind} <= _NUMBERS and raw.dims == shown.dims:
+            return self._in_slabs(raw[box].load(), target)
+        box = tuple(key.get(axis, slice(None)) for axis in range(shown.ndim))
+        return transcoded(shown[box].load(), target)
+
+    def _in_slabs(self, raw: xr.Variable, target: Target) -> Any:
+        """Stored numbers as the target stores them: a few at a time, for decoding makes several copies."""
+        found = np.empty(raw.shape, target.dtype)
+        flat, filled = raw.values.reshape(-1), found.reshape(-1)
+        cells = max(1, part_bytes(self._order.memory_bytes) // _DECODED_BYTES // _SLABS)
+        for start in range(0, flat.size, cells):
+            slab = xr.Variable(("x",), flat[start : start + cells], dict(raw.attrs))
+            shown: xr.Variable = _conventions.decode_cf_variable(
+                target.name, slab, decode_times=False, decode_timedelta=False
+            )
+            filled[start : start + cells] = transcoded(shown.load(), target)
+        return found
 
     def _dataset(self, number: int, *, decoded: bool) -> xr.Dataset:
         if number not in self._open:
@@ -237,6 +270,7 @@ def _assembled(block: Block, target: Target, sources: _Sources) -> Any:
             place = zip(part.starts[0].tolist(), part.shape[0].tolist(), strict=True)
             values = sources.values(int(part.source[0]), target, _key(part))
             data[tuple(slice(start, start + size) for start, size in place)] = _turned(part, values)
+            del values  # before the next ones are read
     return data
 
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from icefloe.concurrency import FanOut
 from icefloe.ingest import job, rechunking
+from icefloe.ingest.looking import survey_for_references
 from icefloe.ingest.options import Options
 from icefloe.ingest.plan import DEFAULT_MEMORY_BYTES
 from icefloe.ingest.rechunking import RechunkReport
-from icefloe.ingest.referring import survey_for_references
 from icefloe.ingest.report import Report
 from icefloe.ingest.survey import digest, survey
 from icefloe.repository import Repository

@@ -6,6 +6,7 @@ The file's own index tells where chunks are; nothing is decoded but the values t
 from __future__ import annotations
 
 from array import array
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -22,6 +23,7 @@ from icefloe.virtual.hdf5_dimensions import (
     shown_name,
 )
 from icefloe.virtual.hdf5_filters import CHECKSUM_BYTES, FLETCHER32, Filter, filters_of, pipeline, reencoded
+from icefloe.virtual.hdf5_members import Member, Members, attributes_of
 from icefloe.virtual.hdf5_types import TEXTS, flags_of, stored_type
 from icefloe.virtual.loading import loaded_variable, run_of_chunks
 from icefloe.virtual.refusals import DAMAGE, CannotVirtualizeError, RefusalReason, Refused, RefusedVariable
@@ -51,7 +53,11 @@ def parse_hdf5(file: SourceFile, wanted: Wanted) -> VirtualDataset:
             names = ", ".join(name for name, each in opened.items() if isinstance(each, h5py.Group))
             raise CannotVirtualizeError(f"{place} has no group {wanted.group!r}; it has {names or 'none'}")
         try:
-            return _Parser(file, wanted).group(root, "")
+            parser = _Parser(file, wanted)
+            dataset = parser.group(root, "")
+            if wanted.witness is not None:
+                wanted.witness(parser.members)
+            return dataset
         except IcechunkError:
             raise
         except DAMAGE as error:
@@ -62,11 +68,13 @@ def parse_hdf5(file: SourceFile, wanted: Wanted) -> VirtualDataset:
 
 def _member(group: h5py.Group, name: str) -> Any:
     """What a hard or soft link leads to; None for links into other files, and for links to nothing."""
-    import h5py
+    from h5py import h5l
 
-    if isinstance(group.get(name, getlink=True), h5py.ExternalLink):
+    try:
+        link = group.id.links.get_info(name.encode("utf-8", "surrogateescape"))
+    except (KeyError, RuntimeError):
         return None
-    return group.get(name)
+    return None if link.type == h5l.TYPE_EXTERNAL else group.get(name)
 
 
 class _Parser:
@@ -75,6 +83,8 @@ class _Parser:
         self._wanted = wanted
         self._above: list[int] = []
         self._unlimited = UnlimitedDimensions()
+        self.members = Members({}, {}, False)
+        """Those of the group that was parsed last."""
 
     def group(self, group: h5py.Group, path: str) -> VirtualDataset:
         import h5py
@@ -83,6 +93,7 @@ class _Parser:
         variables: dict[str, VirtualVariable] = {}
         groups: dict[str, VirtualDataset] = {}
         refused: list[Refused] = []
+        members: dict[str, Member] = {}
         address = h5py.h5o.get_info(group.id).addr
         self._above.append(address)
         for name in group:
@@ -92,10 +103,11 @@ class _Parser:
             if self._wanted.drops(full):
                 continue
             if isinstance(member, h5py.Dataset):
-                if is_bare_dimension(member):
+                attributes = attributes_of(member)
+                if is_bare_dimension(attributes):
                     continue
                 try:
-                    variables[shown] = self._variable(member, full, dimensions)
+                    members[name], variables[shown] = self._variable(member, attributes, full, dimensions)
                 except RefusedVariable as refusal:
                     refused.append(refusal.named(shown))
             elif isinstance(member, h5py.Group):
@@ -108,22 +120,27 @@ class _Parser:
                     ).named(shown)
                 )
         self._above.pop()
-        return VirtualDataset(variables, (), _attributes(group), groups, tuple(refused))
+        own = attributes_of(group)
+        self.members = Members(members, own, not refused and members.keys() == variables.keys())
+        return VirtualDataset(variables, (), json_attributes(_shown(own)), groups, tuple(refused))
 
-    def _variable(self, dataset: h5py.Dataset, path: str, dimensions: Dimensions) -> VirtualVariable:
+    def _variable(
+        self, dataset: h5py.Dataset, stored: Mapping[str, Any], path: str, dimensions: Dimensions
+    ) -> tuple[Member, VirtualVariable]:
         if dataset.shape is None:
             raise RefusedVariable(RefusalReason.UNSUPPORTED_LAYOUT, "it has no values, not even none")
         dtype, inner = stored_type(dataset)
-        names = dimensions.of(dataset, inner)
-        attributes = json_attributes({**_attributes(dataset, raw=True), **flags_of(dataset)}, dtype)
-        shape = (*self._unlimited.shape_of(dataset), *inner)
+        names = dimensions.of(dataset, stored, inner)
+        attributes = json_attributes({**_shown(stored), **flags_of(dataset.dtype, stored)}, dtype)
+        shape = (*self._unlimited.shape_of(dataset, stored), *inner)
+        member = Member(dataset, names, shape, stored)
         if dtype.kind == "T":
-            return loaded_variable(names, _filled_up(_texts(dataset), shape, ""), attributes)
+            return member, loaded_variable(names, _filled_up(_texts(dataset), shape, ""), attributes)
         zarr_type(dtype)
         if self._wanted.loads(path, names, dataset.size * dtype.itemsize) and _readable(dataset):
             values = _filled_up(np.asarray(dataset[()], dtype), shape, dataset.fillvalue)
-            return loaded_variable(names, values, attributes)
-        return self._referred(dataset, dtype, shape, inner, names, attributes)
+            return member, loaded_variable(names, values, attributes)
+        return member, self._referred(dataset, dtype, shape, inner, names, attributes)
 
     def _referred(
         self,
@@ -292,18 +309,12 @@ def _compact(dataset: h5py.Dataset) -> ChunkReferences:
     return ChunkReferences.of(nothing, [], [], inline={(0,) * values.ndim: values.tobytes()})
 
 
-def _attributes(thing: h5py.Group | h5py.Dataset, *, raw: bool = False) -> dict[str, Any]:
+def _shown(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """The attributes that are not the netCDF library's own, nor places in the file."""
     import h5py
 
-    found: dict[str, Any] = {}
-    for name in thing.attrs:
-        if name in HIDDEN_ATTRIBUTES:
-            continue
-        try:
-            value = thing.attrs[name]
-        except (OSError, TypeError, KeyError):
-            continue  # of a type numpy has no idea of: opaque, say
-        if isinstance(value, h5py.Reference | h5py.RegionReference):
-            continue
-        found[name] = "" if isinstance(value, h5py.Empty) else value
-    return found if raw else json_attributes(found)
+    return {
+        name: "" if isinstance(value, h5py.Empty) else value
+        for name, value in attributes.items()
+        if name not in HIDDEN_ATTRIBUTES and not isinstance(value, h5py.Reference | h5py.RegionReference)
+    }

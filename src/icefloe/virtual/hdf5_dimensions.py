@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -34,11 +35,9 @@ def shown_name(name: str) -> str:
     return name.removeprefix(_NOT_A_COORDINATE)
 
 
-def is_bare_dimension(dataset: h5py.Dataset) -> bool:
+def is_bare_dimension(attributes: Mapping[str, Any]) -> bool:
     """Whether a dataset is there to be a dimension, and holds no values."""
-    if "CLASS" not in dataset.attrs or "NAME" not in dataset.attrs:
-        return False
-    name = dataset.attrs["NAME"]
+    name = attributes.get("NAME") if "CLASS" in attributes else None
     return isinstance(name, bytes) and name.startswith(_BARE)
 
 
@@ -52,10 +51,10 @@ class UnlimitedDimensions:
     def __init__(self) -> None:
         self._lengths: dict[int, int] | None = None
 
-    def shape_of(self, dataset: h5py.Dataset) -> tuple[int, ...]:
+    def shape_of(self, dataset: h5py.Dataset, attributes: Mapping[str, Any]) -> tuple[int, ...]:
         """The shape of a dataset, as long along unlimited dimensions as these are."""
         shape: tuple[int, ...] = tuple(dataset.shape)
-        scales = _unlimited_scales(dataset)
+        scales = _unlimited_scales(dataset, attributes)
         if not scales:
             return shape
         if self._lengths is None:
@@ -68,23 +67,24 @@ class UnlimitedDimensions:
         import h5py
 
         if isinstance(member, h5py.Dataset) and member.shape and self._lengths is not None:
-            for axis, scale in _unlimited_scales(member).items():
+            for axis, scale in _unlimited_scales(member, member.attrs).items():
                 self._lengths[scale] = max(self._lengths.get(scale, 0), member.shape[axis])
 
 
-def _unlimited_scales(dataset: h5py.Dataset) -> dict[int, int]:
+def _unlimited_scales(dataset: h5py.Dataset, attributes: Mapping[str, Any]) -> dict[int, int]:
     """The addresses of the scales of unlimited axes; a scale of one axis is its own."""
     import h5py
 
-    if not dataset.shape or None not in dataset.maxshape:
+    limits = dataset.maxshape
+    if not limits or None not in limits:
         return {}
-    if _LIST not in dataset.attrs:
-        own = len(dataset.shape) == 1 and dataset.attrs.get("CLASS") == b"DIMENSION_SCALE"
+    if _LIST not in attributes:
+        own = len(limits) == 1 and attributes.get("CLASS") == b"DIMENSION_SCALE"
         return {0: h5py.h5o.get_info(dataset.id).addr} if own else {}
     return {
         axis: h5py.h5o.get_info(dataset.file[scales[0]].id).addr
-        for axis, scales in enumerate(dataset.attrs[_LIST])
-        if axis < len(dataset.shape) and dataset.maxshape[axis] is None and len(scales)
+        for axis, scales in enumerate(attributes[_LIST])
+        if axis < len(limits) and limits[axis] is None and len(scales)
     }
 
 
@@ -96,11 +96,12 @@ class Dimensions:
 
     def __init__(self) -> None:
         self._made_up: dict[tuple[int, int], str] = {}
-        self._scales: dict[Any, str] = {}
 
-    def of(self, dataset: h5py.Dataset, inner: tuple[int, ...] = ()) -> tuple[str, ...]:
+    def of(
+        self, dataset: h5py.Dataset, attributes: Mapping[str, Any], inner: tuple[int, ...] = ()
+    ) -> tuple[str, ...]:
         """One name per dimension of a dataset, and of the arrays that are its values; all different."""
-        own = self._own_names(dataset)
+        own = self._own_names(dataset, attributes)
         names: list[str] = []
         for axis, size in enumerate((*dataset.shape, *inner)):
             name = own[axis] if axis < len(own) else None
@@ -110,8 +111,7 @@ class Dimensions:
             names.append(name)
         return tuple(names)
 
-    def _own_names(self, dataset: h5py.Dataset) -> list[str | None]:
-        attributes = dataset.attrs
+    def _own_names(self, dataset: h5py.Dataset, attributes: Mapping[str, Any]) -> list[str | None]:
         if _LIST in attributes:
             return [self._scale_name(dataset, scales) for scales in attributes[_LIST]]
         if "CLASS" in attributes and attributes["CLASS"] == b"DIMENSION_SCALE":

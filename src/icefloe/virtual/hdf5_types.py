@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -44,12 +45,12 @@ def stored_type(dataset: h5py.Dataset) -> tuple[np.dtype[Any], tuple[int, ...]]:
     return _plain(found), shape
 
 
-def flags_of(dataset: h5py.Dataset) -> dict[str, Any]:
+def flags_of(dtype: np.dtype[Any], attributes: Mapping[str, Any]) -> dict[str, Any]:
     """The names of the values of an enumeration, as the CF conventions have them."""
     import h5py
 
-    names = h5py.check_enum_dtype(dataset.dtype)
-    if not names or any(name in dataset.attrs for name in _FLAGS):
+    names = h5py.check_enum_dtype(dtype)
+    if not names or any(name in attributes for name in _FLAGS):
         return {}
     ordered = sorted(names, key=names.__getitem__)
     meanings = " ".join(name.replace(" ", "_") for name in ordered)

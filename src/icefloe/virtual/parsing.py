@@ -57,6 +57,17 @@ def virtualize(
         raise ValueError(f"contiguous_chunk_bytes must be at least 1, not {contiguous_chunk_bytes}")
     if format is not None and format not in get_args(Format):
         raise ValueError(f"unknown format {format!r}; known are {', '.join(get_args(Format))}")
+    return parsed(path_or_url, wanted, format, store, credential)
+
+
+def parsed(
+    path_or_url: str | os.PathLike[str],
+    wanted: Wanted,
+    format: Format | None = None,
+    store: AnyObjectStoreConfig | None = None,
+    credential: AnyCredential | None = None,
+) -> VirtualDataset:
+    """What `virtualize` gives, by what is wanted of the file."""
     location = location_of(path_or_url)
     if _is_hierarchy(location, format):
         return _loaded(_hierarchy(location, format, wanted, store, credential), wanted, store, credential)
@@ -65,9 +76,9 @@ def virtualize(
     if found == "kerchunk":
         from icefloe.virtual.kerchunk import parse_kerchunk_json
 
-        parsed = parse_kerchunk_json(file, wanted, store, credential)
+        references = parse_kerchunk_json(file, wanted, store, credential)
         file.finish()
-        return _loaded(parsed, wanted, store, credential)
+        return _loaded(references, wanted, store, credential)
     dataset = _with_sources(_parser(found)(file, wanted), (file.finish(),))
     return _loaded(dataset, wanted, store, credential) if found == "hdf5" else dataset
 

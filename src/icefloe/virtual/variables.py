@@ -53,6 +53,8 @@ class ChunkReferences:
 
     def with_inner(self, dimensions: int) -> ChunkReferences:
         """The same chunks with so many more dimensions at the end, along which there is one chunk each."""
+        if not dimensions:
+            return self
         wider = ((0, 0), (0, dimensions))
         return replace(
             self, coords=np.pad(self.coords, wider), inline_coords=np.pad(self.inline_coords, wider)

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from icefloe.virtual.hdf5_members import Witness
+
 LOADED_BYTES: Final = 1 << 24
 """Coordinates larger than this are not loaded unless they are asked for by name."""
 INLINE_BYTES: Final = 1 << 24
@@ -25,6 +27,8 @@ class Wanted:
     """None for the coordinates of dimensions."""
     contiguous_chunk_bytes: int | None = None
     """Variables that are stored in one piece are referred to in chunks of at most so many bytes."""
+    witness: Witness | None = None
+    """Is shown the group of an HDF5 file while it is open, for what references do not have."""
 
     def drops(self, path: str) -> bool:
         """Whether a variable shall be left out."""

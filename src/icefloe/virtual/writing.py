@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -200,31 +200,56 @@ def _write(
     if isinstance(variable.chunks, np.ndarray):
         _write_values(store, target, variable.chunks)
         return
-    chunk = np.array(variable.chunk_shape, np.int64)
-    step = (np.array(target.start, np.int64) // chunk).astype(np.uint32)
-    refs = _columns(variable.references, sources, step)
-    failed = store.set_virtual_columns(path, refs, validate_containers=validate)
+    step = tuple(at // size for at, size in zip(target.start, variable.chunk_shape, strict=True))
+    part = Placed(variable.references, sources, step, variable.grid_shape)
+    write_placed(store, path, [part], replaces=replaces, validate=validate)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Placed:
+    """Chunks of some files, and where they go in the chunk grid of an array."""
+
+    references: ChunkReferences
+    sources: tuple[Source, ...]
+    step: tuple[int, ...]
+    """The chunk that the first one becomes, by dimension."""
+    grid_shape: tuple[int, ...]
+    """So many chunks there can be, by dimension."""
+
+
+def write_placed(
+    store: IcechunkStore, path: str, parts: Sequence[Placed], *, replaces: bool = True, validate: bool = True
+) -> None:
+    """Set references of one array, however many files they are to.
+
+    With `replaces`, chunks that the files do not have are deleted from their places.
+    """
+    failed = store.set_virtual_columns(path, _columns(parts), validate_containers=validate)
     if failed is not None:
-        lost = sorted({sources[code].location for code in np.unique(variable.references.sources)})
+        lost = sorted({part.sources[code].location for part in parts for code in part.references.sources})
         raise InvalidInputError(
             f"no virtual chunk container of the repository has chunk {failed[0]} of {path} and "
             f"{len(failed) - 1} more, in {', '.join(lost[:3])}; add one to the configuration, or say "
             "validate_containers=False",
             kind=ErrorKind.NO_CONTAINER_FOR_VIRTUAL_CHUNK,
         )
-    prefix = f"{path}/c"
-    for place, data in zip(
-        (variable.references.inline_coords + step).tolist(), variable.references.inline, strict=True
-    ):
-        key = "/".join([prefix, *map(str, place)])
-        store.set_sync(key, default_buffer_prototype().buffer.from_bytes(data))
-    if replaces:
-        _delete_missing(store, prefix, variable, step)
+    prefix = f"{path}/c".lstrip("/")
+    for part in parts:
+        places = part.references.inline_coords + np.array(part.step, np.uint32)
+        for place, data in zip(places.tolist(), part.references.inline, strict=True):
+            key = "/".join([prefix, *map(str, place)])
+            store.set_sync(key, default_buffer_prototype().buffer.from_bytes(data))
+        if replaces:
+            _delete_missing(store, prefix, part)
 
 
-def _columns(references: ChunkReferences, sources: tuple[Source, ...], step: Any) -> VirtualColumns:
-    """The references as the engine takes them, each with the checksum of its source."""
-    codes = references.sources
+def _columns(parts: Sequence[Placed]) -> VirtualColumns:
+    """References as the engine takes them, each with the checksum of its source."""
+    sources = [source for part in parts for source in part.sources]
+    before = np.cumsum([0, *(len(part.sources) for part in parts)]).astype(np.uint32)
+    codes = np.concatenate(
+        [part.references.sources + first for part, first in zip(parts, before, strict=False)]
+    )
     checksums: dict[str, Any] = {}
     found = [checksum_of(source.checksum) for source in sources]
     etags = [each.value if isinstance(each, ETag) else None for each in found]
@@ -238,11 +263,11 @@ def _columns(references: ChunkReferences, sources: tuple[Source, ...], step: Any
     if times.any():
         checksums["last_modified"] = times[codes]
     return VirtualColumns(
-        references.coords + step,
+        np.concatenate([part.references.coords + np.array(part.step, np.uint32) for part in parts]),
         codes,
         Blobs.from_texts([source.location for source in sources]),
-        references.offsets,
-        references.lengths,
+        np.concatenate([part.references.offsets for part in parts]),
+        np.concatenate([part.references.lengths for part in parts]),
         checksums,
     )
 
@@ -257,15 +282,15 @@ def _write_values(store: IcechunkStore, target: _Target, values: Any) -> None:
     array[place if place else ...] = values
 
 
-def _delete_missing(store: IcechunkStore, prefix: str, variable: VirtualVariable, step: Any) -> None:
+def _delete_missing(store: IcechunkStore, prefix: str, part: Placed) -> None:
     """Chunks of a region that the new data does not have: they were all fill value, and are again."""
-    grid = variable.grid_shape
-    if len(variable.references) == math.prod(grid):
+    grid, references = part.grid_shape, part.references
+    if len(references) == math.prod(grid):
         return
     have = np.zeros(grid, np.bool_)
-    for coords in (variable.references.coords, variable.references.inline_coords):
+    for coords in (references.coords, references.inline_coords):
         have[tuple(coords.T)] = True
-    for place in (np.argwhere(~have) + step).tolist():
+    for place in (np.argwhere(~have) + np.array(part.step, np.int64)).tolist():
         store.delete_sync("/".join([prefix, *map(str, place)]))
 
 

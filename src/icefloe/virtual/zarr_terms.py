@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import math
 import struct
 import warnings
@@ -20,6 +21,7 @@ _ZSTD_LEVEL_LIMIT: Final = 22
 _BLOSC_SHUFFLES: Final = ("noshuffle", "shuffle", "bitshuffle")
 
 
+@functools.lru_cache(64)
 def zarr_type(dtype: np.dtype[Any]) -> Any:
     """zarr's own object for a data type; RefusedVariable where there is none."""
     from zarr.core.dtype import get_data_type_from_native_dtype

@@ -1,0 +1,108 @@
+"""Looking into files that may be referred to: each is opened once, for its schema and its references."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+
+from icefloe.ingest.asides import Parsed, Putting
+from icefloe.ingest.plain_hdf5 import Known, is_plain, plain_schema
+from icefloe.ingest.sources import Source
+from icefloe.ingest.survey import (
+    BadFile,
+    FileSchema,
+    Reading,
+    SurveyOrder,
+    VariableSchema,
+    content_id,
+    quiet,
+    reason,
+    survey,
+    virtualized,
+)
+from icefloe.storage.base import Storage
+from icefloe.virtual import VirtualDataset
+from icefloe.virtual.hdf5_members import Members
+from icefloe.virtual.schema import document_of
+
+_NOT_IN_CHUNKS = "its values are not in chunks that can be referred to"
+
+
+@dataclass(frozen=True, slots=True)
+class LookOrder:
+    """Files to look at, and to parse."""
+
+    sources: tuple[Source, ...]
+    reading: Reading
+    storage: Storage | None
+    """Where references are put aside; None where nobody will want them."""
+
+
+def survey_for_references(order: LookOrder) -> list[FileSchema | BadFile]:
+    """Look into some files, and at what of them can be referred to; each is parsed once."""
+    putting = Putting(order.storage)
+    known, shared = Known(), _Shared()
+    found: list[FileSchema | BadFile] = []
+    for number, source in enumerate(order.sources):
+        schema, dataset, why = _looked(source, order.reading, known)
+        if isinstance(schema, BadFile):
+            found.append(schema)
+            continue
+        if dataset is not None:
+            putting.put(number, Parsed.of(dataset))
+        found.append(shared.with_documents(schema, dataset, why))
+    putting.done()
+    return [
+        replace(each, aside=putting.places.get(number)) if isinstance(each, FileSchema) else each
+        for number, each in enumerate(found)
+    ]
+
+
+def _looked(
+    source: Source, reading: Reading, known: Known
+) -> tuple[FileSchema | BadFile, VirtualDataset | None, str]:
+    """What a survey finds, what a parser finds, and why that is nothing."""
+    seen: list[FileSchema | None] = []
+
+    def witness(members: Members) -> None:
+        try:
+            seen.append(plain_schema(members, source, reading, content_id(source, reading), known))
+        except Exception:  # noqa: BLE001 - xarray will look, and say what is wrong
+            seen.append(None)
+
+    dataset, why = None, ""
+    try:
+        with quiet():
+            dataset = virtualized(source, reading, witness if is_plain(reading) else None)
+    except Exception as error:  # noqa: BLE001 - what cannot be parsed can still be copied
+        why = reason(error)
+    schema = seen[0] if dataset is not None and seen else None
+    return schema or survey(SurveyOrder(source, reading)), dataset, why
+
+
+class _Shared:
+    """Says of variables how they would be referred to; what files have alike is one object, sent as one."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, str | None, str], VariableSchema] = {}
+        self._alive: list[VariableSchema] = []
+
+    def with_documents(self, schema: FileSchema, dataset: VirtualDataset | None, why: str) -> FileSchema:
+        """What a survey found, and how each variable would be referred to, or why it cannot be."""
+        refused = {} if dataset is None else {each.variable: each.sentence for each in dataset.refused}
+        found = []
+        for variable in schema.variables:
+            virtual = None if dataset is None else dataset.variables.get(variable.name)
+            if virtual is None or virtual.loaded:
+                text = why or refused.get(variable.name, _NOT_IN_CHUNKS)
+                found.append(self._one(variable, None, text))
+            else:
+                found.append(self._one(variable, json.dumps(document_of(virtual)), ""))
+        return replace(schema, variables=tuple(found))
+
+    def _one(self, variable: VariableSchema, document: str | None, refusal: str) -> VariableSchema:
+        key = (id(variable), document, refusal)
+        if key not in self._known:
+            self._alive.append(variable)  # so that nothing else gets its number
+            self._known[key] = replace(variable, document=document, refusal=refusal)
+        return self._known[key]

@@ -1,0 +1,164 @@
+"""Files that are alike and follow each other, outlined as one.
+
+xarray compares every dataset that it combines with every other, variable by variable, which for thousands of
+files takes longer than all that they bring. Most archives are files that differ in nothing but their place
+along one dimension; of those it is plain what xarray would make. Any other file is left to xarray.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from icefloe.ingest.combining import Combining, Digests, outline
+from icefloe.ingest.pieces import Origin, PieceArray, Pieces
+from icefloe.ingest.survey import FileSchema, VariableSchema, attribute_key
+
+Numbered = tuple[int, FileSchema]
+"""A file, and the number that its pieces have."""
+
+
+def runs_of(
+    files: Sequence[FileSchema], others: Sequence[FileSchema], how: Combining
+) -> tuple[str, list[list[Numbered]]] | None:
+    """Files that can be outlined as one, in the order in which they follow each other, and the dimension.
+
+    No run reaches over one of the `others`, which are outlined for themselves. None where xarray has to see
+    every file.
+    """
+    if len(files) < 2 or how.coords == "all":
+        return None
+    try:
+        return _runs(files, others, how)
+    except TypeError:  # times of different calendars: xarray will say so
+        return None
+
+
+def _runs(
+    files: Sequence[FileSchema], others: Sequence[FileSchema], how: Combining
+) -> tuple[str, list[list[Numbered]]] | None:
+    dim = how.concat_dim or _moving_dimension(files)
+    if dim is None or not _alike(files, dim):
+        return None
+    numbered = list(enumerate(files))
+    if dim not in files[0].values:
+        # Nobody says where files belong: they come as they are given, behind what is there.
+        return (dim, [numbered]) if how.concat_dim is not None else None
+    if how.concat_dim is None:
+        ordered = _in_a_row(numbered, dim)
+        if ordered is None:
+            return None
+        numbered = ordered
+    if not all(dim in each.values and each.values[dim].size for each in (*files, *others)):
+        return None
+    breaks = sorted(_first(each, dim) for each in others)
+    runs: list[list[Numbered]] = [[] for _ in range(len(breaks) + 1)]
+    for number, file in numbered:
+        runs[bisect_right(breaks, _first(file, dim))].append((number, file))
+    return dim, [run for run in runs if run]
+
+
+def outline_of_run(run: Sequence[Numbered], dim: str, digests: Digests) -> xr.Dataset:
+    """The dataset that xarray would make of the outlines of some files."""
+    if len(run) == 1:
+        return outline(*run[0], digests)
+    (_, first), files = run[0], [file for _, file in run]
+    variables: dict[str, xr.Variable] = {}
+    for each in first.variables:
+        data: Any = first.values.get(each.name)
+        if dim not in each.dims:
+            pass  # the same in all of them
+        elif data is None:
+            data = _joined(run, each, dim, digests)
+        else:
+            data = np.concatenate([file.values[each.name] for file in files], each.dims.index(dim))
+        variables[each.name] = xr.Variable(each.dims, data, dict(each.attrs))
+    coords = {each.name: variables.pop(each.name) for each in first.variables if each.is_coordinate}
+    return xr.Dataset(variables, coords, dict(first.attrs))
+
+
+def _joined(run: Sequence[Numbered], variable: VariableSchema, dim: str, digests: Digests) -> PieceArray:
+    axis = variable.dims.index(dim)
+    lengths = np.array([file.sizes[dim] for _, file in run], np.int64)
+    numbers = np.array([number for number, _ in run], np.int64)
+    sizes = [run[0][1].sizes[each] for each in variable.dims]
+    shape = np.tile(np.array(sizes, np.int64), (len(run), 1))
+    shape[:, axis] = lengths
+    starts = np.zeros_like(shape)
+    starts[:, axis] = lengths.cumsum() - lengths
+    axes = np.tile(np.arange(len(sizes), dtype=np.int64), (len(run), 1))
+    pieces = Pieces(numbers, starts, shape, np.zeros_like(shape), axes)
+    origins = {
+        number: Origin(tuple(row), digests.get((number, variable.name)))
+        for number, row in zip(numbers.tolist(), shape.tolist(), strict=True)
+    }
+    whole = [*sizes[:axis], int(lengths.sum()), *sizes[axis + 1 :]]
+    return PieceArray(variable.name, whole, np.dtype(variable.dtype), pieces, origins)
+
+
+def _moving_dimension(files: Sequence[FileSchema]) -> str | None:
+    """The one dimension along which files have other coordinates than the first; None where it is not one."""
+    first = files[0]
+    moving = {
+        name
+        for name, values in first.values.items()
+        if name in first.sizes and any(file.values.get(name) is not values for file in files)
+    }
+    return moving.pop() if len(moving) == 1 else None
+
+
+def _alike(files: Sequence[FileSchema], dim: str) -> bool:
+    """Whether files differ in nothing but their cells along a dimension, which all their data has."""
+    kind = _Kinds()
+    first = files[0]
+    fixed = [each.name for each in first.variables if dim not in each.dims]
+    coordinates = {each.name for each in first.variables if each.is_coordinate and each.name in first.values}
+    if dim not in first.sizes or not coordinates.issuperset(fixed):
+        return False
+    by_value = first.values.keys()
+    kinds = [kind(each) for each in first.variables]
+    others = {name: size for name, size in first.sizes.items() if name != dim}
+    return all(
+        [kind(each) for each in file.variables] == kinds
+        and file.values.keys() == by_value
+        and file.sizes.keys() == first.sizes.keys()
+        and all(file.sizes[name] == size for name, size in others.items())
+        and all(file.values[name] is first.values[name] for name in fixed)
+        for file in files[1:]
+    )
+
+
+class _Kinds:
+    """Tells variables apart by all that outlines have of them."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[int, int] = {}
+        self._known: dict[Any, int] = {}
+
+    def __call__(self, variable: VariableSchema) -> int:
+        found = self._numbers.get(id(variable))
+        if found is None:
+            shown = (variable.name, variable.dims, variable.dtype, variable.is_coordinate)
+            key = (*shown, attribute_key(variable.attrs))
+            found = self._numbers[id(variable)] = self._known.setdefault(key, len(self._known))
+        return found
+
+
+def _in_a_row(files: Sequence[Numbered], dim: str) -> list[Numbered] | None:
+    """The files by their coordinates, if these go one way in all of them, and from each to the next."""
+    if not all(file.values[dim].size for _, file in files):
+        return None
+    ordered = sorted(files, key=lambda each: _first(each[1], dim))
+    for order, ahead in ((ordered, np.greater), (ordered[::-1], np.less)):
+        values = np.concatenate([file.values[dim] for _, file in order])
+        if bool(np.all(ahead(values[1:], values[:-1]))):
+            return order
+    return None
+
+
+def _first(file: FileSchema, dim: str) -> Any:
+    return file.values[dim].reshape(-1)[0]

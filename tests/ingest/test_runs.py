@@ -1,0 +1,130 @@
+"""Files that are outlined as one make what xarray makes of each of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from icefloe.errors import IcechunkError
+from icefloe.ingest import intake
+from icefloe.ingest.combining import Combining
+from icefloe.ingest.intake import Combined, combine_all, shared
+from icefloe.ingest.options import Options
+from icefloe.ingest.pieces import PieceArray
+from icefloe.ingest.runs import runs_of
+from icefloe.ingest.sources import Source
+from icefloe.ingest.survey import FileSchema, schema_of
+from tests.ingest.files import days
+
+
+def schemas(datasets: list[xr.Dataset]) -> list[FileSchema]:
+    return shared(
+        [schema_of(Source(f"/{number}.nc", 1, 1), each, "") for number, each in enumerate(datasets)]
+    )
+
+
+def combined(files: list[FileSchema], how: Combining) -> Combined | str:
+    try:
+        return combine_all(files, None, [], Options(combining=how), lambda *_: iter(()))
+    except IcechunkError as error:
+        return type(error).__name__
+
+
+def facts(found: Combined | str) -> Any:
+    """Where every cell comes from, and all that is there by value."""
+    if isinstance(found, str):
+        return found
+    pieces = {}
+    for name, variable in found.dataset.variables.items():
+        if isinstance(variable.data, PieceArray):
+            columns = variable.data.pieces._columns()
+            rows = sorted(np.column_stack(columns).tolist())
+            origins = sorted((number, each.shape) for number, each in variable.data.origins.items())
+            pieces[name] = (variable.dims, variable.shape, variable.dtype, variable.attrs, rows, origins)
+    small = found.dataset.drop_vars(list(pieces))
+    values = {
+        str(name): (each.dims, each.dtype, each.attrs, each.values.tolist(), name in found.dataset.coords)
+        for name, each in small.variables.items()
+    }
+    return pieces, values, dict(found.dataset.attrs), found.boxes, [file.source for file in found.files]
+
+
+def both(datasets: list[xr.Dataset], how: Combining) -> tuple[Any, Any, bool]:
+    """What is made of files with runs and without, and whether there was one."""
+    files = schemas(datasets)
+    with_runs = facts(combined(files, how))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(intake, "runs_of", lambda *_: None)
+        without = facts(combined(files, how))
+    return with_runs, without, runs_of(intake.sorted_along(files, how.concat_dim), [], how) is not None
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_archives_at_random(data: st.DataObject) -> None:
+    counts = data.draw(st.lists(st.integers(1, 3), min_size=1, max_size=5))
+    begins = np.cumsum([0, *counts]).tolist()
+    datasets = [days(begin, count) for begin, count in zip(begins, counts, strict=False)]
+    odd = data.draw(st.sampled_from(["", "", "again", "units", "lat", "type", "more", "attrs", "fixed"]))
+    changed = datasets[-1]
+    if odd == "again":
+        datasets.append(days(begins[-2], counts[-1]))
+    elif odd == "units":
+        changed["t2m"].attrs["long_name"] = "another"
+    elif odd == "lat":
+        datasets[-1] = changed.assign_coords(lat=changed["lat"] + 1)
+    elif odd == "type":
+        datasets[-1] = changed.astype("f8")
+    elif odd == "more":
+        changed["other"] = changed["t2m"] + 1
+    elif odd == "attrs":
+        changed.attrs["history"] = "of its own"
+    elif odd == "fixed":
+        datasets = [each.assign_coords(height=2.0, zone=("lat", np.arange(5))) for each in datasets]
+    if data.draw(st.booleans()):
+        datasets = [each.isel(time=slice(None, None, -1)) for each in datasets]
+    datasets = data.draw(st.permutations(datasets))
+    how = Combining(concat_dim=data.draw(st.sampled_from([None, "time"])))
+
+    with_runs, without, _ = both(datasets, how)
+
+    assert with_runs == without
+
+
+@pytest.mark.parametrize("dim", [None, "time"])
+def test_an_archive_is_one_run(dim: str | None) -> None:
+    datasets = [days(begin, 2).assign_coords(height=2.0) for begin in (4, 0, 2)]
+
+    with_runs, without, is_run = both(datasets, Combining(dim))
+
+    assert is_run
+    assert with_runs == without
+
+
+@pytest.mark.parametrize(
+    ("what", "how"),
+    [
+        ({"map": (("lat", "lon"), np.zeros((5, 4)))}, Combining("time")),  # all files have it, and may differ
+        ({}, Combining("time", coords="all")),
+        ({}, Combining("member")),
+    ],
+)
+def test_what_is_left_to_xarray(what: dict[str, Any], how: Combining) -> None:
+    files = schemas([days(begin, 2, **what) for begin in (0, 2)])
+
+    assert runs_of(files, [], how) is None
+
+
+def test_no_run_reaches_over_what_is_there() -> None:
+    files = schemas([days(begin, 2) for begin in (0, 2, 6, 8)])
+    there = schemas([days(4, 2)])
+
+    found = runs_of(files, there, Combining("time"))
+
+    assert found is not None
+    assert [[number for number, _ in run] for run in found[1]] == [[0, 1], [2, 3]]
