@@ -16,7 +16,9 @@ SIZES = {"time": 0, "lat": 5, "lon": 4, "level": 3}
 class Archive:
     """Some files, and how xarray and an ingest are asked for them."""
 
-    def __init__(self, folder: Path, seed: int) -> None:
+    def __init__(self, folder: Path, seed: int, *, alike: bool = False) -> None:
+        """With `alike` all files store a variable in the same way, and end with a chunk."""
+        self._alike = alike
         self._random = random = np.random.default_rng(seed)
         folder.mkdir(parents=True, exist_ok=True)
         self.options: dict[str, Any] = {}
@@ -29,7 +31,8 @@ class Archive:
         self.tiled = bool(random.random() < 0.25)
         self._extra = float(random.random()) if random.random() < 0.7 else None
         """Which coordinate there is beside; None for another one in each file."""
-        counts = random.integers(1, 5, random.integers(2, 5)).tolist()
+        counts = (random.integers(1, 5, random.integers(2, 5)) * (2 if alike else 1)).tolist()
+        self._stored = {name: self._storing(dims, dtype) for name, dims, dtype in self.variables if alike}
         files: list[str] = []
         for number, count in enumerate(counts):
             part = self._part(sum(counts[:number]), count)
@@ -52,7 +55,18 @@ class Archive:
 
     def _variable(self, number: int) -> tuple[str, tuple[str, ...], str]:
         dims = [("time", "lat", "lon"), ("time", "lat"), ("time", "level", "lat", "lon"), ("lat", "time")]
-        dtype = str(self._random.choice(["f4", "f8", "i2", "i4", "u1", "i8", "packed", "packed8", "text"]))
+        dtypes = [
+            "f4",
+            "f8",
+            "i2",
+            "i4",
+            "u1",
+            "i8",
+            "packed",
+            "packed8",
+            *(() if self._alike else ("text",)),
+        ]
+        dtype = str(self._random.choice(dtypes))
         return f"v{number}", dims[self._random.integers(len(dims))], dtype
 
     def _static(self, number: int) -> tuple[str, tuple[str, ...], str]:
@@ -98,13 +112,22 @@ class Archive:
         since = f"{random.choice(UNITS)} since {random.choice(['2000-01-01', '1970-01-01 12:00'])}"
         encoding: dict[str, Any] = {"time": {"units": since, "calendar": self.calendar, "dtype": "f8"}}
         for name, dims, dtype in self.variables:
-            if name not in part:
-                continue
-            mine: dict[str, Any] = encoding.setdefault(name, {})
-            if dtype != "text" and random.random() < 0.6:
-                chunks = tuple(int(random.integers(1, part.sizes[dim] + 1)) for dim in dims)
-                mine |= {"chunksizes": chunks, "zlib": True, "shuffle": bool(random.random() < 0.5)}
-            if dtype.startswith("packed"):
-                scale = float(random.choice([0.5, 0.25]))
-                mine |= {"dtype": "i2", "scale_factor": scale, "add_offset": 0.0, "_FillValue": -999}
+            if name in part:
+                encoding[name] = self._stored[name] if self._alike else self._storing(dims, dtype, part)
         return encoding
+
+    def _storing(self, dims: tuple[str, ...], dtype: str, part: xr.Dataset | None = None) -> dict[str, Any]:
+        """How a variable is stored; chunks are for a part, or for all of them."""
+        random = self._random
+        found: dict[str, Any] = {}
+        if part is None:
+            whole = {"time": 2, "lat": 1, "lon": int(random.choice([2, 4])), "level": 3}
+            found = {"chunksizes": tuple(whole[dim] for dim in dims), "zlib": bool(random.random() < 0.7)}
+            found["shuffle"] = found["zlib"] and bool(random.random() < 0.5)
+        elif dtype != "text" and random.random() < 0.6:
+            chunks = tuple(int(random.integers(1, part.sizes[dim] + 1)) for dim in dims)
+            found = {"chunksizes": chunks, "zlib": True, "shuffle": bool(random.random() < 0.5)}
+        if dtype.startswith("packed"):
+            scale = float(random.choice([0.5, 0.25]))
+            found |= {"dtype": "i2", "scale_factor": scale, "add_offset": 0.0, "_FillValue": -999}
+        return found

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from icefloe import Repository, storage_from_url
+from icefloe import Credentials, Repository, storage_from_url
 from icefloe.ingest.job import ingest
 from icefloe.ingest.options import make_options
 from icefloe.ingest.report import Report
@@ -80,6 +80,13 @@ def read(repo: Repository, group: str | None = None, branch: str = "main") -> xr
     store = repo.readonly_session(branch).store
     found: xr.Dataset = xr.open_zarr(store, consolidated=False, chunks=None, group=group)
     return found.load()
+
+
+def read_all(repo: Repository) -> xr.Dataset:
+    """The same of one that may refer to files of this machine."""
+    prefixes = Repository.open(repo.storage).config.virtual_chunk_containers or {}
+    allowed = {prefix: Credentials.LocalFileSystemAccess() for prefix in prefixes}
+    return read(Repository.open(repo.storage, authorize_virtual_chunk_access=allowed))
 
 
 def expected(files: Sequence[str], **options: Any) -> xr.Dataset:

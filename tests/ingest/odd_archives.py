@@ -37,22 +37,7 @@ class OddArchive:
         self.calendar = str(random.choice(["standard", "noleap", "360_day", "julian"]))
         self.kinds = [str(random.choice(TYPES)) for _ in range(random.integers(1, 4))]
         self.dims = [self._dims() for _ in self.kinds]
-        self.oddity = str(
-            random.choice(
-                [
-                    "none",
-                    "rows",
-                    "types",
-                    "members",
-                    "lacks",
-                    "alone",
-                    "nested",
-                    "unnamed",
-                    "stations",
-                    "levels",
-                ]
-            )
-        )
+        self.oddity = str(random.choice(ODDITIES))
         self.packed_by_float32 = [f"v{number}" for number, kind in enumerate(self.kinds) if kind == "packed4"]
         for number, part in enumerate(self._parts()):
             path = folder / f"{number:03}.nc"

@@ -17,8 +17,8 @@ from icefloe.ingest import asides, looking, referring
 from icefloe.ingest.asides import Parsed, Putting, ReferredVariable, Shelf, taken_up
 from icefloe.virtual.sources import Source
 from icefloe.virtual.variables import ChunkReferences
-from tests.ingest.files import expected, new_repo, run
-from tests.ingest.test_virtual import chunked, read
+from tests.ingest.files import expected, new_repo, read_all, run
+from tests.ingest.test_virtual import chunked
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::FutureWarning"),
@@ -109,7 +109,7 @@ def test_files_are_parsed_once(tmp_path: Path, parses: list[str], options: dict[
     run(repo, files, mode="virtual", **options)
 
     assert sorted(parses) == ["000.nc", "004.nc", "006.nc"]
-    xr.testing.assert_identical(read(repo), expected(files))
+    xr.testing.assert_identical(read_all(repo), expected(files))
     assert repo.garbage_collect(datetime.now(UTC)).chunks_deleted == 0
 
 
@@ -128,7 +128,7 @@ def test_what_is_collected_meanwhile_is_parsed_again(
     run(repo, files, mode="virtual")
 
     assert sorted(parses) == ["000.nc", "000.nc", "004.nc", "004.nc"]
-    xr.testing.assert_identical(read(repo), expected(files))
+    xr.testing.assert_identical(read_all(repo), expected(files))
 
 
 def test_a_job_that_fails_leaves_nothing(tmp_path: Path) -> None:

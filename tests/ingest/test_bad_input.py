@@ -100,6 +100,37 @@ def test_files_that_disagree(tmp_path: Path, change: Any, said: str) -> None:
     xr.testing.assert_equal(read(repo), expected(files[:-1]))
 
 
+def test_a_file_without_times(tmp_path: Path) -> None:
+    """It has no place among others, but along a dimension that is named it is nothing to worry about."""
+    files = [*archive(tmp_path), write(tmp_path / "none.nc", days(9, 2).isel(time=slice(0)))]
+    repo, other = new_repo(tmp_path), new_repo(tmp_path)
+
+    sentence = refused(tmp_path, files)
+    report = run(repo, files, on_bad_file="skip")
+    run(other, files[::-1], concat_dim="time")
+
+    assert f"{files[-1]}: t2m: has no cells along time" in sentence
+    assert [each.source.url for each in report.bad] == [files[-1]]
+    xr.testing.assert_identical(read(repo), expected(files[:-1]))
+    xr.testing.assert_identical(read(other), expected(files[:-1]))
+
+
+def test_the_file_that_is_unlike_most_is_the_odd_one(tmp_path: Path) -> None:
+    """Not the others, even if it comes first, and in archives with files of their own for each variable."""
+    files = archive(tmp_path, (3, 3, 3))
+    write(Path(files[0]), days(0, 3).assign(t2m=days(0, 3).t2m.assign_attrs(units="degC")))
+    others = [
+        write(tmp_path / f"p{n}.nc", (days(n * 3, 3) * 2).rename(t2m="p").assign_attrs(title="invented"))
+        for n in range(3)
+    ]
+    repo = new_repo(tmp_path)
+
+    report = run(repo, [*files, *others], on_bad_file="skip")
+
+    assert [each.source.url for each in report.bad] == [files[0]]
+    xr.testing.assert_identical(read(repo), expected([*files[1:], *others]))
+
+
 @pytest.mark.parametrize("options", [{}, {"concat_dim": "time"}])
 def test_times_that_overlap(tmp_path: Path, options: dict[str, Any]) -> None:
     files = [write(tmp_path / "0.nc", days(0, 4)), write(tmp_path / "1.nc", days(2, 4))]

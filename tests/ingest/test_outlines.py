@@ -30,7 +30,7 @@ def test_rows_that_only_some_files_have() -> None:
     parts = [outline(0, slice(0, 600)), outline(1, slice(100, 721)), outline(2, slice(0, 721))]
     tracemalloc.start()
 
-    found = combine(lambda _: parts, Combining("time"), lambda _: {})
+    found, _ = combine(lambda _: parts, Combining("time"), lambda _: {})
 
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -237,8 +238,11 @@ def test_what_a_broken_run_staged_is_checked_by_the_next(tmp_path: Path, check: 
         ingest(repo, files, make_options(commit_every=1), Broken())
     good = repo.list_branches() - {"main"}
     assert len(good) == 1
-    if check.name == "source":
-        write(Path(files[1]), days(2, 2) + 1)
+    if check.name == "source":  # behind the back of who only looks at sizes and times of change
+        seen, changed = os.stat(files[1]), days(2, 2)
+        changed["t2m"].values += 1
+        write(Path(files[1]), changed)
+        os.utime(files[1], ns=(seen.st_atime_ns, seen.st_mtime_ns))
 
     report = ingest(repo, files, make_options(commit_every=1, checks=(check,)), Travelling())
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from icefloe import Credentials, InvalidInputError, Repository
+from icefloe import InvalidInputError, Repository
 from icefloe.core.early_manifests import EarlyManifest
 from icefloe.ingest.ledger import read_ledger
-from tests.ingest.files import archive, days, expected, new_repo, run, write
+from tests.ingest.files import archive, days, expected, new_repo, read_all, run, write
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::FutureWarning"),
@@ -20,14 +20,6 @@ pytestmark = [
 ]
 
 CHUNKED: dict[str, Any] = {"t2m": {"zlib": True, "shuffle": True, "chunksizes": (2, 5, 4)}}
-
-
-def read(repo: Repository) -> xr.Dataset:
-    prefixes = Repository.open(repo.storage).config.virtual_chunk_containers or {}
-    allowed = {prefix: Credentials.LocalFileSystemAccess() for prefix in prefixes}
-    opened = Repository.open(repo.storage, authorize_virtual_chunk_access=allowed)
-    found: xr.Dataset = xr.open_zarr(opened.readonly_session("main").store, consolidated=False, chunks=None)
-    return found.load()
 
 
 def chunked(folder: Path, *counts: int, first: int = 0, **encoding: Any) -> list[str]:
@@ -55,7 +47,7 @@ def test_references_only(tmp_path: Path) -> None:
     run(repo, files[:2], mode="virtual")
     run(repo, files, mode="virtual")
 
-    xr.testing.assert_identical(read(repo), expected(files))
+    xr.testing.assert_identical(read_all(repo), expected(files))
     assert set(kinds(repo).values()) == {"virtual"}
     assert locations(repo) == 5
 
@@ -83,7 +75,7 @@ def test_hybrid_copies_what_does_not_fit(tmp_path: Path) -> None:
 
     report = run(repo, files, mode="hybrid")
 
-    xr.testing.assert_identical(read(repo), expected(files))
+    xr.testing.assert_identical(read_all(repo), expected(files))
     assert list(kinds(repo).values()) == ["virtual", "native", "native", "native", "virtual"]
     copied = {Path(each.source).name: each.text for each in report.findings}
     assert "codecs" in copied["004.nc"]
@@ -105,7 +97,7 @@ def test_tasks_write_the_manifests_of_large_arrays(tmp_path: Path, monkeypatch: 
         run(repo, files, mode="virtual", manifest_references=3)
 
     assert manifests(repo) == [(range(3), range(1), range(1)), *_windows(3, 8, 3)]
-    xr.testing.assert_identical(read(repo), expected(files))
+    xr.testing.assert_identical(read_all(repo), expected(files))
     log = repo.diff(from_snapshot_id=_parent(repo), to_branch="main")
     assert len(log.updated_chunks["/t2m"]) == 8
 
@@ -113,7 +105,7 @@ def test_tasks_write_the_manifests_of_large_arrays(tmp_path: Path, monkeypatch: 
     more = [*files, *chunked(tmp_path, 4, first=16)]
     run(Repository.open(repo.storage), more, mode="virtual")
     assert manifests(repo) == _windows(0, 10, 3)
-    xr.testing.assert_identical(read(repo), expected(more))
+    xr.testing.assert_identical(read_all(repo), expected(more))
 
 
 def _windows(start: int, stop: int, size: int) -> list[tuple[range, ...]]:
@@ -132,7 +124,7 @@ def test_copies_beside_manifests_of_tasks(tmp_path: Path) -> None:
 
     run(repo, files, mode="hybrid", manifest_references=2)
 
-    xr.testing.assert_identical(read(repo), expected(files))
+    xr.testing.assert_identical(read_all(repo), expected(files))
     assert list(kinds(repo).values()) == ["virtual", "virtual", "native", "virtual"]
     assert manifests(repo) == _windows(0, 7, 2)
 
@@ -143,7 +135,7 @@ def test_hybrid_of_files_without_chunks(tmp_path: Path) -> None:
 
     run(repo, files, mode="hybrid")
 
-    xr.testing.assert_identical(read(repo), expected(files))
+    xr.testing.assert_identical(read_all(repo), expected(files))
 
 
 def test_descriptions_of_grids_are_copied(tmp_path: Path) -> None:
@@ -154,7 +146,7 @@ def test_descriptions_of_grids_are_copied(tmp_path: Path) -> None:
 
     report = run(repo, file, mode="virtual")
 
-    xr.testing.assert_identical(read(repo), expected([file]))
+    xr.testing.assert_identical(read_all(repo), expected([file]))
     assert locations(repo) == 2
     assert not report.findings
 
@@ -167,7 +159,7 @@ def test_scales_of_32_bits_are_told(tmp_path: Path) -> None:
     report = run(repo, file, mode="virtual")
 
     assert [each.variable for each in report.findings if "32 bits" in each.text] == ["t2m"]
-    xr.testing.assert_allclose(read(repo), expected([file]))
+    xr.testing.assert_allclose(read_all(repo), expected([file]))
 
 
 def rows_of(folder: Path, name: str, first: int, rows: list[int], encoding: dict[str, Any]) -> str:
@@ -187,7 +179,7 @@ def test_cells_that_no_file_has(tmp_path: Path, mode: str) -> None:
 
     run(repo, files, mode=mode, concat_dim="time")
 
-    xr.testing.assert_identical(read(repo), expected(files, combine="nested", concat_dim="time"))
+    xr.testing.assert_identical(read_all(repo), expected(files, combine="nested", concat_dim="time"))
     assert locations(repo) == 6
 
 
@@ -211,4 +203,4 @@ def test_cells_that_references_cannot_leave_out(
         run(repo, files, mode="virtual", concat_dim="time")
     run(repo, files, mode="hybrid", concat_dim="time")
 
-    xr.testing.assert_identical(read(repo), expected(files, combine="nested", concat_dim="time"))
+    xr.testing.assert_identical(read_all(repo), expected(files, combine="nested", concat_dim="time"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -50,21 +51,43 @@ class DisagreementError(InvalidInputError):
         self.args = (self.findings,)
 
 
-def compare(files: Sequence[FileSchema], reference: FileSchema, concat_dim: str | None) -> Iterator[Finding]:
-    """How each file differs from a reference, one after the other."""
-    known = {each.name: each for each in reference.variables}
+def compare(
+    files: Sequence[FileSchema], existing: FileSchema | None, concat_dim: str | None
+) -> Iterator[Finding]:
+    """How variables of files differ from what they are in the repository, or else in most of the files."""
+    usual = _usual(files, concat_dim)
+    if existing is not None:
+        usual |= {each.name: (existing, each) for each in existing.variables}
+    often = Counter(each.name for file in files for each in file.variables)
+    common = {each.name for each in existing.variables} if existing is not None else set()
+    common |= {name for name, count in often.items() if 2 * count > len(files)}
     for file in files:
-        if file is reference:
-            continue
         found = {each.name: each for each in file.variables}
         if concat_dim is not None:
-            for name in known.keys() - found.keys():
+            for name in sorted(common - found.keys()):
                 yield Finding(file.source.url, name, "is not here: other files have it", "note")
         for name, variable in found.items():
-            if name in known:
-                yield from _differences(file, variable, reference, known[name], concat_dim)
-            elif concat_dim is not None:
+            if usual[name][0] is not file:
+                yield from _differences(file, variable, *usual[name], concat_dim)
+            if concat_dim is not None and name not in common:
                 yield Finding(file.source.url, name, "is only here: other files lack it", "note")
+
+
+def _usual(
+    files: Sequence[FileSchema], concat_dim: str | None
+) -> dict[str, tuple[FileSchema, VariableSchema]]:
+    """Each variable as most files have it, or the first of them where they are of two minds."""
+    counts: dict[str, Counter[Any]] = {}
+    firsts: dict[tuple[str, Any], tuple[FileSchema, VariableSchema]] = {}
+    for file in files:
+        for each in file.variables:
+            unlabelled = [
+                file.sizes[dim] for dim in each.dims if dim not in file.values and dim != concat_dim
+            ]
+            way = (each.dims, each.dtype, _calendar(each), str(each.attrs.get("units")), *unlabelled)
+            counts.setdefault(each.name, Counter())[way] += 1
+            firsts.setdefault((each.name, way), (file, each))
+    return {name: firsts[name, ways.most_common(1)[0][0]] for name, ways in counts.items()}
 
 
 def _differences(
@@ -85,6 +108,8 @@ def _differences(
         here, there = file.sizes[dim], reference.sizes.get(dim, file.sizes[dim])
         if here != there and dim != concat_dim and dim not in file.values:
             yield finding(f"has {here} cells along {dim}, others have {there}")
+        elif here < min(there, 1) and concat_dim is None:  # xarray finds no place for it
+            yield finding(f"has no cells along {dim}")
     if one is other:  # as in most files of most archives
         return
     if _kind(one.dtype) != _kind(other.dtype):

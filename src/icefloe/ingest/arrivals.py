@@ -18,6 +18,12 @@ Box = tuple[tuple[int, int], ...]
 """Where something begins and ends along each dimension."""
 
 
+def arrived(before: Session, after: Session, group: str) -> list[LedgerRow]:
+    """The rows of the ledger that `after` has and `before` has not."""
+    known = {(row.source, row.batch) for row in read_ledger(before, group)}
+    return [row for row in read_ledger(after, group) if (row.source, row.batch) not in known]
+
+
 @dataclass(frozen=True, slots=True)
 class Arrivals:
     """The sources that are new, and where they are in the arrays."""
@@ -25,13 +31,6 @@ class Arrivals:
     rows: tuple[LedgerRow, ...]
     dataset: xr.Dataset
     """The staged group, decoded and not loaded."""
-
-    @staticmethod
-    def between(before: Session, after: Session, group: str, dataset: xr.Dataset) -> Arrivals:
-        """What `after` has and `before` has not."""
-        known = {(row.source, row.batch) for row in read_ledger(before, group)}
-        rows = tuple(row for row in read_ledger(after, group) if (row.source, row.batch) not in known)
-        return Arrivals(rows, dataset)
 
     @property
     def dims(self) -> set[str]:

@@ -13,12 +13,12 @@ import numpy as np
 import xarray as xr
 
 from icefloe.concurrency import FanOut
-from icefloe.ingest.arrivals import Arrivals, Box, same_labels, sample
+from icefloe.ingest.arrivals import Arrivals, Box, arrived, same_labels, sample
 from icefloe.ingest.batch import Design
 from icefloe.ingest.checks import Answering, Check, CheckResult, wrong_check
 from icefloe.ingest.existing import look
 from icefloe.ingest.intake import Combined
-from icefloe.ingest.ledger import LedgerRow, read_ledger
+from icefloe.ingest.ledger import LedgerRow
 from icefloe.ingest.memory import part_bytes
 from icefloe.ingest.options import Options
 from icefloe.ingest.packing import decoded
@@ -70,13 +70,11 @@ class Staged:
         return Audited(self.stored, sources, [*self.combined.boxes.values()], self.designed.plan.blocks)
 
 
-def staged_before(stored: Stored, before: Session, found: Sequence[Source]) -> Audited:
-    """What runs that were broken off have staged, as the ledger has it: nobody has checked it yet.
+def staged_before(stored: Stored, rows: Sequence[LedgerRow], found: Sequence[Source]) -> Audited:
+    """What runs that were broken off have staged, as rows of the ledger have it: nobody has checked it yet.
 
     `found` are the sources of this run, with what it takes to read them.
     """
-    known = {(row.source, row.batch) for row in read_ledger(before, stored.group)}
-    rows = [row for row in read_ledger(stored.session, stored.group) if (row.source, row.batch) not in known]
     by_url = {source.url: source for source in found}
     sources = [by_url.get(row.source, Source(row.source, row.size_bytes, row.modified_us)) for row in rows]
     existing = look(stored.session, stored.group)
@@ -173,7 +171,7 @@ def audit(
     """Run all checks on what was staged; `session` sees all of it, `before` what the branch has."""
     with quiet():
         dataset = decode(stored_dataset(session, options.group))
-    arrivals = Arrivals.between(before, session, options.group, dataset)
+    arrivals = Arrivals(tuple(arrived(before, session, options.group)), dataset)
     results = []
     for check in checks:
         wrong = _RUN[check.name](_Audit(check, arrivals, session, before, staged, options, fan_out))

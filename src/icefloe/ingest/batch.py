@@ -397,9 +397,13 @@ def _mode_of(referred: set[str], designed: Design) -> str:
 
 
 def _moved(row: LedgerRow, combined: Combined) -> LedgerRow:
-    """A row whose cells now lie further along, because others were put before them."""
+    """A row whose cells now lie further along, because others were put before them, or between them."""
     where = {}
     for dim, (start, stop) in row.box().items():
-        by = next((by for low, high, by in combined.moves.get(dim, ()) if low <= start < high), 0)
-        where[dim] = (start + by, stop + by)
+        first, last = (_moved_by(at, combined.moves.get(dim, ())) for at in (start, max(start, stop - 1)))
+        where[dim] = (start + first, stop + last)
     return replace(row, region=region_text(where))
+
+
+def _moved_by(at: int, moves: Sequence[tuple[int, int, int]]) -> int:
+    return next((by for low, high, by in moves if low <= at < high), 0)

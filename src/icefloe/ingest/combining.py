@@ -18,6 +18,8 @@ from icefloe.ingest.survey import FileSchema, VariableSchema, quiet
 
 indexing: Any = xarray_indexing
 _PATCHING = RLock()
+OVERLAPS = ("monotonic global indexes", "Could not find any dimension coordinates")
+"""What xarray says of files that overlap or lie in the same place, without saying which."""
 Digests = Mapping[tuple[int, str], str]
 """The hash over the values of a variable, by the number of its source and its name."""
 
@@ -76,15 +78,16 @@ def combine(
     outlines: Callable[[Digests], Sequence[xr.Dataset]],
     how: Combining,
     digested: Callable[[str], Digests],
-) -> xr.Dataset:
+) -> tuple[xr.Dataset, Digests]:
     """The dataset that all of them make together.
 
-    Where xarray wants to know whether variables are equal, `digested` is asked for hashes of their values.
+    Where xarray wants to know whether variables are equal, `digested` is asked for hashes of their values,
+    which are returned too.
     """
     digests: dict[tuple[int, str], str] = {}
     while True:
         try:
-            return _combined(outlines(digests), how)
+            return _combined(outlines(digests), how), digests
         except UndigestedError as unknown:
             more = digested(unknown.name)
             if not set(more) - set(digests):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import xarray as xr
 import zarr
 from zarr.errors import GroupNotFoundError
 
@@ -23,10 +24,16 @@ from icefloe.session import Session
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of what is there, and where it begins."""
+    """A part of what is there."""
 
     schema: FileSchema
-    begin: Mapping[str, int]
+    box: Mapping[str, tuple[int, int]]
+    """Along the dimensions in which it is not all that is there."""
+
+    @property
+    def begin(self) -> dict[str, int]:
+        """Where it begins."""
+        return {dim: start for dim, (start, _) in self.box.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,36 +80,108 @@ def _target(name: str, array: zarr.Array[Any], schema: FileSchema) -> Target:
     )
 
 
-def parts(existing: Existing, rows: Sequence[LedgerRow], new: Sequence[FileSchema]) -> list[Part]:
+def parts(
+    existing: Existing, rows: Sequence[LedgerRow], new: Sequence[FileSchema], *, replacing: bool = False
+) -> list[Part]:
     """What is there, without what new files replace, and cut where new files go between.
 
-    What is there is cut between two sources only; anywhere, where there is no ledger of them.
+    What sources brought is cut between two of them only; what the ledger does not know, anywhere. With
+    `replacing` new files also take the place of what it does not know.
     """
     schema, sizes = existing.schema, existing.schema.sizes
-    if not rows:
-        dims = [dim for dim in sizes if dim in schema.values and _between(schema, dim, new).any()]
-        if len(dims) != 1:
-            return [_part(schema, {})]
-        return [
-            _part(schema, {dims[0]: span}) for span in _pieces(sizes[dims[0]], _between(schema, dims[0], new))
-        ]
-    replaced = {file.source.url for file in new}
+    again = {file.source.url for file in new}
     kept: dict[tuple[str, ...], list[dict[str, tuple[int, int]]]] = {}
     for row in rows:
-        if row.source not in replaced:
+        if row.source not in again:
             kept.setdefault(row.names(), []).append(row.box())
-    alone = len({row.names() for row in rows}) == 1
-    found = []
-    for names, whole in kept.items():
-        cut = [dim for dim in sizes if any(box.get(dim, (0, sizes[dim])) != (0, sizes[dim]) for box in whole)]
-        boxes_cut = [{dim: box[dim] for dim in cut if dim in box} for box in whole]
-        mine = schema if alone else _only(schema, names)
+    groups = {row.names() for row in rows}
+    unnamed = _names(schema) - {name for names in groups for name in names}
+    left = [cut for box in _by_hand(schema, rows) for cut in _cut_anywhere(box, schema, new)]
+    by_hand = [box for box, is_repeated in left if not (is_repeated and replacing)]
+    others = _names(schema) - {each.name for file in new for each in file.variables}
+    found = [
+        _part(_only(schema, others), box) for box, is_repeated in left if is_repeated and replacing and others
+    ]
+    for names, boxes in kept.items():
+        cut = [dim for dim in sizes if any(box.get(dim, (0, sizes[dim])) != (0, sizes[dim]) for box in boxes)]
+        boxes_cut = [{dim: box[dim] for dim in cut if dim in box} for box in boxes]
+        if len(groups) == 1:
+            boxes_cut += by_hand
+            by_hand = []
+        mine = schema if len(groups) == 1 else _only(schema, {*names, *unnamed})
         found += [_part(mine, box) for box in _joined(boxes_cut, schema, new)]
+    return [*found, *(_part(schema, box) for box in by_hand)]
+
+
+def overwritten(existing: Existing, rows: Sequence[LedgerRow], new: Sequence[FileSchema]) -> list[str]:
+    """What of that which the ledger does not know new files have too, in words."""
+    left = (
+        cut for box in _by_hand(existing.schema, rows) for cut in _cut_anywhere(box, existing.schema, new)
+    )
+    return [
+        ", ".join(f"{dim} {start} to {stop - 1}" for dim, (start, stop) in box.items()) or "all of it"
+        for box, is_repeated in left
+        if is_repeated
+    ]
+
+
+def _by_hand(schema: FileSchema, rows: Sequence[LedgerRow]) -> list[dict[str, tuple[int, int]]]:
+    """The boxes along whose dimensions no source of the ledger lies: others have written them."""
+    if not rows:
+        return [{}]
+    boxes = [row.box() for row in rows]
+    runs: dict[str, list[tuple[int, int, bool]]] = {}
+    for dim, size in schema.sizes.items():
+        known = np.zeros(size, bool)
+        spans = [box[dim] for box in boxes if dim in box]
+        for start, stop in spans:
+            known[start:stop] = True
+        if spans and not known.all():
+            borders = np.concatenate([[False], known[1:] != known[:-1], [False]])
+            runs[dim] = [(start, stop, bool(known[start])) for start, stop in _pieces(size, borders)]
+    return [
+        {dim: (start, stop) for dim, (start, stop, _) in zip(runs, box, strict=True)}
+        for box in product(*runs.values())
+        if not all(known for _, _, known in box)
+    ]
+
+
+def _cut_anywhere(
+    box: dict[str, tuple[int, int]], schema: FileSchema, new: Sequence[FileSchema]
+) -> Iterator[tuple[dict[str, tuple[int, int]], bool]]:
+    """A box in parts that new files lie before or behind, and those, marked, whose labels they have too."""
+    dims = list(_unlike(schema, new))
+    if len(dims) != 1 or set(box) - set(dims):
+        yield box, not dims
+        return
+    (dim,) = dims
+    repeated, borders = _repeated(schema, dim, new), _between(schema, dim, new)
+    borders[1:-1] |= repeated[1:] != repeated[:-1]
+    start, stop = box.get(dim, (0, schema.sizes[dim]))
+    inside = [at for at in np.flatnonzero(borders).tolist() if start < at < stop]
+    for span in pairwise([start, *inside, stop]):
+        yield ({dim: span} if inside or box else {}), bool(repeated[span[0]])
+
+
+def _unlike(schema: FileSchema, new: Sequence[FileSchema]) -> Iterator[str]:
+    """The dimensions along which new files do not have the labels that are there."""
+    for dim, size in schema.sizes.items():
+        labels = schema.values.get(dim)
+        if labels is not None and labels.ndim == 1 and size:
+            theirs = [file.values[dim] for file in new if dim in file.values]
+            if any(not np.array_equal(each, labels) for each in theirs):
+                yield dim
+
+
+def _repeated(schema: FileSchema, dim: str, new: Sequence[FileSchema]) -> npt.NDArray[np.bool_]:
+    """Whether the label of each cell is one that new files have."""
+    theirs = np.concatenate([file.values[dim].reshape(-1) for file in new if dim in file.values])
+    found: npt.NDArray[np.bool_] = xr.Variable(dim, schema.values[dim]).to_index().isin(theirs)
     return found
 
 
 def _part(schema: FileSchema, box: Mapping[str, tuple[int, int]]) -> Part:
-    return Part(_cut(schema, box), {dim: span[0] for dim, span in box.items()})
+    return Part(_cut(schema, box), dict(box))
 
 
 def _between(schema: FileSchema, dim: str, new: Sequence[FileSchema]) -> npt.NDArray[np.bool_]:
@@ -140,7 +219,11 @@ def _joined(
     return [{dim: span} for span in joined]
 
 
-def _only(schema: FileSchema, names: Sequence[str]) -> FileSchema:
+def _names(schema: FileSchema) -> set[str]:
+    return {each.name for each in schema.variables if not each.is_coordinate}
+
+
+def _only(schema: FileSchema, names: Collection[str]) -> FileSchema:
     variables = tuple(each for each in schema.variables if each.is_coordinate or each.name in names)
     dims = {dim for each in variables for dim in each.dims}
     values = {name: schema.values[name] for name in schema.values if any(name == v.name for v in variables)}

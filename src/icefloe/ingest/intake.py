@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,10 +15,11 @@ from icefloe.concurrency import FanOut
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.ingest.agreement import DisagreementError, Finding, compare, order_problems
 from icefloe.ingest.asides import Shelf
-from icefloe.ingest.combining import Digests, boxes, combine, moves, outline, side_by_side
-from icefloe.ingest.existing import Existing, parts
+from icefloe.ingest.combining import OVERLAPS, Digests, boxes, combine, moves, outline, side_by_side
+from icefloe.ingest.existing import Existing, overwritten, parts
 from icefloe.ingest.ledger import LedgerRow
 from icefloe.ingest.looking import LookOrder, survey_for_references
+from icefloe.ingest.losses import Given, losses, overlap
 from icefloe.ingest.options import Options
 from icefloe.ingest.pieces import EXISTING
 from icefloe.ingest.runs import outline_of_run, runs_of
@@ -97,8 +99,10 @@ def survey_all(
         raise unreadable(bad)
     findings: list[Finding] = []
     if files:
-        reference = existing.schema if existing is not None else files[0]
-        findings += compare(files, reference, options.combining.concat_dim)
+        schemas = [*files, *([existing.schema] if existing is not None else [])]
+        findings += _new_dimension(schemas, options.combining.concat_dim)
+        known = existing.schema if existing is not None else None
+        findings += compare(files, known, options.combining.concat_dim)
     wrong = {finding.source for finding in findings if finding.severity == "error"}
     if wrong and options.on_bad_file == "stop":
         raise DisagreementError(findings)
@@ -106,6 +110,20 @@ def survey_all(
     bad += [BadFile(file.source, reasons[file.source.url]) for file in files if file.source.url in wrong]
     kept = tuple(file for file in files if file.source.url not in wrong)
     return Surveyed(kept, tuple(bad), tuple(findings))
+
+
+def _new_dimension(schemas: Sequence[FileSchema], dim: str | None) -> list[Finding]:
+    """A dimension to put files together along that none of them has: wanted, or mistyped."""
+    if dim is None or any(dim in schema.sizes or schema.variable(dim) is not None for schema in schemas):
+        return []
+    dims = sorted({each for schema in schemas for each in schema.sizes})
+    near = difflib.get_close_matches(dim, dims, n=1, cutoff=0.7)
+    if near:
+        raise InvalidInputError(
+            f"no file has the dimension {dim!r}; did you mean {near[0]}?", ErrorKind.INVALID_ARRAY_METADATA
+        )
+    told = f"is in no file, which have {', '.join(dims)}: it is made, and each file is one step along it"
+    return [Finding("", dim, told, "note")]
 
 
 def unreadable(bad: Sequence[BadFile]) -> InvalidInputError:
@@ -173,7 +191,11 @@ def combine_all(
 ) -> Combined:
     """Put outlines together; what the repository has of a file that comes again is left out."""
     new = sorted_along(files, options.combining.concat_dim)
-    old = parts(existing, rows, new) if existing is not None else []
+    replacing = options.on_change == "ingest"
+    old = parts(existing, rows, new, replacing=replacing) if existing is not None else []
+    given = [Given(EXISTING, part.schema, part.box) for part in old]
+    given += [Given(number, file, {}) for number, file in enumerate(new)]
+    twice = overwritten(existing, rows, new) if existing is not None else []
     found = runs_of(new, [part.schema for part in old], options.combining)
 
     def outlines(digests: Digests) -> list[xr.Dataset]:
@@ -198,23 +220,55 @@ def combine_all(
             if name in found
         }
 
-    dataset = combine(outlines, options.combining, digested)
+    how = options.combining
+    try:
+        dataset, digests = combine(outlines, how, digested)
+    except InvalidInputError as error:
+        wrong = overlap(given) if any(said in str(error) for said in OVERLAPS) else None
+        if wrong is None:
+            raise
+        raise DisagreementError([_with_way_out(wrong, twice)]) from error
+    if how.compat != "override" and how.join in (None, "outer", "exact"):
+        lost = [_with_way_out(each, twice) for each in losses(dataset, given, digests)]
+        if lost:
+            raise DisagreementError(lost)
     where = boxes(dataset)
     names = {number: file.source.url for number, file in enumerate(new)}
     findings = tuple(order_problems(dataset, side_by_side(dataset), where, names))
     if any(finding.severity == "error" for finding in findings):
-        raise DisagreementError(findings)
+        raise DisagreementError([_with_way_out(each, twice) for each in findings])
+    if replacing:
+        findings += tuple(
+            Finding("", "", f"what was in the repository before is replaced: {each}", "note")
+            for each in twice
+        )
     return Combined(dataset, tuple(new), where, moves(dataset), findings)
+
+
+def _with_way_out(finding: Finding, twice: Sequence[str]) -> Finding:
+    """What the ledger does not know may be replaced, if somebody says so."""
+    if not twice:
+        return finding
+    return replace(
+        finding,
+        text=f"{finding.text}; the repository has that from elsewhere ({twice[0]}): leave those files out, "
+        "or have them take its place with --on-change ingest",
+    )
 
 
 def sorted_along(files: Sequence[FileSchema], dim: str | None) -> list[FileSchema]:
     """Files by where they begin along a dimension, as far as they say so; else as they are."""
-    if dim is None or any(dim not in file.values or not file.values[dim].size for file in files):
+    if dim is None or any(dim not in file.values for file in files):
         return list(files)
-    return sorted(files, key=lambda file: file.values[dim].reshape(-1)[0])
+    return sorted(files, key=lambda file: _begin(file.values[dim]))
 
 
 def _in_order(datasets: list[xr.Dataset], dim: str | None) -> list[xr.Dataset]:
-    if dim is None or any(dim not in each.coords or not each[dim].size for each in datasets):
+    if dim is None or any(dim not in each.coords for each in datasets):
         return datasets
-    return sorted(datasets, key=lambda each: each[dim].values.reshape(-1)[0])
+    return sorted(datasets, key=lambda each: _begin(each[dim].values))
+
+
+def _begin(labels: Any) -> tuple[bool, Any]:
+    """For sorting: the first label; what has none comes last."""
+    return (False, labels.reshape(-1)[0]) if labels.size else (True, 0)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from icefloe.concurrency import FanOut
 from icefloe.errors import ConflictError, IcechunkError
 from icefloe.ingest.agreement import Finding
+from icefloe.ingest.arrivals import arrived
 from icefloe.ingest.asides import Shelf
 from icefloe.ingest.audit import Audited, Staged, audit, refuse_unknown, refuse_unrunnable, staged_before
 from icefloe.ingest.batch import METADATA, Design, UnreadableError, design, write_batch
@@ -67,8 +68,8 @@ def _staged_and_published(
 ) -> Report:
     staging = Staging.begin(repo, options.branch)
     try:
-        earlier = _staged_before(staging, options, found)
-        report, new = _Job(repo, options, fan_out, told, staging.branch).written(found)
+        earlier, stale = _staged_before(staging, options, found)
+        report, new = _Job(repo, options, fan_out, told, staging.branch, stale).written(found)
         if staging.is_empty:
             staging.drop()
             return report
@@ -85,12 +86,18 @@ def _staged_and_published(
         staging.end()
 
 
-def _staged_before(staging: Staging, options: Options, found: Sequence[Source]) -> list[Audited]:
-    """What a run that was broken off has staged."""
+def _staged_before(
+    staging: Staging, options: Options, found: Sequence[Source]
+) -> tuple[list[Audited], frozenset[str]]:
+    """What a run that was broken off has staged, and the files that changed since, which come anew."""
     if staging.is_empty:
-        return []
+        return [], frozenset()
     stored = Stored(staging.repo.readonly_session(branch=staging.branch), options.group)
-    return [staged_before(stored, staging.repo.readonly_session(snapshot_id=staging.base), found)]
+    before = staging.repo.readonly_session(snapshot_id=staging.base)
+    rows = arrived(before, stored.session, stored.group)
+    stale = frozenset(source.url for source in sort_sources(found, rows).changed)
+    kept = [row for row in rows if row.source not in stale]
+    return [staged_before(stored, kept, found)], stale
 
 
 def _published(
@@ -119,6 +126,8 @@ class _Job:
     fan_out: FanOut
     told: Told
     branch: str
+    stale: frozenset[str] = frozenset()
+    """Files that changed since they were staged: nobody has seen what they were, and they come anew."""
 
     def outlined(self, sources: Sequence[Source]) -> Report:
         """What would be done."""
@@ -173,7 +182,8 @@ class _Job:
         base = self.repo.readonly_session(branch=self.branch)
         existing, rows = look(base, self.options.group), read_ledger(base, self.options.group)
         found = sort_sources(sources, rows)
-        wanted = [*found.new, *(found.changed if self.options.on_change == "ingest" else ())]
+        again = self.options.on_change == "ingest"
+        wanted = [*found.new, *(each for each in found.changed if again or each.url in self.stale)]
         self.told(f"{len(sources)} sources: {len(found.new)} new, {len(found.changed)} changed")
         report = Report(Outcome(found, tuple(wanted)))
         if not wanted:

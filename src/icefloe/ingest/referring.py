@@ -206,7 +206,7 @@ def _refer_to(files: Sequence[Referred], order: ReferOrder) -> dict[int, str]:
         try:
             found = None if file.aside is None else aside.get(file.aside)
             parsed = found or _parsed(file.source, order.reading)
-            refuse_changed(file.source)
+            refuse_changed(file.source, order.reading.storage_options)
             mine = {name: parsed.variables[name] for name in file.names}
         except Exception as error:  # noqa: BLE001 - parsers raise whatever they like about a damaged file
             bad[file.number] = reason(error)

@@ -172,15 +172,27 @@ def _of_path(path: Path) -> Source:
     if whole.is_dir():
         newest = max((whole / name).stat().st_mtime_ns for name in _ZARR if (whole / name).exists())
         return Source(str(whole), 0, newest // 1000)
-    status = whole.stat()
-    return Source(str(whole), status.st_size, status.st_mtime_ns // 1000)
+    return Source(str(whole), *_seen(whole))
 
 
-def refuse_changed(source: Source) -> None:
-    """ValueError if a file is not what it was when it was found. Remote ones and Zarr stores pass."""
-    if source.is_remote or not source.size_bytes:
+def _seen(path: Path) -> Seen:
+    status = path.stat()
+    return status.st_size, status.st_mtime_ns // 1000
+
+
+def refuse_changed(source: Source, options: Mapping[str, Any]) -> None:
+    """ValueError if a file is not what it was when it was found. Zarr stores pass, which are many files.
+
+    `options` are those of `storage_from_url`, for a remote one.
+    """
+    if not source.size_bytes:
         return
-    if _of_path(Path(source.url)) != source:
+    now = (
+        server_of(source.address, options).look(source.address)
+        if source.is_remote
+        else _seen(Path(source.url))
+    )
+    if now != (source.size_bytes, source.modified_us):
         raise ValueError("it changed while it was ingested: run again when nobody writes to it")
 
 

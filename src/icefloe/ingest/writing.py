@@ -173,8 +173,8 @@ class _Sources:
         for number in self._read:
             source = self._order.sources[number]
             try:
-                if not isinstance(source, Stored):
-                    refuse_changed(source)
+                if not isinstance(source, Stored) and not source.is_remote:  # a copy of it was read
+                    refuse_changed(source, {})
             except (OSError, ValueError) as error:
                 found[number] = reason(error)
         return found
