@@ -15,7 +15,7 @@ HOUSE_RULES = $(addprefix tests/test_, \
 .DEFAULT_GOAL := help
 MINUTES ?= 30
 
-.PHONY: help setup demo test test-on-spark check lint compat setup-compat test-servers test-samples test-cluster test-spark torture bench wheel clean
+.PHONY: help setup demo test test-on-spark test-format check lint compat setup-compat test-servers test-samples test-cluster test-spark torture bench wheel clean
 
 help:
 	@echo "make demo              set up and run the demonstration: NetCDF files, through Spark, into a repository"
@@ -48,10 +48,14 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy $(CODE)
 
-# Types are checked beside the tests on Spark: each of the two leaves half of a small machine idle.
+# Beside the tests on Spark, which leave half of a small machine idle: types, and then the tests of the format.
 test: setup
-	@$(MAKE) --no-print-directory -j 2 lint test-on-spark
-	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not compat and not servers and not spark"
+	@$(MAKE) --no-print-directory -j 2 lint test-on-spark test-format
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal --ignore tests/format \
+	    -m "not compat and not servers and not spark"
+
+test-format: setup
+	$(BIN)/python -m pytest -q -n 0 -m "not compat and not servers and not spark" tests/format
 
 # One process: a Java virtual machine for each costs more than it saves.
 test-on-spark: setup
