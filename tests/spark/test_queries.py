@@ -241,6 +241,13 @@ def test_what_is_left_out_does_not_matter(text: str) -> None:
         "SELECT count(*) FROM w a WHERE EXISTS (SELECT * FROM w b WHERE b.lat = a.lat AND b.lon = 5)",
         "SELECT rn, lat FROM (SELECT *, row_number() OVER (PARTITION BY lat ORDER BY rain, time, lon) AS rn"
         " FROM w) AS s WHERE rn = 1 AND lat > 40",
+        "WITH W AS (SELECT * FROM w WHERE lat > 40) SELECT count(*) FROM w WHERE lon > 3",
+        "WITH Box AS (SELECT lat, lon FROM w WHERE lat > 40) SELECT count(*) FROM bOX WHERE lon > 3",
+        "SELECT * FROM w WHERE lat > 55 UNION SELECT * FROM w WHERE lat < 36 ORDER BY 1, 2, 3 LIMIT 3",
+        "SELECT * FROM (SELECT lat FROM w UNION ALL SELECT lat FROM w ORDER BY lat LIMIT 3) WHERE lat > 40",
+        "WITH c AS (SELECT lat, lon FROM w) SELECT count(*) FROM c WHERE lat > 45 AND lon IN"
+        " (SELECT lon FROM c WHERE lat < 40)",
+        f"SELECT count(*) FROM w WHERE {' OR '.join(f'lon = {each}' for each in range(400))}",
     ],
 )
 def test_queries_of_odd_forms(text: str) -> None:
@@ -261,6 +268,8 @@ def test_queries_of_odd_forms(text: str) -> None:
         ("SELECT max(t2m) FROM w WHERE year(time) = 2019", {"t2m", "time"}, 1 * 2 * 2),
         ("SELECT max(t2m) FROM w WHERE date(time) = DATE '2020-01-06'", {"t2m", "time"}, 1 * 2 * 2),
         ("SELECT max(t2m) FROM w WHERE date_trunc('month', time) > '2020-01-01'", {"t2m", "time"}, 0),
+        ("SELECT max(t2m) FROM w WHERE trunc(time, 'month') = DATE '2019-12-01'", {"t2m", "time"}, 4),
+        ("SELECT max(t2m) FROM w WHERE trunc(time, 'month') = '2019-12-01 05:00:00'", {"t2m", "time"}, 12),
         ("SELECT max(t2m) FROM w WHERE time = TIMESTAMP '2020-01-06 00:00:00'", {"t2m", "time"}, 4),
         (
             "SELECT max(t2m) FROM w WHERE extract(month FROM time) = 1 AND abs(lat) > 59",
@@ -334,6 +343,12 @@ def test_what_follows_from_a_join(text: str, first: list[str], second: list[str]
         "SELECT lat FROM (SELECT lat, sum(max(rain)) OVER () AS m FROM w GROUP BY lat) WHERE lat > 5",
         "SELECT lat FROM (SELECT max(lat) AS lat, lon FROM w GROUP BY lon) WHERE lat > 5",
         "SELECT lat FROM (SELECT lat, rain FROM w ORDER BY rain LIMIT 5) WHERE lat > 5",
+        "SELECT lat FROM (SELECT lat FROM w UNION ALL SELECT lat FROM w LIMIT 5) WHERE lat > 5",
+        "SELECT lat FROM ((SELECT lat FROM w) LIMIT 5) x WHERE lat > 5",
+        "SELECT lat FROM (((SELECT lat FROM w) LIMIT 5) UNION ALL SELECT 7) WHERE lat > 5",
+        "SELECT lat FROM (SELECT lat FROM w) x TABLESAMPLE (5 ROWS) WHERE lat > 5",
+        "WITH c AS (SELECT lat FROM w) SELECT * FROM c x LEFT SEMI JOIN c y ON x.lat > y.lat WHERE x.lat > 5",
+        "FROM w |> LIMIT 5 |> WHERE lat > 5",
     ],
 )
 def test_conditions_that_stay_where_they_are(text: str) -> None:
@@ -351,6 +366,14 @@ def test_versions_and_places() -> None:
         query.rewritten({0: "t0", 1: "t1", 2: "t2"})
         == "SELECT * FROM {t0} a JOIN {t1} AS `W` JOIN {t2} r, v.x"
     )
+
+
+def test_an_alias_stands_after_a_sample() -> None:
+    query = parse_query("SELECT w.lat FROM w TABLESAMPLE (5 ROWS) REPEATABLE (1) WHERE w.lat > 5", ["w"])
+
+    made = query.rewritten({0: "t"})
+
+    assert made == "SELECT w.lat FROM {t} TABLESAMPLE (5 ROWS) REPEATABLE (1) AS `w` WHERE w.lat > 5"
 
 
 def test_what_cannot_be_parsed_is_said() -> None:

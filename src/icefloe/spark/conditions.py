@@ -21,7 +21,7 @@ def conjuncts(condition: exp.Expr) -> list[exp.Expr]:
     if isinstance(condition, exp.Paren):
         return conjuncts(condition.this)
     if isinstance(condition, exp.And):
-        return conjuncts(condition.left) + conjuncts(condition.right)
+        return [each for side in condition.flatten() for each in conjuncts(side)]
     return [condition]
 
 
@@ -53,6 +53,16 @@ def passes_filter(select: exp.Select, condition: exp.Expr) -> bool:
         return False  # with ROLLUP and its like a row is in several groups
     keys = {_key(select, each) for each in group.expressions}
     return all(column.sql() in keys for column in condition.find_all(exp.Column))
+
+
+def is_cut(query: exp.Expr) -> bool:
+    """Whether rows of an inner query are chosen once all are there: a LIMIT after UNION or brackets."""
+    cut = isinstance(query, exp.SetOperation) and any(query.args.get(key) for key in ("limit", "offset"))
+    around = query.parent
+    while isinstance(around, exp.Subquery):
+        cut = cut or any(around.args.get(key) for key in ("limit", "offset", "sample", "pivots"))
+        around = around.parent
+    return cut
 
 
 def _key(select: exp.Select, key: exp.Expr) -> str:

@@ -33,8 +33,6 @@ def frame_of(spark: SparkSession, tasks: int, read: Read, ddl: str, title: str) 
 
     The function is pickled with all it holds. Spark's pages show the title where the plan is drawn.
     """
-    if not tasks:
-        return spark.createDataFrame([], ddl)
     driver = VERSION
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -45,7 +43,7 @@ def frame_of(spark: SparkSession, tasks: int, read: Read, ddl: str, title: str) 
                     yield from read(number)
 
     run.__name__ = run.__qualname__ = _OWN + title
-    numbers: Any = spark.range(0, tasks, 1, tasks)
+    numbers: Any = spark.range(0, tasks, 1, max(tasks, 1))
     return map_in_arrow(numbers, run, ddl)
 
 

@@ -89,8 +89,7 @@ def _truth(condition: exp.Expr, column: Known, wanted: bool) -> Answer | None:
             return _truth(condition.this, column, not wanted)
         case exp.And() | exp.Or():
             both = isinstance(condition, exp.And) == wanted
-            sides = [_truth(side, column, wanted) for side in (condition.left, condition.right)]
-            return _joined(sides, both)
+            return _joined([_truth(side, column, wanted) for side in condition.flatten()], both)
         case exp.Between():
             low = exp.GTE(this=condition.this, expression=condition.args["low"])
             high = exp.LTE(this=condition.this, expression=condition.args["high"])
@@ -177,7 +176,7 @@ def _numbers(values: Values, word: str, constant: int | float | Decimal) -> Answ
             return None
         constant = float(constant)
     if values.dtype.kind in "iub":
-        if isinstance(constant, float) and len(values) and np.abs(values).max() >= _EXACT_INTEGERS:
+        if isinstance(constant, float) and not _are_exact(values):
             return None
         if isinstance(constant, int) and abs(constant) >= 2**62:
             return None
@@ -187,6 +186,12 @@ def _numbers(values: Values, word: str, constant: int | float | Decimal) -> Answ
         return None
     exact = values.astype(np.float64) if values.dtype.kind == "f" else values
     return Answer(np.asarray(_OPERATIONS[word](exact, constant), np.bool_), True)
+
+
+def _are_exact(integers: Values) -> bool:
+    """Whether doubles hold these integers."""
+    limit = _EXACT_INTEGERS
+    return not len(integers) or bool(integers.min() > -limit and integers.max() < limit)
 
 
 def _moments(values: Side, word: str, constant: Side, utc: bool) -> Answer | None:
@@ -281,8 +286,10 @@ def term(expression: exp.Expr, column: Known) -> Side | None:
             return _as_date(term(expression.this, column)) if not expression.args.get("zone") else None
         case exp.Cast() if expression.to.is_type(exp.DataType.Type.DATE):
             return _as_date(term(expression.this, column))
-        case exp.TimestampTrunc() | exp.DateTrunc():
+        case exp.TimestampTrunc():
             return _truncated(term(expression.this, column), _unit(expression), column.utc)
+        case exp.DateTrunc():
+            return _first_day(_as_date(term(expression.this, column)), _unit(expression))
         case exp.Extract():
             return _part(str(expression.this.name), term(expression.expression, column))
         case exp.Anonymous():
@@ -321,6 +328,12 @@ def _truncated(side: Side | None, unit: str, utc: bool) -> Side | None:
     if side is None or side.kind != "time" or code is None or (code in "hm" and not utc):
         return None  # Spark truncates moments of its zone, in which an hour may be missing
     return Side("time", side.value.astype(f"M8[{code}]").astype("M8[us]"), zoned=not utc)
+
+
+def _first_day(side: Side | None, unit: str) -> Side | None:
+    """What Spark's `trunc` gives: a date."""
+    code = {"year": "Y", "month": "M"}.get(unit)
+    return None if side is None or code is None else Side("date", side.value.astype(f"M8[{code}]"))
 
 
 def _part(name: str, side: Side | None) -> Side | None:

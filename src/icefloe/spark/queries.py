@@ -6,7 +6,7 @@ condition again: what is worked out here can save work and never change an answe
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
@@ -18,9 +18,10 @@ from sqlglot.optimizer.qualify_columns import qualify_columns
 from sqlglot.optimizer.qualify_tables import qualify_tables
 from sqlglot.optimizer.scope import Scope, traverse_scope, walk_in_scope
 from sqlglot.schema import MappingSchema
+from sqlglot.tokenizer_core import TokenType
 
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.spark.conditions import conjuncts, in_terms, passes_filter, table_conditions
+from icefloe.spark.conditions import conjuncts, in_terms, is_cut, passes_filter, table_conditions
 from icefloe.spark.stars import counts_columns, depends_on_all, has_star
 
 _DIALECT: Final = "spark"
@@ -39,6 +40,8 @@ class TableUse:
     stop: int
     """Where it stands in the text, its version included."""
     has_alias: bool
+    alias_at: int
+    """Where an alias would stand: after TABLESAMPLE, if there is one."""
     version: Mapping[str, str]
     """As options name it."""
 
@@ -76,20 +79,37 @@ class Query:
     text: str
     tree: exp.Expr
     uses: tuple[TableUse, ...]
+    others: tuple[str, ...]
+    """The names of tables that are of no repository."""
     tokens: Sequence[Any]
+
+    @property
+    def is_piped(self) -> bool:
+        """Whether it has operators such as `|> WHERE`, whose order the tree of sqlglot does not keep."""
+        return any(token.token_type is TokenType.PIPE_GT for token in self.tokens)
 
     def rewritten(self, names: Mapping[int, str], edits: Iterable[Edit] = ()) -> str:
         """The query with other tables in place of the uses, by number, for Spark to format."""
-        places = [Edit(edit.start, edit.stop, _escaped(edit.text)) for edit in edits]
+        tables = {number: "{" + name + "}" for number, name in names.items()}
+        return self._with(tables, edits, _escaped)
+
+    def over(self, tables: Mapping[int, str]) -> str:
+        """The query over inner queries in place of the uses, by number."""
+        return self._with(tables, (), str)
+
+    def _with(self, tables: Mapping[int, str], edits: Iterable[Edit], escaped: Callable[[str], str]) -> str:
+        places = [Edit(edit.start, edit.stop, escaped(edit.text)) for edit in edits]
         for use in self.uses:
-            alias = "" if use.has_alias else " AS `" + use.name.replace("`", "``") + "`"
-            places.append(Edit(use.start, use.stop, "{" + names[use.number] + "}" + _escaped(alias)))
+            places.append(Edit(use.start, use.stop, tables[use.number]))
+            if not use.has_alias:
+                alias = " AS `" + use.name.replace("`", "``") + "`"
+                places.append(Edit(use.alias_at, use.alias_at, escaped(alias)))
         parts = []
         at = 0
-        for place in sorted(places, key=lambda place: place.start):
-            parts += [_escaped(self.text[at : place.start]), place.text]
+        for place in sorted(places, key=lambda place: (place.start, place.stop)):
+            parts += [escaped(self.text[at : place.start]), place.text]
             at = place.stop
-        parts.append(_escaped(self.text[at:]))
+        parts.append(escaped(self.text[at:]))
         return "".join(parts)
 
 
@@ -102,25 +122,38 @@ def parse_query(text: str, repos: Collection[str]) -> Query:
     try:
         tree = sqlglot.parse_one(text, dialect=_DIALECT)
         tokens = sqlglot.tokenize(text, dialect=_DIALECT)
-        scopes = traverse_scope(_queried(tree))
+        # Spark finds a table of WITH whatever its case; sqlglot does where all are in one.
+        tables = {_start(table): table for table in _tables(traverse_scope(_lowered(_queried(tree.copy()))))}
     except SqlglotError as error:
         raise InvalidInputError(
             f"the query cannot be parsed: {str(error).splitlines()[0]}", kind=ErrorKind.BAD_METADATA
         ) from None
     known = {name.lower(): name for name in repos}
+    others: list[str] = []
     uses: list[TableUse] = []
-    for table in _tables(scopes):
+    for table in sorted(tree.find_all(exp.Table), key=_start):
+        if tables.pop(_start(table), None) is None:
+            continue
         parts = [part.name for part in table.parts]
-        repo = known.get(parts[0].lower()) if parts else None
+        repo = known.get(parts[0].lower())
         if repo is None:
+            others.append(".".join(parts))
             continue
         first, last = table.parts[0].meta, table.parts[-1].meta
         version, stop = _version(table, tokens, last["end"])
         number = len(uses)
         table.meta[_USE] = number
         alias = table.args.get("alias") is not None
-        uses.append(TableUse(number, repo, tuple(parts[1:]), first["start"], stop + 1, alias, version))
-    return Query(text, tree, tuple(uses), tokens)
+        after = _sampled(tokens, stop) if table.args.get("sample") else stop
+        uses.append(
+            TableUse(number, repo, tuple(parts[1:]), first["start"], stop + 1, alias, after + 1, version)
+        )
+    return Query(text, tree, tuple(uses), tuple(others), tokens)
+
+
+def _start(table: exp.Table) -> int:
+    """Where a table stands in the text; before it, where it does not."""
+    return int(table.parts[0].meta.get("start", -1)) if table.parts else -1
 
 
 def _queried(tree: exp.Expr) -> exp.Expr:
@@ -129,15 +162,10 @@ def _queried(tree: exp.Expr) -> exp.Expr:
 
 
 def _tables(scopes: Iterable[Scope]) -> Iterator[exp.Table]:
-    seen: set[int] = set()
+    """The tables that queries read from, those of WITH apart."""
     for scope in scopes:
         for source in scope.sources.values():
-            if (
-                isinstance(source, exp.Table)
-                and id(source) not in seen
-                and isinstance(source.this, exp.Identifier)
-            ):
-                seen.add(id(source))
+            if isinstance(source, exp.Table) and isinstance(source.this, exp.Identifier):
                 yield source
 
 
@@ -161,6 +189,23 @@ def _version(table: exp.Table, tokens: Sequence[Any], end: int) -> tuple[dict[st
     return {word: literal.name}, int(after[place].end)
 
 
+def _sampled(tokens: Sequence[Any], end: int) -> int:
+    """Where the text of a TABLESAMPLE ends that follows a name."""
+    words = [token for token in tokens if token.start > end]
+    at = 0
+    for word in ("TABLESAMPLE", "REPEATABLE"):
+        if at < len(words) and words[at].text.upper() == word:
+            depth = 0
+            while True:
+                at += 1
+                depth += {"(": 1, ")": -1}.get(words[at].text, 0)
+                if not depth:
+                    break
+            end = int(words[at].end)
+            at += 1
+    return end
+
+
 @dataclass(frozen=True, slots=True)
 class Understood:
     """What a query says about its uses."""
@@ -178,12 +223,19 @@ def understood(
 
     Where it says something that is not understood, everything is needed.
     """
+    if query.is_piped:
+        return not_understood(query)
     try:
         analysis = _Analysis(query, columns, others)
         alone = tuple(analysis.alone())
         return Understood(analysis.needs(), alone)
-    except SqlglotError:
-        return Understood({use.number: Needs() for use in query.uses}, ())
+    except Exception:  # noqa: BLE001 - sqlglot raises what it likes for queries that Spark answers
+        return not_understood(query)
+
+
+def not_understood(query: Query) -> Understood:
+    """Everything is needed, and nothing can be said of the query."""
+    return Understood({use.number: Needs() for use in query.uses}, ())
 
 
 class _Analysis:
@@ -214,6 +266,10 @@ class _Analysis:
                 if table.args.get(key):
                     fresh.set(key, table.args[key])
             table.replace(fresh)
+        for each in tree.find_all(exp.SetOperation):
+            order = each.args.get("order")
+            if order is not None and all(key.this.is_int for key in order.expressions):
+                each.set("order", None)  # behind a star sqlglot cannot count, and it needs no more columns
         tables = [table for table in tree.find_all(exp.Table) if _USE in table.meta]
         self._renamed = {int(each.meta[_USE]) for each in tables if each.args["alias"].args.get("columns")}
         self._rearranged = {int(each.meta[_USE]) for each in tables if depends_on_all(each)}
@@ -327,7 +383,8 @@ class _Analysis:
         """How often each inner query is read from."""
         counts: dict[int, int] = {}
         for scope in self._scopes:
-            for _, source in scope.selected_sources.values():
+            for name, _ in scope.references:  # those of semi and anti joins are not among the selected
+                source = scope.sources.get(name)
                 if isinstance(source, Scope):
                     counts[id(source)] = counts.get(id(source), 0) + 1
         return counts
@@ -355,12 +412,16 @@ class _Analysis:
 
     def _push(self, inner: Scope, conditions: Sequence[exp.Expr]) -> None:
         """Hand conditions on the columns of an inner query down to where these come from."""
+        if is_cut(inner.expression):
+            return
         if not isinstance(inner.expression, exp.SetOperation):
             self._push_into(inner, [in_terms(each, dict(self._outputs(inner))) for each in conditions])
             return
         types = self._output_types(inner)
         names = [name for name, _ in self._outputs(inner)]
         for branch in inner.set_operation_scopes if types else ():
+            if is_cut(branch.expression):
+                continue
             outputs = [output for _, output in self._outputs(branch)]
             # Where types differ, Spark compares values of a third one.
             renamed = {

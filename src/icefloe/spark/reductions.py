@@ -225,10 +225,17 @@ class _Reading:
             case "count":
                 return f"coalesce({count}, 0)"
             case "sum":
-                return f"sum({value} * {cells})"
+                return f"sum({self._wide(node, value)} * {cells})"
             case "mean":
                 return f"(sum(CAST({value} AS double) * {cells}) / nullif({count}, 0))"
         raise _UnfitError
+
+    def _wide(self, node: exp.Expr, value: str) -> str:
+        """What Spark adds up in doubles, which a product of small floats is not without ANSI."""
+        columns = (self._columns[column.name] for column in _argument(node).find_all(exp.Column))
+        return (
+            f"CAST({value} AS double)" if any(pa.types.is_float32(each.arrow) for each in columns) else value
+        )
 
     def _of_variable(
         self, function: str, node: exp.Expr, argument: tuple[int, int], condition: str | None, column: Column

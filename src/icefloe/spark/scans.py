@@ -95,11 +95,12 @@ class Scan:
         order = aggregation(
             self.session, self.coordinates, self.selection, terms, results, self.partition_bytes, slots
         )
-        schema = order.schema if order.whole else order.partial_schema
+        whole = order.whole and bool(order.plan.partitions or terms)
+        schema = order.schema if whole else order.partial_schema
         title = title_of(self.place, self.session, self.table, sorted({r.variable for r in order.results}))
         frame = aggregated(self.spark, self.session, order, schema, f"{title} aggregate")
         announced(self.spark, [title])
-        return frame if order.whole and (order.plan.partitions or terms) else _combined(frame, order)
+        return frame if whole else _combined(frame, order)
 
 
 def aggregated(
@@ -114,8 +115,6 @@ def _combined(frame: Any, order: Aggregation) -> DataFrame:
     """Groups that came from several tasks, or from none, put together."""
     from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
-    if order.whole:
-        frame = frame.sparkSession.createDataFrame([], ddl(order.partial_schema))
     keys = [quoted(key.name) for key in order.keys]
     outputs = [F.expr(text).alias(name) for text, name in combined(order)[len(keys) :]]
     joined: Any = frame.groupBy(*keys).agg(*outputs)

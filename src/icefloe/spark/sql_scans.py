@@ -3,31 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+import pyarrow as pa
 from pyspark.errors import AnalysisException
 from sqlglot import exp
-from sqlglot.optimizer.scope import Scope, traverse_scope
+from sqlglot.optimizer.scope import Scope
 
 from icefloe.errors import ErrorKind, IcechunkError, InvalidInputError
 from icefloe.repository import Repository
 from icefloe.session import Session
 from icefloe.spark.aggregates import Aggregation, planned
-from icefloe.spark.coding import ddl, spark_type
+from icefloe.spark.coding import ddl, quoted, spark_type
 from icefloe.spark.frames import announced, frame_of, place_of, quiet_errors, slots_of
 from icefloe.spark.groups import grouped
 from icefloe.spark.metadata_tables import TABLES, View, metadata_table
 from icefloe.spark.moments import moment_of
 from icefloe.spark.options import any_version, parse, session_at
 from icefloe.spark.predicates import Known, answer
-from icefloe.spark.queries import Edit, Needs, Query, TableUse, Understood, parse_query, understood
+from icefloe.spark.queries import (
+    Edit,
+    Needs,
+    Query,
+    TableUse,
+    Understood,
+    not_understood,
+    parse_query,
+    understood,
+)
 from icefloe.spark.reductions import Reduction, reduction
 from icefloe.spark.scans import Place, Scan, aggregated, open_session, scan_of, title_of
 from icefloe.spark.selection import Coordinates, Selection
-from icefloe.spark.table import GroupTables, Role, Table, tables_of, unknown
+from icefloe.spark.table import GroupTables, Role, Table, several, tables_of, unknown
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -51,11 +61,11 @@ def sql(spark: SparkSession, query: str, repos: Mapping[str, Place]) -> DataFram
 def _answered(spark: SparkSession, parsed: Query, repos: Mapping[str, Place]) -> DataFrame:
     opened: Opened = {}
     sources = [_source(spark, use, repos, opened) for use in parsed.uses]
-    found = understood(
-        parsed,
-        {use.number: source.columns for use, source in zip(parsed.uses, sources, strict=True)},
-        _other_tables(spark, parsed),
-    )
+    columns = {use.number: source.columns for use, source in zip(parsed.uses, sources, strict=True)}
+    if _is_read_otherwise(spark, parsed.text):
+        found = not_understood(parsed)
+    else:
+        found = understood(parsed, columns, _other_tables(spark, parsed))
     utc = spark.conf.get("spark.sql.session.timeZone") in ("UTC", "Etc/UTC", "GMT", "Z", "+00:00")
     asked = _Asked(spark, parsed, sources, found, utc)
     answered = asked.reduced() or asked.plain()
@@ -64,6 +74,12 @@ def _answered(spark: SparkSession, parsed: Query, repos: Mapping[str, Place]) ->
         [source.title(found.needs[use.number]) for use, source in zip(parsed.uses, sources, strict=True)],
     )
     return answered
+
+
+def _is_read_otherwise(spark: SparkSession, text: str) -> bool:
+    """Whether texts in a query may mean something else to this session than to sqlglot."""
+    settings = {'"': "spark.sql.ansi.doubleQuotedIdentifiers", "\\": "spark.sql.parser.escapedStringLiterals"}
+    return any(sign in text and spark.conf.get(name) == "true" for sign, name in settings.items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +97,12 @@ class _Asked:
         try:
             found = self._answer({}, ())
             found.schema  # noqa: B018 - a client of Spark Connect asks only now
-        except AnalysisException:
+        except AnalysisException as refused:
             # Whatever was not understood, or is wrong: of whole tables Spark says what it says of any.
-            whole = {use.number: Needs() for use in self.query.uses}
-            return replace(self, understood=Understood(whole, ()))._answer({}, ())
+            try:
+                return replace(self, understood=not_understood(self.query))._answer({}, ())
+            except InvalidInputError:  # a group with several tables has no whole one
+                raise refused from None
         return found
 
     def reduced(self) -> DataFrame | None:
@@ -104,21 +122,20 @@ class _Asked:
 
     def _checked(self, frames: Mapping[int, DataFrame], edits: Sequence[Edit]) -> DataFrame | None:
         """An answer with the names and types of the plain one; None where it has not."""
-        empty = {
-            use.number: self.spark.createDataFrame([], self.sources[use.number].ddl(self._needs(use.number)))
+        nothing = {
+            use.number: _nothing(self.sources[use.number].schema(self._needs(use.number)))
             for use in self.query.uses
         }
-        expected: Any = self._answer(empty, ())
-        names, types = expected.columns, _types(expected)
         try:
-            found: Any = self._answer({**empty, **frames}, edits)
+            expected: Any = self.spark.sql(self.query.over(nothing))
+            names, types = expected.columns, _types(expected)
+            found: Any = self._answer(frames, edits)
             if types != _types(found):
                 return None
         except AnalysisException:
             return None
-        answer: Any = self._answer(frames, edits) if len(frames) < len(self.query.uses) else found
-        renamed: DataFrame = answer.toDF(*names)
-        return renamed
+        answered: DataFrame = found if found.columns == names else found.toDF(*names)
+        return answered
 
     def titles(self) -> list[str]:
         """What Spark's pages show of the tables."""
@@ -137,6 +154,12 @@ class _Asked:
             for number in names
         }
         return self.spark.sql(self.query.rewritten(names, edits), **given)
+
+
+def _nothing(schema: pa.Schema) -> str:
+    """A query with columns of some names and types, from which a plan is made and nothing read."""
+    columns = [f"CAST(NULL AS {spark_type(field.type)}) AS {quoted(field.name)}" for field in schema]
+    return f"(SELECT {', '.join(columns)})"
 
 
 def _types(frame: Any) -> list[Any]:
@@ -160,9 +183,9 @@ class AboutSource:
         """All it has, and their types."""
         return {field.name: spark_type(field.type) for field in metadata_table(self.name).schema}
 
-    def ddl(self, needs: Needs) -> str:
+    def schema(self, needs: Needs) -> pa.Schema:
         """Those that are read."""
-        return ddl(metadata_table(self.name).schema)
+        return metadata_table(self.name).schema
 
     def frame(self, needs: Needs, utc: bool) -> DataFrame:
         """Its rows."""
@@ -185,6 +208,8 @@ class ArraySource:
     session: Session
     tables: GroupTables
     place: str
+    scans: dict[tuple[str, ...], Scan] = field(default_factory=dict)
+    """Of whole tables, by their dimensions: coordinates are read once for a query."""
 
     @property
     def columns(self) -> dict[str, str]:
@@ -202,9 +227,9 @@ class ArraySource:
         table = _needed(self._table(needs), needs.columns)
         return title_of(self.place, self.session, table, [column.name for column in table.variables])
 
-    def ddl(self, needs: Needs) -> str:
+    def schema(self, needs: Needs) -> pa.Schema:
         """The columns of those rows."""
-        return _needed(self._table(needs), needs.columns).ddl
+        return _needed(self._table(needs), needs.columns).schema
 
     def scan(self, needs: Needs, utc: bool) -> Scan:
         """A scan of the needed columns, where the conditions can hold."""
@@ -212,7 +237,10 @@ class ArraySource:
         return replace(scan, table=_needed(scan.table, needs.columns), selection=selection)
 
     def _selected(self, needs: Needs, utc: bool) -> tuple[Scan, Selection]:
-        scan = scan_of(self.spark, self.session, self._table(needs), self.place)
+        table = self._table(needs)
+        if table.dims not in self.scans:
+            self.scans[table.dims] = scan_of(self.spark, self.session, table, self.place)
+        scan = self.scans[table.dims]
         selection = scan.selection
         for axis, mask in masks(scan.coordinates, needs.conditions, utc).items():
             selection = selection.narrowed(axis, np.flatnonzero(mask))
@@ -252,14 +280,14 @@ class ArraySource:
         return aggregated(self.spark, self.session, order, order.partial_schema, f"{title} aggregate")
 
     def _table(self, needs: Needs) -> Table:
-        """Of several tables the smallest that has all the columns that are named."""
+        """Of several tables the one that has all the columns that are named."""
         tables, columns = self.tables.tables, needs.columns
         if columns is None or needs.starred or len(tables) == 1:
             return tables[0] if len(tables) == 1 else self.tables.choose(None)
-        for table in reversed(tables):
-            if columns <= {column.name.lower() for column in table.columns}:
-                return table
-        return self.tables.choose(sorted(columns))
+        fitting = [table for table in tables if columns <= {column.name.lower() for column in table.columns}]
+        if len(fitting) > 1:  # each has other rows
+            raise several(self.tables.group, fitting)
+        return fitting[0] if fitting else self.tables.choose(sorted(columns))
 
 
 def _needed(table: Table, columns: set[str] | None) -> Table:
@@ -365,15 +393,10 @@ def _group_tables(session: Session, use: TableUse) -> GroupTables:
 
 def _other_tables(spark: SparkSession, query: Query) -> dict[str, list[str]]:
     """The columns of tables that Spark itself knows: to tell whose a column without a table is."""
-    ours = {use.start for use in query.uses}
     found: dict[str, list[str]] = {}
-    for scope in traverse_scope(query.tree):
-        for source in scope.sources.values():
-            if not isinstance(source, exp.Table) or source.parts[0].meta.get("start") in ours:
-                continue
-            name = ".".join(part.name for part in source.parts)
-            try:
-                found[name] = list(spark.table(name).columns)
-            except Exception:  # noqa: BLE001 - Spark tells what is wrong with it when it runs the query
-                continue
+    for name in query.others:
+        try:
+            found[name] = list(spark.table(name).columns)
+        except Exception:  # noqa: BLE001 - Spark tells what is wrong with it when it runs the query
+            continue
     return found

@@ -205,11 +205,18 @@ class GroupTables:
                 f"group {self.group} has no arrays to make a table of; name another with the option group",
                 kind=ErrorKind.NODE_NOT_FOUND,
             )
-        raise InvalidInputError(
-            f"group {self.group} has {len(self.tables)} tables, for variables of different dimensions: "
-            f"{described(self.tables)}; choose with the option variables",
-            kind=ErrorKind.INVALID_ARRAY_METADATA,
-        )
+        raise several(self.group, self.tables)
+
+
+def several(group: str, tables: Sequence[Table]) -> InvalidInputError:
+    """The error where one table is meant, and it is not said which."""
+    array = next((column.name for table in tables for column in table.variables), "name")
+    return InvalidInputError(
+        f"group {group} has {len(tables)} tables, for variables of different dimensions: "
+        f"{described(tables)}; choose with the option variables, or in SQL with a variable in the query or"
+        f" an array in place of the group, such as repo{group.rstrip('/').replace('/', '.')}.{array}",
+        kind=ErrorKind.INVALID_ARRAY_METADATA,
+    )
 
 
 def tables_of(session: Session, group: str = "/") -> GroupTables:
