@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 from dataclasses import replace
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import numpy as np
@@ -74,6 +74,38 @@ def _kept(label: Any) -> Any:
 )
 def test_labels_mean_what_they_mean_to_xarray(labels: dict[str, Any]) -> None:
     assert chosen_rows(labels) == expected_rows(labels)
+
+
+def forecasts() -> icefloe.Repository:
+    steps = np.arange(5) * np.timedelta64(6 * 3600 * 10**9, "ns")
+    heights = np.array([0.1, 0.2, 20.3, 30.4], "f4")
+    return repository(
+        xr.Dataset(
+            {"wind": (("step", "height"), np.arange(20.0).reshape(5, 4))}, {"step": steps, "height": heights}
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        {"height": 20.3},
+        {"height": [0.1, 30.4]},
+        {"height": slice(20.3, 30.4)},
+        {"height": slice(0.2, 20.3)},
+        {"height": slice(0.15, 20.2)},
+        {"step": "6h"},
+        {"step": slice("6 hours", "1 day")},
+        {"step": timedelta(hours=12)},
+        {"step": [np.timedelta64(0, "s"), np.timedelta64(24, "h")]},
+    ],
+)
+def test_small_floats_and_lengths_of_time_are_found(labels: dict[str, Any]) -> None:
+    repo = forecasts()
+
+    found, expected = (sorted(row[-1] for row in each(labels, repo)) for each in (chosen_rows, expected_rows))
+
+    assert found == expected
 
 
 def test_a_part_of_a_time_stands_for_all_of_it() -> None:

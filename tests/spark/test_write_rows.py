@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -163,6 +164,19 @@ def test_a_falling_dimension_grows_downwards_and_text_is_a_coordinate() -> None:
     found = opened(session)
     assert found["name"].values.tolist() == ["a", "b"]
     assert float(found["v"].sel(depth=10.0, name="a")) == 2.0
+
+
+def test_decimals_are_coordinates_of_floats_and_of_whole_numbers() -> None:
+    session = fresh()
+    lat = pa.array([Decimal("45.5"), Decimal("44.5")], pa.decimal128(3, 1))
+    level = pa.array([Decimal(1), Decimal(2)], pa.decimal128(10, 0))
+
+    write_table(session, pa.table({"lat": lat, "level": level, "v": [1.0, 2.0]}), Template(("lat", "level")))
+
+    found = opened(session)
+    assert found["lat"].values.tolist() == [44.5, 45.5]
+    assert found["level"].dtype == np.int64
+    assert float(found["v"].sel(lat=45.5, level=1)) == 1.0
 
 
 def day(*hours: int) -> pa.Array:

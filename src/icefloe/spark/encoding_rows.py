@@ -31,8 +31,9 @@ def keys_of(column: pa.Array, name: str) -> Values:
         return np.asarray(_microseconds(column))
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return np.array(column.to_pylist(), object)
-    if pa.types.is_decimal(kind):
-        return np.asarray(column.cast(pa.int64()).to_numpy(zero_copy_only=False))
+    if pa.types.is_decimal(kind):  # which 45.5 is to Spark
+        number = pa.float64() if kind.scale > 0 else pa.int64()
+        return np.asarray(column.cast(number).to_numpy(zero_copy_only=False))
     values = np.asarray(column.to_numpy(zero_copy_only=False))
     if values.dtype.kind == "f":
         if np.isnan(values).any():

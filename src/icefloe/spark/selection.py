@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 from typing import Any, Final
 
 import numpy as np
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.session import Session
-from icefloe.spark.coding import TIMESTAMP, Mask, Values
+from icefloe.spark.coding import INTERVAL, TIMESTAMP, Mask, Values
 from icefloe.spark.table import Column, Role, Table, read_whole, unknown
 
 Indices = NDArray[np.int64]
@@ -163,12 +163,16 @@ class _Axis:
             return _time_bounds(label, self.name)
         if self.arrow == pa.string():
             return str(label), str(label)
+        if self.arrow == INTERVAL:
+            return _span(label, self), _span(label, self)
         if isinstance(label, str) or isinstance(label, bool) != (self.arrow == pa.bool_()):
             try:
                 label = float(label)
             except ValueError:
                 raise self.not_found(label) from None
-        return label, label
+        # 20.3 is in a coordinate of small floats, though as a double it is next to what is stored.
+        stored = self.values.dtype.type(label) if self.values.dtype.kind == "f" else label
+        return (stored, stored) if (self.values == stored).any() else (label, label)
 
     def not_found(self, label: Any) -> InvalidInputError:
         """The error for a label that is not there."""
@@ -234,6 +238,34 @@ def _comparable(values: Values) -> Values:
     if values.dtype.kind in "UTS":
         return values.astype(object)
     return values.astype(np.float64) if values.dtype.kind == "f" else values
+
+
+def _span(label: Any, axis: _Axis) -> np.timedelta64:
+    """A length of time, such as 6h or 2 days."""
+    if isinstance(label, timedelta | np.timedelta64):
+        return np.timedelta64(label).astype("m8[us]")
+    match = _SPAN.fullmatch(str(label).strip().lower())
+    if match is None:
+        raise InvalidInputError(
+            f"{label!r} is no length of time for {axis.name}; write 6h, 90 min or 2 days",
+            kind=ErrorKind.INVALID_CHUNK_INDEX,
+        )
+    return np.timedelta64(int(match[1]), _UNITS[match[2][:2]]).astype("m8[us]")
+
+
+_SPAN: Final = re.compile(r"([+-]?\d+)\s*(us|ms|s|sec|seconds?|m|min|minutes?|h|hours?|d|days?)")
+_UNITS: Final[Mapping[str, Any]] = {
+    "us": "us",
+    "ms": "ms",
+    "s": "s",
+    "se": "s",
+    "m": "m",
+    "mi": "m",
+    "h": "h",
+    "ho": "h",
+    "d": "D",
+    "da": "D",
+}
 
 
 def _time_bounds(label: Any, name: str) -> tuple[np.datetime64, np.datetime64]:
