@@ -13,5 +13,7 @@ def spark() -> Iterator[Any]:
     from icefloe.spark import QUICK_START, local_session
 
     session = local_session("icefloe tests", cores=2, settings=QUICK_START)
-    yield session
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("icefloe.spark.sql_scans.FEW_ROWS", 0)  # the arrays of tests are small
+        yield session
     session.stop()

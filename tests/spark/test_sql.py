@@ -176,6 +176,38 @@ def test_queries_that_aggregate_are_answered_from_groups(
     assert len(set(re.findall(r"MapInArrow (icefloe [^(]* aggregate)", plan))) == min(parts, 1)
 
 
+def test_few_cells_are_answered_row_by_row(
+    spark: Any, repo: icefloe.Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "SELECT sum(rain), count(*) FROM w WHERE lat > 40"
+    from_groups = sql(spark, text, {"w": repo})
+    monkeypatch.setattr("icefloe.spark.sql_scans.FEW_ROWS", 10 * 4 * 8)
+    from_rows = sql(spark, text, {"w": repo})
+
+    shown = [str(each._jdf.queryExecution().analyzed()) for each in (from_groups, from_rows)]
+
+    assert [" aggregate(" in each for each in shown] == [True, False]
+    assert collected(from_groups) == collected(from_rows)
+
+
+def test_a_star_over_a_union_and_tables_in_any_case(spark: Any, repo: icefloe.Repository) -> None:
+    text = "WITH Far AS (SELECT * FROM w WHERE lat > 50) SELECT count(*) FROM fAR TABLESAMPLE (100 PERCENT)"
+    union = "SELECT * FROM w WHERE lat > 58 UNION SELECT * FROM w WHERE lat < 36 ORDER BY 3 LIMIT 2"
+
+    assert collected(sql(spark, text, {"w": repo})) == [(10 * 2 * 8,)]
+    assert [row["lon"] for row in sql(spark, union, {"w": repo}).collect()] == [0.0, 0.0]
+
+
+def test_a_group_with_several_tables_needs_a_variable(spark: Any, repo: icefloe.Repository) -> None:
+    with pytest.raises(InvalidInputError, match=r"has 2 tables.*such as repo\.more\.rain"):
+        sql(spark, "SELECT count(*) FROM w.more", {"w": repo})
+    with pytest.raises(AnalysisException, match="cannot be resolved"):
+        sql(spark, "SELECT heigt, lat FROM w.more", {"w": repo})
+
+    assert collected(sql(spark, "SELECT count(*) FROM w.more.height", {"w": repo})) == [(6 * 8,)]
+    assert collected(sql(spark, "SELECT count(height), max(lat) FROM w.more", {"w": repo})) == [(48, 60.0)]
+
+
 def test_times_in_a_session_of_another_zone(spark: Any, repo: icefloe.Repository) -> None:
     zone = spark.conf.get("spark.sql.session.timeZone")
     try:

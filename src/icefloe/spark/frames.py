@@ -49,10 +49,15 @@ def frame_of(spark: SparkSession, tasks: int, read: Read, ddl: str, title: str) 
 
 def slots_of(spark: SparkSession) -> int:
     """How many tasks run at a time; a guess where a client of Spark Connect cannot ask."""
-    return int(spark.sparkContext.defaultParallelism) if hasattr(spark, "_jsparkSession") else _SLOTS
+    return _SLOTS if is_client(spark) else int(spark.sparkContext.defaultParallelism)
 
 
 _SLOTS: Final = 8
+
+
+def is_client(spark: SparkSession) -> bool:
+    """Whether a session is one of Spark Connect."""
+    return not hasattr(spark, "_jsparkSession")
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
@@ -150,7 +155,7 @@ def announced(spark: SparkSession, titles: Iterable[str]) -> None:
 
 
 def _context(spark: SparkSession) -> Any:
-    return spark.sparkContext if hasattr(spark, "_jsparkSession") else None
+    return None if is_client(spark) else spark.sparkContext
 
 
 def _is_free(description: str | None) -> bool:

@@ -243,14 +243,14 @@ def _comparable(values: Values) -> Values:
 def _span(label: Any, axis: _Axis) -> np.timedelta64:
     """A length of time, such as 6h or 2 days."""
     if isinstance(label, timedelta | np.timedelta64):
-        return np.timedelta64(label).astype("m8[us]")
+        return np.timedelta64(label, "us")
     match = _SPAN.fullmatch(str(label).strip().lower())
     if match is None:
         raise InvalidInputError(
             f"{label!r} is no length of time for {axis.name}; write 6h, 90 min or 2 days",
             kind=ErrorKind.INVALID_CHUNK_INDEX,
         )
-    return np.timedelta64(int(match[1]), _UNITS[match[2][:2]]).astype("m8[us]")
+    return np.timedelta64(np.timedelta64(int(match[1]), _UNITS[match[2][:2]]), "us")
 
 
 _SPAN: Final = re.compile(r"([+-]?\d+)\s*(us|ms|s|sec|seconds?|m|min|minutes?|h|hours?|d|days?)")

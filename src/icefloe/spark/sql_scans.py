@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -18,7 +19,7 @@ from icefloe.repository import Repository
 from icefloe.session import Session
 from icefloe.spark.aggregates import Aggregation, planned
 from icefloe.spark.coding import ddl, quoted, spark_type
-from icefloe.spark.frames import announced, frame_of, place_of, quiet_errors, slots_of
+from icefloe.spark.frames import announced, frame_of, is_client, place_of, quiet_errors, slots_of
 from icefloe.spark.groups import grouped
 from icefloe.spark.metadata_tables import TABLES, View, metadata_table
 from icefloe.spark.moments import moment_of
@@ -42,6 +43,8 @@ from icefloe.spark.table import GroupTables, Role, Table, several, tables_of, un
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+FEW_ROWS = 200_000
+"""So many cells are handed over row by row sooner than Spark has looked at a query a second time."""
 _WORTH_IT: Final = 2
 """Groups are used where they have so many cells at least: a row of moments is dearer than one of cells."""
 
@@ -96,7 +99,8 @@ class _Asked:
         """The answer from the rows that may matter."""
         try:
             found = self._answer({}, ())
-            found.schema  # noqa: B018 - a client of Spark Connect asks only now
+            if is_client(self.spark):
+                found.schema  # noqa: B018 - it asks only now
         except AnalysisException as refused:
             # Whatever was not understood, or is wrong: of whole tables Spark says what it says of any.
             try:
@@ -253,6 +257,8 @@ class ArraySource:
         if needs.columns is None:
             return None
         scan, selection = self._selected(needs, utc)
+        if math.prod(selection.counts(scan.table)) <= FEW_ROWS:
+            return None
         found = reduction(query.text, query.tokens, scope, scan.coordinates, utc)
         if found is None:
             return None
