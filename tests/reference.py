@@ -53,8 +53,8 @@ Made of the program by `python -m tests.reference`; a test compares. `icefloe CO
 
 `REPO` is a path or a URL: `data/repo`, `s3://bucket/prefix`, `gs://...`, `az://...`, `https://...`; options
 of the storage follow with `-o NAME=VALUE`. With `--json` a command prints one JSON document on standard
-output and nothing else there; progress and errors go to standard error, an error as
-`{"error": "...", "kind": "...", "exit_code": 3}`. Numbers that JSON lacks are texts as in Zarr (`"NaN"`,
+output and nothing else there, also of an error: `{"error": "...", "kind": "...", "exit_code": 3}`. Progress,
+and the sentence of an error, go to standard error. Numbers that JSON lacks are texts as in Zarr (`"NaN"`,
 `"-Infinity"`), times are ISO texts. Without it errors are one sentence; `--debug` shows where in the program
 it came from.
 

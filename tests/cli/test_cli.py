@@ -12,8 +12,10 @@ import click
 import numpy as np
 import pytest
 import zarr
+from click.shell_completion import ShellComplete
 
 import icefloe
+from icefloe.amounts import counted
 from icefloe.cli import app, faults
 from icefloe.cli.output import aligned
 
@@ -234,7 +236,7 @@ def test_expire_and_collect(typed: Terminal) -> None:
     assert "--yes" in typed.errors
     counted = typed.json("gc", "--older-than", "0s", "--dry-run")
     assert (counted["dry_run"], counted["snapshots_deleted"]) == (True, 1)
-    assert typed("gc", "--older-than", "0s", "--yes").startswith("deleted 1 snapshots")
+    assert typed("gc", "--older-than", "0s", "--yes").startswith("deleted 1 snapshot, ")
     assert typed.json("verify", "--level", "objects")["ok"]
 
 
@@ -294,6 +296,51 @@ def test_an_unknown_revision_is_said(typed: Terminal, command: str) -> None:
 def test_an_unknown_array_is_said(typed: Terminal) -> None:
     typed("cat", "/water", code=faults.NOT_FOUND)
     assert "/water" in typed.errors
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (["lo"], {"log"}),
+        (["log", "REPO", ""], {"main", "fix", "v1"}),
+        (["diff", "REPO", "v1", "m"], {"main"}),
+        (["branch", "delete", "REPO", ""], {"main", "fix"}),
+        (["tag", "delete", "REPO", ""], {"v1"}),
+        (["tree", "REPO", "-r", "f"], {"fix"}),
+        (["cat", "REPO", "air"], {"air", "air/t2m"}),
+        (["plot", "REPO", "-r", "no", "a"], set()),
+        (["log", "nowhere", ""], set()),
+        (["log", "REPO", "-o", "colour=red", ""], set()),
+    ],
+)
+def test_shells_complete_names(typed: Terminal, words: list[str], found: set[str]) -> None:
+    typed("branch create", "fix", "v1")
+    *args, incomplete = [each.replace("REPO", typed.repo) for each in words]
+
+    shell = ShellComplete(app.icefloe, {}, "icefloe", "_ICEFLOE_COMPLETE")
+
+    assert {each.value for each in shell.get_completions(args, incomplete)} == found
+
+
+def test_shells_complete_folders_for_repositories() -> None:
+    shell = ShellComplete(app.icefloe, {}, "icefloe", "_ICEFLOE_COMPLETE")
+
+    assert [each.type for each in shell.get_completions(["log"], "da")] == ["dir"]
+    assert [each.type for each in shell.get_completions(["ingest"], "da")] == ["file"]
+
+
+@pytest.mark.parametrize(
+    ("number", "thing", "text"),
+    [
+        (1, "file", "1 file"),
+        (0, "file", "0 files"),
+        (2, "branch", "2 branches"),
+        (3, "entry", "3 entries"),
+        (2, "day", "2 days"),
+    ],
+)
+def test_one_and_many(number: int, thing: str, text: str) -> None:
+    assert counted(number, thing) == text
 
 
 def test_debug_shows_where_it_came_from(tmp_path: Path) -> None:

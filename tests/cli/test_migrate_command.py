@@ -77,8 +77,8 @@ def test_version_1_is_upgraded_too(tmp_path: Path, capsys: pytest.CaptureFixture
     assert app.main(["migrate", str(place)]) == 0
 
     printed = capsys.readouterr().out
-    assert "can be upgraded from version 1 to version 2: 1 snapshots, 1 branches, 0 tags" in printed
-    assert "upgraded from version 1 to version 2: 1 snapshots" in printed
+    assert "can be upgraded from version 1 to version 2: 1 snapshot, 1 branch, 0 tags" in printed
+    assert "upgraded from version 1 to version 2: 1 snapshot" in printed
     assert (place / "repo").exists()
     assert (place / "refs").exists()
     # As after an upgrade that was stopped before it had deleted what it was to delete.

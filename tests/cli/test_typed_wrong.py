@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,20 +12,32 @@ import zarr
 
 import icefloe
 from icefloe.cli import app
-from icefloe.cli.faults import STOPPED, WAYS_OUT
+from icefloe.cli.faults import FAILED, NOT_WELL, STOPPED, WAYS_OUT
 from tests.ingest.files import archive
 
 NONE = ("--master", "none")
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> str:
-    """A repository with one array."""
-    folder = str(tmp_path / "repo")
-    repo = icefloe.Repository.create(icefloe.storage_from_url(folder, sync=False))
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file, a folder with something in it, and an archive: what is typed wrong changes none of them."""
+    folder = tmp_path_factory.mktemp("typed")
+    (folder / "FILE").write_text("no folder")
+    (folder / "FILES").mkdir()
+    (folder / "FILES" / "something").write_text("else")
+    (folder / "empty").mkdir()
+    archive(folder / "data", (2, 2))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def place(folder: Path) -> str:
+    """A repository with one array, likewise."""
+    place = str(folder / "repo")
+    repo = icefloe.Repository.create(icefloe.storage_from_url(place, sync=False))
     with repo.transaction("main", message="array") as store:
         zarr.create_array(store, name="temperature", data=np.arange(12).reshape(3, 4))
-    return folder
+    return place
 
 
 @pytest.mark.parametrize(
@@ -79,13 +92,9 @@ def place(tmp_path: Path) -> str:
     ],
 )
 def test_what_is_typed_wrong_is_said(
-    words: list[str], code: int, sentence: str, place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    words: list[str], code: int, sentence: str, place: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "FILE").write_text("no folder")
-    (tmp_path / "FILES").mkdir()
-    (tmp_path / "FILES" / "something").write_text("else")
-
-    found = app.main([each.replace("REPO", place).replace("FILE", str(tmp_path / "FILE")) for each in words])
+    found = app.main([each.replace("REPO", place).replace("FILE", str(folder / "FILE")) for each in words])
 
     printed = capsys.readouterr()
     assert sentence in printed.err
@@ -119,45 +128,75 @@ def test_what_is_typed_wrong_is_said(
     ],
 )
 def test_an_ingest_that_cannot_be_writes_nothing(
-    words: list[str], code: int, sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    words: list[str], code: int, sentence: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    archive(tmp_path / "data", (2, 2))
-    place = str(tmp_path / "repo")
-    repo = icefloe.Repository.create(icefloe.storage_from_url(place, sync=False))
+    """Neither into a repository that is there, nor a new one."""
+    there, new = folder / "there", folder / "new"
+    if not there.exists():
+        icefloe.Repository.create(icefloe.storage_from_url(str(there), sync=False))
 
-    found = app.main(["ingest", str(tmp_path / "data"), place, "--master", "none", *words])
-
-    printed = capsys.readouterr()
-    assert sentence in printed.err
-    assert found == code
+    for place in (there, new):
+        assert app.main(["ingest", str(folder / "data"), str(place), *NONE, *words]) == code
+        assert sentence in capsys.readouterr().err
+    repo = icefloe.Repository.open(icefloe.storage_from_url(str(there)))
     assert repo.list_branches() == {"main"}
     assert len(list(repo.ancestry(branch="main"))) == 1
+    assert not new.exists()
 
 
-@pytest.mark.parametrize("sources", ["none/*.nc", "nosuch.nc", "empty"])
+@pytest.mark.parametrize("sources", ["none/*.nc", "nosuch.nc", "empty", "FILE"])
 def test_no_repository_is_made_for_sources_that_are_not_there(
-    sources: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    sources: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "empty").mkdir()
     place = tmp_path / "repo"
 
-    assert app.main(["ingest", str(tmp_path / sources), str(place), "--master", "none"]) == 2
+    for words in ([], ["--virtual"], ["--on-bad-file", "skip"], ["--dry-run"]):
+        app.main(["ingest", str(folder / sources), str(place), *NONE, *words])
 
-    assert sources in capsys.readouterr().err
-    assert not place.exists()
+        assert sources in capsys.readouterr().err
+        assert not place.exists()
 
 
-def test_errors_for_programs_are_json(place: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert app.main(["cat", place, "temperatur", "--json"]) == 3
-    assert app.main(["cat", place, "--json"]) == 2
+@pytest.mark.parametrize(
+    ("words", "document"),
+    [
+        (
+            ["cat", "REPO", "temperatur"],
+            {
+                "error": "there is no array /temperatur; did you mean /temperature?",
+                "kind": "node-not-found",
+                "exit_code": 3,
+            },
+        ),
+        (["cat", "REPO"], {"error": "Missing argument 'PATH'.", "kind": None, "exit_code": 2}),
+    ],
+)
+def test_errors_for_programs_are_json(
+    words: list[str], document: dict[str, Any], place: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where results are; and people see the sentence still."""
+    code = app.main([each.replace("REPO", place) for each in (*words, "--json")])
 
-    first, second = map(json.loads, capsys.readouterr().err.splitlines())
-    assert first == {
-        "error": "there is no array /temperatur; did you mean /temperature?",
-        "kind": "node-not-found",
-        "exit_code": 3,
-    }
-    assert second == {"error": "Missing argument 'PATH'.", "kind": None, "exit_code": 2}
+    printed = capsys.readouterr()
+    assert json.loads(printed.out) == document
+    assert code == document["exit_code"]
+    assert document["error"] in printed.err
+
+
+def test_damage_is_looked_for_by_verify(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    repo = icefloe.Repository.create(icefloe.storage_from_url(str(tmp_path), sync=False))
+    with repo.transaction("main", message="array") as store:
+        zarr.create_array(store, name="temperature", data=np.arange(12))
+    (manifest,) = (tmp_path / "manifests").iterdir()
+    manifest.write_bytes(manifest.read_bytes()[:-8])
+
+    assert app.main(["gc", str(tmp_path), "--older-than", "7d"]) == FAILED
+
+    assert capsys.readouterr().err.endswith("; `icefloe verify` lists what is damaged\n")
+    assert app.main(["verify", str(tmp_path)]) == NOT_WELL
+    assert capsys.readouterr().out.startswith(
+        "1 fault among 2 snapshots, 2 transaction logs, 1 manifest, 0 ref"
+    )
 
 
 def test_advice_is_that_of_the_library() -> None:

@@ -42,9 +42,22 @@ def breaks(dataset: xr.Dataset) -> None:
     raise ZeroDivisionError("oops")
 
 
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Three files of two days each."""
+    return archive(tmp_path_factory.mktemp("archive"), (2, 2, 2))
+
+
+@pytest.fixture(scope="module")
+def odd_files(files: list[str], tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Two of them, and one with a gap before it, high values and one that is missing."""
+    odd = days(9, 2)
+    odd["t2m"][1, 2, 3] = np.nan
+    return [*files[:2], write(tmp_path_factory.mktemp("odd") / "odd.nc", odd)]
+
+
 @pytest.mark.parametrize("mode", ["native", "virtual", "hybrid"])
-def test_all_checks_pass_on_good_data(tmp_path: Path, mode: str) -> None:
-    files = [write(tmp_path / f"{n}.nc", days(2 * n, 2)) for n in range(3)]
+def test_all_checks_pass_on_good_data(files: list[str], tmp_path: Path, mode: str) -> None:
     repo = new_repo(tmp_path)
 
     report = run(repo, files, mode=mode, checks=ALL)
@@ -54,38 +67,30 @@ def test_all_checks_pass_on_good_data(tmp_path: Path, mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ["native", "virtual"])
-@pytest.mark.parametrize(
-    ("check", "said"),
-    [
-        (
-            Check("range", "t2m", low=0, high=50),
-            "t2m is 130.375 at time=2024-01-11 00:00:00, lat=60.0",
-        ),
-        (Check("range", "lat", high=50), "lat is 60 at lat=60.0, allowed is -inf to 50"),
-        (
-            Check("nulls", "t2m", most=0.001),
-            "0.83% of t2m are missing, more than 0.10%; such as at time=2024-01-11",
-        ),
-        (Check("gaps"), "time has 1 gaps, the first between 2024-01-04 00:00:00 and 2024-01-10 00:00:00"),
-        (Check("python", call="tests.ingest.test_audit:says_no"), "tests.ingest.test_audit:says_no says no"),
-    ],
-)
-def test_a_check_that_fails_says_where(tmp_path: Path, mode: str, check: Check, said: str) -> None:
+def test_checks_that_fail_say_where(odd_files: list[str], tmp_path: Path, mode: str) -> None:
     """Also on data that is only referred to, and in the metadata of what is left to look at."""
-    odd = days(9, 2)
-    odd["t2m"][1, 2, 3] = np.nan
-    files = [write(tmp_path / f"{n}.nc", days(2 * n, 2)) for n in range(2)]
-    files.append(write(tmp_path / "odd.nc", odd))
+    failing = {
+        Check("range", "t2m", low=0, high=50): "t2m is 130.375 at time=2024-01-11 00:00:00, lat=60.0",
+        Check("range", "lat", high=50): "lat is 60 at lat=60.0, allowed is -inf to 50",
+        Check("nulls", "t2m", most=0.001): (
+            "0.83% of t2m are missing, more than 0.10%; such as at time=2024-01-11"
+        ),
+        Check("gaps"): "time has 1 gap, the first between 2024-01-04 00:00:00 and 2024-01-10 00:00:00",
+        Check("python", call="tests.ingest.test_audit:says_no"): "tests.ingest.test_audit:says_no says no",
+    }
     repo = new_repo(tmp_path)
 
-    report = run(repo, files, mode=mode, checks=(check,))
+    report = run(repo, odd_files, mode=mode, checks=(*failing, Check("monotone")))
 
-    assert said in report.checks[0].text
+    assert [each.passed for each in report.checks] == [False] * len(failing) + [True]
+    for said, result in zip(failing.values(), report.checks, strict=False):
+        assert said in result.text
     assert (report.ok, report.published, report.failed_branch) == (False, None, "main.ingest-failed")
     assert len(list(repo.ancestry(branch="main"))) == 1
     tip = next(iter(repo.ancestry(branch="main.ingest-failed")))
-    assert tip.metadata["icefloe_ingest"]["checks"] == [
-        {"name": check.title, "passed": False, "text": report.checks[0].text}
+    assert tip.metadata["icefloe_ingest"]["checks"][:-1] == [
+        {"name": check.title, "passed": False, "text": result.text}
+        for check, result in zip(failing, report.checks, strict=False)
     ]
 
 
@@ -125,23 +130,23 @@ def test_what_a_broken_off_run_staged_is_checked(tmp_path: Path, check: Check) -
     ],
 )
 def test_checks_that_cannot_be_run_are_refused_before_anything_is_written(
-    tmp_path: Path, check: Check, said: str
+    files: list[str], tmp_path: Path, check: Check, said: str
 ) -> None:
     repo = new_repo(tmp_path)
 
     with pytest.raises(InvalidInputError, match=said):
-        run(repo, archive(tmp_path), checks=(check,))
+        run(repo, files, checks=(check,))
 
     assert repo.list_branches() == {"main"}
 
 
-def test_a_check_that_breaks_leaves_the_branch(tmp_path: Path) -> None:
+def test_a_check_that_breaks_leaves_the_branch(files: list[str], tmp_path: Path) -> None:
     repo = new_repo(tmp_path)
 
     with pytest.raises(InvalidInputError, match=r"test_audit:breaks cannot be run: ZeroDivisionError: oops"):
-        run(repo, archive(tmp_path), checks=(Check("python", call="tests.ingest.test_audit:breaks"),))
+        run(repo, files, checks=(Check("python", call="tests.ingest.test_audit:breaks"),))
     with pytest.raises(InvalidInputError, match="the check range is about numbers, and 'time' has none"):
-        run(repo, archive(tmp_path), checks=(Check("range", "time"),))
+        run(repo, files, checks=(Check("range", "time"),))
 
     assert len(list(repo.ancestry(branch="main"))) == 1
 
@@ -153,11 +158,11 @@ def test_checks_with_bounds_that_make_no_sense() -> None:
             Check("range", "t2m", **given)
 
 
-def test_repositories_of_version_1_are_published_to(tmp_path: Path) -> None:
+def test_repositories_of_version_1_are_published_to(files: list[str]) -> None:
     """They cannot amend: what the checks said is in a commit of its own."""
     repo = Repository.create(in_memory_storage(), spec_version=1)
 
-    report = run(repo, archive(tmp_path))
+    report = run(repo, files)
 
     tip = next(iter(repo.ancestry(branch="main")))
     assert tip.id == report.published

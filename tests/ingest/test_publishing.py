@@ -196,7 +196,7 @@ def test_a_branch_that_moved_in_the_same_place_is_left(tmp_path: Path) -> None:
     assert repo.lookup_branch("main") == after[0]
 
 
-@pytest.mark.parametrize("moment", ["1 files into", "commit", "published"])
+@pytest.mark.parametrize("moment", ["1 file into", "commit", "published"])
 def test_a_killed_driver_is_run_again(tmp_path: Path, moment: str) -> None:
     """Whenever it was killed: the branch had nothing or all, and the next run makes it whole, once."""
     files = archive(tmp_path / "data", (3, 4, 2))

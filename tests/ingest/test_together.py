@@ -69,7 +69,7 @@ def once(text: str, act: Callable[[], object]) -> Callable[[str], None]:
     return told
 
 
-@pytest.mark.parametrize("moment", ["3 sources", "1 files into", "check"])
+@pytest.mark.parametrize("moment", ["3 sources", "1 file into", "check"])
 def test_another_ingest_at_any_moment(tmp_path: Path, moment: str) -> None:
     files = archive(tmp_path)
     repo = new_repo(tmp_path)

@@ -12,7 +12,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from icefloe._version import __version__
-from icefloe.cli.faults import STOPPED, tell
+from icefloe.cli.faults import Stopped, tell
 from icefloe.cli.terminal import run_with_streams
 
 _COMMANDS = {
@@ -126,7 +126,7 @@ class _Commands(click.Group):
     cls=_Commands,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 conflict, 5 a check found something, "
-    "130 stopped by Ctrl-C. With --json errors are one line of JSON on the error stream.",
+    "130 stopped by Ctrl-C. With --json standard output is one JSON document; of an error too.",
 )
 @click.version_option(__version__, prog_name="icefloe")
 @click.option("--debug", is_flag=True, help="Show where in the program an error came from.")
@@ -146,8 +146,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         result: Any = icefloe.main(rest, prog_name="icefloe", standalone_mode=False)
     except click.exceptions.Abort:
-        click.echo("stopped", err=True)
-        return STOPPED
+        return tell(Stopped(), as_json="--json" in words)
     except Exception as error:
         if debug and not isinstance(error, click.ClickException):
             raise

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import click
 
 import icefloe
+from icefloe.cli.completing import complete_place
 from icefloe.cli.output import Output
 from icefloe.concurrency import FanOut
 from icefloe.repository import Repository
@@ -31,7 +32,7 @@ def storage_options(values: tuple[str, ...]) -> dict[str, str]:
 def target_argument(function: F) -> F:
     """TARGET, another place, and its options: the function gets `target`."""
 
-    @click.argument("target", metavar="TARGET")
+    @click.argument("target", metavar="TARGET", shell_complete=complete_place)
     @click.option(
         "--target-option", "target_options", multiple=True, metavar="NAME=VALUE", help="One of the target."
     )
@@ -46,7 +47,7 @@ def target_argument(function: F) -> F:
 def storage_argument(function: F) -> F:
     """REPO and its options: the function gets `storage`."""
 
-    @click.argument("repo", metavar="REPO")
+    @click.argument("repo", metavar="REPO", shell_complete=complete_place)
     @click.option(
         "-o", "--option", "options", multiple=True, metavar="NAME=VALUE", help="An option of the storage."
     )
@@ -72,7 +73,7 @@ def repo_argument(function: F) -> F:
 def repo_at_argument(function: F) -> F:
     """REPO[@REVISION] and its options: the function gets `repo`, opened, and `revision`."""
 
-    @click.argument("repo", metavar="REPO[@REVISION]")
+    @click.argument("repo", metavar="REPO[@REVISION]", shell_complete=complete_place)
     @click.option(
         "-o", "--option", "options", multiple=True, metavar="NAME=VALUE", help="An option of the storage."
     )

@@ -7,10 +7,12 @@ from itertools import takewhile
 
 import click
 
+from icefloe.amounts import counted
 from icefloe.cli import revisions
 from icefloe.cli.arguments import output_option, repo_argument
+from icefloe.cli.completing import complete_branch, complete_revision
 from icefloe.cli.faults import CONFLICT
-from icefloe.cli.output import Output, counted, plain
+from icefloe.cli.output import Output, plain
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.merging import MergeConflictError, MergeResult, MergeStrategy
 from icefloe.repository import Repository
@@ -32,8 +34,8 @@ _dry_run = click.option("--dry-run", is_flag=True, help="Tell what would happen,
 
 @click.command()
 @repo_argument
-@click.argument("source")
-@click.argument("into", default="main")
+@click.argument("source", shell_complete=complete_revision)
+@click.argument("into", default="main", shell_complete=complete_branch)
 @_message
 @_strategy
 @_dry_run
@@ -64,8 +66,8 @@ def merge(
 
 @click.command()
 @repo_argument
-@click.argument("revision")
-@click.argument("onto", default="main")
+@click.argument("revision", shell_complete=complete_revision)
+@click.argument("onto", default="main", shell_complete=complete_branch)
 @_message
 @_strategy
 @_dry_run
@@ -94,8 +96,8 @@ def cherry_pick(
 
 @click.command()
 @repo_argument
-@click.argument("revision")
-@click.argument("branch", default="main")
+@click.argument("revision", shell_complete=complete_revision)
+@click.argument("branch", default="main", shell_complete=complete_branch)
 @_message
 @_strategy
 @_dry_run
@@ -124,8 +126,8 @@ def revert(
 
 @click.command()
 @repo_argument
-@click.argument("branch")
-@click.argument("since")
+@click.argument("branch", shell_complete=complete_branch)
+@click.argument("since", shell_complete=complete_revision)
 @_message
 @_dry_run
 @output_option

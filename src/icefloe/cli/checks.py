@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import icefloe
+from icefloe.amounts import counted
 from icefloe.cli.arguments import output_option, repo_argument, spark_option, storage_options
 from icefloe.cli.authorizing import authorize_option
+from icefloe.cli.completing import complete_branch, complete_tag
 from icefloe.cli.faults import NOT_WELL
 from icefloe.cli.output import Output, plain
 from icefloe.cli.watching import watched
@@ -26,8 +28,8 @@ if TYPE_CHECKING:
 @click.option(
     "--level", type=click.Choice([each.value for each in Level]), default="graph", show_default=True
 )
-@click.option("--branch", help="This branch alone.")
-@click.option("--tag", help="This tag alone.")
+@click.option("--branch", help="This branch alone.", shell_complete=complete_branch)
+@click.option("--tag", help="This tag alone.", shell_complete=complete_tag)
 @click.option("--snapshot", "snapshot_id", help="This snapshot alone.")
 @click.option("--no-history", is_flag=True, help="Without the snapshots before it.")
 @click.option("--checksums", is_flag=True, help="Compare objects with the checksums that were recorded.")
@@ -70,24 +72,24 @@ def verify(
     )
     if dry_run:
         counts = {"snapshots": report.snapshots, "skipped": report.skipped}
-        text = f"would look at {report.snapshots} snapshots; {report.skipped} were verified before"
+        text = f"would look at {counted(report.snapshots, 'snapshot')}; verified before: {report.skipped}"
         out.value({"dry_run": True, "level": level, **counts}, text)
         return 0
     looked = (
-        f"{report.snapshots} snapshots, {report.transaction_logs} transaction logs, "
-        f"{report.manifests} manifests, {report.references} references"
+        f"{counted(report.snapshots, 'snapshot')}, {counted(report.transaction_logs, 'transaction log')}, "
+        f"{counted(report.manifests, 'manifest')}, {counted(report.references, 'reference')}"
     )
     deeper = {
-        "chunk objects": report.chunk_objects,
-        "sources": report.sources,
-        "chunks decoded": report.chunks,
-        "checksums": report.checksums,
+        "chunk object": report.chunk_objects,
+        "source": report.sources,
+        "decoded chunk": report.chunks,
+        "checksum": report.checksums,
     }
-    looked += "".join(f", {count} {what}" for what, count in deeper.items() if count)
+    looked += "".join(f", {counted(count, what)}" for what, count in deeper.items() if count)
     if report.skipped:
-        looked += f"; {report.skipped} snapshots were verified before"
+        looked += f"; verified before: {counted(report.skipped, 'snapshot')}"
     lines = [f"{found.kind}: {found.object} ({found.where}): {found.message}" for found in report.findings]
-    verdict = f"well: {looked}" if report.ok else f"{len(lines)} things are wrong, among {looked}"
+    verdict = f"well: {looked}" if report.ok else f"{counted(len(lines), 'fault')} among {looked}"
     out.value({"ok": report.ok, **plain(report)}, "\n".join([verdict, *lines]))
     return 0 if report.ok else NOT_WELL
 
@@ -105,12 +107,12 @@ def checksums(repo: Repository, out: Output) -> None:
     icefloe checksums data/repo
     """
     count = repo.record_checksums(progress=out.progress)
-    out.value({"recorded": count}, f"recorded the checksums of {count} objects")
+    out.value({"recorded": count}, f"recorded {counted(count, 'checksum')}")
 
 
 @click.command()
 @repo_argument
-@click.option("--branch", default="main", show_default=True)
+@click.option("--branch", default="main", show_default=True, shell_complete=complete_branch)
 @click.option("--from", "source", metavar="REPO", help="Take lost chunks from a copy, such as a clone.")
 @click.option("--from-ledger", is_flag=True, help="Make lost chunks again from the files they came from.")
 @click.option(

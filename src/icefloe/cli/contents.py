@@ -10,7 +10,9 @@ import click
 
 from icefloe.cli import revisions
 from icefloe.cli.arguments import output_option, repo_argument
+from icefloe.cli.completing import complete_array
 from icefloe.cli.output import Output, shown
+from icefloe.cli.revisions import revision_option
 from icefloe.cli.values import listed, read
 from icefloe.errors import ErrorKind, InvalidInputError, NodeNotFoundError
 from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot
@@ -54,8 +56,8 @@ def _line(node: dict[str, Any]) -> str:
 
 @click.command()
 @repo_argument
-@click.argument("path", default=ROOT)
-@click.option("-r", "--revision", default="main", show_default=True, help=revisions.HELP)
+@click.argument("path", default=ROOT, shell_complete=complete_array)
+@revision_option
 @output_option
 def tree(repo: Repository, path: str, revision: str, out: Output) -> None:
     """The groups and arrays at PATH and below; without the ledger of ingests, unless PATH is `_icefloe`.
@@ -92,8 +94,8 @@ def _path(text: str) -> str:
 
 @click.command()
 @repo_argument
-@click.argument("path")
-@click.option("-r", "--revision", default="main", show_default=True, help=revisions.HELP)
+@click.argument("path", shell_complete=complete_array)
+@revision_option
 @click.option("-n", "--number", type=click.IntRange(min=1), default=_HEAD, show_default=True)
 @output_option
 def head(repo: Repository, path: str, revision: str, number: int, out: Output) -> None:
@@ -125,9 +127,9 @@ class _WithRegion(click.Command):
 
 @click.command(cls=_WithRegion)
 @repo_argument
-@click.argument("path")
+@click.argument("path", shell_complete=complete_array)
 @click.argument("region", required=False)
-@click.option("-r", "--revision", default="main", show_default=True, help=revisions.HELP)
+@revision_option
 @output_option
 def cat(repo: Repository, path: str, region: str | None, revision: str, out: Output) -> None:
     """The values of an array in REGION, such as 0:10,5,: with an index or a range per dimension.

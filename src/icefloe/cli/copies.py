@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 import icefloe
+from icefloe.amounts import bytes_text, counted
 from icefloe.cli import revisions
 from icefloe.cli.arguments import (
     output_option,
@@ -17,7 +18,8 @@ from icefloe.cli.arguments import (
     target_argument,
 )
 from icefloe.cli.authorizing import authorize_option
-from icefloe.cli.output import Output, bytes_text, counted, plain
+from icefloe.cli.completing import complete_branch, complete_place, complete_tag
+from icefloe.cli.output import Output, plain
 from icefloe.cli.selecting import index_of, label_of
 from icefloe.repository import Repository
 from icefloe.storage.base import Storage
@@ -30,8 +32,14 @@ _OTHERS = (".csv", ".grib", ".grib2", ".h5", ".hdf5", ".json", ".npy", ".parquet
 @click.command()
 @repo_argument
 @target_argument
-@click.option("--branch", "branches", multiple=True, help="This branch and main; all without it.")
-@click.option("--tag", "tags", multiple=True, help="This tag; all without it.")
+@click.option(
+    "--branch",
+    "branches",
+    multiple=True,
+    help="This branch and main; all without it.",
+    shell_complete=complete_branch,
+)
+@click.option("--tag", "tags", multiple=True, help="This tag; all without it.", shell_complete=complete_tag)
 @click.option("--no-tags", is_flag=True, help="No tags at all.")
 @click.option("--depth", type=click.IntRange(min=1), help="So many of the newest snapshots of each.")
 @click.option("--read-back", is_flag=True, help="Read every copy again, and compare.")
@@ -71,16 +79,17 @@ def clone(
     )
     verb = "would copy" if dry_run else "copied"
     text = (
-        f"{verb} {report.snapshots} snapshots, {report.transaction_logs} transaction logs, "
-        f"{report.manifests} manifests and {report.chunks} chunks, {bytes_text(report.bytes_copied)}; "
-        f"{report.objects_there} objects were there"
+        f"{verb} {counted(report.snapshots, 'snapshot')}, "
+        f"{counted(report.transaction_logs, 'transaction log')}, {counted(report.manifests, 'manifest')} and "
+        f"{counted(report.chunks, 'chunk')}, {bytes_text(report.bytes_copied)}; there already: "
+        f"{counted(report.objects_there, 'object')}"
     )
     out.value(plain(report), text)
 
 
 @click.command()
 @repo_at_argument
-@click.argument("target", metavar="TARGET")
+@click.argument("target", metavar="TARGET", shell_complete=complete_place)
 @click.option("--target-option", "target_options", multiple=True, metavar="NAME=VALUE", help="Of the target.")
 @click.option("--group", default="/", show_default=True, help="It becomes the root.")
 @click.option("--variables", help="Names of arrays, with commas between; their coordinates come along.")

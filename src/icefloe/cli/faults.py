@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import IO, Any
 
 import click
 
@@ -12,6 +14,7 @@ from icefloe.errors import (
     AlreadyExistsError,
     ConflictError,
     ErrorKind,
+    FormatError,
     IcechunkError,
     InvalidInputError,
     NotFoundError,
@@ -25,6 +28,8 @@ NOT_WELL = 5
 """A check found something wrong: `verify`, `doctor`, `ingest`."""
 STOPPED = 130
 """By Ctrl-C; shells say the same."""
+
+_OBJECT = re.compile(r"\b(snapshots|manifests|transactions|chunks)/[0-9A-Z]{20}\b")
 
 WAYS_OUT: Mapping[str, str] = MappingProxyType(
     {
@@ -45,13 +50,26 @@ WAYS_OUT: Mapping[str, str] = MappingProxyType(
 """What the library advises, and what that is on the command line; longer ones first."""
 
 
+class Stopped(click.ClickException):
+    """Somebody pressed Ctrl-C."""
+
+    exit_code = STOPPED
+
+    def __init__(self) -> None:
+        super().__init__("stopped")
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        # docstring inherited
+        click.echo(self.message, file=file, err=file is None)
+
+
 def tell(error: Exception, *, as_json: bool) -> int:
-    """Print what went wrong to the error stream; the exit code."""
+    """Print what went wrong: to the error stream, and for programs as the result; the exit code."""
     (sentence, code), kind = explained(error), getattr(error, "kind", None)
     if as_json:
         document = {"error": sentence, "kind": kind and str(kind), "exit_code": code}
-        click.echo(json.dumps(document, ensure_ascii=False), err=True)
-    elif isinstance(error, click.ClickException):
+        click.echo(json.dumps(document, indent=2, ensure_ascii=False))
+    if isinstance(error, click.ClickException):
         error.show()
     else:
         click.echo(f"error: {sentence}", err=True)
@@ -68,7 +86,9 @@ def _sentence(error: Exception) -> str:
         case click.ClickException():
             return error.format_message()
         case IcechunkError():
-            return in_the_shell(str(error))
+            damaged = isinstance(error, FormatError) or error.kind == ErrorKind.OBJECT_NOT_FOUND
+            inside = damaged and _OBJECT.search(str(error)) is not None
+            return in_the_shell(str(error)) + ("; `icefloe verify` lists what is damaged" if inside else "")
         case OSError() if error.strerror:
             return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
         case ImportError():  # what is not installed says itself how to get it

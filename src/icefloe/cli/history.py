@@ -10,6 +10,7 @@ import click
 from icefloe.ancestry_graph import AncestryGraph
 from icefloe.cli import revisions
 from icefloe.cli.arguments import output_option, repo_argument
+from icefloe.cli.completing import complete_revision
 from icefloe.cli.output import Output, indented, shown
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.repository import Repository
@@ -19,7 +20,7 @@ from icefloe.times import from_microseconds
 
 @click.command()
 @repo_argument
-@click.argument("revision", required=False)
+@click.argument("revision", required=False, shell_complete=complete_revision)
 @click.option("-n", "--number", type=click.IntRange(min=1), help="At most so many commits.")
 @click.option("--graph", is_flag=True, help="Draw them; all branches and tags where no REVISION is given.")
 @output_option
@@ -66,7 +67,7 @@ def _tell_graph(repo: Repository, revision: str | None, number: int | None, out:
 
 @click.command()
 @repo_argument
-@click.argument("revision", default="main")
+@click.argument("revision", default="main", shell_complete=complete_revision)
 @output_option
 def show(repo: Repository, revision: str, out: Output) -> None:
     """One commit: when, why, and what it changed.
@@ -87,8 +88,8 @@ def show(repo: Repository, revision: str, out: Output) -> None:
 
 @click.command()
 @repo_argument
-@click.argument("start")
-@click.argument("end", default="main")
+@click.argument("start", shell_complete=complete_revision)
+@click.argument("end", default="main", shell_complete=complete_revision)
 @output_option
 def diff(repo: Repository, start: str, end: str, out: Output) -> None:
     """What changed from START to END, which comes after it.

@@ -10,20 +10,21 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from icefloe.amounts import bytes_text, counted
 from icefloe.cli.arguments import output_option, storage_argument
+from icefloe.cli.completing import complete_branch, complete_file
 from icefloe.cli.faults import NOT_WELL
-from icefloe.cli.output import Output, bytes_text, counted
+from icefloe.cli.output import Output
 from icefloe.cli.sparks import SparkChoice, running_fan_out, spark_options
 from icefloe.repository import Repository
 from icefloe.storage.base import Storage
-from icefloe.storage.memory import MemoryStorage
 
 if TYPE_CHECKING:
     from icefloe.ingest import Options
 
 
 @click.command()
-@click.argument("sources", nargs=-1, required=True)
+@click.argument("sources", nargs=-1, required=True, shell_complete=complete_file)
 @storage_argument
 @click.option("--group", default="", help="The group of the repository for the arrays; its root by default.")
 @click.option("-v", "--variables", help="Only these variables, separated by commas.")
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
     metavar="NAME=VALUE",
     help="An option for remote files.",
 )
-@click.option("--branch", default="main", show_default=True)
+@click.option("--branch", default="main", show_default=True, shell_complete=complete_branch)
 @click.option("-m", "--message", help="The message of the commits.")
 @click.option("--metadata", multiple=True, metavar="NAME=VALUE", help="More metadata of the commits.")
 @click.option(
@@ -126,21 +127,19 @@ def _ingested(
     storage: Storage, sources: Any, options: Options, choice: SparkChoice, out: Output, *, dry_run: bool
 ) -> int:
     from icefloe.ingest import ingest
+    from icefloe.ingest.creating import repository_at
     from icefloe.ingest.sources import find_sources
 
-    is_new = not Repository.exists(storage)
-    if is_new:  # no repository is made for sources that are not there
+    if not Repository.exists(storage):  # no Spark is started for sources that are not there
         find_sources(sources, options.reading.storage_options)
-    with running_fan_out(choice, out) as (fan_out, parallelism):
+    with (
+        running_fan_out(choice, out) as (fan_out, parallelism),
+        repository_at(storage, dry_run=dry_run) as repo,
+    ):
         options = replace(options, parallelism=parallelism)
-        repo = _created(storage, dry_run=dry_run) if is_new else Repository.open(storage)
         report = ingest(repo, sources, options, fan_out, dry_run=dry_run, told=out.progress.say)
     out.value(report.to_dict(), _text(report.to_dict(), dry_run=dry_run))
     return 0 if report.ok else NOT_WELL
-
-
-def _created(storage: Storage, *, dry_run: bool) -> Repository:
-    return Repository.create(MemoryStorage() if dry_run else storage)
 
 
 def _flat(given: dict[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 import click
 
 import icefloe
+from icefloe.amounts import counted
 from icefloe.cli.arguments import fan_out_option, output_option, storage_argument
 from icefloe.cli.output import Output, plain
 from icefloe.cli.watching import watched
@@ -78,27 +79,26 @@ def _upgrade(
         )
     repo = Repository.open(storage)
     repo = watched(repo if fan_out is None else repo.working_with(fan_out), out, reads_only=True)
-    counts = {
-        "snapshots": len(repo.preview_expiration(datetime.fromtimestamp(0, UTC))),
-        "branches": len(repo.list_branches()),
-        "tags": len(repo.list_tags()),
-    }
+    snapshots = len(repo.preview_expiration(datetime.fromtimestamp(0, UTC)))
+    branches, tags = len(repo.list_branches()), len(repo.list_tags())
     icefloe.upgrade_icechunk_repository(repo, dry_run=dry_run, delete_unused_v1_files=delete_old_files)
     text = (
         "can be upgraded from version 1 to version 2" if dry_run else "upgraded from version 1 to version 2"
     )
     if leftovers_only:
         text = "the files of version 1 would be deleted" if dry_run else "deleted the files of version 1"
-    text += ": " + ", ".join(f"{count} {what}" for what, count in counts.items())
+    text += f": {counted(snapshots, 'snapshot')}, {counted(branches, 'branch')}, {counted(tags, 'tag')}"
+    counts = {"snapshots": snapshots, "branches": branches, "tags": tags}
     out.value({"source_format": "version 1", "dry_run": dry_run, **counts}, text)
 
 
 def _text(report: MigrationReport) -> str:
     verb = "would write" if report.dry_run else "wrote"
     head = (
-        f"{verb} {report.snapshots} snapshots, {report.branches} branches, {report.tags} tags, "
-        f"{report.manifests} manifests with {report.references} references; "
-        f"{report.copied_chunk_objects} of {report.chunk_objects} chunk objects are copied"
+        f"{verb} {counted(report.snapshots, 'snapshot')}, {counted(report.branches, 'branch')}, "
+        f"{counted(report.tags, 'tag')}, {counted(report.manifests, 'manifest')} with "
+        f"{counted(report.references, 'reference')}; copied: {report.copied_chunk_objects} of "
+        f"{counted(report.chunk_objects, 'chunk object')}"
     )
     return "\n".join(
         [

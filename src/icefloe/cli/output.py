@@ -148,18 +148,3 @@ def plain(value: Any) -> Any:
     if isinstance(value, bytes):
         return value.decode("utf-8", "backslashreplace")
     return value
-
-
-def counted(number: int, thing: str) -> str:
-    """Such as `1 file` and `2 files`."""
-    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
-
-
-def bytes_text(count: int) -> str:
-    """A number of bytes, rounded."""
-    size = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if size < 1024 or unit == "TiB":
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    raise AssertionError("unreachable")

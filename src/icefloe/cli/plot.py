@@ -9,8 +9,10 @@ import click
 
 from icefloe.cli import revisions
 from icefloe.cli.arguments import output_option, repo_argument
+from icefloe.cli.completing import complete_array
 from icefloe.cli.contents import known_array
 from icefloe.cli.output import Output
+from icefloe.cli.revisions import revision_option
 from icefloe.cli.selecting import index_of, label_of
 from icefloe.repository import Repository
 
@@ -19,8 +21,8 @@ _KINDS = (".png", ".svg", ".pdf", ".jpg", ".jpeg")
 
 @click.command()
 @repo_argument
-@click.argument("path")
-@click.option("-r", "--revision", default="main", show_default=True, help=revisions.HELP)
+@click.argument("path", shell_complete=complete_array)
+@revision_option
 @click.option("--isel", multiple=True, metavar="DIM=START:STOP", help="Elements of a dimension, or one.")
 @click.option("--sel", multiple=True, metavar="DIM=FIRST..LAST", help="Labels of a dimension, or one.")
 @click.option(

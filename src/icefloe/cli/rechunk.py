@@ -6,23 +6,25 @@ from typing import Any
 
 import click
 
+from icefloe.amounts import bytes_text, counted
 from icefloe.cli.arguments import output_option, repo_argument
+from icefloe.cli.completing import complete_array, complete_branch
 from icefloe.cli.ingest import cells, metadata_of
-from icefloe.cli.output import Output, bytes_text, counted
+from icefloe.cli.output import Output
 from icefloe.cli.sparks import SparkChoice, running_fan_out, spark_options
 from icefloe.repository import Repository
 
 
 @click.command()
 @repo_argument
-@click.argument("array")
+@click.argument("array", shell_complete=complete_array)
 @click.option(
     "--chunks",
     help="Cells per chunk, such as time=24,lat=180, or 0=24 for dimensions without names; -1 is all of them.",
 )
 @click.option("--shards", help="Cells per shard; without it there are no shards afterwards.")
 @click.option("--codec", help="zstd:LEVEL, blosc:NAME:LEVEL, gzip:LEVEL, none; without it codecs stay.")
-@click.option("--branch", default="main", show_default=True)
+@click.option("--branch", default="main", show_default=True, shell_complete=complete_branch)
 @click.option("-m", "--message", help="The message of the commit.")
 @click.option("--metadata", multiple=True, metavar="NAME=VALUE", help="More metadata of the commit.")
 @click.option(

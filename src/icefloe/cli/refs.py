@@ -6,6 +6,7 @@ import click
 
 from icefloe.cli import revisions
 from icefloe.cli.arguments import output_option, repo_argument
+from icefloe.cli.completing import complete_branch, complete_revision, complete_tag
 from icefloe.cli.groups import GroupWithDefault
 from icefloe.cli.output import Output
 from icefloe.repository import Repository
@@ -54,7 +55,7 @@ def branch_list(repo: Repository, out: Output) -> None:
 @branch.command("create")
 @repo_argument
 @click.argument("name", type=Name())
-@click.argument("revision", default="main")
+@click.argument("revision", default="main", shell_complete=complete_revision)
 @output_option
 def branch_create(repo: Repository, name: str, revision: str, out: Output) -> None:
     """Start a branch at REVISION."""
@@ -65,7 +66,7 @@ def branch_create(repo: Repository, name: str, revision: str, out: Output) -> No
 
 @branch.command("delete")
 @repo_argument
-@click.argument("name")
+@click.argument("name", shell_complete=complete_branch)
 @output_option
 def branch_delete(repo: Repository, name: str, out: Output) -> None:
     """Remove a branch; its commits stay until they are collected."""
@@ -76,8 +77,8 @@ def branch_delete(repo: Repository, name: str, out: Output) -> None:
 
 @branch.command("reset")
 @repo_argument
-@click.argument("name")
-@click.argument("revision")
+@click.argument("name", shell_complete=complete_branch)
+@click.argument("revision", shell_complete=complete_revision)
 @output_option
 def branch_reset(repo: Repository, name: str, revision: str, out: Output) -> None:
     """Point a branch elsewhere."""
@@ -110,7 +111,7 @@ def tag_list(repo: Repository, out: Output) -> None:
 @tag.command("create")
 @repo_argument
 @click.argument("name", type=Name())
-@click.argument("revision", default="main")
+@click.argument("revision", default="main", shell_complete=complete_revision)
 @output_option
 def tag_create(repo: Repository, name: str, revision: str, out: Output) -> None:
     """Name REVISION for good."""
@@ -121,7 +122,7 @@ def tag_create(repo: Repository, name: str, revision: str, out: Output) -> None:
 
 @tag.command("delete")
 @repo_argument
-@click.argument("name")
+@click.argument("name", shell_complete=complete_tag)
 @output_option
 def tag_delete(repo: Repository, name: str, out: Output) -> None:
     """Remove a tag; its name can never be used again."""

@@ -7,9 +7,11 @@ from typing import Any
 
 import click
 
+from icefloe.amounts import bytes_text, counted
 from icefloe.cli import revisions
 from icefloe.cli.arguments import output_option, repo_argument, spark_option
-from icefloe.cli.output import Output, bytes_text, plain
+from icefloe.cli.completing import complete_branch, complete_revision
+from icefloe.cli.output import Output, plain
 from icefloe.cli.revisions import Time
 from icefloe.cli.watching import watched
 from icefloe.maintenance.retention import RetentionPolicy
@@ -54,8 +56,9 @@ def gc(repo: Repository, older_than: datetime, dry_run: bool, table: bool, yes: 
     summary = repo.garbage_collect(older_than, dry_run=dry_run)
     verb = "would delete" if dry_run else "deleted"
     text = (
-        f"{verb} {summary.snapshots_deleted} snapshots, {summary.transaction_logs_deleted} transaction logs, "
-        f"{summary.manifests_deleted} manifests and {summary.chunks_deleted} chunks, "
+        f"{verb} {counted(summary.snapshots_deleted, 'snapshot')}, "
+        f"{counted(summary.transaction_logs_deleted, 'transaction log')}, "
+        f"{counted(summary.manifests_deleted, 'manifest')} and {counted(summary.chunks_deleted, 'chunk')}, "
         f"{bytes_text(summary.bytes_deleted)}"
     )
     if summary.objects_failed_to_delete:
@@ -123,7 +126,7 @@ def expire(
         _tell_retention(repo, repo.preview_expiration(older_than, **options), None, older_than, dry_run, out)
         return
     gone = repo.expire_snapshots(older_than, **options)
-    out.value({"expired": gone}, f"{len(gone)} snapshots expired")
+    out.value({"expired": gone}, f"{counted(len(gone), 'snapshot')} expired")
 
 
 def _policy(
@@ -161,7 +164,7 @@ def _tell_retention(
 ) -> None:
     if not dry_run:
         gone = table["snapshot"][~table["kept"]].tolist()
-        out.value({"expired": gone}, f"{len(gone)} snapshots expired")
+        out.value({"expired": gone}, f"{counted(len(gone), 'snapshot')} expired")
         return
     freed = repo.what_if(policy=policy, older_than=older_than)
     if out.as_json:
@@ -169,8 +172,9 @@ def _tell_retention(
         return
     out.table(_shown(table), table.names)
     out.value(
-        f"{freed.snapshots} snapshots would expire; gc could then delete {freed.manifests} manifests and "
-        f"{freed.chunks} chunks, {bytes_text(freed.bytes)} in all"
+        f"{counted(freed.snapshots, 'snapshot')} would expire; gc could then delete "
+        f"{counted(freed.manifests, 'manifest')} and {counted(freed.chunks, 'chunk')}, "
+        f"{bytes_text(freed.bytes)} in all"
     )
 
 
@@ -187,7 +191,12 @@ def _shown(table: Table) -> list[dict[str, Any]]:
 @click.command()
 @repo_argument
 @click.option("--by", type=click.Choice(["array", "snapshot"]), help="A table, one row for each.")
-@click.option("-r", "--revision", help="With --by array: in one snapshot. " + revisions.HELP)
+@click.option(
+    "-r",
+    "--revision",
+    help="With --by array: in one snapshot. " + revisions.HELP,
+    shell_complete=complete_revision,
+)
 @click.option("--if-older-than", type=Time(), help="What an expiration of that time would free.")
 @click.option("--dry-run", is_flag=True, help="Count the snapshots to read, and read none.")
 @spark_option
@@ -207,14 +216,17 @@ def stats(
     """
     if dry_run:
         count = len(repo.preview_expiration(datetime.fromtimestamp(0, UTC)))
-        out.value({"dry_run": True, "snapshots": count}, f"would read {count} snapshots and their manifests")
+        out.value(
+            {"dry_run": True, "snapshots": count},
+            f"would read {counted(count, 'snapshot')} and their manifests",
+        )
         return
     repo = watched(repo, out, reads_only=True)
     if if_older_than is not None:
         freed = repo.what_if(older_than=if_older_than)
         text = (
-            f"{freed.snapshots} snapshots, {freed.manifests} manifests and {freed.chunks} chunks, "
-            f"{bytes_text(freed.bytes)}, would go"
+            f"{counted(freed.snapshots, 'snapshot')}, {counted(freed.manifests, 'manifest')} and "
+            f"{counted(freed.chunks, 'chunk')}, {bytes_text(freed.bytes)}, would go"
         )
         out.value(freed, text)
         return
@@ -238,7 +250,7 @@ def stats(
 
 @click.command("rewrite-manifests")
 @repo_argument
-@click.option("--branch", default="main", show_default=True)
+@click.option("--branch", default="main", show_default=True, shell_complete=complete_branch)
 @click.option("-m", "--message", default="Rewrite manifests", show_default=True)
 @click.option("--amend", is_flag=True, help="In place of the branch's tip.")
 @click.option("--dry-run", is_flag=True, help="Tell how many manifests there are, and write nothing.")
@@ -255,11 +267,11 @@ def rewrite_manifests(
     if dry_run:
         id = repo.lookup_branch(branch)
         count = len(repo.list_manifest_files(id))
-        text = f"{count} manifests of {branch} would be written anew"
+        text = f"{counted(count, 'manifest')} of {branch} would be written anew"
         out.value({"snapshot": id, "manifests": count, "dry_run": True}, text)
         return
     if repo.fan_out is not None:
         repo = watched(repo, out)
     id = repo.rewrite_manifests(message, branch=branch, commit_method="amend" if amend else "new_commit")
     files = repo.list_manifest_files(id)
-    out.value({"snapshot": id, "manifests": len(files)}, f"{id}: {len(files)} manifests")
+    out.value({"snapshot": id, "manifests": len(files)}, f"{id}: {counted(len(files), 'manifest')}")

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from icefloe.cli.arguments import output_option
+from icefloe.cli.completing import complete_file
 from icefloe.cli.output import Output
 from icefloe.virtual import VirtualDataset
 from icefloe.virtual import virtualize as parse
@@ -39,7 +40,7 @@ def _rows(dataset: VirtualDataset) -> list[dict[str, Any]]:
 
 
 @click.command()
-@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@click.argument("files", nargs=-1, required=True, metavar="FILE...", shell_complete=complete_file)
 @click.option("--format", "format_", help="The format, where it is not to be recognised.")
 @click.option("--group", help="The only group to look at.")
 @output_option

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from icefloe.amounts import counted
 from icefloe.concurrency import FanOut
 from icefloe.ingest.arrivals import Arrivals, Box, arrived, same_labels, sample
 from icefloe.ingest.batch import Design
@@ -237,7 +238,8 @@ def _gaps(audit: _Audit) -> str:
             steps = np.abs(np.diff(index.to_numpy()).astype(float))
         wide = np.flatnonzero(steps > _GAP * np.median(steps))
         if len(wide):
-            return f"{dim} has {len(wide)} gaps, the first between {index[wide[0]]} and {index[wide[0] + 1]}"
+            found = counted(len(wide), "gap")
+            return f"{dim} has {found}, the first between {index[wide[0]]} and {index[wide[0] + 1]}"
     return ""
 
 

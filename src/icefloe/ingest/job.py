@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from icefloe.amounts import counted
 from icefloe.concurrency import FanOut
 from icefloe.errors import ConflictError, IcechunkError
 from icefloe.ingest.agreement import Finding
@@ -184,12 +185,12 @@ class _Job:
         found = sort_sources(sources, rows)
         again = self.options.on_change == "ingest"
         wanted = [*found.new, *(each for each in found.changed if again or each.url in self.stale)]
-        self.told(f"{len(sources)} sources: {len(found.new)} new, {len(found.changed)} changed")
+        self.told(f"{counted(len(sources), 'source')}: {len(found.new)} new, {len(found.changed)} changed")
         report = Report(Outcome(found, tuple(wanted)))
         if not wanted:
             return report, []
         surveyed = survey_all(wanted, existing, self.options, self.fan_out, shelf)
-        self.told(f"{len(surveyed.files)} files surveyed, {len(surveyed.bad)} left out")
+        self.told(f"{counted(len(surveyed.files), 'file')} surveyed, {len(surveyed.bad)} left out")
         known = [*surveyed.files, *([existing.schema] if existing is not None else [])]
         refuse_unknown(self.options.checks, {each.name for file in known for each in file.variables})
         files = sorted_along(surveyed.files, self.options.combining.concat_dim)
@@ -221,10 +222,10 @@ class _Job:
                 gone = {each.source.url for each in error.bad}
                 batch = [file for file in batch if file.source.url not in gone]
                 continue
-            message = self.options.message or f"Ingest {len(batch)} files"
+            message = self.options.message or f"Ingest {counted(len(batch), 'file')}"
             about = {"batch": id, "files": len(batch), "mode": self.options.mode}
             commit = session.commit(message, {**self.options.metadata, METADATA: about})
-            self.told(f"commit {commit}: {len(batch)} files")
+            self.told(f"commit {commit}: {counted(len(batch), 'file')}")
             stored = Stored(self.repo.readonly_session(snapshot_id=commit), self.options.group)
             return _Done(bad, Staged(stored, combined, designed))
         return _Done(bad, None)

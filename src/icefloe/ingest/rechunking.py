@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import zarr
 
+from icefloe.amounts import bytes_text, counted
 from icefloe.concurrency import FanOut
 from icefloe.conflicts import ConflictDetector
 from icefloe.core.workspace import Workspace
@@ -167,9 +168,11 @@ def rechunk(
     ]
     plan = _planned(changed, memory_bytes, parallelism)
     report = _report(changed, arrays, plan)
+    aside = f", {bytes_text(plan.aside_bytes)} put aside in between" if plan.aside_bytes else ""
     told(
-        f"{len(changed)} arrays: {plan.nbytes} bytes in {len(plan.blocks)} blocks, {len(plan.tasks)} tasks "
-        f"of at most {plan.memory_bytes} bytes, {plan.aside_bytes} bytes put aside in between"
+        f"{counted(len(changed), 'array')}: {bytes_text(plan.nbytes)} in "
+        f"{counted(len(plan.blocks), 'block')}, {counted(len(plan.tasks), 'task')} of at most "
+        f"{bytes_text(plan.memory_bytes)}{aside}"
     )
     if dry_run or not changed:
         return report

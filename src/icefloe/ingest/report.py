@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from icefloe.amounts import bytes_text, counted
 from icefloe.ingest.agreement import Finding
 from icefloe.ingest.batch import Design
 from icefloe.ingest.checks import CheckResult
 from icefloe.ingest.intake import Combined, Sorted
 from icefloe.ingest.sources import Source
 from icefloe.ingest.survey import BadFile
-
-_MIB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +45,11 @@ class PlanReport:
 
     def __str__(self) -> str:
         again = f", files read {self.read_factor:.1f} times" if self.read_factor > 1.05 else ""
-        aside = f", {self.aside_bytes / _MIB:.1f} MiB put aside in between" if self.aside_bytes else ""
+        aside = f", {bytes_text(self.aside_bytes)} put aside in between" if self.aside_bytes else ""
         return (
-            f"{self.files} files into {len(self.arrays)} arrays: {self.nbytes / _MIB:.1f} MiB in "
-            f"{self.blocks} blocks, {self.tasks} tasks of at most {self.memory_bytes / _MIB:.1f} MiB"
+            f"{counted(self.files, 'file')} into {counted(len(self.arrays), 'array')}: "
+            f"{bytes_text(self.nbytes)} in {counted(self.blocks, 'block')}, {counted(self.tasks, 'task')} of "
+            f"at most {bytes_text(self.memory_bytes)}"
             f"{again}{aside}"
         )
 

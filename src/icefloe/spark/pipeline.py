@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from icefloe.concurrency import FanOut
 from icefloe.ingest import job, rechunking
+from icefloe.ingest.creating import repository_at
 from icefloe.ingest.looking import survey_for_references
 from icefloe.ingest.options import Options
 from icefloe.ingest.plan import DEFAULT_MEMORY_BYTES
@@ -56,10 +58,15 @@ def ingest(
     parallelism = cores(spark)
     chosen = make_options(parallelism=parallelism, **options)
     fan_out = IngestFanOut(spark, parallelism, progress)
-    if not isinstance(repo, Repository):
-        repo = Repository.open_or_create(storage_from_url(repo, **(storage_options or {})))
-    with described(spark, f"ingest into {chosen.branch} of {place_of(repo)}, group {chosen.group}"):
-        return run(repo, sources, chosen, fan_out, dry_run=dry_run, told=told)
+    if isinstance(repo, Repository):
+        opened: AbstractContextManager[Repository] = nullcontext(repo)
+    else:
+        opened = repository_at(storage_from_url(repo, **(storage_options or {})), dry_run=dry_run)
+    with (
+        opened as found,
+        described(spark, f"ingest into {chosen.branch} of {place_of(found)}, group {chosen.group}"),
+    ):
+        return run(found, sources, chosen, fan_out, dry_run=dry_run, told=told)
 
 
 def rechunk(

@@ -288,7 +288,7 @@ class Storage(StorageConstructors, ABC):
         """Delete objects; those that do not exist count as deleted."""
 
     def remove_empty_folder(self, folder: str) -> None:
-        """Remove a folder that holds nothing any more, where there are folders."""
+        """Remove a folder that holds nothing any more, where there are some; "" is the one of them all."""
 
     def sync(self) -> None:
         """Make all writes so far durable, for one who writes objects while another moves the ref."""

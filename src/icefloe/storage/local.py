@@ -278,7 +278,7 @@ class LocalStorage(Storage):
     def remove_empty_folder(self, folder: str) -> None:
         # docstring inherited
         with contextlib.suppress(OSError):
-            os.rmdir(self._file(folder))
+            os.rmdir(self._file(folder) if folder else self._root)
 
     def sync(self) -> None:
         # docstring inherited

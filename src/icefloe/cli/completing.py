@@ -1,0 +1,60 @@
+"""What a shell completes: places, and the branches, tags and arrays of the repository that was named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import click
+from click.shell_completion import CompletionItem
+
+from icefloe.errors import IcechunkError
+from icefloe.repository import Repository
+
+_HIDDEN = "/_icefloe"
+
+Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
+
+
+def complete_place(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """A folder of this machine."""
+    return [CompletionItem(incomplete, type="dir")]
+
+
+def complete_file(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """A file of this machine."""
+    return [CompletionItem(incomplete, type="file")]
+
+
+def _completing(names: Callable[[Repository, click.Context], Iterable[str]]) -> Complete:
+    def complete(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        try:
+            found = sorted(names(_named(ctx), ctx))
+        except (IcechunkError, click.ClickException, OSError, ValueError, KeyError):
+            return []  # a shell that waits for words cannot show what is wrong
+        return [CompletionItem(each) for each in found if each.startswith(incomplete)]
+
+    return complete
+
+
+def _named(ctx: click.Context) -> Repository:
+    """The repository that the words before name."""
+    from icefloe import storage_from_url
+    from icefloe.cli.arguments import storage_options
+
+    place: Any = ctx.params["repo"]
+    return Repository.open(storage_from_url(place, **storage_options(ctx.params.get("options") or ())))
+
+
+def _arrays(repo: Repository, ctx: click.Context) -> Iterable[str]:
+    from icefloe.cli.revisions import resolve
+
+    snapshot = resolve(repo, ctx.params.get("revision") or "main")
+    paths = repo.readonly_session(snapshot_id=snapshot).workspace.below("/")
+    return [each.strip("/") for each in paths if each != "/" and not each.startswith(_HIDDEN)]
+
+
+complete_branch = _completing(lambda repo, _: repo.list_branches())
+complete_tag = _completing(lambda repo, _: repo.list_tags())
+complete_revision = _completing(lambda repo, _: repo.list_branches() | repo.list_tags())
+complete_array = _completing(_arrays)
