@@ -109,12 +109,11 @@ def fan_out_option(function: F) -> F:
     def wrapped(*args: Any, master: str | None, tasks: int | None, **kwargs: Any) -> Any:
         if master is None:
             return function(*args, fan_out=None, **kwargs)
-        try:
+        from icefloe.cli.sparks import SparkChoice, running_spark
+
+        with running_spark(SparkChoice(master), "; without --spark this works on threads") as session:
             from icefloe.spark import SparkFanOut
-            from icefloe.spark.local import session_for_now
-        except ImportError as missing:
-            raise click.UsageError(f"--spark needs icefloe[spark]: {missing}") from None
-        with session_for_now(master) as session:
+
             return function(*args, fan_out=SparkFanOut(session, tasks or _tasks(session)), **kwargs)
 
     return wrapped  # type: ignore[return-value]

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from icefloe.ingest import Options
 
 
+_MODES = ("native", "virtual", "hybrid")
+
+
 @click.command()
 @click.argument("sources", nargs=-1, required=True, shell_complete=complete_file)
 @storage_argument
@@ -34,16 +37,10 @@ if TYPE_CHECKING:
 )
 @click.option("--chunks", help="Cells per chunk, such as time=24,lat=180,lon=360; -1 is all of them.")
 @click.option("--shards", help="Cells per shard.")
-@click.option(
-    "--codec", default="zstd", show_default=True, help="zstd:LEVEL, blosc:NAME:LEVEL, gzip:LEVEL, none."
-)
-@click.option("--native", "mode", flag_value="native", default=True, help="Copy the data (the default).")
-@click.option(
-    "--virtual", "mode", flag_value="virtual", help="Refer to the data in the files, copy none of it."
-)
-@click.option(
-    "--hybrid", "mode", flag_value="hybrid", help="Refer to what fits the array, copy what does not."
-)
+@click.option("--codec", show_default="zstd", help="zstd:LEVEL, blosc:NAME:LEVEL, gzip:LEVEL, none.")
+@click.option("--native", is_flag=True, help="Copy the data (the default).")
+@click.option("--virtual", is_flag=True, help="Refer to the data in the files, copy none of it.")
+@click.option("--hybrid", is_flag=True, help="Refer to what fits the array, copy what does not.")
 @click.option("--engine", help="The xarray engine that reads the files.")
 @click.option("--source-group", help="The group of the files that is read.")
 @click.option(
@@ -150,8 +147,14 @@ def _flat(given: dict[str, Any]) -> dict[str, Any]:
         raise click.UsageError("--combine nested needs --concat-dim")
     if combine == "by-coords" and "concat_dim" in found:
         raise click.UsageError("--combine by-coords finds the dimension itself: leave out --concat-dim")
-    if found["mode"] == "virtual" and ("chunks" in found or "shards" in found):
-        raise click.UsageError("--virtual keeps the chunks of the files; --hybrid copies what has other ones")
+    modes = [mode for mode in _MODES if found.pop(mode)]
+    if len(modes) > 1:
+        raise click.UsageError(f"--{modes[0]} and --{modes[1]}: choose one")
+    found["mode"] = modes[0] if modes else _MODES[0]
+    if modes == ["virtual"] and found.keys() & {"chunks", "shards", "codec"}:
+        raise click.UsageError(
+            "--virtual keeps the chunks and codecs of the files; --hybrid copies what has other ones"
+        )
     for name in ("chunks", "shards"):
         if name in found:
             found[name] = cells(found[name], name)

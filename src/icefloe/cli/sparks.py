@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 import os
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import click
@@ -26,7 +26,7 @@ class SparkChoice:
     """What the user said about Spark."""
 
     master: str
-    settings: dict[str, str]
+    settings: Mapping[str, str] = field(default_factory=dict)
 
 
 def spark_options(function: F) -> F:
@@ -63,24 +63,24 @@ def running_fan_out(choice: SparkChoice, out: Output) -> Iterator[tuple[FanOut, 
         with ProcessFanOut(processes) if processes > 1 else nullcontext(ThreadFanOut(1)) as fan_out:
             yield Watched(fan_out, out), processes
         return
-    spark = _session(choice)
-    from icefloe.spark.pipeline import IngestFanOut, cores
+    with running_spark(choice, "; --master none works without it") as spark:
+        from icefloe.spark.pipeline import IngestFanOut, cores
 
-    try:
         yield IngestFanOut(spark, cores(spark), lambda *done: out.progress("tasks", *done)), cores(spark)
-    finally:
-        spark.stop()
 
 
-def _session(choice: SparkChoice) -> Any:
+@contextmanager
+def running_spark(choice: SparkChoice, way_out: str = "") -> Iterator[Any]:
+    """A session of the user's choice, stopped at the end unless it ran before; what is in its way is told."""
     try:
-        from icefloe.spark.local import QUICK_START, session_at
+        from icefloe.spark.local import session_for_now
     except ImportError as error:
         raise click.ClickException(
-            f"this needs Spark ({error}): pip install 'icefloe[spark]', or work without it with --master none"
+            f"this needs Spark: pip install 'icefloe[spark]' ({error}){way_out}"
         ) from None
-    quick = QUICK_START if choice.master.startswith("local") else {}
-    try:
-        return session_at(choice.master, settings={**quick, **choice.settings})
-    except RuntimeError as error:
-        raise click.ClickException(f"{error}; --master none works without it") from None
+    with ExitStack() as stack:
+        try:
+            session = stack.enter_context(session_for_now(choice.master, choice.settings))
+        except RuntimeError as error:
+            raise click.ClickException(f"{error}{way_out}") from None
+        yield session

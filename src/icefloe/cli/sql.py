@@ -1,4 +1,4 @@
-"""The command sql: questions to repositories, answered by Spark on this machine."""
+"""The command sql: questions to repositories, answered by Spark."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import click
 
 from icefloe.cli.arguments import output_option
 from icefloe.cli.output import Output
+from icefloe.cli.sparks import SparkChoice, running_spark
 
 
 @click.command()
@@ -14,9 +15,12 @@ from icefloe.cli.output import Output
     "--repo", "repos", multiple=True, required=True, metavar="NAME=PLACE", help="A repository, by a name."
 )
 @click.option("--limit", type=click.IntRange(min=1), default=1000, show_default=True, help="Rows at most.")
+@click.option("--master", default="local[*]", show_default=True, help="The Spark that answers.")
 @output_option
-def sql(query: str, repos: tuple[str, ...], limit: int, out: Output) -> None:
+def sql(query: str, repos: tuple[str, ...], limit: int, master: str, out: Output) -> None:
     """Answer a query over repositories, on a Spark that is started for it.
+
+    Options of a storage stand in its URL: s3://bucket/era5?region=eu-west-1.
 
     \b
     icefloe sql "SELECT kind, count(*) FROM r.chunks GROUP BY kind" --repo r=data/repo
@@ -28,9 +32,8 @@ def sql(query: str, repos: tuple[str, ...], limit: int, out: Output) -> None:
         if not equals or not name:
             raise click.BadParameter(f"{text!r} is not NAME=PLACE", param_hint="--repo")
         places[name] = place
-    try:
-        from icefloe.spark.answers import answer  # pyspark takes its time to import
-    except ImportError as error:
-        raise click.ClickException(f"this needs Spark ({error}): pip install 'icefloe[spark]'") from None
-    columns, rows = answer(query, places, limit)
+    with running_spark(SparkChoice(master)) as session:
+        from icefloe.spark.answers import answered  # pyspark takes its time to import
+
+        columns, rows = answered(session, query, places, limit)
     out.table((dict(zip(columns, row, strict=True)) for row in rows), columns)

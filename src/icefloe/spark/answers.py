@@ -3,29 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
 
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.spark.frames import plain_errors
-from icefloe.spark.local import QUICK_START, local_session
 from icefloe.spark.sql_scans import sql
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 Rows = tuple[list[str], list[tuple[Any, ...]]]
 """The names of the columns, and rows."""
-
-
-def answer(query: str, repos: Mapping[str, str], limit: int) -> Rows:
-    """The answer of a Spark on this machine, which is started for it if none runs."""
-    running = SparkSession.getActiveSession()
-    spark = local_session("icefloe sql", settings=QUICK_START)
-    try:
-        return answered(spark, query, repos, limit)
-    finally:
-        if running is None:
-            spark.stop()
 
 
 def answered(spark: SparkSession, query: str, repos: Mapping[str, Any], limit: int) -> Rows:

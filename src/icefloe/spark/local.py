@@ -11,13 +11,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession as _SparkSession
 
+from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.spark.java import find_java_home
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_MASTER = re.compile(r"local(\[[^\]]*\])?|local-cluster\[.+\]|yarn|(spark|k8s)://.+")
 _LOOPBACK = "127.0.0.1"
 _ATTEMPTS = 4
 """For a task, as on clusters. A machine that is short of memory kills workers, too."""
@@ -48,11 +52,17 @@ def session_at(
     """A Spark session with a master: `local[2]`, `spark://host:7077`, `yarn`; one that runs is given back.
 
     With a local master it is as quiet as `local_session`, and tries a task whose worker was killed up to four
-    times, as clusters do; `local[2,1]` gives up at once.
+    times, as clusters do; `local[2,1]` gives up at once. InvalidInputError for what is no master;
+    RuntimeError where Spark does not start.
     """
     running = _SparkSession.getActiveSession()
     if running is not None:
         return running
+    if _MASTER.fullmatch(master) is None:
+        raise InvalidInputError(
+            f"{master!r} is no master of Spark: write local[2], local[*], spark://host:7077, yarn or k8s://...",
+            kind=ErrorKind.NOT_ALLOWED,
+        )
     folder = Path(tempfile.mkdtemp(prefix="icefloe-spark-"))
     builder: Any = _SparkSession.builder
     options = {
@@ -69,22 +79,37 @@ def session_at(
     for name, value in {**options, **(settings or {})}.items():
         builder = builder.config(name, value)
     _prepare_from_env(local=master.startswith("local"))
-    with _stderr_into(folder / "spark.log"):
-        session: SparkSession = builder.getOrCreate()
+    log = folder / "spark.log"
+    try:
+        with _stderr_into(log):
+            session: SparkSession = builder.getOrCreate()
+    except (PySparkException, Py4JError, OSError) as error:
+        raise RuntimeError(
+            f"Spark did not start on {master}: {_reason(error)}; {log} may tell more"
+        ) from error
     session.sparkContext.setLogLevel("ERROR")
     return session
 
 
 @contextmanager
-def session_for_now(master: str) -> Iterator[SparkSession]:
+def session_for_now(master: str, settings: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
     """A Spark session with a master for as long as it is needed; one that ran before goes on."""
     running = _SparkSession.getActiveSession()
-    session = running or session_at(master, settings=QUICK_START if master.startswith("local") else None)
+    quick = QUICK_START if master.startswith("local") else {}
+    session = running or session_at(master, settings={**quick, **(settings or {})})
     try:
         yield session
     finally:
         if running is None:
             session.stop()
+
+
+def _reason(error: Exception) -> str:
+    """What the JVM says, without where it says it."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    causes = [line for line in lines if re.match(r"(Caused by: |: )?[\w.]+(Exception|Error): ", line)]
+    text = (causes or lines or [type(error).__name__])[0]
+    return re.sub(r"^(Caused by: |: )?([\w.]+(Exception|Error): )+", "", text)
 
 
 def _patient(master: str) -> str:
