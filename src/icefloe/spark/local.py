@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -39,7 +41,8 @@ def local_session(
 
     It listens on the loopback interface only, has no web page, keeps its files in a temporary folder, and its
     workers run the Python that runs this. `settings` are Spark's and come last. What the JVM has to say goes
-    to `spark.log` in the folder that the setting `spark.local.dir` names. RuntimeError without Java.
+    to `spark.log` in the folder that the setting `spark.local.dir` names, which is removed when this process
+    ends. RuntimeError without Java.
 
     A session that runs already is given back as it is.
     """
@@ -87,6 +90,7 @@ def session_at(
         raise RuntimeError(
             f"Spark did not start on {master}: {_reason(error)}; {log} may tell more"
         ) from error
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     session.sparkContext.setLogLevel("ERROR")
     return session
 
