@@ -50,6 +50,9 @@ class Check:
             near = difflib.get_close_matches(self.name, _NAMES, n=1)
             hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(_NAMES)}"
             raise wrong_check(f"there is no check {self.name!r}; {hint}")
+        for need in ("variable", "call", "query"):
+            if not isinstance(getattr(self, need), str):
+                raise wrong_check(f"the check {self.name}: {need} must be text, not {getattr(self, need)!r}")
         for bound in ("low", "high", "most"):
             if not isinstance(getattr(self, bound), int | float):
                 raise wrong_check(

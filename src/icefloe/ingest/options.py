@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args
@@ -17,6 +18,11 @@ from icefloe.ingest.targets import Layout
 Mode = Literal["native", "virtual", "hybrid"]
 OnBadFile = Literal["stop", "skip"]
 OnChange = Literal["report", "ingest"]
+
+_TEXTS = frozenset(
+    {"message", "engine", "source_group", "concat_dim", "compat", "data_vars", "coords", "join", "codec"}
+)
+_MAPPINGS = frozenset({"metadata", "open_options", "storage_options"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +60,16 @@ class Options:
                 raise _wrong(f"{name} is one of {', '.join(get_args(kind))}, not {getattr(self, name)!r}")
         for name in ("memory_bytes", "commit_every", "parallelism", "manifest_references"):
             value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or value < 1):
+            if value is not None and (type(value) is not int or value < 1):
                 raise _wrong(f"{name} must be a whole number of at least 1, not {value!r}")
         for name in ("group", "branch"):
             if not isinstance(getattr(self, name), str):
                 raise _wrong(f"{name} must be a name, not {getattr(self, name)!r}")
-        if not isinstance(self.metadata, Mapping):
-            raise _wrong(f"metadata must be names with values, not {self.metadata!r}")
         _refuse_group(self.group)
+        try:
+            json.dumps(dict(self.metadata))
+        except TypeError as error:  # a date of YAML, say
+            raise _wrong(f"metadata must be what JSON can hold, text and numbers: {error}") from error
 
 
 def _wrong(text: str) -> InvalidInputError:
@@ -81,6 +89,11 @@ def make_options(**given: Any) -> Options:
 
     `group` is that of the repository, `source_group` that of the files.
     """
+    for name, value in given.items():
+        if name in _TEXTS and value is not None and not isinstance(value, str):
+            raise _wrong(f"{name} must be text, not {value!r}")
+        if name in _MAPPINGS and not isinstance(value, Mapping):
+            raise _wrong(f"{name} must be names with values, not {value!r}")
     if "source_group" in given:
         given["reading_group"] = given.pop("source_group")
     renamed = {"group": "reading_group"}
@@ -104,7 +117,7 @@ def make_options(**given: Any) -> Options:
 
 def _names(given: Any) -> tuple[str, ...]:
     """One name, or several."""
-    names = (given,) if isinstance(given, str) else tuple(given or ())
+    names = tuple(given or ()) if isinstance(given, list | tuple | None) else (given,)
     if not all(isinstance(name, str) and name for name in names):
         raise _wrong(f"variables must be names, not {given!r}")
     return names

@@ -40,13 +40,15 @@ def load_recipe(path: str | Path) -> Recipe:
     _refuse_unknown(file, "", found, _KEYS)
     sources, repository = found.get("sources"), found.get("repository")
     names = [sources] if isinstance(sources, str) else sources
-    if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
+    if not isinstance(names, list) or not names or not all(name and isinstance(name, str) for name in names):
         raise _wrong(file, "it must say sources: a path, pattern or URL, or a list of them")
     if not isinstance(repository, str) or not repository:
         raise _wrong(file, "it must say repository: a path or URL")
     spark = _mapping(file, found, "spark")
     _refuse_unknown(file, "spark: ", spark, _SPARK_KEYS)
     options = _mapping(file, found, "options")
+    if "checks" in options:
+        raise _wrong(file, "checks stand beside options, not in them")
     checks = found.get("checks", list(DEFAULT_CHECKS))
     try:
         chosen = make_options(checks=_checks(file, checks), **{str(name): options[name] for name in options})
@@ -58,8 +60,13 @@ def load_recipe(path: str | Path) -> Recipe:
         _mapping(file, found, "repository_options"),
         chosen,
         str(spark.get("master", "local[*]")),
-        {str(name): str(value) for name, value in _mapping(file, spark, "settings").items()},
+        {str(name): _setting(value) for name, value in _mapping(file, spark, "settings").items()},
     )
+
+
+def _setting(value: Any) -> str:
+    """As Spark writes it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _yaml(file: Path) -> dict[Any, Any]:

@@ -45,7 +45,7 @@ class Layout:
             given: Any = getattr(self, what)  # of whatever type a recipe has it
             if given is None:
                 continue
-            if not isinstance(given, Mapping) or not all(isinstance(size, int) for size in given.values()):
+            if not isinstance(given, Mapping) or not all(type(size) is int for size in given.values()):
                 raise _wrong(f"{what} must be dimensions with whole numbers, as in time: 24, not {given!r}")
             for dim, size in given.items():
                 if size < 1 and size != -1:
