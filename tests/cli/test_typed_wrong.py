@@ -83,6 +83,7 @@ def place(folder: Path) -> str:
         (["log", "REPO", "zzz"], 3, "no branch, tag or snapshot zzz; `icefloe refs` lists what there is"),
         (["log", "REPO", "--grpah"], 2, "--grpah"),
         (["lgo", "REPO"], 2, "did you mean log?"),
+        (["log", "FILE"], 3, "FILE is a file, and a repository is a folder"),
         (["log", "ftp://host/path"], 2, "cannot open ftp:// urls"),
         (["log", "s3://"], 2, "names no bucket"),
         (["log", "REPO/nothing"], 3, "the repository doesn't exist"),

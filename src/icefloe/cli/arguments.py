@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -12,6 +13,7 @@ import icefloe
 from icefloe.cli.completing import complete_place
 from icefloe.cli.output import Output
 from icefloe.concurrency import FanOut
+from icefloe.errors import RepositoryNotFoundError
 from icefloe.repository import Repository
 from icefloe.storage.base import Storage
 
@@ -65,7 +67,7 @@ def repo_argument(function: F) -> F:
     @storage_argument
     @functools.wraps(function)
     def wrapped(*args: Any, storage: Storage, **kwargs: Any) -> Any:
-        return function(*args, repo=Repository.open(storage), **kwargs)
+        return function(*args, repo=opened(storage), **kwargs)
 
     return wrapped  # type: ignore[return-value]
 
@@ -82,9 +84,20 @@ def repo_at_argument(function: F) -> F:
         folder, slash, name = repo.rpartition("/")
         name, _, revision = name.partition("@")
         storage: Storage = icefloe.storage_from_url(f"{folder}{slash}{name}", **storage_options(options))
-        return function(*args, repo=Repository.open(storage), revision=revision or "main", **kwargs)
+        return function(*args, repo=opened(storage), revision=revision or "main", **kwargs)
 
     return wrapped  # type: ignore[return-value]
+
+
+def opened(storage: Storage) -> Repository:
+    """The repository at a place."""
+    try:
+        return Repository.open(storage)
+    except RepositoryNotFoundError as error:
+        path = storage.describe().get("path", "")
+        if not os.path.isfile(path):
+            raise
+        raise RepositoryNotFoundError(f"{path} is a file, and a repository is a folder", error.kind) from None
 
 
 def spark_option(function: F) -> F:

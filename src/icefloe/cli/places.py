@@ -32,7 +32,7 @@ def init(storage: Storage, spec_version: str, out: Output) -> None:
         raise AlreadyExistsError("there is a repository at this place already", kind=ErrorKind.NOT_ALLOWED)
     repo = Repository.create(storage, spec_version=int(spec_version))
     found = {**storage.describe(), "spec_version": int(spec_version), "main": repo.lookup_branch("main")}
-    out.value(found, f"new repository of version {spec_version} at {found['main']}")
+    out.value(found, f"new repository in {storage.place}, version {spec_version} of the format")
 
 
 @click.command()
