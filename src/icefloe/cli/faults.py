@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import IO, Any
 
 import click
 
@@ -18,6 +17,7 @@ from icefloe.errors import (
     IcechunkError,
     InvalidInputError,
     NotFoundError,
+    RefNotFoundError,
 )
 
 FAILED = 1
@@ -58,10 +58,6 @@ class Stopped(click.ClickException):
     def __init__(self) -> None:
         super().__init__("stopped")
 
-    def show(self, file: IO[Any] | None = None) -> None:
-        # docstring inherited
-        click.echo(self.message, file=file, err=file is None)
-
 
 def tell(error: Exception, *, as_json: bool) -> int:
     """Print what went wrong: to the error stream, and for programs as the result; the exit code."""
@@ -69,10 +65,10 @@ def tell(error: Exception, *, as_json: bool) -> int:
     if as_json:
         document = {"error": sentence, "kind": kind and str(kind), "exit_code": code}
         click.echo(json.dumps(document, indent=2, ensure_ascii=False))
-    if isinstance(error, click.ClickException):
-        error.show()
-    else:
-        click.echo(f"error: {sentence}", err=True)
+    is_help = isinstance(error, click.exceptions.NoArgsIsHelpError)
+    click.echo(sentence if is_help or isinstance(error, Stopped) else f"error: {sentence}", err=True)
+    if isinstance(error, click.UsageError) and error.ctx is not None and not is_help:
+        click.echo(f"`{error.ctx.command_path} --help` shows what can be said", err=True)
     return code
 
 
@@ -87,8 +83,12 @@ def _sentence(error: Exception) -> str:
             return error.format_message()
         case IcechunkError():
             damaged = isinstance(error, FormatError) or error.kind == ErrorKind.OBJECT_NOT_FOUND
-            inside = damaged and _OBJECT.search(str(error)) is not None
-            return in_the_shell(str(error)) + ("; `icefloe verify` lists what is damaged" if inside else "")
+            sentence = in_the_shell(str(error))
+            if damaged and _OBJECT.search(sentence):
+                return f"{sentence}; `icefloe verify` lists what is damaged"
+            if isinstance(error, RefNotFoundError) and ";" not in sentence:
+                return f"{sentence}; `icefloe refs` lists what there is"
+            return sentence
         case OSError() if error.strerror:
             return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
         case ImportError():  # what is not installed says itself how to get it
