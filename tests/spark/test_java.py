@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+import icefloe
+from icefloe.cli.app import main
 from icefloe.spark import java
 
 
@@ -74,6 +76,62 @@ def test_without_java_the_way_out_is_named(bare: pytest.MonkeyPatch) -> None:
 
     with pytest.raises(RuntimeError, match="Spark needs Java 17 or newer: install one"):
         java.find_java_home()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["sql", "SELECT 1", "--repo", "w=REPO"],
+        ["ingest", "FILE", "REPO"],
+        ["gc", "REPO", "--older-than", "7d", "--spark", "local[2]"],
+    ],
+)
+def test_commands_name_the_way_out(
+    words: list[str], bare: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bare.setattr(java, "find_spec", lambda _: None)
+    place, file = str(tmp_path / "repo"), tmp_path / "file.nc"
+    file.touch()
+    icefloe.Repository.create(icefloe.storage_from_url(place, sync=False))
+
+    assert main([each.replace("REPO", place).replace("FILE", str(file)) for each in words]) == 1
+
+    said = capsys.readouterr().err
+    assert said.startswith("error: Spark needs Java 17 or newer: install one")
+    assert len(said.splitlines()) == 1
+
+
+@pytest.mark.parametrize("master", ["nonsense", "local[2", "sc://host", "spark://"])
+def test_what_is_no_master_is_said(master: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sql", "SELECT 1", "--repo", "w=w", "--master", master]) == 2
+
+    assert f"'{master}' is no master of Spark: write local[2]" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (
+            "An error occurred while calling None.org.apache.spark.api.java.JavaSparkContext.\n"
+            ": java.lang.IllegalArgumentException: requirement failed: no memory\n\tat scala.Predef",
+            "requirement failed: no memory",
+        ),
+        (
+            "An error occurred.\n: org.apache.spark.SparkException: Could not parse Master URL\n\tat x\n"
+            "Caused by: java.io.IOException: other",
+            "Could not parse Master URL",
+        ),
+        (
+            "[JAVA_GATEWAY_EXITED] Java gateway process exited.",
+            "[JAVA_GATEWAY_EXITED] Java gateway process exited.",
+        ),
+        ("", "ValueError"),
+    ],
+)
+def test_what_the_jvm_says_is_one_sentence(text: str, reason: str) -> None:
+    from icefloe.spark.local import _reason
+
+    assert _reason(ValueError(text)) == reason
 
 
 def test_the_command_says_where_java_is(tmp_path: Path) -> None:

@@ -58,14 +58,14 @@ def session_at(
     times, as clusters do; `local[2,1]` gives up at once. InvalidInputError for what is no master;
     RuntimeError where Spark does not start.
     """
-    running = _SparkSession.getActiveSession()
-    if running is not None:
-        return running
     if _MASTER.fullmatch(master) is None:
         raise InvalidInputError(
             f"{master!r} is no master of Spark: write local[2], local[*], spark://host:7077, yarn or k8s://...",
             kind=ErrorKind.NOT_ALLOWED,
         )
+    running = _SparkSession.getActiveSession()
+    if running is not None:
+        return running
     folder = Path(tempfile.mkdtemp(prefix="icefloe-spark-"))
     builder: Any = _SparkSession.builder
     options = {
@@ -100,7 +100,7 @@ def session_for_now(master: str, settings: Mapping[str, str] | None = None) -> I
     """A Spark session with a master for as long as it is needed; one that ran before goes on."""
     running = _SparkSession.getActiveSession()
     quick = QUICK_START if master.startswith("local") else {}
-    session = running or session_at(master, settings={**quick, **(settings or {})})
+    session = session_at(master, settings={**quick, **(settings or {})})
     try:
         yield session
     finally:
