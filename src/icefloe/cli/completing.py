@@ -30,7 +30,7 @@ def _completing(names: Callable[[Repository, click.Context], Iterable[str]]) -> 
     def complete(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
         try:
             found = sorted(names(_named(ctx), ctx))
-        except (IcechunkError, click.ClickException, OSError, ValueError, KeyError):
+        except (IcechunkError, click.ClickException, OSError, ValueError, LookupError):
             return []  # a shell that waits for words cannot show what is wrong
         return [CompletionItem(each) for each in found if each.startswith(incomplete)]
 
@@ -43,6 +43,9 @@ def _named(ctx: click.Context) -> Repository:
     from icefloe.cli.arguments import storage_options
 
     place: Any = ctx.params["repo"]
+    if place is None:  # click parses no arguments where the value of an option is about to be typed
+        first = next(each.name for each in ctx.command.params if isinstance(each, click.Argument))
+        place = ctx.args[0 if first == "repo" else -1]
     return Repository.open(storage_from_url(place, **storage_options(ctx.params.get("options") or ())))
 
 
