@@ -35,8 +35,8 @@ def test_it_writes_elsewhere_and_tells_how_far_it_is(
     assert app.main(["migrate", str(old), "--to", str(new)]) == 0
 
     printed = capsys.readouterr()
-    assert "wrote 4 snapshots, 2 branches, 1 tags" in printed.out
-    assert "3 of 3 chunk objects are copied" in printed.out
+    assert "wrote 4 snapshots, 2 branches, 1 tag, " in printed.out
+    assert "copied: 3 of 3 chunk objects" in printed.out
     assert "snapshots compared: 4 of 4" in printed.err
     assert app.main(["log", str(new)]) == 0
     assert "data ❄" in capsys.readouterr().out

@@ -155,9 +155,11 @@ def test_no_repository_is_made_for_sources_that_are_not_there(
     place = tmp_path / "repo"
 
     for words in ([], ["--virtual"], ["--on-bad-file", "skip"], ["--dry-run"]):
-        app.main(["ingest", str(folder / sources), str(place), *NONE, *words])
+        code = app.main(["ingest", str(folder / sources), str(place), *NONE, *words])
 
-        assert sources in capsys.readouterr().err
+        printed = capsys.readouterr()
+        assert sources in printed.out + printed.err
+        assert code == (1 if "nothing was ingested: no new file can be read" in printed.out else 2)
         assert not place.exists()
 
 

@@ -63,3 +63,10 @@ def test_what_xarray_cannot_combine_is_told_in_a_sentence() -> None:
 
     with pytest.raises(InvalidInputError, match="the files cannot be combined: "):
         combine(lambda _: parts, Combining("time"), lambda _: {})
+
+
+def test_files_without_coordinates_need_the_name_of_a_dimension() -> None:
+    parts = [outline(number, slice(0, 2)).drop_vars(["time", "lat", "lon"]) for number in range(2)]
+
+    with pytest.raises(InvalidInputError, match=r"along as concat_dim; there are time, lat, lon"):
+        combine(lambda _: parts, Combining(), lambda _: {})

@@ -43,6 +43,7 @@ WAYS_OUT: Mapping[str, str] = MappingProxyType(
         "or overwrite=True": "or say --overwrite",
         "overwrite=True lets it follow": "--overwrite lets it follow",
         "or skip bad files": "or say --on-bad-file skip",
+        "along as concat_dim": "along with --concat-dim",
         "give chunks, shards or a codec": "give --chunks, --shards or --codec",
         "with format=": "with --engine (of an ingest) or --format (of virtualize)",
     }

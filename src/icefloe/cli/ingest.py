@@ -13,7 +13,7 @@ import click
 from icefloe.amounts import bytes_text, counted
 from icefloe.cli.arguments import output_option, storage_argument
 from icefloe.cli.completing import complete_branch, complete_file
-from icefloe.cli.faults import NOT_WELL
+from icefloe.cli.faults import FAILED, NOT_WELL
 from icefloe.cli.output import Output
 from icefloe.cli.sparks import SparkChoice, running_fan_out, spark_options
 from icefloe.repository import Repository
@@ -136,6 +136,8 @@ def _ingested(
         options = replace(options, parallelism=parallelism)
         report = ingest(repo, sources, options, fan_out, dry_run=dry_run, told=out.progress.say)
     out.value(report.to_dict(), _text(report.to_dict(), dry_run=dry_run))
+    if report.bad and report.published is None and report.ok and not dry_run:
+        return FAILED
     return 0 if report.ok else NOT_WELL
 
 
@@ -209,8 +211,8 @@ def _text(report: dict[str, Any], *, dry_run: bool) -> str:
             f"{report['changed'][0]}; --on-change ingest takes them again"
         )
     plan = report["plan"]
-    if plan:
-        lines += [_array(each) for each in plan["arrays"]]
+    lines += [_array(each) for each in plan["arrays"]] if plan else []
+    if plan and dry_run:  # else it was told when it was made
         lines.append(
             f"{counted(plan['files'], 'file')}, {bytes_text(plan['nbytes'])} in "
             f"{counted(plan['blocks'], 'block')}, {counted(plan['tasks'], 'task')} of at most "
@@ -219,13 +221,16 @@ def _text(report: dict[str, Any], *, dry_run: bool) -> str:
             + (f", {bytes_text(plan['aside_bytes'])} put aside in between" if plan["aside_bytes"] else "")
         )
     lines += [
-        f"check {each['name']}: {'passed' if each['passed'] else 'FAILED'}, {each['text']}"
+        f"check {each['name']}: FAILED, {each['text']}"
         for each in report["checks"]
+        if not each["passed"]  # the others were told
     ]
     if dry_run:
         lines.append("nothing was written: a dry run")
     elif report["failed_branch"]:
         lines.append(f"a check failed, the branch is as it was; look at {report['failed_branch']}")
+    elif report["bad"] and not report["published"]:
+        lines.append("nothing was ingested: no new file can be read")
     elif not report["published"]:
         lines.append(f"nothing to do; in the repository already: {counted(len(report['known']), 'file')}")
     else:

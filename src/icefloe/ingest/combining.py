@@ -42,6 +42,9 @@ class Combining:
         return {**given, "combine_attrs": "override"}
 
 
+_NAME_IT = "name the dimension they follow each other along as concat_dim"
+
+
 def outline(
     number: int, schema: FileSchema, digests: Digests, begin: Mapping[str, int] | None = None
 ) -> xr.Dataset:
@@ -93,7 +96,7 @@ def combine(
             if not set(more) - set(digests):
                 raise InvalidInputError(
                     f"the files cannot be combined: several have {unknown.name} for the same place; leave "
-                    "out those that others repeat, or name the dimension they follow each other along",
+                    f"out those that others repeat, or {_NAME_IT}",
                     ErrorKind.INVALID_ARRAY_METADATA,
                 ) from None
             digests.update(more)
@@ -107,8 +110,12 @@ def _combined(datasets: Sequence[xr.Dataset], how: Combining) -> xr.Dataset:
             else:
                 found = xr.combine_nested(list(datasets), concat_dim=how.concat_dim, **how.arguments())
     except (ValueError, NotImplementedError, TypeError, KeyError) as error:
+        reason = " ".join(str(error).split())
+        if how.concat_dim is None and "dimension coordinates" in reason:
+            dims = dict.fromkeys(str(dim) for dataset in datasets for dim in dataset.dims)
+            reason += f"; {_NAME_IT}; there are {', '.join(dims)}"
         raise InvalidInputError(
-            f"the files cannot be combined: {' '.join(str(error).split())}", ErrorKind.INVALID_ARRAY_METADATA
+            f"the files cannot be combined: {reason}", ErrorKind.INVALID_ARRAY_METADATA
         ) from error
     if not isinstance(found, xr.Dataset):
         raise InvalidInputError("the files do not make a dataset", ErrorKind.INVALID_ARRAY_METADATA)
