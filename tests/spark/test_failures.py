@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
+from py4j.protocol import Py4JNetworkError
 from pyspark.errors import PySparkException
 
 from icefloe.errors import IcechunkError, InvalidInputError
