@@ -10,8 +10,10 @@ from typing import Any, TypeVar
 import click
 
 import icefloe
-from icefloe.cli.completing import complete_place
+from icefloe.cli import revisions
+from icefloe.cli.completing import complete_place, complete_revision
 from icefloe.cli.output import Output
+from icefloe.cli.pairs import storage_options
 from icefloe.concurrency import FanOut
 from icefloe.errors import RepositoryNotFoundError
 from icefloe.repository import Repository
@@ -19,16 +21,14 @@ from icefloe.storage.base import Storage
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-
-def storage_options(values: tuple[str, ...]) -> dict[str, str]:
-    """Options of a storage, written as NAME=VALUE."""
-    options = {}
-    for text in values:
-        name, equals, value = text.partition("=")
-        if not equals or not name:
-            raise click.BadParameter(f"{text!r} is not NAME=VALUE", param_hint="-o")
-        options[name] = value
-    return options
+revision_option = click.option(
+    "-r",
+    "--revision",
+    default="main",
+    show_default=True,
+    help=revisions.HELP,
+    shell_complete=complete_revision,
+)
 
 
 def target_argument(function: F) -> F:

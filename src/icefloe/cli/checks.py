@@ -8,11 +8,12 @@ import click
 
 import icefloe
 from icefloe.amounts import counted
-from icefloe.cli.arguments import output_option, repo_argument, spark_option, storage_options
+from icefloe.cli.arguments import output_option, repo_argument, spark_option
 from icefloe.cli.authorizing import authorize_option
 from icefloe.cli.completing import complete_branch, complete_tag
 from icefloe.cli.faults import NOT_WELL
 from icefloe.cli.output import Output, plain
+from icefloe.cli.pairs import storage_options
 from icefloe.cli.watching import watched
 from icefloe.maintenance.findings import Level
 from icefloe.maintenance.repair import ChunkSource

@@ -40,7 +40,7 @@ def _completing(names: Callable[[Repository, click.Context], Iterable[str]]) -> 
 def _named(ctx: click.Context) -> Repository:
     """The repository that the words before name."""
     from icefloe import storage_from_url
-    from icefloe.cli.arguments import storage_options
+    from icefloe.cli.pairs import storage_options
 
     place: Any = ctx.params["repo"]
     if place is None:  # click parses no arguments where the value of an option is about to be typed

@@ -9,10 +9,9 @@ from typing import Any
 import click
 
 from icefloe.cli import revisions
-from icefloe.cli.arguments import output_option, repo_argument
+from icefloe.cli.arguments import output_option, repo_argument, revision_option
 from icefloe.cli.completing import complete_array
 from icefloe.cli.output import Output, shown
-from icefloe.cli.revisions import revision_option
 from icefloe.cli.values import listed, read
 from icefloe.errors import ErrorKind, InvalidInputError, NodeNotFoundError
 from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot

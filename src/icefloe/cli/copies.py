@@ -14,12 +14,12 @@ from icefloe.cli.arguments import (
     repo_argument,
     repo_at_argument,
     spark_option,
-    storage_options,
     target_argument,
 )
 from icefloe.cli.authorizing import authorize_option
 from icefloe.cli.completing import complete_branch, complete_place, complete_tag
 from icefloe.cli.output import Output, plain
+from icefloe.cli.pairs import storage_options
 from icefloe.cli.selecting import index_of, label_of
 from icefloe.repository import Repository
 from icefloe.storage.base import Storage

@@ -8,11 +8,10 @@ from typing import Any
 import click
 
 from icefloe.cli import revisions
-from icefloe.cli.arguments import output_option, repo_argument
+from icefloe.cli.arguments import output_option, repo_argument, revision_option
 from icefloe.cli.completing import complete_array
 from icefloe.cli.contents import known_array
 from icefloe.cli.output import Output
-from icefloe.cli.revisions import revision_option
 from icefloe.cli.selecting import index_of, label_of
 from icefloe.repository import Repository
 

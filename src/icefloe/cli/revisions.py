@@ -9,7 +9,6 @@ from itertools import islice
 
 import click
 
-from icefloe.cli.completing import complete_revision
 from icefloe.errors import ErrorKind, InvalidInputError, RefNotFoundError
 from icefloe.repository import Repository
 
@@ -19,9 +18,6 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 HELP = (
     "A branch, a tag, a snapshot id or its beginning, BRANCH@TIME, or one with ~N, N commits before; "
     "branch:NAME, tag:NAME and snapshot:ID leave no doubt."
-)
-revision_option = click.option(
-    "-r", "--revision", default="main", show_default=True, help=HELP, shell_complete=complete_revision
 )
 _BEFORE = re.compile(r"(.+)~(\d*)")
 _SHORTEST_ID = 4
