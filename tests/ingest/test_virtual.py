@@ -151,6 +151,21 @@ def test_descriptions_of_grids_are_copied(tmp_path: Path) -> None:
     assert not report.findings
 
 
+def test_bounds_of_coordinates_are_copied(tmp_path: Path) -> None:
+    """xarray gives those of latitudes the times of the files, in which none has them."""
+    files = []
+    for first in (0, 2):
+        part = days(first, 2, lat_bnds=(("lat", "bnds"), np.arange(10.0).reshape(5, 2)))
+        part["lat"].attrs["bounds"] = "lat_bnds"
+        files.append(write(tmp_path / f"{first}.nc", part, CHUNKED))
+    repo = new_repo(tmp_path)
+
+    run(repo, files, mode="virtual")
+
+    xr.testing.assert_identical(read_all(repo), expected(files))
+    assert locations(repo) == 2
+
+
 def test_scales_of_32_bits_are_told(tmp_path: Path) -> None:
     packed = {"t2m": {**CHUNKED["t2m"], "dtype": "i2", "scale_factor": np.float32(0.1), "_FillValue": -9}}
     file = write(tmp_path / "0.nc", days(0, 4), packed)

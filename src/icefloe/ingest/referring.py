@@ -57,9 +57,11 @@ def refer(
     """Decide it for every piece: type, codecs and chunks must be the array's, and borders those of chunks.
 
     What has no dimensions is copied and needs no reason, as coordinates are: descriptions of grids, mostly.
+    So are bounds of coordinates that do not fit: of latitudes, to which xarray gives the times of the files.
     """
     chosen: set[tuple[int, str]] = set()
     reasons, notes = [], []
+    bounds = {variable.attrs.get("bounds") for variable in dataset.coords.values()}
     for target in targets:
         if not target.dims:
             continue
@@ -67,10 +69,10 @@ def refer(
         array = variable.data
         fits = _Fits(documents.get(target.name), None if array.is_complete else variable.dtype)
         for number, why in _misfits(target, array, files, fits):
-            if why:
-                reasons.append((files[number].source.url, target.name, why))
-            else:
+            if not why:
                 chosen.add((number, target.name))
+            elif target.name not in bounds:
+                reasons.append((files[number].source.url, target.name, why))
         first = next((files[number] for number, name in sorted(chosen) if name == target.name), None)
         if first is not None and _is_scaled_by_float32(first.variable(target.name)):
             notes.append((first.source.url, target.name, _SCALED_BY_FLOAT32))
