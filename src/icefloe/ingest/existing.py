@@ -104,7 +104,8 @@ def parts(
     ]
     for names, boxes in kept.items():
         cut = [dim for dim in sizes if any(box.get(dim, (0, sizes[dim])) != (0, sizes[dim]) for box in boxes)]
-        boxes_cut = [{dim: box[dim] for dim in cut if dim in box} for box in boxes]
+        spans = dict.fromkeys(tuple((dim, box[dim]) for dim in cut if dim in box) for box in boxes)
+        boxes_cut = [dict(box) for box in spans]
         if len(groups) == 1:
             boxes_cut += by_hand
             by_hand = []

@@ -19,7 +19,7 @@ from icefloe.ingest.combining import OVERLAPS, Digests, boxes, combine, moves, o
 from icefloe.ingest.existing import Existing, overwritten, parts
 from icefloe.ingest.ledger import LedgerRow
 from icefloe.ingest.looking import LookOrder, survey_for_references
-from icefloe.ingest.losses import Given, losses, overlap
+from icefloe.ingest.losses import Given, losses, overlap, place_of
 from icefloe.ingest.options import Options
 from icefloe.ingest.pieces import EXISTING
 from icefloe.ingest.runs import outline_of_run, runs_of
@@ -233,6 +233,7 @@ def combine_all(
         if lost:
             raise DisagreementError(lost)
     where = boxes(dataset)
+    where |= {n: place_of(file, dataset) for n, file in enumerate(new) if n not in where}
     names = {number: file.source.url for number, file in enumerate(new)}
     findings = tuple(order_problems(dataset, side_by_side(dataset), where, names))
     if any(finding.severity == "error" for finding in findings):

@@ -42,14 +42,13 @@ def losses(
 ) -> Iterator[Finding]:
     """What of that which was given is not in a dataset, nor equal to something in it."""
     along = set(_along(dataset, given))
-    seen = {number for _, pieces in _pieces(dataset) for number in np.unique(pieces.source).tolist()}
     by_name = {name: _Found(name, pieces, digests) for name, pieces in _pieces(dataset)}
     for each in given:
         for variable in each.schema.variables:
             if not _counts(each.schema, variable, along) or variable.name not in by_name:
                 continue
             found = by_name[variable.name]
-            if not found.has(each, variable) and not (each.number in seen and found.has_equal(each.number)):
+            if not found.has(each, variable) and not found.has_equal(each.number):
                 yield _told(each, given, along)
                 break
 
@@ -121,6 +120,16 @@ def _told(lost: Given, given: Sequence[Given], along: set[str]) -> Finding:
     return Finding(
         lost.name, "", "is not in what the files make together: leave out what others repeat", "error"
     )
+
+
+def place_of(schema: FileSchema, dataset: xr.Dataset) -> dict[str, tuple[int, int]]:
+    """Where the labels of a file are in a dataset, for one whose values others have too."""
+    found = {}
+    for dim, size in ((str(dim), size) for dim, size in dataset.sizes.items() if dim in schema.sizes):
+        index, mine = dataset.indexes.get(dim), schema.values.get(dim)
+        at = index.get_indexer(mine) if index is not None and mine is not None and index.is_unique else ()
+        found[dim] = (int(min(at)), int(max(at)) + 1) if len(at) else (0, size)
+    return found
 
 
 def overlap(given: Sequence[Given]) -> Finding | None:
