@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import logging
+import signal
 import sys
 import time
 from pathlib import Path
@@ -16,6 +18,7 @@ import icefloe
 from icefloe.cli import app
 from icefloe.cli.meter import Meter, span
 from icefloe.cli.output import Output
+from icefloe.cli.sparks import _stopped_quietly
 from icefloe.cli.terminal import CLOSED, harmless, run_with_streams
 
 
@@ -120,6 +123,20 @@ def test_ids_stay_whole_on_narrow_terminals(
     lines = screen.getvalue().splitlines()
     assert "A4MBT043E9YZPNA00GQ0" in lines[1]
     assert (len(lines) > 2) is folded
+
+
+def test_ctrl_c_on_spark_ends_in_silence(capsys: pytest.CaptureFixture[str]) -> None:
+    """PySpark's handler talks to the JVM, which is waited for, and py4j tells of that at length."""
+    before = signal.signal(signal.SIGINT, lambda *_: logging.error("cancelling jobs"))
+    try:
+        with _stopped_quietly():
+            logging.getLogger().error("KeyboardInterrupt while sending command.")
+            with pytest.raises(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+    assert capsys.readouterr().err == ""
 
 
 def test_a_bar_comes_after_two_seconds_and_goes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -129,9 +129,9 @@ def _ingested(
 
     if not Repository.exists(storage):  # no Spark is started for sources that are not there
         find_sources(sources, options.reading.storage_options)
-    with (
-        running_fan_out(choice, out) as (fan_out, parallelism),
+    with (  # Spark ends first: what its tasks still write counts when an empty repository is taken away
         repository_at(storage, dry_run=dry_run) as repo,
+        running_fan_out(choice, out) as (fan_out, parallelism),
     ):
         options = replace(options, parallelism=parallelism)
         report = ingest(repo, sources, options, fan_out, dry_run=dry_run, told=out.progress.say)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import functools
+import logging
 import os
 import re
+import signal
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -83,4 +86,29 @@ def running_spark(choice: SparkChoice, way_out: str = "") -> Iterator[Any]:
             session = stack.enter_context(session_for_now(choice.master, choice.settings))
         except RuntimeError as error:
             raise click.ClickException(f"{error}{way_out}") from None
+        stack.enter_context(_stopped_quietly())
         yield session
+
+
+@contextmanager
+def _stopped_quietly() -> Iterator[None]:
+    """Let Ctrl-C end the work and nothing else.
+
+    PySpark's handler asks the JVM to cancel the jobs, over the connection that waits for them, and py4j logs
+    what comes of that. Jobs end with the session, too.
+    """
+    root, before = logging.getLogger(), signal.getsignal(signal.SIGINT)
+    mine = threading.current_thread() is threading.main_thread() and before is not signal.SIG_IGN
+    if mine:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    root.addFilter(_is_not_of_py4j)
+    try:
+        yield
+    finally:
+        root.removeFilter(_is_not_of_py4j)
+        if mine:
+            signal.signal(signal.SIGINT, before)
+
+
+def _is_not_of_py4j(record: logging.LogRecord) -> bool:
+    return "while sending command" not in str(record.msg)
