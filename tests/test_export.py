@@ -42,6 +42,7 @@ def weather() -> Session:
         "count": {"chunks": (4,), "dtype": "i2", "scale_factor": 2.0, "_FillValue": -9},
     }
     data.to_zarr(session.store, consolidated=False, encoding=encoding)
+    zarr.create_array(session.store, name="_icefloe/ledger/source", data=np.array([1]))  # of an ingest
     other = zarr.open_group(session.store, path="deep/er", mode="w")
     other.create_array("mask", data=np.eye(3, dtype=bool), chunks=(2, 2))
     other.create_array("scalar", data=np.array(7, "i4"))

@@ -12,6 +12,8 @@ from typing import Final
 from icefloe.errors import ErrorKind, InvalidInputError
 
 ROOT: Final = "/"
+LEDGERS: Final = "/_icefloe"
+"""Where ingests keep what came from where; listings and exports of the root leave it out."""
 
 
 def validate(path: str) -> str:

@@ -9,9 +9,8 @@ import click
 from click.shell_completion import CompletionItem
 
 from icefloe.errors import IcechunkError
+from icefloe.paths import LEDGERS, is_within
 from icefloe.repository import Repository
-
-_HIDDEN = "/_icefloe"
 
 Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
@@ -54,7 +53,7 @@ def _arrays(repo: Repository, ctx: click.Context) -> Iterable[str]:
 
     snapshot = resolve(repo, ctx.params.get("revision") or "main")
     paths = repo.readonly_session(snapshot_id=snapshot).workspace.below("/")
-    return [each.strip("/") for each in paths if each != "/" and not each.startswith(_HIDDEN)]
+    return [each.strip("/") for each in paths if each != "/" and not is_within(each, LEDGERS)]
 
 
 complete_branch = _completing(lambda repo, _: repo.list_branches())

@@ -15,12 +15,11 @@ from icefloe.cli.output import Output, shown
 from icefloe.cli.values import listed, read
 from icefloe.errors import ErrorKind, InvalidInputError, NodeNotFoundError
 from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot
-from icefloe.paths import ROOT, component_key, name, normalize
+from icefloe.paths import LEDGERS, ROOT, component_key, is_within, name, normalize
 from icefloe.repository import Repository
 from icefloe.session import Session
 
 _HEAD = 10
-_HIDDEN = ("_icefloe",)
 _ATTRIBUTES = ("units", "long_name", "standard_name")
 
 
@@ -66,7 +65,7 @@ def tree(repo: Repository, path: str, revision: str, out: Output) -> None:
     """
     workspace = repo.readonly_session(snapshot_id=revisions.resolve(repo, revision)).workspace
     top = _path(path)
-    paths = [each for each in workspace.below(top) if path != ROOT or component_key(each)[:1] != _HIDDEN]
+    paths = [each for each in workspace.below(top) if path != ROOT or not is_within(each, LEDGERS)]
     nodes = [_described(node) for each in paths if (node := workspace.node(each)) is not None]
     levels = [len(component_key(node["path"])) - len(component_key(top)) for node in nodes]
     lines = ["    " * level + _line(node) for level, node in zip(levels, nodes, strict=True)]
@@ -79,7 +78,7 @@ def known_array(session: Session, path: str) -> str:
     if session.workspace.node(whole) is None:
         import difflib
 
-        there = [each for each in session.workspace.below(ROOT) if component_key(each)[:1] != _HIDDEN]
+        there = [each for each in session.workspace.below(ROOT) if not is_within(each, LEDGERS)]
         near = difflib.get_close_matches(whole, there, n=1)
         hint = f"did you mean {near[0]}?" if near else "`icefloe tree` lists what there is"
         raise NodeNotFoundError(f"there is no array {whole}; {hint}", kind=ErrorKind.NODE_NOT_FOUND)

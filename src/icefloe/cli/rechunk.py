@@ -84,7 +84,7 @@ def rechunk(
 def _text(report: dict[str, Any], *, dry_run: bool) -> str:
     lines = [_array(each) for each in report["arrays"]]
     lines += [f"    {path}: is cut like that already" for path in report["unchanged"]]
-    if report["arrays"]:
+    if report["arrays"] and dry_run:  # else it was told
         again = f", chunks read {report['read_factor']:.1f} times" if report["read_factor"] > 1.05 else ""
         aside = f", {bytes_text(report['aside_bytes'])} put aside in between" if report["aside_bytes"] else ""
         lines.append(

@@ -48,10 +48,10 @@ def export_zarr(
 ) -> ExportReport:
     """Write a group of a session to another place as Zarr version 3, which any reader of Zarr opens.
 
-    Without more it is the whole hierarchy. `variables` are names of arrays below the group; the arrays that
-    hold their coordinates come along. `isel` chooses elements of named dimensions by index, `sel` by label,
-    ends included, for which xarray is needed; a dimension of which one element is chosen stays. Chunks keep
-    their bytes wherever all of a chunk is exported.
+    Without more it is the whole hierarchy, except for the ledgers of ingests. `variables` are names of arrays
+    below the group; the arrays that hold their coordinates come along. `isel` chooses elements of named
+    dimensions by index, `sel` by label, ends included, for which xarray is needed; a dimension of which one
+    element is chosen stays. Chunks keep their bytes wherever all of a chunk is exported.
 
     The target must be empty unless `overwrite` lets objects there be replaced. The root's metadata is written
     last: what was broken off is no Zarr hierarchy yet.

@@ -9,7 +9,7 @@ from typing import Any
 
 from icefloe.errors import ErrorKind, InvalidInputError, NodeNotFoundError
 from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot
-from icefloe.paths import ROOT, is_within, join, normalize, parent
+from icefloe.paths import LEDGERS, ROOT, is_within, join, normalize, parent
 from icefloe.session import Session
 
 Indexers = Mapping[str, slice | int]
@@ -92,7 +92,7 @@ def _nodes(session: Session, top: str) -> Iterator[NodeSnapshot]:
         )
     for path in workspace.below(top):
         found = workspace.node(path)
-        if found is not None:
+        if found is not None and not (top == ROOT and is_within(path, LEDGERS)):
             yield found
 
 
