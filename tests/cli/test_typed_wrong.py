@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import xarray as xr
 import zarr
 
 import icefloe
@@ -124,6 +125,7 @@ def test_what_is_typed_wrong_is_said(
         (["--virtual", "--native"], 2, "--native and --virtual: choose one"),
         (["--hybrid", "--virtual"], 2, "--virtual and --hybrid: choose one"),
         (["--combine", "nested"], 2, "--combine nested needs --concat-dim"),
+        (["--checks", "monoton"], 2, "'monoton' is none of monotone, source, gaps, none"),
         (["--metadata", "x"], 2, "'x' is not NAME=VALUE"),
         (["--memory", "0"], 2, "0 is not in the range"),
         (["--manifest-references", "0"], 2, "0 is not in the range"),
@@ -146,6 +148,18 @@ def test_an_ingest_that_cannot_be_writes_nothing(
     assert repo.list_branches() == {"main"}
     assert len(list(repo.ancestry(branch="main"))) == 1
     assert not new.exists()
+
+
+def test_a_check_can_be_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Rays of a radar: several in a second."""
+    file, place = tmp_path / "rays.nc", str(tmp_path / "repo")
+    xr.Dataset({"a": ("time", [1.0, 2.0, 3.0])}, {"time": [8, 8, 9]}).to_netcdf(file)
+
+    assert app.main(["ingest", str(file), place, *NONE]) == 5
+    assert "or leave the check out with --checks" in capsys.readouterr().out
+    assert app.main(["ingest", str(file), place, *NONE, "--checks", "source"]) == 0
+    repo = icefloe.Repository.open(icefloe.storage_from_url(place))
+    assert xr.open_zarr(repo.readonly_session("main").store, consolidated=False)["a"].size == 3
 
 
 @pytest.mark.parametrize("sources", ["none/*.nc", "nosuch.nc", "empty", "FILE"])

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 
 _MODES = ("native", "virtual", "hybrid")
+_CHECKS = ("monotone", "source", "gaps")
+"""Those that need nothing more than a name; the others are for recipes. The first two are on by default."""
 
 
 @click.command()
@@ -73,6 +75,11 @@ _MODES = ("native", "virtual", "hybrid")
     default="report",
     show_default=True,
     help="What becomes of files that changed since they were ingested.",
+)
+@click.option(
+    "--checks",
+    show_default=",".join(_CHECKS[:2]),
+    help=f"What must be true before the branch moves: of {', '.join(_CHECKS)}, or none.",
 )
 @click.option("--dry-run", is_flag=True, help="Say what would be done.")
 @spark_options
@@ -162,10 +169,25 @@ def _flat(given: dict[str, Any]) -> dict[str, Any]:
             found[name] = cells(found[name], name)
     if "variables" in found:
         found["variables"] = [name.strip() for name in found["variables"].split(",") if name.strip()]
+    if "checks" in found:
+        found["checks"] = _checks(found["checks"])
     found["metadata"] = metadata_of(found["metadata"])
     found["storage_options"] = dict(map(_pair, found.pop("source_options")))
     found["memory_bytes"] = found.pop("memory") << 20
     return found
+
+
+def _checks(text: str) -> tuple[Any, ...]:
+    from icefloe.ingest.checks import Check
+
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    for name in names:
+        if name not in _CHECKS and names != ["none"]:
+            raise click.BadParameter(
+                f"{name!r} is none of {', '.join(_CHECKS)}, none; others stand in a recipe (icefloe run)",
+                param_hint="--checks",
+            )
+    return tuple(Check(name) for name in dict.fromkeys(names) if name != "none")
 
 
 def cells(text: str, option: str) -> dict[str, int]:
@@ -228,7 +250,10 @@ def _text(report: dict[str, Any], *, dry_run: bool) -> str:
     if dry_run:
         lines.append("nothing was written: a dry run")
     elif report["failed_branch"]:
-        lines.append(f"a check failed, the branch is as it was; look at {report['failed_branch']}")
+        lines.append(
+            f"a check failed, the branch is as it was; look at {report['failed_branch']}, or leave the check "
+            "out with --checks"
+        )
     elif report["bad"] and not report["published"]:
         lines.append("nothing was ingested: no new file can be read")
     elif not report["published"]:

@@ -221,11 +221,9 @@ class _Audit:
 def _monotone(audit: _Audit) -> str:
     for dim, index in audit.steps():
         if not index.is_unique or not (index.is_monotonic_increasing or index.is_monotonic_decreasing):
-            rises = np.asarray(index[1:] > index[:-1])
-            wrong = int(np.flatnonzero(~rises if rises.sum() * 2 >= len(rises) else rises)[0])
-            return (
-                f"{dim} does not go one way, or has a value twice: {index[wrong + 1]} follows {index[wrong]}"
-            )
+            rises, falls = np.asarray(index[1:] > index[:-1]), np.asarray(index[1:] < index[:-1])
+            at = int(np.flatnonzero(~rises if rises.sum() >= falls.sum() else ~falls)[0])
+            return f"{dim} does not go one way, or has a value twice: {index[at + 1]} follows {index[at]}"
     return ""
 
 
