@@ -38,6 +38,7 @@ from icefloe.ingest.windows import Windows, files_within
 from icefloe.ingest.writing import WriteOrder, set_aside, write
 from icefloe.session import Session
 
+_FILES_PER_TASK = 256
 METADATA = "icefloe_ingest"
 """Where a commit's metadata has what the ingest says about it."""
 
@@ -326,7 +327,9 @@ def _referrals(
                 yield order(numbers, windows.extents(span))
         return
     whole = list(names)
-    share = max(1, -(-len(whole) // (4 * options.parallelism)))
+    # Their references wait in few objects: a task that had less to do would take longer to start.
+    each = -(-len(whole) // options.parallelism)
+    share = max(1, -(-each // 4), min(_FILES_PER_TASK, each))
     for start in range(0, len(whole), share):
         yield order(whole[start : start + share], {})
 

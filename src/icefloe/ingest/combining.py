@@ -149,12 +149,12 @@ def boxes(dataset: xr.Dataset) -> dict[int, dict[str, tuple[int, int]]]:
     """Where each source is in the dataset."""
     found: dict[int, dict[str, tuple[int, int]]] = {}
     for dims, pieces in _all_pieces(dataset):
-        for row, source in enumerate(pieces.source.tolist()):
-            spans = zip(pieces.starts[row].tolist(), pieces.stops[row].tolist(), strict=True)
+        columns = (pieces.source.tolist(), pieces.starts.tolist(), pieces.stops.tolist())
+        for source, starts, stops in zip(*columns, strict=True):
             if source == EXISTING:
                 continue
             box = found.setdefault(source, {})
-            for dim, (start, stop) in zip(dims, spans, strict=True):
+            for dim, start, stop in zip(dims, starts, stops, strict=True):
                 known = box.get(dim, (start, stop))
                 box[dim] = (min(known[0], start), max(known[1], stop))
     return found

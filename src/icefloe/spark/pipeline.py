@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from icefloe.concurrency import FanOut
 from icefloe.ingest import job, rechunking
+from icefloe.ingest.audit import compare_sample
 from icefloe.ingest.creating import repository_at
 from icefloe.ingest.looking import survey_for_references
 from icefloe.ingest.options import Options
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 R = TypeVar("R")
 
-_LOOKS_PER_CORE = 4
+_PER_CORE: dict[Any, int] = {survey: 4, survey_for_references: 4, digest: 4, compare_sample: 1}
+"""So many tasks at most for what is quick: starting one takes longer than that."""
 _SHOWN_ROWS = 5
 
 
@@ -137,8 +139,8 @@ class IngestFanOut:
 
     def __call__(self, function: Callable[[T], R], items: Iterable[T], /) -> Iterator[R]:
         orders = list(items)
-        quick = function in (survey, survey_for_references, digest)
-        tasks = min(len(orders), _LOOKS_PER_CORE * self._parallelism) if quick else None
+        per_core = _PER_CORE.get(function)
+        tasks = min(len(orders), per_core * self._parallelism) if per_core else None
         return SparkFanOut(self._spark, tasks or None, self._progress)(function, orders)
 
     def ask(self, query: str, tables: Mapping[str, Session]) -> list[tuple[Any, ...]]:
