@@ -381,3 +381,18 @@ def test_what_cannot_be_parsed_is_said() -> None:
         parse_query("SELECT FROM WHERE", ["w"])
     with pytest.raises(InvalidInputError, match="the version of w must be a literal"):
         parse_query("SELECT * FROM w TIMESTAMP AS OF current_date()", ["w"])
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("TABLE w", "w is a repository and can be asked with a query"),
+        ("DESCRIBE w", "w is a repository"),
+        ("EXPLAIN SELECT * FROM w", "w is a repository"),
+        ("CREATE OR REPLACE TEMPORARY VIEW v AS SELECT * FROM w", "make it of the answer"),
+        ("CACHE TABLE v AS SELECT * FROM w", "make it of the answer"),
+    ],
+)
+def test_statements_that_are_no_queries_are_refused(text: str, sentence: str) -> None:
+    with pytest.raises(InvalidInputError, match=sentence):
+        parse_query(text, ["w"])

@@ -169,9 +169,12 @@ def test_variables_of_other_dimensions_are_another_table() -> None:
 
     assert [table.dims for table in tables.tables] == [("time", "lat", "lon"), ("lat", "lon")]
     assert tables.choose(["height"]).dims == ("lat", "lon")
-    assert tables.choose(["lat"]).dims == ("lat", "lon")
-    with pytest.raises(InvalidInputError, match=r"2 tables.*\(lat, lon\): height; choose with the option"):
-        tables.choose(None)
+    assert tables.choose(["time"]).dims == ("time", "lat", "lon")
+    for unclear in (None, [], ["lat"]):
+        with pytest.raises(
+            InvalidInputError, match=r"2 tables.*\(lat, lon\): height; choose with the option"
+        ):
+            tables.choose(unclear)
     with pytest.raises(InvalidInputError, match="height, t2m have different dimensions"):
         tables.choose(["height", "t2m"])
 

@@ -6,6 +6,7 @@ condition again: what is worked out here can save work and never change an answe
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -129,6 +130,7 @@ def parse_query(text: str, repos: Collection[str]) -> Query:
             f"the query cannot be parsed: {str(error).splitlines()[0]}", kind=ErrorKind.BAD_METADATA
         ) from None
     known = {name.lower(): name for name in repos}
+    _check_statement(tree, text, known)
     others: list[str] = []
     uses: list[TableUse] = []
     for table in sorted(tree.find_all(exp.Table), key=_start):
@@ -149,6 +151,24 @@ def parse_query(text: str, repos: Collection[str]) -> Query:
             TableUse(number, repo, tuple(parts[1:]), first["start"], stop + 1, alias, after + 1, version)
         )
     return Query(text, tree, tuple(uses), tuple(others), tokens)
+
+
+def _check_statement(tree: exp.Expr, text: str, repos: Mapping[str, str]) -> None:
+    """Refuse statements for which Spark would look for a table in vain, now or later."""
+    named = next((repos[word] for word in re.findall(r"\w+", text.lower()) if word in repos), None)
+    if named is None:
+        return
+    if tree.find(exp.Query) is None:
+        sentence = (
+            f"{named} is a repository and can be asked with a query: SELECT ... FROM {named}; its columns"
+        )
+        sentence += " are told by sql(...).printSchema(), and how it is answered by sql(...).explain()"
+    elif isinstance(tree, exp.Cache) or (isinstance(tree, exp.Create) and tree.kind == "VIEW"):
+        sentence = "a view would be looked up again without its repositories; make it of the answer:"
+        sentence += " sql(spark, 'SELECT ...', repos).createOrReplaceTempView('name')"
+    else:
+        return
+    raise InvalidInputError(sentence, kind=ErrorKind.NOT_ALLOWED)
 
 
 def _start(table: exp.Table) -> int:

@@ -177,7 +177,7 @@ class GroupTables:
 
     def choose(self, variables: Sequence[str] | None) -> Table:
         """The table that has some variables, with just those; without names the only one there is."""
-        if variables is None:
+        if not variables:
             return self._only()
         known = {column.name for table in self.tables for column in table.columns}
         for name in variables:
@@ -185,10 +185,12 @@ class GroupTables:
                 raise self.refused[name]
             if name not in known:
                 raise unknown("variable", name, sorted(known), f"in group {self.group}")
-        for table in reversed(self.tables):
-            if {column.name for column in table.columns}.issuperset(variables):
-                kept = [column.name for column in table.columns if column.role is not Role.VARIABLE]
-                return table.only([*kept, *variables])
+        fitting = [t for t in self.tables if {column.name for column in t.columns}.issuperset(variables)]
+        if len(fitting) > 1:  # these are coordinates, and each table has other rows
+            raise several(self.group, fitting)
+        for table in fitting:
+            kept = [column.name for column in table.columns if column.role is not Role.VARIABLE]
+            return table.only([*kept, *variables])
         raise InvalidInputError(
             f"{', '.join(variables)} have different dimensions and make no table together: "
             f"{described(self.tables)}",
