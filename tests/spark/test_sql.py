@@ -202,7 +202,7 @@ def test_a_group_with_several_tables_needs_a_variable(spark: Any, repo: icefloe.
     with pytest.raises(InvalidInputError, match=r"has 2 tables.*such as repo\.more\.rain"):
         sql(spark, "SELECT count(*) FROM w.more", {"w": repo})
     with pytest.raises(AnalysisException, match="cannot be resolved"):
-        sql(spark, "SELECT heigt, lat FROM w.more", {"w": repo})
+        sql(spark, "SELECT heigt, t2m FROM w.more", {"w": repo})
 
     assert collected(sql(spark, "SELECT count(*) FROM w.more.height", {"w": repo})) == [(6 * 8,)]
     assert collected(sql(spark, "SELECT count(height), max(lat) FROM w.more", {"w": repo})) == [(48, 60.0)]
