@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +15,9 @@ import zarr
 
 import icefloe
 from icefloe.cli import app
-from icefloe.cli.faults import FAILED, NOT_WELL, STOPPED, WAYS_OUT
+from icefloe.cli.faults import _EXTRAS, FAILED, NOT_WELL, STOPPED, WAYS_OUT, explained
 from tests.ingest.files import archive
+from tests.source_tree import ROOT
 
 NONE = ("--master", "none")
 
@@ -217,6 +220,27 @@ def test_damage_is_looked_for_by_verify(tmp_path: Path, capsys: pytest.CaptureFi
     assert capsys.readouterr().out.startswith(
         "1 fault among 2 snapshots, 2 transaction logs, 1 manifest, 0 ref"
     )
+
+
+def test_what_is_not_installed_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert explained(ModuleNotFoundError("No module named 'h5py.h5d'", name="h5py.h5d"))[0] == (
+        "this needs h5py: pip install 'icefloe[netcdf]'"
+    )
+    monkeypatch.setitem(sys.modules, "icefloe.spark.local", None)  # as where it cannot be loaded
+
+    assert app.main(["sql", "SELECT 1", "--repo", "w=w"]) == FAILED
+
+    assert capsys.readouterr().err == "error: this needs Spark: pip install 'icefloe[spark]'\n"
+
+
+def test_extras_bring_what_they_are_said_to() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    brought = {extra: " ".join(needs) for extra, needs in project["optional-dependencies"].items()}
+
+    for package, extras in _EXTRAS.items():
+        assert package == "py4j" or any(package in brought[extra] for extra in extras.split(","))
 
 
 def test_advice_is_that_of_the_library() -> None:

@@ -185,11 +185,9 @@ def repair(
 
 
 def _ledger(session: Session, options: tuple[str, ...]) -> LedgerChunks:
-    try:
-        from icefloe.ingest import LedgerChunks
-        from icefloe.ingest.survey import Reading
-    except ImportError as missing:
-        raise click.UsageError(f"--from-ledger reads files with xarray: {missing}") from None
+    from icefloe.ingest import LedgerChunks
+    from icefloe.ingest.survey import Reading
+
     return LedgerChunks(session, Reading(storage_options=storage_options(options)))
 
 

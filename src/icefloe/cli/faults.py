@@ -31,6 +31,27 @@ STOPPED = 130
 
 _OBJECT = re.compile(r"\b(snapshots|manifests|transactions|chunks)/[0-9A-Z]{20}\b")
 
+_EXTRAS: Mapping[str, str] = MappingProxyType(
+    {
+        "cftime": "netcdf",
+        "dask": "dask",
+        "eccodes": "grib",
+        "h5netcdf": "netcdf",
+        "h5py": "netcdf",
+        "imagecodecs": "virtual",
+        "matplotlib": "plot",
+        "pandas": "spark",
+        "py4j": "spark",
+        "pyarrow": "spark",
+        "pyspark": "spark",
+        "sqlglot": "spark",
+        "tifffile": "virtual",
+        "virtualizarr": "virtual",
+        "xarray": "xarray,netcdf",
+    }
+)
+"""Packages that not everybody has, and the extras of ours that bring them."""
+
 WAYS_OUT: Mapping[str, str] = MappingProxyType(
     {
         "create one with Repository.create": "`icefloe init` makes one",
@@ -92,6 +113,10 @@ def _sentence(error: Exception) -> str:
             return sentence
         case OSError() if error.strerror:
             return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+        case ModuleNotFoundError() if (
+            error.name is not None and (package := error.name.partition(".")[0]) in _EXTRAS
+        ):
+            return f"this needs {package}: pip install 'icefloe[{_EXTRAS[package]}]'"
         case ImportError():  # what is not installed says itself how to get it
             return str(error)
     text = " ".join(str(error).split())

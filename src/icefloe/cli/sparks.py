@@ -77,10 +77,8 @@ def running_spark(choice: SparkChoice, way_out: str = "") -> Iterator[Any]:
     """A session of the user's choice, stopped at the end unless it ran before; what is in its way is told."""
     try:
         from icefloe.spark.local import session_for_now
-    except ImportError as error:
-        raise click.ClickException(
-            f"this needs Spark: pip install 'icefloe[spark]' ({error}){way_out}"
-        ) from None
+    except ModuleNotFoundError:
+        raise click.ClickException(f"this needs Spark: pip install 'icefloe[spark]'{way_out}") from None
     with ExitStack() as stack:
         try:
             session = stack.enter_context(session_for_now(choice.master, choice.settings))
