@@ -101,7 +101,7 @@ def test_commands_name_the_way_out(
     assert len(said.splitlines()) == 1
 
 
-@pytest.mark.parametrize("master", ["nonsense", "local[2", "sc://host", "spark://"])
+@pytest.mark.parametrize("master", ["nonsense", "local[2", "local[x]", "local[0]", "sc://host", "spark://"])
 def test_what_is_no_master_is_said(master: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sql", "SELECT 1", "--repo", "w=w", "--master", master]) == 2
 
@@ -123,15 +123,18 @@ def test_what_is_no_master_is_said(master: str, capsys: pytest.CaptureFixture[st
         ),
         (
             "[JAVA_GATEWAY_EXITED] Java gateway process exited.",
-            "[JAVA_GATEWAY_EXITED] Java gateway process exited.",
+            "Invalid maximum heap size: -Xmxbig Error: Could not create the JVM.",
         ),
         ("", "ValueError"),
     ],
 )
-def test_what_the_jvm_says_is_one_sentence(text: str, reason: str) -> None:
+def test_what_the_jvm_says_is_one_sentence(text: str, reason: str, tmp_path: Path) -> None:
     from icefloe.spark.local import _reason
 
-    assert _reason(ValueError(text)) == reason
+    log = tmp_path / "spark.log"
+    log.write_text("WARNING: using\nInvalid maximum heap size: -Xmxbig\nError: Could not create the JVM.\n\n")
+
+    assert _reason(ValueError(text), log) == reason
 
 
 def test_the_command_says_where_java_is(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from icefloe.spark.java import find_java_home
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_MASTER = re.compile(r"local(\[[^\]]*\])?|local-cluster\[.+\]|yarn|(spark|k8s)://.+")
+_MASTER = re.compile(r"local(\[(\*|[1-9]\d*)(\s*,\s*[1-9]\d*)?\])?|local-cluster\[.+\]|yarn|(spark|k8s)://.+")
 _LOOPBACK = "127.0.0.1"
 _ATTEMPTS = 4
 """For a task, as on clusters. A machine that is short of memory kills workers, too."""
@@ -88,7 +88,7 @@ def session_at(
             session: SparkSession = builder.getOrCreate()
     except (PySparkException, Py4JError, OSError) as error:
         raise RuntimeError(
-            f"Spark did not start on {master}: {_reason(error)}; {log} may tell more"
+            f"Spark did not start on {master}: {_reason(error, log)}; {log} may tell more"
         ) from error
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     session.sparkContext.setLogLevel("ERROR")
@@ -108,8 +108,10 @@ def session_for_now(master: str, settings: Mapping[str, str] | None = None) -> I
             session.stop()
 
 
-def _reason(error: Exception) -> str:
-    """What the JVM says, without where it says it."""
+def _reason(error: Exception, log: Path) -> str:
+    """What the JVM says, without where it says it; if it did not come so far, how its log ends."""
+    if "JAVA_GATEWAY_EXITED" in str(error):
+        return " ".join(log.read_text(errors="replace").split("\n")[-4:]).strip() or "Java ended at once"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     causes = [line for line in lines if re.match(r"(Caused by: |: )?[\w.]+(Exception|Error): ", line)]
     text = (causes or lines or [type(error).__name__])[0]
