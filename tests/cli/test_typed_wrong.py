@@ -20,6 +20,50 @@ from tests.ingest.files import archive
 from tests.source_tree import ROOT
 
 NONE = ("--master", "none")
+EVERY = (
+    *(f"{name} REPO" for name in ("info", "config", "status", "log", "show", "refs", "ops", "tree", "stats")),
+    "log REPO --graph",
+    "diff REPO main~1 main",
+    "branch REPO",
+    "tag REPO",
+    "branch create REPO new",
+    "branch reset REPO new main~1",
+    "merge REPO main new --dry-run",
+    "merge REPO main new",
+    "revert REPO new new",
+    "cherry-pick REPO main new",
+    "squash REPO new main~1 --dry-run",
+    "branch delete REPO new",
+    "tag create REPO v1",
+    "tag delete REPO v1",
+    "head REPO temperature",
+    "cat REPO temperature 0",
+    "plot REPO temperature",
+    "verify REPO",
+    "verify REPO --dry-run",
+    "checksums REPO",
+    "repair REPO --dry-run",
+    "gc REPO --older-than 7d",
+    "gc REPO --older-than 7d --dry-run --table",
+    "expire REPO --older-than 7d",
+    "expire REPO --keep-last 5 --dry-run",
+    "stats REPO --by snapshot",
+    "stats REPO --if-older-than 7d",
+    "rewrite-manifests REPO --dry-run",
+    "migrate OLD --dry-run",
+    "migrate OLD",
+    "clone REPO COPY",
+    "export REPO PLAIN",
+    "init NEW",
+    "doctor",
+    "doctor NEW",
+    "virtualize FILE",
+    "ingest DATA NEW --master none --dry-run",
+    "ingest DATA NEW --master none",
+    "rechunk NEW t2m --chunks time=2 --master none",
+    "run RECIPE --dry-run",
+)
+"""Commands with all that they need, one after the other."""
 
 
 @pytest.fixture(scope="module")
@@ -132,7 +176,7 @@ def test_what_is_typed_wrong_is_said(
         (["--metadata", "x"], 2, "'x' is not NAME=VALUE"),
         (["--memory", "0"], 2, "0 is not in the range"),
         (["--manifest-references", "0"], 2, "0 is not in the range"),
-        (["--chnks", "time=1"], 2, "Did you mean '--chunks'?"),
+        (["--chnks", "time=1"], 2, "'--chunks'?"),
         (["--engine", "nosuch"], 2, ".nc and 1 more: ValueError: unrecognized engine 'nosuch'"),
     ],
 )
@@ -204,6 +248,29 @@ def test_errors_for_programs_are_json(
     assert json.loads(printed.out) == document
     assert code == document["exit_code"]
     assert document["error"] in printed.err
+
+
+def test_every_command_has_a_result_for_programs(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One JSON document on standard output, and nothing else there."""
+    words = {name: str(tmp_path / name) for name in ("REPO", "OLD", "COPY", "PLAIN", "NEW", "RECIPE")}
+    words |= {"DATA": str(folder / "data"), "FILE": str(next((folder / "data").iterdir()))}
+    for name, version in (("REPO", 2), ("OLD", 1)):
+        storage = icefloe.storage_from_url(words[name], sync=False)
+        repo = icefloe.Repository.create(storage, spec_version=version)
+        with repo.transaction("main", message="array") as store:
+            zarr.create_array(store, name="temperature", data=np.arange(12.0).reshape(3, 4))
+    recipe = f"sources: {words['DATA']}\nrepository: {words['NEW']}\nspark: {{master: none}}\n"
+    Path(words["RECIPE"]).write_text(recipe)
+
+    for line in EVERY:
+        code = app.main([*(words.get(word, word) for word in line.split()), "--json"])
+
+        printed = capsys.readouterr()
+        assert code == 0, (line, printed.err)
+        json.loads(printed.out)
+    assert {line.split()[0] for line in EVERY} == set(app.commands()) - {"sql", "completion"}
 
 
 def test_damage_is_looked_for_by_verify(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

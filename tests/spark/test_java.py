@@ -125,6 +125,10 @@ def test_what_is_no_master_is_said(master: str, capsys: pytest.CaptureFixture[st
             "[JAVA_GATEWAY_EXITED] Java gateway process exited.",
             "Invalid maximum heap size: -Xmxbig Error: Could not create the JVM.",
         ),
+        (
+            ": java.lang.IllegalStateException: Cannot call methods on a stopped SparkContext.",
+            "nobody answers there",
+        ),
         ("", "ValueError"),
     ],
 )

@@ -27,6 +27,13 @@ _STAGES = {
     "survey": "files",
     "survey_for_references": "files",
     "compare_block": "blocks compared",
+    "compare_sample": "blocks compared",
+    "count_boxes": "parts checked",
+    "digest": "files compared",
+    "set_aside": "parts put aside",
+    "write_references": "tasks",
+    "write": "tasks",
+    "rewrite": "tasks",
 }
 """What is gone through, by the name of what is done to each."""
 

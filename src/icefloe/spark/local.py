@@ -112,6 +112,8 @@ def _reason(error: Exception, log: Path) -> str:
     """What the JVM says, without where it says it; if it did not come so far, how its log ends."""
     if "JAVA_GATEWAY_EXITED" in str(error):
         return " ".join(log.read_text(errors="replace").split("\n")[-4:]).strip() or "Java ended at once"
+    if "stopped SparkContext" in str(error):
+        return "nobody answers there"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     causes = [line for line in lines if re.match(r"(Caused by: |: )?[\w.]+(Exception|Error): ", line)]
     text = (causes or lines or [type(error).__name__])[0]
