@@ -70,7 +70,8 @@ class Archive:
         return f"v{number}", dims[self._random.integers(len(dims))], dtype
 
     def _static(self, number: int) -> tuple[str, tuple[str, ...], str]:
-        dims = [("lat", "lon"), ("lat",), ()]
+        # xarray gives the first two the times of the files, and then no file has them like that.
+        dims: list[tuple[str, ...]] = [()] if self._alike else [("lat", "lon"), ("lat",), ()]
         return f"s{number}", dims[self._random.integers(len(dims))], str(self._random.choice(["f4", "i4"]))
 
     def _part(self, first: int, count: int) -> xr.Dataset:

@@ -151,11 +151,11 @@ def test_descriptions_of_grids_are_copied(tmp_path: Path) -> None:
     assert not report.findings
 
 
-def test_bounds_of_coordinates_are_copied(tmp_path: Path) -> None:
-    """xarray gives those of latitudes the times of the files, in which none has them."""
+def test_what_xarray_gives_the_times_of_files_is_copied(tmp_path: Path) -> None:
+    """Bounds of latitudes, and descriptions of grids: no file has them like that."""
     files = []
     for first in (0, 2):
-        part = days(first, 2, lat_bnds=(("lat", "bnds"), np.arange(10.0).reshape(5, 2)))
+        part = days(first, 2, lat_bnds=(("lat", "bnds"), np.arange(10.0).reshape(5, 2)), crs=((), 1))
         part["lat"].attrs["bounds"] = "lat_bnds"
         files.append(write(tmp_path / f"{first}.nc", part, CHUNKED))
     repo = new_repo(tmp_path)

@@ -56,8 +56,8 @@ def refer(
 ) -> Referral:
     """Decide it for every piece: type, codecs and chunks must be the array's, and borders those of chunks.
 
-    What has no dimensions is copied and needs no reason, as coordinates are: descriptions of grids, mostly.
-    So are bounds of coordinates that do not fit: of latitudes, to which xarray gives the times of the files.
+    What has no dimensions in a file is copied and needs no reason, as coordinates are: descriptions of grids,
+    mostly. So are bounds of coordinates that do not fit. xarray gives both the times of the files.
     """
     chosen: set[tuple[int, str]] = set()
     reasons, notes = [], []
@@ -71,12 +71,17 @@ def refer(
         for number, why in _misfits(target, array, files, fits):
             if not why:
                 chosen.add((number, target.name))
-            elif target.name not in bounds:
+            elif target.name not in bounds and _has_dimensions(files[number], target.name):
                 reasons.append((files[number].source.url, target.name, why))
         first = next((files[number] for number, name in sorted(chosen) if name == target.name), None)
         if first is not None and _is_scaled_by_float32(first.variable(target.name)):
             notes.append((first.source.url, target.name, _SCALED_BY_FLOAT32))
     return Referral(frozenset(chosen), tuple(reasons), tuple(notes))
+
+
+def _has_dimensions(file: FileSchema, name: str) -> bool:
+    variable = file.variable(name)
+    return variable is not None and bool(variable.dims)
 
 
 def _is_scaled_by_float32(variable: VariableSchema | None) -> bool:
