@@ -22,10 +22,11 @@ class Cost:
     wall_s: float
 
 
-def interleaved(sides: Mapping[str, Callable[[], Any]], repeat: int) -> dict[str, Cost]:
-    """The median cost of each side. All run once before, and then in turns; each turn is told as it ends."""
-    for name, side in sides.items():
-        print(f"    {name}: {_cost(side)}", file=sys.stderr, flush=True)
+def interleaved(sides: Mapping[str, Callable[[], Any]], repeat: int, before: int = 1) -> dict[str, Cost]:
+    """The median cost of each side. All run some times before, and then in turns, each told as it ends."""
+    for _ in range(before):
+        for name, side in sides.items():
+            print(f"    {name}: {_cost(side)}", file=sys.stderr, flush=True)
     found: dict[str, list[Cost]] = {name: [] for name in sides}
     for _ in range(repeat):
         for name, side in sides.items():
