@@ -51,6 +51,18 @@ def test_all_types_with_records_and_without(tmp_path: Path, kind: str) -> None:
     assert_all_read_back(dataset, values)
 
 
+def test_texts_that_end_in_zero_are_shown_as_the_netcdf_library_shows_them(tmp_path: Path) -> None:
+    path = tmp_path / "f.nc"
+    write(path, "NETCDF3_CLASSIC", [], ["f4"])
+    with netCDF4.Dataset(path, "r+") as file:
+        file["f4"].note = "unit##"
+    path.write_bytes(path.read_bytes().replace(b"unit##", b"un\0it\0"))
+    aged(path)
+
+    with netCDF4.Dataset(path) as file:
+        assert virtualize(path).variables["f4"].attributes["note"] == file["f4"].note == "unit"
+
+
 @pytest.mark.parametrize("name", ["i1", "i2", "S1", "f8"])
 def test_the_records_of_a_lone_variable_are_not_padded(tmp_path: Path, name: str) -> None:
     values = write(tmp_path / "f.nc", "NETCDF3_CLASSIC", [name], [])

@@ -141,10 +141,6 @@ class ReferredVariable:
         )
 
 
-def _text(moment: datetime | None) -> str | None:
-    return None if moment is None else moment.isoformat()
-
-
 def _all_of(grid: Sequence[int]) -> Any:
     return np.indices(tuple(grid), np.uint32).reshape(len(grid), -1).T
 

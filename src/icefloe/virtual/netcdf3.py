@@ -113,8 +113,8 @@ class _Header:
     def _attribute(self) -> tuple[str, Any]:
         name, dtype, count = self._name(), self._type(), self._count()
         data = self._padded(count * dtype.itemsize)
-        if dtype.kind == "S":
-            return name, data
+        if dtype.kind == "S":  # programs in C often count the zero at the end, which no reader shows
+            return name, data if name == "_FillValue" else data.replace(b"\0", b"")
         return name, np.frombuffer(data, dtype)
 
     def _variable(self, offset: Callable[[], int]) -> _Declared:
