@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextvars
 import ctypes
 import functools
+import logging
 import os
 import signal
 import sys
@@ -144,6 +145,7 @@ class ProcessFanOut:
 
 def _begin_worker() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends it at once, and without a word of its own
+    logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # of what was under way when something failed
     give_back_large_buffers()
 
 

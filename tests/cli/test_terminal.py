@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -137,6 +138,23 @@ def test_ctrl_c_on_spark_ends_in_silence(capsys: pytest.CaptureFixture[str]) -> 
         signal.signal(signal.SIGINT, before)
 
     assert capsys.readouterr().err == ""
+
+
+def test_tasks_that_nobody_waits_for_are_not_told_of() -> None:
+    """Those of zarr that were under way when one of them failed, for no space was left, say."""
+    program = (
+        "import asyncio, sys; from icefloe.cli import app\n"
+        "def left(_):\n"
+        "    loop = asyncio.new_event_loop(); loop.create_task(asyncio.sleep(1)); return 1\n"
+        "app.run_with_streams = left; sys.argv = ['icefloe', *sys.argv[1:]]; app.run()"
+    )
+    command = [sys.executable, "-W", "ignore", "-c", program]
+
+    quiet = subprocess.run(command, capture_output=True, text=True, check=False)
+    loud = subprocess.run([*command, "--debug"], capture_output=True, text=True, check=False)
+
+    assert (quiet.returncode, quiet.stderr) == (1, "")
+    assert "Task was destroyed but it is pending" in loud.stderr
 
 
 def test_a_bar_comes_after_two_seconds_and_goes(monkeypatch: pytest.MonkeyPatch) -> None:
