@@ -14,6 +14,7 @@ from icefloe import IcechunkError, InvalidInputError
 from icefloe.ingest.agreement import DisagreementError
 from icefloe.ingest.job import ingest
 from icefloe.ingest.options import make_options
+from icefloe.ingest.survey import reason
 from tests.ingest.files import START, Travelling, archive, days, expected, new_repo, read, run, write
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
@@ -197,6 +198,16 @@ def test_values_that_the_stored_type_cannot_hold(tmp_path: Path) -> None:
         run(repo, write(tmp_path / "1.nc", days(2, 2) / 3))
 
     assert repo.lookup_branch("main") == before
+
+
+def test_advice_on_the_next_line_is_told() -> None:
+    """cfgrib says so which messages of a file to take."""
+    error = ValueError(
+        "multiple values, try one of:\n    filter_by_keys={'a': 1}\n    filter_by_keys={'a': 2}"
+    )
+
+    assert reason(error) == "ValueError: multiple values, try one of: filter_by_keys={'a': 1}"
+    assert reason(KeyError()) == "KeyError"
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")

@@ -166,9 +166,10 @@ def digest(order: DigestOrder) -> dict[str, str]:
 
 
 def reason(error: BaseException) -> str:
-    """An exception in one line."""
-    lines = [line for line in str(error).strip().splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0].strip()}" if lines else type(error).__name__
+    """An exception in one line: its first one, and the next where that goes on."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = " ".join(lines[: 2 if lines and lines[0].endswith(":") else 1])
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 @contextmanager
