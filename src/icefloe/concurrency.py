@@ -23,6 +23,7 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
 from queue import SimpleQueue
+from types import CoroutineType
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
 
 DEFAULT_THREADS = 256
@@ -145,7 +146,19 @@ class ProcessFanOut:
 
 def _begin_worker() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends it at once, and without a word of its own
-    logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # of what was under way when something failed
+    silence_asyncio()
+
+
+def silence_asyncio() -> None:
+    """Let it not tell of tasks that nobody waits for: the first of them to fail has ended the work."""
+    told = sys.unraisablehook
+
+    def tell(found: Any) -> None:
+        if not isinstance(found.object, CoroutineType):
+            told(found)
+
+    sys.unraisablehook = tell
+    logging.getLogger("asyncio").setLevel(logging.CRITICAL)
     give_back_large_buffers()
 
 

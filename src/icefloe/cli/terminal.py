@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import codecs
-import logging
 import os
 import sys
 from collections.abc import Callable
@@ -38,11 +37,6 @@ def harmless(text: str) -> str:
         each if each.isprintable() or each in "\n\t" else each.encode("unicode_escape").decode()
         for each in text
     )
-
-
-def silence_asyncio() -> None:
-    """Let it not tell of tasks that nobody waits for: the first of them to fail has ended the work."""
-    logging.getLogger("asyncio").setLevel(logging.CRITICAL)
 
 
 def run_with_streams(work: Callable[[], int]) -> int:
