@@ -25,7 +25,7 @@ _STAGES = {
     "_digest": "checksums",
     "decode": "chunks",
     "survey": "files",
-    "survey_for_references": "files",
+    "survey_for_references": "groups of files",
     "compare_block": "blocks compared",
     "compare_sample": "blocks compared",
     "count_boxes": "parts checked",
