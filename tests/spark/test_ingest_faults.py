@@ -19,6 +19,7 @@ pytestmark = [
     pytest.mark.cluster,
     pytest.mark.filterwarnings("ignore::FutureWarning"),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore:Numcodecs codecs"),  # zarr 3.1 about the shuffle of HDF5
 ]
 
 CASES = int(os.environ.get("ICEFLOE_FAULTS", "8"))
