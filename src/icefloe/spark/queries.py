@@ -19,7 +19,6 @@ from sqlglot.optimizer.qualify_columns import qualify_columns
 from sqlglot.optimizer.qualify_tables import qualify_tables
 from sqlglot.optimizer.scope import Scope, traverse_scope, walk_in_scope
 from sqlglot.schema import MappingSchema
-from sqlglot.tokenizer_core import TokenType
 
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.spark.conditions import conjuncts, in_terms, is_cut, passes_filter, table_conditions
@@ -87,7 +86,7 @@ class Query:
     @property
     def is_piped(self) -> bool:
         """Whether it has operators such as `|> WHERE`, whose order the tree of sqlglot does not keep."""
-        return any(token.token_type is TokenType.PIPE_GT for token in self.tokens)
+        return any(token.token_type is sqlglot.TokenType.PIPE_GT for token in self.tokens)
 
     def rewritten(self, names: Mapping[int, str], edits: Iterable[Edit] = ()) -> str:
         """The query with other tables in place of the uses, by number, for Spark to format."""
