@@ -5,21 +5,25 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "icefloe"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Module:
     """One Python file: its dotted name, its text and its syntax tree."""
 
     name: str
     text: str
-    tree: ast.Module
     is_package: bool = False
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        """Made when a rule asks for it: most files are only counted."""
+        return ast.parse(self.text)
 
     @property
     def component(self) -> str:
@@ -44,7 +48,7 @@ def component_of(module_name: str) -> str:
 
 def parse(name: str, text: str, *, is_package: bool = False) -> Module:
     """A module out of a string; the self-checks make bad samples with it."""
-    return Module(name, text, ast.parse(text), is_package)
+    return Module(name, text, is_package)
 
 
 @cache

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from tests.ingest.files import aged
+
 CALENDARS = ("standard", "proleptic_gregorian", "noleap", "360_day")
 UNITS = ("days", "hours", "minutes", "seconds")
 SIZES = {"time": 0, "lat": 5, "lon": 4, "level": 3}
@@ -43,7 +45,7 @@ class Archive:
             for tile in tiles:
                 path = folder / f"{int(random.integers(10**6)):06}-{len(files)}.nc"
                 tile.to_netcdf(path, engine="h5netcdf", encoding=self._encoding(tile))
-                files.append(str(path))
+                files.append(str(aged(path)))
         self.files = files
         self.texts = [name for name, _, dtype in self.variables if dtype == "text"]
         if random.random() < 0.8:

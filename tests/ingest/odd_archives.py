@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from tests.ingest.files import aged
+
 SIZES = {"lat": 5, "lon": 4, "level": 3}
 TYPES = (
     *("f4", "f8", "f2", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "bool"),
@@ -45,7 +47,7 @@ class OddArchive:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # not all of it is NetCDF, and all of it is found in files
                 part.to_netcdf(path, engine=engine, encoding=self._encoding(part), invalid_netcdf=True)
-            self.files.append(str(path))
+            self.files.append(str(aged(path)))
         if random.random() < 0.7:
             dims = {dim for dims in self.dims for dim in dims}
             self.options["chunks"] = {dim: int(random.integers(1, 7)) for dim in sorted(dims)}

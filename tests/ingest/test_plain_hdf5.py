@@ -16,14 +16,14 @@ from icefloe.ingest.plain_hdf5 import Known, plain_schema
 from icefloe.ingest.sources import find_sources
 from icefloe.ingest.survey import FileSchema, Reading, SurveyOrder, survey, virtualized
 from icefloe.virtual.hdf5_members import Members
-from tests.ingest.files import days
+from tests.ingest.files import aged, days, write
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
 
 
 def seen(path: Path, known: Known, reading: Reading = Reading()) -> FileSchema | None:  # noqa: B008 - a value
     """What is found while a file is parsed."""
-    (source,) = find_sources(path)
+    (source,) = find_sources(aged(path))
     found: list[FileSchema | None] = []
 
     def witness(members: Members) -> None:
@@ -86,7 +86,7 @@ def written(path: Path, first: int, engine: Any, since: str = "2000-01-01") -> P
         "t2m": {"zlib": True, "chunksizes": (2, 5, 4)},
     }
     usual(first).to_netcdf(path, engine=engine, encoding=encoding, unlimited_dims=["time"])
-    return path
+    return aged(path)
 
 
 @pytest.mark.parametrize("engine", ["netcdf4", "h5netcdf"])
@@ -95,7 +95,7 @@ def test_files_are_seen_as_xarray_sees_them(tmp_path: Path, engine: str, reader:
     """The first in full, the next by what it has of its own, one of another kind in full again."""
     known = Known()
     paths = [written(tmp_path / f"{first}.nc", first, engine, f"2024-01-0{first + 1}") for first in (0, 4, 8)]
-    days(12, 4).to_netcdf(tmp_path / "other.nc", engine="h5netcdf")
+    write(tmp_path / "other.nc", days(12, 4))
 
     for path in (*paths, tmp_path / "other.nc"):
         for names in ((), ("t2m",)):
@@ -110,7 +110,7 @@ def test_times_of_other_calendars(tmp_path: Path) -> None:
         path = tmp_path / f"{number}.nc"
         time = xr.date_range("2000-01-30", periods=3, freq="D", calendar="360_day", use_cftime=True)
         dataset = xr.Dataset({"a": ("time", np.arange(3.0))}, {"time": time.shift(number * 3, "D")})
-        dataset.to_netcdf(path, engine="h5netcdf")
+        write(path, dataset)
 
         assert facts(seen(path, known)) == facts(by_xarray(path))
 

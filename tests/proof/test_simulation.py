@@ -14,7 +14,7 @@ from tests.proof.worlds import WORLDS, run_seed
 
 BATCH = 10
 BATCHES = [
-    (world, first) for world in WORLDS for first in range(0, 20 if world.endswith("upkeep") else 30, BATCH)
+    (world, first) for world in WORLDS for first in range(0, 20 if world.endswith("upkeep") else 40, BATCH)
 ]
 
 
