@@ -124,7 +124,7 @@ def test_what_a_broken_off_run_staged_is_checked(tmp_path: Path, check: Check) -
 @pytest.mark.parametrize(
     ("check", "said"),
     [
-        (Check("range", "t3m"), "is about 't3m', which is no variable; did you mean t2m"),
+        (Check("range", "t3m", low=0), "is about 't3m', which is no variable; did you mean t2m"),
         (Check("python", call="no_such_module:f"), "cannot be loaded: No module named 'no_such_module'"),
         (Check("python", call="tests.ingest.test_audit:nothing"), "cannot be loaded"),
     ],
@@ -146,7 +146,7 @@ def test_a_check_that_breaks_leaves_the_branch(files: list[str], tmp_path: Path)
     with pytest.raises(InvalidInputError, match=r"test_audit:breaks cannot be run: ZeroDivisionError: oops"):
         run(repo, files, checks=(Check("python", call="tests.ingest.test_audit:breaks"),))
     with pytest.raises(InvalidInputError, match="the check range is about numbers, and 'time' has none"):
-        run(repo, files, checks=(Check("range", "time"),))
+        run(repo, files, checks=(Check("range", "time", low=0),))
 
     assert len(list(repo.ancestry(branch="main"))) == 1
 

@@ -76,6 +76,14 @@ def test_a_recipe_is_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
         ("sources: a\nrepository: b\noptions: {metadata: [x]}", "metadata must be names with values"),
         ("sources: a\nrepository: b\noptions: {metadata: {d: 2024-01-01}}", "must be what JSON can hold"),
         ("sources: a\nrepository: b\noptions: {message: 2024-01-01}", "message must be text"),
+        ("sources: a\nsources: c\nrepository: b", "line 2, column 1: sources stands here twice"),
+        ("sources: a\nrepository: b\noptions: {chunks: {x: 1, x: 2}}", "x stands here twice"),
+        ("sources: a\nrepository: b\nchunks: {x: 1}", "chunks stands among the options"),
+        ("sources: a\nrepository: b\nchecks: [{range: t}]", "the check range needs low, high, or both"),
+        ("sources: a\nrepository: b\nchecks: [{gaps: {low: 3}}]", "check gaps: it has no place for low"),
+        ("sources: a\nrepository: b\noptions: {join: outter}", "join is one of outer, inner"),
+        ("sources: a\nrepository: b\noptions: {data_vars: some}", "data_vars is one of minimal"),
+        ("sources: a\nrepository: b\noptions: {mode: virtual, chunks: {x: 1}}", "keep the chunks"),
         ("sources: a\nrepository: b\noptions: {mode: virtaul}", "mode is one of native, virtual, hybrid"),
     ],
 )
@@ -103,10 +111,11 @@ def test_checks_with_one_need_are_short(tmp_path: Path) -> None:
 
 def test_paths_begin_at_the_recipe(tmp_path: Path) -> None:
     recipe = tmp_path / "recipe.yaml"
-    recipe.write_text("sources: [a.nc, s3://bucket/b.nc]\nrepository: repo\n")
+    recipe.write_text("sources: [a.nc, s3://bucket/b.nc, ~/c.nc]\nrepository: ~/repo\n")
 
     found = load_recipe(recipe)
 
-    assert found.sources == (str(tmp_path / "a.nc"), "s3://bucket/b.nc")
+    assert found.sources == (str(tmp_path / "a.nc"), "s3://bucket/b.nc", "~/c.nc")
+    assert found.repository == "~/repo"
     assert found.repository == str(tmp_path / "repo")
     assert found.options.checks == (Check("monotone"), Check("source"))

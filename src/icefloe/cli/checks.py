@@ -8,6 +8,7 @@ import click
 
 import icefloe
 from icefloe.amounts import counted
+from icefloe.cli import revisions
 from icefloe.cli.arguments import output_option, repo_argument, spark_option
 from icefloe.cli.authorizing import authorize_option
 from icefloe.cli.completing import complete_branch, complete_tag
@@ -65,7 +66,7 @@ def verify(
         level,
         branch=branch,
         tag=tag,
-        snapshot_id=snapshot_id,
+        snapshot_id=snapshot_id and revisions.resolve(repo, snapshot_id),
         history=not no_history,
         checksums=checksums,
         incremental=incremental,

@@ -11,8 +11,10 @@ import click
 from icefloe.cli import revisions
 from icefloe.cli.arguments import output_option, repo_argument, revision_option
 from icefloe.cli.completing import complete_array
+from icefloe.cli.ledgers import all_option, is_listed
 from icefloe.cli.output import Output, shown
 from icefloe.cli.values import listed, read
+from icefloe.core.workspace import Workspace
 from icefloe.errors import ErrorKind, InvalidInputError, NodeNotFoundError
 from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot
 from icefloe.paths import LEDGERS, ROOT, component_key, is_within, name, normalize
@@ -56,34 +58,42 @@ def _line(node: dict[str, Any]) -> str:
 @repo_argument
 @click.argument("path", default=ROOT, shell_complete=complete_array)
 @revision_option
+@all_option
 @output_option
-def tree(repo: Repository, path: str, revision: str, out: Output) -> None:
-    """The groups and arrays at PATH and below; without the ledger of ingests, unless PATH is `_icefloe`.
+def tree(repo: Repository, path: str, revision: str, with_ledgers: bool, out: Output) -> None:
+    """The groups and arrays at PATH and below.
 
     \b
     icefloe tree data/repo air -r v1.0
     """
     workspace = repo.readonly_session(snapshot_id=revisions.resolve(repo, revision)).workspace
     top = _path(path)
-    paths = [each for each in workspace.below(top) if path != ROOT or not is_within(each, LEDGERS)]
+    if top != ROOT and workspace.node(top) is None:
+        raise _no_node(workspace, "group or array", top)
+    shown_all = with_ledgers or is_within(top, LEDGERS)
+    paths = [each for each in workspace.below(top) if is_listed(each, with_ledgers=shown_all)]
     nodes = [_described(node) for each in paths if (node := workspace.node(each)) is not None]
     levels = [len(component_key(node["path"])) - len(component_key(top)) for node in nodes]
     lines = ["    " * level + _line(node) for level, node in zip(levels, nodes, strict=True)]
-    out.value(nodes, "\n".join(lines) or f"nothing at {top}")
+    out.value(nodes, "\n".join(lines) or "nothing: no group, no array")
 
 
 def known_array(session: Session, path: str) -> str:
     """The whole path of an array; an error says what there is of a similar name."""
     whole = _path(path)
     if session.workspace.node(whole) is None:
-        import difflib
-
-        there = [each for each in session.workspace.below(ROOT) if not is_within(each, LEDGERS)]
-        near = difflib.get_close_matches(whole, there, n=1)
-        hint = f"did you mean {near[0]}?" if near else "`icefloe tree` lists what there is"
-        raise NodeNotFoundError(f"there is no array {whole}; {hint}", kind=ErrorKind.NODE_NOT_FOUND)
+        raise _no_node(session.workspace, "array", whole)
     session.workspace.array(whole)  # says what is wrong about a group
     return whole
+
+
+def _no_node(workspace: Workspace, what: str, path: str) -> NodeNotFoundError:
+    import difflib
+
+    there = [each for each in workspace.below(ROOT) if is_listed(each, with_ledgers=False)]
+    near = difflib.get_close_matches(path, there, n=1)
+    hint = f"did you mean {near[0]}?" if near else "`icefloe tree` lists what there is"
+    return NodeNotFoundError(f"there is no {what} {path}; {hint}", kind=ErrorKind.NODE_NOT_FOUND)
 
 
 def _path(text: str) -> str:

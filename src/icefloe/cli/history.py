@@ -11,6 +11,7 @@ from icefloe.ancestry_graph import AncestryGraph
 from icefloe.cli import revisions
 from icefloe.cli.arguments import output_option, repo_argument
 from icefloe.cli.completing import complete_revision
+from icefloe.cli.ledgers import all_option, listed_changes
 from icefloe.cli.output import Output, indented, shown
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.repository import Repository
@@ -68,15 +69,19 @@ def _tell_graph(repo: Repository, revision: str | None, number: int | None, out:
 @click.command()
 @repo_argument
 @click.argument("revision", default="main", shell_complete=complete_revision)
+@all_option
 @output_option
-def show(repo: Repository, revision: str, out: Output) -> None:
+def show(repo: Repository, revision: str, with_ledgers: bool, out: Output) -> None:
     """One commit: when, why, and what it changed.
 
     \b
     icefloe show data/repo v1.0
     """
     info = repo.lookup_snapshot(revisions.resolve(repo, revision))
-    changed = repo.diff(from_snapshot_id=info.parent_id, to_snapshot_id=info.id) if info.parent_id else None
+    changed = None
+    if info.parent_id:
+        whole = repo.diff(from_snapshot_id=info.parent_id, to_snapshot_id=info.id)
+        changed = listed_changes(whole, with_ledgers=with_ledgers)
     facts = {name: getattr(info, name) for name in ("id", "parent_id", "written_at", "message")}
     lines = [
         indented(f"{shown(name):<10} ", shown(value)) for name, value in {**facts, **info.metadata}.items()
@@ -90,8 +95,9 @@ def show(repo: Repository, revision: str, out: Output) -> None:
 @repo_argument
 @click.argument("start", shell_complete=complete_revision)
 @click.argument("end", default="main", shell_complete=complete_revision)
+@all_option
 @output_option
-def diff(repo: Repository, start: str, end: str, out: Output) -> None:
+def diff(repo: Repository, start: str, end: str, with_ledgers: bool, out: Output) -> None:
     """What changed from START to END, which comes after it.
 
     \b
@@ -109,6 +115,7 @@ def diff(repo: Repository, start: str, end: str, out: Output) -> None:
             f"{start} does not come before {end}, and a diff goes to what comes after; try {way}",
             kind=error.kind,
         ) from None
+    changed = listed_changes(changed, with_ledgers=with_ledgers)
     out.value(changed, str(changed).rstrip() or "no changes")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,6 @@ from icefloe.cli.completing import complete_branch, complete_file
 from icefloe.cli.faults import FAILED, NOT_WELL
 from icefloe.cli.output import Output
 from icefloe.cli.sparks import SparkChoice, running_fan_out, spark_options
-from icefloe.repository import Repository
 from icefloe.storage.base import Storage
 
 if TYPE_CHECKING:
@@ -26,6 +25,18 @@ if TYPE_CHECKING:
 _MODES = ("native", "virtual", "hybrid")
 _CHECKS = ("monotone", "source", "gaps")
 """Those that need nothing more than a name; the others are for recipes. The first two are on by default."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Ways:
+    """How things are said in the shell, or in a recipe."""
+
+    on_change: str
+    checks: str
+
+
+_IN_THE_SHELL = _Ways("--on-change ingest", "with --checks")
+_IN_A_RECIPE = _Ways("on_change: ingest among the options of the recipe", "of the recipe")
 
 
 @click.command()
@@ -52,7 +63,13 @@ _CHECKS = ("monotone", "source", "gaps")
     metavar="NAME=VALUE",
     help="An option for remote files.",
 )
-@click.option("--branch", default="main", show_default=True, shell_complete=complete_branch)
+@click.option(
+    "--branch",
+    default="main",
+    show_default=True,
+    shell_complete=complete_branch,
+    help="The branch that moves when all is written and checked.",
+)
 @click.option("-m", "--message", help="The message of the commits.")
 @click.option("--metadata", multiple=True, metavar="NAME=VALUE", help="More metadata of the commits.")
 @click.option(
@@ -68,7 +85,13 @@ _CHECKS = ("monotone", "source", "gaps")
     type=click.IntRange(min=1),
     help="Virtual arrays with more references than this have several manifests.",
 )
-@click.option("--on-bad-file", type=click.Choice(["stop", "skip"]), default="stop", show_default=True)
+@click.option(
+    "--on-bad-file",
+    type=click.Choice(["stop", "skip"]),
+    default="stop",
+    show_default=True,
+    help="What a file does that cannot be read, or does not fit the others: end the job, or stay out of it.",
+)
 @click.option(
     "--on-change",
     type=click.Choice(["report", "ingest"]),
@@ -112,6 +135,12 @@ def run(recipe: str, master: str | None, dry_run: bool, out: Output) -> int:
     """Run an ingest that a file of YAML describes.
 
     \b
+    icefloe run recipe.yaml --dry-run
+    icefloe run recipe.yaml --master local[2]
+
+    Paths in it begin at its folder. A short one; docs/ingest.md has all that may be said:
+
+    \b
     sources: data/*.nc
     repository: repo
     options: {chunks: {time: 24}, commit_every: 100}
@@ -124,25 +153,38 @@ def run(recipe: str, master: str | None, dry_run: bool, out: Output) -> int:
     storage = storage_from_url(found.repository, **found.repository_options)
     choice = SparkChoice(master or found.master, dict(found.settings))
     sys.path.insert(0, str(Path(recipe).absolute().parent))  # where its checks in Python may be
-    return _ingested(storage, found.sources, found.options, choice, out, dry_run=dry_run)
+    return _ingested(storage, found.sources, found.options, choice, out, dry_run=dry_run, ways=_IN_A_RECIPE)
 
 
 def _ingested(
-    storage: Storage, sources: Any, options: Options, choice: SparkChoice, out: Output, *, dry_run: bool
+    storage: Storage,
+    sources: Any,
+    options: Options,
+    choice: SparkChoice,
+    out: Output,
+    *,
+    dry_run: bool,
+    ways: _Ways = _IN_THE_SHELL,
 ) -> int:
-    from icefloe.ingest import ingest
+    from icefloe.ingest.audit import refuse_unrunnable
     from icefloe.ingest.creating import repository_at
+    from icefloe.ingest.job import ingest_found, nothing_new
     from icefloe.ingest.sources import find_sources
 
-    if not Repository.exists(storage):  # no Spark is started for sources that are not there
-        find_sources(sources, options.reading.storage_options)
-    with (  # Spark ends first: what its tasks still write counts when an empty repository is taken away
-        repository_at(storage, dry_run=dry_run) as repo,
-        running_fan_out(choice, out) as (fan_out, parallelism),
-    ):
-        options = replace(options, parallelism=parallelism)
-        report = ingest(repo, sources, options, fan_out, dry_run=dry_run, told=out.progress.say)
-    out.value(report.to_dict(), _text(report.to_dict(), dry_run=dry_run))
+    # What can be said without Spark is said before it is started.
+    refuse_unrunnable(options.checks, on_spark=choice.is_spark)
+    found = find_sources(sources, options.reading.storage_options)
+    told = out.progress.say
+    with repository_at(storage, dry_run=dry_run) as repo:
+        report = nothing_new(repo, found, options, told)
+        if report is None:
+            # Spark ends first: what its tasks still write counts when an empty repository is taken away.
+            with running_fan_out(choice, out) as (fan_out, parallelism):
+                options = replace(options, parallelism=parallelism)
+                report = ingest_found(repo, found, options, fan_out, dry_run=dry_run, told=told)
+    took_changed = options.on_change == "ingest"
+    text = _text(report.to_dict(), dry_run=dry_run, ways=ways, took_changed=took_changed)
+    out.value(report.to_dict(), text)
     if report.bad and report.published is None and report.ok and not dry_run:
         return FAILED
     return 0 if report.ok else NOT_WELL
@@ -224,13 +266,13 @@ def _value(text: str) -> Any:
         return text
 
 
-def _text(report: dict[str, Any], *, dry_run: bool) -> str:
+def _text(report: dict[str, Any], *, dry_run: bool, ways: _Ways, took_changed: bool) -> str:
     lines = [f"{each['source']}: left out: {each['reason']}" for each in report["bad"]]
     lines += [f"{_where(each)}: {each['text']}" for each in report["findings"] if each["severity"] == "note"]
-    if report["changed"]:
+    if report["changed"] and not took_changed:
         lines.append(
             f"{counted(len(report['changed']), 'file')} changed since they were ingested, the first "
-            f"{report['changed'][0]}; --on-change ingest takes them again"
+            f"{report['changed'][0]}; {ways.on_change} takes them again"
         )
     plan = report["plan"]
     lines += [_array(each) for each in plan["arrays"]] if plan else []
@@ -247,17 +289,17 @@ def _text(report: dict[str, Any], *, dry_run: bool) -> str:
         for each in report["checks"]
         if not each["passed"]  # the others were told
     ]
-    if dry_run:
+    if dry_run and (plan or report["bad"]):
         lines.append("nothing was written: a dry run")
     elif report["failed_branch"]:
         lines.append(
             f"a check failed, the branch is as it was; look at {report['failed_branch']}, or leave the check "
-            "out with --checks"
+            f"out {ways.checks}"
         )
     elif report["bad"] and not report["published"]:
         lines.append("nothing was ingested: no new file can be read")
     elif not report["published"]:
-        lines.append(f"nothing to do; in the repository already: {counted(len(report['known']), 'file')}")
+        lines.append(f"nothing new; in the repository already: {counted(len(report['known']), 'file')}")
     else:
         lines.append(
             f"{counted(len(report['ingested']), 'file')} ingested, {len(report['known'])} there already; "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import click
@@ -142,6 +143,9 @@ def doctor_storage(storage: Storage, out: Output) -> int:
     """
     from icefloe.storage.probe import probe
 
+    was_there = os.path.isdir(storage.describe().get("path", os.curdir))
     report = probe(storage)
+    if not was_there:
+        storage.remove_empty_folder("")
     out.value({"place": report.place, "safe": report.safe, "checks": report.checks}, str(report))
     return 0 if report.safe else NOT_WELL

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import click
@@ -12,6 +13,7 @@ from icefloe.cli.completing import complete_array, complete_branch
 from icefloe.cli.ingest import cells, metadata_of
 from icefloe.cli.output import Output
 from icefloe.cli.sparks import SparkChoice, running_fan_out, spark_options
+from icefloe.concurrency import ThreadFanOut
 from icefloe.repository import Repository
 
 
@@ -58,25 +60,22 @@ def rechunk(
     """
     from icefloe.ingest import rechunk as work
 
-    given: dict[str, Any] = {
-        "chunks": cells(chunks, "chunks") if chunks else None,
-        "shards": cells(shards, "shards") if shards else None,
-        "metadata": metadata_of(metadata),
-    }
-    with running_fan_out(spark, out) as (fan_out, parallelism):
-        report = work(
-            repo,
-            array,
-            fan_out,
-            codec=codec,
-            branch=branch,
-            message=message,
-            memory_bytes=memory << 20,
-            parallelism=parallelism,
-            dry_run=dry_run,
-            told=out.progress.say,
-            **given,
-        )
+    order = partial(
+        work,
+        repo,
+        array,
+        chunks=cells(chunks, "chunks") if chunks else None,
+        shards=cells(shards, "shards") if shards else None,
+        codec=codec,
+        branch=branch,
+        message=message,
+        metadata=metadata_of(metadata),
+        memory_bytes=memory << 20,
+    )
+    report = order(ThreadFanOut(1), dry_run=True)  # what is wrong, or done already, is told without Spark
+    if report.arrays:
+        with running_fan_out(spark, out) as (fan_out, parallelism):
+            report = order(fan_out, parallelism=parallelism, dry_run=dry_run, told=out.progress.say)
     out.value(report.to_dict(), _text(report.to_dict(), dry_run=dry_run))
     return 0
 

@@ -31,6 +31,11 @@ class SparkChoice:
     master: str
     settings: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def is_spark(self) -> bool:
+        """Whether it is Spark at all, and not processes of this machine."""
+        return _WITHOUT_SPARK.fullmatch(self.master) is None
+
 
 def spark_options(function: F) -> F:
     """`--master` and `--spark-conf`: the function gets `spark`."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import click
 
-from icefloe.cli.arguments import output_option
+from icefloe import storage_from_url
+from icefloe.cli.arguments import opened, output_option
 from icefloe.cli.output import Output
 from icefloe.cli.sparks import SparkChoice, running_spark
 
@@ -31,7 +32,7 @@ def sql(query: str, repos: tuple[str, ...], limit: int, master: str, out: Output
         name, equals, place = text.partition("=")
         if not equals or not name:
             raise click.BadParameter(f"{text!r} is not NAME=PLACE", param_hint="--repo")
-        places[name] = place
+        places[name] = opened(storage_from_url(place))  # what is not there is told before Spark is started
     with running_spark(SparkChoice(master)) as session:
         from icefloe.spark.answers import answered  # pyspark takes its time to import
 

@@ -11,6 +11,7 @@ from icefloe.amounts import bytes_text, counted
 from icefloe.cli import revisions
 from icefloe.cli.arguments import output_option, repo_argument, spark_option
 from icefloe.cli.completing import complete_branch, complete_revision
+from icefloe.cli.ledgers import all_option, is_listed
 from icefloe.cli.output import Output, plain
 from icefloe.cli.revisions import Time
 from icefloe.cli.watching import watched
@@ -199,6 +200,7 @@ def _shown(table: Table) -> list[dict[str, Any]]:
 )
 @click.option("--if-older-than", type=Time(), help="What an expiration of that time would free.")
 @click.option("--dry-run", is_flag=True, help="Count the snapshots to read, and read none.")
+@all_option
 @spark_option
 @output_option
 def stats(
@@ -207,13 +209,19 @@ def stats(
     revision: str | None,
     if_older_than: datetime | None,
     dry_run: bool,
+    with_ledgers: bool,
     out: Output,
 ) -> None:
     """How many bytes of chunks the snapshots refer to, each chunk counted once.
 
     \b
     icefloe stats data/repo
+    icefloe stats data/repo --by array -r v1.0
     """
+    if revision is not None and by != "array":
+        raise click.UsageError("-r goes with --by array")
+    if by is not None and if_older_than is not None:
+        raise click.UsageError("--by and --if-older-than are two questions: say one")
     if dry_run:
         count = len(repo.preview_expiration(datetime.fromtimestamp(0, UTC)))
         out.value(
@@ -233,7 +241,10 @@ def stats(
     if by is not None:
         id = None if revision is None else revisions.resolve(repo, revision)
         table = repo.storage_by_array(snapshot_id=id) if by == "array" else repo.storage_by_snapshot()
-        out.table(_shown(table), table.names)
+        rows = _shown(table)
+        if by == "array":
+            rows = [row for row in rows if is_listed(row["array"], with_ledgers=with_ledgers)]
+        out.table(rows, table.names)
         return
     found = repo.chunk_storage_stats()
     values: dict[str, Any] = {

@@ -140,8 +140,10 @@ def _spans(
         )
     for name in (*isel, *sel):
         if name not in sizes:
+            there = sorted({each for node in arrays for each in dimensions_of(node) if each is not None})
             raise InvalidInputError(
-                f"there is no dimension {name!r} in what is exported", kind=ErrorKind.INVALID_CHUNK_INDEX
+                f"there is no dimension {name!r} in what is exported; it has {', '.join(there) or 'none'}",
+                kind=ErrorKind.INVALID_CHUNK_INDEX,
             )
     found = {name: _span(name, wanted, sizes[name]) for name, wanted in isel.items()}
     if sel:

@@ -141,10 +141,10 @@ class Counts:
     """Where the first missing value is, if one is."""
 
 
-def refuse_unrunnable(checks: Sequence[Check], fan_out: FanOut) -> None:
+def refuse_unrunnable(checks: Sequence[Check], *, on_spark: bool) -> None:
     """Before any work is done: SQL needs somebody to answer it, and functions must be there."""
     for check in checks:
-        if check.name == "sql" and not isinstance(fan_out, Answering):
+        if check.name == "sql" and not on_spark:
             raise wrong_check("the check sql runs on Spark: give a master other than none")
         if check.name == "python":
             _function(check)

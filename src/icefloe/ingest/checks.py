@@ -6,6 +6,7 @@ import difflib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Protocol, runtime_checkable
 
 from icefloe.errors import ErrorKind, InvalidInputError
@@ -14,7 +15,18 @@ from icefloe.session import Session
 DEFAULT_CHECKS = ("monotone", "source")
 SHORT_FORM = {"range": "variable", "nulls": "variable", "python": "call", "sql": "query"}
 """What a check needs most, where only one thing is given."""
-_NAMES = ("monotone", "gaps", "source", "range", "nulls", "python", "sql")
+NEEDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "monotone": (),
+        "gaps": (),
+        "source": (),
+        "range": ("variable", "low", "high"),
+        "nulls": ("variable", "most"),
+        "python": ("call",),
+        "sql": ("query",),
+    }
+)
+"""All checks, and what may be said of each."""
 
 
 @runtime_checkable
@@ -46,9 +58,9 @@ class Check:
     query: str = ""
 
     def __post_init__(self) -> None:
-        if self.name not in _NAMES:
-            near = difflib.get_close_matches(self.name, _NAMES, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(_NAMES)}"
+        if self.name not in NEEDS:
+            near = difflib.get_close_matches(self.name, NEEDS, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(NEEDS)}"
             raise wrong_check(f"there is no check {self.name!r}; {hint}")
         for need in ("variable", "call", "query"):
             if not isinstance(getattr(self, need), str):
@@ -64,6 +76,8 @@ class Check:
             raise wrong_check(f"the check {self.name}: most is a share from 0 to 1, not {self.most:g}")
         if self.name in ("range", "nulls") and not self.variable:
             raise wrong_check(f"the check {self.name} needs a variable")
+        if self.name == "range" and math.isinf(self.low) and math.isinf(self.high):
+            raise wrong_check("the check range needs low, high, or both")
         if self.name == "python" and ":" not in self.call:
             raise wrong_check("the check python needs a function to call, as module:function")
         if self.name == "sql" and not self.query.strip():

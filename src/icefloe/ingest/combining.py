@@ -23,6 +23,14 @@ OVERLAPS = ("monotonic global indexes", "Could not find any dimension coordinate
 Digests = Mapping[tuple[int, str], str]
 """The hash over the values of a variable, by the number of its source and its name."""
 
+_CHOICES = {
+    "compat": ("identical", "equals", "broadcast_equals", "no_conflicts", "override", "minimal"),
+    "data_vars": ("minimal", "different", "all"),
+    "coords": ("minimal", "different", "all"),
+    "join": ("outer", "inner", "left", "right", "exact", "override"),
+}
+"""What xarray knows."""
+
 
 @dataclass(frozen=True, slots=True)
 class Combining:
@@ -35,10 +43,18 @@ class Combining:
     coords: str | None = None
     join: str | None = None
 
+    def __post_init__(self) -> None:
+        for name, known in _CHOICES.items():
+            given = getattr(self, name)
+            if given is not None and given not in known:
+                raise InvalidInputError(
+                    f"{name} is one of {', '.join(known)}, not {given!r}",
+                    ErrorKind.INVALID_COMMIT_CONFIGURATION,
+                )
+
     def arguments(self) -> dict[str, Any]:
         """Arguments for xarray's combine functions."""
-        names = ("compat", "data_vars", "coords", "join")
-        given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        given = {name: getattr(self, name) for name in _CHOICES if getattr(self, name) is not None}
         return {**given, "combine_attrs": "override"}
 
 

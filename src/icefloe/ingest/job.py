@@ -15,14 +15,15 @@ from icefloe.ingest.arrivals import arrived
 from icefloe.ingest.asides import Shelf
 from icefloe.ingest.audit import Audited, Staged, audit, refuse_unknown, refuse_unrunnable, staged_before
 from icefloe.ingest.batch import METADATA, Design, UnreadableError, design, write_batch
+from icefloe.ingest.checks import Answering
 from icefloe.ingest.existing import look
 from icefloe.ingest.intake import combine_all, sort_sources, sorted_along, survey_all
-from icefloe.ingest.ledger import read_ledger
+from icefloe.ingest.ledger import LedgerRow, read_ledger
 from icefloe.ingest.options import Options
 from icefloe.ingest.referring import with_containers
 from icefloe.ingest.report import Outcome, PlanReport, Report, plan_report
 from icefloe.ingest.sources import Source, find_sources
-from icefloe.ingest.staging import OvertakenError, Staging
+from icefloe.ingest.staging import OvertakenError, Staging, left_behind
 from icefloe.ingest.survey import BadFile, FileSchema, Stored
 from icefloe.ingest.windows import Windows, windows_of, with_splitting
 from icefloe.repository import Repository
@@ -47,8 +48,39 @@ def ingest(
     Files are looked at and written by `fan_out`; commits are made here, on a branch of their own. The target
     branch moves when all is written and checked, and stays where it is if anything fails.
     """
-    refuse_unrunnable(options.checks, fan_out)
+    refuse_unrunnable(options.checks, on_spark=isinstance(fan_out, Answering))
     found = find_sources(sources, options.reading.storage_options)
+    return nothing_new(repo, found, options, told) or ingest_found(
+        repo, found, options, fan_out, dry_run=dry_run, told=told
+    )
+
+
+def nothing_new(repo: Repository, found: Sequence[Source], options: Options, told: Told) -> Report | None:
+    """The report of a job whose sources are all in the repository; None where there is something to do.
+
+    No file is opened, nothing is written, and no fan-out is needed. What is left of a run that was broken off
+    is something to do.
+    """
+    if left_behind(repo, options.branch):
+        return None
+    rows = read_ledger(repo.readonly_session(branch=options.branch), options.group)
+    outcome = _outcome(found, rows, options)
+    if outcome.wanted:
+        return None
+    told(_told_of(outcome))
+    return Report(outcome)
+
+
+def ingest_found(
+    repo: Repository,
+    found: Sequence[Source],
+    options: Options,
+    fan_out: FanOut,
+    *,
+    dry_run: bool = False,
+    told: Told = lambda _: None,
+) -> Report:
+    """`ingest` for sources that were looked up already."""
     if dry_run:
         return _Job(repo, options, fan_out, told, options.branch).outlined(found)
     if options.mode != "native":
@@ -182,14 +214,12 @@ class _Job:
     ) -> tuple[Report, list[FileSchema]]:
         base = self.repo.readonly_session(branch=self.branch)
         existing, rows = look(base, self.options.group), read_ledger(base, self.options.group)
-        found = sort_sources(sources, rows)
-        again = self.options.on_change == "ingest"
-        wanted = [*found.new, *(each for each in found.changed if again or each.url in self.stale)]
-        self.told(f"{counted(len(sources), 'source')}: {len(found.new)} new, {len(found.changed)} changed")
-        report = Report(Outcome(found, tuple(wanted)))
-        if not wanted:
+        outcome = _outcome(sources, rows, self.options, self.stale)
+        self.told(_told_of(outcome))
+        report = Report(outcome)
+        if not outcome.wanted:
             return report, []
-        surveyed = survey_all(wanted, existing, self.options, self.fan_out, shelf)
+        surveyed = survey_all(outcome.wanted, existing, self.options, self.fan_out, shelf)
         self.told(f"{counted(len(surveyed.files), 'file')} surveyed, {len(surveyed.bad)} left out")
         known = [*surveyed.files, *([existing.schema] if existing is not None else [])]
         refuse_unknown(self.options.checks, {each.name for file in known for each in file.variables})
@@ -234,6 +264,25 @@ class _Job:
         referred = {name for _, name in designed.referral.chosen}
         targets = [target for target in designed.targets if target.name in referred]
         return windows_of(targets, self.options.group, self.repo.config, self.options.manifest_references)
+
+
+def _outcome(
+    sources: Sequence[Source],
+    rows: Sequence[LedgerRow],
+    options: Options,
+    stale: frozenset[str] = frozenset(),
+) -> Outcome:
+    """What the ledger knows of the sources, and which of them are taken up."""
+    found = sort_sources(sources, rows)
+    again = options.on_change == "ingest"
+    changed = [each for each in found.changed if again or each.url in stale]
+    return Outcome(found, (*found.new, *changed))
+
+
+def _told_of(outcome: Outcome) -> str:
+    found = outcome.sources
+    count = len(found.new) + len(found.changed) + len(found.known)
+    return f"{counted(count, 'source')}: {len(found.new)} new, {len(found.changed)} changed"
 
 
 @dataclass(frozen=True, slots=True)

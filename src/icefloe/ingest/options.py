@@ -66,6 +66,10 @@ class Options:
             if not isinstance(getattr(self, name), str):
                 raise _wrong(f"{name} must be a name, not {getattr(self, name)!r}")
         _refuse_group(self.group)
+        if self.mode == "virtual" and (self.layout.chunks or self.layout.shards):
+            raise _wrong(
+                "virtual arrays keep the chunks of the files; mode hybrid copies what is to have other ones"
+            )
         try:
             json.dumps(dict(self.metadata))
         except TypeError as error:  # a date of YAML, say
@@ -84,6 +88,16 @@ def _refuse_group(group: str) -> None:
         raise _wrong("the group _icefloe is where ingests keep their ledger: choose another one")
 
 
+_PARTS: Mapping[str, Any] = {"reading": Reading, "combining": Combining, "layout": Layout}
+_RENAMED = {"group": "reading_group"}
+
+
+def known_options() -> frozenset[str]:
+    """The names that `make_options` takes."""
+    inside = {each.name for kind in _PARTS.values() for each in fields(kind)} - set(_RENAMED)
+    return frozenset(inside | {each.name for each in fields(Options)} - set(_PARTS) | {"source_group"})
+
+
 def make_options(**given: Any) -> Options:
     """Options by their flat names: those of `Options`, `Reading`, `Combining` and `Layout` in one.
 
@@ -96,17 +110,14 @@ def make_options(**given: Any) -> Options:
             raise _wrong(f"{name} must be names with values, not {value!r}")
     if "source_group" in given:
         given["reading_group"] = given.pop("source_group")
-    renamed = {"group": "reading_group"}
     parts: dict[str, Any] = {}
-    known: set[str] = {"source_group"}
-    for part, kind in (("reading", Reading), ("combining", Combining), ("layout", Layout)):
-        names = {renamed.get(each.name, each.name): each.name for each in fields(kind)}
+    for part, kind in _PARTS.items():
+        names = {_RENAMED.get(each.name, each.name): each.name for each in fields(kind)}
         mine = {names[name]: given.pop(name) for name in list(given) if name in names}
-        known |= set(names) - set(renamed.values())
         if "variables" in mine:
             mine["variables"] = _names(mine["variables"])
         parts[part] = kind(**mine)
-    known |= {each.name for each in fields(Options)} - set(parts)
+    known = known_options()
     for name in given:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)

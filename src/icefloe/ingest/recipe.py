@@ -5,20 +5,19 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.ingest.checks import DEFAULT_CHECKS, SHORT_FORM, Check
-from icefloe.ingest.options import Options, make_options
+from icefloe.ingest.checks import DEFAULT_CHECKS, NEEDS, SHORT_FORM, Check
+from icefloe.ingest.options import Options, known_options, make_options
 
 _URL = re.compile(r"^[a-z][a-z0-9+]+://", re.IGNORECASE)
 _KEYS = ("sources", "repository", "repository_options", "checks", "spark", "options")
 _SPARK_KEYS = ("master", "settings")
-_NEEDS = tuple(each.name for each in fields(Check) if each.name != "name")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +36,9 @@ def load_recipe(path: str | Path) -> Recipe:
     """Read a recipe; InvalidInputError with the place of what is wrong."""
     file = Path(path)
     found = _yaml(file)
+    for key in found:
+        if key not in _KEYS and key in known_options():
+            raise _wrong(file, f"{key} stands among the options: options: {{{key}: ...}}")
     _refuse_unknown(file, "", found, _KEYS)
     sources, repository = found.get("sources"), found.get("repository")
     names = [sources] if isinstance(sources, str) else sources
@@ -71,7 +73,7 @@ def _setting(value: Any) -> str:
 
 def _yaml(file: Path) -> dict[Any, Any]:
     try:
-        found = yaml.safe_load(file.read_text(encoding="utf-8"))
+        found = yaml.load(file.read_text(encoding="utf-8"), _Loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
@@ -83,11 +85,24 @@ def _yaml(file: Path) -> dict[Any, Any]:
     return found
 
 
+class _Loader(yaml.SafeLoader):
+    """YAML in which a key stands once: of two, one would be lost without a word."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        # docstring inherited
+        seen = set()
+        for key, _ in node.value:
+            if key.value in seen and isinstance(key, yaml.ScalarNode):
+                raise yaml.MarkedYAMLError(None, None, f"{key.value} stands here twice", key.start_mark)
+            seen.add(key.value if isinstance(key, yaml.ScalarNode) else None)
+        return super().construct_mapping(node, deep)
+
+
 def _refuse_unknown(file: Path, where: str, found: Mapping[Any, Any], known: Sequence[str]) -> None:
     for key in found:
         if key not in known:
             near = difflib.get_close_matches(str(key), known, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known) or 'none'}"
             raise _wrong(file, f"{where}it has no place for {key}; {hint}")
 
 
@@ -112,7 +127,7 @@ def _checks(file: Path, given: Any) -> tuple[Check, ...]:
                 needs = {SHORT_FORM[name]: needs}
             if needs is not None and not isinstance(needs, dict):
                 raise _wrong(file, f"check {name}: {needs!r} does not say what it needs")
-            _refuse_unknown(file, f"check {name}: ", needs or {}, _NEEDS)
+            _refuse_unknown(file, f"check {name}: ", needs or {}, NEEDS.get(str(name), tuple(needs or ())))
             checks.append(Check(str(name), **(needs or {})))
         else:
             raise _wrong(file, f"{each!r} is no check: write a name, or a name with what it needs")
@@ -120,7 +135,7 @@ def _checks(file: Path, given: Any) -> tuple[Check, ...]:
 
 
 def _placed(file: Path, name: str) -> str:
-    return name if _URL.match(name) else str(file.absolute().parent / name)
+    return name if _URL.match(name) or name.startswith("~") else str(file.absolute().parent / name)
 
 
 def _wrong(file: Path, text: str) -> InvalidInputError:

@@ -109,7 +109,7 @@ class _Finder:
         yield from sources
 
     def _local(self, name: str) -> Iterator[Source]:
-        path = Path(name).expanduser()
+        path = Path(os.path.expanduser(name))  # which leaves a file `~$x` alone
         if not path.exists() and _MAGIC.search(name):
             for each in sorted(glob.glob(str(path), recursive=True)):
                 if os.path.isfile(each) or _is_zarr(Path(each)):
@@ -118,7 +118,10 @@ class _Finder:
             yield from [_of_path(path)] if _is_zarr(path) else _folder(path)
         elif path.suffix.lower() in _LISTS and path.is_file():
             lines = _lines(path.read_text(encoding="utf-8"))
-            yield from self.all(line if _URL.match(line) else str(path.parent / line) for line in lines)
+            yield from self.all(
+                line if _URL.match(line) or line.startswith("~") else str(path.parent / line)
+                for line in lines
+            )
         elif path.exists():
             yield _of_path(path)
         else:

@@ -59,7 +59,7 @@ class Staging:
     def begin(repo: Repository, target: str) -> Staging:
         """Start at the tip of the target; or go on where a run was broken off, if the target is as it was."""
         base = repo.lookup_branch(target)
-        left = [name for name in sorted(repo.list_branches()) if _is_left(repo, target, name)]
+        left = left_behind(repo, target)
         tips = {name: len(commits) for name in left if (commits := _since(repo, base, name)) is not None}
         best = max(tips, key=lambda name: tips[name], default=None)
         start = base if best is None else repo.lookup_branch(best)
@@ -147,6 +147,11 @@ class Staging:
         else:  # older formats cannot amend
             session.commit(f"{tip.message}: checked", metadata, allow_empty=True)
         return metadata
+
+
+def left_behind(repo: Repository, target: str) -> list[str]:
+    """The branches for a target of runs that work no more."""
+    return [name for name in sorted(repo.list_branches()) if _is_left(repo, target, name)]
 
 
 def _paths_of(error: MergeConflictError) -> list[str]:

@@ -41,7 +41,7 @@ def storage_from_url(url: str | os.PathLike[str], **options: Any) -> Storage:
     """The storage at a URL.
 
     ```
-    /data/repo  file:///data/repo                a folder; sync=False does not wait for the disk
+    /data/repo  ~/repo  file:///data/repo        a folder; sync=False does not wait for the disk
     memory://  memory://name                     memory; the same name is the same place in this process
     s3://bucket/prefix                           as s3_storage
     gs://bucket/prefix                           as gcs_storage
@@ -57,7 +57,7 @@ def storage_from_url(url: str | os.PathLike[str], **options: Any) -> Storage:
     text = os.fspath(url)
     parts = urlsplit(text)
     if len(parts.scheme) < 2:  # none, or the drive of a Windows path
-        return _made(LocalStorage, {"path": text}, options)
+        return _made(LocalStorage, {"path": os.path.expanduser(text)}, options)
     opener = _OPENERS.get(parts.scheme)
     if opener is None:
         known = ", ".join(sorted(_OPENERS))
@@ -146,7 +146,9 @@ def _query(parts: SplitResult) -> dict[str, Any]:
 
 def _required_host(parts: SplitResult) -> str:
     if not parts.netloc:
-        raise StorageError(f"{parts.geturl()} names no bucket or container", kind=ErrorKind.CANNOT_PARSE_URL)
+        raise StorageError(
+            f"{parts.scheme}://{parts.path} names no bucket or container", kind=ErrorKind.CANNOT_PARSE_URL
+        )
     return parts.netloc
 
 

@@ -1,0 +1,114 @@
+"""A command with nothing to do says so without Spark; listings leave the ledger of ingests out."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import icefloe
+from icefloe.cli import app
+from tests.ingest.files import archive, days, write
+
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
+
+NOWHERE = ("--master", "nowhere")
+"""No Spark has such a master: whoever starts one fails."""
+
+
+@pytest.fixture(scope="module")
+def ingested(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with an archive in `data`, and a repository that has it."""
+    folder = tmp_path_factory.mktemp("again")
+    archive(folder / "data", (2, 2))
+    assert app.main(["ingest", str(folder / "data"), str(folder / "repo"), "--master", "none"]) == 0
+    return folder
+
+
+def printed(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
+    """What a command prints for programs."""
+    capsys.readouterr()
+    assert app.main([*words, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("sources", ["data", "data/*.nc", "list.txt"])
+@pytest.mark.parametrize("more", [(), ("--dry-run",), ("--on-change", "ingest")])
+def test_nothing_new_needs_no_spark(
+    ingested: Path, sources: str, more: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    (ingested / "list.txt").write_text("data/000.nc\ndata/001.nc\n")
+    place = str(ingested / "repo")
+    before = list(icefloe.open(place).ops_log())
+    capsys.readouterr()
+
+    assert app.main(["ingest", str(ingested / sources), place, *NOWHERE, *more]) == 0
+
+    assert capsys.readouterr().out == "nothing new; in the repository already: 2 files\n"
+    assert len(list(icefloe.open(place).ops_log())) == len(before)
+
+
+def test_nothing_new_of_a_recipe(ingested: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (ingested / "recipe.yaml").write_text("sources: data\nrepository: repo\nspark: {master: nowhere}\n")
+    report = printed(capsys, "run", str(ingested / "recipe.yaml"))
+
+    assert [len(report["known"]), report["ingested"], report["published"]] == [2, [], None]
+
+
+def test_a_file_that_changed_is_no_news_unless_it_is_wanted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files, place = archive(tmp_path / "data", (2, 2)), str(tmp_path / "repo")
+    app.main(["ingest", str(tmp_path / "data"), place, "--master", "none"])
+    write(Path(files[1]), days(2, 2).assign_attrs(title="corrected"))
+    os.utime(files[1], ns=(10**18, 10**18))
+
+    report = printed(capsys, "ingest", str(tmp_path / "data"), place, *NOWHERE)
+    assert [report["changed"], report["ingested"]] == [[files[1]], []]
+
+    taken = ["ingest", str(tmp_path / "data"), place, "--on-change", "ingest", "--master", "none"]
+    assert app.main(taken) == 0
+    assert "--on-change" not in capsys.readouterr().out
+
+
+def test_what_is_wrong_is_told_before_spark(ingested: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    place = str(ingested / "repo")
+    for words, sentence in (
+        (["rechunk", place, "t3m", "--chunks", "time=2", *NOWHERE], "t3m"),
+        (["rechunk", place, "t2m", "--chunks", "tim=2", *NOWHERE], "tim"),
+        (["ingest", str(ingested / "data"), place, "--branch", "man", *NOWHERE], "man"),
+        (["ingest", str(ingested / "nothing*.nc"), place, *NOWHERE], "nothing"),
+        (["sql", "SELECT 1", "--repo", f"r={ingested}", *NOWHERE], "icefloe init"),
+    ):
+        assert app.main(words) in (2, 3), words
+        told = capsys.readouterr().err
+        assert sentence in told
+        assert "nowhere" not in told
+
+
+def test_an_array_that_is_cut_like_that_needs_no_spark(
+    ingested: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = printed(capsys, "rechunk", str(ingested / "repo"), "t2m", "--chunks", "time=4", *NOWHERE)
+
+    assert report["unchanged"] == ["/t2m"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["tree", "REPO"], ["show", "REPO"], ["diff", "REPO", "main~1"], ["stats", "REPO", "--by", "array"]],
+)
+def test_the_ledger_is_listed_if_asked_for(
+    ingested: Path, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = [str(ingested / "repo") if word == "REPO" else word for word in words]
+
+    some, every = printed(capsys, *given), printed(capsys, *given, "--all")
+
+    assert "/t2m" in json.dumps(some)
+    assert "/_icefloe/ledger" not in json.dumps(some)
+    assert "/t2m" in json.dumps(every)
+    assert "/_icefloe/ledger" in json.dumps(every)
