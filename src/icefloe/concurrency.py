@@ -24,7 +24,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
 from queue import SimpleQueue
 from types import CoroutineType
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, runtime_checkable
 
 DEFAULT_THREADS = 256
 """As many as the default of `max_concurrent_requests`."""
@@ -52,6 +52,19 @@ class FanOut(Protocol):
     """
 
     def __call__(self, function: Callable[[T], R], items: Iterable[T], /) -> Iterator[R]: ...
+
+
+@runtime_checkable
+class TellingFanOut(FanOut, Protocol):
+    """A fan-out that tells people how far it is."""
+
+    def over(self, inner: FanOut) -> FanOut:
+        """The same of another one."""
+
+
+def told_of(fan_out: FanOut, inner: FanOut) -> FanOut:
+    """`inner`, which tells how far it is where `fan_out` does."""
+    return fan_out.over(inner) if isinstance(fan_out, TellingFanOut) else inner
 
 
 class ThreadFanOut:

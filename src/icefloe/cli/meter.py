@@ -6,6 +6,8 @@ import os
 import shutil
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import click
 
@@ -48,6 +50,16 @@ class Meter:
         self.close()
         click.echo(text, err=True)
 
+    @contextmanager
+    def waiting(self, text: str) -> Iterator[None]:
+        """Show on a terminal what is waited for, where nothing can be counted."""
+        if self._bar:
+            self._show(f"{text} ...")
+        try:
+            yield
+        finally:
+            self.close()
+
     def close(self) -> None:
         """Take the bar away."""
         if self._drawn:
@@ -56,7 +68,9 @@ class Meter:
 
     def _draw(self, text: str, share: float) -> None:
         filled = round(share * _BAR)
-        line = f"[{'#' * filled}{'.' * (_BAR - filled)}] {text}"
+        self._show(f"[{'#' * filled}{'.' * (_BAR - filled)}] {text}")
+
+    def _show(self, line: str) -> None:
         width = shutil.get_terminal_size().columns - 1
         click.echo(f"\r\x1b[2K{line[:width]}", nl=False, err=True)
         self._drawn = True

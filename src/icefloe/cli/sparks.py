@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import click
 
+from icefloe.cli.meter import Meter
 from icefloe.cli.output import Output
 from icefloe.cli.watching import Watched
 from icefloe.concurrency import FanOut, ProcessFanOut, ThreadFanOut
@@ -86,7 +87,8 @@ def running_spark(choice: SparkChoice, way_out: str = "") -> Iterator[Any]:
         raise click.ClickException(f"this needs Spark: pip install 'icefloe[spark]'{way_out}") from None
     with ExitStack() as stack:
         try:
-            session = stack.enter_context(session_for_now(choice.master, choice.settings))
+            with Meter().waiting(f"starting Spark on {choice.master}"):
+                session = stack.enter_context(session_for_now(choice.master, choice.settings))
         except RuntimeError as error:
             raise click.ClickException(f"{error}{way_out}") from None
         stack.enter_context(_stopped_quietly())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import click
 
 from icefloe import storage_from_url
@@ -36,5 +38,6 @@ def sql(query: str, repos: tuple[str, ...], limit: int, master: str, out: Output
     with running_spark(SparkChoice(master)) as session:
         from icefloe.spark.answers import answered  # pyspark takes its time to import
 
-        columns, rows = answered(session, query, places, limit)
+        told = partial(out.progress, "tasks")
+        columns, rows = answered(session, query, places, limit, told)
     out.table((dict(zip(columns, row, strict=True)) for row in rows), columns)

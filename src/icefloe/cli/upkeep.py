@@ -15,11 +15,13 @@ from icefloe.cli.ledgers import all_option, is_listed
 from icefloe.cli.output import Output, plain
 from icefloe.cli.revisions import Time
 from icefloe.cli.watching import watched
+from icefloe.concurrency import ThreadFanOut
 from icefloe.maintenance.retention import RetentionPolicy
 from icefloe.repository import Repository
 from icefloe.tables import Table
 
 _SAFE_AGE = timedelta(days=1)
+_MANIFESTS_AT_ONCE = 4
 _RULES = ("last", "hourly", "daily", "weekly", "monthly", "yearly")
 
 
@@ -281,8 +283,10 @@ def rewrite_manifests(
         text = f"{counted(count, 'manifest')} of {branch} would be written anew"
         out.value({"snapshot": id, "manifests": count, "dry_run": True}, text)
         return
-    if repo.fan_out is not None:
-        repo = watched(repo, out)
-    id = repo.rewrite_manifests(message, branch=branch, commit_method="amend" if amend else "new_commit")
+    if repo.fan_out is None:
+        repo = repo.working_with(ThreadFanOut(_MANIFESTS_AT_ONCE))
+    id = watched(repo, out).rewrite_manifests(
+        message, branch=branch, commit_method="amend" if amend else "new_commit"
+    )
     files = repo.list_manifest_files(id)
     out.value({"snapshot": id, "manifests": len(files)}, f"{id}: {counted(len(files), 'manifest')}")

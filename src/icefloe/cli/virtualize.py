@@ -50,8 +50,9 @@ def virtualize(files: tuple[str, ...], format_: Any, group: str | None, out: Out
     \b
     icefloe virtualize data/2024-01.nc s3://bucket/2024-02.nc
     """
-    found = [
-        {"file": file, **row} for file in files for row in _rows(parse(file, format=format_, group=group))
-    ]
+    found = []
+    for number, file in enumerate(files):
+        out.progress("files", number, len(files))
+        found += [{"file": file, **row} for row in _rows(parse(file, format=format_, group=group))]
     columns = _COLUMNS if len(files) == 1 and not out.as_json else ("file", *_COLUMNS)
     out.table(found, columns)

@@ -33,6 +33,8 @@ _STAGES = {
     "set_aside": "parts put aside",
     "write_references": "tasks",
     "write": "tasks",
+    "_write": "manifests",
+    "delete_some": "requests to delete",
     "rewrite": "tasks",
 }
 """What is gone through, by the name of what is done to each."""
@@ -51,6 +53,10 @@ class Watched:
         for done, result in enumerate(self._inner(function, todo), 1):
             self._out.progress(stage, done, len(todo))
             yield result
+
+    def over(self, inner: FanOut) -> Watched:
+        """The same over another one."""
+        return Watched(inner, self._out)
 
 
 def watched(repo: Repository, out: Output, *, reads_only: bool = False) -> Repository:

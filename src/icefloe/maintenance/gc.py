@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from icefloe.concurrency import FanOut, ThreadFanOut
+from icefloe.concurrency import FanOut, ThreadFanOut, told_of
 from icefloe.core.assets import AssetStore
 from icefloe.core.refs import RefStore
 from icefloe.core.refs_v1 import RefStoreV1
@@ -25,7 +25,7 @@ from icefloe.format.updates import GCRan
 from icefloe.maintenance.listings import Listing, list_folder, sift_folder
 from icefloe.maintenance.reach import NO_IDS, Ids, chunks_used, manifests_used, reachable, reachable_snapshots
 from icefloe.ops import GCSummary
-from icefloe.storage.base import Storage
+from icefloe.storage.base import DeleteReport, Storage
 from icefloe.times import from_microseconds
 
 _TRIES: Final = 10
@@ -72,7 +72,7 @@ def collect(
         return _summary(garbage)
     try:
         assets.storage.sweep(from_microseconds(older_than_us))
-        return _deleted(assets.storage, garbage, limits)
+        return _deleted(assets.storage, garbage, limits, fan_out)
     finally:
         if isinstance(refs, RefStoreV1) and garbage.begun_us is not None:
             refs.note_end_of_collection(garbage.begun_us)
@@ -233,7 +233,7 @@ def _summary(garbage: Garbage) -> GCSummary:
     return GCSummary(bytes_deleted=sum(int(each.sizes.sum()) for _, each in garbage.phases()), **counts)
 
 
-def _deleted(storage: Storage, garbage: Garbage, limits: Limits) -> GCSummary:
+def _deleted(storage: Storage, garbage: Garbage, limits: Limits, fan_out: FanOut) -> GCSummary:
     """Delete phase by phase. After failures in one the later ones wait for the next run."""
     counts: dict[str, Any] = {}
     failed: list[tuple[str, StorageError]] = []
@@ -243,7 +243,7 @@ def _deleted(storage: Storage, garbage: Garbage, limits: Limits) -> GCSummary:
         if failed:
             skipped.append(name)
             continue
-        failed += _delete(storage, listing, limits)
+        failed += _delete(storage, listing, limits, fan_out)
         gone = listing.take(~_rows_of(listing, [key for key, _ in failed])) if failed else listing
         counts[f"{name}_deleted"] = len(gone)
         size += int(gone.sizes.sum())
@@ -257,15 +257,17 @@ def _deleted(storage: Storage, garbage: Garbage, limits: Limits) -> GCSummary:
     )
 
 
-def _delete(storage: Storage, listing: Listing, limits: Limits) -> list[tuple[str, StorageError]]:
-    batches = (
-        listing.take(slice(start, start + _DELETE_BATCH)).paths()
-        for start in range(0, len(listing), _DELETE_BATCH)
-    )
+def _delete(
+    storage: Storage, listing: Listing, limits: Limits, fan_out: FanOut
+) -> list[tuple[str, StorageError]]:
+    def delete_some(start: int) -> DeleteReport:
+        return storage.delete(listing.take(slice(start, start + _DELETE_BATCH)).paths())
+
     failed: list[tuple[str, StorageError]] = []
     in_a_row = 0
     threads = 1 if storage.answers_at_once else limits.max_concurrent_deletes
-    for report in ThreadFanOut(threads, "delete")(storage.delete, batches):
+    here = told_of(fan_out, ThreadFanOut(threads, "delete"))  # never on Spark: the driver deletes
+    for report in here(delete_some, range(0, len(listing), _DELETE_BATCH)):
         in_a_row = in_a_row + 1 if report.failed and not report.deleted else 0
         failed += report.failed
         if in_a_row >= limits.max_consecutive_delete_failures:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.errors import PySparkException
 
 from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.spark.fan_out import Progress, watched_stages
 from icefloe.spark.frames import plain_errors
 from icefloe.spark.sql_scans import sql
 
@@ -18,10 +19,15 @@ Rows = tuple[list[str], list[tuple[Any, ...]]]
 """The names of the columns, and rows."""
 
 
-def answered(spark: SparkSession, query: str, repos: Mapping[str, Any], limit: int) -> Rows:
-    """The names of the columns, and so many rows at most; what Spark refuses is one sentence."""
+def answered(
+    spark: SparkSession, query: str, repos: Mapping[str, Any], limit: int, progress: Progress | None = None
+) -> Rows:
+    """The names of the columns, and so many rows at most; what Spark refuses is one sentence.
+
+    `progress` is told how many tasks are done, of how many that are known so far.
+    """
     try:
-        with plain_errors():
+        with plain_errors(), watched_stages(spark, progress):
             frame = sql(spark, query, repos)
             return list(frame.columns), [tuple(row) for row in frame.limit(limit).collect()]
     except PySparkException as error:

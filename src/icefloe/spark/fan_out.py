@@ -89,30 +89,41 @@ class SparkFanOut:
 
 @contextmanager
 def _watched(spark: SparkSession, tasks: int, progress: Progress | None) -> Iterator[None]:
-    """Look at Spark's status from a thread, while this one waits for the results."""
+    """Look at Spark's status from a thread, while this one waits for the results of so many tasks."""
+    with watched_stages(spark, progress and (lambda done, _: progress(min(tasks, done), tasks))):
+        yield
+    if progress is not None and getattr(spark, "_sc", None) is not None:
+        progress(tasks, tasks)
+
+
+@contextmanager
+def watched_stages(spark: SparkSession, progress: Progress | None) -> Iterator[None]:
+    """Tell of all tasks that Spark runs meanwhile; their number grows when a stage begins."""
     context = getattr(spark, "_sc", None)
     if progress is None or context is None:
         yield
         return
-    done = threading.Event()
+    over = threading.Event()
 
     def look() -> None:
         tracker = context.statusTracker()
-        while not done.wait(_LOOK_EVERY_S):
+        sizes: dict[int, int] = {}
+        while not over.wait(_LOOK_EVERY_S):
             try:
-                stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+                active = {stage: tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()}
             except Exception:  # noqa: BLE001 - Spark is gone, which the other thread tells
                 return
-            progress(min(tasks, sum(stage.numCompletedTasks for stage in stages if stage)), tasks)
+            sizes |= {stage: info.numTasks for stage, info in active.items() if info}
+            left = sum(info.numTasks - info.numCompletedTasks for info in active.values() if info)
+            progress(sum(sizes.values()) - left, sum(sizes.values()))
 
     watcher = threading.Thread(target=look, daemon=True)
     watcher.start()
     try:
         yield
     finally:
-        done.set()
+        over.set()
         watcher.join()
-    progress(tasks, tasks)
 
 
 def _run(
