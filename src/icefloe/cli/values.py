@@ -97,6 +97,8 @@ def _plain(document: Mapping[str, Any]) -> _Plain | None:
 
 @dataclass(frozen=True, slots=True)
 class _Reader:
+    """Reads regions of one array."""
+
     session: Session
     node: NodeSnapshot
     plain: _Plain

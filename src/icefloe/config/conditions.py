@@ -92,6 +92,8 @@ class ManifestPreloadCondition(ABC):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class _PreloadOr(ManifestPreloadCondition):
+    """Any of these."""
+
     conditions: tuple[ManifestPreloadCondition, ...]
 
     def matches(self, path: str, num_refs: int) -> bool:
@@ -106,6 +108,8 @@ class _PreloadOr(ManifestPreloadCondition):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class _PreloadAnd(ManifestPreloadCondition):
+    """All of these."""
+
     conditions: tuple[ManifestPreloadCondition, ...]
 
     def matches(self, path: str, num_refs: int) -> bool:
@@ -120,6 +124,8 @@ class _PreloadAnd(ManifestPreloadCondition):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class _PreloadPathMatches(ManifestPreloadCondition):
+    """By the path."""
+
     regex: str
 
     def matches(self, path: str, num_refs: int) -> bool:
@@ -134,6 +140,8 @@ class _PreloadPathMatches(ManifestPreloadCondition):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class _PreloadNameMatches(ManifestPreloadCondition):
+    """By the last segment of the path."""
+
     regex: str
 
     def matches(self, path: str, num_refs: int) -> bool:
@@ -148,6 +156,8 @@ class _PreloadNameMatches(ManifestPreloadCondition):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class _PreloadNumRefs(ManifestPreloadCondition):
+    """By the number of references."""
+
     from_refs: int | None
     to_refs: int | None
 
@@ -165,6 +175,8 @@ class _PreloadNumRefs(ManifestPreloadCondition):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class _PreloadTrue(ManifestPreloadCondition):
+    """All manifests."""
+
     def matches(self, path: str, num_refs: int) -> bool:
         return True
 
@@ -177,6 +189,8 @@ class _PreloadTrue(ManifestPreloadCondition):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class _PreloadFalse(ManifestPreloadCondition):
+    """No manifest."""
+
     def matches(self, path: str, num_refs: int) -> bool:
         return False
 
@@ -248,6 +262,8 @@ class ManifestSplitCondition(ABC):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class _SplitOr(ManifestSplitCondition):
+    """Any of these."""
+
     conditions: tuple[ManifestSplitCondition, ...]
 
     def matches(self, path: str) -> bool:
@@ -262,6 +278,8 @@ class _SplitOr(ManifestSplitCondition):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class _SplitAnd(ManifestSplitCondition):
+    """All of these."""
+
     conditions: tuple[ManifestSplitCondition, ...]
 
     def matches(self, path: str) -> bool:
@@ -276,6 +294,8 @@ class _SplitAnd(ManifestSplitCondition):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class _SplitPathMatches(ManifestSplitCondition):
+    """By the path."""
+
     regex: str
 
     def matches(self, path: str) -> bool:
@@ -290,6 +310,8 @@ class _SplitPathMatches(ManifestSplitCondition):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class _SplitNameMatches(ManifestSplitCondition):
+    """By the last segment of the path."""
+
     regex: str
 
     def matches(self, path: str) -> bool:
@@ -304,6 +326,8 @@ class _SplitNameMatches(ManifestSplitCondition):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class _SplitAnyArray(ManifestSplitCondition):
+    """All arrays."""
+
     def matches(self, path: str) -> bool:
         return True
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote
 
 from icefloe.concurrency import pool
 from icefloe.errors import ErrorKind, InvalidInputError
@@ -100,7 +100,7 @@ class _Finder:
     def found(self, name: str) -> Iterator[Source]:
         """What a name stands for."""
         if name.startswith("file://"):
-            name = urlsplit(name).path
+            name = unquote(name.removeprefix("file://").removeprefix("localhost"))
         sources = list(self._remote(name) if _URL.match(name) else self._local(name))
         if not sources:
             raise InvalidInputError(

@@ -39,12 +39,26 @@ def java_home_from_env() -> Path | None:
 
 
 def _is_new_enough(java: Path) -> bool:
+    version = re.search(r'^JAVA_VERSION="(\d+)', _release(java), re.MULTILINE) or re.search(
+        r'version "(\d+)', _told_by(java)
+    )
+    return version is not None and int(version[1]) >= OLDEST
+
+
+def _release(java: Path) -> str:
+    """What a file beside a Java says of it, where there is one: to start it takes long."""
+    try:
+        return (java.resolve(strict=True).parent.parent / "release").read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def _told_by(java: Path) -> str:
     try:
         done = subprocess.run([java, "-version"], capture_output=True, text=True, check=True, timeout=60)
     except (OSError, subprocess.SubprocessError):
-        return False
-    version = re.search(r'version "(\d+)', done.stderr + done.stdout)
-    return version is not None and int(version[1]) >= OLDEST
+        return ""
+    return done.stderr + done.stdout
 
 
 def packaged_java_home() -> Path | None:
@@ -54,8 +68,11 @@ def packaged_java_home() -> Path | None:
         return None
     java = Path(package.origin).parent / "java-runtime" / "bin" / "java"
     home = Path(tempfile.gettempdir()) / f"icefloe-java-{os.getuid()}"
+    home.mkdir(mode=0o700, exist_ok=True)
+    if home.stat().st_uid != os.getuid():  # somebody else was faster, and could put another program there
+        home = Path(tempfile.mkdtemp(prefix="icefloe-java-"))
     wrapper = home / "bin" / "java"
-    wrapper.parent.mkdir(parents=True, exist_ok=True)
+    wrapper.parent.mkdir(exist_ok=True)
     fresh = wrapper.with_name(f"java-{os.getpid()}")
     fresh.write_text(_WRAPPER.format(java=java))
     fresh.chmod(0o755)

@@ -35,6 +35,8 @@ from icefloe.storage.base import (
 
 @dataclass(frozen=True, slots=True)
 class _Object:
+    """What is kept of an object."""
+
     data: bytes
     version: Version
     created_at_s: float

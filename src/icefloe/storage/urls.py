@@ -64,6 +64,11 @@ def storage_from_url(url: str | os.PathLike[str], **options: Any) -> Storage:
         raise StorageError(
             f"cannot open {parts.scheme}:// urls, only paths and {known}", kind=ErrorKind.CANNOT_PARSE_URL
         )
+    if parts.fragment:
+        raise StorageError(
+            f"a # in a url is written %23, as in {parts.path.rpartition('/')[2]}%23{parts.fragment}",
+            kind=ErrorKind.CANNOT_PARSE_URL,
+        )
     return opener(parts, options)
 
 
