@@ -81,6 +81,7 @@ def test_what_is_wrong_is_told_before_spark(ingested: Path, capsys: pytest.Captu
         (["rechunk", place, "t2m", "--chunks", "tim=2", *NOWHERE], "tim"),
         (["ingest", str(ingested / "data"), place, "--branch", "man", *NOWHERE], "man"),
         (["ingest", str(ingested / "nothing*.nc"), place, *NOWHERE], "nothing"),
+        (["ingest", str(ingested / "data"), str(ingested / "data/000.nc"), *NOWHERE], "REPO comes after all"),
         (["sql", "SELECT 1", "--repo", f"r={ingested}", *NOWHERE], "icefloe init"),
     ):
         assert app.main(words) in (2, 3), words

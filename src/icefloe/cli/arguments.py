@@ -94,10 +94,15 @@ def opened(storage: Storage) -> Repository:
     try:
         return Repository.open(storage)
     except RepositoryNotFoundError as error:
-        path = storage.describe().get("path", "")
-        if not os.path.isfile(path):
+        if not is_file(storage):
             raise
+        path = storage.describe()["path"]
         raise RepositoryNotFoundError(f"{path} is a file, and a repository is a folder", error.kind) from None
+
+
+def is_file(storage: Storage) -> bool:
+    """Whether there is a file where a folder is expected."""
+    return os.path.isfile(storage.describe().get("path", ""))
 
 
 def spark_option(function: F) -> F:

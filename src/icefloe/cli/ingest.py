@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from icefloe.amounts import bytes_text, counted
-from icefloe.cli.arguments import output_option, storage_argument
+from icefloe.cli.arguments import is_file, output_option, storage_argument
 from icefloe.cli.completing import complete_branch, complete_file
 from icefloe.cli.faults import FAILED, NOT_WELL
 from icefloe.cli.output import Output
@@ -33,10 +33,13 @@ class _Ways:
 
     on_change: str
     checks: str
+    repository: str
 
 
-_IN_THE_SHELL = _Ways("--on-change ingest", "with --checks")
-_IN_A_RECIPE = _Ways("on_change: ingest among the options of the recipe", "of the recipe")
+_IN_THE_SHELL = _Ways("--on-change ingest", "with --checks", "REPO comes after all sources")
+_IN_A_RECIPE = _Ways(
+    "on_change: ingest among the options of the recipe", "of the recipe", "the recipe names it as repository"
+)
 
 
 @click.command()
@@ -172,6 +175,9 @@ def _ingested(
     from icefloe.ingest.sources import find_sources
 
     # What can be said without Spark is said before it is started.
+    if is_file(storage):
+        path = storage.describe()["path"]
+        raise click.UsageError(f"{path} is a file, and a repository is a folder; {ways.repository}")
     refuse_unrunnable(options.checks, on_spark=choice.is_spark)
     found = find_sources(sources, options.reading.storage_options)
     told = out.progress.say

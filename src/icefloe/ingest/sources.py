@@ -25,6 +25,7 @@ SUFFIXES = (
     *(".grib", ".grib1", ".grib2", ".grb", ".grb1", ".grb2", ".tif", ".tiff", ".zarr"),
 )
 """What is taken from a folder, and nothing else."""
+_OTHERS = "; of a folder files with known endings are taken (.nc, .grib, .tif, .zarr, ...), by a pattern any"
 _LISTS = (".txt", ".list", ".urls")
 _ZARR = ("zarr.json", ".zgroup", ".zmetadata", ".zarray")
 _URL = re.compile(r"^[a-z][a-z0-9+]+://", re.IGNORECASE)
@@ -103,9 +104,8 @@ class _Finder:
             name = unquote(name.removeprefix("file://").removeprefix("localhost"))
         sources = list(self._remote(name) if _URL.match(name) else self._local(name))
         if not sources:
-            raise InvalidInputError(
-                f"nothing matches {shown(name)!r}: no file to ingest there", ErrorKind.INVALID_PATH
-            )
+            what = f"no file to ingest there{_OTHERS if os.path.isdir(name) or name.endswith('/') else ''}"
+            raise InvalidInputError(f"nothing matches {shown(name)!r}: {what}", ErrorKind.INVALID_PATH)
         yield from sources
 
     def _local(self, name: str) -> Iterator[Source]:
