@@ -290,14 +290,14 @@ def test_damage_is_looked_for_by_verify(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 def test_what_is_not_installed_is_named(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    place: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert explained(ModuleNotFoundError("No module named 'h5py.h5d'", name="h5py.h5d"))[0] == (
         "this needs h5py: pip install 'icefloe[netcdf]'"
     )
     monkeypatch.setitem(sys.modules, "icefloe.spark.local", None)  # as where it cannot be loaded
 
-    assert app.main(["sql", "SELECT 1", "--repo", "w=w"]) == FAILED
+    assert app.main(["sql", "SELECT 1", "--repo", f"w={place}"]) == FAILED
 
     assert capsys.readouterr().err == "error: this needs Spark: pip install 'icefloe[spark]'\n"
 

@@ -111,11 +111,10 @@ def test_checks_with_one_need_are_short(tmp_path: Path) -> None:
 
 def test_paths_begin_at_the_recipe(tmp_path: Path) -> None:
     recipe = tmp_path / "recipe.yaml"
-    recipe.write_text("sources: [a.nc, s3://bucket/b.nc, ~/c.nc]\nrepository: ~/repo\n")
+    recipe.write_text("sources: [a.nc, s3://bucket/b.nc, ~/c.nc]\nrepository: repo\n")
 
     found = load_recipe(recipe)
 
     assert found.sources == (str(tmp_path / "a.nc"), "s3://bucket/b.nc", "~/c.nc")
-    assert found.repository == "~/repo"
     assert found.repository == str(tmp_path / "repo")
     assert found.options.checks == (Check("monotone"), Check("source"))

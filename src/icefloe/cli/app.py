@@ -13,7 +13,7 @@ from click.shell_completion import CompletionItem
 
 from icefloe._version import __version__
 from icefloe.cli.faults import Stopped, tell
-from icefloe.cli.terminal import run_with_streams
+from icefloe.cli.terminal import end, run_with_streams
 
 _COMMANDS = {
     "init": "places",
@@ -156,8 +156,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run() -> None:
     """The entry point of the installed command."""
-    if "--debug" not in sys.argv:
-        from icefloe.concurrency import silence_asyncio
+    if "--debug" in sys.argv:
+        sys.exit(run_with_streams(main))
+    from icefloe.concurrency import silence_asyncio
 
-        silence_asyncio()
-    sys.exit(run_with_streams(main))
+    silence_asyncio()
+    end(run_with_streams(main))

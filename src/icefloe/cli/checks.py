@@ -62,7 +62,7 @@ def verify(
     chosen = [each for each in (branch, tag, snapshot_id) if each is not None]
     if len(chosen) > 1 or (no_history and not chosen):
         raise click.UsageError("say one of --branch, --tag and --snapshot; --no-history needs one of them")
-    report = watched(repo, out).verify(
+    report = watched(repo, out, reads_only=level == Level.GRAPH.value).verify(
         level,
         branch=branch,
         tag=tag,
