@@ -25,6 +25,7 @@ import xarray as xr
 from icefloe import IcechunkError
 from tests.ingest.archives import Archive
 from tests.ingest.files import assert_same, new_repo, read_all, run
+from tests.ingest.mixed_archives import MixedArchive
 from tests.ingest.odd_archives import OddArchive
 
 KINDS: dict[str, Callable[[Path, int], Any]] = {
@@ -32,6 +33,8 @@ KINDS: dict[str, Callable[[Path, int], Any]] = {
     "usual-alike": partial(Archive, alike=True),
     "odd": OddArchive,
     "alike": partial(OddArchive, alike=True),
+    "mixed": MixedArchive,
+    "mixed-alike": partial(MixedArchive, alike=True),
 }
 REFUSALS = (
     "several have .* for the same place",
@@ -41,26 +44,32 @@ REFUSALS = (
 CANNOT_REFER = "cannot be referred to"
 
 
-def outcome(folder: Path, kind: str, seed: int, mode: str) -> str:
-    """What came of one archive: `the same`, or who refuses it and why. AssertionError where they differ."""
-    archive = KINDS[kind](folder / "files", seed)
+def outcome(folder: Path, kind: str, seed: int, mode: str, base: str | None = None) -> str:
+    """What came of one archive: `the same`, or who refuses it and why. AssertionError where they differ.
+
+    With a `base`, files are made of that one.
+    """
+    archive = KINDS[kind](folder / "files", seed, **({} if base is None else {"base": base}))
+    engine = getattr(archive, "engine", "h5netcdf")
     try:
-        with xr.open_mfdataset(archive.files, engine="h5netcdf", **archive.xarray_options) as opened:
+        with xr.open_mfdataset(archive.files, engine=engine, **archive.xarray_options) as opened:
             wanted = opened.load()
     except Exception as error:  # noqa: BLE001 - whatever xarray does not like
         return f"xarray refuses: {type(error).__name__}"
     options = dict(archive.options)
     if mode != "native":
         options.pop("chunks", None)
+        options.pop("shards", None)
     repo = new_repo(folder)
     try:
-        report = run(repo, archive.files, mode=mode, engine="h5netcdf", **options)
+        report = run(repo, archive.files, mode=mode, engine=engine, **options)
     except IcechunkError as error:
         refusals = (*REFUSALS, CANNOT_REFER) if mode == "virtual" else REFUSALS
         known = next((each for each in refusals if re.search(each, str(error))), None)
         if known is None:
             raise
-        return f"refused: {known}"
+        detail = re.search(f"{CANNOT_REFER}: (.{{,45}})", str(error))
+        return f"refused: {known} {detail[1] if detail else ''}"
     assert report.ok, report.checks
     found = read_all(repo)
     for name in dict.fromkeys(archive.texts):  # Zarr has no missing text, and a type of its own for text
@@ -92,6 +101,7 @@ def main() -> int:
     parser.add_argument("--seeds", default="0-50")
     parser.add_argument("--mode", default="native")
     parser.add_argument("--kind", default="usual")
+    parser.add_argument("--base", help="a NetCDF file that those of mixed archives are parts of")
     parser.add_argument("--show", action="store_true", help="print what went wrong at length")
     given = parser.parse_args()
     first, _, last = given.seeds.partition("-")
@@ -101,7 +111,7 @@ def main() -> int:
     for seed in range(int(first), int(last or first) + 1):
         folder = Path(tempfile.mkdtemp(prefix="icefloe-fuzz-"))
         try:
-            counts[outcome(folder, given.kind, seed, given.mode)] += 1
+            counts[outcome(folder, given.kind, seed, given.mode, given.base)] += 1
         except Exception as error:  # noqa: BLE001 - counted, and the exit code tells
             failed.append(seed)
             counts["WRONG"] += 1

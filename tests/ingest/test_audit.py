@@ -13,7 +13,7 @@ from icefloe import InvalidInputError, Repository, in_memory_storage
 from icefloe.ingest import ingest, make_options
 from icefloe.ingest.arrivals import _cut, _joined
 from icefloe.ingest.checks import Check
-from tests.ingest.files import Travelling, archive, days, new_repo, run, write
+from tests.ingest.files import Travelling, archive, days, new_repo, read, run, write
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
 
@@ -180,3 +180,28 @@ def test_boxes_are_joined_and_cut_along_chunks() -> None:
         ((start, stop), (0, 99)) for start, stop in ((3, 4), (4, 8), (8, 12), (12, 16), (16, 20), (20, 21))
     ]
     assert list(_cut(((3, 21), (0, 6)), (4, 6), 999)) == [((3, 20), (0, 6)), ((20, 21), (0, 6))]
+
+
+@pytest.mark.parametrize("labels", [[5, 9, 7], ["b", "a", "c"]])
+def test_labels_that_all_files_have_are_in_any_order(tmp_path: Path, labels: list[Any]) -> None:
+    """Stations, say: only along which files follow each other do coordinates go one way."""
+    files = []
+    for first in (0, 2):
+        data = {"v": (("time", "station"), np.arange(6.0).reshape(2, 3))}
+        coords = {"time": np.arange(first, first + 2), "station": labels}
+        files.append(write(tmp_path / f"{first}.nc", xr.Dataset(data, coords)))
+
+    for some in (files, files[:1]):
+        assert run(new_repo(tmp_path), some, checks=(Check("monotone"), Check("gaps"))).ok
+
+
+def test_names_may_follow_each_other_in_any_order(tmp_path: Path) -> None:
+    files = [
+        write(tmp_path / f"{number}.nc", xr.Dataset({"v": ("model", [1.0, 2.0])}, {"model": names}))
+        for number, names in enumerate((["a", "d"], ["c", "b"]))
+    ]
+    repo = new_repo(tmp_path)
+
+    assert run(repo, files, concat_dim="model", checks=(Check("monotone"), Check("gaps"))).ok
+
+    assert read(repo).model.values.tolist() == ["a", "d", "c", "b"]

@@ -18,6 +18,7 @@ from icefloe.ingest.survey import FileSchema, VariableSchema
 Severity = Literal["error", "note"]
 _KINDS = {"i": "a number", "u": "a number", "f": "a number", "M": "a time", "m": "a span of time"}
 _TOLD_ATTRIBUTES = ("standard_name", "cell_methods", "positive", "grid_mapping")
+_CFTIME = "cftime"
 _SHOWN = 5
 _GAP = 1.5
 """A step this many times the usual one is a gap."""
@@ -112,14 +113,20 @@ def _differences(
             yield finding(f"has no cells along {dim}")
     if one is other:  # as in most files of most archives
         return
-    if _kind(one.dtype) != _kind(other.dtype):
-        yield finding(f"is of type {_type(one)}, others are of {_type(other)}")
+    calendars = _calendar(one), _calendar(other)
+    if None not in calendars and calendars[0] != calendars[1]:
+        # Those of datetime64 differ before 1582, and xarray has decoded that.
+        is_cftime = _CFTIME in (_kind(one), _kind(other))
+        told = "has the calendar {}, others have {}".format(*calendars)
+        yield finding(told, "error" if is_cftime else "note")
+    elif _kind(one) != _kind(other):
+        yield finding(f"is of type {_type(one)}, others are of {_type(other)}{_way_out(one, other)}")
     elif one.dtype != other.dtype:
         yield finding(f"is of type {_type(one)}, others are of {_type(other)}", "note")
-    if _calendar(one) != _calendar(other):
-        yield finding(f"has the calendar {_calendar(one)}, others have {_calendar(other)}")
     if one.attrs.get("units") != other.attrs.get("units"):
-        yield finding(f"is in {one.attrs.get('units')}, others are in {other.attrs.get('units')}")
+        units = [str(each.attrs.get("units", "no units")) for each in (one, other)]
+        is_known = "units" in one.attrs and "units" in other.attrs and _plain(units[0]) != _plain(units[1])
+        yield finding("is in {}, others are in {}".format(*units), "error" if is_known else "note")
     if (
         one.name not in file.values
         and signature(one) != signature(other)
@@ -131,12 +138,29 @@ def _differences(
             yield finding(f"has {name} {one.attrs.get(name)!r}, others {other.attrs.get(name)!r}", "note")
 
 
-def _kind(dtype: str) -> str:
-    return _KINDS.get(np.dtype(dtype).kind, "text")
+def _plain(units: str) -> str:
+    """Units without what people write in other ways: `m s**-1`, `m.s^-1`."""
+    return " ".join(units.replace("**", "").replace("^", "").replace(".", " ").split())
+
+
+def _kind(variable: VariableSchema) -> str:
+    return _CFTIME if _is_cftime(variable) else _KINDS.get(np.dtype(variable.dtype).kind, "text")
 
 
 def _type(variable: VariableSchema) -> str:
+    if _is_cftime(variable):
+        return _CFTIME
     return "text" if variable.dtype == "O" else str(np.dtype(variable.dtype))
+
+
+def _is_cftime(variable: VariableSchema) -> bool:
+    return variable.dtype == "O" and _calendar(variable) is not None
+
+
+def _way_out(one: VariableSchema, other: VariableSchema) -> str:
+    if None in (_calendar(one), _calendar(other)):
+        return ""
+    return ": some times are before 1678 or after 2262, and those files have to be taken for themselves"
 
 
 def _calendar(variable: VariableSchema) -> str | None:
@@ -164,10 +188,21 @@ def order_problems(
         if len(values) > 1 and values.nunique() == 1:
             yield Finding("", dim, f"is {values[0]} in all files, which are taken in the order given", "note")
             continue
-        if not values.is_unique or not (values.is_monotonic_increasing or values.is_monotonic_decreasing):
+        if not goes_one_way(values):
             yield _overlap(dim, values, boxes, names)
             continue
         yield from _gaps(dim, values, boxes, names)
+
+
+def goes_one_way(index: Any) -> bool:
+    """Whether labels rise or fall, none of them twice; names are in any order."""
+    is_monotonic = index.is_monotonic_increasing or index.is_monotonic_decreasing
+    return bool(index.is_unique and (is_monotonic or is_of_names(index)))
+
+
+def is_of_names(index: Any) -> bool:
+    """Whether labels are texts."""
+    return index.inferred_type in ("string", "bytes")
 
 
 def _overlap(
@@ -189,7 +224,7 @@ def _overlap(
 def _gaps(
     dim: str, values: Any, boxes: Mapping[int, Mapping[str, tuple[int, int]]], names: Mapping[int, str]
 ) -> Iterator[Finding]:
-    if len(values) < 3 or values.dtype == object:
+    if len(values) < 3 or values.dtype == object or is_of_names(values):
         return
     steps = np.abs(np.diff(values.to_numpy()).astype(float))
     for row in np.flatnonzero(steps > _GAP * np.median(steps))[:_SHOWN].tolist():

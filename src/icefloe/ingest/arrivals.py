@@ -34,8 +34,10 @@ class Arrivals:
 
     @property
     def dims(self) -> set[str]:
-        """The dimensions along which sources lie side by side."""
-        return {dim for row in self.rows for dim in row.box()}
+        """The dimensions along which sources lie side by side: of which some have a part only."""
+        sizes = self.dataset.sizes
+        spans = {span for row in self.rows for span in row.box().items()}
+        return {dim for dim, span in spans if span != (0, sizes.get(dim))}
 
     def blocks(self, name: str, cells: int) -> Iterator[Box]:
         """Boxes of a variable that have all that arrived, of so many cells or one chunk at most."""

@@ -94,6 +94,20 @@ class ReferredVariable:
         """The chunks of a variable that was parsed."""
         return ReferredVariable(variable.grid_shape, variable.chunk_shape, variable.references)
 
+    def in_chunks(
+        self, chunks: tuple[int, ...], lacking: Sequence[int], sizes: Sequence[int]
+    ) -> ReferredVariable:
+        """The same as a box of an array of these sizes: with some dimensions more, or smaller chunks."""
+        shape, found = list(self.chunk_shape), self.chunks
+        for axis in lacking:
+            shape.insert(axis, 1)
+            found = found.repeated(axis, sizes[axis])
+        parts = tuple(size // cut for size, cut in zip(shape, chunks, strict=True))
+        grid = tuple(-(-size // cut) for size, cut in zip(sizes, chunks, strict=True))
+        if any(count > 1 for count in parts):
+            found = found.divided(parts).within(grid)  # without what the last chunk has beyond the end
+        return ReferredVariable(grid, chunks, found)
+
     def packed(self) -> list[Any]:
         """Numbers and bytes. A grid of which every chunk is there, in order, needs no coordinates."""
         chunks = self.chunks

@@ -14,6 +14,7 @@ import xarray as xr
 
 from icefloe.amounts import counted
 from icefloe.concurrency import FanOut
+from icefloe.ingest.agreement import goes_one_way, is_of_names
 from icefloe.ingest.arrivals import Arrivals, Box, arrived, same_labels, sample
 from icefloe.ingest.batch import Design
 from icefloe.ingest.checks import Answering, Check, CheckResult, wrong_check
@@ -220,7 +221,7 @@ class _Audit:
 
 def _monotone(audit: _Audit) -> str:
     for dim, index in audit.steps():
-        if not index.is_unique or not (index.is_monotonic_increasing or index.is_monotonic_decreasing):
+        if not goes_one_way(index):
             rises, falls = np.asarray(index[1:] > index[:-1]), np.asarray(index[1:] < index[:-1])
             at = int(np.flatnonzero(~rises if rises.sum() >= falls.sum() else ~falls)[0])
             return f"{dim} does not go one way, or has a value twice: {index[at + 1]} follows {index[at]}"
@@ -229,6 +230,8 @@ def _monotone(audit: _Audit) -> str:
 
 def _gaps(audit: _Audit) -> str:
     for dim, index in audit.steps():
+        if is_of_names(index):
+            continue
         if index.dtype == object:
             values = xr.Variable(dim, index.values)
             steps = np.array([step.total_seconds() for step in np.diff(values.values)])
@@ -267,13 +270,21 @@ def compare_sample(order: SampleOrder) -> str:
             if not same_labels(here.indexes, there.indexes, region):
                 return ""  # its cells do not lie in a row, and are compared where they were copied
             for name in order.row.names():
-                where = _some_cells(here.variables[name], there.variables[name], region, order.cells)
-                for mine, its in where:
-                    if not _alike(here.variables[name][mine].load(), there.variables[name][its].load()):
+                now, then = _of_its_dimensions(here.variables[name], there.variables[name], region)
+                for mine, its in _some_cells(now, then, region, order.cells):
+                    if not _alike(now[mine].load(), then[its].load()):
                         return f"{name} at {[each.start for each in mine]} is not what {source.url} has"
     except Exception as error:  # noqa: BLE001 - engines raise whatever they like
         return f"{source.url}: cannot be compared: {reason(error)}"
     return ""
+
+
+def _of_its_dimensions(
+    here: xr.Variable, there: xr.Variable, region: Mapping[str, tuple[int, int]]
+) -> tuple[xr.Variable, xr.Variable]:
+    """Both, here at the first place along dimensions that are not there."""
+    first = {dim: region.get(str(dim), (0, 0))[0] for dim in here.dims if dim not in there.dims}
+    return here.isel(first) if first else here, there
 
 
 def _some_cells(

@@ -27,6 +27,7 @@ from icefloe.ingest.referring import (
     Referral,
     Referred,
     as_document,
+    bounds_in,
     refer,
     refuse_misfits,
     write_references,
@@ -39,6 +40,8 @@ from icefloe.ingest.writing import WriteOrder, set_aside, write
 from icefloe.session import Session
 
 _FILES_PER_TASK = 256
+_LEAST_CHUNK_BYTES = 16 << 10
+"""Files are copied rather than cut into smaller chunks than this to be referred to."""
 METADATA = "icefloe_ingest"
 """Where a commit's metadata has what the ingest says about it."""
 
@@ -78,6 +81,7 @@ def design(
     known = existing.targets if existing is not None else {}
     by_name = _by_name([*schemas, *([existing.schema] if existing is not None else [])])
     attrs, group_attrs = _coordinate_attributes(dataset)
+    bounds = bounds_in(dataset)
     targets, coordinates = [], []
     for name, variable in ((str(name), variable) for name, variable in dataset.variables.items()):
         found = known.get(name)
@@ -85,8 +89,13 @@ def design(
             coordinates.append(_coordinate(name, variable, by_name[name], attrs[name], existing))
         elif found is None or found.dims != tuple(map(str, variable.dims)):
             target = new_target(name, variable, by_name[name], options.layout, attrs[name])
-            fits = options.mode == "virtual" or target.signature is not None
-            targets.append(as_document(target, by_name[name][0]) if fits else target)
+            if options.mode == "virtual" or target.signature is not None:
+                least = 0 if options.mode == "virtual" else _LEAST_CHUNK_BYTES
+                is_bounds = name in bounds
+                target = as_document(
+                    target, by_name[name], variable.data, is_bounds=is_bounds, least_bytes=least
+                )
+            targets.append(target)
         else:
             targets.append(_longer(found, variable, options))
     arrays = {target.name: dataset.variables[target.name].data for target in targets}
@@ -309,6 +318,7 @@ def _referrals(
 ) -> Iterator[ReferOrder]:
     fork = session.fork()
     dims = {target.name: target.dims for target in designed.targets}
+    chunks = {target.name: target.chunks for target in designed.targets}
     names: dict[int, list[str]] = {}
     for number, name in sorted(designed.referral.chosen):
         names.setdefault(number, []).append(name)
@@ -317,8 +327,9 @@ def _referrals(
         files = []
         for number in numbers:
             file, box = combined.files[number], combined.boxes[number]
-            files.append(Referred(number, file.source, tuple(names[number]), box, file.aside))
-        return ReferOrder(fork.fork(), options.group, tuple(files), options.reading, dims, extents)
+            mine = tuple(names[number])
+            files.append(Referred(number, file.source, mine, box, _lacking(file, mine, dims), file.aside))
+        return ReferOrder(fork.fork(), options.group, tuple(files), options.reading, dims, chunks, extents)
 
     if windows is not None:
         boxes = {number: combined.boxes[number] for number in names}
@@ -332,6 +343,18 @@ def _referrals(
     share = max(1, -(-each // 4), min(_FILES_PER_TASK, each))
     for start in range(0, len(whole), share):
         yield order(whole[start : start + share], {})
+
+
+def _lacking(
+    file: FileSchema, names: Sequence[str], dims: Mapping[str, tuple[str, ...]]
+) -> dict[str, tuple[int, ...]]:
+    """The dimensions of arrays, by number, that variables of a file lack."""
+    own = {each.name: each.dims for each in file.variables if each.dims != dims.get(each.name)}
+    return {
+        name: tuple(axis for axis, dim in enumerate(dims[name]) if dim not in own[name])
+        for name in names
+        if name in own
+    }
 
 
 def _write_coordinates(

@@ -26,6 +26,7 @@ from icefloe.virtual.hdf5_members import Members
 from icefloe.virtual.schema import document_of
 
 _NOT_IN_CHUNKS = "its values are not in chunks that can be referred to"
+_TEXT = "it is text of any length, which is not in its chunks"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +95,8 @@ class _Shared:
         for variable in schema.variables:
             virtual = None if dataset is None else dataset.variables.get(variable.name)
             if virtual is None or virtual.loaded:
-                text = why or refused.get(variable.name, _NOT_IN_CHUNKS)
+                told = _TEXT if variable.dtype == "O" and virtual is not None else _NOT_IN_CHUNKS
+                text = why or refused.get(variable.name, told)
                 found.append(self._one(variable, None, text))
             else:
                 found.append(self._one(variable, json.dumps(document_of(virtual)), ""))

@@ -49,7 +49,7 @@ def same_meaning(one: xr.Variable, other: xr.Variable) -> bool:
     """Whether xarray shows two stored variables as the same values of the same type."""
     try:
         first, second = (decoded(variable) for variable in (one, other))
-    except (ValueError, OverflowError):
+    except (ValueError, OverflowError, TypeError):
         return False
     return first.dtype == second.dtype and _equal(first, second)
 
@@ -165,7 +165,7 @@ def _encoded(variable: xr.Variable, encoding: Mapping[str, Any]) -> xr.Variable 
     back = xr.Variable(found.dims, found.values, attrs)
     try:
         shown = decoded(back)
-    except (ValueError, OverflowError):
+    except (ValueError, OverflowError, TypeError):
         return None
     same = _equal(shown, variable) and (shown.dtype == variable.dtype or variable.dtype == object)
     return found if same else None

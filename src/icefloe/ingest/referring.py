@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +17,7 @@ from icefloe.credentials import AnyCredential
 from icefloe.distributed import receipt
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.ingest.asides import Aside, Parsed, taken_up
+from icefloe.ingest.fitting import chunks_of, common_chunks, fitted, widened, with_chunks
 from icefloe.ingest.packing import attributes_of_zarr, decoded
 from icefloe.ingest.pieces import PieceArray
 from icefloe.ingest.remote import reference_location
@@ -61,13 +63,13 @@ def refer(
     """
     chosen: set[tuple[int, str]] = set()
     reasons, notes = [], []
-    bounds = {variable.attrs.get("bounds") for variable in dataset.coords.values()}
+    bounds = bounds_in(dataset)
     for target in targets:
         if not target.dims:
             continue
         variable = dataset.variables[target.name]
         array = variable.data
-        fits = _Fits(documents.get(target.name), None if array.is_complete else variable.dtype)
+        fits = _Fits(target, documents.get(target.name), None if array.is_complete else variable.dtype)
         for number, why in _misfits(target, array, files, fits):
             if not why:
                 chosen.add((number, target.name))
@@ -77,6 +79,11 @@ def refer(
         if first is not None and _is_scaled_by_float32(first.variable(target.name)):
             notes.append((first.source.url, target.name, _SCALED_BY_FLOAT32))
     return Referral(frozenset(chosen), tuple(reasons), tuple(notes))
+
+
+def bounds_in(dataset: xr.Dataset) -> set[str]:
+    """The variables that are bounds of coordinates."""
+    return {str(each.attrs["bounds"]) for each in dataset.coords.values() if "bounds" in each.attrs}
 
 
 def _has_dimensions(file: FileSchema, name: str) -> bool:
@@ -98,7 +105,8 @@ def _misfits(
     stops = pieces.stops
     ends = (stops % chunks == 0) | (stops == target.shape) if target.dims else np.ones((len(pieces), 0), bool)
     aligned = ((pieces.starts % chunks == 0) & ends).all(axis=1)
-    straight = (pieces.axes == np.arange(len(target.dims))).all(axis=1)
+    own = pieces.axes >= 0  # those that a source lacks have its chunks again and again
+    straight = (~own | (pieces.axes == own.cumsum(axis=1) - 1)).all(axis=1)
     often = Counter(pieces.source.tolist())
     for row, number in enumerate(pieces.source.tolist()):
         if number < 0:
@@ -107,10 +115,14 @@ def _misfits(
         sizes = [files[number].sizes.get(dim, 1) for dim in target.dims]
         if variable is None or variable.document is None:
             yield number, variable.refusal if variable is not None else "it is not there"
+        elif variable.raw_dims != variable.dims:
+            yield number, "it is text in single characters, which xarray shows as words"
         elif fits.document is None:
             yield number, "the array is not stored in a way that can be referred to"
+        elif not variable.dims:
+            yield number, "it has no dimensions"
         elif not straight[row]:
-            yield number, "its dimensions are not those of the array"
+            yield number, "its dimensions are in another order than those of the array"
         elif wrong := fits.differences(variable.document):
             yield number, wrong
         elif not fits.holes_are_missing:
@@ -124,8 +136,11 @@ def _misfits(
 class _Fits:
     """How arrays of files differ from one of the repository. Most files have the same to say."""
 
-    def __init__(self, document: Mapping[str, Any] | None, holes: np.dtype[Any] | None) -> None:
+    def __init__(
+        self, target: Target, document: Mapping[str, Any] | None, holes: np.dtype[Any] | None
+    ) -> None:
         """`holes` is the type of the values in all files together, where some cells are in no file."""
+        self._target = target
         self.document = document
         self.holes_are_missing = holes is None or document is None or _misses(document, holes)
         self._known: dict[str, str] = {}
@@ -133,11 +148,16 @@ class _Fits:
     def differences(self, of_file: str) -> str:
         """In words; nothing where a file's chunks fit."""
         if of_file not in self._known:
-            mine = properties_of(json.loads(of_file), loaded=False)
-            found = differences(properties_of(self.document or {}, loaded=False), mine)
-            words = (f"its {name} is {now}, the array's {was}" for name, was, now in found)
-            self._known[of_file] = "; ".join(words)
+            self._known[of_file] = self._differences(json.loads(of_file))
         return self._known[of_file]
+
+    def _differences(self, of_file: Mapping[str, Any]) -> str:
+        mine = fitted(of_file, self._target.dims, self._target.chunks)
+        if mine is None:
+            return "its dimensions are not those of the array"
+        there, here = (properties_of(each, loaded=False) for each in (self.document or {}, mine))
+        wrong = differences(there, here)
+        return "; ".join(f"its {name} is {now}, the array's {was}" for name, was, now in wrong)
 
 
 def _misses(document: Mapping[str, Any], dtype: np.dtype[Any]) -> bool:
@@ -150,23 +170,36 @@ def _misses(document: Mapping[str, Any], dtype: np.dtype[Any]) -> bool:
     attrs = attributes_of_zarr(metadata.attributes, raw)
     try:
         shown = decoded(xr.Variable(("x",), np.array([metadata.fill_value], raw), attrs))
-    except (ValueError, OverflowError):
+    except (ValueError, OverflowError, TypeError):
         return False
     return shown.dtype == dtype and bool(shown.isnull().all())
 
 
-def as_document(target: Target, schema: VariableSchema) -> Target:
-    """The array as the first file stores it, so that its chunks can be referred to."""
-    if schema.document is None or not schema.raw_dims == schema.dims == target.dims:
-        # It got the dimension along which files follow each other; or lost one, as text in single characters.
-        return target
-    document = json.loads(schema.document)
-    if tuple(document["dimension_names"]) != target.dims:
+def as_document(
+    target: Target, schemas: Sequence[VariableSchema], array: PieceArray, *, is_bounds: bool, least_bytes: int
+) -> Target:
+    """The array as files store it, the first to begin with, so that their chunks can be referred to.
+
+    Files that are plain bytes are cut so that all fit, but not into chunks of fewer bytes. Bounds that xarray
+    gives the times of the files are copied: they are small, and would be there once for each.
+    """
+    first = schemas[0]
+    if first.document is None or not first.dims or first.raw_dims != first.dims:
+        return target  # text in single characters, say
+    document = json.loads(first.document)
+    if tuple(document["dimension_names"]) != first.dims or (is_bounds and first.dims != target.dims):
         return target  # an engine may see a file in another way than the parser of references
-    chunks = tuple(document["chunk_grid"]["configuration"]["chunk_shape"])
+    wide = widened(document, target.dims)
+    if wide is None:
+        return target
+    documents = dict.fromkeys(each.document for each in schemas if each.document is not None)
+    all_wide = [widened(json.loads(each), target.dims) for each in documents]
+    common = common_chunks([each for each in all_wide if each is not None], array)
+    if common is not None and math.prod(common) * target.itemsize >= least_bytes:
+        wide = with_chunks(wide, common)
     told = {name: value for name, value in target.attrs.items() if name not in DECODING_ATTRIBUTES}
     attrs = {**told, **{k: v for k, v in document["attributes"].items() if k in DECODING_ATTRIBUTES}}
-    return replace(target, chunks=chunks, shards=None, attrs=attrs, document=json.dumps(document))
+    return replace(target, chunks=chunks_of(wide), shards=None, attrs=attrs, document=json.dumps(wide))
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +210,8 @@ class Referred:
     source: Source
     names: tuple[str, ...]
     box: Mapping[str, tuple[int, int]]
+    lacking: Mapping[str, tuple[int, ...]]
+    """The dimensions of arrays, by number, that its variables lack."""
     aside: Aside | None
 
 
@@ -190,6 +225,8 @@ class ReferOrder:
     reading: Reading
     dims: Mapping[str, tuple[str, ...]]
     """Of each array."""
+    chunks: Mapping[str, tuple[int, ...]]
+    """Of each array: their shape."""
     windows: Mapping[str, tuple[range, ...]]
     """Arrays whose manifests are written by the task, and its part of their chunk grids."""
 
@@ -219,10 +256,11 @@ def _refer_to(files: Sequence[Referred], order: ReferOrder) -> dict[int, str]:
             bad[file.number] = reason(error)
             continue
         for name, variable in mine.items():
-            begin = [file.box.get(dim, (0, 0))[0] for dim in order.dims[name]]
-            step = tuple(at // size for at, size in zip(begin, variable.chunk_shape, strict=True))
-            part = Placed(variable.chunks, parsed.sources, step, variable.grid_shape)
-            placed.setdefault(name, []).append(part)
+            box, chunks = [file.box[dim] for dim in order.dims[name]], order.chunks[name]
+            sizes = [stop - start for start, stop in box]
+            cut = variable.in_chunks(chunks, file.lacking.get(name, ()), sizes)
+            step = tuple(start // size for (start, _), size in zip(box, chunks, strict=True))
+            placed.setdefault(name, []).append(Placed(cut.chunks, parsed.sources, step, cut.grid_shape))
     for name, parts in placed.items():
         write_placed(order.fork.store, _path(order.group, name), parts)
     return bad

@@ -72,6 +72,60 @@ class ChunkReferences:
             inline_coords=self.inline_coords + step,
         )
 
+    def repeated(self, axis: int, count: int) -> ChunkReferences:
+        """The same chunks with a dimension more, each of them so many times along it."""
+
+        def wider(coords: NDArray[np.uint32]) -> NDArray[np.uint32]:
+            places = np.repeat(np.arange(count, dtype=np.uint32), len(coords))
+            return np.insert(np.tile(coords, (count, 1)), axis, places, axis=1)
+
+        return ChunkReferences(
+            wider(self.coords),
+            np.tile(self.sources, count),
+            np.tile(self.offsets, count),
+            np.tile(self.lengths, count),
+            wider(self.inline_coords),
+            self.inline * count,
+        )
+
+    def divided(self, parts: tuple[int, ...]) -> ChunkReferences:
+        """Each chunk in so many parts along each dimension, whose bytes follow each other."""
+        count = math.prod(parts)
+        places = np.indices(parts, np.uint32).reshape(len(parts), count).T
+
+        def finer(coords: NDArray[np.uint32]) -> NDArray[np.uint32]:
+            first = coords[:, None] * np.array(parts, np.uint32)
+            return np.asarray(first + places, np.uint32).reshape(-1, len(parts))
+
+        sizes = self.lengths // np.uint64(count)
+        offsets = self.offsets[:, None] + sizes[:, None] * np.arange(count, dtype=np.uint64)
+        pieces = [
+            data[start : start + len(data) // count]
+            for data in self.inline
+            for start in range(0, len(data), max(1, len(data) // count))
+        ]
+        return ChunkReferences(
+            finer(self.coords),
+            np.repeat(self.sources, count),
+            np.asarray(offsets, np.uint64).reshape(-1),
+            np.repeat(sizes, count),
+            finer(self.inline_coords),
+            tuple(pieces),
+        )
+
+    def within(self, grid: tuple[int, ...]) -> ChunkReferences:
+        """Those of a grid of so many chunks."""
+        rows = (self.coords < grid).all(axis=1)
+        kept = (self.inline_coords < grid).all(axis=1)
+        return ChunkReferences(
+            self.coords[rows],
+            self.sources[rows],
+            self.offsets[rows],
+            self.lengths[rows],
+            self.inline_coords[kept],
+            tuple(self.inline[row] for row in np.flatnonzero(kept).tolist()),
+        )
+
     @staticmethod
     def concat(parts: Collection[ChunkReferences]) -> ChunkReferences:
         """All chunks of some references to the same grid."""

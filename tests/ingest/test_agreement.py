@@ -1,0 +1,53 @@
+"""What files may differ in: noted where xarray makes one dataset of them, refused where it would be wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import cftime
+import pytest
+import xarray as xr
+
+from icefloe import InvalidInputError
+from tests.ingest.files import assert_same, days, expected, new_repo, read, run, write
+
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
+
+
+def test_calendars_that_datetime64_has(tmp_path: Path) -> None:
+    """Both are noted, and xarray makes one axis of them."""
+    files = [
+        write(tmp_path / "0.nc", days(0, 2), {"time": {"calendar": "standard"}}),
+        write(tmp_path / "1.nc", days(2, 2), {"time": {"calendar": "proleptic_gregorian"}}),
+    ]
+    repo = new_repo(tmp_path)
+
+    report = run(repo, files)
+
+    assert_same(read(repo), expected(files))
+    assert any("has the calendar proleptic_gregorian" in str(each) for each in report.findings)
+
+
+def test_dates_beyond_datetime64_are_no_text(tmp_path: Path) -> None:
+    late = xr.Dataset({"t2m": ("time", [1.0])}, {"time": [cftime.DatetimeGregorian(2300, 1, 1)]})
+    usual = write(tmp_path / "0.nc", days(0, 2), {"time": {"calendar": "standard"}})
+    files = [usual, write(tmp_path / "1.nc", late)]
+
+    with pytest.raises(InvalidInputError, match=r"is of type cftime, others are of datetime64.*after 2262"):
+        run(new_repo(tmp_path), files)
+
+
+@pytest.mark.parametrize(("units", "is_noted"), [("m s**-1", True), (None, True), ("km s-1", False)])
+def test_units_in_other_words(tmp_path: Path, units: str | None, is_noted: bool) -> None:
+    files = []
+    for first, mine in ((0, "m s-1"), (2, units), (4, "m s-1")):
+        part = days(first, 2)
+        part["t2m"].attrs = {} if mine is None else {"units": mine}
+        files.append(write(tmp_path / f"{first}.nc", part))
+    repo = new_repo(tmp_path)
+
+    if is_noted:
+        assert any("others are in m s-1" in str(each) for each in run(repo, files).findings)
+    else:
+        with pytest.raises(InvalidInputError, match="is in km s-1, others are in m s-1"):
+            run(repo, files)
