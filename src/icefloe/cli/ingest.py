@@ -67,6 +67,13 @@ _IN_A_RECIPE = _Ways(
     help="An option for remote files.",
 )
 @click.option(
+    "--open-option",
+    "open_options",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="An argument of xarray.open_dataset, or of the engine; the value may be JSON.",
+)
+@click.option(
     "--branch",
     default="main",
     show_default=True,
@@ -171,15 +178,14 @@ def _ingested(
 ) -> int:
     from icefloe.ingest.audit import refuse_unrunnable
     from icefloe.ingest.creating import repository_at
-    from icefloe.ingest.job import ingest_found, nothing_new
-    from icefloe.ingest.sources import find_sources
+    from icefloe.ingest.job import found_sources, ingest_found, nothing_new
 
     # What can be said without Spark is said before it is started.
     if is_file(storage):
         path = storage.describe()["path"]
         raise click.UsageError(f"{path} is a file, and a repository is a folder; {ways.repository}")
     refuse_unrunnable(options.checks, on_spark=choice.is_spark)
-    found = find_sources(sources, options.reading.storage_options)
+    found, unfound = found_sources(sources, options)
     told = out.progress.say
     with repository_at(storage, dry_run=dry_run) as repo:
         report = nothing_new(repo, found, options, told)
@@ -188,6 +194,7 @@ def _ingested(
             with running_fan_out(choice, out) as (fan_out, parallelism):
                 options = replace(options, parallelism=parallelism)
                 report = ingest_found(repo, found, options, fan_out, dry_run=dry_run, told=told)
+    report = replace(report, bad=(*unfound, *report.bad))
     took_changed = options.on_change == "ingest"
     text = _text(report.to_dict(), dry_run=dry_run, ways=ways, took_changed=took_changed)
     out.value(report.to_dict(), text)
@@ -220,6 +227,7 @@ def _flat(given: dict[str, Any]) -> dict[str, Any]:
     if "checks" in found:
         found["checks"] = _checks(found["checks"])
     found["metadata"] = metadata_of(found["metadata"])
+    found["open_options"] = metadata_of(found["open_options"])
     found["storage_options"] = dict(map(_pair, found.pop("source_options")))
     found["memory_bytes"] = found.pop("memory") << 20
     return found
@@ -280,6 +288,12 @@ def _text(report: dict[str, Any], *, dry_run: bool, ways: _Ways, took_changed: b
             f"{counted(len(report['changed']), 'file')} changed since they were ingested, the first "
             f"{report['changed'][0]}; {ways.on_change} takes them again"
         )
+    if report["moved"]:
+        first = report["moved"][0]
+        lines.append(
+            f"{counted(len(report['moved']), 'file')} in the repository already under another name, the "
+            f"first {first['source']}, which was {first['was']}"
+        )
     plan = report["plan"]
     lines += [_array(each) for each in plan["arrays"]] if plan else []
     if plan and dry_run:  # else it was told when it was made
@@ -305,7 +319,8 @@ def _text(report: dict[str, Any], *, dry_run: bool, ways: _Ways, took_changed: b
     elif report["bad"] and not report["published"]:
         lines.append("nothing was ingested: no new file can be read")
     elif not report["published"]:
-        lines.append(f"nothing new; in the repository already: {counted(len(report['known']), 'file')}")
+        there = len(report["known"]) + len(report["moved"])
+        lines.append(f"nothing new; in the repository already: {counted(there, 'file')}")
     else:
         lines.append(
             f"{counted(len(report['ingested']), 'file')} ingested, {len(report['known'])} there already; "

@@ -78,7 +78,7 @@ def staged_before(stored: Stored, rows: Sequence[LedgerRow], found: Sequence[Sou
     `found` are the sources of this run, with what it takes to read them.
     """
     by_url = {source.url: source for source in found}
-    sources = [by_url.get(row.source, Source(row.source, row.size_bytes, row.modified_us)) for row in rows]
+    sources = [by_url.get(row.source, row.as_source()) for row in rows]
     existing = look(stored.session, stored.group)
     targets = existing.targets if existing is not None else {}
     blocks = []

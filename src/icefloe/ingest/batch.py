@@ -184,7 +184,7 @@ def _copied(
 
 def batch_id(group: str, sources: Sequence[Source]) -> str:
     """The same for the same sources in the same target, whoever runs it and when."""
-    identity = [group, *sorted([each.url, each.size_bytes, each.modified_us] for each in sources)]
+    identity = [group, *sorted([each.url, *each.seen] for each in sources)]
     return hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:16]
 
 
@@ -410,6 +410,7 @@ def _ledger(combined: Combined, rows: Sequence[LedgerRow], batch: str, designed:
                 json.dumps(names),
                 batch,
                 _mode_of(referred.get(number, set()), designed),
+                file.source.etag,
             )
         )
     return old

@@ -16,17 +16,19 @@ from icefloe.ingest.asides import Shelf
 from icefloe.ingest.audit import Audited, Staged, audit, refuse_unknown, refuse_unrunnable, staged_before
 from icefloe.ingest.batch import METADATA, Design, UnreadableError, design, write_batch
 from icefloe.ingest.checks import Answering
-from icefloe.ingest.existing import look
+from icefloe.ingest.existing import Existing, look
 from icefloe.ingest.intake import combine_all, sort_sources, sorted_along, survey_all
 from icefloe.ingest.ledger import LedgerRow, read_ledger
 from icefloe.ingest.options import Options
-from icefloe.ingest.referring import with_containers
+from icefloe.ingest.referring import with_containers, with_places
+from icefloe.ingest.renamed import find_renamed, with_new_names
 from icefloe.ingest.report import Outcome, PlanReport, Report, plan_report
-from icefloe.ingest.sources import Source, find_sources
+from icefloe.ingest.sources import Source, find_most, find_sources
 from icefloe.ingest.staging import OvertakenError, Staging, left_behind
 from icefloe.ingest.survey import BadFile, FileSchema, Stored
 from icefloe.ingest.windows import Windows, windows_of, with_splitting
 from icefloe.repository import Repository
+from icefloe.session import Session
 
 Told = Callable[[str], None]
 """Is told what the job does, a sentence at a time."""
@@ -49,10 +51,21 @@ def ingest(
     branch moves when all is written and checked, and stays where it is if anything fails.
     """
     refuse_unrunnable(options.checks, on_spark=isinstance(fan_out, Answering))
-    found = find_sources(sources, options.reading.storage_options)
-    return nothing_new(repo, found, options, told) or ingest_found(
+    found, unfound = found_sources(sources, options)
+    report = nothing_new(repo, found, options, told) or ingest_found(
         repo, found, options, fan_out, dry_run=dry_run, told=told
     )
+    return replace(report, bad=(*unfound, *report.bad))
+
+
+def found_sources(
+    sources: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], options: Options
+) -> tuple[Sequence[Source], list[BadFile]]:
+    """What there is to ingest; where bad files are skipped, so are those that are not there."""
+    if options.on_bad_file == "stop":
+        return find_sources(sources, options.reading.storage_options), []
+    found = find_most(sources, options.reading.storage_options)
+    return found.sources, [BadFile(Source(each.url, -1, 0), each.reason) for each in found.unfound]
 
 
 def nothing_new(repo: Repository, found: Sequence[Source], options: Options, told: Told) -> Report | None:
@@ -102,7 +115,8 @@ def _staged_and_published(
     staging = Staging.begin(repo, options.branch)
     try:
         earlier, stale = _staged_before(staging, options, found)
-        report, new = _Job(repo, options, fan_out, told, staging.branch, stale).written(found)
+        report, new, repo = _Job(repo, options, fan_out, told, staging.branch, stale).written(found)
+        staging = replace(staging, repo=repo)
         if staging.is_empty:
             staging.drop()
             return report
@@ -167,18 +181,19 @@ class _Job:
         report, files = self._surveyed(sources)
         if not files:
             return report
-        base = self.repo.readonly_session(branch=self.branch)
-        existing, rows = look(base, self.options.group), read_ledger(base, self.options.group)
+        existing, rows = self._there(self.repo.readonly_session(branch=self.branch), report)
         combined = combine_all(files, existing, rows, self.options, self.fan_out)
         designed = design(combined, files, existing, self.options)
         findings = (*report.findings, *combined.findings)
         return replace(report, findings=findings, plan=plan_report(combined, designed))
 
-    def written(self, sources: Sequence[Source]) -> tuple[Report, list[Staged]]:
-        """Write all files, in one commit or several."""
+    def written(self, sources: Sequence[Source]) -> tuple[Report, list[Staged], Repository]:
+        """Write all files, in one commit or several; the repository as it can read what was referred to."""
         shelf = Shelf(self.repo.storage)
         try:
-            return self._committed(*self._surveyed(sources, shelf))
+            report, files = self._surveyed(sources, shelf)
+            job = replace(self, repo=with_places(self.repo, files, self.options.reading))
+            return *job._committed(report, files), job.repo
         finally:
             shelf.clear()
 
@@ -188,7 +203,7 @@ class _Job:
         plans: list[PlanReport] = []
         staged: list[Staged] = []
         for batch in self._batches(files):
-            done = self._one_commit(batch, files)
+            done = self._one_commit(batch, files, report)
             bad += done.bad
             if done.staged is not None:
                 staged.append(done.staged)
@@ -220,22 +235,32 @@ class _Job:
         if not outcome.wanted:
             return report, []
         surveyed = survey_all(outcome.wanted, existing, self.options, self.fan_out, shelf)
+        renamed = find_renamed(surveyed.files, existing, rows, {each.url for each in sources})
+        there = {each.source.url for each in renamed if not each.is_referred_to}
         self.told(f"{counted(len(surveyed.files), 'file')} surveyed, {len(surveyed.bad)} left out")
         known = [*surveyed.files, *([existing.schema] if existing is not None else [])]
         refuse_unknown(self.options.checks, {each.name for file in known for each in file.variables})
-        files = sorted_along(surveyed.files, self.options.combining.concat_dim)
-        return replace(report, bad=surveyed.bad, findings=surveyed.findings), files
+        new = [file for file in surveyed.files if file.source.url not in there]
+        files = sorted_along(new, self.options.combining.concat_dim)
+        outcome = replace(report.outcome, renamed=tuple(renamed))
+        return replace(report, outcome=outcome, bad=surveyed.bad, findings=surveyed.findings), files
+
+    def _there(self, base: Session, report: Report) -> tuple[Existing | None, list[LedgerRow]]:
+        """What the repository has; the files that references lead to by the names that they have now."""
+        rows = read_ledger(base, self.options.group)
+        names = {each.was: each.source.url for each in report.outcome.renamed if each.is_referred_to}
+        return look(base, self.options.group), with_new_names(rows, names) if names else rows
 
     def _batches(self, files: Sequence[FileSchema]) -> Iterator[Sequence[FileSchema]]:
         size = self.options.commit_every or max(1, len(files))
         for start in range(0, len(files), size):
             yield files[start : start + size]
 
-    def _one_commit(self, batch: Sequence[FileSchema], files: Sequence[FileSchema]) -> _Done:
+    def _one_commit(self, batch: Sequence[FileSchema], files: Sequence[FileSchema], report: Report) -> _Done:
         bad: list[BadFile] = []
         while batch:
             base = self.repo.readonly_session(branch=self.branch)
-            existing, rows = look(base, self.options.group), read_ledger(base, self.options.group)
+            existing, rows = self._there(base, report)
             combined = combine_all(batch, existing, rows, self.options, self.fan_out)
             designed = design(combined, files, existing, self.options)
             self.told(str(plan_report(combined, designed)))

@@ -33,6 +33,7 @@ class LedgerRow:
 
     source: str
     size_bytes: int
+    """0 for a Zarr store."""
     modified_us: int
     content_id: str
     region: str
@@ -42,6 +43,8 @@ class LedgerRow:
     batch: str
     mode: str
     """native, virtual, or hybrid for a file of which a part was copied."""
+    etag: str = ""
+    """What the server of the file called this version of it."""
 
     def box(self) -> dict[str, tuple[int, int]]:
         """The region by dimension."""
@@ -51,9 +54,13 @@ class LedgerRow:
         """The names of the variables."""
         return tuple(json.loads(self.variables))
 
+    def as_source(self) -> Source:
+        """The source as it was."""
+        return Source(self.source, self.size_bytes, self.modified_us, self.etag, is_store=not self.size_bytes)
+
     def is_of(self, source: Source) -> bool:
         """Whether a source is still what was ingested."""
-        return (self.size_bytes, self.modified_us) == (source.size_bytes, source.modified_us)
+        return self.as_source().seen.is_same(source.seen)
 
 
 def region_text(box: Mapping[str, Sequence[int]]) -> str:
@@ -70,7 +77,9 @@ def read_ledger(session: Session, group: str) -> list[LedgerRow]:
             return []
         if LedgerRow.__slots__[0] not in table:
             return []
-        columns = [np.asarray(table[field.name][...]).tolist() for field in fields(LedgerRow)]  # type: ignore[index]
+        # Ledgers of before have no etags.
+        named = [field.name for field in fields(LedgerRow) if field.name in table]
+        columns = [np.asarray(table[name][...]).tolist() for name in named]  # type: ignore[index]
     return [LedgerRow(*row) for row in zip(*columns, strict=True)]
 
 

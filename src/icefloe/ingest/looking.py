@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, replace
 
+from icefloe.ingest.addresses import reference_location
 from icefloe.ingest.asides import Parsed, Putting
 from icefloe.ingest.plain_hdf5 import Known, is_plain, plain_schema
 from icefloe.ingest.sources import Source
@@ -24,6 +25,7 @@ from icefloe.storage.base import Storage
 from icefloe.virtual import VirtualDataset
 from icefloe.virtual.hdf5_members import Members
 from icefloe.virtual.schema import document_of
+from icefloe.virtual.sources import container_prefix, location_of
 
 _NOT_IN_CHUNKS = "its values are not in chunks that can be referred to"
 _TEXT = "it is text of any length, which is not in its chunks"
@@ -51,12 +53,23 @@ def survey_for_references(order: LookOrder) -> list[FileSchema | BadFile]:
             continue
         if dataset is not None:
             putting.put(number, Parsed.of(dataset))
+            schema = replace(schema, places=_places(source, dataset))
         found.append(shared.with_documents(schema, dataset, why))
     putting.done()
     return [
         replace(each, aside=putting.places.get(number)) if isinstance(each, FileSchema) else each
         for number, each in enumerate(found)
     ]
+
+
+def _places(source: Source, dataset: VirtualDataset) -> tuple[str, ...]:
+    """A location in each place that references lead to, other than the file or the store itself."""
+    own = location_of(reference_location(source.address) if source.is_remote else source.url)
+    found: dict[str, str] = {}
+    for each in dataset.sources:  # of Zarr stores each is a chunk, and begins as the store does
+        if not each.location.startswith(own):
+            found.setdefault(container_prefix(each.location), each.location)
+    return tuple(found.values())
 
 
 def _looked(

@@ -4,38 +4,44 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import xarray as xr
 from zarr.core.metadata import ArrayV3Metadata
 
+from icefloe.amounts import bytes_text
 from icefloe.credentials import AnyCredential
 from icefloe.distributed import receipt
 from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.ingest.addresses import reference_location
 from icefloe.ingest.asides import Aside, Parsed, taken_up
 from icefloe.ingest.fitting import chunks_of, common_chunks, fitted, widened, with_chunks
 from icefloe.ingest.packing import attributes_of_zarr, decoded
 from icefloe.ingest.pieces import PieceArray
-from icefloe.ingest.remote import reference_location
 from icefloe.ingest.sources import Source, refuse_changed
 from icefloe.ingest.survey import FileSchema, Reading, VariableSchema, quiet, reason, virtualized
 from icefloe.ingest.targets import Target
 from icefloe.ingest.writing import Written
 from icefloe.repository import Repository
 from icefloe.session import ForkSession
-from icefloe.storage.access import without_secrets
+from icefloe.storage.access import Access, without_secrets
 from icefloe.virtual import VirtualChunkContainer
 from icefloe.virtual.opening import default_credential
 from icefloe.virtual.schema import DECODING_ATTRIBUTES, differences, properties_of
-from icefloe.virtual.sources import container_of, location_of
+from icefloe.virtual.sources import container_of, container_prefix, location_of
 from icefloe.virtual.writing import Placed, write_placed
 
 _FILES_AT_ONCE = 64
 """So many files are referred to in one go."""
+_MOST_FOLDERS = 8
+_TINY_BYTES = 1 << 10
+_MANY_CHUNKS = 1000
 _SCALED_BY_FLOAT32 = (
     "is scaled by a number of 32 bits, which references cannot say: values have 64 bits and may differ in "
     "the last digits of those of the file; --hybrid copies them"
@@ -78,12 +84,24 @@ def refer(
         first = next((files[number] for number, name in sorted(chosen) if name == target.name), None)
         if first is not None and _is_scaled_by_float32(first.variable(target.name)):
             notes.append((first.source.url, target.name, _SCALED_BY_FLOAT32))
+        if first is not None and (told := _tiny_chunks(target)):
+            notes.append(("", target.name, told))
     return Referral(frozenset(chosen), tuple(reasons), tuple(notes))
 
 
 def bounds_in(dataset: xr.Dataset) -> set[str]:
     """The variables that are bounds of coordinates."""
     return {str(each.attrs["bounds"]) for each in dataset.coords.values() if "bounds" in each.attrs}
+
+
+def _tiny_chunks(target: Target) -> str:
+    """What is to be said of an array of many small chunks, each of which is a request of its own."""
+    size = math.prod(target.chunks) * target.itemsize
+    sizes = zip(target.shape, target.chunks, strict=True)
+    count = math.prod(-(-length // chunk) for length, chunk in sizes)
+    if size >= _TINY_BYTES or count < _MANY_CHUNKS:
+        return ""
+    return f"is {count:,} chunks of {bytes_text(size)}, slow to read: icefloe rechunk makes larger ones of it"
 
 
 def _has_dimensions(file: FileSchema, name: str) -> bool:
@@ -275,24 +293,50 @@ def _path(group: str, name: str) -> str:
     return f"/{group.strip('/')}/{name}".replace("//", "/")
 
 
-def with_containers(repo: Repository, sources: Sequence[Source], reading: Reading) -> Repository:
+def with_containers(repo: Repository, sources: Iterable[Source], reading: Reading) -> Repository:
     """The repository, allowed to refer to the places of the sources, as its configuration then says.
 
     Credentials are for this process and its tasks: the configuration has none.
     """
+
+    def places() -> Iterator[_Place]:
+        for source in sources:
+            url = reference_location(source.address) if source.is_remote else source.url
+            yield location_of(url), partial(reading.access_to, source)
+
+    return _with_places(repo, list(places()))
+
+
+def with_places(repo: Repository, files: Iterable[FileSchema], reading: Reading) -> Repository:
+    """The same for the places that files refer to, which are references themselves."""
+    locations = dict.fromkeys(location for file in files for location in file.places)
+    if not locations:
+        return repo
+    return _with_places(repo, [(each, partial(reading.access_at, each)) for each in locations])
+
+
+_Place = tuple[str, Callable[[], Access | None]]
+"""A location, and what finds out how it is reached: asked for one location of each container."""
+
+
+def _with_places(repo: Repository, places: Sequence[_Place]) -> Repository:
     config = repo.config
+    stored = Repository.fetch_config(repo.storage)  # it may have more since the repository was opened
+    for container in ((stored and stored.virtual_chunk_containers) or {}).values():
+        config.set_virtual_chunk_container(container)
     known = set(config.virtual_chunk_containers or {})
     authorized: dict[str, AnyCredential | None] = dict(repo._recipe.authorized)
     new: dict[str, VirtualChunkContainer] = {}
-    for source in sources:
-        location = location_of(reference_location(source.address) if source.is_remote else source.url)
+    common = _common_folder([location for location, _ in places if location.startswith("file:")])
+    for location, way in places:
         prefix = next((each for each in (*known, *new) if location.startswith(each)), None)
         if prefix is not None and prefix in authorized:
             continue
-        access = reading.access_to(source)
+        access = way()
         if prefix is None:
             store = None if access is None else without_secrets(access.store, location)
-            container = container_of(location, store)
+            is_here = location.startswith("file:")
+            container = container_of(common if common and is_here else location, store)
             prefix = container.url_prefix
             new[prefix] = container
         authorized[prefix] = default_credential(prefix) if access is None else access.credential
@@ -306,6 +350,15 @@ def with_containers(repo: Repository, sources: Sequence[Source], reading: Readin
     if new:
         opened.save_config()
     return opened
+
+
+def _common_folder(locations: Sequence[str]) -> str | None:
+    """The folder that has all files of this machine, where they are in too many for a container of each."""
+    folders = {container_prefix(location) for location in locations}
+    if len(folders) <= _MOST_FOLDERS:
+        return None
+    common = os.path.commonpath([folder.removeprefix("file://") for folder in folders])
+    return f"file://{common}/" if common.count("/") > 1 else None  # below the root it would be too much
 
 
 def refuse_misfits(referral: Referral) -> None:

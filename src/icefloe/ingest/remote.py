@@ -4,36 +4,33 @@ from __future__ import annotations
 
 import atexit
 import os
-import re
 import shutil
 import socket
 import tempfile
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from functools import cache
 from pathlib import Path
 from typing import IO, Any, Protocol
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit
+from urllib.parse import unquote
 
 from icefloe.config import StorageRetriesSettings, StorageSettings, VirtualChunkContainer
-from icefloe.config.display import may_be_secret
-from icefloe.core.virtual_locations import key_of
-from icefloe.errors import ErrorKind, InvalidInputError, StorageError
+from icefloe.errors import ErrorKind, StorageError
+from icefloe.ingest.addresses import (
+    is_web,
+    key_in_bucket,
+    origin_of,
+    reference_location,
+    refuse_password,
+    shown,
+)
+from icefloe.ingest.versions import Seen, plain_etag
+from icefloe.ingest.web_server import WebServer, seconds
 from icefloe.storage.access import access_of, without_query
-from icefloe.storage.base import ObjectNotFoundError
+from icefloe.storage.external import Fetched
 from icefloe.storage.external_sources import ObjectSource, open_source
-from icefloe.times import to_microseconds
 
-Seen = tuple[int, int]
-"""The size of a file, and when it was changed, in microseconds: to the second, since some tell no more."""
 _RANGE_BYTES = 16 << 20
-_TIMEOUT_S = 60
 _RETRIES = StorageSettings(retries=StorageRetriesSettings(max_tries=3, initial_backoff_ms=100))
-_SIGNED = re.compile(r"sig$|signature|^x-amz-|^x-goog-", re.IGNORECASE)
 _FOLDERS = "icefloe-sources"
 
 
@@ -55,41 +52,10 @@ class Server(Protocol):
 
 def server_of(url: str, options: Mapping[str, Any]) -> Server:
     """What has the file with a URL. Options are those of `storage_from_url`."""
-    if urlsplit(url).scheme in ("http", "https"):
+    if is_web(url):
         return WebServer(options)
+    refuse_password(url)
     return Bucket(url, options)
-
-
-def origin_of(url: str) -> str:
-    """What URLs of one server have in common."""
-    whole, query = without_query(url)
-    parts = urlsplit(whole)
-    return f"{parts.scheme}://{parts.netloc}" + (f"?{query}" if not parts.scheme.startswith("http") else "")
-
-
-def reference_location(url: str) -> str:
-    """The location that references into a file have: without options, and of a kind that containers know."""
-    whole, query = without_query(url)
-    parts = urlsplit(whole)
-    if query and parts.scheme.startswith("http"):
-        raise InvalidInputError(
-            f"{shown(url)}: references cannot have the query of a web address: copy the data instead",
-            ErrorKind.INVALID_VIRTUAL_REF,
-        )
-    container, at, _ = parts.netloc.partition("@")
-    if at:
-        return f"az://{container}{parts.path}"
-    return f"s3://{parts.netloc}{parts.path}" if parts.scheme == "r2" else whole
-
-
-def shown(url: str) -> str:
-    """A URL without signatures and tokens: as it may be printed and kept."""
-    whole, query = without_query(url)
-    if not query or not urlsplit(whole).scheme.startswith("http"):
-        return url
-    pairs = parse_qsl(query, keep_blank_values=True)
-    kept = [(name, value) for name, value in pairs if not (may_be_secret(name) or _SIGNED.search(name))]
-    return f"{whole}?{urlencode(kept)}" if kept else whole
 
 
 class Bucket:
@@ -106,100 +72,27 @@ class Bucket:
 
     def look(self, url: str) -> Seen:
         # docstring inherited
-        found = self._source.fetch(_key(url), 0, 1)
-        return found.size_bytes or 0, _seconds(found.last_modified)
+        return _seen(self._source.fetch(key_in_bucket(url), 0, 1))
 
     def below(self, folder: str) -> Iterator[tuple[str, Seen]]:
         # docstring inherited
-        prefix = _key(folder)
-        for info in self._source.list_files(prefix):
-            yield info.key.removeprefix(prefix), (info.size_bytes, _seconds(info.created_at))
+        prefix = key_in_bucket(folder)
+        for key, found in self._source.list_files(prefix):
+            yield key.removeprefix(prefix), _seen(found)
 
     def part(self, url: str, start: int, stop: int) -> bytes:
         # docstring inherited
-        return self._source.fetch(_key(url), start, stop).data
+        return self._source.fetch(key_in_bucket(url), start, stop).data
 
     def copy(self, url: str, file: IO[bytes]) -> None:
         # docstring inherited
-        size, _ = self.look(url)
+        size = self.look(url).size_bytes
         for start in range(0, size, _RANGE_BYTES):
             file.write(self.part(url, start, min(start + _RANGE_BYTES, size)))
 
 
-class WebServer:
-    """Web servers. They need not know ranges, and may lead on to others."""
-
-    def __init__(self, options: Mapping[str, Any]) -> None:
-        access = access_of("http://any", options)  # of no use but to know wrong options
-        self._headers = dict(getattr(access.store, "headers", None) or {})
-
-    def look(self, url: str) -> Seen:
-        # docstring inherited
-        try:
-            with self._answer(url, "HEAD") as answer:
-                size = answer.headers.get("Content-Length")
-                modified = None
-                with suppress(TypeError, ValueError):
-                    modified = parsedate_to_datetime(answer.headers.get("Last-Modified") or "")
-        except _NotAllowedError:
-            size, modified = None, None
-        return int(size) if size else -1, _seconds(modified)
-
-    def below(self, folder: str) -> Iterator[tuple[str, Seen]]:
-        # docstring inherited
-        raise InvalidInputError(
-            f"{shown(folder)}: a web server cannot be asked which files it has: name them, or give a text "
-            "file with their URLs",
-            ErrorKind.INVALID_PATH,
-        )
-
-    def part(self, url: str, start: int, stop: int) -> bytes:
-        # docstring inherited
-        with self._answer(url, "GET", {"Range": f"bytes={start}-{stop - 1}"}) as answer:
-            if answer.status != 206:  # all of it comes, from the beginning
-                answer.read(start)
-            found: bytes = answer.read(stop - start)
-            return found
-
-    def copy(self, url: str, file: IO[bytes]) -> None:
-        # docstring inherited
-        with self._answer(url, "GET") as answer:
-            shutil.copyfileobj(answer, file, _RANGE_BYTES)
-
-    def _answer(self, url: str, method: str, headers: Mapping[str, str] | None = None) -> Any:
-        request = urllib.request.Request(url, headers={**self._headers, **(headers or {})}, method=method)
-        try:
-            return urllib.request.urlopen(request, timeout=_TIMEOUT_S)
-        except urllib.error.HTTPError as error:
-            error.close()
-            if error.code in (404, 410):
-                raise ObjectNotFoundError(shown(url)) from None
-            if error.code in (405, 501) and method == "HEAD":
-                raise _NotAllowedError from None
-            advice = ": give the headers it wants as an option" if error.code in (401, 403) else ""
-            text = f"{shown(url)}: the web server answered {error.code} {error.reason}{advice}"
-            raise StorageError(text, kind=ErrorKind.OBJECT_STORE) from None
-        except OSError as error:
-            said = getattr(error, "reason", None) or error
-            text = f"{shown(url)}: the web server cannot be reached: {said}"
-            raise StorageError(text, kind=ErrorKind.OBJECT_STORE) from None
-
-
-class _NotAllowedError(Exception):
-    """A server does not answer such requests."""
-
-
-def _key(url: str) -> str:
-    return key_of(reference_location(url))
-
-
-def _seconds(moment: datetime | None) -> int:
-    return to_microseconds(moment.replace(microsecond=0).astimezone(UTC)) if moment is not None else 0
-
-
-def quoted(key: str) -> str:
-    """A key as the path of a URL."""
-    return quote(key, safe="/!$&'()*+,;=:@~")
+def _seen(found: Fetched) -> Seen:
+    return Seen(found.size_bytes or 0, seconds(found.last_modified), plain_etag(found.e_tag))
 
 
 # Copies
@@ -208,16 +101,17 @@ def quoted(key: str) -> str:
 def copied(url: str, expected: Seen, open_server: Callable[[], Server]) -> str:
     """A copy of a file in this process's folder for them; StorageError if it is not what it was."""
     server = open_server()
-    name = without_query(url)[0].rpartition("/")[2] or "file"
+    name = unquote(without_query(url)[0].rpartition("/")[2]).replace("/", "_") or "file"
     target = Path(tempfile.mkdtemp(dir=_folder())) / name
     try:
         with open(target, "wb") as file:
             server.copy(url, file)
-        size, modified = target.stat().st_size, server.look(url)[1]
-        if (expected[0] >= 0 and size != expected[0]) or modified != expected[1]:
+        size = target.stat().st_size
+        cut_short = 0 <= expected.size_bytes != size
+        if cut_short or not server.look(url).is_same(expected):
             raise StorageError(
-                f"{shown(url)} changed while it was read, or was cut short: it had {expected[0]} bytes, "
-                f"{size} came",
+                f"{shown(url)} changed while it was read, or was cut short: it had {expected.size_bytes} "
+                f"bytes, {size} came",
                 kind=ErrorKind.INVALID_OBJECT_SIZE,
             )
     except (StorageError, OSError):

@@ -11,6 +11,7 @@ from icefloe.ingest.agreement import Finding
 from icefloe.ingest.batch import Design
 from icefloe.ingest.checks import CheckResult
 from icefloe.ingest.intake import Combined, Sorted
+from icefloe.ingest.renamed import Renamed
 from icefloe.ingest.sources import Source
 from icefloe.ingest.survey import BadFile
 
@@ -98,6 +99,8 @@ class Outcome:
 
     sources: Sorted
     wanted: tuple[Source, ...]
+    renamed: tuple[Renamed, ...] = ()
+    """Those that are in the repository already, under other names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +129,11 @@ class Report:
     def to_dict(self) -> dict[str, Any]:
         """In terms of JSON."""
         sources = self.outcome.sources
-        bad = {each.source.url for each in self.bad}
+        renamed = self.outcome.renamed
+        out = {each.source.url for each in self.bad} | {each.source.url for each in renamed}
         return {
-            "ingested": [s.url for s in self.outcome.wanted if s.url not in bad] if self.published else [],
+            "ingested": [s.url for s in self.outcome.wanted if s.url not in out] if self.published else [],
+            "moved": [{"source": each.source.url, "was": each.was} for each in renamed],
             "known": [source.url for source in sources.known],
             "changed": [source.url for source in sources.changed],
             "bad": [{"source": each.source.url, "reason": each.reason} for each in self.bad],

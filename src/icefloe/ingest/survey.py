@@ -14,16 +14,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 
-from icefloe.errors import IcechunkError
-from icefloe.ingest.remote import reference_location, server_of
+from icefloe.errors import IcechunkError, InvalidInputError
+from icefloe.ingest.addresses import origin_of, reference_location
+from icefloe.ingest.remote import server_of
 from icefloe.ingest.sources import Source, local_path
+from icefloe.ingest.zips import is_zip, zipped_store
 from icefloe.session import Session
 from icefloe.storage.access import Access, access_of
+from icefloe.virtual.kerchunk import is_parquet
 
 if TYPE_CHECKING:
     from icefloe.ingest.asides import Aside
     from icefloe.virtual import VirtualDataset
     from icefloe.virtual.hdf5_members import Witness
+    from icefloe.virtual.reach import Reach, Way
 
 PACKING = ("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned", "dtype")
 """Attributes that say how values are stored, rather than what they are."""
@@ -60,6 +64,34 @@ class Reading:
     def access_to(self, source: Source) -> Access | None:
         """How a remote source is reached; None for one of this machine."""
         return access_of(source.address, self.storage_options) if source.is_remote else None
+
+    def access_at(self, location: str) -> Access | None:
+        """How a file that a source refers to is reached; None for what its scheme implies.
+
+        Options that are for another kind of place, that of the source, say nothing about it.
+        """
+        if location.startswith("file:"):
+            return None
+        try:
+            return access_of(location, self.storage_options)
+        except InvalidInputError:
+            return None
+
+    def reach_from(self, source: Source) -> Reach:
+        """How a source, and the files that it refers to, are reached."""
+        known: dict[str, Way] = {}
+        if source.is_remote:
+            access = access_of(source.address, self.storage_options)
+            known[origin_of(reference_location(source.address))] = access.store, access.credential
+
+        def reach(location: str) -> Way:
+            origin = "file:" if location.startswith("file:") else origin_of(location)
+            if origin not in known:
+                found = self.access_at(location)
+                known[origin] = (None, None) if found is None else (found.store, found.credential)
+            return known[origin]
+
+        return reach
 
 
 def attribute_key(attrs: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -118,6 +150,8 @@ class FileSchema:
     """A hash over the ends of the file and its size."""
     aside: Aside | None = None
     """Where its references are, if it was parsed."""
+    places: tuple[str, ...] = ()
+    """Where they lead, if that is to other files: a location in each place."""
 
     def variable(self, name: str) -> VariableSchema | None:
         """The variable with this name."""
@@ -192,17 +226,21 @@ def opened(source: Source | Stored, reading: Reading, *, glance: bool = False) -
 def _dataset(source: Source, reading: Reading, options: Mapping[str, Any], *, glance: bool) -> xr.Dataset:
     """A file through one of xarray's engines; through references to its chunks where no engine knows it."""
     engine: Any = reading.engine
-    if source.is_remote and source.is_store:
+    if source.is_store and (source.is_remote or (engine is None and is_parquet(source.url))):
         return _referred(source, reading, options)
     in_parts = source.is_remote and glance and engine in (None, "h5netcdf")
     if in_parts and (file := _hdf5_elsewhere(source, reading)) is not None:
         return xr.open_dataset(file, engine="h5netcdf", **options)
-    path = local_path(source, reading.storage_options)
+    path: Any = local_path(source, reading.storage_options)
+    if source.is_store and engine is None:
+        engine = "zarr"
+    if engine in (None, "zarr") and is_zip(path):
+        path, engine = zipped_store(path), "zarr"
     try:
         with _small_chunk_caches():
-            return xr.open_dataset(path, engine=engine or ("zarr" if source.is_store else None), **options)
+            return xr.open_dataset(path, engine=engine, **options)
     except ValueError as error:
-        if engine is not None or _NO_ENGINE not in str(error):
+        if reading.engine is not None or _NO_ENGINE not in str(error):
             raise
         return _referred(source, reading, options)
 
@@ -225,11 +263,10 @@ def _small_chunk_caches() -> Iterator[None]:
 
 def _referred(source: Source, reading: Reading, options: Mapping[str, Any]) -> xr.Dataset:
     """A source through references to its chunks."""
+    from icefloe.virtual.opening import open_dataset
+
     rest = {name: value for name, value in options.items() if name != "group"}
-    access = reading.access_to(source)
-    found: xr.Dataset = virtualized(source, reading).to_xarray(
-        **({} if access is None else {"store": access.store, "credential": access.credential}), **rest
-    )
+    found: xr.Dataset = open_dataset(virtualized(source, reading), reading.reach_from(source), **rest)
     return found
 
 
@@ -239,11 +276,11 @@ def virtualized(source: Source, reading: Reading, witness: Witness | None = None
     from icefloe.virtual.wanted import Wanted
 
     wanted = Wanted((reading.group or "").strip("/") or None, witness=witness)
-    access = reading.access_to(source)
-    if access is None:
-        return parsed(source.url, wanted)
+    reach = reading.reach_from(source)
+    if not source.is_remote:
+        return parsed(source.url, wanted, reach=reach)
     location = reference_location(source.address)
-    return parsed(location, wanted, "zarr" if source.is_store else None, access.store, access.credential)
+    return parsed(location, wanted, "zarr" if source.is_store else None, reach)
 
 
 def _hdf5_elsewhere(source: Source, reading: Reading) -> Any:

@@ -27,7 +27,7 @@ from icefloe.credentials import (
     s3_from_env_credentials,
 )
 from icefloe.errors import ErrorKind, InvalidInputError, StorageError
-from icefloe.storage.base import ObjectNotFoundError, StorageObjectInfo
+from icefloe.storage.base import ObjectNotFoundError
 from icefloe.storage.external import ExternalSource, Fetched
 
 if TYPE_CHECKING:
@@ -130,9 +130,10 @@ class ObjectSource(ExternalSource):
             raise StorageError(f"{key} changed while it was read", kind=ErrorKind.VIRTUAL_CHUNK_MODIFIED)
         return first if len(parts) == 1 else replace(first, data=b"".join(part.data for part in parts))
 
-    def list_files(self, prefix: str) -> Iterator[StorageObjectInfo]:
-        """The objects below a prefix."""
-        return self._storage.list_prefix(prefix)
+    def list_files(self, prefix: str) -> Iterator[tuple[str, Fetched]]:
+        """The keys of all objects below a prefix, and what a listing tells of them: no bytes."""
+        for meta in self._storage.list_foreign(prefix):
+            yield meta["path"], Fetched(b"", meta["size"], meta["e_tag"], meta["last_modified"])
 
     def _fetch(self, key: str, start: int, stop: int) -> Fetched:
         data, meta = self._storage.get_foreign(key, start, stop)

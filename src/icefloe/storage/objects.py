@@ -167,6 +167,13 @@ class ObjectStorage(Storage):
                     raise
                 return b"", obstore.head(client, key)
 
+    def list_foreign(self, folder: str) -> Iterator[Mapping[str, Any]]:
+        """What the store says of the objects below a folder that are not the repository's."""
+        with self._translated(folder):
+            client = self._client(Role.READ)
+            for page in obstore.list(client, folder.strip("/") or None, chunk_size=_LIST_PAGE):
+                yield from page
+
     def head(self, path: str) -> tuple[StorageObjectInfo, Version]:
         # docstring inherited
         with self._translated(path):

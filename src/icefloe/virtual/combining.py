@@ -15,6 +15,7 @@ from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.virtual.cf_times import counted_like
 from icefloe.virtual.dataset import VirtualDataset
 from icefloe.virtual.loading import loaded_variable
+from icefloe.virtual.reach import by
 from icefloe.virtual.schema import differences, document_of, properties_of
 from icefloe.virtual.sources import Source
 from icefloe.virtual.variables import ChunkReferences, VirtualVariable
@@ -109,7 +110,7 @@ def _static_differences(
     def values_of(dataset: VirtualDataset) -> dict[str, Any]:
         static = _static(dataset, frozenset(dimensions))
         paths = [f"{path}/{name}".strip("/") for path, group in static.walk() for name in group.variables]
-        return open_values(static, paths, store, credential) if paths else {}
+        return open_values(static, paths, by(store, credential)) if paths else {}
 
     expected = values_of(datasets[0])
     return [

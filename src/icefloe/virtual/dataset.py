@@ -123,8 +123,10 @@ class VirtualDataset:
         are missing.
         """
         from icefloe.virtual.opening import open_dataset
+        from icefloe.virtual.reach import by
 
-        return open_dataset(self, **options)
+        way = by(options.pop("store", None), options.pop("credential", None))
+        return open_dataset(self, way, **options)
 
     def __repr__(self) -> str:
         lines = [f"<VirtualDataset of {len(self.sources)} files>"]

@@ -16,10 +16,9 @@ from urllib.parse import unquote, urlsplit
 
 import numpy as np
 
-from icefloe.config.stores import AnyObjectStoreConfig
-from icefloe.credentials import AnyCredential
 from icefloe.virtual.dataset import VirtualDataset
 from icefloe.virtual.hierarchies import METADATA, ArrayChunks, KeyedChunks, dataset_of, parsed
+from icefloe.virtual.reach import Reach
 from icefloe.virtual.refusals import CannotVirtualizeError
 from icefloe.virtual.sources import Source, SourceFile, location_of, look_at, open_file, wait_until_told_apart
 from icefloe.virtual.wanted import Wanted
@@ -33,12 +32,9 @@ _UNKNOWN: Final = 1 << 62
 class _Sources:
     """The files that references point into, as they are met: a number for each."""
 
-    def __init__(
-        self, place: str, store: AnyObjectStoreConfig | None, credential: AnyCredential | None
-    ) -> None:
+    def __init__(self, place: str, reach: Reach) -> None:
         self._place = place
-        self._store = store
-        self._credential = credential
+        self._reach = reach
         self._numbers: dict[str, int] = {}
         self._locations: list[str] = []
         self.whole: dict[int, int] = {}
@@ -48,6 +44,11 @@ class _Sources:
         found = self._numbers.get(url)
         if found is None:
             location = location_of(url)
+            if location.startswith("file:") and not self._place.startswith("file:"):
+                raise CannotVirtualizeError(
+                    f"{self._place} refers to {url!r}, a file of this machine: only references that are on "
+                    "this machine too may do that"
+                )
             found = self._numbers.setdefault(location, len(self._locations))
             self._numbers[url] = found
             if found == len(self._locations):
@@ -57,13 +58,13 @@ class _Sources:
     def size_of(self, number: int) -> int:
         """Of the whole file, which must be there."""
         if number not in self.whole:
-            opened = open_file(self._locations[number], self._store, self._credential)
+            opened = open_file(self._locations[number], *self._reach(self._locations[number]))
             self.whole[number] = opened.size_bytes
         return self.whole[number]
 
     def seen(self) -> tuple[Source, ...]:
         """The files as they are now; without checksums where they cannot be reached."""
-        found = look_at(self._locations, self._store, self._credential)
+        found = look_at(self._locations, self._reach)
         wait_until_told_apart(found)
         return tuple(found)
 
@@ -89,12 +90,7 @@ def _check_ends(
         )
 
 
-def parse_kerchunk_json(
-    file: SourceFile,
-    wanted: Wanted,
-    store: AnyObjectStoreConfig | None,
-    credential: AnyCredential | None,
-) -> VirtualDataset:
+def parse_kerchunk_json(file: SourceFile, wanted: Wanted, reach: Reach) -> VirtualDataset:
     """The dataset of a JSON file of references."""
     place = file.location
     try:
@@ -110,9 +106,7 @@ def parse_kerchunk_json(
         raise CannotVirtualizeError(
             f"{place} has generated references (gen); let kerchunk write them out first"
         )
-    return _dataset_of_json(
-        refs, found.get("templates") or {}, _Sources(place, store, credential), wanted, place
-    )
+    return _dataset_of_json(refs, found.get("templates") or {}, _Sources(place, reach), wanted, place)
 
 
 def _dataset_of_json(
@@ -190,16 +184,14 @@ def is_parquet(folder: str) -> bool:
         return False
 
 
-def parse_kerchunk_parquet(
-    location: str, wanted: Wanted, store: AnyObjectStoreConfig | None, credential: AnyCredential | None
-) -> VirtualDataset:
+def parse_kerchunk_parquet(location: str, wanted: Wanted, reach: Reach) -> VirtualDataset:
     """The dataset of a folder of this machine with a Parquet file for so many chunks of an array each."""
     folder = unquote(urlsplit(location).path)
     with open(os.path.join(folder, ".zmetadata"), encoding="utf-8") as file:
         consolidated = json.load(file)
     documents = {key: parsed(key, each, location) for key, each in consolidated["metadata"].items()}
     size = int(consolidated["record_size"])
-    sources = _Sources(location, store, credential)
+    sources = _Sources(location, reach)
     chunks: dict[str, ArrayChunks] = {}
     for key, document in documents.items():
         if key.rpartition("/")[2] == ".zarray":

@@ -10,26 +10,23 @@ import numpy as np
 import zarr
 
 from icefloe.config import RepositoryConfig
-from icefloe.config.stores import AnyObjectStoreConfig
 from icefloe.credentials import AnyCredential, Credentials
 from icefloe.repository import Repository
 from icefloe.storage import in_memory_storage
 from icefloe.store import IcechunkStore
+from icefloe.virtual.reach import Reach, as_implied
 from icefloe.virtual.sources import container_of
 
 if TYPE_CHECKING:
     from icefloe.virtual.dataset import VirtualDataset
 
 
-def open_store(
-    dataset: VirtualDataset,
-    store: AnyObjectStoreConfig | None = None,
-    credential: AnyCredential | None = None,
-) -> IcechunkStore:
+def open_store(dataset: VirtualDataset, reach: Reach = as_implied) -> IcechunkStore:
     """A store of its own with a dataset in it, without what was refused."""
     config = RepositoryConfig()
     authorized: dict[str, AnyCredential] = {}
     for location in dict.fromkeys(source.location for source in dataset.sources):
+        store, credential = reach(location)
         container = container_of(location, store)
         if container.url_prefix not in authorized:
             config.set_virtual_chunk_container(container)
@@ -40,27 +37,21 @@ def open_store(
     return session.store
 
 
-def open_dataset(
-    dataset: VirtualDataset,
-    store: AnyObjectStoreConfig | None = None,
-    credential: AnyCredential | None = None,
-    **options: Any,
-) -> Any:
+def open_dataset(dataset: VirtualDataset, reach: Reach, **options: Any) -> Any:
     """What `VirtualDataset.to_xarray` gives."""
     import xarray
 
-    opened = open_store(dataset, store, credential)
+    opened = open_store(dataset, reach)
     return xarray.open_zarr(opened, **{"consolidated": False, "zarr_format": 3, "chunks": None, **options})
 
 
 def open_values(
     dataset: VirtualDataset,
     paths: Sequence[str],
-    store: AnyObjectStoreConfig | None = None,
-    credential: AnyCredential | None = None,
+    reach: Reach = as_implied,
 ) -> dict[str, Any]:
     """The decoded values of some variables."""
-    opened = open_store(dataset, store, credential)
+    opened = open_store(dataset, reach)
     found: dict[str, Any] = {}
     with warnings.catch_warnings():  # on data types and codecs that the core specification has not
         warnings.simplefilter("ignore")

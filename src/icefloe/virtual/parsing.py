@@ -11,9 +11,11 @@ from urllib.parse import unquote, urlsplit
 from icefloe.config.stores import AnyObjectStoreConfig
 from icefloe.credentials import AnyCredential
 from icefloe.virtual.dataset import VirtualDataset
+from icefloe.virtual.reach import Reach, as_implied, by
 from icefloe.virtual.refusals import CannotVirtualizeError
 from icefloe.virtual.sources import Source, SourceFile, location_of, open_file
 from icefloe.virtual.wanted import Wanted
+from icefloe.virtual.zarr_zips import MAGIC as ZIP_MAGIC
 
 Format: TypeAlias = Literal["hdf5", "netcdf3", "grib", "tiff", "zarr", "kerchunk"]
 Parser: TypeAlias = Callable[[SourceFile, Wanted], VirtualDataset]
@@ -57,60 +59,50 @@ def virtualize(
         raise ValueError(f"contiguous_chunk_bytes must be at least 1, not {contiguous_chunk_bytes}")
     if format is not None and format not in get_args(Format):
         raise ValueError(f"unknown format {format!r}; known are {', '.join(get_args(Format))}")
-    return parsed(path_or_url, wanted, format, store, credential)
+    return parsed(path_or_url, wanted, format, by(store, credential))
 
 
 def parsed(
     path_or_url: str | os.PathLike[str],
     wanted: Wanted,
     format: Format | None = None,
-    store: AnyObjectStoreConfig | None = None,
-    credential: AnyCredential | None = None,
+    reach: Reach = as_implied,
 ) -> VirtualDataset:
     """What `virtualize` gives, by what is wanted of the file."""
     location = location_of(path_or_url)
     if _is_hierarchy(location, format):
-        return _loaded(_hierarchy(location, format, wanted, store, credential), wanted, store, credential)
-    file = open_file(path_or_url, store, credential)
+        return _loaded(_hierarchy(location, format, wanted, reach), wanted, reach)
+    file = open_file(path_or_url, *reach(location))
     found = format or recognize(file)
     if found == "kerchunk":
         from icefloe.virtual.kerchunk import parse_kerchunk_json
 
-        references = parse_kerchunk_json(file, wanted, store, credential)
+        references = parse_kerchunk_json(file, wanted, reach)
         file.finish()
-        return _loaded(references, wanted, store, credential)
+        return _loaded(references, wanted, reach)
     dataset = _with_sources(_parser(found)(file, wanted), (file.finish(),))
-    return _loaded(dataset, wanted, store, credential) if found == "hdf5" else dataset
+    return _loaded(dataset, wanted, reach) if found in ("hdf5", "zarr") else dataset
 
 
 def _is_hierarchy(location: str, format: Format | None) -> bool:
     """Whether what is to be parsed is a folder, or a prefix of a bucket, and not a file."""
     if location.startswith("file:"):
         return os.path.isdir(unquote(urlsplit(location).path)) and format in (None, "zarr", "kerchunk")
+    if location.endswith(".zip"):
+        return False
     return format == "zarr" or (format is None and location.rstrip("/").endswith(".zarr"))
 
 
-def _hierarchy(
-    location: str,
-    format: Format | None,
-    wanted: Wanted,
-    store: AnyObjectStoreConfig | None,
-    credential: AnyCredential | None,
-) -> VirtualDataset:
+def _hierarchy(location: str, format: Format | None, wanted: Wanted, reach: Reach) -> VirtualDataset:
     from icefloe.virtual.kerchunk import is_parquet, parse_kerchunk_parquet
     from icefloe.virtual.zarr_stores import parse_zarr
 
     if format != "zarr" and location.startswith("file:") and is_parquet(unquote(urlsplit(location).path)):
-        return parse_kerchunk_parquet(location, wanted, store, credential)
-    return parse_zarr(location, wanted, store, credential)
+        return parse_kerchunk_parquet(location, wanted, reach)
+    return parse_zarr(location, wanted, reach)
 
 
-def _loaded(
-    dataset: VirtualDataset,
-    wanted: Wanted,
-    store: AnyObjectStoreConfig | None,
-    credential: AnyCredential | None,
-) -> VirtualDataset:
+def _loaded(dataset: VirtualDataset, wanted: Wanted, reach: Reach) -> VirtualDataset:
     """With the values of the variables that are wanted so, decoded by zarr."""
     from icefloe.virtual.loading import loaded_variable
     from icefloe.virtual.opening import open_values
@@ -124,7 +116,7 @@ def _loaded(
     ]
     if not chosen:
         return dataset
-    values = open_values(dataset, chosen, store, credential)
+    values = open_values(dataset, chosen, reach)
 
     def replaced(group: VirtualDataset, path: str) -> VirtualDataset:
         variables = {
@@ -153,6 +145,8 @@ def recognize(file: SourceFile) -> Format:
         return "hdf5"
     if b"GRIB" in file.read(0, 4096):  # some have a line of text in front
         return "grib"
+    if head[:4] in ZIP_MAGIC:
+        return "zarr"
     if head[:1] == b"{":
         return "kerchunk"
     if not head:
@@ -178,6 +172,10 @@ def _parser(name: Format) -> Parser:
             from icefloe.virtual.grib import parse_grib
 
             return parse_grib
+        case "zarr":
+            from icefloe.virtual.zarr_zips import parse_zarr_zip
+
+            return parse_zarr_zip
         case _:
             from icefloe.virtual.tiff import parse_tiff
 

@@ -30,6 +30,7 @@ from icefloe.errors import ErrorKind, InvalidInputError, StorageError
 from icefloe.storage.base import ObjectNotFoundError
 from icefloe.storage.external import ExternalSource, Fetched
 from icefloe.storage.external_sources import ObjectSource, check_credential, open_source
+from icefloe.virtual.reach import Reach
 from icefloe.virtual.refusals import CannotVirtualizeError
 
 BLOCK_BYTES: Final = 1 << 20
@@ -255,9 +256,7 @@ def wait_until_told_apart(sources: Iterable[Source]) -> None:
         time.sleep(rest_s)
 
 
-def look_at(
-    locations: Sequence[str], store: AnyObjectStoreConfig | None, credential: AnyCredential | None
-) -> list[Source]:
+def look_at(locations: Sequence[str], reach: Reach) -> list[Source]:
     """Files as they are now, side by side; those that cannot be reached are as nobody looked.
 
     Of a server that does not answer only one file is asked for.
@@ -278,7 +277,7 @@ def look_at(
 
     for origin, location in {_origin(each): each for each in reversed(locations)}.items():
         if not location.startswith("file:"):
-            servers[origin] = _answering(location, store, credential)
+            servers[origin] = _answering(location, *reach(location))
     return list(pool("looking", _LOOKING).map(look, locations))
 
 
@@ -331,23 +330,22 @@ def open_file(
     return SourceFile(location, open_source(container, credential, StorageSettings()), local_path)
 
 
-def listed_files(
-    location: str, store: AnyObjectStoreConfig | None, credential: AnyCredential | None
-) -> Iterator[tuple[str, Source]]:
+def listed_files(location: str, reach: Reach) -> Iterator[tuple[str, Source]]:
     """Every file below a folder or prefix, with its path from there."""
     prefix = location if location.endswith("/") else f"{location}/"
     if location.startswith("file:"):
         yield from _files_below(unquote(urlsplit(prefix).path))
         return
+    store, credential = reach(location)
     container = container_of(location, store)
     check_credential(container, credential)
     source = open_source(container, credential, StorageSettings())
     if not isinstance(source, ObjectSource):
         raise CannotVirtualizeError(f"{location}: what is there cannot be listed; only object stores can")
     base = key_of(stored_form(prefix))
-    for info in source.list_files(base):
-        key = info.key.removeprefix(base)
-        yield key, Source(stored_form(prefix + quote(key)), info.size_bytes, None, info.created_at)
+    for name, found in source.list_files(base):
+        key = name.removeprefix(base)
+        yield key, Source(stored_form(prefix + quote(key)), found.size_bytes, None, found.last_modified)
 
 
 def _files_below(folder: str, path: str = "") -> Iterator[tuple[str, Source]]:
@@ -377,13 +375,19 @@ def location_of(path_or_url: str | os.PathLike[str]) -> str:
     return stored_form(Path(os.path.realpath(os.path.expanduser(text))).as_uri())
 
 
+def container_prefix(location: str) -> str:
+    """What the locations in one container begin with: the folder of a local file, the host of any other."""
+    if location.startswith("file:"):
+        return location.rpartition("/")[0] + "/"
+    url = urlsplit(location)
+    return f"{url.scheme}://{url.netloc}/"
+
+
 def container_of(location: str, store: AnyObjectStoreConfig | None = None) -> VirtualChunkContainer:
     """A virtual chunk container that has a location: the folder of a local file, the host of any other."""
-    url = urlsplit(location)
+    url, prefix = urlsplit(location), container_prefix(location)
     if url.scheme == "file":
-        folder = location.rpartition("/")[0] + "/"
-        return VirtualChunkContainer(folder, store or local_filesystem_store(unquote(urlsplit(folder).path)))
-    prefix = f"{url.scheme}://{url.netloc}/"
+        return VirtualChunkContainer(prefix, store or local_filesystem_store(unquote(urlsplit(prefix).path)))
     if store is None:
         if url.scheme in _AZURE:
             raise StorageError(

@@ -6,25 +6,22 @@ from typing import Any
 
 import numpy as np
 
-from icefloe.config.stores import AnyObjectStoreConfig
-from icefloe.credentials import AnyCredential
 from icefloe.virtual.dataset import VirtualDataset
 from icefloe.virtual.hierarchies import METADATA, KeyedChunks, dataset_of, parsed
+from icefloe.virtual.reach import Reach
 from icefloe.virtual.refusals import CannotVirtualizeError
 from icefloe.virtual.sources import Source, listed_files, open_file, wait_until_told_apart
 from icefloe.virtual.wanted import Wanted
 
 
-def parse_zarr(
-    location: str, wanted: Wanted, store: AnyObjectStoreConfig | None, credential: AnyCredential | None
-) -> VirtualDataset:
+def parse_zarr(location: str, wanted: Wanted, reach: Reach) -> VirtualDataset:
     """The dataset of all that lies below a location."""
     documents: dict[str, Any] = {}
     keys: list[str] = []
     sources: list[Source] = []
-    for key, source in listed_files(location, store, credential):
+    for key, source in listed_files(location, reach):
         if key.rpartition("/")[2] in METADATA:
-            file = open_file(source.location, store, credential)
+            file = open_file(source.location, *reach(source.location))
             documents[key] = parsed(key, file.read(0, file.size_bytes), location)
         elif source.size_bytes:
             keys.append(key)
