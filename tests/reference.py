@@ -35,6 +35,7 @@ _EXIT_CODES = """\
 | 4 | conflict: somebody else was first, or it is there already |
 | 5 | done, and a check found something wrong: `verify`, `doctor`, a check of an ingest |
 | 130 | stopped by Ctrl-C |
+| 129, 143 | stopped by SIGHUP (the terminal went away), SIGTERM (a scheduler) |
 | 141 | whoever read the output went away, as `head` does |
 """
 _COMPLETION = """\

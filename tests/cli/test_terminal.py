@@ -140,6 +140,26 @@ def test_ctrl_c_on_spark_ends_in_silence(capsys: pytest.CaptureFixture[str]) -> 
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+def test_signals_end_the_work_in_order(name: str) -> None:
+    """What is open is closed, even if whoever sent it is impatient, and one word is said."""
+    program = (
+        "import os, signal, sys; from icefloe import Repository; from icefloe.cli import app\n"
+        "def opened(*_, **__):\n"
+        "    try: signal.raise_signal(number)\n"
+        "    finally: number == signal.SIGINT or signal.raise_signal(number); print('closed')\n"
+        "number = getattr(signal, sys.argv.pop()); Repository.open = opened\n"
+        "app.run()"
+    )
+    words = [program, "log", "anywhere", name]
+    number = getattr(signal, name)
+
+    done = subprocess.run([sys.executable, "-c", *words], capture_output=True, text=True, check=False)
+
+    assert done.returncode == 128 + number
+    assert (done.stdout.split(), done.stderr.split()) == (["closed"], ["stopped"])
+
+
 def test_tasks_that_nobody_waits_for_are_not_told_of() -> None:
     """Those of zarr that were under way when one of them failed, for no space was left, say."""
     program = (

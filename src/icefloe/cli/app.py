@@ -13,7 +13,7 @@ from click.shell_completion import CompletionItem
 
 from icefloe._version import __version__
 from icefloe.cli.faults import Stopped, tell
-from icefloe.cli.terminal import end, run_with_streams
+from icefloe.cli.terminal import end, end_at_signals, run_with_streams
 
 _COMMANDS = {
     "init": "places",
@@ -126,7 +126,8 @@ class _Commands(click.Group):
     cls=_Commands,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 conflict, 5 a check found something, "
-    "130 stopped by Ctrl-C. With --json standard output is one JSON document; of an error too.",
+    "130 stopped by Ctrl-C, 143 by SIGTERM. With --json standard output is one JSON document; of an error "
+    "too.",
 )
 @click.version_option(__version__, prog_name="icefloe")
 @click.option("--debug", is_flag=True, help="Show where in the program an error came from.")
@@ -145,8 +146,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rest = [word for word in words if word != "--debug"]  # wherever it stands
     try:
         result: Any = icefloe.main(rest, prog_name="icefloe", standalone_mode=False)
-    except click.exceptions.Abort:
-        return tell(Stopped(), as_json="--json" in words)
+    except click.exceptions.Abort as error:
+        return tell(Stopped(error.__cause__), as_json="--json" in words)
     except Exception as error:
         if debug and not isinstance(error, click.ClickException):
             raise
@@ -156,6 +157,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run() -> None:
     """The entry point of the installed command."""
+    end_at_signals()
     if "--debug" in sys.argv:
         sys.exit(run_with_streams(main))
     from icefloe.concurrency import silence_asyncio

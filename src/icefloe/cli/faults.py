@@ -27,7 +27,7 @@ CONFLICT = 4
 NOT_WELL = 5
 """A check found something wrong: `verify`, `doctor`, `ingest`."""
 STOPPED = 130
-"""By Ctrl-C; shells say the same."""
+"""By Ctrl-C; shells say the same. By another signal it is 128 and its number."""
 
 _OBJECT = re.compile(r"\b(snapshots|manifests|transactions|chunks)/[0-9A-Z]{20}\b")
 
@@ -72,13 +72,20 @@ WAYS_OUT: Mapping[str, str] = MappingProxyType(
 """What the library advises, and what that is on the command line; longer ones first."""
 
 
+class Signalled(KeyboardInterrupt):
+    """A signal said that the work is to end, as Ctrl-C does."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
 class Stopped(click.ClickException):
-    """Somebody pressed Ctrl-C."""
+    """Somebody pressed Ctrl-C, or sent a signal."""
 
-    exit_code = STOPPED
-
-    def __init__(self) -> None:
+    def __init__(self, cause: BaseException | None = None) -> None:
         super().__init__("stopped")
+        self.exit_code = 128 + cause.number if isinstance(cause, Signalled) else STOPPED
 
 
 def tell(error: Exception, *, as_json: bool) -> int:

@@ -1,4 +1,4 @@
-"""The streams of the process: letters that a terminal does not have, and readers that went away."""
+"""The process: letters that a terminal does not have, readers that went away, signals that end it."""
 
 from __future__ import annotations
 
@@ -6,14 +6,18 @@ import atexit
 import codecs
 import contextlib
 import os
+import signal
 import sys
 from collections.abc import Callable
-from typing import NoReturn
+from typing import Any, NoReturn
+
+from icefloe.cli.faults import Signalled
 
 CLOSED = 141
 """The exit code of whoever wrote into a pipe that nobody reads: that of other programs."""
 
 _WITH_PROCESSES = {"multiprocessing", "pyspark"}
+_ENDING = [signal.Signals[name] for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
 _HANDLER = "icefloe-simpler"
 _SIMPLER = str.maketrans(
     {"●": "*", "│": "|", "─": "-", "┴": "+", "┼": "+", "╯": "/", "░": ".", "▒": ":", "▓": "%", "█": "#",
@@ -55,6 +59,22 @@ def end(code: int) -> NoReturn:
         with contextlib.suppress(OSError, ValueError):  # nobody reads it any more
             stream.flush()
     os._exit(code)
+
+
+def end_at_signals() -> None:
+    """Have SIGTERM, and SIGHUP of a terminal that is gone, end the work as Ctrl-C does.
+
+    Schedulers send them before they kill: what was begun is put in order. Who ignores them (nohup) goes on.
+    """
+    for number in _ENDING:
+        if signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, _signalled)
+
+
+def _signalled(number: int, _: Any) -> None:
+    for each in _ENDING:  # once is enough: what comes now is the clean-up
+        signal.signal(each, signal.SIG_IGN)
+    raise Signalled(number)
 
 
 def run_with_streams(work: Callable[[], int]) -> int:
