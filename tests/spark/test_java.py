@@ -159,3 +159,17 @@ def test_the_command_says_where_java_is(tmp_path: Path) -> None:
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
 
     assert done.stdout == f"{home}\n"
+
+
+def test_folders_of_killed_sessions_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from icefloe.spark.local import _new_folder
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    at_work = _new_folder()
+    left = tmp_path / "icefloe-spark-left"
+    left.mkdir()
+    (left / "lock").touch()
+
+    new = _new_folder()
+
+    assert set(tmp_path.iterdir()) == {at_work, new}

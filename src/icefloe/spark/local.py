@@ -9,9 +9,9 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 _MASTER = re.compile(r"local(\[(\*|[1-9]\d*)(\s*,\s*[1-9]\d*)?\])?|local-cluster\[.+\]|yarn|(spark|k8s)://.+")
 _LOOPBACK = "127.0.0.1"
+_FOLDER = "icefloe-spark-"
+_LOCK = "lock"
 _ATTEMPTS = 4
 """For a task, as on clusters. A machine that is short of memory kills workers, too."""
 
@@ -66,7 +68,7 @@ def session_at(
     running = _SparkSession.getActiveSession()
     if running is not None:
         return running
-    folder = Path(tempfile.mkdtemp(prefix="icefloe-spark-"))
+    folder = _new_folder()
     builder: Any = _SparkSession.builder
     options = {
         "spark.ui.enabled": "false",
@@ -106,6 +108,27 @@ def session_for_now(master: str, settings: Mapping[str, str] | None = None) -> I
     finally:
         if running is None:
             session.stop()
+
+
+def _new_folder() -> Path:
+    """A folder for the files of a session. Those that killed processes have left are removed."""
+    for lock in Path(tempfile.gettempdir()).glob(f"{_FOLDER}*/{_LOCK}"):
+        with suppress(OSError, ImportError), lock.open("ab") as file:  # somebody else's, or at work
+            _lock(file)
+            shutil.rmtree(lock.parent, ignore_errors=True)
+    folder = Path(tempfile.mkdtemp(prefix=_FOLDER))
+    file = (folder / _LOCK).open("ab")
+    atexit.register(file.close)
+    with suppress(OSError, ImportError):  # a place without locks
+        _lock(file)
+    return folder
+
+
+def _lock(file: IO[bytes]) -> None:
+    """Until the file is closed or its process ends; OSError if another one has locked it."""
+    import fcntl  # not on every platform
+
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _reason(error: Exception, log: Path) -> str:
