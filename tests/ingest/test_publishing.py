@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from icefloe.errors import InvalidInputError
 from icefloe.ingest import ingest, make_options
 from icefloe.ingest.checks import Check
 from icefloe.ingest.ledger import read_ledger
+from tests.ingest.fault_jobs import reachable
 from tests.ingest.files import (
     START,
     Travelling,
@@ -26,6 +28,7 @@ from tests.ingest.files import (
     expected,
     new_repo,
     read,
+    read_all,
     run,
     write,
 )
@@ -45,7 +48,7 @@ def told(sentence):
         os.kill(os.getpid(), signal.SIGKILL)
 
 repo = Repository.open(storage_from_url(sys.argv[1], sync=False))
-ingest(repo, sys.argv[2], make_options(commit_every=1, chunks={"time": 2}), Travelling(), told=told)
+ingest(repo, sys.argv[2], make_options(commit_every=1, mode=sys.argv[4]), Travelling(), told=told)
 """
 
 
@@ -203,23 +206,50 @@ def test_a_branch_that_moved_in_the_same_place_is_left(tmp_path: Path) -> None:
     assert repo.lookup_branch("main") == after[0]
 
 
-@pytest.mark.parametrize("moment", ["1 file into", "commit", "published"])
-def test_a_killed_driver_is_run_again(tmp_path: Path, moment: str) -> None:
-    """Whenever it was killed: the branch had nothing or all, and the next run makes it whole, once."""
-    files = archive(tmp_path / "data", (3, 4, 2))
+@pytest.mark.parametrize(
+    ("mode", "moment"),
+    [("native", "1 file into"), ("virtual", "1 file into"), ("native", "commit"), ("native", "published")],
+)
+def test_a_killed_driver_is_run_again(tmp_path: Path, mode: str, moment: str) -> None:
+    """Whenever it was killed: the branch had nothing or all, and the next run makes it whole, once.
+
+    What it had put aside for its own tasks is garbage; a run with the same files takes it up, and away.
+    """
+    files = archive(tmp_path / "data", (3, 3, 3))
     place, pattern = str(tmp_path / "repo"), str(tmp_path / "data" / "*.nc")
     Repository.create(storage_from_url(place, sync=False))
 
-    done = subprocess.run([sys.executable, "-c", KILLED_DRIVER, place, pattern, moment], check=False)
+    done = subprocess.run([sys.executable, "-c", KILLED_DRIVER, place, pattern, moment, mode], check=False)
 
     repo = Repository.open(storage_from_url(place))
     assert done.returncode == -9
     assert len(list(repo.ancestry(branch="main"))) == (4 if moment == "published" else 1)
-    run(repo, pattern, commit_every=1, chunks={"time": 2})
-    assert_same(read(repo), expected(files))
+    assert bool(unneeded(repo)) is (mode == "virtual")
+    run(repo, pattern, commit_every=1, mode=mode)
+    assert_same(read_all(repo), expected(files))
+    assert not unneeded(repo)
     assert len(read_ledger(repo.readonly_session("main"), "")) == 3
     assert len(list(repo.ancestry(branch="main"))) == 4
     assert repo.list_branches() == {"main"}
+
+
+def unneeded(repo: Repository) -> set[str]:
+    """Chunk objects that nobody refers to."""
+    return {info.key for info in repo.storage.list_prefix("chunks")} - reachable(repo)
+
+
+def test_what_a_killed_ingest_put_aside_is_collected(tmp_path: Path) -> None:
+    archive(tmp_path / "data", (3, 3))
+    place, pattern = str(tmp_path / "repo"), str(tmp_path / "data" / "*.nc")
+    repo = Repository.create(storage_from_url(place, sync=False))
+    subprocess.run(
+        [sys.executable, "-c", KILLED_DRIVER, place, pattern, "1 file into", "virtual"], check=False
+    )
+
+    report = Repository.open(storage_from_url(place)).garbage_collect(datetime.now(UTC))
+
+    assert report.chunks_deleted > 0
+    assert not list(repo.storage.list_prefix("chunks"))
 
 
 @pytest.mark.parametrize(

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+import zarr
 
 from icefloe import Repository, storage_from_url
+from icefloe.errors import RefNotFoundError
 from icefloe.ingest.job import ingest
 from icefloe.ingest.ledger import read_ledger
 from icefloe.ingest.options import make_options
 from icefloe.ingest.staging import Staging
-from tests.ingest.files import Travelling, archive, assert_same, expected, new_repo, read, run
+from tests.ingest.files import Travelling, archive, assert_same, days, expected, new_repo, read, run
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
 
@@ -83,21 +85,125 @@ def test_another_ingest_at_any_moment(tmp_path: Path, moment: str) -> None:
     assert repo.list_branches() == {"main"}
 
 
-def test_what_a_failed_run_staged_is_taken_over(tmp_path: Path) -> None:
-    files = archive(tmp_path)
-    repo = new_repo(tmp_path)
+def broken_off(repo: Repository, files: Sequence[str]) -> str:
+    """An ingest that is stopped after its first commit, which is the tip of what it leaves."""
 
     def stop() -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         ingest(repo, files, make_options(commit_every=1), Travelling(), told=once("commit", stop))
+    return repo.lookup_branch("main.ingest")
+
+
+def test_what_a_failed_run_staged_is_taken_over(tmp_path: Path) -> None:
+    files = archive(tmp_path)
+    repo = new_repo(tmp_path)
+
+    broken_off(repo, files)
     assert repo.list_branches() == {"main", "main.ingest"}
     report = run(repo, files, commit_every=1)
 
     assert_same(read(repo), expected(files))
     assert len(report.commits) == 2
     assert repo.list_branches() == {"main"}
+
+
+def commit_elsewhere(repo: Repository) -> None:
+    session = repo.writable_session("main")
+    days(0, 1).to_zarr(session.store, group="other", consolidated=False, zarr_format=3)
+    session.commit("meanwhile")
+
+
+def test_what_was_staged_is_not_lost_when_the_branch_goes_on(tmp_path: Path) -> None:
+    files = archive(tmp_path)
+    repo = new_repo(tmp_path)
+    run(repo, files[0])
+    broken_off(repo, files)
+    commit_elsewhere(repo)
+
+    report = run(repo, files, commit_every=1)
+
+    assert len(report.commits) == 1
+    assert_same(read(repo), expected(files))
+    assert read(repo, "other").sizes["time"] == 1
+    assert report.published == repo.lookup_branch("main")
+    assert repo.list_branches() == {"main"}
+
+
+def test_what_was_staged_is_staged_anew_when_others_wrote_to_the_same(tmp_path: Path) -> None:
+    files = archive(tmp_path)
+    repo = new_repo(tmp_path)
+    run(repo, files[0])
+    tip = broken_off(repo, files)
+    repo.delete_branch("main.ingest")
+    run(repo, files[1])  # as from another machine, which does not know that the first one is dead
+    repo.create_branch("main.ingest", tip)
+
+    report = run(repo, files)
+
+    assert [len(report.outcome.sources.known), len(report.commits)] == [2, 1]
+    assert_same(read(repo), expected(files))
+    assert repo.list_branches() == {"main"}
+
+
+def test_what_was_merged_and_not_removed_is_not_published_again(tmp_path: Path) -> None:
+    """A run that was killed right after it had merged its branch."""
+    files = archive(tmp_path)
+    repo = new_repo(tmp_path)
+    run(repo, files[0])
+    told = once("commit", lambda: commit_elsewhere(repo))
+    ingest(repo, files, make_options(), Travelling(), told=told)
+    merged = next(iter(repo.ancestry(branch="main")))
+    repo.create_branch("main.ingest", merged.metadata["icefloe"]["merged"][0])
+
+    report = run(repo, files)
+
+    assert report.published is None
+    assert repo.lookup_branch("main") == merged.id
+    assert repo.list_branches() == {"main"}
+
+
+def test_two_runs_that_fail_leave_what_both_staged(tmp_path: Path) -> None:
+    repo = new_repo(tmp_path)
+    files = archive(tmp_path)
+    run(repo, files[0])
+    base = repo.lookup_branch("main")
+    runs = [Staging.begin(repo, "main") for _ in range(2)]
+
+    for number, each in enumerate(runs):
+        session = repo.writable_session(each.branch)
+        zarr.create_array(session.store, name=f"made/{number}", shape=(1,), dtype="i1")
+        session.commit("staged")
+        each.release()
+        each.end()
+
+    assert repo.list_branches() == {"main", "main.ingest", runs[1].branch}
+    assert repo.lookup_branch("main") == base
+
+
+def test_a_branch_that_is_deleted_meanwhile(tmp_path: Path) -> None:
+    """What was staged is kept for when it is there again; a tag that is made meanwhile stays what it is."""
+    files = archive(tmp_path)
+    repo = new_repo(tmp_path)
+    first = repo.lookup_branch("main")
+    repo.create_branch("dev", first)
+
+    def delete() -> None:
+        repo.create_tag("before", first)
+        repo.delete_branch("dev")
+
+    options = make_options(branch="dev", commit_every=1)
+    with pytest.raises(RefNotFoundError, match="dev was deleted while files were ingested into it"):
+        ingest(repo, files, options, Travelling(), told=once("check", delete))
+    assert repo.list_branches() == {"main", "dev.ingest"}
+    repo.create_branch("dev", first)
+    report = run(repo, files, branch="dev")
+
+    assert report.commits == ()
+    assert_same(read(repo, branch="dev"), expected(files))
+    assert (repo.lookup_tag("before"), repo.lookup_branch("main")) == (first, first)
+    assert repo.list_branches() == {"main", "dev"}
 
 
 def test_what_works_elsewhere_is_left_alone(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ What a run leaves that was killed or failed is taken over by the next one.
 
 from __future__ import annotations
 
-import itertools
 import os
 import re
 import socket
@@ -14,12 +13,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import count, takewhile
 from pathlib import Path
 from typing import Any
 
 from icefloe.core.commit import OWN_METADATA
 from icefloe.core.opening import find_spec
-from icefloe.errors import ConflictError, IcechunkError
+from icefloe.errors import AlreadyExistsError, ConflictError, IcechunkError, RefNotFoundError
 from icefloe.format.snapshot import ArrayNodeData
 from icefloe.ingest.batch import METADATA
 from icefloe.ingest.checks import CheckResult
@@ -30,7 +30,7 @@ from icefloe.session import Session
 
 _LEFT_FOR_GOOD = timedelta(days=1)
 """A run on another machine that made no commit for so long counts as dead."""
-_numbers = itertools.count()
+_numbers = count()
 _at_work: set[str] = set()
 """The branches of runs of this process."""
 
@@ -46,7 +46,7 @@ class Staging:
     repo: Repository
     target: str
     base: str
-    """The tip of the target when the ingest began."""
+    """Where the branch began: the tip of the target when the ingest did."""
     branch: str
     """The branch that is written to."""
 
@@ -57,12 +57,16 @@ class Staging:
 
     @staticmethod
     def begin(repo: Repository, target: str) -> Staging:
-        """Start at the tip of the target; or go on where a run was broken off, if the target is as it was."""
-        base = repo.lookup_branch(target)
+        """Start at the tip of the target; or go on where a run was broken off.
+
+        That can be if the target is as it was, or others changed other things: a week's work is not lost
+        because somebody has committed something.
+        """
         left = left_behind(repo, target)
-        tips = {name: len(commits) for name in left if (commits := _since(repo, base, name)) is not None}
-        best = max(tips, key=lambda name: tips[name], default=None)
-        start = base if best is None else repo.lookup_branch(best)
+        found = [each for name in left if (each := _left_on(repo, target, name)) is not None]
+        best = max(found, key=lambda each: each.commits, default=None)
+        base = repo.lookup_branch(target) if best is None else best.base
+        start = base if best is None else best.tip
         staging = Staging(repo, target, base, f"{target}.ingest.{_owner()}.{next(_numbers)}")
         _at_work.add(staging.branch)
         repo.create_branch(staging.branch, start)
@@ -79,8 +83,10 @@ class Staging:
         """Leave what was staged to the next run."""
         tip = self.repo.lookup_branch(self.branch)
         if tip != self.base:
-            with suppress(IcechunkError):  # the name is taken: by something that is staged as well
+            try:
                 self.repo.create_branch(_unowned(self.target), tip)
+            except AlreadyExistsError:  # by another run: this branch stays, and who comes next has the choice
+                return
         self.drop()
 
     @property
@@ -114,6 +120,12 @@ class Staging:
             self.repo.reset_branch(self.target, tip, from_snapshot_id=self.base)
         except ConflictError:
             tip = self._merge(message, metadata, group)
+        except RefNotFoundError as error:
+            error.message = (
+                f"branch {self.target} was deleted while files were ingested into it, and what was staged is "
+                f"kept: make {self.target} again, and run this again"
+            )
+            raise
         self.drop()
         return tip
 
@@ -178,18 +190,40 @@ def _is_left(repo: Repository, target: str, name: str) -> bool:
     host, process, started = owned[1], int(owned[2]), owned[3]
     if host == _host():
         return name not in _at_work if process == os.getpid() else _started(process) != started
-    tip = next(iter(repo.ancestry(branch=name)))
+    try:
+        tip = next(iter(repo.ancestry(branch=name)))
+    except RefNotFoundError:  # its run has just ended
+        return False
     return datetime.now(UTC) - tip.written_at > _LEFT_FOR_GOOD
 
 
-def _since(repo: Repository, base: str, name: str) -> list[str] | None:
-    """The commits of a branch since a snapshot; None where it does not have that."""
-    commits: list[str] = []
-    for info in repo.ancestry(branch=name):
-        if info.id == base:
-            return commits
-        commits.append(info.id)
-    return None
+@dataclass(frozen=True, slots=True)
+class _Left:
+    """What a run has left on its branch."""
+
+    tip: str
+    base: str
+    """Where it parted from its target."""
+    commits: int
+
+
+def _left_on(repo: Repository, target: str, name: str) -> _Left | None:
+    """What a run has left that can be added to the target as it is now; None where there is nothing."""
+    try:
+        commits = [info.id for info in repo.ancestry(branch=name)]
+        here = [info.id for info in repo.ancestry(branch=target)]
+        known = set(here)
+        new = list(takewhile(lambda id: id not in known, commits))
+        if not new or len(new) == len(commits):
+            return None
+        left = _Left(new[0], commits[len(new)], len(new))
+        if left.base == here[0]:
+            return left
+        # Up to date is what was published by a merge, and not yet removed.
+        outcome = repo.merge(left.tip, target, message="", dry_run=True).outcome
+    except IcechunkError:  # another run has taken it over, or the history between them has expired
+        return None
+    return left if outcome == "merged" else None
 
 
 def _owner() -> str:
