@@ -8,7 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from icefloe.ingest.existing import look, parts
 from icefloe.ingest.ledger import read_ledger
+from icefloe.ingest.sources import Source
+from icefloe.ingest.survey import schema_of
 from tests.ingest.files import archive, assert_same, days, expected, new_repo, read, run, write
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
@@ -38,6 +41,29 @@ def test_files_come_in_any_order(tmp_path: Path, order: list[int], chunk: int) -
 
     assert_same(read(repo), expected(files))
     assert len(list(repo.ancestry(branch="main"))) == 4
+
+
+@pytest.mark.parametrize("order", ["01 23 45", "45 01 23", "024 135", "13 02 45"])
+def test_tiles_of_a_grid_come_row_by_row(tmp_path: Path, order: str) -> None:
+    """Files side by side along two dimensions; what is there is few parts, however many files brought it."""
+    files = [
+        write(tmp_path / f"{begin}-{south}.nc", days(begin, 2).isel(lat=slice(south, south + 3)))
+        for begin in (0, 2, 4)
+        for south in (0, 3)
+    ]
+    repo = new_repo(tmp_path)
+
+    for numbers in order.split():
+        run(repo, [files[int(number)] for number in numbers], chunks={"time": 3, "lat": 2})
+
+    assert_same(read(repo), expected(files))
+    session = repo.readonly_session("main")
+    existing, rows = look(session, ""), read_ledger(session, "")
+    assert existing is not None
+    next_row = [
+        schema_of(Source("new", 1, 1), days(6, 1).isel(lat=slice(*tile)), "") for tile in ((0, 3), (3, 5))
+    ]
+    assert len(parts(existing, rows, next_row)) == 2
 
 
 def test_the_ledger_says_where_each_file_is(tmp_path: Path) -> None:

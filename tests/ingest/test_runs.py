@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from icefloe.errors import IcechunkError
 from icefloe.ingest import intake
 from icefloe.ingest.combining import Combining
-from icefloe.ingest.intake import Combined, combine_all, shared
+from icefloe.ingest.intake import Combined, combine_all
 from icefloe.ingest.options import Options
 from icefloe.ingest.pieces import PieceArray
 from icefloe.ingest.runs import runs_of
 from icefloe.ingest.sources import Source
-from icefloe.ingest.survey import FileSchema, schema_of
+from icefloe.ingest.survey import FileSchema, schema_of, shared
 from tests.ingest.files import days
 
 
@@ -70,7 +70,8 @@ def test_archives_at_random(data: st.DataObject) -> None:
     counts = data.draw(st.lists(st.integers(1, 3), min_size=1, max_size=5))
     begins = np.cumsum([0, *counts]).tolist()
     datasets = [days(begin, count) for begin, count in zip(begins, counts, strict=False)]
-    odd = data.draw(st.sampled_from(["", "", "again", "units", "lat", "type", "more", "attrs", "fixed"]))
+    odds = ["", "", "again", "units", "lat", "type", "more", "attrs", "fixed", "tiles", "tiles", "torn"]
+    odd = data.draw(st.sampled_from(odds))
     changed = datasets[-1]
     if odd == "again":
         datasets.append(days(begins[-2], counts[-1]))
@@ -86,6 +87,9 @@ def test_archives_at_random(data: st.DataObject) -> None:
         changed.attrs["history"] = "of its own"
     elif odd == "fixed":
         datasets = [each.assign_coords(height=2.0, zone=("lat", np.arange(5))) for each in datasets]
+    elif odd in {"tiles", "torn"}:
+        south, north = ([each.isel(lat=tile) for each in datasets] for tile in (slice(2), slice(2, 5)))
+        datasets = south + north[odd == "torn" :]
     if data.draw(st.booleans()):
         datasets = [each.isel(time=slice(None, None, -1)) for each in datasets]
     datasets = data.draw(st.permutations(datasets))
@@ -101,6 +105,15 @@ def test_an_archive_is_one_run(dim: str | None) -> None:
     datasets = [days(begin, 2).assign_coords(height=2.0) for begin in (4, 0, 2)]
 
     with_runs, without, is_run = both(datasets, Combining(dim))
+
+    assert is_run
+    assert with_runs == without
+
+
+def test_a_grid_of_tiles_is_a_run_for_each_row() -> None:
+    tiles = [days(begin, 2).isel(lat=tile) for begin in (4, 0, 2) for tile in (slice(2), slice(2, 5))]
+
+    with_runs, without, is_run = both(tiles, Combining())
 
     assert is_run
     assert with_runs == without

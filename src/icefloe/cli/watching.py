@@ -24,7 +24,7 @@ _STAGES = {
     "_check": "sources",
     "_digest": "checksums",
     "decode": "chunks",
-    "survey": "files",
+    "survey_some": "groups of files",
     "survey_for_references": "groups of files",
     "compare_block": "blocks compared",
     "compare_sample": "blocks compared",

@@ -46,6 +46,12 @@ METADATA = "icefloe_ingest"
 """Where a commit's metadata has what the ingest says about it."""
 
 
+Moves = Mapping[str, Sequence[tuple[int, int, int]]]
+"""See `combining.moves`."""
+Ways = Mapping[str, Sequence[VariableSchema]]
+"""The ways in which files have each variable."""
+
+
 class UnreadableError(Exception):
     """Files turned out to be unreadable while their data was read."""
 
@@ -68,18 +74,17 @@ class Design:
     referral: Referral
 
 
-def design(
-    combined: Combined, schemas: Sequence[FileSchema], existing: Existing | None, options: Options
-) -> Design:
+def design(combined: Combined, ways: Ways, existing: Existing | None, options: Options) -> Design:
     """Decide how each variable is stored, and plan who writes it.
 
-    `schemas` are those of all files of the job, also of those that come in a later batch.
+    `ways` are those of all files of the job, also of those that come in a later batch.
     """
     dataset = combined.dataset
     if existing is None:
         check_layout(options.layout, {str(dim): size for dim, size in dataset.sizes.items()})
     known = existing.targets if existing is not None else {}
-    by_name = _by_name([*schemas, *([existing.schema] if existing is not None else [])])
+    here = ways_of([existing.schema]) if existing is not None else {}
+    by_name = {name: (*ways.get(name, ()), *here.get(name, ())) for name in (*ways, *here)}
     attrs, group_attrs = _coordinate_attributes(dataset)
     bounds = bounds_in(dataset)
     targets, coordinates = [], []
@@ -112,13 +117,13 @@ def design(
     return Design(tuple(targets), tuple(coordinates), copied, plan, group_attrs, referral)
 
 
-def _by_name(schemas: Sequence[FileSchema]) -> dict[str, list[VariableSchema]]:
+def ways_of(schemas: Sequence[FileSchema]) -> Ways:
     """The ways in which files have each variable; one that many have is there once."""
     found: dict[str, dict[int, VariableSchema]] = {}
     for schema in schemas:
         for variable in schema.variables:
             found.setdefault(variable.name, {}).setdefault(id(variable), variable)
-    return {name: list(each.values()) for name, each in found.items()}
+    return {name: tuple(each.values()) for name, each in found.items()}
 
 
 def _coordinate_attributes(dataset: xr.Dataset) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
@@ -197,8 +202,8 @@ def write_batch(
     options: Options,
     fan_out: FanOut,
     windows: Windows | None = None,
-) -> str:
-    """Write what was designed into a session, without committing it; the batch's id.
+) -> tuple[str, list[LedgerRow]]:
+    """Write what was designed into a session, without committing it; the batch's id, and the ledger then.
 
     With windows, tasks write the manifests of large arrays.
     """
@@ -230,8 +235,9 @@ def write_batch(
     session.merge_receipts(receipts)
     _write_coordinates(session, designed, existing, options)
     batch = batch_id(options.group, [file.source for file in combined.files])
-    write_ledger(session, options.group, _ledger(combined, rows, batch, designed), rows)
-    return batch
+    now = _ledger(combined, rows, batch, designed)
+    write_ledger(session, options.group, now, rows)
+    return batch, now
 
 
 def _make_room(session: Session, designed: Design, options: Options) -> None:
@@ -265,6 +271,9 @@ class _Orders:
         self._existing = existing
         self._options = options
         self._targets = {target.name: target for target in designed.targets}
+        self._copied: dict[int, list[str]] = {}
+        for number, name in designed.copied:
+            self._copied.setdefault(number, []).append(name)
 
     def writing(self) -> Iterator[WriteOrder]:
         """A task has blocks of several arrays; those that were put aside need no sources."""
@@ -299,6 +308,7 @@ class _Orders:
         if EXISTING in used and self._existing is not None:
             sources[EXISTING] = self._existing.stored
         exchanges = self._designed.plan.exchanges
+        copied = ((number, name) for number in used for name in self._copied.get(number, ()))
         return WriteOrder(
             self._fork.fork(),
             self._options.group,
@@ -306,7 +316,7 @@ class _Orders:
             {name: self._targets[name] for name in names},
             sources,
             self._options.reading,
-            frozenset(pair for pair in self._designed.copied if pair[0] in used and pair[1] in names),
+            frozenset(pair for pair in copied if pair[1] in names),
             {name: exchanges[name] for name in names if name in exchanges},
             numbers,
             self._options.memory_bytes,
@@ -394,7 +404,8 @@ def _equal(one: Any, other: Any) -> bool:
 def _ledger(combined: Combined, rows: Sequence[LedgerRow], batch: str, designed: Design) -> list[LedgerRow]:
     """The rows as they are now: old ones where they have moved to, and those of this batch."""
     mine = {file.source.url for file in combined.files}
-    old = [_moved(row, combined) for row in rows if row.source not in mine]
+    moves = {dim: spans for dim, spans in combined.moves.items() if any(by for _, _, by in spans)}
+    old = [_moved(row, moves) if moves else row for row in rows if row.source not in mine]
     referred: dict[int, set[str]] = {}
     for source, name in designed.referral.chosen:
         referred.setdefault(source, set()).add(name)
@@ -423,13 +434,13 @@ def _mode_of(referred: set[str], designed: Design) -> str:
     return "virtual" if all(target.name in referred for target in designed.targets) else "hybrid"
 
 
-def _moved(row: LedgerRow, combined: Combined) -> LedgerRow:
+def _moved(row: LedgerRow, moves: Moves) -> LedgerRow:
     """A row whose cells now lie further along, because others were put before them, or between them."""
     where = {}
     for dim, (start, stop) in row.box().items():
-        first, last = (_moved_by(at, combined.moves.get(dim, ())) for at in (start, max(start, stop - 1)))
+        first, last = (_moved_by(at, moves.get(dim, ())) for at in (start, max(start, stop - 1)))
         where[dim] = (start + first, stop + last)
-    return replace(row, region=region_text(where))
+    return row if where == row.box() else replace(row, region=region_text(where))
 
 
 def _moved_by(at: int, moves: Sequence[tuple[int, int, int]]) -> int:

@@ -90,7 +90,7 @@ def parts(
     """
     schema, sizes = existing.schema, existing.schema.sizes
     again = {file.source.url for file in new}
-    kept: dict[tuple[str, ...], list[dict[str, tuple[int, int]]]] = {}
+    kept: dict[tuple[str, ...], list[Mapping[str, tuple[int, int]]]] = {}
     for row in rows:
         if row.source not in again:
             kept.setdefault(row.names(), []).append(row.box())
@@ -205,19 +205,51 @@ def _pieces(size: int, borders: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
 def _joined(
     boxes: Sequence[dict[str, tuple[int, int]]], schema: FileSchema, new: Sequence[FileSchema]
 ) -> list[dict[str, tuple[int, int]]]:
-    """Boxes that follow each other along their one dimension become one, if no new file goes between."""
-    dims = {tuple(box) for box in boxes}
-    if len(dims) != 1 or len(next(iter(dims))) != 1:
-        return list(boxes)
-    ((dim,),) = dims
-    between = _between(schema, dim, new)
+    """Boxes that follow each other along a dimension and are alike otherwise become one, if no new file goes
+    between.
+
+    In a grid of several dimensions a new file may also fill a hole: boxes stay cut where it begins and ends.
+    """
+    found = list(boxes)
+    if len({frozenset(box) for box in boxes}) != 1:
+        return found
+    dims = list(boxes[0])
+    for dim in dims:
+        between = _between(schema, dim, new)
+        if len(dims) > 1:
+            between |= _beside(schema, dim, new)
+        rows: dict[tuple[Any, ...], list[tuple[int, int]]] = {}
+        for box in found:
+            rest = tuple((other, box[other]) for other in dims if other != dim)
+            rows.setdefault(rest, []).append(box[dim])
+        found = [
+            {**dict(rest), dim: span} for rest, spans in rows.items() for span in _in_a_row(spans, between)
+        ]
+    return found
+
+
+def _beside(schema: FileSchema, dim: str, new: Sequence[FileSchema]) -> npt.NDArray[np.bool_]:
+    """Whether a new file begins with a cell along a dimension, or ends before it; anywhere without labels."""
+    labels = schema.values.get(dim)
+    theirs = [file.values[dim] for file in new if dim in file.values and file.values[dim].size]
+    found = np.zeros(schema.sizes[dim] + 1, bool)
+    index = None if labels is None or labels.ndim != 1 else xr.Variable(dim, labels).to_index()
+    if index is None or not index.is_unique or len(theirs) < len(new):
+        return ~found
+    for end, step in ((0, 0), (-1, 1)):
+        at = index.get_indexer([each.reshape(-1)[end] for each in theirs])
+        found[at[at >= 0] + step] = True
+    return found
+
+
+def _in_a_row(spans: Sequence[tuple[int, int]], between: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
     joined: list[tuple[int, int]] = []
-    for start, stop in sorted(box[dim] for box in boxes):
+    for start, stop in sorted(spans):
         if joined and joined[-1][1] == start and not between[start]:
             joined[-1] = (joined[-1][0], stop)
         else:
             joined.append((start, stop))
-    return [{dim: span} for span in joined]
+    return joined
 
 
 def _names(schema: FileSchema) -> set[str]:

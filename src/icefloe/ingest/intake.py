@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import difflib
-import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import xarray as xr
 
 from icefloe.concurrency import FanOut
@@ -18,7 +16,7 @@ from icefloe.ingest.asides import Shelf
 from icefloe.ingest.combining import OVERLAPS, Digests, boxes, combine, moves, outline, side_by_side
 from icefloe.ingest.existing import Existing, overwritten, parts
 from icefloe.ingest.ledger import LedgerRow
-from icefloe.ingest.looking import LookOrder, survey_for_references
+from icefloe.ingest.looking import LookOrder, survey_for_references, survey_some
 from icefloe.ingest.losses import Given, losses, overlap, place_of
 from icefloe.ingest.options import Options
 from icefloe.ingest.pieces import EXISTING
@@ -28,10 +26,8 @@ from icefloe.ingest.survey import (
     BadFile,
     DigestOrder,
     FileSchema,
-    SurveyOrder,
-    VariableSchema,
     digest,
-    survey,
+    shared,
 )
 
 _FILES_TOGETHER = 64
@@ -80,19 +76,17 @@ def survey_all(
 
     Where files are referred to, what was parsed of them is put on the `shelf`.
     """
-    found: list[FileSchema | BadFile]
-    if options.mode == "native":
-        found = list(fan_out(survey, [SurveyOrder(source, options.reading) for source in sources]))
-    else:
-        share = min(_FILES_TOGETHER, -(-len(sources) // (_LOOKS_PER_CORE * options.parallelism)))
-        storage = None if shelf is None else shelf.storage
-        orders = [
-            LookOrder(tuple(sources[at : at + share]), options.reading, storage)
-            for at in range(0, len(sources), share)
-        ]
-        found = [each for some in fan_out(survey_for_references, orders) for each in some]
-        if shelf is not None:
-            shelf.note(each.aside for each in found if isinstance(each, FileSchema))
+    native = options.mode == "native"
+    share = min(_FILES_TOGETHER, -(-len(sources) // (_LOOKS_PER_CORE * options.parallelism)))
+    storage = None if shelf is None or native else shelf.storage
+    orders = [
+        LookOrder(tuple(sources[at : at + share]), options.reading, storage)
+        for at in range(0, len(sources), share)
+    ]
+    look = survey_some if native else survey_for_references
+    found = [each for some in fan_out(look, orders) for each in some]
+    if shelf is not None:
+        shelf.note(each.aside for each in found if isinstance(each, FileSchema))
     bad = [each for each in found if isinstance(each, BadFile)]
     files = shared([each for each in found if isinstance(each, FileSchema)])
     if bad and options.on_bad_file == "stop":
@@ -141,32 +135,6 @@ def unreadable(bad: Sequence[BadFile]) -> InvalidInputError:
         f"{len(bad)} of the files cannot be read: {'; '.join(texts[:5])}{more}; {way}",
         ErrorKind.INVALID_FILE_FORMAT,
     )
-
-
-def shared(files: Sequence[FileSchema]) -> list[FileSchema]:
-    """The same, with what is equal in many files as one object: coordinates, and all about a variable.
-
-    xarray then sees at a glance that coordinates are equal, and a file takes a few hundred bytes here.
-    """
-    known: dict[Any, Any] = {}
-    seen: dict[int, VariableSchema] = {}
-
-    def one(variable: VariableSchema) -> VariableSchema:
-        if id(variable) not in seen:  # what came in one answer is one object already
-            seen[id(variable)] = known.setdefault(variable.key, variable)
-        return seen[id(variable)]
-
-    found = []
-    for file in files:
-        found.append(replace(file, variables=tuple(map(one, file.variables))))
-        for name, value in file.values.items():
-            array = np.asarray(value)
-            if array.dtype != object:
-                key = hashlib.sha256(
-                    f"{name} {array.dtype} {array.shape}".encode() + array.tobytes()
-                ).digest()
-                file.values[name] = known.setdefault(key, array)  # type: ignore[index]
-    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,9 @@ from icefloe.ingest.agreement import Finding
 from icefloe.ingest.arrivals import arrived
 from icefloe.ingest.asides import Shelf
 from icefloe.ingest.audit import Audited, Staged, audit, refuse_unknown, refuse_unrunnable, staged_before
-from icefloe.ingest.batch import METADATA, Design, UnreadableError, design, write_batch
+from icefloe.ingest.batch import METADATA, Design, UnreadableError, Ways, design, ways_of, write_batch
 from icefloe.ingest.checks import Answering
-from icefloe.ingest.existing import Existing, look
+from icefloe.ingest.existing import look
 from icefloe.ingest.intake import combine_all, sort_sources, sorted_along, survey_all
 from icefloe.ingest.ledger import LedgerRow, read_ledger
 from icefloe.ingest.options import Options
@@ -120,8 +120,7 @@ def _staged_and_published(
         if staging.is_empty:
             staging.drop()
             return report
-        staged = [*earlier, *(each.audited for each in new)]
-        return _published(report, staged, staging, options, fan_out, told)
+        return _published(report, [*earlier, *new], staging, options, fan_out, told)
     except OvertakenError:
         staging.drop()
         raise
@@ -181,14 +180,17 @@ class _Job:
         report, files = self._surveyed(sources)
         if not files:
             return report
-        existing, rows = self._there(self.repo.readonly_session(branch=self.branch), report)
+        base = self.repo.readonly_session(branch=self.branch)
+        existing, rows = look(base, self.options.group), self._rows(base, report)
         combined = combine_all(files, existing, rows, self.options, self.fan_out)
-        designed = design(combined, files, existing, self.options)
+        designed = design(combined, ways_of(files), existing, self.options)
         findings = (*report.findings, *combined.findings)
         return replace(report, findings=findings, plan=plan_report(combined, designed))
 
-    def written(self, sources: Sequence[Source]) -> tuple[Report, list[Staged], Repository]:
-        """Write all files, in one commit or several; the repository as it can read what was referred to."""
+    def written(self, sources: Sequence[Source]) -> tuple[Report, list[Audited], Repository]:
+        """Write all files, in one commit or several; what of each is to be checked, and the repository as it
+        can read what was referred to.
+        """
         shelf = Shelf(self.repo.storage)
         try:
             report, files = self._surveyed(sources, shelf)
@@ -197,16 +199,19 @@ class _Job:
         finally:
             shelf.clear()
 
-    def _committed(self, report: Report, files: Sequence[FileSchema]) -> tuple[Report, list[Staged]]:
+    def _committed(self, report: Report, files: Sequence[FileSchema]) -> tuple[Report, list[Audited]]:
         bad, findings = list(report.bad), list(report.findings)
         commits: list[str] = []
         plans: list[PlanReport] = []
-        staged: list[Staged] = []
+        staged: list[Audited] = []
+        ways = ways_of(files)
+        last = None
         for batch in self._batches(files):
-            done = self._one_commit(batch, files, report)
+            done = self._one_commit(batch, ways, report, last)
+            last = done.ledger
             bad += done.bad
             if done.staged is not None:
-                staged.append(done.staged)
+                staged.append(done.staged.audited)  # the rest is as large as all that is there by then
                 commits.append(done.staged.stored.session.snapshot_id)
                 findings += done.staged.combined.findings
                 referral = done.staged.designed.referral
@@ -217,7 +222,7 @@ class _Job:
             replace(
                 report,
                 bad=tuple(bad),
-                findings=tuple(findings),
+                findings=tuple(dict.fromkeys(findings)),  # what is there may be told of with each batch
                 plan=PlanReport.total(plans),
                 commits=tuple(commits),
             ),
@@ -245,33 +250,37 @@ class _Job:
         outcome = replace(report.outcome, renamed=tuple(renamed))
         return replace(report, outcome=outcome, bad=surveyed.bad, findings=surveyed.findings), files
 
-    def _there(self, base: Session, report: Report) -> tuple[Existing | None, list[LedgerRow]]:
-        """What the repository has; the files that references lead to by the names that they have now."""
+    def _rows(self, base: Session, report: Report) -> list[LedgerRow]:
+        """The ledger; the files that references lead to by the names that they have now."""
         rows = read_ledger(base, self.options.group)
         names = {each.was: each.source.url for each in report.outcome.renamed if each.is_referred_to}
-        return look(base, self.options.group), with_new_names(rows, names) if names else rows
+        return with_new_names(rows, names) if names else rows
 
     def _batches(self, files: Sequence[FileSchema]) -> Iterator[Sequence[FileSchema]]:
         size = self.options.commit_every or max(1, len(files))
         for start in range(0, len(files), size):
             yield files[start : start + size]
 
-    def _one_commit(self, batch: Sequence[FileSchema], files: Sequence[FileSchema], report: Report) -> _Done:
+    def _one_commit(
+        self, batch: Sequence[FileSchema], ways: Ways, report: Report, last: _Ledger | None
+    ) -> _Done:
         bad: list[BadFile] = []
         while batch:
             base = self.repo.readonly_session(branch=self.branch)
-            existing, rows = self._there(base, report)
+            if last is None or last.snapshot_id != base.snapshot_id:
+                last = _Ledger(base.snapshot_id, self._rows(base, report))
+            existing, rows = look(base, self.options.group), last.rows
             combined = combine_all(batch, existing, rows, self.options, self.fan_out)
-            designed = design(combined, files, existing, self.options)
+            designed = design(combined, ways, existing, self.options)
             self.told(str(plan_report(combined, designed)))
             windows = self._windows(designed)
             repo = with_splitting(self.repo, windows, self.options.group)
             session = repo.writable_session(self.branch)
             if session.snapshot_id != base.snapshot_id:
                 continue  # somebody else is at work on the branch: look again
-            known = (existing, rows, self.options, self.fan_out, windows)
+            given = (existing, rows, self.options, self.fan_out, windows)
             try:
-                id = write_batch(session, combined, designed, *known)
+                id, rows = write_batch(session, combined, designed, *given)
             except UnreadableError as error:
                 bad += error.bad
                 gone = {each.source.url for each in error.bad}
@@ -282,8 +291,8 @@ class _Job:
             commit = session.commit(message, {**self.options.metadata, METADATA: about})
             self.told(f"commit {commit}: {counted(len(batch), 'file')}")
             stored = Stored(self.repo.readonly_session(snapshot_id=commit), self.options.group)
-            return _Done(bad, Staged(stored, combined, designed))
-        return _Done(bad, None)
+            return _Done(bad, Staged(stored, combined, designed), _Ledger(commit, rows))
+        return _Done(bad, None, last)
 
     def _windows(self, designed: Design) -> Windows | None:
         referred = {name for _, name in designed.referral.chosen}
@@ -316,3 +325,12 @@ class _Done:
 
     bad: list[BadFile]
     staged: Staged | None
+    ledger: _Ledger | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Ledger:
+    """The ledger as it is in a snapshot."""
+
+    snapshot_id: str
+    rows: list[LedgerRow]

@@ -8,8 +8,10 @@ the commit that brought it, so that a row leads to its snapshot.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import lru_cache
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -46,13 +48,13 @@ class LedgerRow:
     etag: str = ""
     """What the server of the file called this version of it."""
 
-    def box(self) -> dict[str, tuple[int, int]]:
+    def box(self) -> Mapping[str, tuple[int, int]]:
         """The region by dimension."""
-        return {dim: (int(start), int(stop)) for dim, (start, stop) in json.loads(self.region).items()}
+        return _box(self.region)
 
     def names(self) -> tuple[str, ...]:
         """The names of the variables."""
-        return tuple(json.loads(self.variables))
+        return _names(self.variables)
 
     def as_source(self) -> Source:
         """The source as it was."""
@@ -61,6 +63,21 @@ class LedgerRow:
     def is_of(self, source: Source) -> bool:
         """Whether a source is still what was ingested."""
         return self.as_source().seen.is_same(source.seen)
+
+
+# Each batch of an ingest asks every row, more than once.
+
+
+@lru_cache(1 << 16)
+def _box(region: str) -> Mapping[str, tuple[int, int]]:
+    return MappingProxyType(
+        {dim: (int(start), int(stop)) for dim, (start, stop) in json.loads(region).items()}
+    )
+
+
+@lru_cache(1 << 10)
+def _names(variables: str) -> tuple[str, ...]:
+    return tuple(json.loads(variables))
 
 
 def region_text(box: Mapping[str, Sequence[int]]) -> str:
@@ -87,29 +104,29 @@ def write_ledger(
     session: Session, group: str, rows: Sequence[LedgerRow], before: Sequence[LedgerRow]
 ) -> None:
     """Make the table say this; only chunks with rows that differ are written."""
-    same = next(
-        (i for i, (new, old) in enumerate(zip(rows, before, strict=False)) if new != old), len(before)
-    )
+    pairs = enumerate(zip(rows, before, strict=False))
+    same = next((i for i, (new, old) in pairs if new is not old and new != old), len(before))
     first = min(same, len(rows)) // _CHUNK * _CHUNK
     with quiet():
         table = zarr.open_group(session.store, path=_path(group), mode="a")
         if not before:
             table.attrs.update({"about": _ABOUT, "version": 1})
         for field in fields(LedgerRow):
-            values = [getattr(row, field.name) for row in rows]
+            values = [getattr(row, field.name) for row in rows[first:]]
             _write_column(table, field.name, field.type == "int", values, first)
 
 
-def _write_column(table: zarr.Group, name: str, is_number: bool, values: Iterable[Any], first: int) -> None:
-    column = np.array(list(values), np.int64 if is_number else object)
+def _write_column(table: zarr.Group, name: str, is_number: bool, values: Sequence[Any], first: int) -> None:
+    """Make a column have these values from its `first` row on, and end with them."""
+    shape = (first + len(values),)
     if name not in table:
         dtype: Any = "int64" if is_number else str
-        table.create_array(name, shape=column.shape, dtype=dtype, chunks=(_CHUNK,), dimension_names=("row",))
+        table.create_array(name, shape=shape, dtype=dtype, chunks=(_CHUNK,), dimension_names=("row",))
     array: Any = table[name]
-    if array.shape != column.shape:
-        array.resize(column.shape)
-    if first < len(column):
-        array[first:] = column[first:]
+    if array.shape != shape:
+        array.resize(shape)
+    if values:
+        array[first:] = np.array(values, np.int64 if is_number else object)
 
 
 def _path(group: str) -> str:

@@ -1,4 +1,7 @@
-"""Looking into files that may be referred to: each is opened once, for its schema and its references."""
+"""Looking into files, some at a time: what they have in common is sent home once.
+
+Those that may be referred to are opened once, for their schema and their references.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,7 @@ from icefloe.ingest.survey import (
     content_id,
     quiet,
     reason,
+    shared,
     survey,
     virtualized,
 )
@@ -33,12 +37,19 @@ _TEXT = "it is text of any length, which is not in its chunks"
 
 @dataclass(frozen=True, slots=True)
 class LookOrder:
-    """Files to look at, and to parse."""
+    """Files to look at."""
 
     sources: tuple[Source, ...]
     reading: Reading
-    storage: Storage | None
+    storage: Storage | None = None
     """Where references are put aside; None where nobody will want them."""
+
+
+def survey_some(order: LookOrder) -> list[FileSchema | BadFile]:
+    """Look into some files. Whatever goes wrong with one is an answer, not an exception."""
+    found = [survey(SurveyOrder(source, order.reading)) for source in order.sources]
+    files = iter(shared([each for each in found if isinstance(each, FileSchema)]))
+    return [each if isinstance(each, BadFile) else next(files) for each in found]
 
 
 def survey_for_references(order: LookOrder) -> list[FileSchema | BadFile]:

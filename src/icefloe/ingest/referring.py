@@ -76,12 +76,14 @@ def refer(
         variable = dataset.variables[target.name]
         array = variable.data
         fits = _Fits(target, documents.get(target.name), None if array.is_complete else variable.dtype)
+        mine: list[int] = []
         for number, why in _misfits(target, array, files, fits):
             if not why:
-                chosen.add((number, target.name))
+                mine.append(number)
             elif target.name not in bounds and _has_dimensions(files[number], target.name):
                 reasons.append((files[number].source.url, target.name, why))
-        first = next((files[number] for number, name in sorted(chosen) if name == target.name), None)
+        chosen.update((number, target.name) for number in mine)
+        first = files[min(mine)] if mine else None
         if first is not None and _is_scaled_by_float32(first.variable(target.name)):
             notes.append((first.source.url, target.name, _SCALED_BY_FLOAT32))
         if first is not None and (told := _tiny_chunks(target)):

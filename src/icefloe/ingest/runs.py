@@ -2,7 +2,8 @@
 
 xarray compares every dataset that it combines with every other, variable by variable, which for thousands of
 files takes longer than all that they bring. Most archives are files that differ in nothing but their place
-along one dimension; of those it is plain what xarray would make. Any other file is left to xarray.
+along one dimension, or rows of such files; of those it is plain what xarray would make. Any other file is
+left to xarray.
 """
 
 from __future__ import annotations
@@ -41,25 +42,48 @@ def runs_of(
 def _runs(
     files: Sequence[FileSchema], others: Sequence[FileSchema], how: Combining
 ) -> tuple[str, list[list[Numbered]]] | None:
-    dim = how.concat_dim or _moving_dimension(files)
-    if dim is None or not _alike(files, dim):
+    found = _rows(files) if how.concat_dim is None else _row(files, how.concat_dim)
+    if found is None:
         return None
-    numbered = list(enumerate(files))
+    dim, rows = found
     if dim not in files[0].values:
-        # Nobody says where files belong: they come as they are given, behind what is there.
-        return (dim, [numbered]) if how.concat_dim is not None else None
-    if how.concat_dim is None:
-        ordered = _in_a_row(numbered, dim)
-        if ordered is None:
-            return None
-        numbered = ordered
+        return found  # nobody says where files belong: they come as they are given, behind what is there
     if not all(dim in each.values and each.values[dim].size for each in (*files, *others)):
         return None
     breaks = sorted(_first(each, dim) for each in others)
-    runs: list[list[Numbered]] = [[] for _ in range(len(breaks) + 1)]
-    for number, file in numbered:
-        runs[bisect_right(breaks, _first(file, dim))].append((number, file))
-    return dim, [run for run in runs if run]
+    runs: dict[tuple[int, int], list[Numbered]] = {}
+    for number, row in enumerate(rows):
+        for each in row:
+            runs.setdefault((number, bisect_right(breaks, _first(each[1], dim))), []).append(each)
+    return dim, list(runs.values())
+
+
+def _row(files: Sequence[FileSchema], dim: str) -> tuple[str, list[list[Numbered]]] | None:
+    """All files, if they differ along a dimension only, as they were given."""
+    return (dim, [list(enumerate(files))]) if _alike(files, dim) else None
+
+
+def _rows(files: Sequence[FileSchema]) -> tuple[str, list[list[Numbered]]] | None:
+    """Files in order along the dimension in which they are in most places.
+
+    Those of a grid, such as tiles, make several rows, which all have the same places.
+    """
+    moving = _moving_dimensions(files)
+    if not moving:
+        return None
+    dim = max(moving, key=lambda each: len({id(file.values.get(each)) for file in files}))
+    groups: dict[tuple[int, ...], list[Numbered]] = {}
+    for number, file in enumerate(files):
+        place = tuple(id(file.values.get(each)) for each in moving if each != dim)
+        groups.setdefault(place, []).append((number, file))
+    rows = []
+    for group in groups.values():
+        ordered = _in_a_row(group, dim) if _alike([file for _, file in group], dim) else None
+        if ordered is None:
+            return None
+        rows.append(ordered)
+    places = {tuple(id(file.values[dim]) for _, file in row) for row in rows}
+    return (dim, rows) if len(places) == 1 < len(rows[0]) else None
 
 
 def outline_of_run(run: Sequence[Numbered], dim: str, digests: Digests) -> xr.Dataset:
@@ -100,15 +124,14 @@ def _joined(run: Sequence[Numbered], variable: VariableSchema, dim: str, digests
     return PieceArray(variable.name, whole, np.dtype(variable.dtype), pieces, origins)
 
 
-def _moving_dimension(files: Sequence[FileSchema]) -> str | None:
-    """The one dimension along which files have other coordinates than the first; None where it is not one."""
+def _moving_dimensions(files: Sequence[FileSchema]) -> list[str]:
+    """The dimensions along which files have other coordinates than the first."""
     first = files[0]
-    moving = {
+    return [
         name
         for name, values in first.values.items()
         if name in first.sizes and any(file.values.get(name) is not values for file in files)
-    }
-    return moving.pop() if len(moving) == 1 else None
+    ]
 
 
 def _alike(files: Sequence[FileSchema], dim: str) -> bool:

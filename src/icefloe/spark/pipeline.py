@@ -11,12 +11,12 @@ from icefloe.concurrency import FanOut
 from icefloe.ingest import job, rechunking
 from icefloe.ingest.audit import compare_sample
 from icefloe.ingest.creating import repository_at
-from icefloe.ingest.looking import survey_for_references
+from icefloe.ingest.looking import survey_for_references, survey_some
 from icefloe.ingest.options import Options
 from icefloe.ingest.plan import DEFAULT_MEMORY_BYTES
 from icefloe.ingest.rechunking import RechunkReport
 from icefloe.ingest.report import Report
-from icefloe.ingest.survey import digest, survey
+from icefloe.ingest.survey import digest
 from icefloe.repository import Repository
 from icefloe.session import Session
 from icefloe.spark.answers import answered
@@ -30,8 +30,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 R = TypeVar("R")
 
-_PER_CORE: dict[Any, int] = {survey: 4, survey_for_references: 4, digest: 4, compare_sample: 1}
-"""So many tasks at most for what is quick: starting one takes longer than that."""
+_PER_CORE: dict[Any, int] = {survey_some: 4, survey_for_references: 4, digest: 4, compare_sample: 1}
+"""So many tasks for what is quick, if there are not many: starting one takes longer than that."""
+_PER_TASK: dict[Any, int] = {survey_some: 8, survey_for_references: 8, digest: 256}
+"""So many orders for a task where there are: it is what is done again if a worker dies."""
 _SHOWN_ROWS = 5
 
 
@@ -139,9 +141,13 @@ class IngestFanOut:
 
     def __call__(self, function: Callable[[T], R], items: Iterable[T], /) -> Iterator[R]:
         orders = list(items)
-        per_core = _PER_CORE.get(function)
-        tasks = min(len(orders), per_core * self._parallelism) if per_core else None
-        return SparkFanOut(self._spark, tasks or None, self._progress)(function, orders)
+        return SparkFanOut(self._spark, self._tasks(function, len(orders)), self._progress)(function, orders)
+
+    def _tasks(self, function: Callable[[T], R], orders: int) -> int | None:
+        if function not in _PER_CORE or not orders:
+            return None
+        few, many = _PER_CORE[function] * self._parallelism, orders // _PER_TASK.get(function, orders)
+        return min(orders, max(few, many))
 
     def ask(self, query: str, tables: Mapping[str, Session]) -> list[tuple[Any, ...]]:
         """The first rows of the answer to SQL: what a check of an ingest asks."""
