@@ -85,7 +85,7 @@ class Stopped(click.ClickException):
 
     def __init__(self, cause: BaseException | None = None) -> None:
         super().__init__("stopped")
-        self.exit_code = 128 + cause.number if isinstance(cause, Signalled) else STOPPED
+        self.code = 128 + cause.number if isinstance(cause, Signalled) else STOPPED
 
 
 def tell(error: Exception, *, as_json: bool) -> int:
@@ -139,6 +139,8 @@ def in_the_shell(sentence: str) -> str:
 
 def _exit_code(error: Exception) -> int:
     kind = getattr(error, "kind", None)
+    if isinstance(error, Stopped):
+        return error.code
     if isinstance(error, click.ClickException):
         return error.exit_code
     if isinstance(error, NotFoundError) or kind == ErrorKind.OBJECT_NOT_FOUND:

@@ -141,7 +141,7 @@ def _described(name: str, array: Any) -> Target:
 
 def _overlap(box: Sequence[Span], target: Target, row: LedgerRow) -> list[Span] | None:
     """The part of a box that a file brought."""
-    whole = dict(zip(target.dims, ((0, size) for size in target.shape), strict=True)) | row.box()
+    whole = {**dict(zip(target.dims, ((0, size) for size in target.shape), strict=True)), **row.box()}
     found = [
         (max(start, whole[dim][0]), min(stop, whole[dim][1]))
         for dim, (start, stop) in zip(target.dims, box, strict=True)
