@@ -28,9 +28,14 @@ def schemas(datasets: list[xr.Dataset]) -> list[FileSchema]:
     )
 
 
-def combined(files: list[FileSchema], how: Combining) -> Combined | str:
+def combined(files: list[FileSchema], datasets: list[xr.Dataset], how: Combining) -> Combined | str:
+    def digested(_: Any, orders: Any, /) -> Any:
+        for order in orders:
+            dataset = datasets[int(order.source.url[1:-3])]
+            yield {name: repr(dataset[name].values) for name in order.names if name in dataset}
+
     try:
-        return combine_all(files, None, [], Options(combining=how), lambda *_: iter(()))
+        return combine_all(files, None, [], Options(combining=how), digested)
     except IcechunkError as error:
         return type(error).__name__
 
@@ -57,20 +62,37 @@ def facts(found: Combined | str) -> Any:
 def both(datasets: list[xr.Dataset], how: Combining) -> tuple[Any, Any, bool]:
     """What is made of files with runs and without, and whether there was one."""
     files = schemas(datasets)
-    with_runs = facts(combined(files, how))
+    were_runs: list[bool] = []
+
+    def watched(*given: Any) -> Any:
+        found = runs_of(*given)
+        were_runs.append(found is not None)
+        return found
+
     with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(intake, "runs_of", watched)
+        with_runs = facts(combined(files, datasets, how))
         patched.setattr(intake, "runs_of", lambda *_: None)
-        without = facts(combined(files, how))
-    return with_runs, without, runs_of(intake.sorted_along(files, how.concat_dim), [], how) is not None
+        without = facts(combined(files, datasets, how))
+    return with_runs, without, were_runs[-1:] == [True]
 
 
-@settings(max_examples=40, deadline=None)
+AREA = np.arange(20.0).reshape(5, 4)
+FIXED: dict[str, Any] = {
+    "bounds": {"lat_bnds": (("lat", "nv"), np.zeros((5, 2)))},
+    "grid": {"crs": ((), 0)},
+    "map": {"map": (("lat", "lon"), AREA), "crs": ((), 0)},
+}
+
+
+@settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_archives_at_random(data: st.DataObject) -> None:
     counts = data.draw(st.lists(st.integers(1, 3), min_size=1, max_size=5))
     begins = np.cumsum([0, *counts]).tolist()
     datasets = [days(begin, count) for begin, count in zip(begins, counts, strict=False)]
     odds = ["", "", "again", "units", "lat", "type", "more", "attrs", "fixed", "tiles", "tiles", "torn"]
+    odds += [*FIXED, *FIXED]
     odd = data.draw(st.sampled_from(odds))
     changed = datasets[-1]
     if odd == "again":
@@ -87,13 +109,23 @@ def test_archives_at_random(data: st.DataObject) -> None:
         changed.attrs["history"] = "of its own"
     elif odd == "fixed":
         datasets = [each.assign_coords(height=2.0, zone=("lat", np.arange(5))) for each in datasets]
+    elif odd in FIXED:
+        datasets = [each.assign(FIXED[odd]).assign_coords(area=(("lat", "lon"), AREA)) for each in datasets]
+        if data.draw(st.booleans()):
+            datasets[data.draw(st.integers(0, len(datasets) - 1))]["area"].values[0] += 1
+        if data.draw(st.booleans()):
+            datasets = [each.isel(lat=tile) for tile in (slice(2), slice(2, 5)) for each in datasets]
     elif odd in {"tiles", "torn"}:
         south, north = ([each.isel(lat=tile) for each in datasets] for tile in (slice(2), slice(2, 5)))
         datasets = south + north[odd == "torn" :]
     if data.draw(st.booleans()):
         datasets = [each.isel(time=slice(None, None, -1)) for each in datasets]
     datasets = data.draw(st.permutations(datasets))
-    how = Combining(concat_dim=data.draw(st.sampled_from([None, "time"])))
+    how = Combining(
+        data.draw(st.sampled_from([None, "time"])),
+        data.draw(st.sampled_from([None, "override", "equals"])),
+        data.draw(st.sampled_from([None, "minimal", "different"])),
+    )
 
     with_runs, without, _ = both(datasets, how)
 
@@ -105,6 +137,17 @@ def test_an_archive_is_one_run(dim: str | None) -> None:
     datasets = [days(begin, 2).assign_coords(height=2.0) for begin in (4, 0, 2)]
 
     with_runs, without, is_run = both(datasets, Combining(dim))
+
+    assert is_run
+    assert with_runs == without
+
+
+@pytest.mark.parametrize("kind", FIXED)
+def test_what_lacks_the_dimension_is_in_a_run_too(kind: str) -> None:
+    area = {"area": (("lat", "lon"), AREA)}
+    datasets = [days(begin, 2, **FIXED[kind]).assign_coords(area) for begin in (4, 0, 2)]
+
+    with_runs, without, is_run = both(datasets, Combining())
 
     assert is_run
     assert with_runs == without
@@ -122,7 +165,6 @@ def test_a_grid_of_tiles_is_a_run_for_each_row() -> None:
 @pytest.mark.parametrize(
     ("what", "how"),
     [
-        ({"map": (("lat", "lon"), np.zeros((5, 4)))}, Combining("time")),  # all files have it, and may differ
         ({}, Combining("time", coords="all")),
         ({}, Combining("member")),
     ],
@@ -130,14 +172,14 @@ def test_a_grid_of_tiles_is_a_run_for_each_row() -> None:
 def test_what_is_left_to_xarray(what: dict[str, Any], how: Combining) -> None:
     files = schemas([days(begin, 2, **what) for begin in (0, 2)])
 
-    assert runs_of(files, [], how) is None
+    assert runs_of(files, [], how, {}) is None
 
 
 def test_no_run_reaches_over_what_is_there() -> None:
     files = schemas([days(begin, 2) for begin in (0, 2, 6, 8)])
     there = schemas([days(4, 2)])
 
-    found = runs_of(files, there, Combining("time"))
+    found = runs_of(files, there, Combining("time"), {})
 
     assert found is not None
-    assert [[number for number, _ in run] for run in found[1]] == [[0, 1], [2, 3]]
+    assert [[number for number, _ in run] for run in found.runs] == [[0, 1], [2, 3]]

@@ -106,7 +106,7 @@ def combine(
     digests: dict[tuple[int, str], str] = {}
     while True:
         try:
-            return _combined(outlines(digests), how), digests
+            return combined(outlines(digests), how), digests
         except UndigestedError as unknown:
             more = digested(unknown.name)
             if not set(more) - set(digests):
@@ -118,7 +118,8 @@ def combine(
             digests.update(more)
 
 
-def _combined(datasets: Sequence[xr.Dataset], how: Combining) -> xr.Dataset:
+def combined(datasets: Sequence[xr.Dataset], how: Combining) -> xr.Dataset:
+    """What xarray makes of some outlines."""
     try:
         with quiet(), _without_masks():
             if how.concat_dim is None:

@@ -20,7 +20,7 @@ from icefloe.ingest.looking import LookOrder, survey_for_references, survey_some
 from icefloe.ingest.losses import Given, losses, overlap, place_of
 from icefloe.ingest.options import Options
 from icefloe.ingest.pieces import EXISTING
-from icefloe.ingest.runs import outline_of_run, runs_of
+from icefloe.ingest.runs import runs_of
 from icefloe.ingest.sources import Source
 from icefloe.ingest.survey import (
     BadFile,
@@ -164,15 +164,14 @@ def combine_all(
     given = [Given(EXISTING, part.schema, part.box) for part in old]
     given += [Given(number, file, {}) for number, file in enumerate(new)]
     twice = overwritten(existing, rows, new) if existing is not None else []
-    found = runs_of(new, [part.schema for part in old], options.combining)
 
     def outlines(digests: Digests) -> list[xr.Dataset]:
         datasets = [outline(EXISTING, part.schema, digests, part.begin) for part in old]
-        if found is None:
+        runs = runs_of(new, [part.schema for part in old], options.combining, digests)
+        if runs is None:
             datasets += [outline(number, file, digests) for number, file in enumerate(new)]
         else:
-            dim, runs = found
-            datasets += [outline_of_run(run, dim, digests) for run in runs]
+            datasets += runs.outlines(digests)
         return _in_order(datasets, options.combining.concat_dim)
 
     def digested(name: str) -> dict[tuple[int, str], str]:

@@ -9,13 +9,15 @@ left to xarray.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import xarray as xr
 
-from icefloe.ingest.combining import Combining, Digests, outline
+from icefloe.errors import InvalidInputError
+from icefloe.ingest.combining import Combining, Digests, combined, outline
 from icefloe.ingest.pieces import Origin, PieceArray, Pieces
 from icefloe.ingest.survey import FileSchema, VariableSchema, attribute_key
 
@@ -23,31 +25,74 @@ Numbered = tuple[int, FileSchema]
 """A file, and the number that its pieces have."""
 
 
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """Files that follow each other along a dimension, in that order."""
+
+    dim: str
+    runs: Sequence[Sequence[Numbered]]
+    dims: Mapping[str, tuple[str, ...]]
+    """The dimensions that variables have in all files together, of those that lack the dimension in each."""
+
+    def outlines(self, digests: Digests) -> list[xr.Dataset]:
+        """What xarray would make of the files of each run."""
+        return [outline_of_run(run, self.dim, self.dims, digests) for run in self.runs]
+
+
 def runs_of(
-    files: Sequence[FileSchema], others: Sequence[FileSchema], how: Combining
-) -> tuple[str, list[list[Numbered]]] | None:
-    """Files that can be outlined as one, in the order in which they follow each other, and the dimension.
+    files: Sequence[FileSchema], others: Sequence[FileSchema], how: Combining, digests: Digests
+) -> Runs | None:
+    """Files that can be outlined as one.
 
     No run reaches over one of the `others`, which are outlined for themselves. None where xarray has to see
-    every file.
+    every file. UndigestedError where it would want to know whether values are equal.
     """
     if len(files) < 2 or how.coords == "all":
         return None
     try:
-        return _runs(files, others, how)
+        found = _rows(files) if how.concat_dim is None else _row(files, how.concat_dim)
+        if found is None:
+            return None
+        dim, rows = found
+        dims = _given_dimensions(dim, rows, how, digests)
+        runs = None if dims is None else _runs(dim, rows, files, others)
+        return None if runs is None or dims is None else Runs(dim, runs, dims)
     except TypeError:  # times of different calendars: xarray will say so
         return None
 
 
-def _runs(
-    files: Sequence[FileSchema], others: Sequence[FileSchema], how: Combining
-) -> tuple[str, list[list[Numbered]]] | None:
-    found = _rows(files) if how.concat_dim is None else _row(files, how.concat_dim)
-    if found is None:
+def _given_dimensions(
+    dim: str, rows: Sequence[Sequence[Numbered]], how: Combining, digests: Digests
+) -> dict[str, tuple[str, ...]] | None:
+    """The dimensions that xarray gives to what lacks the one along which files follow each other.
+
+    Two files show it; values that are the same in these must be so in all. None where they are not.
+    """
+    _, first = rows[0][0]
+    left = [each for each in first.variables if dim not in each.dims and each.name not in first.values]
+    if len(rows) > 1:
+        moving = _moving_dimensions([file for row in rows for _, file in row])
+        if any(not set(moving).issubset({*each.dims, dim}) for each in left):
+            return None  # which of its new dimensions comes first depends on more than two files
+    try:
+        made = combined([outline(*each, digests) for each in rows[0][:2]], how)
+    except InvalidInputError:
         return None
-    dim, rows = found
+    for each in left:
+        known = {digests.get((number, each.name)) for row in rows for number, _ in row}
+        if dim not in made.variables[each.name].dims and len(known) > 1:
+            return None
+    return {each.name: tuple(map(str, made.variables[each.name].dims)) for each in left}
+
+
+def _runs(
+    dim: str,
+    rows: Sequence[Sequence[Numbered]],
+    files: Sequence[FileSchema],
+    others: Sequence[FileSchema],
+) -> Sequence[Sequence[Numbered]] | None:
     if dim not in files[0].values:
-        return found  # nobody says where files belong: they come as they are given, behind what is there
+        return rows  # nobody says where files belong: they come as they are given, behind what is there
     if not all(dim in each.values and each.values[dim].size for each in (*files, *others)):
         return None
     breaks = sorted(_first(each, dim) for each in others)
@@ -55,7 +100,7 @@ def _runs(
     for number, row in enumerate(rows):
         for each in row:
             runs.setdefault((number, bisect_right(breaks, _first(each[1], dim))), []).append(each)
-    return dim, list(runs.values())
+    return list(runs.values())
 
 
 def _row(files: Sequence[FileSchema], dim: str) -> tuple[str, list[list[Numbered]]] | None:
@@ -86,40 +131,48 @@ def _rows(files: Sequence[FileSchema]) -> tuple[str, list[list[Numbered]]] | Non
     return (dim, rows) if len(places) == 1 < len(rows[0]) else None
 
 
-def outline_of_run(run: Sequence[Numbered], dim: str, digests: Digests) -> xr.Dataset:
+def outline_of_run(
+    run: Sequence[Numbered], dim: str, given: Mapping[str, tuple[str, ...]], digests: Digests
+) -> xr.Dataset:
     """The dataset that xarray would make of the outlines of some files."""
     if len(run) == 1:
         return outline(*run[0], digests)
     (_, first), files = run[0], [file for _, file in run]
+    alone = outline(*run[0], digests)
     variables: dict[str, xr.Variable] = {}
     for each in first.variables:
+        dims = given.get(each.name, each.dims)
         data: Any = first.values.get(each.name)
-        if dim not in each.dims:
-            pass  # the same in all of them
-        elif data is None:
-            data = _joined(run, each, dim, digests)
+        if dim not in dims:
+            variables[each.name] = alone.variables[each.name]  # the same in all of them
+            continue
+        if data is None:
+            data = _joined(run, each, dims, dim, digests)
         else:
             data = np.concatenate([file.values[each.name] for file in files], each.dims.index(dim))
-        variables[each.name] = xr.Variable(each.dims, data, dict(each.attrs))
+        variables[each.name] = xr.Variable(dims, data, dict(each.attrs))
     coords = {each.name: variables.pop(each.name) for each in first.variables if each.is_coordinate}
     return xr.Dataset(variables, coords, dict(first.attrs))
 
 
-def _joined(run: Sequence[Numbered], variable: VariableSchema, dim: str, digests: Digests) -> PieceArray:
-    axis = variable.dims.index(dim)
+def _joined(
+    run: Sequence[Numbered], variable: VariableSchema, dims: Sequence[str], dim: str, digests: Digests
+) -> PieceArray:
+    axis = dims.index(dim)
     lengths = np.array([file.sizes[dim] for _, file in run], np.int64)
     numbers = np.array([number for number, _ in run], np.int64)
-    sizes = [run[0][1].sizes[each] for each in variable.dims]
+    sizes = [run[0][1].sizes[each] for each in dims]
     shape = np.tile(np.array(sizes, np.int64), (len(run), 1))
     shape[:, axis] = lengths
     starts = np.zeros_like(shape)
     starts[:, axis] = lengths.cumsum() - lengths
-    axes = np.tile(np.arange(len(sizes), dtype=np.int64), (len(run), 1))
+    lacks = [variable.dims.index(each) if each in variable.dims else -1 for each in dims]
+    axes = np.tile(np.array(lacks, np.int64), (len(run), 1))
     pieces = Pieces(numbers, starts, shape, np.zeros_like(shape), axes)
-    origins = {
-        number: Origin(tuple(row), digests.get((number, variable.name)))
-        for number, row in zip(numbers.tolist(), shape.tolist(), strict=True)
-    }
+    origins = {}
+    for number, file in run:
+        stored = tuple(file.sizes[each] for each in variable.dims)
+        origins[number] = Origin(stored, digests.get((number, variable.name)))
     whole = [*sizes[:axis], int(lengths.sum()), *sizes[axis + 1 :]]
     return PieceArray(variable.name, whole, np.dtype(variable.dtype), pieces, origins)
 
@@ -135,14 +188,13 @@ def _moving_dimensions(files: Sequence[FileSchema]) -> list[str]:
 
 
 def _alike(files: Sequence[FileSchema], dim: str) -> bool:
-    """Whether files differ in nothing but their cells along a dimension, which all their data has."""
+    """Whether files differ in nothing but their cells along a dimension, and in values that nobody knows."""
     kind = _Kinds()
     first = files[0]
-    fixed = [each.name for each in first.variables if dim not in each.dims]
-    coordinates = {each.name for each in first.variables if each.is_coordinate and each.name in first.values}
-    if dim not in first.sizes or not coordinates.issuperset(fixed):
-        return False
     by_value = first.values.keys()
+    fixed = [each.name for each in first.variables if dim not in each.dims and each.name in by_value]
+    if dim not in first.sizes:
+        return False
     kinds = [kind(each) for each in first.variables]
     others = {name: size for name, size in first.sizes.items() if name != dim}
     return all(
