@@ -62,7 +62,8 @@ def test_examples_of_the_help_are_understood() -> None:
     for name in app.commands():
         command = app.icefloe.get_command(click.Context(app.icefloe), name)
         assert command is not None
-        examples = [line.strip() for line in (command.help or "").splitlines() if line.startswith("icefloe ")]
+        lines = [line.strip() for line in (command.help or "").splitlines()]
+        examples = [line for line in lines if line.startswith("icefloe ")]
         assert examples or name == "completion", f"{name} shows no example"
         for line in examples:
             parsed(app.icefloe, shlex.split(line)[1:])
