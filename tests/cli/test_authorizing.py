@@ -81,6 +81,17 @@ def test_virtual_data_is_exported_and_relocated(place: Path, capsys: pytest.Capt
     assert "a.bin" not in findings(capsys, place, "--authorize", archive, "--branch", "main", "--no-history")
 
 
+def test_virtual_values_are_shown_where_the_user_says_so(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for command in ("cat", "head", "plot"):
+        words = [command, str(place / "repo"), "here"]
+        assert app.main(words) == faults.USAGE
+        assert "authorise the virtual chunk container with --authorize PREFIX" in capsys.readouterr().err
+        assert app.main([*words, "--authorize", "all"]) == 0
+        assert "3" in capsys.readouterr().out
+
+
 def test_a_container_that_is_not_there_is_refused(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert app.main(["verify", str(place / "repo"), "--authorize", "s3://elsewhere/"]) == faults.USAGE
 

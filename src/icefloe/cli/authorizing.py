@@ -4,37 +4,36 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 import icefloe
-from icefloe.credentials import AnyCredential, Credentials
 from icefloe.repository import Repository
+
+if TYPE_CHECKING:
+    from icefloe.credentials import AnyCredential
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 ALL = "all"
 _ANONYMOUS = "=anonymous"
-_SIGNED: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
-    "s3": (icefloe.s3_from_env_credentials, icefloe.s3_anonymous_credentials),
-    "gs": (icefloe.gcs_from_env_credentials, lambda: icefloe.gcs_credentials(anonymous=True)),
-    "az": (icefloe.azure_from_env_credentials, icefloe.azure_from_env_credentials),
-}
-"""Per scheme, with keys from the environment and without any."""
+
+
+authorize_prefixes = click.option(
+    "--authorize",
+    "prefixes",
+    multiple=True,
+    metavar="PREFIX",
+    help="Read virtual chunks of this container, with keys from the environment, or of all; "
+    "PREFIX=anonymous without keys.",
+)
 
 
 def authorize_option(function: F) -> F:
     """`--authorize PREFIX`: the function's `repo` may read there. Stands below `repo_argument`."""
 
-    @click.option(
-        "--authorize",
-        "prefixes",
-        multiple=True,
-        metavar="PREFIX",
-        help="Read virtual chunks of this container, with keys from the environment, or of all; "
-        "PREFIX=anonymous without keys.",
-    )
+    @authorize_prefixes
     @functools.wraps(function)
     def wrapped(*args: Any, repo: Repository, prefixes: tuple[str, ...], **kwargs: Any) -> Any:
         return function(*args, repo=authorized(repo, prefixes), **kwargs)
@@ -64,10 +63,21 @@ def authorized(repo: Repository, prefixes: tuple[str, ...]) -> Repository:
 
 def _credential(prefix: str, *, anonymous: bool) -> AnyCredential | None:
     scheme = prefix.partition("://")[0]
+    from icefloe.credentials import Credentials
+
     if scheme == "file":
         return Credentials.LocalFileSystemAccess()
     if scheme in ("http", "https"):
         return Credentials.HttpAccess()
-    if scheme not in _SIGNED:
+    if scheme not in ("s3", "gs", "az"):
         return None
-    return icefloe.containers_credentials({prefix: _SIGNED[scheme][anonymous]()})[prefix]
+    return icefloe.containers_credentials({prefix: _signed(scheme, anonymous=anonymous)})[prefix]
+
+
+def _signed(scheme: str, *, anonymous: bool) -> Any:
+    """With keys from the environment, or without any."""
+    if scheme == "s3":
+        return icefloe.s3_anonymous_credentials() if anonymous else icefloe.s3_from_env_credentials()
+    if scheme == "gs":
+        return icefloe.gcs_credentials(anonymous=True) if anonymous else icefloe.gcs_from_env_credentials()
+    return icefloe.azure_from_env_credentials()

@@ -10,6 +10,7 @@ import click
 
 from icefloe.cli import revisions
 from icefloe.cli.arguments import output_option, repo_argument, revision_option
+from icefloe.cli.authorizing import authorize_option
 from icefloe.cli.completing import complete_array
 from icefloe.cli.ledgers import all_option, is_listed
 from icefloe.cli.output import Output, shown
@@ -105,6 +106,7 @@ def _path(text: str) -> str:
 @click.argument("path", shell_complete=complete_array)
 @revision_option
 @click.option("-n", "--number", type=click.IntRange(min=1), default=_HEAD, show_default=True)
+@authorize_option
 @output_option
 def head(repo: Repository, path: str, revision: str, number: int, out: Output) -> None:
     """The first values of an array, along each dimension.
@@ -138,6 +140,7 @@ class _WithRegion(click.Command):
 @click.argument("path", shell_complete=complete_array)
 @click.argument("region", required=False)
 @revision_option
+@authorize_option
 @output_option
 def cat(repo: Repository, path: str, region: str | None, revision: str, out: Output) -> None:
     """The values of an array in REGION, such as 0:10,5,: with an index or a range per dimension.

@@ -66,6 +66,8 @@ WAYS_OUT: Mapping[str, str] = MappingProxyType(
         "or skip bad files": "or say --on-bad-file skip",
         "along as concat_dim": "along with --concat-dim",
         "give chunks, shards or a codec": "give --chunks, --shards or --codec",
+        "when you open or create the repository, with authorize_virtual_chunk_access": "with --authorize "
+        "PREFIX, or all with --authorize all",
         "with format=": "with --engine (of an ingest) or --format (of virtualize)",
     }
 )

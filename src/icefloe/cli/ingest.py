@@ -227,8 +227,9 @@ def _flat(given: dict[str, Any]) -> dict[str, Any]:
     if "checks" in found:
         found["checks"] = _checks(found["checks"])
     found["metadata"] = metadata_of(found["metadata"])
-    found["open_options"] = metadata_of(found["open_options"])
-    found["storage_options"] = dict(map(_pair, found.pop("source_options")))
+    found["open_options"] = _named(found["open_options"], "--open-option")
+    options = found.pop("source_options")
+    found["storage_options"] = dict(_pair(each, "--source-option") for each in options)
     found["memory_bytes"] = found.pop("memory") << 20
     return found
 
@@ -263,13 +264,18 @@ def cells(text: str, option: str) -> dict[str, int]:
 
 def metadata_of(given: tuple[str, ...]) -> dict[str, Any]:
     """What `--metadata` says."""
-    return {name: _value(value) for name, value in map(_pair, given)}
+    return _named(given, "--metadata")
 
 
-def _pair(text: str) -> tuple[str, str]:
+def _named(given: tuple[str, ...], option: str) -> dict[str, Any]:
+    """Names with values, in JSON or as text."""
+    return {name: _value(value) for name, value in (_pair(each, option) for each in given)}
+
+
+def _pair(text: str, option: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not name:
-        raise click.BadParameter(f"{text!r} is not NAME=VALUE")
+        raise click.BadParameter(f"{text!r} is not NAME=VALUE", param_hint=option)
     return name, value
 
 

@@ -11,6 +11,7 @@ import click
 
 from icefloe.cli import revisions
 from icefloe.cli.arguments import output_option, repo_argument, revision_option
+from icefloe.cli.authorizing import authorize_option
 from icefloe.cli.completing import complete_array
 from icefloe.cli.contents import known_array
 from icefloe.cli.output import Output
@@ -36,6 +37,7 @@ _KINDS = (".png", ".svg", ".pdf", ".jpg", ".jpeg")
     help="Draw into a file: .png, .svg, .pdf, .jpg.",
 )
 @click.option("--width", type=click.IntRange(min=20), help="Characters across; as the terminal without it.")
+@authorize_option
 @output_option
 def plot(
     repo: Repository,

@@ -8,6 +8,7 @@ import click
 
 from icefloe import storage_from_url
 from icefloe.cli.arguments import opened, output_option
+from icefloe.cli.authorizing import authorize_prefixes, authorized
 from icefloe.cli.output import Output
 from icefloe.cli.sparks import SparkChoice, running_spark
 
@@ -19,8 +20,11 @@ from icefloe.cli.sparks import SparkChoice, running_spark
 )
 @click.option("--limit", type=click.IntRange(min=1), default=1000, show_default=True, help="Rows at most.")
 @click.option("--master", default="local[*]", show_default=True, help="The Spark that answers.")
+@authorize_prefixes
 @output_option
-def sql(query: str, repos: tuple[str, ...], limit: int, master: str, out: Output) -> None:
+def sql(
+    query: str, repos: tuple[str, ...], limit: int, master: str, prefixes: tuple[str, ...], out: Output
+) -> None:
     """Answer a query over repositories, on a Spark that is started for it.
 
     Options of a storage stand in its URL: s3://bucket/era5?region=eu-west-1.
@@ -34,7 +38,8 @@ def sql(query: str, repos: tuple[str, ...], limit: int, master: str, out: Output
         name, equals, place = text.partition("=")
         if not equals or not name:
             raise click.BadParameter(f"{text!r} is not NAME=PLACE", param_hint="--repo")
-        places[name] = opened(storage_from_url(place))  # what is not there is told before Spark is started
+        # What is not there is told before Spark is started.
+        places[name] = authorized(opened(storage_from_url(place)), prefixes)
     with running_spark(SparkChoice(master)) as session:
         from icefloe.spark.answers import answered  # pyspark takes its time to import
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import click
 
@@ -11,6 +11,7 @@ from icefloe.cli.completing import complete_file
 from icefloe.cli.output import Output
 from icefloe.virtual import VirtualDataset
 from icefloe.virtual import virtualize as parse
+from icefloe.virtual.parsing import Format
 
 _COLUMNS = ("variable", "shape", "dtype", "chunks", "references", "codecs", "refused")
 
@@ -41,7 +42,12 @@ def _rows(dataset: VirtualDataset) -> list[dict[str, Any]]:
 
 @click.command()
 @click.argument("files", nargs=-1, required=True, metavar="FILE...", shell_complete=complete_file)
-@click.option("--format", "format_", help="The format, where it is not to be recognised.")
+@click.option(
+    "--format",
+    "format_",
+    type=click.Choice(get_args(Format)),
+    help="The format, where it is not to be recognised.",
+)
 @click.option("--group", help="The only group to look at.")
 @output_option
 def virtualize(files: tuple[str, ...], format_: Any, group: str | None, out: Output) -> None:

@@ -111,8 +111,8 @@ class VirtualReader:
             name = f" (container: {container.name})" if container.name else ""
             raise InvalidInputError(
                 f"the virtual chunk at {location} resolves to the url prefix {prefix}{name}; to fetch it, "
-                "authorise the virtual chunk container when you open or create the repository, with "
-                "authorize_virtual_chunk_access",
+                "authorise the virtual chunk container "
+                "when you open or create the repository, with authorize_virtual_chunk_access",
                 kind=ErrorKind.UNAUTHORIZED_VIRTUAL_CHUNK_CONTAINER,
             )
         from icefloe.storage.external_sources import open_source

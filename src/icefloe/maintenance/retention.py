@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from icefloe.core.assets import AssetStore
 from icefloe.core.refs import RefStore
 from icefloe.core.refs_v2 import RefStoreV2
+from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.format.pruning import shortened
 from icefloe.format.repo_changes import Changed
 from icefloe.format.repo_info import NO_PARENT, RepoInfo, SnapshotInfos
@@ -97,7 +98,9 @@ def apply_policy(policy: RetentionPolicy, history: History, now: datetime) -> Ke
     times = list(column_from_microseconds(np.asarray(snapshots.columns["flushed_at"]).astype(np.int64)))
     unknown = sorted(set(policy.branches) - set(history.branches))
     if unknown:
-        raise ValueError(f"there are rules for branch {unknown[0]}, which does not exist")
+        raise InvalidInputError(
+            f"there are rules for branch {unknown[0]}, which does not exist", kind=ErrorKind.REF_NOT_FOUND
+        )
     for name, tip in history.branches.items():
         line = snapshots.ancestry(tip)
         reasons[line[0]].add(f"tip of {name}")
