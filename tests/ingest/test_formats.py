@@ -6,11 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 import xarray as xr
 
-from icefloe import Credentials, Repository
+from icefloe import Credentials, InvalidInputError, Repository
 from tests.ingest.files import days, expected, new_repo, run, write
 from tests.virtual import formats
 
@@ -78,3 +79,36 @@ def test_static_variables_of_virtual_files(tmp_path: Path) -> None:
     run(repo, files, mode="hybrid")
 
     xr.testing.assert_equal(read(repo), expected(files))
+
+
+@pytest.mark.parametrize("mode", ["native", "virtual", "hybrid"])
+@pytest.mark.parametrize(
+    "stored",
+    [{"dtype": "f2"}, {"dtype": "c8"}, {"dtype": "f4", "compression": "lzf"}],
+    ids=["float16", "complex", "lzf"],
+)
+def test_hdf5_that_netcdf_cannot_read(tmp_path: Path, stored: dict[str, Any], mode: str) -> None:
+    """Its library knows few filters and types, and crashes on some."""
+    values = np.arange(24).reshape(4, 6)
+    with h5py.File(tmp_path / "f.h5", "w") as file:
+        file.create_dataset("v", data=values.astype(stored["dtype"]), chunks=(2, 6), **stored)
+    repo = new_repo(tmp_path)
+
+    report = run(repo, tmp_path / "f.h5", mode=mode)
+
+    found = read(repo)["v"]
+    assert report.published
+    assert (found.dtype, found.values.tolist()) == (np.dtype(stored["dtype"]), values.tolist())
+
+
+def test_values_of_several_parts_are_not_copied(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "f.h5", "w") as file:
+        file["v"] = np.ones(3, [("a", "<f4"), ("b", "<i4")])
+        file["w"] = np.arange(3)
+    repo = new_repo(tmp_path)
+
+    with pytest.raises(InvalidInputError, match=r"v has values of several parts .* with --virtual"):
+        run(repo, tmp_path / "f.h5")
+    run(repo, tmp_path / "f.h5", variables=["w"])
+
+    assert list(read(repo).data_vars) == ["w"]

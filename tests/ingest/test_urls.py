@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import functools
 import http.server
+import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,8 @@ import xarray as xr
 from icefloe import Credentials, InvalidInputError, Repository, StorageError
 from icefloe.ingest.ledger import read_ledger
 from icefloe.ingest.sources import Source, find_sources
+from icefloe.storage.access import access_of
+from icefloe.virtual import virtualize
 from tests.ingest.files import archive, assert_same, days, expected, new_repo, read, run, write
 from tests.ingest.places import BUCKET, SECRET, Place, azure_place, s3_place
 from tests.servers.azurite import azurite_server
@@ -210,3 +214,68 @@ def test_a_zarr_store_in_a_bucket(seaweedfs: Place, tmp_path: Path, mode: str) -
     run(repo, f"{seaweedfs.url}/stores/{mode}/s.zarr", mode=mode, storage_options=seaweedfs.options)
 
     assert_same(read_through(repo, seaweedfs.credential()), days(0, 4))
+
+
+@pytest.mark.servers
+def test_a_file_of_a_bucket_that_changed_within_a_second(place: Place, tmp_path: Path) -> None:
+    """Neither its size nor its time tells; its etag does, whether the file was listed or looked at."""
+    (file,) = (Path(each) for each in chunked(tmp_path, 2))
+    url = place.put("etags/a.nc", file)
+    repo = new_repo(tmp_path)
+    run(repo, url, storage_options=place.options)
+    (row,) = read_ledger(repo.readonly_session("main"), "")
+    known = run(repo, f"{place.url}/etags/*.nc", storage_options=place.options)
+    write(file, days(0, 2) + 1, CHUNKED)
+    place.put("etags/a.nc", file)
+    (now,) = find_sources(url, place.options)
+
+    same_second = replace(row, modified_us=now.modified_us, size_bytes=now.size_bytes)
+
+    assert row.etag
+    assert len(known.outcome.sources.known) == 1
+    assert not same_second.is_of(now)
+    assert replace(same_second, etag=now.etag).is_of(now)
+
+
+@pytest.mark.servers
+@pytest.mark.parametrize("mode", ["native", "virtual"])
+def test_references_of_this_machine_to_a_bucket(seaweedfs: Place, tmp_path: Path, mode: str) -> None:
+    """The options are those of the bucket, whose place the repository gets to know."""
+    (file,) = chunked(tmp_path, 4)
+    url = seaweedfs.put(f"referred/{mode}.nc", Path(file))
+    reach = access_of(url, seaweedfs.options)
+    dataset = virtualize(url, store=reach.store, credential=reach.credential)
+    variable = dataset.variables["t2m"]
+    refs: dict[str, Any] = {
+        ".zgroup": '{"zarr_format": 2}',
+        "t2m/.zarray": json.dumps(
+            {
+                "zarr_format": 2,
+                "shape": variable.shape,
+                "chunks": variable.chunk_shape,
+                "dtype": "<f4",
+                "fill_value": "NaN",
+                "order": "C",
+                "filters": [{"id": "shuffle", "elementsize": 4}],
+                "compressor": {"id": "zlib", "level": 4},
+            }
+        ),
+        "t2m/.zattrs": '{"_ARRAY_DIMENSIONS": ["time", "lat", "lon"]}',
+    }
+    for coords, offset, length in zip(
+        variable.references.coords.tolist(),
+        variable.references.offsets.tolist(),
+        variable.references.lengths.tolist(),
+        strict=True,
+    ):
+        refs[f"t2m/{'.'.join(map(str, coords))}"] = ["{{u}}", offset, length]
+    (tmp_path / "refs.json").write_text(json.dumps({"version": 1, "templates": {"u": url}, "refs": refs}))
+    repo = new_repo(tmp_path)
+
+    run(repo, tmp_path / "refs.json", mode=mode, storage_options=seaweedfs.options)
+
+    prefixes = Repository.open(repo.storage).config.virtual_chunk_containers or {}
+    access = {each: seaweedfs.credential() for each in prefixes if each.startswith("s3:")}
+    opened = Repository.open(repo.storage, authorize_virtual_chunk_access=access)
+    assert (read(opened)["t2m"].values == expected([file])["t2m"].values).all()
+    assert bool(access) == (mode == "virtual")

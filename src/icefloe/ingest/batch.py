@@ -112,9 +112,22 @@ def design(combined: Combined, ways: Ways, existing: Existing | None, options: O
         if options.mode == "virtual":
             refuse_misfits(referral)
     plan = make_plan(targets, arrays, cuts, options.memory_bytes, options.parallelism, referral.chosen)
+    _refuse_compounds(targets, plan)
     copied = frozenset(_copied(targets, combined.files, existing))
     group_attrs = {**dataset.attrs, **group_attrs}
     return Design(tuple(targets), tuple(coordinates), copied, plan, group_attrs, referral)
+
+
+def _refuse_compounds(targets: Sequence[Target], plan: Plan) -> None:
+    """Values of several parts can be referred to, and are not copied."""
+    copied = {block.name for block in (*plan.blocks, *plan.readings)}
+    for target in targets:
+        if target.name in copied and target.dtype.startswith("|V"):
+            raise InvalidInputError(
+                f"{target.name} has values of several parts (a compound or opaque type), which are not "
+                "copied: name the other variables, or refer to it with --virtual",
+                ErrorKind.INVALID_ARRAY_METADATA,
+            )
 
 
 def ways_of(schemas: Sequence[FileSchema]) -> Ways:

@@ -16,6 +16,7 @@ import xarray as xr
 
 from icefloe.errors import IcechunkError, InvalidInputError
 from icefloe.ingest.addresses import origin_of, reference_location
+from icefloe.ingest.hdf5_engine import reader_of
 from icefloe.ingest.remote import server_of
 from icefloe.ingest.sources import Source, local_path
 from icefloe.ingest.zips import is_zip, zipped_store
@@ -34,6 +35,8 @@ PACKING = ("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsign
 _TIMES = ("units", "calendar")
 _SAMPLE_BYTES = 1 << 16
 _CHUNK_CACHE_BYTES = 1 << 20
+_UNNAMED = {"phony_dims": "sort"}
+"""Dimensions without a name get those that netCDF4 gives them."""
 _NO_ENGINE = "did not find a match"
 """What xarray says of a file that none of its engines takes."""
 
@@ -261,12 +264,18 @@ def _dataset(source: Source, reading: Reading, options: Mapping[str, Any], *, gl
         return _referred(source, reading, options)
     in_parts = source.is_remote and glance and engine in (None, "h5netcdf")
     if in_parts and (file := _hdf5_elsewhere(source, reading)) is not None:
-        return xr.open_dataset(file, engine="h5netcdf", **options)
+        return xr.open_dataset(file, engine="h5netcdf", **{**_UNNAMED, **options})
     path: Any = local_path(source, reading.storage_options)
     if source.is_store and engine is None:
         engine = "zarr"
     if engine in (None, "zarr") and is_zip(path):
         path, engine = zipped_store(path), "zarr"
+    if engine is None:
+        reader = reader_of(path, options.get("group"))
+        if reader == "references":
+            return _referred(source, reading, options)
+        if reader == "h5netcdf":
+            engine, options = reader, {**_UNNAMED, **options}
     try:
         with _small_chunk_caches():
             return xr.open_dataset(path, engine=engine, **options)
