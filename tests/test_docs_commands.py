@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shlex
 from collections.abc import Iterator
@@ -41,7 +42,8 @@ def parsed(command: click.Command, words: list[str]) -> click.Command:
         assert inner is not None
         return parsed(inner, words[1:])
     if not isinstance(command, click.Group):  # one without a subcommand takes what its default one does
-        command.make_parser(ctx).parse_args([word for word in words if not re.match(r"-\d", word)])
+        with contextlib.suppress(click.BadOptionUsage):  # named without its value
+            command.make_parser(ctx).parse_args([word for word in words if not re.match(r"-\d", word)])
     return command
 
 
