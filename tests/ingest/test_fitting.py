@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 import xarray as xr
@@ -124,3 +125,30 @@ def test_only_runs_of_bytes_are_cut_off(chunks: tuple[int, ...], wanted: tuple[i
 
     assert found is not None
     assert tuple(found["chunk_grid"]["configuration"]["chunk_shape"]) == wanted
+
+
+def test_dimensions_without_names(tmp_path: Path) -> None:
+    """netCDF4 counts those of all groups, the parser those of one."""
+    files = []
+    for number in range(2):
+        with h5py.File(tmp_path / f"{number}.h5", "w") as file:
+            file["before/other"] = np.arange(7.0)
+            file["values"] = np.arange(6.0).reshape(2, 3) + number
+        files.append(str(tmp_path / f"{number}.h5"))
+    repo = new_repo(tmp_path)
+
+    run(repo, files, mode="virtual", concat_dim="run", engine="netcdf4")
+
+    found = read_all(repo)["values"]
+    assert found.values[:, 1, 2].tolist() == [5, 6]
+    assert len(repo.readonly_session("main").all_virtual_chunk_locations()) == 2
+
+
+@pytest.mark.parametrize("mode", ["native", "hybrid"])
+def test_lists_are_not_copied(tmp_path: Path, mode: str) -> None:
+    with h5py.File(tmp_path / "odd.h5", "w") as file:
+        values = file.create_dataset("values", (2,), h5py.vlen_dtype(np.int32))
+        values[0], values[1] = [1, 2], [3]
+
+    with pytest.raises(InvalidInputError, match="values of values are neither numbers nor text"):
+        run(new_repo(tmp_path), str(tmp_path / "odd.h5"), mode=mode, engine="netcdf4")

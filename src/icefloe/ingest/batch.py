@@ -34,7 +34,13 @@ from icefloe.ingest.referring import (
 )
 from icefloe.ingest.sources import Source
 from icefloe.ingest.survey import BadFile, FileSchema, VariableSchema, quiet
-from icefloe.ingest.targets import Target, check_layout, coordinate_target, create, new_target
+from icefloe.ingest.targets import (
+    Target,
+    check_layout,
+    coordinate_target,
+    create,
+    new_target,
+)
 from icefloe.ingest.windows import Windows, files_within
 from icefloe.ingest.writing import WriteOrder, set_aside, write
 from icefloe.session import Session

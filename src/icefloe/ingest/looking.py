@@ -6,6 +6,7 @@ Those that may be referred to are opened once, for their schema and their refere
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from icefloe.ingest.addresses import reference_location
@@ -30,8 +31,10 @@ from icefloe.virtual import VirtualDataset
 from icefloe.virtual.hdf5_members import Members
 from icefloe.virtual.schema import document_of
 from icefloe.virtual.sources import container_prefix, location_of
+from icefloe.virtual.variables import VirtualVariable
 
 _NOT_IN_CHUNKS = "its values are not in chunks that can be referred to"
+_MADE_UP = "phony_dim_"
 _TEXT = "it is text of any length, which is not in its chunks"
 
 
@@ -105,6 +108,17 @@ def _looked(
     return schema or survey(SurveyOrder(source, reading)), dataset, why
 
 
+def _named_alike(
+    virtual: VirtualVariable, variable: VariableSchema, sizes: Mapping[str, int]
+) -> VirtualVariable:
+    """With the engine's names for dimensions that have none in the file: each counts in its own way."""
+    names = variable.raw_dims
+    is_made_up = all(dim.startswith(_MADE_UP) for dim in (*virtual.dimensions, *names))
+    if is_made_up and virtual.shape == tuple(sizes.get(dim, -1) for dim in names):
+        return replace(virtual, dimensions=names)
+    return virtual
+
+
 class _Shared:
     """Says of variables how they would be referred to; what files have alike is one object, sent as one."""
 
@@ -123,7 +137,8 @@ class _Shared:
                 text = why or refused.get(variable.name, told)
                 found.append(self._one(variable, None, text))
             else:
-                found.append(self._one(variable, json.dumps(document_of(virtual)), ""))
+                named = _named_alike(virtual, variable, schema.sizes)
+                found.append(self._one(variable, json.dumps(document_of(named)), ""))
         return replace(schema, variables=tuple(found))
 
     def _one(self, variable: VariableSchema, document: str | None, refusal: str) -> VariableSchema:

@@ -150,7 +150,7 @@ def _finer_times(variable: xr.Variable, packing: Mapping[str, Any]) -> list[dict
 def _encoded(variable: xr.Variable, encoding: Mapping[str, Any]) -> xr.Variable | None:
     """The stored form, or None where it would mean something else."""
     whole = xr.Variable(variable.dims, variable.values, dict(variable.attrs), encoding=dict(encoding))
-    if _is_text(whole):
+    if is_text(whole):
         return whole if not encoding else None
     try:
         with quiet():
@@ -171,7 +171,8 @@ def _encoded(variable: xr.Variable, encoding: Mapping[str, Any]) -> xr.Variable 
     return found if same else None
 
 
-def _is_text(variable: xr.Variable) -> bool:
+def is_text(variable: xr.Variable) -> bool:
+    """Whether values are texts, as far as they are there."""
     if variable.dtype.kind in "SUT":
         return True
     if variable.dtype != object:

@@ -18,7 +18,7 @@ from icefloe.distributed import receipt
 from icefloe.errors import ErrorKind, IcechunkError, InvalidInputError
 from icefloe.ingest.exchange import Exchange, put_aside, taken_up
 from icefloe.ingest.memory import WRITE_COPIES, at_once, chunks_at_once, part_bytes
-from icefloe.ingest.packing import stored
+from icefloe.ingest.packing import is_text, stored
 from icefloe.ingest.pieces import EXISTING, Pieces
 from icefloe.ingest.plan import Block
 from icefloe.ingest.sources import Source, refuse_changed
@@ -145,7 +145,10 @@ class _Sources:
     def values(self, number: int, target: Target, key: Mapping[int, slice]) -> Any:
         """A box of a variable, as the target stores it."""
         with self._told(number, target):
-            return self._values(number, target, key)
+            found = self._values(number, target, key)
+        if found.dtype == object and target.dtype != "string":  # whatever type the engine has told
+            raise _not_plain(target)
+        return found
 
     @contextmanager
     def _told(self, number: int, target: Target) -> Iterator[None]:
@@ -224,6 +227,8 @@ class _Sources:
 def transcoded(values: xr.Variable, target: Target) -> Any:
     """Values that a file stores in another way than the repository, as the repository stores them."""
     if target.dtype == "string":
+        if not is_text(values):
+            raise _not_plain(target)
         return values.values.astype(object)
     plain = xr.Variable(values.dims, values.values)
     dtype = np.dtype(target.dtype)
@@ -238,6 +243,14 @@ def transcoded(values: xr.Variable, target: Target) -> Any:
             ErrorKind.INVALID_ARRAY_METADATA,
         )
     return found.values
+
+
+def _not_plain(target: Target) -> InvalidInputError:
+    return InvalidInputError(
+        f"values of {target.name} are neither numbers nor text (lists?), and cannot be copied: name the "
+        "variables that are wanted",
+        ErrorKind.INVALID_ARRAY_METADATA,
+    )
 
 
 def _cast(values: Any, dtype: np.dtype[Any], target: Target) -> Any:
