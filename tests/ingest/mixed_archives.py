@@ -247,6 +247,8 @@ class MixedArchive:
         elif "fills" in self.odd and variable.dtype.kind == "f":
             found = _without(found, "scale_factor", "add_offset", "dtype")
             found["_FillValue"] = float(random.choice([-1e30, 9e9, np.nan]))
+        if "_FillValue" in found:
+            found.pop("missing_value", None)
         cut = found.get("chunksizes", ())
         if classic or len(cut) != variable.ndim or "order" in self.odd:
             return _without(found, "zlib", "shuffle", "chunksizes")

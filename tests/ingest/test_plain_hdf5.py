@@ -147,6 +147,10 @@ def a_fill_of_another_type(file: h5py.File) -> None:
     file["x"].attrs["_FillValue"] = np.int16(-1)
 
 
+def digits_that_were_kept(file: h5py.File) -> None:
+    file["a"].attrs["least_significant_digit"] = 1
+
+
 @pytest.mark.parametrize(
     "odd",
     [
@@ -158,6 +162,7 @@ def a_fill_of_another_type(file: h5py.File) -> None:
         nothing_in_a_text,
         a_link,
         a_fill_of_another_type,
+        digits_that_were_kept,
     ],
 )
 def test_odd_files_are_left_to_xarray(tmp_path: Path, odd: Callable[[h5py.File], None]) -> None:

@@ -37,7 +37,7 @@ _ENGINES = (None, "netcdf4", "h5netcdf")
 _TYPES = frozenset(
     np.dtype(each).str for each in ("i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f4", "f8")
 )
-_SEEN_BY_SOME = ("DIMENSION_LABELS", "_NCCOPY")
+_SEEN_BY_SOME = ("DIMENSION_LABELS", "_NCCOPY", "least_significant_digit")
 """Attributes that not all engines hide."""
 _KEPT = 64
 _KEPT_BYTES = 1 << 16
