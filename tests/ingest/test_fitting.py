@@ -11,6 +11,7 @@ import pytest
 import xarray as xr
 
 from icefloe import InvalidInputError
+from icefloe.ingest import referring
 from icefloe.ingest.fitting import fitted
 from tests.ingest.files import days, expected, new_repo, read_all, run, write
 
@@ -76,6 +77,19 @@ def test_plain_chunks_that_reach_beyond_the_end_of_a_file(tmp_path: Path) -> Non
     files = [write(tmp_path / f"{first}.nc", days(first, 6), encoding) for first in (0, 6)]
 
     assert len(virtual_locations(tmp_path, files)) == 6
+
+
+def test_large_plain_files_are_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader takes whole chunks; and what is added later fits small ones."""
+    monkeypatch.setattr(referring, "_PLAIN_CHUNK_BYTES", 200)  # two days
+    repo = new_repo(tmp_path)
+    files = [write(tmp_path / f"{first}.nc", days(first, 4)) for first in (0, 4)]
+
+    run(repo, files[:1], mode="virtual")
+    run(repo, files, mode="virtual")
+
+    xr.testing.assert_identical(read_all(repo), expected(files))
+    assert len(repo.readonly_session("main").all_virtual_chunk_locations()) == 4
 
 
 def test_compressed_files_of_different_lengths_are_not(tmp_path: Path) -> None:

@@ -35,8 +35,11 @@ from icefloe.virtual import VirtualChunkContainer
 from icefloe.virtual.opening import default_credential
 from icefloe.virtual.schema import DECODING_ATTRIBUTES, differences, properties_of
 from icefloe.virtual.sources import container_of, container_prefix, location_of
+from icefloe.virtual.wanted import Wanted
 from icefloe.virtual.writing import Placed, write_placed
 
+_PLAIN_CHUNK_BYTES = 16 << 20
+"""Larger chunks of plain bytes are cut: a reader takes whole chunks."""
 _FILES_AT_ONCE = 64
 """So many files are referred to in one go."""
 _MOST_FOLDERS = 8
@@ -200,7 +203,8 @@ def as_document(
 ) -> Target:
     """The array as files store it, the first to begin with, so that their chunks can be referred to.
 
-    Files that are plain bytes are cut so that all fit, but not into chunks of fewer bytes. Bounds that xarray
+    Files that are plain bytes are cut so that all fit, and no chunk is large, but not into chunks of fewer
+    bytes than the least. Bounds that xarray
     gives the times of the files are copied: they are small, and would be there once for each.
     """
     first = schemas[0]
@@ -215,6 +219,10 @@ def as_document(
     documents = dict.fromkeys(each.document for each in schemas if each.document is not None)
     all_wide = [widened(json.loads(each), target.dims) for each in documents]
     common = common_chunks([each for each in all_wide if each is not None], array)
+    if common is not None:
+        common = Wanted(contiguous_chunk_bytes=_PLAIN_CHUNK_BYTES).chunks_of_contiguous(
+            common, target.itemsize
+        )
     if common is not None and math.prod(common) * target.itemsize >= least_bytes:
         wide = with_chunks(wide, common)
     told = {name: value for name, value in target.attrs.items() if name not in DECODING_ATTRIBUTES}
