@@ -134,6 +134,13 @@ def place(folder: Path) -> str:
         (["log", "FILE"], 3, "FILE is a file, and a repository is a folder"),
         (["log", "ftp://host/path"], 2, "cannot open ftp:// urls"),
         (["log", "s3://"], 2, "names no bucket"),
+        (["log", "s3://bucket/a#b"], 2, "a # in a url is written %23, as in a%23b"),
+        (["export", "REPO", "", "--overwrite"], 2, "the place is empty; . is this folder"),
+        (["ingest", "", "REPO", *NONE], 2, "a source has an empty name"),
+        (["tree", "REPO", "temperatur"], 3, "there is no group or array /temperatur; did you mean /temper"),
+        (["stats", "REPO", "-r", "main"], 2, "-r goes with --by array"),
+        (["expire", "REPO", "--keep-on", "dev:last=3"], 2, "rules for branch dev, which does not exist"),
+        (["rechunk", "REPO", "temperature", "--codec", "none", "--metadata", "x"], 2, "for --metadata: 'x'"),
         (["log", "REPO/nothing"], 3, "the repository doesn't exist"),
         (["init", "REPO"], 4, "there is a repository at this place already"),
         (["init", "FILE/repo"], 1, "FILE"),
@@ -202,9 +209,10 @@ def test_a_check_can_be_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[s
     file, place = tmp_path / "rays.nc", str(tmp_path / "repo")
     xr.Dataset({"a": ("time", [1.0, 2.0, 3.0])}, {"time": [8, 8, 9]}).to_netcdf(file)
 
-    assert app.main(["ingest", str(file), place, *NONE]) == 5
+    words = ["ingest", str(file), place, "--concat-dim", "time", *NONE]
+    assert app.main(words) == 5
     assert "or leave the check out with --checks" in capsys.readouterr().out
-    assert app.main(["ingest", str(file), place, *NONE, "--checks", "source"]) == 0
+    assert app.main([*words, "--checks", "source"]) == 0
     repo = icefloe.Repository.open(icefloe.storage_from_url(place))
     assert xr.open_zarr(repo.readonly_session("main").store, consolidated=False)["a"].size == 3
 

@@ -63,6 +63,7 @@ WAYS_OUT: Mapping[str, str] = MappingProxyType(
         "set_status can put it online": "`icefloe status --set online` puts it online again",
         "or overwrite=True": "or say --overwrite",
         "overwrite=True lets it follow": "--overwrite lets it follow",
+        "or say to overwrite it": "or say --overwrite",
         "or skip bad files": "or say --on-bad-file skip",
         "along as concat_dim": "along with --concat-dim",
         "give chunks, shards or a codec": "give --chunks, --shards or --codec",

@@ -156,6 +156,8 @@ class _Finder:
 
     def _found(self, name: str) -> Iterator[Source | Unfound]:
         """What a name stands for."""
+        if not name:  # a variable of a script that is not set
+            raise InvalidInputError("a source has an empty name; . is this folder", ErrorKind.INVALID_PATH)
         if _FILE_URL.match(name):
             name = unquote(_FILE_URL.sub("", name))
         sources = list(self._remote(name) if _URL.match(name) else self._local(name))

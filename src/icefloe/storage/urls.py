@@ -55,6 +55,8 @@ def storage_from_url(url: str | os.PathLike[str], **options: Any) -> Storage:
     understood is a StorageError, a wrong option an InvalidInputError.
     """
     text = os.fspath(url)
+    if not text:  # a variable of a script that is not set: not the folder one happens to be in
+        raise StorageError("the place is empty; . is this folder", kind=ErrorKind.CANNOT_PARSE_URL)
     parts = urlsplit(text)
     if len(parts.scheme) < 2:  # none, or the drive of a Windows path
         return _made(LocalStorage, {"path": os.path.expanduser(text)}, options)
