@@ -112,3 +112,28 @@ def test_values_of_several_parts_are_not_copied(tmp_path: Path) -> None:
     run(repo, tmp_path / "f.h5", variables=["w"])
 
     assert list(read(repo).data_vars) == ["w"]
+
+
+def test_dimensions_without_names_beside_groups(tmp_path: Path) -> None:
+    """netCDF numbers those of all groups in its own order."""
+    with h5py.File(tmp_path / "f.h5", "w") as file:
+        file["group/w"] = np.zeros((3, 5))
+        file["v"] = np.arange(8.0).reshape(2, 4)
+    repo = new_repo(tmp_path)
+
+    run(repo, tmp_path / "f.h5", mode="virtual")
+
+    xr.testing.assert_equal(read(repo), xr.open_dataset(tmp_path / "f.h5"))
+
+
+@pytest.mark.parametrize("mode", ["native", "virtual"])
+def test_grib_leaves_nothing_beside_the_files(tmp_path: Path, mode: str) -> None:
+    """Coordinates of two dimensions, which no file has as such, are copied."""
+    fields = formats.steps_of_grib(tmp_path / "files")
+    repo = new_repo(tmp_path)
+
+    run(repo, tmp_path / "files/f.grib", mode=mode)
+
+    assert read(repo)["t"].values.tolist() == fields.tolist()
+    assert read(repo)["valid_time"].shape == (2, 2)
+    assert [path.name for path in (tmp_path / "files").iterdir()] == ["f.grib"]

@@ -25,8 +25,11 @@ pytestmark = [
 
 def test_references_to_a_bucket(tmp_path: Path) -> None:
     """It knows the bucket from the configuration; and a file that changed is not read as if it had not."""
+    if official.__version__ != "2.3.0":
+        pytest.skip("earlier releases cannot read version 2")
     files = chunked(tmp_path / "files", 4, 2)
     repo = new_repo(tmp_path)
+    (tmp_path / "server").mkdir()
     keys = official.s3_credentials(access_key_id="access", secret_access_key=SECRET)
 
     with seaweedfs_server(tmp_path / "server", BUCKET, SECRET) as url:

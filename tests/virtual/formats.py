@@ -75,6 +75,22 @@ def grib(edition: int) -> Callable[[Path], Written]:
     return write
 
 
+def steps_of_grib(folder: Path) -> Any:
+    """A file of two times with two steps each; its values."""
+    folder.mkdir()
+    fields = np.random.default_rng(0).integers(0, 1 << 12, (2, 2, 31, 16)).astype("f4")
+    with (folder / "f.grib").open("wb") as file:
+        for (day, step), _ in np.ndenumerate(fields[..., 0, 0]):
+            handle = eccodes.codes_grib_new_from_samples("regular_ll_pl_grib2")
+            told = {"shortName": "t", "dataDate": 20240101 + day, "step": 6 * step, "bitsPerValue": 16}
+            for key, value in told.items():
+                eccodes.codes_set(handle, key, value)
+            eccodes.codes_set_values(handle, fields[day, step].reshape(-1).astype("f8"))
+            eccodes.codes_write(handle, file)
+            eccodes.codes_release(handle)
+    return fields
+
+
 def tiff(**options: Any) -> Callable[[Path], Written]:
     def write(folder: Path) -> Written:
         values = SMOOTH.astype("u2")

@@ -67,8 +67,9 @@ def refer(
 ) -> Referral:
     """Decide it for every piece: type, codecs and chunks must be the array's, and borders those of chunks.
 
-    What has no dimensions in a file is copied and needs no reason, as coordinates are: descriptions of grids,
-    mostly. So are bounds of coordinates that do not fit. xarray gives both the times of the files.
+    What has no dimensions in a file is copied and needs no reason, as coordinates of one are: descriptions of
+    grids, mostly. So are bounds of coordinates that do not fit. xarray gives both the times of the files.
+    Coordinates of more dimensions that do not fit are copied, and noted.
     """
     chosen: set[tuple[int, str]] = set()
     reasons, notes = [], []
@@ -83,6 +84,8 @@ def refer(
         for number, why in _misfits(target, array, files, fits):
             if not why:
                 mine.append(number)
+            elif target.name in dataset.coords:
+                notes.append((files[number].source.url, target.name, f"is copied: {why}"))
             elif target.name not in bounds and _has_dimensions(files[number], target.name):
                 reasons.append((files[number].source.url, target.name, why))
         chosen.update((number, target.name) for number in mine)

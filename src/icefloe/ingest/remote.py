@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import hashlib
 import os
 import shutil
 import socket
@@ -140,6 +141,12 @@ def _folder_of(process: int) -> str:
 
 def _folder() -> str:
     return _folder_of(os.getpid())
+
+
+def index_of(path: str) -> str:
+    """Where cfgrib keeps the index of a file: not beside it."""
+    name = hashlib.sha256(path.encode()).hexdigest()[:16]
+    return f"{_folder()}/{name}.{{short_hash}}.idx"
 
 
 def _is_alive(process: int) -> bool:

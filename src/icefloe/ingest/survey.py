@@ -17,7 +17,7 @@ import xarray as xr
 from icefloe.errors import IcechunkError, InvalidInputError
 from icefloe.ingest.addresses import origin_of, reference_location
 from icefloe.ingest.hdf5_engine import reader_of
-from icefloe.ingest.remote import server_of
+from icefloe.ingest.remote import index_of, server_of
 from icefloe.ingest.sources import Source, local_path
 from icefloe.ingest.zips import is_zip, zipped_store
 from icefloe.session import Session
@@ -35,6 +35,8 @@ PACKING = ("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsign
 _TIMES = ("units", "calendar")
 _SAMPLE_BYTES = 1 << 16
 _CHUNK_CACHE_BYTES = 1 << 20
+_GRIB = (".grib", ".grib2", ".grb", ".grb2")
+"""What xarray takes cfgrib for."""
 _UNNAMED = {"phony_dims": "sort"}
 """Dimensions without a name get those that netCDF4 gives them."""
 _NO_ENGINE = "did not find a match"
@@ -270,6 +272,12 @@ def _dataset(source: Source, reading: Reading, options: Mapping[str, Any], *, gl
         engine = "zarr"
     if engine in (None, "zarr") and is_zip(path):
         path, engine = zipped_store(path), "zarr"
+    if engine is None and path.lower().endswith(_GRIB) and importlib.util.find_spec("cfgrib") is not None:
+        if "group" in options:  # cfgrib has none: references make them of levels and steps that do not fit
+            return _referred(source, reading, options)
+        engine = "cfgrib"
+    if engine == "cfgrib":
+        options = {"indexpath": index_of(path), **options}
     if engine is None:
         reader = reader_of(path, options.get("group"))
         if reader == "references":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import zipfile
 
+from zarr.core.sync import sync
 from zarr.storage import StorePath, ZipStore
 
 from icefloe.virtual.zarr_zips import MAGIC, root_of
@@ -22,4 +23,6 @@ def zipped_store(path: str) -> StorePath:
     """The store in a zip file, which may be below the folder that was zipped."""
     with zipfile.ZipFile(path) as opened:
         root = root_of(opened.namelist(), path)
-    return StorePath(ZipStore(path, mode="r"), root.strip("/"))
+    store = ZipStore(path, mode="r")
+    sync(store._open())  # releases of zarr before 3.1 do not open it when they need it
+    return StorePath(store, root.strip("/"))
