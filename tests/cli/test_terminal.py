@@ -132,6 +132,7 @@ def test_ctrl_c_on_spark_ends_in_silence(capsys: pytest.CaptureFixture[str]) -> 
     try:
         with _stopped_quietly():
             logging.getLogger().error("KeyboardInterrupt while sending command.")
+            logging.getLogger("py4j.clientserver").error("Exception occurred while shutting down connection")
             with pytest.raises(KeyboardInterrupt):
                 signal.raise_signal(signal.SIGINT)
     finally:

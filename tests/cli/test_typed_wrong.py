@@ -330,10 +330,17 @@ def test_ctrl_c_is_no_error(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(icefloe.Repository, "open", interrupted)
+    def in_vain(*_: object, **__: object) -> None:
+        try:
+            interrupted()
+        finally:
+            raise OSError("the connection is closed")
 
-    assert app.main(["log", "anywhere"]) == STOPPED
-    assert capsys.readouterr().err.split() == ["stopped"]
+    for attempt in (interrupted, in_vain):
+        monkeypatch.setattr(icefloe.Repository, "open", attempt)
+
+        assert app.main(["log", "anywhere"]) == STOPPED
+        assert capsys.readouterr().err.split() == ["stopped"]
 
 
 @pytest.mark.parametrize("where", [0, 1, 2])

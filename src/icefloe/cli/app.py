@@ -12,7 +12,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from icefloe._version import __version__
-from icefloe.cli.faults import Stopped, tell
+from icefloe.cli.faults import Stopped, interruption, tell
 from icefloe.cli.terminal import end, end_at_signals, run_with_streams
 
 _COMMANDS = {
@@ -149,6 +149,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except click.exceptions.Abort as error:
         return tell(Stopped(error.__cause__), as_json="--json" in words)
     except Exception as error:
+        if (stopped := interruption(error)) is not None:
+            return tell(Stopped(stopped), as_json="--json" in words)
         if debug and not isinstance(error, click.ClickException):
             raise
         return tell(error, as_json="--json" in words)

@@ -91,6 +91,13 @@ class Stopped(click.ClickException):
         self.code = 128 + cause.number if isinstance(cause, Signalled) else STOPPED
 
 
+def interruption(error: BaseException | None) -> KeyboardInterrupt | None:
+    """The signal that came before an error: what was under way then ends in many ways."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__context__
+    return error
+
+
 def tell(error: Exception, *, as_json: bool) -> int:
     """Print what went wrong: to the error stream, and for programs as the result; the exit code."""
     (sentence, code), kind = explained(error), getattr(error, "kind", None)

@@ -22,6 +22,7 @@ from icefloe.concurrency import FanOut, ProcessFanOut, ThreadFanOut
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+_SILENT = logging.CRITICAL + 1
 _WITHOUT_SPARK = re.compile(r"none(?:\[(\*|[1-9]\d*)\])?")
 
 
@@ -103,14 +104,18 @@ def _stopped_quietly() -> Iterator[None]:
     what comes of that. Jobs end with the session, too.
     """
     root, before = logging.getLogger(), signal.getsignal(signal.SIGINT)
+    py4j = logging.getLogger("py4j")
+    level = py4j.level
     mine = threading.current_thread() is threading.main_thread() and before is not signal.SIG_IGN
     if mine:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     root.addFilter(_is_not_of_py4j)
+    py4j.setLevel(_SILENT)
     try:
         yield
     finally:
         root.removeFilter(_is_not_of_py4j)
+        py4j.setLevel(level)
         if mine:
             signal.signal(signal.SIGINT, before)
 

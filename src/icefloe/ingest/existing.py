@@ -133,11 +133,10 @@ def _by_hand(schema: FileSchema, rows: Sequence[LedgerRow]) -> list[dict[str, tu
     boxes = [row.box() for row in rows]
     runs: dict[str, list[tuple[int, int, bool]]] = {}
     for dim, size in schema.sizes.items():
-        known = np.zeros(size, bool)
-        spans = [box[dim] for box in boxes if dim in box]
-        for start, stop in spans:
-            known[start:stop] = True
-        if spans and not known.all():
+        spans = np.array([box[dim] for box in boxes if dim in box], np.int64).reshape(-1, 2)
+        begins, ends = (np.bincount(column, minlength=size + 1) for column in spans.T)
+        known = (begins - ends).cumsum()[:size] > 0
+        if len(spans) and not known.all():
             borders = np.concatenate([[False], known[1:] != known[:-1], [False]])
             runs[dim] = [(start, stop, bool(known[start])) for start, stop in _pieces(size, borders)]
     return [
