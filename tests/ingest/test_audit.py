@@ -13,7 +13,7 @@ from icefloe import InvalidInputError, Repository, in_memory_storage
 from icefloe.ingest import ingest, make_options
 from icefloe.ingest.arrivals import _cut, _joined
 from icefloe.ingest.checks import Check
-from tests.ingest.files import Travelling, archive, days, new_repo, read, run, write
+from tests.ingest.files import Travelling, archive, days, expected, new_repo, read, read_all, run, write
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
 
@@ -205,3 +205,19 @@ def test_names_may_follow_each_other_in_any_order(tmp_path: Path) -> None:
     assert run(repo, files, concat_dim="model", checks=(Check("monotone"), Check("gaps"))).ok
 
     assert read(repo).model.values.tolist() == ["a", "d", "c", "b"]
+
+
+@pytest.mark.parametrize("mode", ["native", "virtual"])
+def test_what_is_overridden_is_not_compared(tmp_path: Path, mode: str) -> None:
+    """The first file gives what is fixed, and others may have something else."""
+    files = [
+        write(tmp_path / f"{first}.nc", days(first, 2, height=("lat", np.arange(5.0) + first)))
+        for first in (0, 2, 4)
+    ]
+    how: dict[str, Any] = {"data_vars": "minimal", "coords": "minimal", "compat": "override"}
+    repo = new_repo(tmp_path)
+
+    for some in (files[:2], files):
+        assert run(repo, some, mode=mode, **how).ok
+
+    xr.testing.assert_identical(read_all(repo), expected(files, **how))

@@ -111,6 +111,7 @@ class SampleOrder:
 
     stored: Stored
     row: LedgerRow
+    names: tuple[str, ...]
     source: Source
     reading: Reading
     cells: int
@@ -255,10 +256,27 @@ def _sample_orders(audit: _Audit) -> list[SampleOrder]:
     """Files that are referred to: no block was made of them."""
     sources = {source.url: source for each in audit.staged for source in each.sources}
     rows = [row for row in audit.arrivals.rows if row.mode != "native" and row.source in sources]
+    reading, left_out = audit.options.reading, _overridden(audit)
     return [
-        SampleOrder(audit.stored, row, sources[row.source], audit.options.reading, audit.cells)
+        SampleOrder(
+            audit.stored,
+            row,
+            tuple(name for name in row.names() if name not in left_out),
+            sources[row.source],
+            reading,
+            audit.cells,
+        )
         for row in sample(rows, _SAMPLED_FILES)
     ]
+
+
+def _overridden(audit: _Audit) -> set[str]:
+    """The variables that only one of the files gave, whatever others have, because somebody said so."""
+    dims = audit.arrivals.dims
+    if audit.options.combining.compat != "override" or not dims:
+        return set()
+    variables = audit.dataset.variables.items()
+    return {str(name) for name, each in variables if dims.isdisjoint(map(str, each.dims))}
 
 
 def compare_sample(order: SampleOrder) -> str:
@@ -269,7 +287,7 @@ def compare_sample(order: SampleOrder) -> str:
             here, there = decode(raw), decode(file)
             if not same_labels(here.indexes, there.indexes, region):
                 return ""  # its cells do not lie in a row, and are compared where they were copied
-            for name in order.row.names():
+            for name in order.names:
                 now, then = _of_its_dimensions(here.variables[name], there.variables[name], region)
                 for mine, its in _some_cells(now, then, region, order.cells):
                     if not _alike(now[mine].load(), then[its].load()):
