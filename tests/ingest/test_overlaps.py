@@ -105,11 +105,13 @@ def test_two_files_that_begin_alike(tmp_path: Path, count: int) -> None:
 
 
 def test_files_that_were_moved(tmp_path: Path) -> None:
-    """Under other names they are new, and their times are there."""
+    """Under other names, and with other times of change, they are new, and their times are there."""
     files = archive(tmp_path / "old", (3, 3))
     repo = new_repo(tmp_path)
     run(repo, files)
     shutil.copytree(tmp_path / "old", tmp_path / "new")
+    for file in (tmp_path / "new").iterdir():
+        os.utime(file, (1, 1))
 
     sentence = refused(repo, str(tmp_path / "new" / "*.nc"))
 
