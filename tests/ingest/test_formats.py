@@ -9,6 +9,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+import tifffile
 import xarray as xr
 
 from icefloe import Credentials, InvalidInputError, Repository
@@ -137,3 +138,25 @@ def test_grib_leaves_nothing_beside_the_files(tmp_path: Path, mode: str) -> None
     assert read(repo)["t"].values.tolist() == fields.tolist()
     assert read(repo)["valid_time"].shape == (2, 2)
     assert [path.name for path in (tmp_path / "files").iterdir()] == ["f.grib"]
+
+
+@pytest.mark.parametrize("mode", ["native", "virtual"])
+def test_tiles_that_are_not_there_have_no_data(tmp_path: Path, mode: str) -> None:
+    values = np.full((32, 32), 7, "i2")
+    values[:16] = 3
+    tags = [(42113, "s", 0, "7", True)]
+    tiles = (values[y : y + 16, x : x + 16] if y == 0 else None for y in (0, 16) for x in (0, 16))
+    tifffile.imwrite(tmp_path / "f.tif", tiles, shape=(32, 32), dtype="i2", tile=(16, 16), extratags=tags)
+    repo = new_repo(tmp_path)
+
+    run(repo, tmp_path / "f.tif", mode=mode)
+
+    assert read(repo, decode_cf=False)["image"].values.tolist() == values.tolist()
+
+
+def test_what_no_reader_knows_is_not_left_out_in_silence(tmp_path: Path) -> None:
+    tifffile.imwrite(tmp_path / "f.tif", np.ones((16, 16), bool), photometric="minisblack")
+    repo = new_repo(tmp_path)
+
+    with pytest.raises(InvalidInputError, match=r"image: .*: name the variables that are wanted without it"):
+        run(repo, tmp_path / "f.tif")

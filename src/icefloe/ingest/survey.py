@@ -313,8 +313,13 @@ def _referred(source: Source, reading: Reading, options: Mapping[str, Any]) -> x
     """A source through references to its chunks."""
     from icefloe.virtual.opening import open_dataset
 
+    dataset = virtualized(source, reading)
+    refused = [each.sentence for each in dataset.refused if each.variable in reading.variables]
+    if refused or (dataset.refused and not reading.variables):
+        told = "; ".join(refused or [each.sentence for each in dataset.refused])
+        raise ValueError(f"{told}: name the variables that are wanted without it, or another engine")
     rest = {name: value for name, value in options.items() if name != "group"}
-    found: xr.Dataset = open_dataset(virtualized(source, reading), reading.reach_from(source), **rest)
+    found: xr.Dataset = open_dataset(dataset, reading.reach_from(source), **rest)
     return found
 
 

@@ -183,7 +183,7 @@ class _Image:
             dtype,
             chunk_shape,
             plain or (self._own_codec(),),
-            fill_value_json(None, dtype),
+            fill_value_json(self._nodata(dtype), dtype),  # tiles that are not there have no data
             self._attributes(dtype),
             chunks,
         )
@@ -286,10 +286,14 @@ class _Image:
             )
 
     def _attributes(self, dtype: np.dtype[Any]) -> dict[str, Any]:
-        nodata = self._page.tags.get("GDAL_NODATA")
-        if nodata is None:
-            return {}
+        nodata = self._nodata(dtype)
+        return {} if nodata is None else json_attributes({"_FillValue": nodata}, dtype)
+
+    def _nodata(self, dtype: np.dtype[Any]) -> Any:
+        """What stands for missing values; None where the file does not say, or what it cannot have."""
+        if self._page.tags.get("GDAL_NODATA") is None:
+            return None
         try:
-            return json_attributes({"_FillValue": dtype.type(self._page.nodata)}, dtype)
+            return dtype.type(self._page.nodata)
         except (OverflowError, ValueError, TypeError):
-            return {}
+            return None
