@@ -196,6 +196,17 @@ def test_a_bar_comes_after_two_seconds_and_goes(monkeypatch: pytest.MonkeyPatch)
     assert screen.getvalue() == drawn + "\r\x1b[2Kwritten\n"
 
 
+def test_what_is_waited_for_is_shown_and_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    screen = Screen()
+    monkeypatch.setattr(sys, "stderr", screen)
+
+    with Meter().waiting("starting Spark"):
+        assert screen.getvalue() == "\r\x1b[2Kstarting Spark ..."
+
+    assert screen.getvalue().endswith("...\r\x1b[2K")
+
+
 def test_lines_where_there_is_no_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

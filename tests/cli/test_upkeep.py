@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 import icefloe
 from icefloe.cli import faults
+from icefloe.cli.meter import Meter
 from tests.cli.test_cli import Terminal, typed
 
 __all__ = ["typed"]
@@ -20,6 +23,20 @@ def test_gc_shows_every_object_and_why(typed: Terminal) -> None:
     assert all(row["reason"] and row["bytes"] > 0 for row in rows)
     assert "reason" in typed("gc", "--older-than", "0s", "--dry-run", "--table").splitlines()[0]
     typed("gc", "--older-than", "0s", "--table", code=faults.USAGE)
+
+
+def test_deletions_and_rewritten_manifests_are_counted(
+    monkeypatch: pytest.MonkeyPatch, typed: Terminal
+) -> None:
+    told: list[tuple[str, int, int]] = []
+    monkeypatch.setattr(Meter, "__call__", lambda _, *what: told.append(what))
+
+    typed("rewrite-manifests")
+    typed("expire", "--keep-last", "1", "--tags")
+    typed("gc", "--older-than", "0s", "--yes")
+
+    assert told[0][0] == "manifests"
+    assert told[-1] == ("requests to delete", 1, 1)
 
 
 def test_gc_of_young_objects_needs_a_yes(typed: Terminal) -> None:
