@@ -51,3 +51,18 @@ def test_units_in_other_words(tmp_path: Path, units: str | None, is_noted: bool)
     else:
         with pytest.raises(InvalidInputError, match="is in km s-1, others are in m s-1"):
             run(repo, files)
+
+
+def test_decoding_is_up_to_readers(tmp_path: Path) -> None:
+    """Times that xarray cannot decode are left out, or end the job; what would change nothing is refused."""
+    part = days(0, 2, when=("time", [1, 2], {"units": "months since 1900-01-01"}))
+    file = write(tmp_path / "0.nc", part)
+    repo = new_repo(tmp_path)
+
+    with pytest.raises(InvalidInputError, match="decode_times is no option of an ingest"):
+        run(repo, file, open_options={"decode_times": False})
+    with pytest.raises(InvalidInputError, match="months since"):
+        run(repo, file)
+    run(repo, file, open_options={"drop_variables": ["when"]})
+
+    assert_same(read(repo), expected([file], drop_variables=["when"]))

@@ -22,6 +22,10 @@ OnChange = Literal["report", "ingest"]
 _TEXTS = frozenset(
     {"message", "engine", "source_group", "concat_dim", "compat", "data_vars", "coords", "join", "codec"}
 )
+_DECODING = (
+    *("decode_cf", "decode_times", "decode_timedelta", "decode_coords"),
+    *("mask_and_scale", "use_cftime", "concat_characters"),
+)
 _MAPPINGS = frozenset({"metadata", "open_options", "storage_options"})
 
 
@@ -66,6 +70,7 @@ class Options:
             if not isinstance(getattr(self, name), str):
                 raise _wrong(f"{name} must be a name, not {getattr(self, name)!r}")
         _refuse_group(self.group)
+        _refuse_decoding(self.reading.open_options)
         if self.mode == "virtual" and (self.layout.chunks or self.layout.shards):
             raise _wrong(
                 "virtual arrays keep the chunks of the files; mode hybrid copies what is to have other ones"
@@ -78,6 +83,16 @@ class Options:
 
 def _wrong(text: str) -> InvalidInputError:
     return InvalidInputError(text, ErrorKind.INVALID_COMMIT_CONFIGURATION)
+
+
+def _refuse_decoding(open_options: Mapping[str, Any]) -> None:
+    """What would be said here about decoding would change nothing, and nobody would notice."""
+    for name in _DECODING:
+        if name in open_options:
+            raise _wrong(
+                f"{name} is no option of an ingest: it takes what files store, and who reads the arrays says "
+                "how to decode them; the option drop_variables leaves out what xarray cannot decode"
+            )
 
 
 def _refuse_group(group: str) -> None:
