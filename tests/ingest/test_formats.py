@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import eccodes
 import h5py
 import numpy as np
 import pytest
@@ -160,3 +161,19 @@ def test_what_no_reader_knows_is_not_left_out_in_silence(tmp_path: Path) -> None
 
     with pytest.raises(InvalidInputError, match=r"image: .*: name the variables that are wanted without it"):
         run(repo, tmp_path / "f.tif")
+
+
+def test_variables_that_cfgrib_leaves_out_are_told(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with (tmp_path / "f.grib").open("wb") as file:
+        for name in ("2t", "10u"):
+            handle = eccodes.codes_grib_new_from_samples("regular_ll_sfc_grib2")
+            eccodes.codes_set(handle, "shortName", name)
+            eccodes.codes_write(handle, file)
+            eccodes.codes_release(handle)
+    repo = new_repo(tmp_path)
+
+    report = run(repo, tmp_path / "f.grib")
+
+    assert [(each.variable, each.text[:12]) for each in report.findings] == [("u10", "is left out:")]
+    assert list(read(repo).data_vars) == ["t2m"]
+    assert "Traceback" not in capfd.readouterr().err

@@ -30,6 +30,10 @@ from icefloe.ingest.survey import (
     shared,
 )
 
+_LEFT_OUT = (
+    "is left out: it does not fit beside the others in one dataset; take it by itself with --source-group or "
+    "with --engine cfgrib --open-option 'filter_by_keys={...}'"
+)
 _FILES_TOGETHER = 64
 """So many files are parsed for one answer, at most: what they have in common is sent once."""
 _LOOKS_PER_CORE = 4
@@ -91,7 +95,7 @@ def survey_all(
     files = shared([each for each in found if isinstance(each, FileSchema)])
     if bad and options.on_bad_file == "stop":
         raise unreadable(bad)
-    findings: list[Finding] = []
+    findings = [Finding(file.source.url, name, _LEFT_OUT, "note") for file in files for name in file.left_out]
     if files:
         schemas = [*files, *([existing.schema] if existing is not None else [])]
         findings += _new_dimension(schemas, options.combining.concat_dim)

@@ -16,6 +16,7 @@ import xarray as xr
 
 from icefloe.errors import IcechunkError, InvalidInputError
 from icefloe.ingest.addresses import origin_of, reference_location
+from icefloe.ingest.grib_log import left_out
 from icefloe.ingest.hdf5_engine import reader_of
 from icefloe.ingest.remote import index_of, server_of
 from icefloe.ingest.sources import Source, local_path
@@ -155,6 +156,8 @@ class FileSchema:
     """A hash over the ends of the file and its size."""
     aside: Aside | None = None
     """Where its references are, if it was parsed."""
+    left_out: tuple[str, ...] = ()
+    """Variables that its engine does not show beside the others."""
     places: tuple[str, ...] = ()
     """Where they lead, if that is to other files: a location in each place."""
 
@@ -191,8 +194,9 @@ class DigestOrder:
 def survey(order: SurveyOrder) -> FileSchema | BadFile:
     """Look into one file. Whatever goes wrong with it is an answer, not an exception."""
     try:
-        with opened(order.source, order.reading, glance=True) as raw:
-            return schema_of(order.source, raw, content_id(order.source, order.reading))
+        with left_out() as names, opened(order.source, order.reading, glance=True) as raw:
+            found = schema_of(order.source, raw, content_id(order.source, order.reading))
+            return replace(found, left_out=tuple(dict.fromkeys(names)))
     except Exception as error:  # noqa: BLE001 - engines raise whatever they like about a damaged file
         return BadFile(order.source, reason(error))
 
@@ -255,7 +259,7 @@ def opened(source: Source | Stored, reading: Reading, *, glance: bool = False) -
     options: dict[str, Any] = {"decode_cf": False, "chunks": None, **reading.open_options}
     if reading.group:
         options["group"] = reading.group
-    with quiet(), _dataset(source, reading, options, glance=glance) as raw:
+    with quiet(), left_out(), _dataset(source, reading, options, glance=glance) as raw:
         yield chosen(raw, reading.variables)
 
 
