@@ -202,7 +202,7 @@ class MixedArchive:
             options["group"] = "a/b"
         if "big" in self.odd and not classic:
             part = self._with_big_ends(part)
-        if "unlimited" in self.odd and self.dim in part.dims:
+        if "unlimited" in self.odd and self.dim in part.dims and not classic:
             options["unlimited_dims"] = [self.dim]
         encoding = {str(name): self._encoding(part, str(name), classic) for name in part.variables}
         with warnings.catch_warnings():
