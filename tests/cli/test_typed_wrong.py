@@ -207,9 +207,10 @@ def test_an_ingest_that_cannot_be_writes_nothing(
 def test_a_check_can_be_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Rays of a radar: several in a second."""
     file, place = tmp_path / "rays.nc", str(tmp_path / "repo")
-    xr.Dataset({"a": ("time", [1.0, 2.0, 3.0])}, {"time": [8, 8, 9]}).to_netcdf(file)
+    times = np.array([8, 8, 9], "M8[s]").astype("M8[ns]")
+    xr.Dataset({"a": ("time", [1.0, 2.0, 3.0])}, {"time": times}).to_netcdf(file)
 
-    words = ["ingest", str(file), place, "--concat-dim", "time", *NONE]
+    words = ["ingest", str(file), place, *NONE]
     assert app.main(words) == 5
     assert "or leave the check out with --checks" in capsys.readouterr().out
     assert app.main([*words, "--checks", "source"]) == 0

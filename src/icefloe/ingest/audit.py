@@ -201,8 +201,9 @@ class _Audit:
         return Stored(self.session, self.options.group)
 
     def steps(self) -> Iterator[tuple[str, Any]]:
-        """The coordinates along which files lie side by side."""
+        """The coordinates along which files lie side by side, and those of times."""
         dims = self.arrivals.dims
+        dims |= {str(dim) for dim, index in self.dataset.indexes.items() if _is_of_times(index)}
         if self.options.combining.concat_dim is not None:
             dims.add(self.options.combining.concat_dim)
         for dim in sorted(dims):
@@ -218,6 +219,10 @@ class _Audit:
     def blocks(self) -> Iterator[tuple[Audited, Block]]:
         for each in self.staged:
             yield from ((each, block) for block in each.blocks)
+
+
+def _is_of_times(index: Any) -> bool:
+    return index.dtype.kind == "M" or isinstance(index, xr.CFTimeIndex)
 
 
 def _monotone(audit: _Audit) -> str:
