@@ -108,6 +108,8 @@ class Running:
 
 
 def started(words: Sequence[str]) -> Running:
+    # Jobs in the background ignore it, and so would all that they start.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     process = subprocess.Popen(
         [sys.executable, "-W", "ignore", "-m", "icefloe", *words],
         cwd=ROOT,
