@@ -1,7 +1,8 @@
 # Every target sets up what it needs by itself. PYTHON chooses the interpreter; each has its own environment in .venv/.
 
 PYTHON ?= python3
-JOBS   ?= auto
+# One more than there are cores: tests wait for the processes and servers that they start.
+JOBS   ?= $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)' 2>/dev/null)
 
 # Processes that tests start would compile all of icefloe again, each.
 unexport PYTHONDONTWRITEBYTECODE

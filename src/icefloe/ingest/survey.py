@@ -259,8 +259,11 @@ def opened(source: Source | Stored, reading: Reading, *, glance: bool = False) -
     options: dict[str, Any] = {"decode_cf": False, "chunks": None, **reading.open_options}
     if reading.group:
         options["group"] = reading.group
-    with quiet(), left_out(), _dataset(source, reading, options, glance=glance) as raw:
-        yield chosen(raw, reading.variables)
+    with quiet():
+        with left_out():  # no longer: files are closed in any order
+            dataset = _dataset(source, reading, options, glance=glance)
+        with dataset as raw:
+            yield chosen(raw, reading.variables)
 
 
 def _dataset(source: Source, reading: Reading, options: Mapping[str, Any], *, glance: bool) -> xr.Dataset:
