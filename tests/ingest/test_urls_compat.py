@@ -11,13 +11,12 @@ import xarray as xr
 from tests.ingest.files import assert_same, expected, new_repo, run
 from tests.ingest.places import BUCKET, SECRET, s3_place
 from tests.ingest.test_urls import chunked
-from tests.servers.seaweedfs import seaweedfs_server
+from tests.servers.moto import make_bucket, moto_server
 
 official: Any = pytest.importorskip("icechunk")
 
 pytestmark = [
     pytest.mark.compat,
-    pytest.mark.servers,
     pytest.mark.filterwarnings("ignore::FutureWarning"),
     pytest.mark.filterwarnings("ignore:Numcodecs codecs"),
 ]
@@ -29,10 +28,10 @@ def test_references_to_a_bucket(tmp_path: Path) -> None:
         pytest.skip("earlier releases cannot read version 2")
     files = chunked(tmp_path / "files", 4, 2)
     repo = new_repo(tmp_path)
-    (tmp_path / "server").mkdir()
     keys = official.s3_credentials(access_key_id="access", secret_access_key=SECRET)
 
-    with seaweedfs_server(tmp_path / "server", BUCKET, SECRET) as url:
+    with moto_server() as url:
+        make_bucket(url, BUCKET)
         bucket = s3_place(url)
         for file in files:
             bucket.put(f"official/{Path(file).name}", Path(file))

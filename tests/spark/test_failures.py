@@ -19,6 +19,17 @@ FULL = """Job aborted due to stage failure: Task 0 in stage 1.0 failed 4 times
 Caused by: java.io.IOException: No space left on device
 \tat java.base/java.io.FileOutputStream.writeBytes(Native Method)
 """
+WORKER = """An exception was thrown from the Python worker:
+Traceback (most recent call last):
+  File "worker.py", line 93, in check
+    raise Wrong(
+{}
+\tat org.apache.spark.api.python.BasePythonRunner$ReaderIterator.handle(PythonRunner.scala)
+Caused by: java.io.EOFException
+"""
+OTHER = (
+    "a.PySparkRuntimeError: [X] Python in worker has different version: 3.11 than that in driver: 3.13, so"
+)
 
 
 @pytest.mark.parametrize(
@@ -29,6 +40,11 @@ Caused by: java.io.IOException: No space left on device
             PySparkException(FULL),
             "Spark gave up: No space left on device; when",
         ),
+        (
+            PySparkException(WORKER.format("ModuleNotFoundError: no icefloe")),
+            "ModuleNotFoundError: no icefloe",
+        ),
+        (PySparkException(WORKER.format(OTHER)), "run Python 3.11 and the driver 3.13: set PYSPARK_PYTHON"),
         (PySparkException("Job 3 cancelled"), "Spark gave up: Job 3 cancelled;"),
         (Py4JNetworkError("Answer from Java side is empty"), "the connection to Spark was lost"),
         (ConnectionRefusedError(111, "Connection refused"), "the connection to Spark was lost"),

@@ -14,7 +14,11 @@ _DIED = re.compile(
     r"Python worker (?:exited|failed)|ExecutorLostFailure|Executor(?:Exited)? heartbeat|SIGKILL"
 )
 _GONE = re.compile(r"SparkContext was shut ?down|stopped SparkContext|Connection refused|Answer from Java")
+_OTHER_PYTHON = re.compile(r"Python in worker has different version: ([\d.]+) than that in driver: ([\d.]+)")
 _CAUSE = re.compile(r"Caused by: (?:[\w.$]+: )?(.+)")
+_TRACEBACK = re.compile(r"Traceback \(most recent call last\).*?(?=\n\tat |\Z)", re.DOTALL)
+_RAISED = re.compile(r"^([\w.]+: .+)", re.MULTILINE)
+"""The last line of a traceback of Python."""
 _MOST = 200
 
 
@@ -47,6 +51,13 @@ def _sentence(error: Exception) -> str:
             "a worker of Spark died again and again, killed or out of memory: "
             "give tasks less to hold or workers more memory, and run this again"
         )
-    causes = _CAUSE.findall(text)
+    if versions := _OTHER_PYTHON.search(text):
+        worker, driver = versions.groups()
+        return (
+            f"the workers of Spark run Python {worker} and the driver {driver}: set PYSPARK_PYTHON to an "
+            "interpreter like that of the driver, and run this again"
+        )
+    traceback = _TRACEBACK.search(text)
+    causes = (_RAISED if traceback else _CAUSE).findall(traceback[0] if traceback else text)
     line = (causes[-1] if causes else text.strip().splitlines()[0]).strip()
     return f"Spark gave up: {line[:_MOST]}; when that is mended, run this again"
