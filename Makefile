@@ -1,76 +1,105 @@
 # Every target sets up what it needs by itself. PYTHON chooses the interpreter; each has its own environment in .venv/.
 
-PYTHON ?= python3
+PYTHON ?=
+INTERPRETER := $(shell scripts/find-python "$(PYTHON)" 2>/dev/null)
+TAG  := $(if $(INTERPRETER),$(shell "$(INTERPRETER)" -c 'import sys; print("%d.%d" % sys.version_info[:2])'))
+BIN  = .venv/$(TAG)/bin
+CORE = .venv/$(TAG)-core/bin
 # One more than there are cores: tests wait for the processes and servers that they start.
-JOBS   ?= $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)' 2>/dev/null)
+JOBS ?= $(if $(INTERPRETER),$(shell "$(INTERPRETER)" -c 'import os; print((os.cpu_count() or 1) + 1)'))
+MINUTES ?= 30
 
-# Processes that tests start would compile all of icefloe again, each.
+# Installs dependency groups of pyproject.toml: $(call install,demo lint)
+install = @python=$$(scripts/find-python "$(PYTHON)") && "$$python" scripts/setup-env $(1)
+
+# Otherwise every process that a test starts would compile icefloe again.
 unexport PYTHONDONTWRITEBYTECODE
 
-TAG  = $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
-BIN  = .venv/$(TAG)/bin
 CODE = src tests $(wildcard demo benchmarks)
 HOUSE_RULES = $(addprefix tests/test_, \
     layering.py house_rules.py docs.py packaging.py repository_hygiene.py)
 
 .DEFAULT_GOAL := help
-MINUTES ?= 30
 
-.PHONY: help setup demo test test-on-spark test-format check lint compat setup-compat test-servers test-samples test-cluster test-spark torture bench wheel clean
+.PHONY: help setup setup-demo setup-compat demo test test-core test-setup test-on-spark test-format check lint ruff codespell house-rules compat \
+    test-servers test-samples test-cluster test-spark torture bench coverage wheel dist clean
 
 help:
-	@echo "make demo              set up and run the demonstration: NetCDF files, through Spark, into a repository"
-	@echo "make test              set up, then ruff, mypy and every test except compat"
-	@echo "make check             ruff, formatting, mypy and the house rules: before each push"
+	@echo "make demo              turn NetCDF files into a versioned repository with Spark, and query it"
+	@echo "make test-core         the tests that need only the core dependencies: a quick start"
+	@echo "make test              ruff, mypy and every test except those below"
+	@echo "make check             ruff, mypy, spelling and the house rules: run it before each push"
 	@echo "make compat            tests against the official icechunk package"
-	@echo "make test-servers      tests against SeaweedFS, ministack, rclone, Azurite and HTTP, installed if need be"
-	@echo "make test-samples      sample files of other packages, downloaded, against docs/virtual-files.md"
+	@echo "make test-setup        set-up itself: interrupted, offline, full disk, another user"
+	@echo "make test-servers      tests against SeaweedFS, ministack, rclone, Azurite and HTTP"
+	@echo "make test-samples      sample files of other packages, compared with docs/virtual-files.md"
 	@echo "make test-cluster      Spark on a local cluster, on a master with two workers, through Connect; faults"
 	@echo "make test-spark        the Spark tests with another release: PYSPARK='4.0.*'"
-	@echo "make torture           writers against each other for MINUTES=30, in bad weather and killed; figures"
-	@echo "make bench             benchmarks against it: one row with ROW=name, figures to a file with JSON=path"
+	@echo "make torture           concurrent writers, faults and kills for MINUTES=30"
+	@echo "make coverage          line coverage of make test, in build/coverage"
+	@echo "make bench             benchmarks against the official package: ROW=name for one, JSON=path for the figures"
 	@echo "make wheel             build dist/icefloe-*.whl"
+	@echo "make dist              release dry run: wheel, sdist, twine check, installation into an empty environment"
 	@echo "make clean             remove environments, caches and build results"
 	@echo
-	@echo "PYTHON=$(PYTHON) (Python $(or $(TAG),not found)); the newest on this machine:" \
-	    "$$(scripts/newest-python || echo 'none of 3.11 or newer')"
+	@echo "Python: $(or $(INTERPRETER),none found) ($(or $(TAG),install 3.11 or newer));" \
+	    "choose another one with PYTHON=..., the newest here is $$(scripts/newest-python || echo 'none of 3.11 or newer')"
 
 setup:
-	@scripts/setup-env $(PYTHON)
+	$(call install,test lint)
+
+setup-demo:
+	$(call install,demo)
 
 setup-compat: setup
-	@scripts/setup-env $(PYTHON) compat
+	$(call install,compat)
 
-demo: setup
+demo: setup-demo
 	@$(BIN)/python demo/run.py
 
-lint: setup
+test-core:
+	$(call install,core)
+	$(CORE)/python -m pytest -q -n $(JOBS) --dist worksteal --only-installed -m "not servers and not setup"
+
+# The hooks of .pre-commit-config.yaml are these three targets.
+ruff: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+codespell: setup
+	$(BIN)/codespell
+
+house-rules: setup
+	$(BIN)/python -m pytest -q $(HOUSE_RULES)
+
+lint: ruff codespell
 	$(BIN)/mypy $(CODE)
 
 # Beside the tests on Spark, which leave half of a small machine idle: types, and then the tests of the format.
 test: setup
 	@$(MAKE) --no-print-directory -j 2 lint test-on-spark test-format
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal --ignore tests/format \
-	    -m "not compat and not servers and not spark"
+	    -m "not compat and not servers and not spark and not setup"
 
 test-format: setup
-	$(BIN)/python -m pytest -q -n 0 -m "not compat and not servers and not spark" tests/format
+	$(BIN)/python -m pytest -q -n 0 -m "not compat and not servers and not spark and not setup" tests/format
 
 # One process: a Java virtual machine for each costs more than it saves.
 test-on-spark: setup
 	$(BIN)/python -m pytest -n 0 -m "spark and not cluster"
 
-check: lint
-	$(BIN)/python -m pytest -q $(HOUSE_RULES)
+check: lint house-rules
 
 compat: setup-compat
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m compat
 
+# Two processes: most of the time goes into downloads.
+test-setup: setup
+	$(BIN)/python -m pytest -n 2 -m setup tests/setup
+
 # One process: two SeaweedFS on one machine get in each other's way.
 test-servers: setup
-	@scripts/setup-env $(PYTHON) servers
+	$(call install,servers)
 	@scripts/setup-azurite
 	PATH="$(CURDIR)/.venv/azurite/node_modules/.bin:$$PATH" $(BIN)/python -m pytest -n 0 -m servers
 
@@ -80,18 +109,16 @@ test-samples: setup
 	$(BIN)/python -m tests.virtual.table --check .venv/samples
 
 test-cluster: setup
-	@scripts/setup-env $(PYTHON) cluster
+	$(call install,cluster)
 	$(BIN)/python -m pytest -n 0 -m cluster
 
-# Another release of PySpark, in an environment of its own: its pin is the only one left out.
+# Another release of PySpark, in an environment of its own: its pin is the only one that does not apply.
 test-spark: setup
-	@test -n "$(PYSPARK)" || { echo "say which: make test-spark PYSPARK='4.0.*'"; exit 2; }
-	$(PYTHON) -m venv --clear .venv/spark-$(TAG)
+	@test -n "$(PYSPARK)" || { echo "choose a release: make test-spark PYSPARK='4.0.*'"; exit 2; }
+	$(BIN)/uv venv -q --clear --python $(BIN)/python .venv/spark-$(TAG)
 	grep -v -e '^pyspark==' -e '^py4j==' constraints.txt > .venv/spark-$(TAG)/constraints.txt
-	.venv/spark-$(TAG)/bin/python -m pip install -qq -c .venv/spark-$(TAG)/constraints.txt hatchling editables
-	.venv/spark-$(TAG)/bin/python -m pip install -qq -c .venv/spark-$(TAG)/constraints.txt "pyspark==$(PYSPARK)"
-	.venv/spark-$(TAG)/bin/python -m pip install -qq -c .venv/spark-$(TAG)/constraints.txt \
-	    --no-build-isolation --editable ".[test]"
+	$(BIN)/uv pip install -q --python .venv/spark-$(TAG)/bin/python -c .venv/spark-$(TAG)/constraints.txt \
+	    --editable . --group test "pyspark==$(PYSPARK)"
 	.venv/spark-$(TAG)/bin/python -m pytest -n 0 -m "spark and not cluster"
 
 torture: setup
@@ -106,10 +133,27 @@ torture: setup
 bench: setup-compat
 	$(BIN)/python benchmarks/run.py $(if $(ROW),--row "$(ROW)") $(if $(JSON),--json "$(JSON)")
 
-wheel: setup
+# Worker processes of pytest, of Spark and of the tests are measured, too: see [tool.coverage] in pyproject.toml.
+coverage: setup
+	$(call install,coverage)
+	$(BIN)/coverage erase
+	$(BIN)/coverage run -m pytest -q -n 0 -m "spark and not cluster"
+	$(BIN)/coverage run -m pytest -q -n $(JOBS) --dist worksteal -m "not compat and not servers and not spark and not setup"
+	$(BIN)/coverage combine -q
+	$(BIN)/coverage html -q
+	$(BIN)/coverage report --skip-covered --sort=cover | tail -n 40
+
+wheel:
+	$(call install,release)
 	rm -rf dist
-	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+	$(BIN)/python -m build --wheel --outdir dist . >/dev/null
 	@ls dist
+
+# What RELEASING.md describes, without publishing anything.
+dist: wheel
+	$(BIN)/python -m build --sdist --outdir dist . >/dev/null
+	$(BIN)/twine check --strict dist/*
+	scripts/check-dist $(BIN)/python dist
 
 clean:
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist

@@ -8,6 +8,8 @@ from typing import Any
 
 from hypothesis import settings
 
+pytest_plugins = ["tests.missing_packages"]
+
 # A slow machine is no failure: time limits belong to benchmarks. Under CI=true hypothesis starts from its own
 # "ci" profile, which has no deadline either and always draws the same examples.
 settings.register_profile(

@@ -31,6 +31,7 @@ def run(tmp_path: Path, code: str, *arguments: str, worker: str = WORKER) -> str
     return done.stdout.strip()
 
 
+@pytest.mark.needs("xarray", "dask")
 def test_icechunk_and_its_modules_are_icefloe(tmp_path: Path) -> None:
     code = """
 import icefloe
@@ -75,6 +76,7 @@ if __name__ == "__main__":
     assert run(tmp_path, code, method) == "icefloe.repository icefloe.storage 2.3.0"
 
 
+@pytest.mark.needs("distributed")
 def test_workers_of_a_dask_cluster_find_it_too(tmp_path: Path) -> None:
     code = """
 if __name__ == "__main__":

@@ -7,18 +7,20 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from importlib import metadata
 from pathlib import Path
 
 import pytest
+import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import icefloe
 from tests.source_tree import ROOT
 
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+TABLES = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+PROJECT, GROUPS = TABLES["project"], TABLES["dependency-groups"]
 OLDEST = (3, 11)
 
 
@@ -65,8 +67,18 @@ def installed_closure(roots: Iterable[str]) -> dict[str, str]:
     return found
 
 
+def group(name: str) -> Iterator[str]:
+    """The requirements of a dependency group and of the groups it includes."""
+    for entry in GROUPS[name]:
+        if isinstance(entry, str):
+            yield entry
+        else:
+            yield from group(entry["include-group"])
+
+
+@pytest.mark.needs("packaging", "xarray")
 def test_everything_installed_for_the_tests_is_pinned_to_that_version() -> None:
-    installed = installed_closure(["icefloe[dev,compat,bench]"])
+    installed = installed_closure(line for name in GROUPS for line in group(name))
     installed.pop("icefloe")
     pinned = pins((ROOT / "constraints.txt").read_text(encoding="utf-8"))
 
@@ -110,11 +122,11 @@ def test_scripts_are_executable_and_parse(script: Path) -> None:
     text = script.read_text(encoding="utf-8")
 
     assert os.access(script, os.X_OK)
-    if script.suffix == ".py":
+    program = text.splitlines()[0].removeprefix("#!").split()[-1]
+    if program == "python3":
         compile(text, str(script), "exec")
     else:
-        shell = text.splitlines()[0].removeprefix("#!").split()[-1]
-        subprocess.run([shell, "-n", str(script)], check=True)
+        subprocess.run([program, "-n", str(script)], check=True)
 
 
 def run_script(name: str, *arguments: str, path: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -175,33 +187,60 @@ def test_newest_python_keeps_within_its_bounds(tmp_path: Path) -> None:
     assert run_script("newest-python", "3.95", "3.96", path=tmp_path).stdout.strip() == str(older)
 
 
-def test_setup_names_a_missing_interpreter() -> None:
-    answer = run_script("setup-env", "no-such-python")
+def test_newest_python_looks_behind_the_shims_of_pyenv(tmp_path: Path) -> None:
+    shims = tmp_path / "pyenv" / "shims"
+    fake_python(shims, "python3.97", "echo 'pyenv: python3.97: command not found' >&2; exit 127")
+    working = fake_python(tmp_path / "pyenv" / "versions" / "3.97.0" / "bin", "python", "echo 3097000")
+
+    assert run_script("newest-python", "3.90", path=shims).stdout.strip() == str(working)
+
+
+def test_find_python_names_a_missing_interpreter() -> None:
+    answer = run_script("find-python", "no-such-python")
 
     assert answer.returncode == 1
-    assert answer.stderr.startswith("setup: cannot run 'no-such-python'")
+    assert answer.stderr.startswith("setup: cannot run 'no-such-python'. Install Python 3.11 or newer")
     assert answer.stderr.count("\n") == 1
 
 
-def test_setup_refuses_an_old_interpreter(tmp_path: Path) -> None:
-    old = fake_python(tmp_path, "python3", 'case "$2" in *exit*) exit 1;; *) echo 3.9;; esac')
+def test_find_python_refuses_an_old_interpreter(tmp_path: Path) -> None:
+    old = fake_python(tmp_path, "python3", "echo 3.9 /usr/bin/python3.9")
 
-    answer = run_script("setup-env", str(old))
-
-    assert answer.returncode == 1
-    assert "is Python 3.9; icefloe needs 3.11 or newer" in answer.stderr
-
-
-def test_setup_says_when_venv_is_missing(tmp_path: Path) -> None:
-    bare = fake_python(tmp_path, "python3", 'case "$2" in *venv*) exit 1;; *print*) echo 9.9;; esac')
-
-    answer = run_script("setup-env", str(bare))
+    answer = run_script("find-python", str(old))
 
     assert answer.returncode == 1
-    assert "has no venv or ensurepip module" in answer.stderr
+    assert "is Python 3.9, and icefloe needs 3.11 or newer" in answer.stderr
+
+
+def test_find_python_passes_over_an_old_default(tmp_path: Path) -> None:
+    fake_python(tmp_path, "python3", "echo 3.9 /usr/bin/python3.9")
+    working = fake_python(tmp_path, "python3.97", "echo 3097000")
+
+    assert run_script("find-python", path=tmp_path).stdout.strip() == str(working)
+
+
+def test_find_python_finds_the_interpreter_behind_an_inactive_shim(tmp_path: Path) -> None:
+    shims = tmp_path / "py env é" / "shims"
+    fake_python(shims, "python3.97", "echo 'pyenv: python3.97: command not found' >&2; exit 127")
+    working = fake_python(shims.parent / "versions" / "3.97.0" / "bin", "python", "echo 3097000")
+
+    assert run_script("find-python", "python3.97", path=shims).stdout.strip() == str(working)
 
 
 def test_the_oldest_python_is_named_alike_everywhere() -> None:
     assert PROJECT["requires-python"] == f">={OLDEST[0]}.{OLDEST[1]}"
-    assert f"sys.version_info < {OLDEST}" in (ROOT / "scripts" / "setup-env").read_text(encoding="utf-8")
+    for script in ("find-python", "newest-python"):
+        assert re.search(
+            rf'oldest="?(\$\{{1:-)?{OLDEST[0]}\.{OLDEST[1]}', (ROOT / "scripts" / script).read_text()
+        )
     assert sys.version_info >= OLDEST
+
+
+def test_hooks_of_pre_commit_are_make_targets() -> None:
+    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))["repos"][0][
+        "hooks"
+    ]
+    targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+
+    assert [hook["entry"] for hook in hooks] == [f"make --no-print-directory {hook['id']}" for hook in hooks]
+    assert {hook["id"] for hook in hooks} <= set(targets)

@@ -69,6 +69,7 @@ def test_values_are_as_users_see_them(place: str) -> None:
     assert (drawn.units, drawn.title) == ("K", "air, time=2024-01-01")
 
 
+@pytest.mark.needs("xarray")
 def test_labels_choose_and_revisions_differ(place: str, capsys: pytest.CaptureFixture[str]) -> None:
     words = [place, "t", "--sel", "time=2024-01-02", "--json"]
 
@@ -124,6 +125,7 @@ def test_colours_on_a_terminal() -> None:
     assert "\n  \u2580" in painted  # what is missing
 
 
+@pytest.mark.needs("matplotlib")
 @pytest.mark.parametrize(
     "words", [["t", "--isel", "time=0"], ["t", "--isel", "lat=0", "--isel", "lon=0"], ["nothing"]]
 )
@@ -137,6 +139,7 @@ def test_files_are_drawn(
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.needs("xarray", "matplotlib")
 @pytest.mark.parametrize(
     ("words", "code", "sentence"),
     [

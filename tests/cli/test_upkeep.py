@@ -124,6 +124,7 @@ def test_repair_takes_what_is_lost_from_a_clone(typed: Terminal, tmp_path: Path)
     assert "nothing is lost" in typed("repair")
 
 
+@pytest.mark.needs("xarray")
 def test_repair_without_a_ledger_knows_nothing(typed: Terminal) -> None:
     repo = icefloe.open(typed.repo)
     (manifest,) = repo.list_manifest_files(repo.lookup_branch("main"))

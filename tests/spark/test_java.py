@@ -86,6 +86,7 @@ def test_without_java_the_way_out_is_named(bare: pytest.MonkeyPatch) -> None:
         java.find_java_home()
 
 
+@pytest.mark.needs("pyspark")
 @pytest.mark.parametrize(
     "words",
     [
@@ -109,6 +110,7 @@ def test_commands_name_the_way_out(
     assert len(said.splitlines()) == 1
 
 
+@pytest.mark.needs("pyspark")
 @pytest.mark.parametrize("master", ["nonsense", "local[2", "local[x]", "local[0]", "sc://host", "spark://"])
 def test_what_is_no_master_is_said(master: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     icefloe.Repository.create(icefloe.storage_from_url(str(tmp_path), sync=False))

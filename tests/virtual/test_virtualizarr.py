@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 PROGRAM = """
 import sys
 from pathlib import Path
@@ -77,6 +79,7 @@ if "newer" in sys.argv:
 """
 
 
+@pytest.mark.needs("virtualizarr")
 def test_datasets_are_written_appended_and_read(tmp_path: Path) -> None:
     """Regions and the parser of repositories came with releases for Python 3.12 and newer."""
     newer = ["newer"] if sys.version_info >= (3, 12) else []
