@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -89,7 +90,9 @@ class Session(Shown):
         self._recipe = recipe
         self._commit_metadata = dict(commit_metadata or {})
         self._state: Workspace | _Unread = (
-            Workspace(snapshot, assets) if isinstance(snapshot, Snapshot) else _Unread(snapshot, ChangeSet())
+            Workspace(snapshot, assets, read_only=self.read_only)
+            if isinstance(snapshot, Snapshot)
+            else _Unread(snapshot, ChangeSet())
         )
         self._fan_out = ThreadFanOut(assets.config.max_concurrent_requests)
         self._since = 0 if mode is SessionMode.readonly else refs.now()
@@ -168,7 +171,7 @@ class Session(Shown):
             with _opening:  # two threads must not write into two workspaces
                 if isinstance(self._state, _Unread):
                     base = self._assets.snapshot(self._state.base_id)
-                    self._state = Workspace(base, self._assets, self._state.changes)
+                    self._state = Workspace(base, self._assets, self._state.changes, read_only=self.read_only)
         return self._state
 
     @property
@@ -313,7 +316,8 @@ class Session(Shown):
             )
         base: Snapshot | SnapshotId = self._base_id
         if self.has_uncommitted_changes:
-            base = flush(self._workspace, "fork", {}, self._fan_out, self._base_id).snapshot
+            with self._workspace.committing():
+                base = flush(self._workspace, "fork", {}, self._fan_out, self._base_id).snapshot
         elif not isinstance(self._state, _Unread):
             base = self._state.base
         return ForkSession(
@@ -373,7 +377,12 @@ class Session(Shown):
     def receipt(self) -> Receipt:
         """What was changed here and not committed, and upon what."""
         place, copy = place_of(self._assets.storage)
-        return Receipt(self._origin, self._base_id, place, copy, self._state.changes)
+        state = self._state
+        changes = state.changes
+        if isinstance(state, Workspace):
+            with state.exclusive():
+                changes = state.changes.copy()
+        return Receipt(self._origin, self._base_id, place, copy, changes)
 
     # Commits
 
@@ -392,11 +401,18 @@ class Session(Shown):
         With a solver the session is then rebased and tries again, `rebase_tries` times at most;
         RebaseFailedError where a conflict remains.
         """
-        self._require_branch()
-        if not allow_empty and not self.has_uncommitted_changes:
-            raise _no_changes()
-        if rebase_with is None:
-            return self._commit(message, metadata)
+        with self._committing(self._require_branch):
+            if not allow_empty and not self.has_uncommitted_changes:
+                raise _no_changes()
+            if rebase_with is None:
+                return self._commit(message, metadata)
+            return self._commit_rebasing(message, metadata, rebase_with, rebase_tries)
+
+    commit_async = async_twin(commit)
+
+    def _commit_rebasing(
+        self, message: str, metadata: Mapping[str, Any] | None, rebase_with: ConflictSolver, rebase_tries: int
+    ) -> str:
         from icefloe.core.rebase import check_solver
 
         check_solver(rebase_with)
@@ -412,7 +428,13 @@ class Session(Shown):
             self.rebase(rebase_with)
         return self._commit(message, metadata, max(rebase_tries, 0))
 
-    commit_async = async_twin(commit)
+    @contextmanager
+    def _committing(self, require: Callable[[], object]) -> Iterator[None]:
+        """Hold back changes and commits by other threads, if the session may do what `require` checks."""
+        require()  # an error needs no snapshot
+        with self._workspace.committing():
+            require()  # another thread may have committed
+            yield
 
     def _commit(
         self, message: str, metadata: Mapping[str, Any] | None, rebase_attempts: int | None = None
@@ -433,9 +455,9 @@ class Session(Shown):
         """
         from icefloe.core.rebase import check_solver, rebase  # reading needs none of it
 
-        branch = self._require_branch()
-        check_solver(solver)
-        rebase(self._workspace, self._refs, branch, solver, self._fan_out)
+        with self._committing(self._require_branch):
+            check_solver(solver)
+            rebase(self._workspace, self._refs, self._require_branch(), solver, self._fan_out)
 
     rebase_async = async_twin(rebase)
 
@@ -446,9 +468,15 @@ class Session(Shown):
         """Replace the branch's tip by a snapshot that has these changes too; its id."""
         if not self._refs.spec.refs_in_repo_info:
             raise unsupported("amend", self._refs.spec)
+        with self._committing(self._require_branch):
+            if not allow_empty and not self.has_uncommitted_changes:
+                raise _no_changes()
+            return self._amend(message, metadata)
+
+    amend_async = async_twin(amend)
+
+    def _amend(self, message: str, metadata: Mapping[str, Any] | None) -> str:
         branch = self._require_branch()
-        if not allow_empty and not self.has_uncommitted_changes:
-            raise _no_changes()
         self._check_repository_writable()
         base = self._workspace.base
         tip = self._refs.snapshot(base.id)
@@ -488,18 +516,16 @@ class Session(Shown):
             ),
         )
 
-    amend_async = async_twin(amend)
-
     @traced
     def flush(self, message: str, *, metadata: dict[str, Any] | None = None) -> str:
         """Write the changes as a snapshot that no branch points to; its id."""
-        self._require_flushable()
-        self._check_repository_writable()
-        base = self._workspace.base
-        return self._land(
-            lambda: self._flush(message, metadata, base.id),
-            lambda made: self._refs.detach(snapshot_info(made, base.id), self._since),
-        )
+        with self._committing(self._require_flushable):
+            self._check_repository_writable()
+            base = self._workspace.base
+            return self._land(
+                lambda: self._flush(message, metadata, base.id),
+                lambda made: self._refs.detach(snapshot_info(made, base.id), self._since),
+            )
 
     flush_async = async_twin(flush)
 
@@ -541,9 +567,10 @@ class Session(Shown):
 
     def _settle(self, snapshot: Snapshot) -> str:
         """Become a read-only view of what was committed."""
+        self._workspace.close()
         self._mode = SessionMode.readonly
         self._branch = None
-        self._state = Workspace(snapshot, self._assets)
+        self._state = Workspace(snapshot, self._assets, read_only=True)
         return str(snapshot.id)
 
     def _check_repository_writable(self) -> None:

@@ -17,8 +17,8 @@ from zarr.core.sync import SyncMixin
 from icefloe.concurrency import FanOut, in_thread
 from icefloe.config.display import Shown, Tree, qualified
 from icefloe.core.listing import Listing
-from icefloe.core.workspace import Workspace
-from icefloe.errors import ErrorKind, InvalidInputError, NodeNotFoundError, ReadOnlyError, SessionStateError
+from icefloe.core.workspace import ReadOnlyStoreError, Workspace, read_only_store
+from icefloe.errors import ErrorKind, InvalidInputError, NodeNotFoundError, SessionStateError
 from icefloe.format.manifest import ChunkRef, ref_length
 from icefloe.format.snapshot import ArrayNodeData
 from icefloe.keys import METADATA_NAME, ChunkKey, Key, LegacyKey, MetadataKey, node_path, parse_key
@@ -28,10 +28,6 @@ from icefloe.types import SessionMode
 
 _BATCH = 10_000
 R = TypeVar("R")
-
-
-class ReadOnlyStoreError(ReadOnlyError, ValueError):
-    """A write through a read-only store. Zarr asks for a ValueError here."""
 
 
 class KeyNotFoundError(NodeNotFoundError, FileNotFoundError):
@@ -132,11 +128,7 @@ class IcechunkStore(VirtualReferences, Shown, Store, SyncMixin):
     def _check_writable(self) -> None:
         # docstring inherited
         if self.read_only:
-            raise ReadOnlyStoreError(
-                "store was opened in read-only mode and does not support writing; a committed session has a"
-                " read-only store too: open another with Repository.writable_session",
-                kind=ErrorKind.READ_ONLY_STORE,
-            )
+            raise read_only_store()
         if self._session.mode is SessionMode.rearrange:
             raise SessionStateError(
                 "a rearrange session moves nodes and does nothing else; write in a writable session",
@@ -277,7 +269,9 @@ class IcechunkStore(VirtualReferences, Shown, Store, SyncMixin):
 
     async def set(self, key: str, value: Buffer) -> None:
         # docstring inherited
-        if _is_document(key) or self._workspace.is_inline(len(_checked(value))):
+        if self._workspace.is_committing:  # the write waits for the commit, and the event loop must not
+            await in_thread(partial(self.set_sync, key, value))
+        elif _is_document(key) or self._workspace.is_inline(len(_checked(value))):
             self.set_sync(key, value)
         elif self._at_once and self._pace.is_quick():
             with self._pace.measured():
@@ -312,12 +306,15 @@ class IcechunkStore(VirtualReferences, Shown, Store, SyncMixin):
 
     async def delete(self, key: str) -> None:
         # docstring inherited
-        self.delete_sync(key)
+        if self._workspace.is_committing:
+            await in_thread(partial(self.delete_sync, key))
+        else:
+            self.delete_sync(key)
 
     async def delete_dir(self, prefix: str) -> None:
         # docstring inherited
         self._check_writable()
-        await self._call(partial(self._delete_dir, prefix))
+        await in_thread(partial(self._delete_dir, prefix))
 
     def _delete_dir(self, prefix: str) -> None:
         path, workspace = node_path(prefix), self._workspace

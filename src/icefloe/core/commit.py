@@ -155,6 +155,11 @@ def _new_nodes(workspace: Workspace, rewritten: Iterable[NodeSnapshot]) -> Nodes
 
 def log_of_changes(workspace: Workspace, id: SnapshotId) -> TransactionLog:
     """The transaction log of what was changed in a workspace."""
+    with workspace.exclusive():  # a thread that reads through the changes may settle them
+        return _log_of(workspace, id)
+
+
+def _log_of(workspace: Workspace, id: SnapshotId) -> TransactionLog:
     changes = workspace.changes
 
     def ids(nodes: Iterable[NodeSnapshot], arrays: bool) -> list[NodeId]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from icefloe.core.changes import ChangeSet
 from icefloe.core.workspace import Workspace
 from icefloe.format import coordinates
 from icefloe.format.coordinates import Coords
@@ -18,8 +19,11 @@ from icefloe.snapshots import Diff
 
 def session_diff(workspace: Workspace) -> Diff:
     """What a session changed."""
-    changes = workspace.changes
+    with workspace.exclusive():
+        return _diff_of(workspace.changes)
 
+
+def _diff_of(changes: ChangeSet) -> Diff:
     def paths(nodes: Mapping[str, NodeSnapshot], arrays: bool) -> set[str]:
         return {path for path, node in nodes.items() if isinstance(node.node_data, ArrayNodeData) is arrays}
 

@@ -20,7 +20,7 @@ def write_early(workspace: Workspace, path: str, window: Sequence[range] | None 
     Of the chunk grid, only a `window` may be meant: references outside of it are forgotten.
     """
     node, assets = workspace.array(path), workspace.assets
-    with workspace.exclusive():
+    with workspace.editing():
         delta = workspace.changes.chunks.get(node.id)
         if delta is None:
             return 0

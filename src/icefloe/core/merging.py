@@ -89,7 +89,7 @@ def merge_receipts(workspace: Workspace, origin: SnapshotId, receipts: Iterable[
                 " from, and then rebase that"
             )
 
-    with workspace.exclusive():
+    with workspace.editing():
         scratch = Workspace(workspace.base, workspace.assets, workspace.changes.copy())
         for receipt in receipts:
             _Merge(scratch, receipt).run()

@@ -47,7 +47,7 @@ def rebase(
         raise RebaseFailedError(str(tip), [Conflict(ConflictType.BranchHistoryReplaced, "")])
     assets = workspace.assets
     logs = list(fan_out(lambda step: log_of(assets, step), steps))
-    with workspace.exclusive():
+    with workspace.editing():
         began, changes = workspace.base.nodes, workspace.changes.copy()
         reached: SnapshotId | None = None
         try:

@@ -32,7 +32,7 @@ def shift(workspace: Workspace, node: NodeSnapshot, offset: Sequence[int]) -> No
         return
     # Steps as long as the grid empty it; longer ones are cut to that, so that numbers stay within 64 bits.
     cut = np.array([max(-len(axis), min(step, len(axis))) for axis, step in zip(grid, steps, strict=True)])
-    with workspace.exclusive():
+    with workspace.editing():
         refs = workspace.refs(node)
         moved = refs.coords.astype(np.int64) + cut
         kept = ((moved >= 0) & (moved < [len(axis) for axis in grid])).all(axis=1)
@@ -46,7 +46,7 @@ def reindex(workspace: Workspace, node: NodeSnapshot, forward: Reindex, backward
     for function in (forward, backward):
         if function is not None and not callable(function):
             raise TypeError(f"'{type(function).__name__}' object is not callable")
-    with workspace.exclusive():
+    with workspace.editing():
         written, gone = _reindexed(workspace.refs(node), node, forward, backward)
         workspace.replace_chunks(node, written, gone)
 

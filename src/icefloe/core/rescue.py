@@ -38,7 +38,8 @@ def check_presence(workspace: Workspace, fan_out: FanOut) -> None:
         return None if storage.exists(f"{CHUNKS}/{id}") else id
 
     for delta in workspace.changes.chunks.values():
-        written, _ = delta.resolve()
+        with workspace.exclusive():
+            written, _ = delta.resolve()
         if written is None or not (written.kind == NATIVE).any():
             continue
         ids = written.chunk_ids[written.kind == NATIVE]
@@ -61,7 +62,8 @@ def rescue(workspace: Workspace, fan_out: FanOut) -> None:
     """Put copies in place of all chunk objects that uncommitted changes refer to; manifests are made anew."""
     workspace.rewritten = {}
     for delta in workspace.changes.chunks.values():
-        written, gone = delta.resolve()
+        with workspace.exclusive():
+            written, gone = delta.resolve()
         if written is None or not (written.kind == NATIVE).any():
             continue
         delta.segments = [

@@ -92,15 +92,20 @@ def plan(workspace: Workspace, node: NodeSnapshot) -> Plan:
         raise TypeError(f"{node.path} is a group and has no manifests")
     grid = tuple(range(max(dimension.num_chunks, 1)) for dimension in data.shape)
     sizes = split_sizes(workspace.assets.config.split_sizes, node)
-    delta = workspace.changes.chunks.get(node.id) or ArrayDelta(node.path, len(grid))
+    with workspace.exclusive():  # a thread that reads through the delta may settle it
+        delta = workspace.changes.chunks.get(node.id) or ArrayDelta(node.path, len(grid))
+        whole_delta = None
+        if delta.early and delta.rank == len(grid) and not workspace.all_anew:
+            whole_delta = delta.copy()
     early: Sequence[EarlyManifest] = ()
-    if delta.early and delta.rank == len(grid) and not workspace.all_anew:
-        early, delta = _part_early(delta, data.manifests, grid, sizes)
+    if whole_delta is not None:
+        early, delta = _part_early(whole_delta, data.manifests, grid, sizes)
     done, infos = [each.ref for each in early], tuple(each.info for each in early)
-    written: ArrayManifest | FewRefs | None = delta.few() if delta.rank == len(grid) else None
-    gone = np.zeros((0, len(grid)), np.uint32)
-    if written is None:
-        written, gone = delta.resolve()
+    with workspace.exclusive():
+        written: ArrayManifest | FewRefs | None = delta.few() if delta.rank == len(grid) else None
+        gone = np.zeros((0, len(grid)), np.uint32)
+        if written is None:
+            written, gone = delta.resolve()
     puts = _written_by_window(written, sizes)
     drops = {window: gone[rows] for window, rows in _rows_by_window(gone, sizes)}
     dirty = {_window_of(ref, sizes) for ref in data.manifests} if workspace.all_anew else {*puts, *drops}

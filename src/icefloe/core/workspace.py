@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left, insort
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -22,6 +22,7 @@ from icefloe.errors import (
     ErrorKind,
     InvalidInputError,
     NodeNotFoundError,
+    ReadOnlyError,
     SessionStateError,
 )
 from icefloe.format import coordinates
@@ -44,14 +45,37 @@ if TYPE_CHECKING:
     from icefloe.core.rewriting import Place, Rewritten
 
 
+class ReadOnlyStoreError(ReadOnlyError, ValueError):
+    """A write through a read-only store. Zarr expects a ValueError."""
+
+
+def read_only_store() -> ReadOnlyStoreError:
+    """Describe a write to a session that is read-only, from the beginning or since its commit."""
+    return ReadOnlyStoreError(
+        "store was opened in read-only mode and does not support writing; a committed session has a"
+        " read-only store too: open another with Repository.writable_session",
+        kind=ErrorKind.READ_ONLY_STORE,
+    )
+
+
 class Workspace:
     """One hierarchy out of a snapshot and uncommitted changes. Safe for many threads.
+
+    While a commit is under way, changes by other threads wait for its end: they go on if it failed, and raise
+    ReadOnlyStoreError if it succeeded. No change that returns is lost.
 
     A node needs no parents: Zarr writes a node and its implicit groups side by side, in no order, so a group
     may come after its members. What lies inside an array is refused.
     """
 
-    def __init__(self, base: Snapshot, assets: AssetStore, changes: ChangeSet | None = None) -> None:
+    def __init__(
+        self,
+        base: Snapshot,
+        assets: AssetStore,
+        changes: ChangeSet | None = None,
+        *,
+        read_only: bool = False,
+    ) -> None:
         self.base = base
         self.assets = assets
         self.changes = changes or ChangeSet()
@@ -60,6 +84,10 @@ class Workspace:
         self.all_anew = False
         """Whether a commit writes all manifests anew, by the rules for splitting as they are now."""
         self._lock = threading.RLock()
+        self._commit_ended = threading.Condition(self._lock)
+        self._committer: int | None = None
+        """The thread that commits."""
+        self._read_only = read_only
         self._found: dict[str, NodeSnapshot] = {}
         self._paths: _SortedPaths | None = None
         self._lookups: dict[NodeId, ArrayLookup] = {}
@@ -71,9 +99,49 @@ class Workspace:
         """Keeps all other threads from changing anything for the length of a block."""
         return self._lock
 
+    @contextmanager
+    def editing(self) -> Iterator[None]:
+        """Make several changes at once. Waits for the end of a commit by another thread."""
+        with self._lock:
+            self._admit_change()
+            yield
+
+    @contextmanager
+    def committing(self) -> Iterator[None]:
+        """Hold back changes by other threads while this one commits. Reading goes on."""
+        with self._lock:
+            self._wait_for_commit()
+            outer, self._committer = self._committer, threading.get_ident()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._committer = outer
+                self._commit_ended.notify_all()
+
+    @property
+    def is_committing(self) -> bool:
+        """Whether a change would have to wait now."""
+        return self._committer is not None
+
+    def close(self) -> None:
+        """Refuse all further changes: these were committed."""
+        with self._lock:
+            self._read_only = True
+
+    def _admit_change(self) -> None:
+        """Let the holder of the lock make a change, as soon as no other thread commits."""
+        self._wait_for_commit()
+        if self._read_only:
+            raise read_only_store()
+
+    def _wait_for_commit(self) -> None:
+        while self._committer not in (None, threading.get_ident()):
+            self._commit_ended.wait()
+
     def rebase(self, base: Snapshot, changes: ChangeSet) -> None:
         """Lay changes over another snapshot."""
-        with self._lock:
+        with self.editing():
             self.base, self.changes = base, changes
             self._found, self._paths, self._lookups = {}, None, {}
             self.__dict__.pop("_written_in_base", None)
@@ -207,6 +275,7 @@ class Workspace:
         """Create the node at a path, or give it another zarr.json."""
         node_data = parse_zarr_metadata(user_data, path, rectilinear=self.assets.spec.counts_chunks)
         with self._lock:
+            self._admit_change()
             existing = self.node(path)
             if existing is None:
                 self._check_place(path, node_data)
@@ -262,6 +331,7 @@ class Workspace:
     def delete_node(self, path: str) -> None:
         """Delete a node with all below it; nothing happens where there is none."""
         with self._lock:
+            self._admit_change()
             changes, known = self.changes, self._paths
             fits = known is not None and known.still_fits(changes)
             for each in self.below(path):
@@ -278,6 +348,7 @@ class Workspace:
     def move(self, source: str, target: str) -> None:
         """Move or rename a node with all below it. Nothing else may have changed."""
         with self._lock:
+            self._admit_change()
             self._check_move(source, target)
             moved = dict(self.changes.moved)
             for path in self.below(source):
@@ -372,6 +443,7 @@ class Workspace:
             )
         ref = InlineRef(bytes(data)) if self.is_inline(len(data)) else self.assets.write_chunk(data)
         with self._lock:
+            self._admit_change()
             current = self.node(path)
             if current is not node:  # another thread changed the array while the chunk was written
                 if current is None or current.id != node.id:
@@ -384,6 +456,7 @@ class Workspace:
     def put_refs(self, node: NodeSnapshot, refs: ArrayManifest) -> None:
         """Set many references of an array that lie in its chunk grid."""
         with self._lock:
+            self._admit_change()
             current = self.node(node.path)
             if current is None or current.id != node.id:
                 raise NodeNotFoundError(
@@ -395,17 +468,27 @@ class Workspace:
         """Delete a chunk. One outside the grid cannot exist: nothing happens."""
         if in_grid(node, coords):
             with self._lock:
-                self.changes.delta(node).put(coords, None)
+                self._admit_change()
+                if self._is_current(node):
+                    self.changes.delta(node).put(coords, None)
 
     def delete_chunks(self, node: NodeSnapshot, coords: Coords) -> None:
         """Delete many chunks that exist."""
         if len(coords):
             with self._lock:
-                self.changes.delta(node).delete_many(coords)
+                self._admit_change()
+                if self._is_current(node):
+                    self.changes.delta(node).delete_many(coords)
+
+    def _is_current(self, node: NodeSnapshot) -> bool:
+        """Whether another thread has not deleted a node since it was looked up."""
+        current = self.node(node.path)
+        return current is not None and current.id == node.id
 
     def replace_chunks(self, node: NodeSnapshot, written: ArrayManifest, gone: Coords) -> None:
         """Write many references and delete many others."""
         with self._lock:
+            self._admit_change()
             delta = self.changes.delta(node)
             if len(gone):
                 delta.delete_many(gone)
