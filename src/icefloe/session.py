@@ -77,6 +77,7 @@ class Session(Shown):
         config: RepositoryConfig,
         recipe: Recipe,
         commit_metadata: Mapping[str, Any] | None = None,
+        since: int | None = None,
     ) -> None:
         """Not for users: see `Repository.readonly_session` and its like.
 
@@ -95,8 +96,13 @@ class Session(Shown):
             else _Unread(snapshot, ChangeSet())
         )
         self._fan_out = ThreadFanOut(assets.config.max_concurrent_requests)
-        self._since = 0 if mode is SessionMode.readonly else refs.now()
-        """Garbage collected later may be what this session wrote."""
+        if since is None:
+            since = 0 if mode is SessionMode.readonly else refs.now()
+        self._since = since
+        """The mark before the first write of this session, and of the forks that were merged into it.
+
+        A garbage collection after it may have deleted chunks that they wrote.
+        """
 
     def __getstate__(self) -> dict[str, Any]:
         if not self.read_only:
@@ -329,6 +335,7 @@ class Session(Shown):
             assets=self._assets,
             config=self._config,
             recipe=self._recipe,
+            since=self._since,
         )
 
     def merge(self, *others: ForkSession) -> None:
@@ -354,7 +361,10 @@ class Session(Shown):
                 continue
             self._check_mergeable(fork)
             receipts.append(fork.receipt())
-        merge_receipts(self._workspace, self._origin, receipts)
+        with self._workspace.editing():
+            # Their chunks may be older than this session, and garbage was perhaps collected in between.
+            self._since = min([self._since, *(receipt.since for receipt in receipts)])
+            merge_receipts(self._workspace, self._origin, receipts)
 
     def _check_mergeable(self, fork: object) -> None:
         if not isinstance(fork, Session):
@@ -382,7 +392,7 @@ class Session(Shown):
         if isinstance(state, Workspace):
             with state.exclusive():
                 changes = state.changes.copy()
-        return Receipt(self._origin, self._base_id, place, copy, changes)
+        return Receipt(self._origin, self._base_id, place, copy, self._since, changes)
 
     # Commits
 
@@ -635,6 +645,7 @@ class ForkSession(Session):
             assets=opened.assets,
             config=state["config"],
             recipe=recipe,
+            since=receipt.since,
         )
         self._state = _Unread(receipt.base, receipt.changes)
 

@@ -22,11 +22,12 @@ def now() -> datetime:
     return moment
 
 
-def repository(version: int = 2) -> Repository:
+def repository(version: int = 2, storage: icefloe.Storage | None = None) -> Repository:
     """One array, in the first commit of main."""
     config = icefloe.RepositoryConfig.default()
     config.inline_chunk_threshold_bytes = 0
-    repo = Repository.create(icefloe.in_memory_storage(), config=config, spec_version=version)
+    place = storage or icefloe.in_memory_storage()
+    repo = Repository.create(place, config=config, spec_version=version)
     session = repo.writable_session("main")
     zarr.create_array(session.store, name="a", shape=(8,), chunks=(1,), dtype="i4")
     session.commit("make a")

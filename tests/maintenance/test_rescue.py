@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,9 @@ import zarr
 import icefloe
 from icefloe import Repository, Session
 from icefloe.core.refs_v2 import RefStoreV2
+from icefloe.distributed import merge_sessions, receipt
 from icefloe.errors import StorageError
+from icefloe.session import ForkSession
 from icefloe.testing.flaky import Call, Fault, FlakyStorage
 from tests.maintenance.test_expire import commit, now, repository
 from tests.maintenance.test_gc import LONG_AGO, names
@@ -185,3 +189,115 @@ def test_a_collection_right_before_the_branch_moves_is_seen(version: int) -> Non
     assert not weather.acts
     assert Repository.open(storage).verify("objects").ok
     assert len(list(Repository.open(storage).ancestry(branch="main"))) == 2
+
+
+def written_elsewhere(session: Session, how: str) -> ForkSession | bytes:
+    """A chunk that a fork writes, on its way to whoever commits it."""
+    fork = session.fork()
+    if how == "in a pickled fork":
+        fork = pickle.loads(pickle.dumps(fork))
+    if how == "in a fork of a fork":
+        fork = fork.fork()
+    zarr.open_array(fork.store, path="a")[0] = 5
+    if how == "merged forks":
+        other = session.fork()
+        zarr.open_array(other.store, path="a")[1] = 6
+        return merge_sessions([other, fork])
+    if how == "a receipt":
+        return receipt(fork)
+    if how == "manifests and a receipt":
+        fork.write_manifests("/a")
+        return receipt(fork)
+    travelled: ForkSession = pickle.loads(pickle.dumps(fork))
+    return travelled
+
+
+ELSEWHERE = [
+    "in a pickled fork",
+    "pickled thereafter",
+    "in a fork of a fork",
+    "merged forks",
+    "a receipt",
+    "manifests and a receipt",
+]
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("how", ELSEWHERE)
+def test_a_session_opened_after_a_collection_refuses_lost_chunks_of_forks(
+    how: str, version: int, tmp_path: Path
+) -> None:
+    repo = repository(version, icefloe.local_filesystem_storage(str(tmp_path / "repo")))
+    arrived = written_elsewhere(repo.writable_session("main"), how)
+    assert Repository.open(repo.storage).garbage_collect(now()).chunks_deleted
+    session = Repository.open(repo.storage).writable_session("main")
+    session.merge_receipts([arrived])
+
+    with pytest.raises(StorageError, match="garbage collection"):
+        session.commit("late")
+
+    assert repo.verify("objects").ok
+    assert stored(repo) == [0] * 8
+
+
+@pytest.mark.parametrize("how", ELSEWHERE)
+def test_a_session_opened_after_a_collection_copies_chunks_of_forks_that_are_left(
+    how: str, tmp_path: Path
+) -> None:
+    repo = repository(2, icefloe.local_filesystem_storage(str(tmp_path / "repo")))
+    arrived = written_elsewhere(repo.writable_session("main"), how)
+    before = names(repo, "chunks")
+    Repository.open(repo.storage).garbage_collect(LONG_AGO)
+    session = Repository.open(repo.storage).writable_session("main")
+    session.merge_receipts([arrived])
+
+    session.commit("late")
+
+    assert stored(repo)[0] == 5
+    assert repo.verify("objects").ok
+    kept = {key for key in names(repo, "chunks") if key in before}
+    Repository.open(repo.storage).garbage_collect(now())
+    assert not kept & names(repo, "chunks")  # the commit refers to copies
+
+
+def test_a_fork_that_was_merged_into_a_fork_keeps_its_mark(tmp_path: Path) -> None:
+    repo = repository(2, icefloe.local_filesystem_storage(str(tmp_path / "repo")))
+    early = written_elsewhere(repo.writable_session("main"), "a receipt")
+    assert Repository.open(repo.storage).garbage_collect(now()).chunks_deleted
+    session = Repository.open(repo.storage).writable_session("main")
+    fork = session.fork()
+    fork.merge_receipts([early])
+    session.merge(pickle.loads(pickle.dumps(fork)))
+
+    with pytest.raises(StorageError, match="garbage collection"):
+        session.commit("late")
+
+
+def test_a_log_that_is_lost_counts_as_a_collection() -> None:
+    """Whoever deletes old backups deletes parts of the ops log with them."""
+    config = icefloe.RepositoryConfig(inline_chunk_threshold_bytes=0, num_updates_per_repo_info_file=2)
+    repo = Repository.open(repository().storage, config)
+    session = writing(repo, [1, 2])
+    before = names(repo, "chunks")
+    others = Repository.open(repo.storage, config)
+    for number in range(5):
+        others.create_tag(f"v{number}", others.lookup_branch("main"))
+    repo.storage.delete([f"overwritten/{name}" for name in names(repo, "overwritten")])
+
+    session.commit("late")
+
+    assert stored(repo)[:2] == [1, 2]
+    assert len(names(repo, "chunks") - before) == 2
+
+
+def test_manifests_of_forks_that_were_collected_without_a_trace_are_noticed(tmp_path: Path) -> None:
+    """Official releases collect garbage in version 1 and tell nobody; the reader's cache has the manifest."""
+    repo = repository(1, icefloe.local_filesystem_storage(str(tmp_path / "repo")))
+    session = repo.writable_session("main")
+    before = names(repo, "manifests")
+    arrived = written_elsewhere(session, "manifests and a receipt")
+    session.merge_receipts([arrived])
+    repo.storage.delete([f"manifests/{name}" for name in names(repo, "manifests") - before])
+
+    with pytest.raises(StorageError, match="manifest .* of /a was deleted by a garbage collection"):
+        session.commit("late")

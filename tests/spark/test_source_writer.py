@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import pickle
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,7 @@ import xarray as xr
 from pyspark.sql.pandas.types import from_arrow_schema
 
 import icefloe
-from icefloe.errors import InvalidInputError
+from icefloe.errors import InvalidInputError, StorageError
 from icefloe.spark.options import parse
 from icefloe.spark.source_writer import IcechunkWriter
 from tests.spark.test_write_rows import as_rows
@@ -26,13 +29,20 @@ def folder(tmp_path: Path) -> str:
     return str(tmp_path / "repo")
 
 
-def run(folder: str, parts: list[pa.Table], overwrite: bool = False, **options: str) -> list[Any]:
-    """A write with a task for each part; every step in a pickle of its own, as in Spark."""
+def run(
+    folder: str,
+    parts: list[pa.Table],
+    overwrite: bool = False,
+    between: Callable[[], object] = lambda: None,
+    **options: str,
+) -> list[Any]:
+    """Write with a task for each part; every step in a pickle of its own, as in Spark."""
     writer = IcechunkWriter(parse({"path": folder, **options}), from_arrow_schema(parts[0].schema), overwrite)
     messages = [
         pickle.loads(pickle.dumps(writer)).write(iter(part.to_batches(max_chunksize=50))) for part in parts
     ]
     again = pickle.loads(pickle.dumps((writer, messages)))
+    between()
     again[0].commit(again[1])
     again[0].abort(again[1])  # Spark does so when the answer of a commit is lost
     return messages
@@ -91,6 +101,35 @@ def test_a_key_is_committed_once(folder: str) -> None:
         run(folder, [changed_rows()], txnAppId="a", txnVersion="1")
 
     assert len(list(repo_at(folder).ancestry(branch="main"))) == 3
+
+
+def keep_chunks_out_of_manifests(folder: str) -> None:
+    config = icefloe.RepositoryConfig(inline_chunk_threshold_bytes=0)
+    icefloe.Repository.open(icefloe.local_filesystem_storage(folder), config).save_config()
+
+
+def test_a_collection_between_the_tasks_and_the_commit_is_refused(folder: str) -> None:
+    keep_chunks_out_of_manifests(folder)
+
+    def collect() -> None:
+        time.sleep(0.002)  # the cutoff is later than the chunks
+        assert repo_at(folder).garbage_collect(datetime.now(UTC)).chunks_deleted
+
+    with pytest.raises(StorageError, match="garbage collection"):
+        run(folder, [changed_rows()], between=collect)
+
+    assert repo_at(folder).verify("objects").ok
+    assert len(list(repo_at(folder).ancestry(branch="main"))) == 2
+
+
+def test_a_collection_that_spares_the_chunks_of_tasks_leads_to_copies(folder: str) -> None:
+    keep_chunks_out_of_manifests(folder)
+    long_ago = datetime(2001, 1, 1, tzinfo=UTC)
+
+    run(folder, [changed_rows()], between=lambda: repo_at(folder).garbage_collect(long_ago))
+
+    assert (contents(folder)["rain"].values == weather()["rain"].values + 500).all()
+    assert repo_at(folder).garbage(datetime.now(UTC)).to_arrow().num_rows
 
 
 def test_too_much_for_a_message_names_the_function_that_shuffles(folder: str) -> None:

@@ -44,14 +44,14 @@ class CollectionsFile:
 
     def begin(self) -> int:
         """Tell that what was found unneeded is about to be deleted; the time under which it is told."""
-        now_us = time.time_ns() // 1000
 
         def begun(known: Collections) -> Collections:
+            # Later than all before, whatever the clocks say: sessions compare marks.
+            now_us = max(time.time_ns() // 1000, known.last_us + 1)
             young = [each for each in known.under_way_us if now_us - each < _LONGEST_US]
             return Collections(now_us, (*young, now_us))
 
-        self._change(begun)
-        return now_us
+        return self._change(begun).last_us
 
     def end(self, begun_us: int) -> None:
         """Tell that nothing more is deleted."""
@@ -76,7 +76,7 @@ class CollectionsFile:
             version
         )
 
-    def _change(self, change: Callable[[Collections], Collections]) -> None:
+    def _change(self, change: Callable[[Collections], Collections]) -> Collections:
         for _ in attempts(self._config):
             known, condition = self._read()
             told = change(known)
@@ -85,4 +85,5 @@ class CollectionsFile:
                 self._storage.put(COLLECTED, data, condition)
             except ConditionNotMetError:
                 continue
-            return
+            return told
+        raise AssertionError("attempts end with an error")

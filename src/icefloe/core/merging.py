@@ -30,7 +30,7 @@ from icefloe.paths import ancestors
 from icefloe.storage.base import Storage
 
 _DIGEST_SIZE: Final = 16
-_HEAD: Final = struct.Struct(f"{SnapshotId.SIZE}s{SnapshotId.SIZE}s{_DIGEST_SIZE}s{_DIGEST_SIZE}s")
+_HEAD: Final = struct.Struct(f"<{SnapshotId.SIZE}s{SnapshotId.SIZE}s{_DIGEST_SIZE}s{_DIGEST_SIZE}sQ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,21 +45,23 @@ class Receipt:
     """The repository, as `place_of` gives it."""
     copy: bytes
     """And which copy of it the fork wrote chunks to."""
+    since: int
+    """The mark of `RefStore.now` before the first write: a later garbage collection may have deleted chunks."""
     changes: ChangeSet
 
     def to_bytes(self) -> bytes:
         """A small form of it. There are no credentials in it, nor where the repository is."""
-        head = (self.origin, self.base, self.place, self.copy)
-        return b"".join((*head, encode_changes(self.changes)))
+        head = _HEAD.pack(bytes(self.origin), bytes(self.base), self.place, self.copy, self.since)
+        return head + encode_changes(self.changes)
 
     @staticmethod
     def from_bytes(data: bytes, read: ReadManifest) -> Receipt:
         """What `to_bytes` made; FormatError where it was damaged. `read` is for early manifests."""
         if len(data) < _HEAD.size:
             raise FormatError(f"a receipt of {len(data)} bytes is cut off", kind=ErrorKind.DESERIALIZATION)
-        origin, base, place, copy = _HEAD.unpack_from(data)
+        origin, base, place, copy, since = _HEAD.unpack_from(data)
         changes = decode_changes(memoryview(data)[_HEAD.size :], "the receipt of a fork", read)
-        return Receipt(SnapshotId(origin), SnapshotId(base), place, copy, changes)
+        return Receipt(SnapshotId(origin), SnapshotId(base), place, copy, since, changes)
 
     def has_chunk_objects(self) -> bool:
         """Whether chunks or manifests were written into the repository's storage."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from itertools import chain, takewhile
+from itertools import chain
 from typing import Any, Final
 
 from icefloe.config import EffectiveConfig
@@ -228,11 +228,13 @@ class RefStoreV2:
         self.update(checked, brings=snapshot, as_seen=True)
 
     def collected_since(self, info: RepoInfo, since: int) -> bool:
-        """Whether garbage was collected between a mark and a state of the repository."""
-        later = takewhile(
-            lambda update: update.updated_at_us > since, chain.from_iterable(self._log_files(info))
-        )
-        return any(isinstance(update.update_type, GCRan) for update in later)
+        """Whether garbage was collected between a mark and a state of the repository, or may have been."""
+        for update in chain.from_iterable(self._log_files(info)):
+            if update.updated_at_us <= since:
+                return False
+            if isinstance(update.update_type, GCRan):
+                return True
+        return bool(since)  # older parts of the log are lost, and the mark is in them
 
     def snapshot(self, id: SnapshotId) -> SnapshotInfo:
         return changes.listed(self.load(), id)

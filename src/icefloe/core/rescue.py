@@ -16,7 +16,7 @@ from icefloe.concurrency import FanOut
 from icefloe.core.assets import AssetStore
 from icefloe.core.workspace import Workspace
 from icefloe.errors import ErrorKind, StorageError
-from icefloe.format.files import CHUNKS
+from icefloe.format.files import CHUNKS, MANIFESTS
 from icefloe.format.id_columns import id_keys, key_bytes
 from icefloe.format.manifest import NATIVE, ArrayManifest
 from icefloe.ids import ChunkId
@@ -27,7 +27,7 @@ _LOOKED_FOR: Final = 10_000
 
 
 def check_presence(workspace: Workspace, fan_out: FanOut) -> None:
-    """Refuse uncommitted changes whose chunk objects are gone: where collections leave no trace.
+    """Refuse uncommitted changes whose chunks or manifests are gone: where collections leave no trace.
 
     Other programs collect garbage in repositories of version 1 as well, and tell nobody.
     """
@@ -38,6 +38,9 @@ def check_presence(workspace: Workspace, fan_out: FanOut) -> None:
         return None if storage.exists(f"{CHUNKS}/{id}") else id
 
     for delta in workspace.changes.chunks.values():
+        for manifest in delta.early:
+            if not storage.exists(f"{MANIFESTS}/{manifest.info.id}"):
+                raise _collected(f"manifest {manifest.info.id}", delta.path)
         with workspace.exclusive():
             written, _ = delta.resolve()
         if written is None or not (written.kind == NATIVE).any():
@@ -46,12 +49,12 @@ def check_presence(workspace: Workspace, fan_out: FanOut) -> None:
         ids = ids[:: -(-len(ids) // _LOOKED_FOR)]
         for gone in fan_out(look, [ChunkId(row.tobytes()) for row in ids]):
             if gone is not None:
-                raise _collected(gone, delta.path)
+                raise _collected(f"chunk {gone}", delta.path)
 
 
-def _collected(chunk: ChunkId, path: str) -> StorageError:
+def _collected(what: str, path: str) -> StorageError:
     return StorageError(
-        f"chunk {chunk} of {path} was deleted by a garbage collection since this session began; "
+        f"{what} of {path} was deleted by a garbage collection since this session began; "
         "nothing was committed. Write the data again in a new session, and let collections leave "
         "objects alone that are younger than the longest session",
         kind=ErrorKind.OBJECT_NOT_FOUND,
@@ -62,8 +65,11 @@ def rescue(workspace: Workspace, fan_out: FanOut) -> None:
     """Put copies in place of all chunk objects that uncommitted changes refer to; manifests are made anew."""
     workspace.rewritten = {}
     for delta in workspace.changes.chunks.values():
-        with workspace.exclusive():
-            written, gone = delta.resolve()
+        try:
+            with workspace.exclusive():
+                written, gone = delta.resolve()
+        except ObjectNotFoundError as error:
+            raise _collected(f"a manifest ({error.message})", delta.path) from None
         if written is None or not (written.kind == NATIVE).any():
             continue
         delta.segments = [
@@ -81,7 +87,7 @@ def _copied(refs: ArrayManifest, path: str, assets: AssetStore, fan_out: FanOut)
         try:
             assets.storage.copy(f"{CHUNKS}/{old}", f"{CHUNKS}/{new}")
         except ObjectNotFoundError:
-            raise _collected(old, path) from None
+            raise _collected(f"chunk {old}", path) from None
         return new
 
     news = list(fan_out(copy, [ChunkId(row.tobytes()) for row in key_bytes(olds)]))
