@@ -43,6 +43,7 @@ if TYPE_CHECKING:
         ConflictType,
         VersionSelection,
     )
+    from icefloe.core.commit_keys import CommitKey
     from icefloe.credentials import (
         AnyAzureCredential,
         AnyAzureStaticCredential,
@@ -184,6 +185,7 @@ __all__ = [
     "ChecksumAlgorithm",
     "ChunkType",
     "CloneReport",
+    "CommitKey",
     "CommitMethod",
     "CompressionAlgorithm",
     "CompressionConfig",
@@ -329,6 +331,7 @@ _HOMES = {
         RefNotFoundError RepositoryNotFoundError SessionStateError SnapshotNotFoundError
         StorageError
     """,
+    "core.commit_keys": "CommitKey",
     "export": "ExportReport export_zarr",
     "export.netcdf": "export_netcdf",
     "maintenance.clone": "CloneReport clone",

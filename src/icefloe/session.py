@@ -6,7 +6,7 @@ import copy
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from icefloe.config.display import Shown, Tree, qualified
 from icefloe.core.assets import AssetStore
 from icefloe.core.changes import ChangeSet
 from icefloe.core.commit import OWN_METADATA, flush, restate, snapshot_info
+from icefloe.core.commit_keys import CommitKey, has_key, key_added
 from icefloe.core.diff import session_diff
 from icefloe.core.early_writing import write_early
 from icefloe.core.materialize import Region, materialize
@@ -61,6 +62,10 @@ class _Unread:
 
     base_id: SnapshotId
     changes: ChangeSet
+
+
+class _KeyFoundError(Exception):
+    """The snapshot that a commit would follow has its key."""
 
 
 class Session(Shown):
@@ -420,8 +425,65 @@ class Session(Shown):
 
     commit_async = async_twin(commit)
 
+    @traced
+    def commit_once(
+        self,
+        message: str,
+        metadata: dict[str, Any] | None = None,
+        *,
+        key: CommitKey,
+        rebase_with: ConflictSolver | None = None,
+        rebase_tries: int = 1000,
+    ) -> str | None:
+        """Commit the changes unless the branch contains a commit with the same key.
+
+        The key becomes part of the snapshot. It is looked for in the snapshot that the commit follows, so two
+        jobs with one key make one commit, whatever the solver does. Expiration, squashing and retention keep
+        keys, a reset forgets those of the commits that it drops, and a merge unites them.
+
+        Parameters
+        ----------
+        message
+            The message of the commit.
+        metadata
+            The metadata of the commit.
+        key
+            The application and the version that name this commit, and a digest of the data if there is one.
+        rebase_with
+            A solver to rebase with when the branch has moved. Without one, ConflictError is raised.
+        rebase_tries
+            How many times to rebase at most.
+
+        Returns
+        -------
+        str or None
+            The id of the new snapshot; None if the branch has the key already. The session keeps its changes
+            then.
+        """
+        with self._committing(self._require_branch):
+            if not self.has_uncommitted_changes:
+                raise _no_changes()
+            try:
+                if rebase_with is None:
+                    return self._commit(message, metadata, key=key)
+                return self._commit_rebasing(message, metadata, rebase_with, rebase_tries, key)
+            except ConflictError:
+                # The commit in the way may be that of a twin.
+                if not has_key(self._assets.snapshot(self._refs.branch(self._require_branch())), key):
+                    raise
+                return None
+            except _KeyFoundError:
+                return None
+
+    commit_once_async = async_twin(commit_once)
+
     def _commit_rebasing(
-        self, message: str, metadata: Mapping[str, Any] | None, rebase_with: ConflictSolver, rebase_tries: int
+        self,
+        message: str,
+        metadata: Mapping[str, Any] | None,
+        rebase_with: ConflictSolver,
+        rebase_tries: int,
+        key: CommitKey | None = None,
     ) -> str:
         from icefloe.core.rebase import check_solver
 
@@ -429,14 +491,14 @@ class Session(Shown):
         for attempts in range(rebase_tries):
             began = time.monotonic()
             try:
-                return self._commit(message, metadata, attempts)
+                return self._commit(message, metadata, attempts, key)
             except ConflictError as error:
                 if error.kind != ErrorKind.COMMIT_CONFLICT:
                     raise
             if attempts:  # the first time it was merely late
                 give_way(attempts, time.monotonic() - began)
             self.rebase(rebase_with)
-        return self._commit(message, metadata, max(rebase_tries, 0))
+        return self._commit(message, metadata, max(rebase_tries, 0), key)
 
     @contextmanager
     def _committing(self, require: Callable[[], object]) -> Iterator[None]:
@@ -447,14 +509,21 @@ class Session(Shown):
             yield
 
     def _commit(
-        self, message: str, metadata: Mapping[str, Any] | None, rebase_attempts: int | None = None
+        self,
+        message: str,
+        metadata: Mapping[str, Any] | None,
+        rebase_attempts: int | None = None,
+        key: CommitKey | None = None,
     ) -> str:
         branch, base = self._require_branch(), self._workspace.base
         self._refs.check_tip(branch, base.id)  # before anything is written that nobody would need
-        return self._land(
-            lambda: self._flush(message, metadata, base.id, rebase_attempts=rebase_attempts),
-            lambda made: self._refs.advance(branch, base.id, snapshot_info(made, base.id), self._since),
-        )
+        if key is not None and has_key(base, key):
+            raise _KeyFoundError
+        with nullcontext() if key is None else key_added(self._workspace, key):
+            return self._land(
+                lambda: self._flush(message, metadata, base.id, rebase_attempts=rebase_attempts),
+                lambda made: self._refs.advance(branch, base.id, snapshot_info(made, base.id), self._since),
+            )
 
     @traced
     def rebase(self, solver: ConflictSolver) -> None:

@@ -299,5 +299,5 @@ def test_manifests_of_forks_that_were_collected_without_a_trace_are_noticed(tmp_
     session.merge_receipts([arrived])
     repo.storage.delete([f"manifests/{name}" for name in names(repo, "manifests") - before])
 
-    with pytest.raises(StorageError, match="manifest .* of /a was deleted by a garbage collection"):
+    with pytest.raises(StorageError, match=r"manifest .* of /a was deleted by a garbage collection"):
         session.commit("late")

@@ -103,6 +103,44 @@ def test_a_key_is_committed_once(folder: str) -> None:
     assert len(list(repo_at(folder).ancestry(branch="main"))) == 3
 
 
+def key_rows(value: int) -> pa.Table:
+    return as_rows(weather().assign(rain=weather()["rain"] * 0 + value)[["rain"]])
+
+
+@pytest.mark.parametrize("solver", ["ours", "theirs", "detect", "none"])
+def test_a_twin_that_commits_between_the_tasks_and_the_commit_is_found(folder: str, solver: str) -> None:
+    key: Any = {"txnAppId": "a", "txnVersion": "1", "solver": solver}
+
+    run(folder, [key_rows(2)], between=lambda: run(folder, [key_rows(1)], **key), **key)
+
+    assert len(list(repo_at(folder).ancestry(branch="main"))) == 3
+    assert (contents(folder)["rain"].values == 1).all()
+
+
+def test_a_key_outlives_its_commit(folder: str) -> None:
+    key: Any = {"txnAppId": "a", "txnVersion": "1"}
+    run(folder, [key_rows(1)], **key)
+    run(folder, [key_rows(2)])
+    time.sleep(0.002)
+    repo_at(folder).expire_snapshots(datetime.now(UTC))
+    tip = repo_at(folder).lookup_branch("main")
+
+    run(folder, [key_rows(3)], **key)
+
+    assert repo_at(folder).lookup_branch("main") == tip
+    assert (contents(folder)["rain"].values == 2).all()
+
+
+def test_keys_in_the_metadata_of_commits_are_found_too(folder: str) -> None:
+    """Earlier releases of icefloe kept keys nowhere else."""
+    session = repo_at(folder).writable_session("main")
+    session.commit("before", {"txnAppId": "a", "txnVersion": "1"}, allow_empty=True)
+
+    run(folder, [changed_rows()], txnAppId="a", txnVersion="1")
+
+    assert len(list(repo_at(folder).ancestry(branch="main"))) == 3
+
+
 def keep_chunks_out_of_manifests(folder: str) -> None:
     config = icefloe.RepositoryConfig(inline_chunk_threshold_bytes=0)
     icefloe.Repository.open(icefloe.local_filesystem_storage(folder), config).save_config()

@@ -16,6 +16,7 @@ from icefloe.core.ancestry import log_of, steps_between
 from icefloe.core.arranging import arranged
 from icefloe.core.assets import AssetStore
 from icefloe.core.commit import flush, log_of_changes, snapshot_info, write_files
+from icefloe.core.commit_keys import unite_keys, with_keys_of, without_keys
 from icefloe.core.diff import logs_diff, session_diff
 from icefloe.core.refs import CollectedError, RefStore
 from icefloe.core.retries import attempts
@@ -205,9 +206,8 @@ class Branching:
         if not order.dry_run:
             self.refs.check_tip(order.branch, tip)
         since = touched_between(self.refs, self.assets, order.base, tip, self.fan_out)
-        base, ours, theirs = (
-            State(self.assets.snapshot(id), self.assets) for id in (order.base, tip, order.target)
-        )
+        snapshots = [self.assets.snapshot(id) for id in (order.base, tip, order.target)]
+        base, ours, theirs = (State(each, self.assets) for each in without_keys(snapshots))
         placed = arranged(base, ours, theirs, {*since.nodes, *touched.nodes})
         result = MergeResult(
             "conflicts",
@@ -226,7 +226,8 @@ class Branching:
         result = replace(result, conflicts=MergeConflicts(merged.conflicts))
         if not merged.decided:
             return self._not_merged(order, result)
-        workspace = Workspace(placed.ours.snapshot, self.assets, merged.changes)
+        workspace = Workspace(with_keys_of(placed.ours.snapshot, snapshots[1]), self.assets, merged.changes)
+        unite_keys(workspace, snapshots[0], snapshots[2])
         result = replace(result, outcome="merged", changes=placed.told(session_diff(workspace)))
         if merged.changes.is_empty() and placed.is_empty() and not order.even_if_empty:
             return replace(result, outcome="up-to-date", snapshot_id=None if order.dry_run else str(tip))

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from icefloe.conflicts import Conflict, ConflictType
 from icefloe.core.changes import ChangeSet
+from icefloe.core.commit_keys import is_key_node
 from icefloe.format import coordinates
 from icefloe.format.coordinates import Coords
 from icefloe.format.id_columns import id_keys, is_member
@@ -66,7 +67,8 @@ class Theirs:
         order = id_keys(fresh).argsort()
         rows = np.flatnonzero(is_member(nodes.columns["id"], fresh[order])).tolist()
         kinds, paths = nodes.columns["node_data"].kinds, nodes.paths()
-        return {paths[row]: bool(kinds[row] == ARRAY_NODE) for row in rows}
+        found = {paths[row]: bool(kinds[row] == ARRAY_NODE) for row in rows}
+        return {path: is_array for path, is_array in found.items() if not is_key_node(path)}
 
     def deleted(self, node: NodeSnapshot | None) -> bool:
         """Whether they deleted a node; also where there was none."""
@@ -111,7 +113,8 @@ class Detection:
             self._deletes_of_updated,
             self._deletes_of_groups_with_new_nodes,
         ):
-            yield from rule()
+            # Commit keys are united, whatever happened to them.
+            yield from (found for found in rule() if not is_key_node(found.conflict.path))
 
     def _new_nodes(self) -> Iterator[Found]:
         for path in sorted(self._ours.created):

@@ -46,7 +46,7 @@ class Receipt:
     copy: bytes
     """And which copy of it the fork wrote chunks to."""
     since: int
-    """The mark of `RefStore.now` before the first write: a later garbage collection may have deleted chunks."""
+    """The mark of `RefStore.now` before the first write: a later collection may have deleted chunks."""
     changes: ChangeSet
 
     def to_bytes(self) -> bytes:

@@ -11,6 +11,7 @@ from icefloe.concurrency import FanOut
 from icefloe.conflicts import Conflict, ConflictSolver, ConflictType, VersionSelection
 from icefloe.core.ancestry import log_of, steps_between
 from icefloe.core.changes import ChangeSet
+from icefloe.core.commit_keys import is_key_node
 from icefloe.core.detection import Detection, Found, Theirs, taken_along
 from icefloe.core.refs import RefStore
 from icefloe.core.workspace import Workspace
@@ -102,10 +103,15 @@ def resting_on(nodes: Nodes, changes: ChangeSet) -> ChangeSet:
     deleted = {
         path: now
         for path, node in changes.deleted.items()
-        if (now := nodes.find(path)) is not None and now.id == node.id
+        if (now := nodes.find(path)) is not None and now.id == node.id and not is_key_node(path)
+    }
+    created = {
+        path: node
+        for path, node in changes.created.items()
+        if not is_key_node(path) or nodes.find(path) is None
     }
     updated = {path: _with_manifests(node, nodes.find(path)) for path, node in changes.updated.items()}
-    return replace(changes, updated=updated, deleted=deleted)
+    return replace(changes, created=created, updated=updated, deleted=deleted)
 
 
 def _with_manifests(node: NodeSnapshot, now: NodeSnapshot | None) -> NodeSnapshot:

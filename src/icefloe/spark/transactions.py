@@ -1,4 +1,4 @@
-"""Commits that are made once, however often a job is run: a key in the metadata tells that it was."""
+"""What the commit of a Spark job is to be. With a key, it is made once, however often the job is run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from icefloe.conflicts import BasicConflictSolver, ConflictDetector, ConflictSolver, VersionSelection
-from icefloe.errors import ConflictError, ErrorKind, InvalidInputError, RefNotFoundError
+from icefloe.core.commit_keys import CommitKey, has_key
+from icefloe.errors import ErrorKind, InvalidInputError, RefNotFoundError
 from icefloe.repository import Repository
 from icefloe.session import Session
 from icefloe.spark.table import unknown
@@ -44,6 +45,11 @@ class CommitOrder:
             )
 
     @property
+    def key(self) -> CommitKey | None:
+        """The key, if one was given."""
+        return None if self.app is None or self.version is None else CommitKey(self.app, self.version)
+
+    @property
     def properties(self) -> dict[str, Any]:
         """The metadata of the commit, with the key."""
         key = {} if self.app is None else {APP: self.app, VERSION: self.version}
@@ -68,31 +74,26 @@ def check_branch(repo: Repository, branch: str) -> None:
         )
 
 
-def committed(repo: Repository, order: CommitOrder, since: str | None = None) -> str | None:
-    """The commit on the branch that has the key of an order, made after a snapshot or at any time."""
-    if order.app is None:
+def committed(repo: Repository, order: CommitOrder) -> str | None:
+    """Find the commit with the key of an order on its branch.
+
+    Where that commit has expired, or was squashed or merged, return the tip of the branch, which contains its
+    data. Releases before the key store kept keys in the metadata of commits alone.
+    """
+    if order.key is None:
         return None
     for info in repo.ancestry(branch=order.branch):
-        if info.id == since:
-            return None
         if str(info.metadata.get(APP)) == order.app and str(info.metadata.get(VERSION)) == order.version:
             return info.id
-    return None
+    tip = repo.readonly_session(order.branch)
+    return tip.snapshot_id if has_key(tip.workspace.base, order.key) else None
 
 
 def commit_once(repo: Repository, session: Session, order: CommitOrder) -> str:
     """Commit a session, unless its key is on the branch already; the id of the one commit there is."""
-    for _ in range(_TRIES):
-        base = session.snapshot_id
-        try:
-            return session.commit(order.message, order.properties)
-        except ConflictError as conflict:
-            if conflict.kind != ErrorKind.COMMIT_CONFLICT:
-                raise
-            done = committed(repo, order, since=base)
-            if done is not None:
-                return done
-            if order.solver is None:
-                raise
-        session.rebase(order.solver)
-    return session.commit(order.message, order.properties)
+    if order.key is None:
+        return session.commit(order.message, order.properties, rebase_with=order.solver, rebase_tries=_TRIES)
+    made = session.commit_once(
+        order.message, order.properties, key=order.key, rebase_with=order.solver, rebase_tries=_TRIES
+    )
+    return made or committed(repo, order) or session.snapshot_id
