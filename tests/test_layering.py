@@ -36,7 +36,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "care",
         "migrations",
     ),
-    ("session",),
+    ("session", "session_contents"),
     ("store", "store_registration", "store_virtual", "maintenance", "recipes"),
     ("core",),
     ("format", "storage"),

@@ -5,12 +5,12 @@ from __future__ import annotations
 import copy
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from icefloe.concurrency import FanOut, ThreadFanOut, async_twin, in_thread
+from icefloe.concurrency import FanOut, ThreadFanOut, async_twin
 from icefloe.config import RepositoryConfig
 from icefloe.config.display import Shown, Tree, qualified
 from icefloe.core.assets import AssetStore
@@ -19,34 +19,30 @@ from icefloe.core.commit import OWN_METADATA, flush, restate, snapshot_info
 from icefloe.core.commit_keys import CommitKey, has_key, key_added
 from icefloe.core.diff import session_diff
 from icefloe.core.early_writing import write_early
-from icefloe.core.materialize import Region, materialize
 from icefloe.core.merging import Receipt, merge_receipts, place_of
 from icefloe.core.refs import CollectedError, RefStore, unsupported
 from icefloe.core.refs_v2 import check_flag, check_writable
-from icefloe.core.reindexing import reindex, shift
 from icefloe.core.rescue import check_presence, rescue
 from icefloe.core.retries import give_way
-from icefloe.core.virtual_refs import all_locations
 from icefloe.core.workspace import Workspace
 from icefloe.errors import (
     ConflictError,
     ErrorKind,
     IcechunkError,
     InvalidInputError,
-    NodeNotFoundError,
     ReadOnlyError,
     SessionStateError,
 )
-from icefloe.format.manifest import InlineRef, NativeRef
 from icefloe.format.metadata import plain_metadata
 from icefloe.format.snapshot import Snapshot
 from icefloe.format.transaction_log import TransactionLog
 from icefloe.ids import SnapshotId
 from icefloe.paths import ROOT, validate
 from icefloe.recipes import Recipe
+from icefloe.session_contents import SessionContents
 from icefloe.snapshots import Diff
 from icefloe.telemetry import traced
-from icefloe.types import ChunkType, SessionMode
+from icefloe.types import SessionMode
 
 if TYPE_CHECKING:
     from icefloe.conflicts import ConflictSolver
@@ -68,7 +64,7 @@ class _KeyFoundError(Exception):
     """The snapshot that a commit would follow has its key."""
 
 
-class Session(Shown):
+class Session(SessionContents, Shown):
     """A view of one snapshot and the changes made in it. A commit makes it read-only, at the new snapshot."""
 
     def __init__(
@@ -212,90 +208,6 @@ class Session(Shown):
         """Forget all uncommitted changes."""
         self._require_writable()
         self._workspace.discard_changes()
-
-    def get_node_id(self, path: str) -> str:
-        """The id of the node at a path."""
-        node = self._workspace.node(validate(path))
-        if node is None:
-            raise NodeNotFoundError(f"node not found at `{path}`", kind=ErrorKind.NODE_NOT_FOUND)
-        return str(node.id)
-
-    get_node_id_async = async_twin(get_node_id)
-
-    def chunk_type(self, array_path: str, chunk_coordinates: Sequence[int]) -> ChunkType:
-        """Where a chunk is kept."""
-        node = self._workspace.array(validate(array_path))
-        ref = self._workspace.ref(node, tuple(chunk_coordinates))
-        match ref:
-            case None:
-                return ChunkType.uninitialized
-            case InlineRef():
-                return ChunkType.inline
-            case NativeRef():
-                return ChunkType.native
-        return ChunkType.virtual
-
-    chunk_type_async = async_twin(chunk_type)
-
-    async def chunk_coordinates(
-        self, array_path: str, batch_size: int = 1000
-    ) -> AsyncIterator[tuple[int, ...]]:
-        """The coordinates of all chunks of an array that exist, in order.
-
-        So many are made Python numbers at a time, in a thread of our own.
-        """
-        if batch_size < 1:
-            raise ValueError(f"batch_size must be at least 1, not {batch_size}")
-        node = self._workspace.array(validate(array_path))
-        coords = await in_thread(lambda: self._workspace.chunk_coords(node))
-        for start in range(0, len(coords), batch_size):
-            for row in coords[start : start + batch_size].tolist():
-                yield tuple(row)
-
-    def all_virtual_chunk_locations(self) -> list[str]:
-        """The URL of every virtual chunk, by array and coordinates; that of a file once per chunk in it."""
-        return all_locations(self._workspace, self._assets.virtual.containers)
-
-    all_virtual_chunk_locations_async = async_twin(all_virtual_chunk_locations)
-
-    def materialize(self, path: str, region: Region | None = None) -> int:
-        """Copy virtual chunks of an array into the repository, byte for byte; the number of chunks copied.
-
-        Nothing is decoded. With a region, in elements, those chunks that it touches: slices or numbers per
-        dimension, or a mapping of dimension names to them. The references change with the next commit. Raises
-        StorageError where a file is not what was recorded; then no reference has changed.
-        """
-        self._require_edits()
-        node = self._workspace.array(validate(path))
-        return materialize(self._workspace, node, region, self._fan_out)
-
-    materialize_async = async_twin(materialize)
-
-    def shift_array(self, array_path: str, chunk_offset: Iterable[int]) -> None:
-        """Move all chunks of an array by an offset per dimension, in chunks; nothing is copied.
-
-        Positive offsets lead to higher indices. Chunks that leave the grid are dropped, and those they leave
-        behind read as the fill value.
-        """
-        self._require_edits()
-        node = self._workspace.array(validate(array_path))
-        shift(self._workspace, node, tuple(chunk_offset))
-
-    def reindex_array(
-        self,
-        array_path: str,
-        forward: Callable[[Iterable[int]], Iterable[int] | None],
-        backward: Callable[[Iterable[int]], Iterable[int] | None] | None = None,
-    ) -> None:
-        """Give each chunk of an array the coordinates that `forward` makes of its own; nothing is copied.
-
-        None leaves a chunk where it is. `backward` says where the chunk at some coordinates comes from: given
-        it, cells whose chunk went away, or that none came to, read as the fill value afterwards; without it
-        they keep what they had. Coordinates outside the grid are an InvalidInputError; nothing changes then.
-        """
-        self._require_edits()
-        node = self._workspace.array(validate(array_path))
-        reindex(self._workspace, node, forward, backward)
 
     def move(self, from_path: str, to_path: str) -> None:
         """Move or rename a node with all below it. For rearrange sessions alone."""
