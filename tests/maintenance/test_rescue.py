@@ -15,7 +15,7 @@ import icefloe
 from icefloe import Repository, Session
 from icefloe.core.refs_v2 import RefStoreV2
 from icefloe.distributed import merge_sessions, receipt
-from icefloe.errors import StorageError
+from icefloe.errors import SnapshotNotFoundError, StorageError
 from icefloe.session import ForkSession
 from icefloe.testing.flaky import Call, Fault, FlakyStorage
 from tests.maintenance.test_expire import commit, now, repository
@@ -110,6 +110,80 @@ def test_a_collection_that_is_still_deleting_takes_nothing_of_a_commit(
     assert stored(repo) == [1, 2, 0, 0, 0, 0, 0, 0]
     assert repo.verify("objects").ok
     assert len(names(repo, "chunks")) == 2
+
+
+def session_on_what_expired(repo: Repository) -> Session:
+    """A session whose base has left the history since, with one change."""
+    commit(repo, 1)
+    session = repo.writable_session("main")
+    commit(repo, 2)
+    commit(repo, 9)  # overwrites the chunk of the first
+    Repository.open(repo.storage).expire_snapshots(now())
+    zarr.open_array(session.store, path="a")[7] = 7
+    return session
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_flush_on_a_base_that_was_collected_is_refused(version: int) -> None:
+    repo = repository(version)
+    session = session_on_what_expired(repo)
+    assert Repository.open(repo.storage).garbage_collect(now()).snapshots_deleted
+    zarr.open_array(session.store, path="a")[7] = 8  # after the collection
+
+    for _ in range(2):  # asking again does not make it true
+        with pytest.raises((SnapshotNotFoundError, StorageError)):
+            session.flush("late")
+
+    assert session.has_uncommitted_changes
+    session.discard_changes()
+    zarr.open_array(session.store, path="a")[7] = 8
+    with pytest.raises(SnapshotNotFoundError, match="has expired and may be deleted"):
+        session.flush("late")
+
+
+@pytest.mark.parametrize("folder", ["snapshots", "manifests"])
+def test_a_flush_on_a_base_that_was_collected_without_a_trace_is_refused(folder: str) -> None:
+    """Official releases collect garbage in version 1 and tell nobody."""
+    repo = repository(1)
+    session = session_on_what_expired(repo)
+    base = session.workspace.base
+    lost = [base.id] if folder == "snapshots" else [info.id for info in base.manifest_files]
+    repo.storage.delete([f"{folder}/{id}" for id in lost])
+
+    with pytest.raises(SnapshotNotFoundError, match="has expired and may be deleted"):
+        session.flush("late")
+
+
+def test_a_flush_on_a_base_that_has_expired_and_is_still_there_succeeds_in_version_1() -> None:
+    repo = repository(1)
+    session = session_on_what_expired(repo)
+
+    flushed = session.flush("late")
+
+    array = zarr.open_array(repo.readonly_session(snapshot_id=flushed).store, path="a", mode="r")
+    assert np.asarray(array[:]).tolist() == [0, 1, 0, 0, 0, 0, 0, 7]
+
+
+def test_a_flush_on_a_base_that_is_being_collected_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    repo = repository(1)
+    session = session_on_what_expired(repo)
+    storage = type(repo.storage)
+    delete = storage.delete
+    refused: list[SnapshotNotFoundError] = []
+
+    def delete_late(self: Any, paths: Any) -> Any:
+        monkeypatch.undo()
+        with pytest.raises(SnapshotNotFoundError) as caught:
+            session.flush("in between")
+        refused.append(caught.value)
+        return delete(self, paths)
+
+    monkeypatch.setattr(storage, "delete", delete_late)
+
+    Repository.open(repo.storage).garbage_collect(now())
+
+    assert len(refused) == 1
+    assert Repository.open(repo.storage).verify("objects").ok
 
 
 def test_inline_chunks_are_in_no_danger() -> None:

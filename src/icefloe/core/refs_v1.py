@@ -25,8 +25,9 @@ from icefloe.errors import (
     StorageError,
 )
 from icefloe.format.config_codec import decode_config_yaml, encode_config_yaml
-from icefloe.format.files import CONFIG_PATH, OVERWRITTEN, SNAPSHOTS, read_snapshot_info
+from icefloe.format.files import CONFIG_PATH, MANIFESTS, OVERWRITTEN, SNAPSHOTS, read_snapshot_info
 from icefloe.format.refs_v1 import REFS, RefFile, RefKind, decode_ref, encode_ref, respelt
+from icefloe.format.repo_changes import lost_base
 from icefloe.format.repo_info import MAIN, SnapshotInfo
 from icefloe.format.spec import V1
 from icefloe.format.updates import RepoStatus, Update
@@ -178,7 +179,7 @@ class RefStoreV1:
             self._take_back(file, snapshot, replaced)
             raise _no_snapshot(snapshot) from None
 
-    def _led_to(self, snapshot: SnapshotId, file: RefFile, tips: Iterable[SnapshotId]) -> bool:
+    def _led_to(self, snapshot: SnapshotId, file: RefFile | None, tips: Iterable[SnapshotId]) -> bool:
         """Whether some snapshots, or refs other than one, lead to a snapshot."""
         others = (id for each, id in self.all_refs().items() if each != file and id is not None)
         for tip in {*tips, *others}:
@@ -313,9 +314,29 @@ class RefStoreV1:
         raise unsupported("amend", self.spec)
 
     def detach(self, snapshot: SnapshotInfo, since: int | None = None) -> None:
-        """Nothing to do: the file itself makes a snapshot known."""
+        """Refuse a snapshot whose base is gone. Apart from that, its file makes it known."""
         if since is not None and self.now() != since:
             raise CollectedError
+        if snapshot.parent_id is not None and not self._will_stay(snapshot.parent_id):
+            raise lost_base(snapshot.parent_id)
+
+    def _will_stay(self, base: SnapshotId) -> bool:
+        """Whether a snapshot, its history and its manifests are there and no collection is deleting them.
+
+        The snapshot that needs them has been written before, so collections that begin now spare them.
+        """
+        if base in {*self.branches().values(), *self.tags().values()}:
+            return True
+        if self._collections.read().under_way_us and not self._led_to(base, None, ()):
+            return False
+        try:
+            for _ in self._stored_line(base):
+                pass
+        except (ObjectNotFoundError, FormatError):
+            return False
+        # Official collections may delete manifests and leave the snapshot.
+        manifests = self._assets.snapshot(base).manifest_files
+        return all(self._storage.exists(f"{MANIFESTS}/{info.id}") for info in manifests)
 
     def snapshot(self, id: SnapshotId) -> SnapshotInfo:
         found = self._assets.snapshot(id)

@@ -106,7 +106,9 @@ def amend_commit(info: RepoInfo, branch: str, base: SnapshotId, snapshot: Snapsh
 
 
 def detached_snapshot(info: RepoInfo, snapshot: SnapshotInfo) -> Changed:
-    """A snapshot that no branch points to."""
+    """Make a snapshot known that no branch points to. Its parent must still be part of the repository."""
+    if snapshot.parent_id is not None and info.snapshots.row(snapshot.parent_id) is None:
+        raise lost_base(snapshot.parent_id)
     return replace(info, snapshots=info.snapshots.adding(snapshot)), NewDetachedSnapshot(snapshot.id)
 
 
@@ -202,6 +204,15 @@ def listed(info: RepoInfo, snapshot: SnapshotId) -> SnapshotInfo:
     if found is None:
         raise SnapshotNotFoundError(f"snapshot not found: {snapshot}", kind=ErrorKind.SNAPSHOT_NOT_FOUND)
     return found
+
+
+def lost_base(snapshot: SnapshotId) -> SnapshotNotFoundError:
+    """Describe a session whose base was deleted."""
+    return SnapshotNotFoundError(
+        f"snapshot not found: {snapshot}, which this session is based on, has expired and may be deleted;"
+        " nothing was committed. Write the data again in a new session",
+        kind=ErrorKind.SNAPSHOT_NOT_FOUND,
+    )
 
 
 def _check_listed(info: RepoInfo, snapshot: SnapshotId) -> None:
