@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -282,3 +283,24 @@ def test_an_event_loop_that_writes_and_commits_goes_on() -> None:
     stored = values(repo, snapshot)
     assert all(error is None or isinstance(error, ReadOnlyError) for error in written)
     assert [error is None for error in written] == (stored[2:60] != 0).tolist()
+
+
+def test_a_forked_child_does_not_wait_for_a_thread_of_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = repository().writable_session("main")
+    committing, forked = threading.Event(), threading.Event()
+
+    def commit() -> None:
+        with session.workspace.committing():
+            committing.set()
+            forked.wait()
+
+    parent = threading.Thread(target=commit)
+    parent.start()
+    committing.wait()
+    monkeypatch.setattr(os, "getpid", lambda: -1)  # as in the child, which has no such thread
+
+    session.store.set_sync("a/c/3", buffer(np.array(3, "<i4").tobytes()))
+
+    forked.set()
+    parent.join()
+    assert array(session)[3] == 3

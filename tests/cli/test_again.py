@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import zarr
 
 import icefloe
 from icefloe.cli import app
@@ -113,3 +114,21 @@ def test_the_ledger_is_listed_if_asked_for(
     assert "/_icefloe/ledger" not in json.dumps(some)
     assert "/t2m" in json.dumps(every)
     assert "/_icefloe/ledger" in json.dumps(every)
+
+
+@pytest.mark.parametrize("words", [["tree", "REPO"], ["show", "REPO"], ["diff", "REPO", "main~1"]])
+def test_commit_keys_are_listed_if_asked_for(
+    tmp_path: Path, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    session = icefloe.Repository.create(icefloe.local_filesystem_storage(str(tmp_path))).writable_session(
+        "main"
+    )
+    zarr.create_array(session.store, name="t2m", shape=(1,), dtype="i4")
+    session.commit_once("a job", key=icefloe.CommitKey("nightly", "1"))
+    given = [str(tmp_path) if word == "REPO" else word for word in words]
+
+    some, every = printed(capsys, *given), printed(capsys, *given, "--all")
+
+    assert "/t2m" in json.dumps(some)
+    assert "/_icefloe" not in json.dumps(some)
+    assert "/_icefloe/keys/nightly" in json.dumps(every)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
@@ -85,8 +86,8 @@ class Workspace:
         """Whether a commit writes all manifests anew, by the rules for splitting as they are now."""
         self._lock = threading.RLock()
         self._commit_ended = threading.Condition(self._lock)
-        self._committer: int | None = None
-        """The thread that commits."""
+        self._committer: tuple[int, int] | None = None
+        """The process and the thread that commit. A forked child does not wait for a thread of its parent."""
         self._read_only = read_only
         self._found: dict[str, NodeSnapshot] = {}
         self._paths: _SortedPaths | None = None
@@ -111,7 +112,7 @@ class Workspace:
         """Hold back changes by other threads while this one commits. Reading goes on."""
         with self._lock:
             self._wait_for_commit()
-            outer, self._committer = self._committer, threading.get_ident()
+            outer, self._committer = self._committer, (os.getpid(), threading.get_ident())
         try:
             yield
         finally:
@@ -136,7 +137,10 @@ class Workspace:
             raise read_only_store()
 
     def _wait_for_commit(self) -> None:
-        while self._committer not in (None, threading.get_ident()):
+        while (busy := self._committer) is not None:
+            process, thread = busy
+            if thread == threading.get_ident() or process != os.getpid():
+                return
             self._commit_ended.wait()
 
     def rebase(self, base: Snapshot, changes: ChangeSet) -> None:
