@@ -22,7 +22,7 @@ _MODULES = {
     "icefloe.dask": "Writing arrays of dask.",
     "icefloe.distributed": "Writing from many processes.",
     "icefloe.ingest": "Files into a repository, with any fan-out.",
-    "icefloe.spark": "The same and more on Spark; needs `icefloe[spark]`.",
+    "icefloe.spark": "The same and more on Spark; needs the extra `spark`.",
 }
 _WITH_METHODS = ("Repository", "Session", "ForkSession", "IcechunkStore", "Storage", "Scan")
 _EXIT_CODES = """\

@@ -60,7 +60,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "logs",
         "telemetry",
     ),
-    ("errors",),
+    ("errors", "extras"),
     ("_version",),
 )
 APART = ({"spark", "web"}, {"format", "storage"})

@@ -202,7 +202,7 @@ def test_without_the_extra_one_sentence_says_so() -> None:
 
     done = run(hidden, ICECHUNK_OTLP_ENDPOINT="http://user:hunter2@127.0.0.1:1")
 
-    assert done.stderr.count("pip install 'icefloe[telemetry]'") == 1
+    assert done.stderr.count("pip install 'opentelemetry-sdk>=") == 1
     assert "hunter2" not in done.stderr
 
 

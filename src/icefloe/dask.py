@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from icefloe.extras import pip_install
+
 try:
     import dask
     import dask.array
 except ImportError as cause:
-    raise ImportError("icefloe.dask needs dask: pip install 'icefloe[dask]'") from cause
+    raise ImportError(f"icefloe.dask needs dask: {pip_install('dask')}") from cause
 
 import numpy as np
 import zarr

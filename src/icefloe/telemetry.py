@@ -1,6 +1,6 @@
 """Spans of what a user calls, exported by OpenTelemetry where the environment asks for it.
 
-Needs the extra `icefloe[telemetry]`; nothing of it is imported unless it is asked for. Spans are children of
+Needs the extra `telemetry`; nothing of it is imported unless it is asked for. Spans are children of
 the application's own, if there are any. Log records written inside a span become its events.
 """
 
@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from icefloe._version import __version__
+from icefloe.extras import TELEMETRY, pip_install
 
 if TYPE_CHECKING:
     import logging
@@ -20,7 +21,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 INFO = 20
-_HOW_TO_INSTALL = "the OpenTelemetry packages are not installed: pip install 'icefloe[telemetry]'"
 _PACKAGE = "icefloe"
 _SCHEMES = ("http://", "https://")
 
@@ -58,7 +58,11 @@ def start_from_env(levels_of: Callable[[str], dict[str, int]]) -> None:
     except ImportError:
         import logging
 
-        logging.getLogger(_PACKAGE).warning("no spans go to %s: %s", _shown(endpoint), _HOW_TO_INSTALL)
+        logging.getLogger(_PACKAGE).warning(
+            "no spans go to %s: the OpenTelemetry packages are not installed: %s",
+            _shown(endpoint),
+            pip_install(*TELEMETRY),
+        )
         return
     names = ("ICECHUNK_OTEL_SERVICE_NAME", "OTEL_SERVICE_NAME")
     service = next((os.environ[name] for name in names if os.environ.get(name)), "icechunk")

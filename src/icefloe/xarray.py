@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, MutableMapping
 from typing import Any, Literal, TypeAlias
 
+from icefloe.extras import pip_install
+
 try:
     from xarray import DataArray, Dataset
     from xarray.backends import common, writers
     from xarray.backends.api import DATAARRAY_NAME, DATAARRAY_VARIABLE
 except ImportError as cause:
-    raise ImportError(
-        "icefloe.xarray needs xarray, 2025.9.1 or newer: pip install 'icefloe[xarray]'"
-    ) from cause
+    raise ImportError(f"icefloe.xarray needs xarray: {pip_install('xarray')}") from cause
 
 import zarr
 

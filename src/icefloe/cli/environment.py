@@ -7,34 +7,27 @@ import re
 from importlib.metadata import PackageNotFoundError, distribution, version
 
 from icefloe._version import __version__
+from icefloe.extras import pip_install
 
-_PACKAGES = {
-    "zarr": "",
-    "obstore": "",
-    "xarray": "xarray",
-    "h5netcdf": "netcdf",
-    "pyspark": "spark",
-    "matplotlib": "plot",
-    "dask": "dask",
-    "virtualizarr": "virtual",
-    "eccodes": "grib",
-}
-"""What is looked for, and the extra that brings it."""
+_PACKAGES = (
+    *("zarr", "obstore", "xarray", "h5netcdf", "netCDF4", "pyspark", "matplotlib", "dask", "virtualizarr"),
+    *("tifffile", "eccodes", "cfgrib"),
+)
 
 
 def environment() -> dict[str, str]:
     """Versions of what is installed, and how to get what is not."""
     found = {"icefloe": __version__, "python": f"{platform.python_version()} on {platform.platform()}"}
-    return {**found, **{name: _package(name, extra) for name, extra in _PACKAGES.items()}, "java": _java()}
+    return {**found, **{name: _package(name) for name in _PACKAGES}, "java": _java()}
 
 
-def _package(name: str, extra: str) -> str:
+def _package(name: str) -> str:
     try:
         # The field alone: to parse all that a package says of itself takes longer than the command.
         found = re.search(r"^Version: *(\S+)", distribution(name).read_text("METADATA") or "", re.MULTILINE)
         return found[1] if found is not None else version(name)
     except PackageNotFoundError:
-        return f"not installed: pip install 'icefloe[{extra}]'" if extra else "not installed"
+        return f"not installed: {pip_install(name)}"
 
 
 def _java() -> str:

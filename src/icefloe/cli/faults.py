@@ -19,6 +19,7 @@ from icefloe.errors import (
     NotFoundError,
     RefNotFoundError,
 )
+from icefloe.extras import missing_package
 
 FAILED = 1
 USAGE = 2
@@ -30,27 +31,6 @@ STOPPED = 130
 """By Ctrl-C; shells say the same. By another signal it is 128 and its number."""
 
 _OBJECT = re.compile(r"\b(snapshots|manifests|transactions|chunks)/[0-9A-Z]{20}\b")
-
-_EXTRAS: Mapping[str, str] = MappingProxyType(
-    {
-        "cftime": "netcdf",
-        "dask": "dask",
-        "eccodes": "grib",
-        "h5netcdf": "netcdf",
-        "h5py": "netcdf",
-        "imagecodecs": "virtual",
-        "matplotlib": "plot",
-        "pandas": "spark",
-        "py4j": "spark",
-        "pyarrow": "spark",
-        "pyspark": "spark",
-        "sqlglot": "spark",
-        "tifffile": "virtual",
-        "virtualizarr": "virtual",
-        "xarray": "xarray,netcdf",
-    }
-)
-"""Packages that not everybody has, and the extras of ours that bring them."""
 
 WAYS_OUT: Mapping[str, str] = MappingProxyType(
     {
@@ -130,12 +110,8 @@ def _sentence(error: Exception) -> str:
             return sentence
         case OSError() if error.strerror:
             return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-        case ModuleNotFoundError() if (
-            error.name is not None and (package := error.name.partition(".")[0]) in _EXTRAS
-        ):
-            return f"this needs {package}: pip install 'icefloe[{_EXTRAS[package]}]'"
-        case ImportError():  # what is not installed says itself how to get it
-            return str(error)
+        case ImportError():  # one of ours already says how to install what is missing
+            return missing_package(error) or str(error)
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text} (--debug shows where it came from)"
 

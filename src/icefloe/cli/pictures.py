@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from icefloe.cli.slices import Axis, Slice, label
+from icefloe.extras import pip_install
 
 _COLOURS = np.array(
     [(68, 1, 84), (71, 44, 122), (59, 81, 139), (44, 113, 142), (33, 144, 141), (39, 173, 129), (92, 200, 99),
@@ -162,7 +163,7 @@ def as_file(drawn: Slice, file: Path) -> None:
         import matplotlib
     except ImportError as missing:
         raise ImportError(
-            "a picture in a file needs matplotlib: pip install 'icefloe[plot]'; without --file none is needed"
+            f"--file needs matplotlib: {pip_install('matplotlib')}; plots in the terminal do not"
         ) from missing
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt

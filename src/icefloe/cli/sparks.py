@@ -19,6 +19,7 @@ from icefloe.cli.meter import Meter
 from icefloe.cli.output import Output
 from icefloe.cli.watching import Watched
 from icefloe.concurrency import FanOut, ProcessFanOut, ThreadFanOut
+from icefloe.extras import SPARK, pip_install
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -85,7 +86,7 @@ def running_spark(choice: SparkChoice, way_out: str = "") -> Iterator[Any]:
     try:
         from icefloe.spark.local import session_for_now
     except ModuleNotFoundError:
-        raise click.ClickException(f"this needs Spark: pip install 'icefloe[spark]'{way_out}") from None
+        raise click.ClickException(f"this needs Spark: {pip_install(*SPARK)}{way_out}") from None
     with ExitStack() as stack:
         try:
             with Meter().waiting(f"starting Spark on {choice.master}"):

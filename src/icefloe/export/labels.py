@@ -8,6 +8,7 @@ from typing import Any
 import zarr
 
 from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.extras import pip_install
 from icefloe.format.snapshot import ArrayNodeData
 from icefloe.paths import join, name
 from icefloe.session import Session
@@ -15,7 +16,7 @@ from icefloe.session import Session
 try:
     import xarray
 except ImportError as cause:
-    raise ImportError("labels need xarray: pip install 'icefloe[xarray]'") from cause
+    raise ImportError(f"labels need xarray: {pip_install('xarray')}") from cause
 
 
 def positions(session: Session, group: str, sel: Mapping[str, Any]) -> dict[str, range]:

@@ -22,6 +22,7 @@ from icefloe.concurrency import ThreadFanOut
 from icefloe.errors import AlreadyExistsError, ErrorKind, InvalidInputError
 from icefloe.export.reports import ExportReport
 from icefloe.export.selections import Indexers, Labels, Selected, Selection, dimensions_of, select
+from icefloe.extras import pip_install
 from icefloe.format.snapshot import NodeSnapshot
 from icefloe.maintenance.copies import Progress
 from icefloe.paths import name as last_name
@@ -31,7 +32,7 @@ try:
     import h5netcdf
     import h5py
 except ImportError as cause:
-    raise ImportError("export to NetCDF needs h5netcdf: pip install 'icefloe[netcdf]'") from cause
+    raise ImportError(f"export to NetCDF needs h5netcdf: {pip_install('h5netcdf', 'h5py')}") from cause
 
 _BLOCK_BYTES: Final = 16 << 20
 _KINDS: Final = "iufSU"

