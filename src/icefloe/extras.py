@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from functools import cache
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple
 
 SPARK: Final = ("pyspark", "pyarrow", "pandas", "sqlglot")
 TELEMETRY: Final = ("opentelemetry-sdk", "opentelemetry-exporter-otlp-proto-grpc")
@@ -36,12 +36,22 @@ def pip_install(package: str, *others: str) -> str:
     return f"pip install {' '.join(repr(_bounds().get(name.lower(), name)) for name in missing)}"
 
 
-def missing_package(error: ImportError) -> str | None:
-    """Say which package an import lacks and how to install it; None if it is not one of ours."""
+class Missing(NamedTuple):
+    """A module that is not installed, and the command that installs it."""
+
+    module: str
+    command: str
+
+    def __str__(self) -> str:
+        return f"this needs {self.module}: {self.command}"
+
+
+def missing_package(error: ImportError) -> Missing | None:
+    """Find out what an import lacks; None if that is none of the optional packages of icefloe."""
     module = (error.name or "").partition(".")[0]
     if not isinstance(error, ModuleNotFoundError) or module not in _PACKAGES:
         return None
-    return f"this needs {module}: {pip_install(*_PACKAGES[module])}"
+    return Missing(module, pip_install(*_PACKAGES[module]))
 
 
 def _is_installed(package: str) -> bool:

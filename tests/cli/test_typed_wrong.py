@@ -168,7 +168,7 @@ def test_what_is_typed_wrong_is_said(
         (["--chunks", "time=4", "--shards", "time=6"], 2, "must be of whole chunks"),
         (["--codec", "zstd:best"], 2, "codec 'zstd:best': a level is a number"),
         (["--codec", "lzma"], 2, "there is no codec 'lzma': zstd, zstd:LEVEL"),
-        (["--variables", "t3m"], 2, "it has no variable t3m"),
+        (["--variables", "t3m"], 2, "no file has the variable 't3m'; did you mean t2m?"),
         (["--group", "../x"], 2, "has . or .. in its path"),
         (["--group", "_icefloe/x"], 2, "is where ingests keep their ledger"),
         (["--branch", "side"], 3, "there is no branch `side`"),
@@ -182,7 +182,7 @@ def test_what_is_typed_wrong_is_said(
         (["--memory", "0"], 2, "0 is not in the range"),
         (["--manifest-references", "0"], 2, "0 is not in the range"),
         (["--chnks", "time=1"], 2, "'--chunks'?"),
-        (["--engine", "nosuch"], 2, ".nc and 1 more: ValueError: unrecognized engine 'nosuch'"),
+        (["--engine", "nosuch"], 2, ".nc and 1 more: xarray has no engine 'nosuch': installed are cfgrib"),
     ],
 )
 def test_an_ingest_that_cannot_be_writes_nothing(

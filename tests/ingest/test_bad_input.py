@@ -168,7 +168,7 @@ def test_gaps_are_noted(tmp_path: Path) -> None:
         ({"codec": "zip"}, "there is no codec"),
         ({"codec": "zstd:x"}, "codec"),
         ({"chunks": {"time": -1}, "memory_bytes": 10}, "more memory per task"),
-        ({"variables": ["t3m"]}, "no variable t3m"),
+        ({"variables": ["t3m"]}, "no file has the variable 't3m'; did you mean t2m?"),
         ({"mode": "quick"}, "mode is one of"),
         ({"commit_every": 0}, "at least 1"),
         ({"branch": "dev"}, "dev"),

@@ -111,7 +111,7 @@ def _sentence(error: Exception) -> str:
         case OSError() if error.strerror:
             return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
         case ImportError():  # one of ours already says how to install what is missing
-            return missing_package(error) or str(error)
+            return str(missing_package(error) or error)
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text} (--debug shows where it came from)"
 

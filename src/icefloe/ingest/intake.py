@@ -9,6 +9,7 @@ from typing import Any
 
 import xarray as xr
 
+from icefloe.amounts import counted
 from icefloe.concurrency import FanOut
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.ingest.agreement import DisagreementError, Finding, compare, order_problems
@@ -92,6 +93,7 @@ def survey_all(
     if shelf is not None:
         shelf.note(each.aside for each in found if isinstance(each, FileSchema))
     bad = [each for each in found if isinstance(each, BadFile)]
+    _refuse_unknown_variables(options.reading.variables, found, existing)
     files = shared([each for each in found if isinstance(each, FileSchema)])
     if bad and options.on_bad_file == "stop":
         raise unreadable(bad)
@@ -110,6 +112,23 @@ def survey_all(
     return Surveyed(kept, tuple(bad), tuple(findings))
 
 
+def _refuse_unknown_variables(
+    names: Sequence[str], found: Sequence[FileSchema | BadFile], existing: Existing | None
+) -> None:
+    """Raise InvalidInputError for a name that is a variable of no file, nor of the repository."""
+    files = [each for each in found if isinstance(each, FileSchema)]
+    schemas = [*files, *([existing.schema] if existing is not None else [])]
+    known = {variable.name for schema in schemas for variable in schema.variables}
+    offered = sorted({name for each in found for name in each.offered})
+    for name in names:
+        if name not in known and offered:
+            near = difflib.get_close_matches(name, offered, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"the files have {', '.join(offered)}"
+            raise InvalidInputError(
+                f"no file has the variable {name!r}; {hint}", ErrorKind.INVALID_ARRAY_METADATA
+            )
+
+
 def _new_dimension(schemas: Sequence[FileSchema], dim: str | None) -> list[Finding]:
     """A dimension to put files together along that none of them has: wanted, or mistyped."""
     if dim is None or any(dim in schema.sizes or schema.variable(dim) is not None for schema in schemas):
@@ -125,18 +144,23 @@ def _new_dimension(schemas: Sequence[FileSchema], dim: str | None) -> list[Findi
 
 
 def unreadable(bad: Sequence[BadFile]) -> InvalidInputError:
-    """The error about files that cannot be read."""
+    """The error about files that cannot be ingested."""
     reasons: dict[str, list[str]] = {}
     for each in bad:
-        reasons.setdefault(each.reason, []).append(each.source.url)
+        reasons.setdefault(each.sentence, []).append(each.source.url)
     texts = [
         f"{urls[0]}{f' and {len(urls) - 1} more' if len(urls) > 1 else ''}: {reason}"
         for reason, urls in reasons.items()
     ]
     more = f"; and {len(texts) - 5} other reasons" if len(texts) > 5 else ""
-    way = "repair or remove them, or skip bad files"
+    if all(each.is_sound for each in bad):
+        advice = ""
+    elif all(each.remedy for each in bad):
+        advice = ", or skip bad files"
+    else:
+        advice = "; repair or remove them, or skip bad files"
     return InvalidInputError(
-        f"{len(bad)} of the files cannot be read: {'; '.join(texts[:5])}{more}; {way}",
+        f"{counted(len(bad), 'file')} cannot be ingested: {'; '.join(texts[:5])}{more}{advice}",
         ErrorKind.INVALID_FILE_FORMAT,
     )
 

@@ -17,7 +17,7 @@ from icefloe.ingest.audit import Audited, Staged, audit, refuse_unknown, refuse_
 from icefloe.ingest.batch import METADATA, Design, UnreadableError, Ways, design, ways_of, write_batch
 from icefloe.ingest.checks import Answering
 from icefloe.ingest.existing import look
-from icefloe.ingest.intake import combine_all, sort_sources, sorted_along, survey_all
+from icefloe.ingest.intake import combine_all, sort_sources, sorted_along, survey_all, unreadable
 from icefloe.ingest.ledger import LedgerRow, read_ledger
 from icefloe.ingest.options import Options
 from icefloe.ingest.referring import with_containers, with_places
@@ -95,18 +95,26 @@ def ingest_found(
 ) -> Report:
     """`ingest` for sources that were looked up already."""
     if dry_run:
-        return _Job(repo, options, fan_out, told, options.branch).outlined(found)
+        return _refuse_empty(_Job(repo, options, fan_out, told, options.branch).outlined(found))
     if options.mode != "native":
         repo = with_containers(repo, found, options.reading)
     for _ in range(_TRIES):
         try:
-            return _staged_and_published(repo, found, options, fan_out, told)
+            return _refuse_empty(_staged_and_published(repo, found, options, fan_out, told))
         except OvertakenError:
             told(f"{options.branch} was changed in the same places meanwhile: what is staged is made anew")
     raise ConflictError(
         message=f"{options.branch} was changed in the same places {_TRIES} times while this worked, and is "
         "as others left it: run this again when they are done"
     )
+
+
+def _refuse_empty(report: Report) -> Report:
+    """The report, unless no source contributes anything, now or earlier."""
+    known = (*report.outcome.sources.known, *report.outcome.sources.changed, *report.outcome.renamed)
+    if report.bad and report.plan is None and not known and report.published is None:
+        raise unreadable(report.bad)
+    return report
 
 
 def _staged_and_published(

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from icefloe.ingest.addresses import reference_location
 from icefloe.ingest.asides import Parsed, Putting
+from icefloe.ingest.contents import refuse_without_data
 from icefloe.ingest.plain_hdf5 import Known, is_plain, plain_schema
 from icefloe.ingest.sources import Source
 from icefloe.ingest.survey import (
@@ -50,7 +51,10 @@ class LookOrder:
 
 def survey_some(order: LookOrder) -> list[FileSchema | BadFile]:
     """Look into some files. Whatever goes wrong with one is an answer, not an exception."""
-    found = [survey(SurveyOrder(source, order.reading)) for source in order.sources]
+    found = [
+        refuse_without_data(survey(SurveyOrder(source, order.reading)), order.reading)
+        for source in order.sources
+    ]
     files = iter(shared([each for each in found if isinstance(each, FileSchema)]))
     return [each if isinstance(each, BadFile) else next(files) for each in found]
 
@@ -62,6 +66,7 @@ def survey_for_references(order: LookOrder) -> list[FileSchema | BadFile]:
     found: list[FileSchema | BadFile] = []
     for number, source in enumerate(order.sources):
         schema, dataset, why = _looked(source, order.reading, known)
+        schema = refuse_without_data(schema, order.reading)
         if isinstance(schema, BadFile):
             found.append(schema)
             continue

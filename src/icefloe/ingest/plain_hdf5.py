@@ -23,7 +23,6 @@ from icefloe.ingest.survey import (
     Reading,
     VariableSchema,
     attribute_key,
-    chosen,
     quiet,
     schema_of,
     variable_schema,
@@ -71,7 +70,7 @@ def plain_schema(
         known.templates.move_to_end(key)
         return _filled_in(template, stored, sizes, attrs, source, content_id, known)
     raw = xr.Dataset({name: each.variable() for name, each in stored.items()}, attrs=attrs)
-    found = schema_of(source, chosen(raw, reading.variables), content_id)
+    found = schema_of(source, raw, content_id, reading.variables)
     if _is_like_others(found, stored):
         _keep(known.templates, key, found)
     return found
@@ -223,7 +222,7 @@ def _filled_in(
     values = {name: coordinates[name][1] for name in template.values}
     mine = {dim: sizes[dim] for dim in template.sizes}
     shown = {name: value for name, value in attrs.items() if name != "coordinates"}
-    return FileSchema(source, variables, mine, values, shown, content_id)
+    return FileSchema(source, variables, mine, values, shown, content_id, offered=template.offered)
 
 
 def _coordinates(

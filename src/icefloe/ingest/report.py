@@ -136,7 +136,7 @@ class Report:
             "moved": [{"source": each.source.url, "was": each.was} for each in renamed],
             "known": [source.url for source in sources.known],
             "changed": [source.url for source in sources.changed],
-            "bad": [{"source": each.source.url, "reason": each.reason} for each in self.bad],
+            "bad": [{"source": each.source.url, "reason": each.sentence} for each in self.bad],
             "findings": [asdict(finding) for finding in self.findings],
             "plan": asdict(self.plan) if self.plan else None,
             "commits": list(self.commits),

@@ -15,7 +15,9 @@ import numpy as np
 import xarray as xr
 
 from icefloe.errors import IcechunkError, InvalidInputError
+from icefloe.extras import missing_package
 from icefloe.ingest.addresses import origin_of, reference_location
+from icefloe.ingest.engines import MissingEngineError, none_fits, refuse_missing
 from icefloe.ingest.grib_log import left_out
 from icefloe.ingest.hdf5_engine import reader_of
 from icefloe.ingest.remote import index_of, server_of
@@ -40,8 +42,6 @@ _GRIB = (".grib", ".grib2", ".grb", ".grb2")
 """What xarray takes cfgrib for."""
 _UNNAMED = {"phony_dims": "sort"}
 """Dimensions without a name get those that netCDF4 gives them."""
-_NO_ENGINE = "did not find a match"
-"""What xarray says of a file that none of its engines takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +160,8 @@ class FileSchema:
     """Variables that its engine does not show beside the others."""
     places: tuple[str, ...] = ()
     """Where they lead, if that is to other files: a location in each place."""
+    offered: tuple[str, ...] = ()
+    """All data variables of the file, if it lacks some of those that were asked for."""
 
     def variable(self, name: str) -> VariableSchema | None:
         """The variable with this name."""
@@ -168,10 +170,21 @@ class FileSchema:
 
 @dataclass(frozen=True, slots=True)
 class BadFile:
-    """A file that cannot be read, and why."""
+    """A file that cannot be ingested, and why."""
 
     source: Source
     reason: str
+    remedy: str = ""
+    """What to do about it; empty if the file has to be repaired or removed."""
+    is_sound: bool = False
+    """Whether the file is fine, and the way to read it is not there."""
+    offered: tuple[str, ...] = ()
+    """All data variables of the file, if it lacks those that were asked for."""
+
+    @property
+    def sentence(self) -> str:
+        """The reason and the remedy."""
+        return f"{self.reason}: {self.remedy}" if self.remedy else self.reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,9 +207,17 @@ class DigestOrder:
 def survey(order: SurveyOrder) -> FileSchema | BadFile:
     """Look into one file. Whatever goes wrong with it is an answer, not an exception."""
     try:
-        with left_out() as names, opened(order.source, order.reading, glance=True) as raw:
-            found = schema_of(order.source, raw, content_id(order.source, order.reading))
+        with left_out() as names, opened(order.source, order.reading, glance=True, whole=True) as raw:
+            id = content_id(order.source, order.reading)
+            found = schema_of(order.source, raw, id, order.reading.variables)
             return replace(found, left_out=tuple(dict.fromkeys(names)))
+    except MissingEngineError as error:
+        return BadFile(order.source, error.reason, error.remedy, is_sound=True)
+    except ModuleNotFoundError as error:
+        missing = missing_package(error)
+        if missing is None:
+            return BadFile(order.source, reason(error))
+        return BadFile(order.source, f"this needs {missing.module}", missing.command, is_sound=True)
     except Exception as error:  # noqa: BLE001 - engines raise whatever they like about a damaged file
         return BadFile(order.source, reason(error))
 
@@ -247,10 +268,13 @@ def reason(error: BaseException) -> str:
 
 
 @contextmanager
-def opened(source: Source | Stored, reading: Reading, *, glance: bool = False) -> Iterator[xr.Dataset]:
+def opened(
+    source: Source | Stored, reading: Reading, *, glance: bool = False, whole: bool = False
+) -> Iterator[xr.Dataset]:
     """A source as it is stored, not decoded, not loaded: what is asked for, and its coordinates.
 
-    With `glance` little of its data will be wanted, and a file elsewhere is not copied if that can be.
+    With `glance` little of its data will be wanted, and a file elsewhere is not copied if that can be. With
+    `whole` it has the variables that were not asked for, too.
     """
     if isinstance(source, Stored):
         with quiet():
@@ -263,12 +287,14 @@ def opened(source: Source | Stored, reading: Reading, *, glance: bool = False) -
         with left_out():  # no longer: files are closed in any order
             dataset = _dataset(source, reading, options, glance=glance)
         with dataset as raw:
-            yield chosen(raw, reading.variables)
+            yield raw if whole else chosen(raw, reading.variables)
 
 
 def _dataset(source: Source, reading: Reading, options: Mapping[str, Any], *, glance: bool) -> xr.Dataset:
     """A file through one of xarray's engines; through references to its chunks where no engine knows it."""
     engine: Any = reading.engine
+    if engine is not None:
+        refuse_missing(engine)
     if source.is_store and (source.is_remote or (engine is None and is_parquet(source.url))):
         return _referred(source, reading, options)
     in_parts = source.is_remote and glance and engine in (None, "h5netcdf")
@@ -295,7 +321,7 @@ def _dataset(source: Source, reading: Reading, options: Mapping[str, Any], *, gl
         with _small_chunk_caches():
             return xr.open_dataset(path, engine=engine, **options)
     except ValueError as error:
-        if reading.engine is not None or _NO_ENGINE not in str(error):
+        if reading.engine is not None or not none_fits(error):
             raise
         return _referred(source, reading, options)
 
@@ -381,20 +407,24 @@ def decode(raw: xr.Dataset) -> xr.Dataset:
 
 
 def chosen(raw: xr.Dataset, names: tuple[str, ...]) -> xr.Dataset:
-    """Some variables of a stored dataset, their coordinates and the bounds of these; all for no names."""
+    """Those of the named variables that a stored dataset has, their coordinates and the bounds of these.
+
+    Without names these are all variables.
+    """
     if not names:
         return raw
-    absent = [name for name in names if name not in raw.variables]
-    if absent:
-        raise ValueError(f"it has no variable {', '.join(absent)}")
+    present = [name for name in names if name in raw.variables]
     decoded = decode(raw)
-    coords = {str(name) for name in decoded[list(names)].coords}
+    coords = {str(name) for name in decoded[present].coords} if present else set()
     bounds = {raw[name].attrs["bounds"] for name in coords if "bounds" in raw[name].attrs}
-    return raw[[name for name in raw.variables if name in {*names, *coords, *bounds}]]
+    return raw[[name for name in raw.variables if name in {*present, *coords, *bounds}]]
 
 
-def schema_of(source: Source, raw: xr.Dataset, content_id: str) -> FileSchema:
-    """What is to be known of a stored dataset."""
+def schema_of(source: Source, raw: xr.Dataset, content_id: str, names: tuple[str, ...] = ()) -> FileSchema:
+    """What is to be known of the named variables of a stored dataset; of all without names."""
+    lacks = any(name not in raw.variables for name in names)
+    offered = tuple(str(name) for name in decode(raw).data_vars) if lacks else ()
+    raw = chosen(raw, names)
     decoded = decode(raw)
     small = set(by_value(decoded))
     variables = tuple(
@@ -403,7 +433,7 @@ def schema_of(source: Source, raw: xr.Dataset, content_id: str) -> FileSchema:
     )
     values = {name: np.asarray(decoded.variables[name].values) for name in sorted(small)}
     sizes = {str(dim): size for dim, size in decoded.sizes.items()}
-    return FileSchema(source, variables, sizes, values, dict(decoded.attrs), content_id)
+    return FileSchema(source, variables, sizes, values, dict(decoded.attrs), content_id, offered=offered)
 
 
 def by_value(dataset: xr.Dataset) -> Iterator[str]:

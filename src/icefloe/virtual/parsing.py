@@ -73,9 +73,9 @@ def parsed(
     try:
         return _parsed(path_or_url, wanted, format, reach)
     except ModuleNotFoundError as error:
-        if (hint := missing_package(error)) is None:
+        if (missing := missing_package(error)) is None:
             raise
-        raise ModuleNotFoundError(f"{path_or_url}: {hint}", name=error.name) from None
+        raise ModuleNotFoundError(f"{path_or_url}: {missing}", name=error.name) from None
 
 
 def _parsed(
