@@ -12,6 +12,7 @@ import zarr
 
 import icefloe
 from icefloe.cli import app
+from icefloe.cli.faults import NOT_WELL
 from tests.ingest.files import archive, days, write
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
@@ -132,3 +133,57 @@ def test_commit_keys_are_listed_if_asked_for(
     assert "/t2m" in json.dumps(some)
     assert "/_icefloe" not in json.dumps(some)
     assert "/_icefloe/keys/nightly" in json.dumps(every)
+
+
+@pytest.mark.parametrize("mode", ["--virtual", "--hybrid"])
+def test_changed_files_that_arrays_refer_to_end_the_run_with_5(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], mode: str
+) -> None:
+    files = archive(tmp_path / "data", (2, 2, 2))
+    words = ["ingest", str(tmp_path / "data"), str(tmp_path / "repo"), "--master", "none", mode]
+    assert app.main(words) == 0
+    for number in (0, 2):
+        write(Path(files[number]), days(2 * number, 2) * 2)
+
+    for more in ([], ["--dry-run"]):
+        assert app.main([*words, *more]) == NOT_WELL
+        out = capsys.readouterr().out
+        for number in (0, 2):
+            assert f"{files[number]}: changed since arrays refer to it; its data cannot be read" in out
+        assert files[1] not in out
+        assert "--on-change ingest refers to 2 changed files again" in out
+    write(tmp_path / "data" / "new.nc", days(6, 2))
+    capsys.readouterr()
+    assert app.main([*words, "--json"]) == NOT_WELL
+    report = json.loads(capsys.readouterr().out)
+    assert report["broken"] == report["changed"] == [files[0], files[2]]
+    assert report["published"] is not None
+
+    assert app.main([*words, "--on-change", "ingest"]) == 0
+    assert app.main(words) == 0
+
+
+def test_changed_files_that_were_copied_are_no_failure(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = archive(tmp_path / "data", (2, 2))
+    words = ["ingest", str(tmp_path / "data"), str(tmp_path / "repo"), "--master", "none"]
+    assert app.main(words) == 0
+    write(Path(files[0]), days(0, 2) * 2)
+
+    assert app.main(words) == 0
+
+    assert "1 file changed since they were ingested" in capsys.readouterr().out
+
+
+def test_a_changed_reference_that_is_skipped_as_bad_stays_broken(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = archive(tmp_path / "data", (2, 2))
+    words = ["ingest", str(tmp_path / "data"), str(tmp_path / "repo"), "--master", "none", "--virtual"]
+    assert app.main(words) == 0
+    Path(files[0]).write_bytes(b"no NetCDF")
+
+    assert app.main([*words, "--on-change", "ingest", "--on-bad-file", "skip"]) == NOT_WELL
+
+    assert f"{files[0]}: changed since arrays refer to it" in capsys.readouterr().out

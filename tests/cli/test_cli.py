@@ -219,6 +219,38 @@ def test_a_name_that_is_branch_and_tag_must_say_which(typed: Terminal) -> None:
     assert "branch:v1 or tag:v1" in typed.errors
 
 
+def test_the_default_is_the_branch_main_if_there_is_such_a_tag(typed: Terminal, tmp_path: Path) -> None:
+    tip = typed.json("log")[0]["id"]
+    typed("tag create", "main", "main~1")
+
+    assert typed.json("log")[0]["id"] == tip
+    assert typed.json("show")["snapshot"]["id"] == tip
+    assert "correct t2m" in typed("log", "--graph")
+    assert typed.json("diff", "v1")["updated_chunks"]
+    assert typed("tree")
+    assert typed("head", "air/t2m")
+    assert typed.json("cat", "air/t2m")[0][0] == -1
+    assert typed("plot", "air/t2m")
+    typed("branch create", "dev")
+    typed("tag create", "v2")
+    refs = {(each["kind"], each["name"]): each["snapshot"] for each in typed.json("refs")}
+    assert refs["branch", "dev"] == refs["tag", "v2"] == refs["branch", "main"] == tip
+    typed("export", str(tmp_path / "out.zarr"))
+    assert zarr.open_array(tmp_path / "out.zarr", path="air/t2m", mode="r")[0, 0] == -1
+    for command in ("info", "stats", "verify", "checksums", "squash", "merge"):
+        words = {"squash": ["main", "v1"], "merge": ["dev"]}.get(command, [])
+        typed(command, *words)
+
+
+def test_an_array_is_completed_if_there_is_a_tag_main(typed: Terminal) -> None:
+    typed("tag create", "main", "main~2")
+
+    complete = ShellComplete(app.icefloe, {}, "icefloe", "_ICEFLOE_COMPLETE")
+    found = [item.value for item in complete.get_completions(["cat", typed.repo], "air/")]
+
+    assert found == ["air/t2m"]
+
+
 def test_verify_ends_with_its_own_code(typed: Terminal) -> None:
     assert typed("verify", "--level", "objects").startswith("well: 3 snapshots")
     chunk = next(Path(typed.repo, "manifests").iterdir())

@@ -317,3 +317,16 @@ def test_the_guide_has_every_reason_and_no_other() -> None:
     reasons = re.findall(r"^\| `([a-z-]+)` \|", text, re.MULTILINE)
 
     assert reasons == [reason.value for reason in RefusalReason]
+
+
+@pytest.mark.parametrize("locking", [None, True, False, "best-effort"])
+def test_a_file_that_this_process_has_open_is_parsed(tmp_path: Path, locking: Any) -> None:
+    path = tmp_path / "f.h5"
+    with h5py.File(path, "w") as file:
+        file.create_dataset("a", data=SMOOTH, chunks=(3, 4), compression="gzip")
+    aged(path)
+
+    with h5py.File(path, "r", locking=locking):
+        dataset = virtualize(path)
+
+    assert_reads_back(dataset, "a", SMOOTH)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -145,7 +146,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     debug = "--debug" in words
     rest = [word for word in words if word != "--debug"]  # wherever it stands
     try:
-        result: Any = icefloe.main(rest, prog_name="icefloe", standalone_mode=False)
+        with warnings.catch_warnings():
+            # zarr warns of codecs and data types beyond its specification each time that it meets them.
+            warnings.filterwarnings("ignore", module=r"zarr\.")
+            result: Any = icefloe.main(rest, prog_name="icefloe", standalone_mode=False)
     except click.exceptions.Abort as error:
         return tell(Stopped(error.__cause__), as_json="--json" in words)
     except Exception as error:

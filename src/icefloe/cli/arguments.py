@@ -24,8 +24,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 revision_option = click.option(
     "-r",
     "--revision",
-    default="main",
-    show_default=True,
+    default=revisions.DEFAULT,
+    show_default="main",
     help=revisions.HELP,
     shell_complete=complete_revision,
 )
@@ -84,7 +84,7 @@ def repo_at_argument(function: F) -> F:
         folder, slash, name = repo.rpartition("/")
         name, _, revision = name.partition("@")
         storage: Storage = icefloe.storage_from_url(f"{folder}{slash}{name}", **storage_options(options))
-        return function(*args, repo=opened(storage), revision=revision or "main", **kwargs)
+        return function(*args, repo=opened(storage), revision=revision or revisions.DEFAULT, **kwargs)
 
     return wrapped  # type: ignore[return-value]
 

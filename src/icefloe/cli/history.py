@@ -36,7 +36,9 @@ def log(repo: Repository, revision: str | None, number: int | None, graph: bool,
     if graph:
         _tell_graph(repo, revision, number, out)
         return
-    found = list(islice(repo.ancestry(snapshot_id=revisions.resolve(repo, revision or "main")), number))
+    found = list(
+        islice(repo.ancestry(snapshot_id=revisions.resolve(repo, revision or revisions.DEFAULT)), number)
+    )
     out.table(
         (
             {"id": info.id, "written_at": info.written_at, "message": info.message}
@@ -68,7 +70,7 @@ def _tell_graph(repo: Repository, revision: str | None, number: int | None, out:
 
 @click.command()
 @repo_argument
-@click.argument("revision", default="main", shell_complete=complete_revision)
+@click.argument("revision", default=revisions.DEFAULT, shell_complete=complete_revision)
 @all_option
 @output_option
 def show(repo: Repository, revision: str, with_ledgers: bool, out: Output) -> None:
@@ -94,7 +96,7 @@ def show(repo: Repository, revision: str, with_ledgers: bool, out: Output) -> No
 @click.command()
 @repo_argument
 @click.argument("start", shell_complete=complete_revision)
-@click.argument("end", default="main", shell_complete=complete_revision)
+@click.argument("end", default=revisions.DEFAULT, shell_complete=complete_revision)
 @all_option
 @output_option
 def diff(repo: Repository, start: str, end: str, with_ledgers: bool, out: Output) -> None:

@@ -289,10 +289,16 @@ def _value(text: str) -> Any:
 def _text(report: dict[str, Any], *, dry_run: bool, ways: _Ways, took_changed: bool) -> str:
     lines = [f"{each['source']}: left out: {each['reason']}" for each in report["bad"]]
     lines += [f"{_where(each)}: {each['text']}" for each in report["findings"] if each["severity"] == "note"]
-    if report["changed"] and not took_changed:
+    lines += [
+        f"{each}: changed since arrays refer to it; its data cannot be read" for each in report["broken"]
+    ]
+    if report["broken"]:
+        lines.append(f"{ways.on_change} refers to {counted(len(report['broken']), 'changed file')} again")
+    copied = [each for each in report["changed"] if each not in report["broken"]]
+    if copied and not took_changed:
         lines.append(
-            f"{counted(len(report['changed']), 'file')} changed since they were ingested, the first "
-            f"{report['changed'][0]}; {ways.on_change} takes them again"
+            f"{counted(len(copied), 'file')} changed since they were ingested, the first "
+            f"{copied[0]}; {ways.on_change} takes them again"
         )
     if report["moved"]:
         first = report["moved"][0]

@@ -55,7 +55,7 @@ def branch_list(repo: Repository, out: Output) -> None:
 @branch.command("create")
 @repo_argument
 @click.argument("name", type=Name())
-@click.argument("revision", default="main", shell_complete=complete_revision)
+@click.argument("revision", default=revisions.DEFAULT, shell_complete=complete_revision)
 @output_option
 def branch_create(repo: Repository, name: str, revision: str, out: Output) -> None:
     """Start a branch at REVISION."""
@@ -111,7 +111,7 @@ def tag_list(repo: Repository, out: Output) -> None:
 @tag.command("create")
 @repo_argument
 @click.argument("name", type=Name())
-@click.argument("revision", default="main", shell_complete=complete_revision)
+@click.argument("revision", default=revisions.DEFAULT, shell_complete=complete_revision)
 @output_option
 def tag_create(repo: Repository, name: str, revision: str, out: Output) -> None:
     """Name REVISION for good."""

@@ -19,6 +19,8 @@ HELP = (
     "A branch, a tag, a snapshot id or its beginning, BRANCH@TIME, or one with ~N, N commits before; "
     "branch:NAME, tag:NAME and snapshot:ID leave no doubt."
 )
+DEFAULT = "branch:main"
+"""The revision of commands that name none. A tag may be called main, too."""
 _BEFORE = re.compile(r"(.+)~(\d*)")
 _SHORTEST_ID = 4
 

@@ -318,7 +318,9 @@ def _outcome(
     found = sort_sources(sources, rows)
     again = options.on_change == "ingest"
     changed = [each for each in found.changed if again or each.url in stale]
-    return Outcome(found, (*found.new, *changed))
+    referred = {row.source for row in rows if row.mode != "native"}
+    references = tuple(each for each in found.changed if each.url in referred)
+    return Outcome(found, (*found.new, *changed), changed_references=references)
 
 
 def _told_of(outcome: Outcome) -> str:

@@ -101,6 +101,8 @@ class Outcome:
     wanted: tuple[Source, ...]
     renamed: tuple[Renamed, ...] = ()
     """Those that are in the repository already, under other names."""
+    changed_references: tuple[Source, ...] = ()
+    """Changed sources that arrays refer to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +124,17 @@ class Report:
     """Where what did not pass the checks can be looked at."""
 
     @property
+    def broken(self) -> tuple[Source, ...]:
+        """Changed sources that arrays still refer to: their data cannot be read."""
+        taken = self.published is not None or self.plan is not None
+        bad = {each.source.url for each in self.bad}
+        again = {source.url for source in self.outcome.wanted} - bad if taken else set()
+        return tuple(each for each in self.outcome.changed_references if each.url not in again)
+
+    @property
     def ok(self) -> bool:
-        """Whether all checks passed."""
-        return self.failed_branch is None
+        """Whether all checks passed, and no array refers to a file that changed since."""
+        return self.failed_branch is None and not self.broken
 
     def to_dict(self) -> dict[str, Any]:
         """In terms of JSON."""
@@ -136,6 +146,7 @@ class Report:
             "moved": [{"source": each.source.url, "was": each.was} for each in renamed],
             "known": [source.url for source in sources.known],
             "changed": [source.url for source in sources.changed],
+            "broken": [source.url for source in self.broken],
             "bad": [{"source": each.source.url, "reason": each.sentence} for each in self.bad],
             "findings": [asdict(finding) for finding in self.findings],
             "plan": asdict(self.plan) if self.plan else None,

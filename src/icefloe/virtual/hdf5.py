@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -44,7 +45,7 @@ def parse_hdf5(file: SourceFile, wanted: Wanted) -> VirtualDataset:
 
     place = file.location if file.local_path is None else file.local_path
     try:
-        opened = h5py.File(file.local_path or file.as_binary(), "r", locking=False)
+        opened = _opened(file)
     except OSError as error:
         raise CannotVirtualizeError(f"{place} cannot be read as HDF5: {error}") from None
     with opened:
@@ -64,6 +65,16 @@ def parse_hdf5(file: SourceFile, wanted: Wanted) -> VirtualDataset:
             raise CannotVirtualizeError(
                 f"{place} is damaged, or was changed while it was parsed: {error}"
             ) from None
+
+
+def _opened(file: SourceFile) -> h5py.File:
+    import h5py
+
+    if file.local_path is not None:
+        # HDF5 refuses a path that this process has open with other locking flags, as a notebook may have.
+        with suppress(OSError):
+            return h5py.File(file.local_path, "r", locking=False)
+    return h5py.File(file.as_binary(), "r")
 
 
 def _member(group: h5py.Group, name: str) -> Any:
