@@ -136,7 +136,7 @@ def test_a_job_that_fails_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "bad.nc").write_bytes(b"nothing")
     repo = new_repo(tmp_path)
 
-    with pytest.raises(IcechunkError, match="cannot be read"):
+    with pytest.raises(IcechunkError, match="cannot be ingested"):
         run(repo, [*files, tmp_path / "bad.nc"], mode="virtual")
 
     assert not objects(repo)

@@ -236,3 +236,78 @@ def test_a_file_that_changes_while_it_is_ingested(tmp_path: Path) -> None:
             ingest(repo, files, make_options(mode=mode), Changing())
 
         assert repo.lookup_branch("main") == before
+
+
+def rows(path: Path, times: list[int]) -> str:
+    """Write a file with these days as times."""
+    time = START + np.array(times) * np.timedelta64(1, "D")
+    return write(path, xr.Dataset({"a": ("time", np.array(times, "f8"))}, {"time": time}))
+
+
+@pytest.mark.parametrize("mode", ["native", "virtual", "hybrid"])
+@pytest.mark.parametrize("concat_dim", [None, "time"])
+@pytest.mark.parametrize(
+    ("times", "said"),
+    [
+        ([3, 4, 4, 5], "time: 2024-01-05 00:00:00 appears twice in the file"),
+        ([3, 4, 5, 4], "time: 2024-01-05 00:00:00 appears twice in the file"),
+        ([3, 5, 4], "time: 2024-01-05 00:00:00 follows 2024-01-06 00:00:00 in the file"),
+    ],
+)
+def test_a_file_with_repeated_or_unsorted_times_is_named_and_skipped(
+    tmp_path: Path, times: list[int], said: str, concat_dim: str | None, mode: str
+) -> None:
+    good = [rows(tmp_path / "a.nc", [0, 1, 2]), rows(tmp_path / "c.nc", [6, 7, 8])]
+    bad = rows(tmp_path / "b.nc", times)
+    options: dict[str, Any] = {"mode": mode, "concat_dim": concat_dim}
+
+    sentence = refused(tmp_path, [good[0], bad, good[1]], **options)
+    repo = new_repo(tmp_path)
+    report = run(repo, [good[0], bad, good[1]], on_bad_file="skip", **options)
+
+    assert f"{bad}: {said}" in sentence
+    assert [each.source.url for each in report.bad] == [bad]
+    assert [
+        source.url
+        for source in run(repo, [*good, bad], dry_run=True, on_bad_file="skip").outcome.sources.known
+    ] == good
+
+
+def test_repeated_times_do_not_fit_behind_a_repository(tmp_path: Path) -> None:
+    repo = new_repo(tmp_path)
+    run(repo, rows(tmp_path / "a.nc", [0, 1, 2]))
+    bad = rows(tmp_path / "b.nc", [3, 4, 4])
+
+    with pytest.raises(DisagreementError, match=r"b\.nc: time: .* appears twice"):
+        run(repo, bad)
+
+
+@pytest.mark.parametrize("commit_every", [None, 2])
+@pytest.mark.parametrize("times", [[2, 3], [6, 7, 8], [0, 1], [7]])
+def test_a_file_that_overlaps_others_is_skipped(
+    tmp_path: Path, times: list[int], commit_every: int | None
+) -> None:
+    files = [rows(tmp_path / "a.nc", [0, 1, 2]), rows(tmp_path / "b.nc", [6, 7, 8])]
+    files.append(rows(tmp_path / "copy.nc", times))
+    repo = new_repo(tmp_path)
+
+    assert "overlap" in refused(tmp_path, files, commit_every=commit_every)
+    report = run(repo, files, on_bad_file="skip", commit_every=commit_every)
+
+    assert len(report.bad) == 1
+    assert read(repo)["time"].to_index().is_unique
+    assert run(new_repo(tmp_path), files, on_bad_file="skip", dry_run=True).plan is not None
+
+
+def test_labels_that_all_files_share_may_repeat(tmp_path: Path) -> None:
+    """Files follow each other along another dimension."""
+    files = []
+    for number in range(2):
+        dataset = xr.Dataset({"a": (("run", "ray"), np.ones((1, 3)))}, {"run": [number], "ray": [10, 20, 20]})
+        files.append(write(tmp_path / f"{number}.nc", dataset))
+    repo = new_repo(tmp_path)
+
+    report = run(repo, files, concat_dim="run")
+
+    assert report.bad == ()
+    assert read(repo)["ray"].values.tolist() == [10, 20, 20]

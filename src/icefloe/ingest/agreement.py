@@ -34,8 +34,7 @@ class Finding:
     severity: Severity
 
     def __str__(self) -> str:
-        where = f"{self.source}: {self.variable}" if self.variable else self.source
-        return f"{where}: {self.text}"
+        return ": ".join(filter(None, (self.source, self.variable, self.text)))
 
 
 class DisagreementError(InvalidInputError):
@@ -172,6 +171,48 @@ def _calendar(variable: VariableSchema) -> str | None:
 
 def _listed(dims: Sequence[str]) -> str:
     return "(" + ", ".join(dims) + ")"
+
+
+def label_problems(
+    files: Sequence[FileSchema], existing: FileSchema | None, concat_dim: str | None
+) -> Iterator[Finding]:
+    """Find files with repeated or unsorted labels along a dimension in which files follow each other."""
+    schemas = [*files, *([existing] if existing is not None else [])]
+    dims = {dim for file in files for dim in file.sizes} if concat_dim is None else {concat_dim}
+    for dim in sorted(dims):
+        labels = [each.values[dim] for each in schemas if dim in each.sizes and dim in each.values]
+        if len(labels) < 2 or _is_same_everywhere(labels, several=concat_dim is None):
+            continue
+        for file in files:
+            if dim in file.sizes and (wrong := _disorder(dim, file.values.get(dim))):
+                yield Finding(file.source.url, dim, wrong, "error")
+
+
+def _is_same_everywhere(labels: Sequence[Any], *, several: bool) -> bool:
+    """Tell whether all files have the same labels; unless `several` is set, the same single label."""
+    first = labels[0]
+    if several:
+        return all(each is first or np.array_equal(each, first) for each in labels)
+    return all(each.size and bool((each == first.reshape(-1)[0]).all()) for each in labels)
+
+
+def _disorder(dim: str, labels: Any) -> str:
+    """Say which label is repeated, or follows a larger and a smaller one; nothing if all is well."""
+    if labels is None or labels.ndim != 1 or labels.size < 2:
+        return ""
+    if labels.dtype.kind in "iufmM":
+        later = labels[1:] > labels[:-1]
+        if later.all() or (labels[1:] < labels[:-1]).all():
+            return ""
+    index: Any = xr.Variable(dim, labels).to_index()
+    if not index.is_unique:
+        twice = index[index.duplicated()][0]
+        return f"{twice} appears twice in the file: remove one of the rows"
+    if goes_one_way(index):
+        return ""
+    rises = index[1] > index[0]
+    row = next(at for at in range(len(index) - 1) if (index[at + 1] > index[at]) != rises)
+    return f"{index[row + 1]} follows {index[row]} in the file: sort its rows"
 
 
 def order_problems(

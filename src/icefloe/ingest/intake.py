@@ -12,7 +12,7 @@ import xarray as xr
 from icefloe.amounts import counted
 from icefloe.concurrency import FanOut
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.ingest.agreement import DisagreementError, Finding, compare, order_problems
+from icefloe.ingest.agreement import DisagreementError, Finding, compare, label_problems, order_problems
 from icefloe.ingest.asides import Shelf
 from icefloe.ingest.combining import OVERLAPS, Digests, boxes, combine, moves, outline, side_by_side
 from icefloe.ingest.existing import Existing, overwritten, parts
@@ -103,6 +103,7 @@ def survey_all(
         findings += _new_dimension(schemas, options.combining.concat_dim)
         known = existing.schema if existing is not None else None
         findings += compare(files, known, options.combining.concat_dim)
+        findings += label_problems(files, known, options.combining.concat_dim)
     wrong = {finding.source for finding in findings if finding.severity == "error"}
     if wrong and options.on_bad_file == "stop":
         raise DisagreementError(findings)

@@ -10,14 +10,14 @@ from dataclasses import dataclass, replace
 from icefloe.amounts import counted
 from icefloe.concurrency import FanOut
 from icefloe.errors import ConflictError, IcechunkError
-from icefloe.ingest.agreement import Finding
+from icefloe.ingest.agreement import DisagreementError, Finding
 from icefloe.ingest.arrivals import arrived
 from icefloe.ingest.asides import Shelf
 from icefloe.ingest.audit import Audited, Staged, audit, refuse_unknown, refuse_unrunnable, staged_before
 from icefloe.ingest.batch import METADATA, Design, UnreadableError, Ways, design, ways_of, write_batch
 from icefloe.ingest.checks import Answering
-from icefloe.ingest.existing import look
-from icefloe.ingest.intake import combine_all, sort_sources, sorted_along, survey_all, unreadable
+from icefloe.ingest.existing import Existing, look
+from icefloe.ingest.intake import Combined, combine_all, sort_sources, sorted_along, survey_all, unreadable
 from icefloe.ingest.ledger import LedgerRow, read_ledger
 from icefloe.ingest.options import Options
 from icefloe.ingest.referring import with_containers, with_places
@@ -190,10 +190,30 @@ class _Job:
             return report
         base = self.repo.readonly_session(branch=self.branch)
         existing, rows = look(base, self.options.group), self._rows(base, report)
-        combined = combine_all(files, existing, rows, self.options, self.fan_out)
+        combined, bad = self._combined(files, existing, rows)
+        report = replace(report, bad=(*report.bad, *bad))
+        if combined is None:
+            return report
         designed = design(combined, ways_of(files), existing, self.options)
         findings = (*report.findings, *combined.findings)
         return replace(report, findings=findings, plan=plan_report(combined, designed))
+
+    def _combined(
+        self, files: Sequence[FileSchema], existing: Existing | None, rows: Sequence[LedgerRow]
+    ) -> tuple[Combined | None, list[BadFile]]:
+        """Combine files; without those that do not fit beside the others, where bad files are skipped."""
+        bad: list[BadFile] = []
+        while files:
+            try:
+                return combine_all(files, existing, rows, self.options, self.fan_out), bad
+            except DisagreementError as error:
+                wrong = {each.source: str(each) for each in error.findings if each.severity == "error"}
+                misfits = [file.source for file in files if file.source.url in wrong]
+                if self.options.on_bad_file == "stop" or not misfits:
+                    raise
+                bad += [BadFile(source, wrong[source.url]) for source in misfits]
+                files = [file for file in files if file.source.url not in wrong]
+        return None, bad
 
     def written(self, sources: Sequence[Source]) -> tuple[Report, list[Audited], Repository]:
         """Write all files, in one commit or several; what of each is to be checked, and the repository as it
@@ -278,7 +298,11 @@ class _Job:
             if last is None or last.snapshot_id != base.snapshot_id:
                 last = _Ledger(base.snapshot_id, self._rows(base, report))
             existing, rows = look(base, self.options.group), last.rows
-            combined = combine_all(batch, existing, rows, self.options, self.fan_out)
+            combined, misfits = self._combined(batch, existing, rows)
+            bad += misfits
+            if combined is None:
+                break
+            batch = combined.files
             designed = design(combined, ways, existing, self.options)
             self.told(str(plan_report(combined, designed)))
             windows = self._windows(designed)
