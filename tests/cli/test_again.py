@@ -1,9 +1,11 @@
-"""A command with nothing to do says so without Spark; listings leave the ledger of ingests out."""
+"""What a second ingest and reads of what was ingested print; listings leave the ledger of ingests out."""
 
 from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -187,3 +189,16 @@ def test_a_changed_reference_that_is_skipped_as_bad_stays_broken(
     assert app.main([*words, "--on-change", "ingest", "--on-bad-file", "skip"]) == NOT_WELL
 
     assert f"{files[0]}: changed since arrays refer to it" in capsys.readouterr().out
+
+
+def test_reads_of_deflated_netcdf_print_no_warnings(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.nc", days(0, 2), {"t2m": {"zlib": True, "chunksizes": (1, 5, 4)}})
+    place = str(tmp_path / "repo")
+    assert app.main(["ingest", file, place, "--virtual", "--master", "none"]) == 0
+
+    for words in (["head", place, "t2m"], ["cat", place, "t2m"], ["plot", place, "t2m"], ["tree", place]):
+        command = [sys.executable, "-m", "icefloe", *words, *(["--authorize", "all"] * (words[0] != "tree"))]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+
+        assert done.stdout
+        assert done.stderr == ""

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,6 @@ import zarr
 
 import icefloe
 from icefloe.cli import app, faults
-from tests.ingest.files import days, write
 
 
 @pytest.fixture
@@ -99,16 +96,3 @@ def test_a_container_that_is_not_there_is_refused(place: Path, capsys: pytest.Ca
     assert app.main(["verify", str(place / "repo"), "--authorize", "s3://elsewhere/"]) == faults.USAGE
 
     assert "s3://elsewhere/ is no container" in capsys.readouterr().err
-
-
-def test_reads_of_deflated_netcdf_print_no_warnings(tmp_path: Path) -> None:
-    file = write(tmp_path / "a.nc", days(0, 2), {"t2m": {"zlib": True, "chunksizes": (1, 5, 4)}})
-    place = str(tmp_path / "repo")
-    assert app.main(["ingest", file, place, "--virtual", "--master", "none"]) == 0
-
-    for words in (["head", place, "t2m"], ["cat", place, "t2m"], ["plot", place, "t2m"], ["tree", place]):
-        command = [sys.executable, "-m", "icefloe", *words, *(["--authorize", "all"] * (words[0] != "tree"))]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-
-        assert done.stdout
-        assert done.stderr == ""
