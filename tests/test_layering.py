@@ -61,6 +61,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "telemetry",
     ),
     ("errors", "extras"),
+    ("printable", "redaction"),
     ("_version",),
 )
 APART = ({"spark", "web"}, {"format", "storage"})

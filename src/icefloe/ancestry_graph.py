@@ -7,6 +7,8 @@ import html
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from icefloe.printable import printable
+
 _ID_LENGTH = 8
 _MESSAGE_LENGTH = 60
 _COLOURS = ("#2E86C1", "#D35400", "#27AE60", "#8E44AD", "#C0392B", "#16A085", "#B7950B", "#7F8C8D")
@@ -28,8 +30,7 @@ class GraphCommit:
     @property
     def title(self) -> str:
         """The first line of the message, cut where it is long; terminals obey nothing in it."""
-        line = self.message.partition("\n")[0].rstrip()
-        line = line if line.isprintable() else "".join(each for each in line if each.isprintable())
+        line = printable(self.message.partition("\n")[0].rstrip())
         return line if len(line) <= _MESSAGE_LENGTH else line[: _MESSAGE_LENGTH - 3] + "..."
 
 
@@ -58,8 +59,8 @@ class AncestryGraph:
         lane_of = {row: lane for lane in self._lanes for row in lane.rows}
         for row, commit in enumerate(self.commits):
             cells = self._cells(row, lane_of[row])
-            labels = [self._painted(name, lane_of[row].colour) for name in commit.branches]
-            labels += [self._painted(name, _TAG_COLOUR) for name in commit.tags]
+            labels = [self._painted(printable(name), lane_of[row].colour) for name in commit.branches]
+            labels += [self._painted(printable(name), _TAG_COLOUR) for name in commit.tags]
             names = f" ({', '.join(labels)})" if labels else ""
             yield f"{cells}{commit.id[:_ID_LENGTH]}{names} {commit.title}".rstrip()
             if row + 1 < len(self.commits):
@@ -198,7 +199,7 @@ def _svg_lane(lane: _Lane, lane_of: Mapping[int, _Lane]) -> Iterator[str]:
 
 
 def _svg_label(name: str, colour: str, weight: str) -> str:
-    return f'<tspan font-weight="{weight}" fill="{colour}">{html.escape(name)}</tspan>'
+    return f'<tspan font-weight="{weight}" fill="{colour}">{html.escape(printable(name))}</tspan>'
 
 
 def _x(lane: int) -> int:

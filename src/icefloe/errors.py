@@ -26,6 +26,9 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any
 
+from icefloe.printable import printable_lines
+from icefloe.redaction import redact
+
 PACKAGE = "icefloe"
 """The package named in reprs; changed when icefloe stands in for the official one."""
 
@@ -160,14 +163,15 @@ class IcechunkError(Exception):
     """Anything icefloe raises on purpose.
 
     `kind` is usually an `ErrorKind`; any string is kept, so that a newer code survives an older reader.
+    Messages contain neither secrets of URLs nor characters that a terminal obeys.
     """
 
     message: str
     kind: str
 
     def __init__(self, message: str, kind: str | None = None) -> None:
-        super().__init__(message)
-        self.message = message
+        self.message = printable_lines(redact(message))
+        super().__init__(self.message)
         self.kind = ErrorKind.UNKNOWN.value if kind is None else str(kind)
         self.add_note(f"kind: {self.kind}")  # tracebacks show it below the message
 

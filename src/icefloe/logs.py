@@ -11,6 +11,8 @@ import sys
 from typing import TYPE_CHECKING
 
 from icefloe import telemetry
+from icefloe.printable import printable, printable_lines
+from icefloe.redaction import redact
 
 if TYPE_CHECKING:
     import logging
@@ -120,8 +122,17 @@ def _stream_handler(to_stdout: bool) -> logging.Handler:
         def stream(self, value):  # type: ignore[no-untyped-def]
             pass
 
+    class SafeFormatter(logging.Formatter):
+        """Formats without what a terminal obeys and without secrets; a message cannot forge another line."""
+
+        def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the name is logging's
+            return printable(super().formatMessage(record))
+
+        def format(self, record: logging.LogRecord) -> str:
+            return printable_lines(redact(super().format(record)))
+
     handler = Console()
-    handler.setFormatter(logging.Formatter(_FORMAT))
+    handler.setFormatter(SafeFormatter(_FORMAT))
     return handler
 
 

@@ -9,6 +9,7 @@ from typing import Literal, TypeAlias
 from icefloe.config.display import Shown, Tree, qualified
 from icefloe.conflicts import Column, ConflictType
 from icefloe.errors import ConflictError, ErrorKind
+from icefloe.printable import printable
 from icefloe.snapshots import Diff
 
 __all__ = [
@@ -80,7 +81,8 @@ class MergeConflicts(Sequence[MergeConflict]):
         return self._all()[row]
 
     def __repr__(self) -> str:
-        lines = [" ".join(map(str, (r.path, r.chunk, repr(r.kind), r.ours, "|", r.theirs))) for r in self]
+        rows = [(row.path, row.chunk, repr(row.kind), row.ours, "|", row.theirs) for row in self]
+        lines = [printable(" ".join(map(str, row))) for row in rows]
         return "\n".join([f"<{len(lines)} conflicts>", *lines])
 
     def columns(self) -> dict[str, list[object]]:

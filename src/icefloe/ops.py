@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import TypeAlias
 
 from icefloe.config.display import Shown, Tree, literal, qualified
+from icefloe.printable import printable
 from icefloe.types import RepoStatus
 
 __all__ = ["GCSummary", "Update", "UpdateType"]
@@ -28,7 +29,7 @@ class _Variant:
 def _inline(value: object) -> str:
     if not isinstance(value, RepoStatus):
         return literal(value)
-    shown = ", ".join(f"{name}={text}" for name, text in value.tree().fields)
+    shown = ", ".join(f"{name}={printable(str(text))}" for name, text in value.tree().fields)
     return f"RepoStatus({shown})"
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from icefloe.ancestry_graph import AncestryGraph
 from icefloe.config.display import Shown, Tree, qualified, wrapped_html
+from icefloe.printable import printable
 
 __all__ = ["AncestryGraph", "Diff", "ManifestFileInfo", "SnapshotInfo"]
 
@@ -77,7 +78,7 @@ class Diff:
 
     def _sections(self) -> list[tuple[str, list[str]]]:
         chunks = [line for path in sorted(self.updated_chunks) for line in self._chunk_lines(path)]
-        return [
+        sections = [
             ("Groups created", sorted(self.new_groups)),
             ("Arrays created", sorted(self.new_arrays)),
             ("Group definitions updated", sorted(self.updated_groups)),
@@ -87,6 +88,7 @@ class Diff:
             ("Chunks updated", chunks),
             ("Nodes moved/renamed", [f"{source} -> {target}" for source, target in self.moved_nodes]),
         ]
+        return [(title, [printable(line) for line in lines]) for title, lines in sections]
 
     def _chunk_lines(self, path: str) -> list[str]:
         chunks = self.updated_chunks[path]

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from icefloe.printable import printable
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -72,9 +74,9 @@ class Table:
         return self.to_arrow().to_pandas()
 
     def __repr__(self) -> str:
-        shown = [" ".join(map(str, row.values())) for row in self.take(slice(_SHOWN)).rows()]
+        shown = [printable(" ".join(map(str, row.values()))) for row in self.take(slice(_SHOWN)).rows()]
         more = [f"and {len(self) - _SHOWN} more"] if len(self) > _SHOWN else []
-        return "\n".join([f"<{len(self)} rows: {', '.join(self.names)}>", *shown, *more])
+        return "\n".join([printable(f"<{len(self)} rows: {', '.join(self.names)}>"), *shown, *more])
 
 
 def _column(values: NDArray[Any] | Sequence[Any]) -> NDArray[Any]:

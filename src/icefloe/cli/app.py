@@ -14,7 +14,7 @@ from click.shell_completion import CompletionItem
 
 from icefloe._version import __version__
 from icefloe.cli.faults import Stopped, interruption, tell
-from icefloe.cli.terminal import end, end_at_signals, run_with_streams
+from icefloe.cli.terminal import end, end_at_signals, run_with_streams, safe_streams
 
 _COMMANDS = {
     "init": "places",
@@ -143,6 +143,11 @@ def icefloe(debug: bool) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    with safe_streams():
+        return _run(words)
+
+
+def _run(words: list[str]) -> int:
     debug = "--debug" in words
     rest = [word for word in words if word != "--debug"]  # wherever it stands
     try:

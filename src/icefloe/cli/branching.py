@@ -12,7 +12,7 @@ from icefloe.cli import revisions
 from icefloe.cli.arguments import output_option, repo_argument
 from icefloe.cli.completing import complete_branch, complete_revision
 from icefloe.cli.faults import CONFLICT
-from icefloe.cli.output import Output, plain
+from icefloe.cli.output import Output, plain, shown
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.merging import MergeConflictError, MergeResult, MergeStrategy
 from icefloe.repository import Repository
@@ -148,7 +148,8 @@ def squash(
             kind=ErrorKind.BAD_SNAPSHOT_CHAIN_FOR_DIFF,
         )
     made = None if dry_run else repo.squash(branch, start, message=message)
-    verb = f"would put one commit on {branch}" if made is None else f"{branch} is at {made},"
+    on = shown(branch)
+    verb = f"would put one commit on {on}" if made is None else f"{on} is at {made},"
     text = f"{verb} in the place of {len(later)}: {' '.join(later)}"
     out.value({"branch": branch, "since": start, "squashed": later, "snapshot": made}, text)
 
@@ -160,10 +161,10 @@ def _told(out: Output, work: Callable[[], MergeResult], what: str) -> int:
     except MergeConflictError as error:
         result = error.result
     rows = result.conflicts
-    lines = [_sentence(result, what)]
+    lines = [_sentence(result, shown(what))]
     lines += [
-        f"  {row.path}{'' if row.chunk is None else f' {list(row.chunk)}'}: {str(row.kind).lower()}"
-        f" | ours: {row.ours} | theirs: {row.theirs}"
+        f"  {shown(row.path)}{'' if row.chunk is None else f' {list(row.chunk)}'}: {str(row.kind).lower()}"
+        f" | ours: {shown(row.ours)} | theirs: {shown(row.theirs)}"
         for row in rows[:_MOST_ROWS]
     ]
     lines += [f"  and {len(rows) - _MOST_ROWS} more"] if len(rows) > _MOST_ROWS else []

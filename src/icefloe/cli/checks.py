@@ -13,7 +13,7 @@ from icefloe.cli.arguments import output_option, repo_argument, spark_option
 from icefloe.cli.authorizing import authorize_option
 from icefloe.cli.completing import complete_branch, complete_tag
 from icefloe.cli.faults import NOT_WELL
-from icefloe.cli.output import Output, plain
+from icefloe.cli.output import Output, plain, shown
 from icefloe.cli.pairs import storage_options
 from icefloe.cli.watching import watched
 from icefloe.maintenance.findings import Level
@@ -90,7 +90,9 @@ def verify(
     looked += "".join(f", {counted(count, what)}" for what, count in deeper.items() if count)
     if report.skipped:
         looked += f"; verified before: {counted(report.skipped, 'snapshot')}"
-    lines = [f"{found.kind}: {found.object} ({found.where}): {found.message}" for found in report.findings]
+    lines = [
+        shown(f"{found.kind}: {found.object} ({found.where}): {found.message}") for found in report.findings
+    ]
     verdict = f"well: {looked}" if report.ok else f"{counted(len(lines), 'fault')} among {looked}"
     out.value({"ok": report.ok, **plain(report)}, "\n".join([verdict, *lines]))
     return 0 if report.ok else NOT_WELL
@@ -172,14 +174,16 @@ def repair(
     )
     unusable = {} if ledger is None else ledger.unusable
     for file, reason in unusable.items():
-        click.echo(f"{file}: {reason}", err=True)
+        click.echo(shown(f"{file}: {reason}"), err=True)
     rows = list(report.table().rows())
     if out.as_json:
         found = {"snapshot": report.snapshot_id, "complete": report.complete, "actions": rows}
         out.value({**found, "unusable_sources": unusable} if unusable else found)
     elif rows:
         out.table(rows, report.table().names)
-        out.value(f"{branch} is at {report.snapshot_id}" if report.snapshot_id else "nothing was committed")
+        out.value(
+            f"{shown(branch)} is at {report.snapshot_id}" if report.snapshot_id else "nothing was committed"
+        )
     else:
         out.value("nothing is lost")
     return 0 if report.complete else NOT_WELL

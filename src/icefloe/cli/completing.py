@@ -31,7 +31,8 @@ def _completing(names: Callable[[Repository, click.Context], Iterable[str]]) -> 
             found = sorted(names(_named(ctx), ctx))
         except (IcechunkError, click.ClickException, OSError, ValueError, LookupError):
             return []  # a shell that waits for words cannot show what is wrong
-        return [CompletionItem(each) for each in found if each.startswith(incomplete)]
+        # Line breaks would separate words for the shell, and it would print control characters.
+        return [CompletionItem(each) for each in found if each.isprintable() and each.startswith(incomplete)]
 
     return complete
 

@@ -42,7 +42,7 @@ def _described(node: NodeSnapshot) -> dict[str, Any]:
 
 
 def _line(node: dict[str, Any]) -> str:
-    label = name(node["path"]) or "/"
+    label = shown(name(node["path"])) or "/"
     if node["kind"] == "group":
         return label if label == "/" else f"{label}/"
     sizes = [str(size) for size in node["shape"]]
@@ -52,7 +52,7 @@ def _line(node: dict[str, Any]) -> str:
         ]
     dtype = node["dtype"] if isinstance(node["dtype"], str) else node["dtype"].get("name", "?")
     words = [shown(node["attributes"][each]) for each in _ATTRIBUTES if each in node["attributes"]]
-    return f"{label} ({', '.join(sizes)}) {dtype}" + (f"  {', '.join(words)}" if words else "")
+    return f"{label} ({shown(', '.join(sizes))}) {shown(dtype)}" + (f"  {', '.join(words)}" if words else "")
 
 
 @click.command()
@@ -93,7 +93,7 @@ def _no_node(workspace: Workspace, what: str, path: str) -> NodeNotFoundError:
 
     there = [each for each in workspace.below(ROOT) if is_listed(each, with_ledgers=False)]
     near = difflib.get_close_matches(path, there, n=1)
-    hint = f"did you mean {near[0]}?" if near else "`icefloe tree` lists what there is"
+    hint = f"did you mean {shown(near[0])}?" if near else "`icefloe tree` lists what there is"
     return NodeNotFoundError(f"there is no {what} {path}; {hint}", kind=ErrorKind.NODE_NOT_FOUND)
 
 
@@ -117,7 +117,7 @@ def head(repo: Repository, path: str, revision: str, number: int, out: Output) -
     session = repo.readonly_session(snapshot_id=revisions.resolve(repo, revision))
     shape = _shape(session, known_array(session, path))
     values = read(session, _path(path), (slice(0, number),) * len(shape))
-    out.value({"shape": shape, "dtype": str(values.dtype), "values": listed(values)}, str(values))
+    out.value({"shape": shape, "dtype": str(values.dtype), "values": listed(values)}, _text(values))
 
 
 def _shape(session: Session, path: str) -> list[int]:
@@ -157,7 +157,12 @@ def cat(repo: Repository, path: str, region: str | None, revision: str, out: Out
     shape = _shape(session, known_array(session, path))
     values = read(session, _path(path), _region(region, len(shape)))
     with np.printoptions(threshold=sys.maxsize):
-        out.value(listed(values), str(values))
+        out.value(listed(values), _text(values))
+
+
+def _text(values: Any) -> str:
+    """Format values as numpy does, which escapes line breaks in texts except in a single one."""
+    return str(values) if values.ndim else shown(str(values))
 
 
 def _region(text: str | None, rank: int) -> tuple[slice | int, ...]:

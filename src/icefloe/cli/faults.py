@@ -20,6 +20,8 @@ from icefloe.errors import (
     RefNotFoundError,
 )
 from icefloe.extras import missing_package
+from icefloe.printable import printable_json
+from icefloe.redaction import redact
 
 FAILED = 1
 USAGE = 2
@@ -83,17 +85,19 @@ def tell(error: Exception, *, as_json: bool) -> int:
     (sentence, code), kind = explained(error), getattr(error, "kind", None)
     if as_json:
         document = {"error": sentence, "kind": kind and str(kind), "exit_code": code}
-        click.echo(json.dumps(document, indent=2, ensure_ascii=False))
+        click.echo(printable_json(json.dumps(document, indent=2, ensure_ascii=False)))
     is_help = isinstance(error, click.exceptions.NoArgsIsHelpError)
-    click.echo(sentence if is_help or isinstance(error, Stopped) else f"error: {sentence}", err=True)
+    # Further lines are indented: a line break in a name must not forge a message of its own.
+    told = sentence if is_help else sentence.replace("\n", "\n  ")
+    click.echo(told if is_help or isinstance(error, Stopped) else f"error: {told}", err=True)
     if isinstance(error, click.UsageError) and error.ctx is not None and not is_help:
         click.echo(f"`{error.ctx.command_path} --help` shows what can be said", err=True)
     return code
 
 
 def explained(error: Exception) -> tuple[str, int]:
-    """What people are told of an error, and the exit code."""
-    return _sentence(error), _exit_code(error)
+    """Explain an error to people, without secrets; and its exit code."""
+    return redact(_sentence(error)), _exit_code(error)
 
 
 def _sentence(error: Exception) -> str:

@@ -12,7 +12,7 @@ from icefloe.cli import revisions
 from icefloe.cli.arguments import output_option, repo_argument
 from icefloe.cli.completing import complete_revision
 from icefloe.cli.ledgers import all_option, listed_changes
-from icefloe.cli.output import Output, indented, shown
+from icefloe.cli.output import Output, indented, shown, shown_lines
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.repository import Repository
 from icefloe.snapshots import Diff
@@ -65,7 +65,7 @@ def _tell_graph(repo: Repository, revision: str | None, number: int | None, out:
         }
         for each in drawn.commits
     ]
-    out.value(commits, str(drawn))
+    out.drawing(commits, str(drawn))
 
 
 @click.command()
@@ -86,7 +86,8 @@ def show(repo: Repository, revision: str, with_ledgers: bool, out: Output) -> No
         changed = listed_changes(whole, with_ledgers=with_ledgers)
     facts = {name: getattr(info, name) for name in ("id", "parent_id", "written_at", "message")}
     lines = [
-        indented(f"{shown(name):<10} ", shown(value)) for name, value in {**facts, **info.metadata}.items()
+        indented(f"{shown(name):<10} ", shown_lines(value))
+        for name, value in {**facts, **info.metadata}.items()
     ]
     out.value(
         {"snapshot": info, "changes": changed}, "\n".join([*lines, "", str(changed or "").rstrip()]).rstrip()

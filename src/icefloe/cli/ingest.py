@@ -14,7 +14,7 @@ from icefloe.amounts import bytes_text, counted
 from icefloe.cli.arguments import is_file, output_option, storage_argument
 from icefloe.cli.completing import complete_branch, complete_file
 from icefloe.cli.faults import FAILED, NOT_WELL
-from icefloe.cli.output import Output
+from icefloe.cli.output import Output, shown
 from icefloe.cli.sparks import SparkChoice, running_fan_out, spark_options
 from icefloe.storage.base import Storage
 
@@ -338,7 +338,7 @@ def _text(report: dict[str, Any], *, dry_run: bool, ways: _Ways, took_changed: b
             f"{counted(len(report['ingested']), 'file')} ingested, {len(report['known'])} there already; "
             f"the branch is at {report['published']}"
         )
-    return "\n".join(lines)
+    return "\n".join(map(shown, lines))
 
 
 def _where(finding: dict[str, Any]) -> str:

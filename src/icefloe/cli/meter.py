@@ -11,6 +11,9 @@ from contextlib import contextmanager
 
 import click
 
+from icefloe.cli.terminal import painted
+from icefloe.printable import printable, printable_lines
+
 _PATIENCE_S = 2.0
 """What takes less long is not told about."""
 _FRAME_S = 0.2
@@ -43,12 +46,12 @@ class Meter:
         if self._bar:
             self._draw(text, done / total if total else 1.0)
         else:
-            click.echo(text, err=True)
+            click.echo(printable(text), err=True)
 
     def say(self, text: str) -> None:
         """A sentence between two looks at the bar."""
         self.close()
-        click.echo(text, err=True)
+        click.echo(printable_lines(text).replace("\n", "\n  "), err=True)
 
     @contextmanager
     def waiting(self, text: str) -> Iterator[None]:
@@ -63,7 +66,7 @@ class Meter:
     def close(self) -> None:
         """Take the bar away."""
         if self._drawn:
-            click.echo("\r\x1b[2K", nl=False, err=True)
+            click.echo("\r\x1b[2K", nl=False, file=painted(sys.stderr))
             self._drawn = False
 
     def _draw(self, text: str, share: float) -> None:
@@ -72,7 +75,7 @@ class Meter:
 
     def _show(self, line: str) -> None:
         width = shutil.get_terminal_size().columns - 1
-        click.echo(f"\r\x1b[2K{line[:width]}", nl=False, err=True)
+        click.echo(f"\r\x1b[2K{printable(line)[:width]}", nl=False, file=painted(sys.stderr))
         self._drawn = True
 
 

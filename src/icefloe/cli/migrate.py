@@ -9,7 +9,7 @@ import click
 import icefloe
 from icefloe.amounts import counted
 from icefloe.cli.arguments import fan_out_option, output_option, storage_argument
-from icefloe.cli.output import Output, plain
+from icefloe.cli.output import Output, plain, shown
 from icefloe.cli.watching import watched
 from icefloe.concurrency import FanOut
 from icefloe.core.opening import find_spec
@@ -103,7 +103,7 @@ def _text(report: MigrationReport) -> str:
     return "\n".join(
         [
             f"{report.source_format} format: {head}",
-            *(f"tolerated: {text}" for text in report.tolerated),
-            *(f"missing: {text}" for text in report.gaps),
+            *(f"tolerated: {shown(text)}" for text in report.tolerated),
+            *(f"missing: {shown(text)}" for text in report.gaps),
         ]
     )

@@ -17,8 +17,11 @@ from typing import Any
 import click
 
 from icefloe.cli.meter import Meter
-from icefloe.cli.terminal import harmless
+from icefloe.cli.terminal import painted
+from icefloe.printable import printable, printable_json, printable_lines
 
+_TEXT = "message"
+"""The column of a table whose cells may have several lines. A line break in a name would forge a row."""
 _NARROWEST = 12
 """Letters of the last column of a table that is folded."""
 
@@ -32,14 +35,19 @@ class Output:
 
     def value(self, value: Any, text: str | None = None) -> None:
         """One result, and how people read it."""
-        click.echo(
-            json.dumps(plain(value), indent=2, ensure_ascii=False) if self.as_json else text or str(value)
-        )
+        click.echo(json_text(value) if self.as_json else text or str(value))
+
+    def drawing(self, value: Any, text: str) -> None:
+        """One result, and a drawing of it in colours, in which all names are printable."""
+        if self.as_json:
+            self.value(value)
+        else:
+            click.echo(text, file=painted(sys.stdout))
 
     def record(self, value: Mapping[str, Any], title: str | None = None) -> None:
         """Names with values."""
         width = max(map(len, value), default=0)
-        lines = [indented(f"{name:<{width}}  ", shown(each)) for name, each in value.items()]
+        lines = [indented(f"{printable(name):<{width}}  ", shown_lines(each)) for name, each in value.items()]
         self.value(value, "\n".join([title, *lines] if title else lines))
 
     def table(self, rows: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> None:
@@ -51,8 +59,8 @@ class Output:
         numbers = [
             bool(found) and all(isinstance(row[name], int | float) for row in found) for name in columns
         ]
-        titles = [name.replace("_", " ") for name in columns]
-        texts = [[shown(row[name]) for name in columns] for row in found]
+        titles = [printable(name.replace("_", " ")) for name in columns]
+        texts = [[(shown_lines if name == _TEXT else shown)(row[name]) for name in columns] for row in found]
         if sys.stdout.isatty() and _can_be_folded([titles, *texts], shutil.get_terminal_size().columns):
             _fold_to_terminal(titles, texts, numbers)
         else:
@@ -104,22 +112,32 @@ def _fold_to_terminal(
         )
     for row in rows:
         table.add_row(*map(Text, row))
-    Console(file=sys.stdout, highlight=False).print(table)
+    Console(file=painted(sys.stdout), highlight=False).print(table)
 
 
 def shown(value: Any) -> str:
-    """A value as people read it."""
+    """Format a value for people, on one line."""
+    return printable(shown_lines(value))
+
+
+def shown_lines(value: Any) -> str:
+    """Format a value for people. Texts may have several lines: indent the further ones."""
     if value is None:
         return "-"
     if isinstance(value, datetime):
         return value.isoformat(sep=" ", timespec="seconds")
     if isinstance(value, str):
-        return harmless(value)
+        return printable_lines(value)
     if isinstance(value, Enum):
         return value.name
     if isinstance(value, Mapping | list | tuple):
-        return json.dumps(plain(value), ensure_ascii=False)
-    return str(value)
+        return printable_json(json.dumps(plain(value), ensure_ascii=False))
+    return printable_lines(str(value))
+
+
+def json_text(value: Any) -> str:
+    r"""Format a value as a JSON document. What a terminal could obey is escaped as `\uXXXX`."""
+    return printable_json(json.dumps(plain(value), indent=2, ensure_ascii=False))
 
 
 def indented(title: str, text: str) -> str:

@@ -12,6 +12,7 @@ import numpy as np
 
 from icefloe.cli.slices import Axis, Slice, label
 from icefloe.extras import pip_install
+from icefloe.printable import printable
 
 _COLOURS = np.array(
     [(68, 1, 84), (71, 44, 122), (59, 81, 139), (44, 113, 142), (33, 144, 141), (39, 173, 129), (92, 200, 99),
@@ -21,6 +22,8 @@ _COLOURS = np.array(
 _SHADES = " ░▒▓█"
 _DOTS = np.array([[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 0x80]])
 """The bits of a Braille character: four rows of two."""
+_AS_TEXT: Any = {"parse_math": False}
+"""For matplotlib: dollar signs in names are no formulas."""
 _LINE_ROWS = 14
 _MARGIN = 11
 
@@ -39,7 +42,7 @@ def as_text(drawn: Slice, width: int, paint: Paint | None = None) -> str:
         picture = _curve(drawn, low, high, width)
     else:
         picture = _map(drawn, low, high, width, paint)
-    units = f" {drawn.units}" if drawn.units else ""
+    units = f" {printable(drawn.units)}" if drawn.units else ""
     missing = drawn.values.size - there.size
     told = f", {missing} of {drawn.values.size} missing" if missing else ""
     return f"{drawn.title}\n{picture}\n{low:.6g} to {high:.6g}{units}, mean {there.mean():.6g}{told}"
@@ -170,7 +173,7 @@ def as_file(drawn: Slice, file: Path) -> None:
 
     figure, axes = plt.subplots(figsize=(9, 5), layout="constrained")
     try:
-        axes.set_title(drawn.title)
+        axes.set_title(drawn.title, **_AS_TEXT)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about slices that are all missing, and of one colour
             if drawn.values.ndim == 1:
@@ -185,8 +188,8 @@ def as_file(drawn: Slice, file: Path) -> None:
 def _draw_curve(axes: Any, drawn: Slice) -> None:
     (across,) = drawn.axes
     axes.plot(across.labels, drawn.values)
-    axes.set_xlabel(across.title)
-    axes.set_ylabel(drawn.units)
+    axes.set_xlabel(across.title, **_AS_TEXT)
+    axes.set_ylabel(printable(drawn.units), **_AS_TEXT)
     axes.grid(visible=True, alpha=0.3)
 
 
@@ -197,6 +200,6 @@ def _draw_map(figure: Any, axes: Any, drawn: Slice) -> None:
     painted = axes.pcolormesh(across.labels, down.labels, values, shading="nearest", rasterized=True)
     if down.values is None:
         axes.invert_yaxis()
-    axes.set_xlabel(across.title)
-    axes.set_ylabel(down.title)
-    figure.colorbar(painted, ax=axes, label=drawn.units)
+    axes.set_xlabel(across.title, **_AS_TEXT)
+    axes.set_ylabel(down.title, **_AS_TEXT)
+    figure.colorbar(painted, ax=axes).set_label(printable(drawn.units), **_AS_TEXT)

@@ -16,6 +16,8 @@ from icefloe.cli.completing import complete_array
 from icefloe.cli.contents import known_array
 from icefloe.cli.output import Output
 from icefloe.cli.selecting import index_of, label_of
+from icefloe.cli.terminal import painted
+from icefloe.printable import printable
 from icefloe.repository import Repository
 
 if TYPE_CHECKING:
@@ -70,7 +72,7 @@ def plot(
     about: dict[str, Any] = {**drawn.summary(), "snapshot": snapshot, "file": str(file) if file else None}
     if file is not None:
         pictures.as_file(drawn, file)
-        out.value(about, f"{drawn.title}: {file}")
+        out.value(about, f"{drawn.title}: {printable(str(file))}")
     elif out.as_json:
         out.value(about)
     else:
@@ -82,7 +84,7 @@ def _print(drawn: Any, width: int | None) -> None:
 
     paint = _paint()
     across = width or min(shutil.get_terminal_size().columns, 120)
-    click.echo(as_text(drawn, across, paint), color=paint is not None)
+    click.echo(as_text(drawn, across, paint), file=painted(sys.stdout), color=paint is not None)
 
 
 def _paint() -> Paint | None:

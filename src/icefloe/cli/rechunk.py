@@ -11,7 +11,7 @@ from icefloe.amounts import bytes_text, counted
 from icefloe.cli.arguments import output_option, repo_argument
 from icefloe.cli.completing import complete_array, complete_branch
 from icefloe.cli.ingest import cells, metadata_of
-from icefloe.cli.output import Output
+from icefloe.cli.output import Output, shown
 from icefloe.cli.sparks import SparkChoice, running_fan_out, spark_options
 from icefloe.concurrency import ThreadFanOut
 from icefloe.repository import Repository
@@ -98,7 +98,7 @@ def _text(report: dict[str, Any], *, dry_run: bool) -> str:
     else:
         compared = counted(report["compared"], "new chunk")
         lines.append(f"{compared} compared; the branch is at {report['commit']}")
-    return "\n".join(lines)
+    return "\n".join(map(shown, lines))
 
 
 def _array(array: dict[str, Any]) -> str:

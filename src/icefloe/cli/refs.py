@@ -8,7 +8,7 @@ from icefloe.cli import revisions
 from icefloe.cli.arguments import output_option, repo_argument
 from icefloe.cli.completing import complete_branch, complete_revision, complete_tag
 from icefloe.cli.groups import GroupWithDefault
-from icefloe.cli.output import Output
+from icefloe.cli.output import Output, shown
 from icefloe.repository import Repository
 
 
@@ -61,7 +61,7 @@ def branch_create(repo: Repository, name: str, revision: str, out: Output) -> No
     """Start a branch at REVISION."""
     id = revisions.resolve(repo, revision)
     repo.create_branch(name, id)
-    out.value({"name": name, "snapshot": id}, f"branch {name} at {id}")
+    out.value({"name": name, "snapshot": id}, f"branch {shown(name)} at {id}")
 
 
 @branch.command("delete")
@@ -72,7 +72,7 @@ def branch_delete(repo: Repository, name: str, out: Output) -> None:
     """Remove a branch; its commits stay until they are collected."""
     id = repo.lookup_branch(name)
     repo.delete_branch(name)
-    out.value({"name": name, "snapshot": id}, f"branch {name} is gone; it was at {id}")
+    out.value({"name": name, "snapshot": id}, f"branch {shown(name)} is gone; it was at {id}")
 
 
 @branch.command("reset")
@@ -85,7 +85,8 @@ def branch_reset(repo: Repository, name: str, revision: str, out: Output) -> Non
     before, after = repo.lookup_branch(name), revisions.resolve(repo, revision)
     repo.reset_branch(name, after, from_snapshot_id=before)
     out.value(
-        {"name": name, "snapshot": after, "before": before}, f"branch {name} at {after}; it was at {before}"
+        {"name": name, "snapshot": after, "before": before},
+        f"branch {shown(name)} at {after}; it was at {before}",
     )
 
 
@@ -117,7 +118,7 @@ def tag_create(repo: Repository, name: str, revision: str, out: Output) -> None:
     """Name REVISION for good."""
     id = revisions.resolve(repo, revision)
     repo.create_tag(name, id)
-    out.value({"name": name, "snapshot": id}, f"tag {name} at {id}")
+    out.value({"name": name, "snapshot": id}, f"tag {shown(name)} at {id}")
 
 
 @tag.command("delete")
@@ -128,4 +129,4 @@ def tag_delete(repo: Repository, name: str, out: Output) -> None:
     """Remove a tag; its name can never be used again."""
     id = repo.lookup_tag(name)
     repo.delete_tag(name)
-    out.value({"name": name, "snapshot": id}, f"tag {name} is gone; it was at {id}")
+    out.value({"name": name, "snapshot": id}, f"tag {shown(name)} is gone; it was at {id}")

@@ -10,6 +10,7 @@ from itertools import islice
 import click
 
 from icefloe.errors import ErrorKind, InvalidInputError, RefNotFoundError
+from icefloe.printable import printable
 from icefloe.repository import Repository
 
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h|d|w)")
@@ -81,7 +82,7 @@ def _snapshot(repo: Repository, text: str, names: Sequence[str]) -> str:
         import difflib
 
         near = difflib.get_close_matches(text, names, n=1)
-        hint = f"did you mean {near[0]}?" if near else "`icefloe refs` lists what there is"
+        hint = f"did you mean {printable(near[0])}?" if near else "`icefloe refs` lists what there is"
     raise RefNotFoundError(f"no branch, tag or snapshot {text}; {hint}", kind=ErrorKind.REF_NOT_FOUND)
 
 

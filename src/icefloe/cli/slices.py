@@ -13,6 +13,7 @@ from icefloe.cli.values import read
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.export.selections import dimensions_of, shape_of
 from icefloe.paths import ROOT, join, normalize, parent
+from icefloe.printable import printable
 from icefloe.session import Session
 from icefloe.spark.calendars import time_coding
 
@@ -40,7 +41,7 @@ class Axis:
     def title(self) -> str:
         """The name, and the units; dimensions without a name have a number."""
         name = f"dimension {self.name}" if self.name.isdigit() else self.name
-        return f"{name} ({self.units})" if self.units else name
+        return printable(f"{name} ({self.units})" if self.units else name)
 
     @property
     def rises(self) -> bool:
@@ -58,6 +59,7 @@ class Slice:
     axes: tuple[Axis, ...]
     units: str
     title: str
+    """Printable, as all that is drawn."""
     at: Mapping[str, str]
     """Where the other dimensions are."""
 
@@ -110,9 +112,8 @@ def take(session: Session, path: str, isel: Mapping[str, slice | int], sel: Mapp
     }
     label = str(attributes.get("long_name") or attributes.get("standard_name") or whole.strip("/"))
     where = ", ".join(f"{name}={place}" for name, place in at.items())
-    return Slice(
-        whole, values, axes, str(attributes.get("units", "")), f"{label}, {where}" if where else label, at
-    )
+    title = printable(f"{label}, {where}" if where else label)
+    return Slice(whole, values, axes, str(attributes.get("units", "")), title, at)
 
 
 def _chosen(

@@ -6,12 +6,16 @@ import atexit
 import codecs
 import contextlib
 import os
+import re
 import signal
 import sys
-from collections.abc import Callable
-from typing import Any, NoReturn
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NoReturn, TextIO
 
-from icefloe.cli.faults import Signalled
+from icefloe.cli.faults import FAILED, Signalled
+from icefloe.printable import printable_lines
+from icefloe.redaction import redact
 
 CLOSED = 141
 """The exit code of whoever wrote into a pipe that nobody reads: that of other programs."""
@@ -19,6 +23,8 @@ CLOSED = 141
 _WITH_PROCESSES = {"multiprocessing", "pyspark"}
 _ENDING = [signal.Signals[name] for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
 _HANDLER = "icefloe-simpler"
+_OUR_CODES = re.compile(r"(\x1b\[[0-9;]*m|\r\x1b\[2K)")
+"""Colours, and what takes a progress bar away."""
 _SIMPLER = str.maketrans(
     {"●": "*", "│": "|", "─": "-", "┴": "+", "┼": "+", "╯": "/", "░": ".", "▒": ":", "▓": "%", "█": "#",
      "▀": "#", "▄": "#", "·": " ", "⠀": " "}
@@ -37,14 +43,69 @@ def _simpler_error(error: UnicodeError) -> tuple[str, int]:
     return simpler(error.object[error.start : error.end]), error.end
 
 
-def harmless(text: str) -> str:
-    """Without characters that a terminal obeys, such as those of a commit's message: they are spelled out."""
-    if text.isprintable():
-        return text
-    return "".join(
-        each if each.isprintable() or each in "\n\t" else each.encode("unicode_escape").decode()
-        for each in text
-    )
+class SafeStream:
+    """A text stream that spells out everything a terminal could obey. The CLI prints through nothing else."""
+
+    def __init__(self, stream: TextIO, *, is_error: bool) -> None:
+        self._stream = stream
+        self._is_error = is_error
+
+    def write(self, text: str) -> int:
+        """Write text without control characters; errors also without secrets in URLs."""
+        # click and others test with bytes whether a stream is binary, and expect a TypeError.
+        self._stream.write(printable_lines(redact(text) if self._is_error else text))
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        """Write several texts."""
+        for line in lines:
+            self.write(line)
+
+    @property
+    def painted(self) -> PaintedStream:
+        """The same stream for text with our own colours."""
+        return PaintedStream(self._stream)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("buffer", "raw"):  # whoever writes bytes there would bypass this class
+            raise AttributeError(name)
+        return getattr(self._stream, name)
+
+
+class PaintedStream(SafeStream):
+    """A stream that lets colours and the erasing of a line pass, for text that we paint ourselves.
+
+    Text from a repository must be made `printable` before it is painted.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(stream, is_error=False)
+
+    def write(self, text: str) -> int:
+        # docstring inherited
+        parts = _OUR_CODES.split(text)  # texts, with a code after each but the last
+        parts[::2] = map(printable_lines, parts[::2])
+        self._stream.write("".join(parts))
+        return len(text)
+
+
+def painted(stream: Any) -> Any:
+    """Return the stream to which painted text goes: colours and progress bars."""
+    return stream.painted if isinstance(stream, SafeStream) else PaintedStream(stream)
+
+
+@contextlib.contextmanager
+def safe_streams() -> Iterator[None]:
+    """Let nothing that a terminal obeys reach stdout and stderr, whoever prints it."""
+    before = sys.stdout, sys.stderr
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is not None and not isinstance(stream, SafeStream):
+            setattr(sys, name, SafeStream(stream, is_error=name == "stderr"))
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = before
 
 
 def end(code: int) -> NoReturn:
@@ -87,7 +148,8 @@ def run_with_streams(work: Callable[[], int]) -> int:
         elif hasattr(stream, "reconfigure"):
             stream.reconfigure(errors=_HANDLER)
     try:
-        code = work()
+        with safe_streams():
+            code = _run(work)
         sys.stdout.flush()
     except (BrokenPipeError, SystemExit):
         # click exits by itself for this reason alone. What is still in the buffer would be an error again at
@@ -95,3 +157,14 @@ def run_with_streams(work: Callable[[], int]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return CLOSED
     return code
+
+
+def _run(work: Callable[[], int]) -> int:
+    """Run a command; print the traceback of an error here, while the streams are safe."""
+    try:
+        return work()
+    except BrokenPipeError:
+        raise
+    except Exception:  # noqa: BLE001 - nobody above prints it
+        traceback.print_exc()
+        return FAILED

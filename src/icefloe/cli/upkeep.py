@@ -12,7 +12,7 @@ from icefloe.cli import revisions
 from icefloe.cli.arguments import output_option, repo_argument, spark_option
 from icefloe.cli.completing import complete_branch, complete_revision
 from icefloe.cli.ledgers import all_option, is_listed
-from icefloe.cli.output import Output, plain
+from icefloe.cli.output import Output, plain, shown
 from icefloe.cli.revisions import Time
 from icefloe.cli.watching import watched
 from icefloe.concurrency import ThreadFanOut
@@ -65,9 +65,8 @@ def gc(repo: Repository, older_than: datetime, dry_run: bool, table: bool, yes: 
         f"{bytes_text(summary.bytes_deleted)}"
     )
     if summary.objects_failed_to_delete:
-        text += (
-            f"\n{summary.objects_failed_to_delete} could not be deleted: {'; '.join(summary.delete_errors)}"
-        )
+        reasons = shown("; ".join(summary.delete_errors))
+        text += f"\n{summary.objects_failed_to_delete} could not be deleted: {reasons}"
     out.value({"dry_run": dry_run, **plain(summary)}, text)
 
 
@@ -280,7 +279,7 @@ def rewrite_manifests(
     if dry_run:
         id = repo.lookup_branch(branch)
         count = len(repo.list_manifest_files(id))
-        text = f"{counted(count, 'manifest')} of {branch} would be written anew"
+        text = f"{counted(count, 'manifest')} of {shown(branch)} would be written anew"
         out.value({"snapshot": id, "manifests": count, "dry_run": True}, text)
         return
     if repo.fan_out is None:

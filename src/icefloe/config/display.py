@@ -9,11 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+from icefloe.printable import printable, printable_json, printable_lines
+from icefloe.redaction import HIDDEN, may_be_secret, redact
+
 PACKAGE = "icefloe"
 """The package named in reprs; changed when icefloe stands in for the official one."""
 
 _INDENT = "    "
-_SECRET_WORDS = ("key", "token", "secret", "password", "sas", "credential", "authorization", "cookie")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,22 +30,24 @@ class Tree:
         lines = [f"<{self.title}>"] if self.title else []
         for name, value in self.fields:
             if isinstance(value, Tree):
-                lines.append(f"{name}:")
+                lines.append(f"{printable(name)}:")
                 lines += [_INDENT + line for line in value.as_text().splitlines()]
             else:
-                lines.append(f"{name}: {value}")
+                # Further lines are indented, so that they do not look like other fields.
+                shown = printable_lines(redact(value)).replace("\n", f"\n{_INDENT}")
+                lines.append(f"{printable(name)}: {shown}")
         return "\n".join(lines)
 
     def as_html(self) -> str:
         """The tree for notebooks, its branches folded."""
         rows = [f"<div><b>{html.escape(self.title)}</b></div>"] if self.title else []
         for name, value in self.fields:
-            label = html.escape(name)
+            label = html.escape(printable(name))
             if isinstance(value, Tree):
                 inner = f'<div style="margin-left:1em">{value.as_html()}</div>'
                 rows.append(f"<details><summary>{label}</summary>{inner}</details>")
             else:
-                rows.append(f"<div>{label}: <code>{html.escape(value)}</code></div>")
+                rows.append(f"<div>{label}: <code>{html.escape(printable_lines(redact(value)))}</code></div>")
         return wrapped_html("", "".join(rows))
 
 
@@ -88,7 +92,7 @@ def call(name: str, arguments: Mapping[str, str]) -> str:
 def literal(value: object) -> str:
     """The code of a plain value, strings in double quotes; of anything else its repr."""
     if isinstance(value, str) and not isinstance(value, Enum):
-        return json.dumps(value, ensure_ascii=False)
+        return printable_json(json.dumps(redact(value), ensure_ascii=False))
     if isinstance(value, Mapping):
         if not value:
             return "{}"
@@ -103,13 +107,10 @@ def veiled(options: Mapping[str, str] | None, *, all_values: bool = False) -> st
     """A mapping on one line, with `****` for values that may be secrets, to judge by their keys."""
     if options is None:
         return "None"
-    shown = {key: "****" if all_values or may_be_secret(key) else value for key, value in options.items()}
-    return json.dumps(shown, ensure_ascii=False)
-
-
-def may_be_secret(key: str) -> bool:
-    """Whether the value of an option with this name is not to be shown, nor kept."""
-    return any(word in key.lower() for word in _SECRET_WORDS)
+    shown = {
+        key: HIDDEN if all_values or may_be_secret(key) else redact(value) for key, value in options.items()
+    }
+    return printable_json(json.dumps(shown, ensure_ascii=False))
 
 
 def _indented(text: str) -> str:

@@ -30,6 +30,7 @@ from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot, Snapshot
 from icefloe.format.spec import OLDER, V2
 from icefloe.format.transaction_log import TransactionLog
 from icefloe.ids import ChunkId, ManifestId, NodeId, ObjectId, SnapshotId
+from icefloe.printable import printable
 from icefloe.storage.base import Buffer, ObjectNotFoundError, Storage
 
 _logger = logging.getLogger(__name__)
@@ -70,7 +71,7 @@ class LegacyAssets(AssetStore):
         self, storage: Storage, config: EffectiveConfig, virtual: VirtualReader | None = None
     ) -> None:
         super().__init__(storage, OLDER, config, virtual)
-        self.findings = Findings(lambda text: _logger.warning("%s", text))
+        self.findings = Findings(lambda text: _logger.warning("%s", printable(text)))
         self._suffixes: dict[str, str] = {}
         self._listings: dict[str, dict[bytes, str]] = {}
         self._aliases: dict[SnapshotId, SnapshotId] | None = None

@@ -20,6 +20,8 @@ from numpy.typing import NDArray
 from icefloe.config import VirtualChunkContainer
 from icefloe.encoding.columns import BLOCK, I64, Blobs, windows
 from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.printable import printable
+from icefloe.redaction import redact
 
 NAMED: Final = "vcc://"
 """What a location relative to a named container begins with."""
@@ -82,7 +84,8 @@ def _usable(container: VirtualChunkContainer) -> VirtualChunkContainer | None:
         container = replace(container, url_prefix=prefix)
         container.check()
     except (InvalidInputError, ValueError) as error:
-        _logger.warning("virtual chunk container %s is ignored: %s", prefix, error)
+        named, reason = (printable(redact(text)) for text in (prefix, str(error)))
+        _logger.warning("virtual chunk container %s is ignored: %s", named, reason)
         return None
     return container
 

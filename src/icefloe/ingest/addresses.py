@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import base64
-import re
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urlsplit
 
-from icefloe.config.display import may_be_secret
 from icefloe.core.virtual_locations import key_of
 from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.redaction import is_signature, may_be_secret
 from icefloe.storage.access import without_query
 
-_SIGNATURE = re.compile(r"sig$|signature|^x-amz-|^x-goog-", re.IGNORECASE)
 _BESIDE_SIGNATURES = frozenset(
     {
         *("expires", "awsaccesskeyid", "googleaccessid", "policy", "key-pair-id", "response-cache-control"),
@@ -37,11 +35,11 @@ def shown(url: str) -> str:
         )
     whole = urlsplit(whole)._replace(netloc=_host(urlsplit(whole))).geturl()
     pairs = parse_qsl(query, keep_blank_values=True)
-    signed = any(_SIGNATURE.search(name) for name, _ in pairs)
+    signed = any(is_signature(name) for name, _ in pairs)
     kept = [
         (name, value)
         for name, value in pairs
-        if not (may_be_secret(name) or _SIGNATURE.search(name))
+        if not (may_be_secret(name) or is_signature(name))
         and not (signed and name.lower() in _BESIDE_SIGNATURES)
     ]
     return f"{whole}?{urlencode(kept)}" if kept else whole

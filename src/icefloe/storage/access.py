@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-from icefloe.config.display import may_be_secret
 from icefloe.config.stores import AnyObjectStoreConfig, ObjectStoreConfig
 from icefloe.credentials import AnyCredential, Credentials
 from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.redaction import may_be_secret
 from icefloe.storage.urls import storage_from_url
 
 _QUERY = re.compile(r"\?(?=[^/?]*=)")

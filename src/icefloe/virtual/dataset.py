@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from icefloe.printable import printable
 from icefloe.virtual.refusals import Refused
 from icefloe.virtual.sources import Source
 from icefloe.virtual.variables import VirtualVariable
@@ -133,4 +134,4 @@ class VirtualDataset:
         lines += [f"  {name}: {variable!r}" for name, variable in self.variables.items()]
         lines += [f"  refused {each.sentence}" for each in self.refused]
         lines += [f"  group {name}" for name in self.groups]
-        return "\n".join(lines)
+        return "\n".join(map(printable, lines))

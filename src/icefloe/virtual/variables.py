@@ -10,6 +10,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from icefloe.printable import printable
+
 Values: TypeAlias = NDArray[Any]
 
 
@@ -190,4 +192,4 @@ class VirtualVariable:
     def __repr__(self) -> str:
         sizes = ", ".join(f"{name}: {size}" for name, size in zip(self.dimensions, self.shape, strict=True))
         where = "loaded" if isinstance(self.chunks, np.ndarray) else f"{len(self.chunks)} chunks"
-        return f"<VirtualVariable ({sizes}) {self.dtype} {where}>"
+        return printable(f"<VirtualVariable ({sizes}) {self.dtype} {where}>")

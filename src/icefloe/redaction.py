@@ -1,0 +1,49 @@
+"""Hide secrets in text that contains URLs: passwords, keys, tokens and signatures.
+
+Every error message, log line and repr that contains a location goes through `redact`.
+"""
+
+from __future__ import annotations
+
+import re
+
+HIDDEN = "****"
+_SECRET_WORDS = ("key", "token", "secret", "password", "sas", "credential", "authorization", "cookie")
+_SIGNATURE = re.compile(r"sig$|signature|^x-amz-|^x-goog-", re.IGNORECASE)
+
+_USER = re.compile(r"(?<![A-Za-z0-9+.\-])([A-Za-z][A-Za-z0-9+.\-]*)://([^\s/?#'\"<>]*)@")
+_PASSWORD_WITH_SLASH = re.compile(r"://[^\s/@:?#'\"<>]+:(?!\d*(?:[/?#\s'\"<>,;)]|$))[^\s'\"<>]{0,999}@")
+"""`user:pass/word@host` is not a valid URL, but people type it. `host:8080/a@b` has a port there."""
+_QUERY = re.compile(r"([?&;])([A-Za-z][\w.\-]*)=([^&;\s'\"<>)]+)")
+
+
+def may_be_secret(name: str) -> bool:
+    """Tell whether the value of an option or header with this name must not be shown or stored."""
+    return any(word in name.lower() for word in _SECRET_WORDS)
+
+
+def is_signature(name: str) -> bool:
+    """Tell whether a query parameter with this name signs the URL."""
+    return _SIGNATURE.search(name) is not None
+
+
+def redact(text: str) -> str:
+    """Replace passwords, keys and signatures in all URLs of a text by `****`.
+
+    `abfs://container@account` keeps its container, which is not a secret.
+    """
+    if "://" not in text:
+        return text
+    text = _PASSWORD_WITH_SLASH.sub(f"://{HIDDEN}@", _USER.sub(_hide_user, text))
+    return _QUERY.sub(_hide_parameter, text) if "=" in text else text
+
+
+def _hide_user(found: re.Match[str]) -> str:
+    scheme, user = found.groups()
+    is_web = scheme.lower().startswith("http")
+    return f"{scheme}://{HIDDEN}@" if is_web or ":" in user else found[0]
+
+
+def _hide_parameter(found: re.Match[str]) -> str:
+    before, name, value = found.groups()
+    return f"{before}{name}={HIDDEN if may_be_secret(name) or is_signature(name) else value}"
