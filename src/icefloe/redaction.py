@@ -38,6 +38,11 @@ def redact(text: str) -> str:
     return _QUERY.sub(_hide_parameter, text) if "=" in text else text
 
 
+def has_secret(url: str) -> bool:
+    """Tell whether a URL contains a password, a key or a signature."""
+    return redact(url) != url
+
+
 def _hide_user(found: re.Match[str]) -> str:
     scheme, user = found.groups()
     is_web = scheme.lower().startswith("http")

@@ -30,6 +30,7 @@ from icefloe.format.spec import V1, V2, Spec
 from icefloe.history import public_snapshot, public_status, stored_status
 from icefloe.ids import ManifestId, SnapshotId
 from icefloe.recipes import Recipe
+from icefloe.redaction import redact
 from icefloe.snapshots import Diff, ManifestFileInfo, SnapshotInfo
 from icefloe.storage.base import Storage
 from icefloe.telemetry import traced
@@ -663,13 +664,13 @@ def _checked_authorization(
 
         if credential is not None and not isinstance(credential, AnyCredential):
             raise TypeError(
-                f"the credential of {prefix} is a {type(credential).__qualname__} and none of Credentials; "
-                "containers_credentials makes one of it"
+                f"the credential of {redact(prefix)} is a {type(credential).__qualname__}, expected one of "
+                "Credentials; containers_credentials makes one of it"
             )
         scheme = prefix.partition("://")[0]
         if credential is None and scheme in _INSTEAD_OF_NONE:
             warnings.warn(
-                f"None for {prefix} in authorize_virtual_chunk_access is deprecated; say "
+                f"None for {redact(prefix)} in authorize_virtual_chunk_access is deprecated; say "
                 f"{_INSTEAD_OF_NONE[scheme]}",
                 DeprecationWarning,
                 stacklevel=4,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from enum import IntEnum
 from typing import Literal, TypeAlias
 
 from icefloe.config import FeatureFlag
 from icefloe.config.display import Shown, Tree, qualified
+from icefloe.redaction import redact
 from icefloe.times import aware
 
 __all__ = [
@@ -112,7 +113,7 @@ class RepoStatus(Shown):
         return Tree(qualified("repository", "RepoStatus"), (*rows, reason))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class VirtualChunkSpec:
     """A reference to a chunk in a file elsewhere: a range of bytes, and what tells that the file is the same.
 
@@ -130,6 +131,10 @@ class VirtualChunkSpec:
     """The chunk is read only while the file has this etag."""
     last_updated_at_checksum: datetime | None = None
     """The chunk is read only while the file has not changed after this time."""
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{item.name}={getattr(self, item.name)!r}" for item in fields(self))
+        return redact(f"{type(self).__qualname__}({shown})")
 
     def __post_init__(self) -> None:
         if type(self.index) is not list:

@@ -27,64 +27,9 @@ from icefloe.ingest.ledger import LedgerRow, write_ledger
 from icefloe.printable import printable, printable_json, printable_lines
 from icefloe.tables import Table
 from icefloe.virtual import virtualize
+from tests.cli.calls import CALLS, EVIL, NAME, commands
 
-EVIL = (
-    "a\x1b[5;41m\x07\x08\x7f\x9b2J\x85\u202e\u2066\u2028\u2029\u200b\U000e0001"
-    "\r\nFORGED line\x0b\x0c\x1b]0;t\x1b\\"
-)
-"""C0 and C1 controls, DEL, bidirectional marks, invisible characters, and every way to end a line."""
-NAME = EVIL.replace("\\", "")
 OUR_CODES = re.compile(r"\x1b\[(?:0|1|[34]8;[25];[0-9;]+|3[0-9]|4[0-9])m|\r\x1b\[2K")
-
-NONE = ("--master", "none")
-
-CALLS: dict[str, list[list[str]]] = {
-    "init": [["REPO"]],
-    "ingest": [["FILE", "NEW", *NONE, "--dry-run"], ["FILE", "FILE2", "NEW", *NONE]],
-    "run": [["RECIPE", *NONE]],
-    "rechunk": [["REPO", NAME, "--chunks", f"{NAME}=1", "--dry-run", *NONE], ["REPO", "/x"]],
-    "info": [["REPO"]],
-    "config": [["REPO"]],
-    "status": [["REPO"]],
-    "doctor": [[]],
-    "doctor storage": [["NEW"]],
-    "log": [["REPO"], ["REPO", "--graph"], ["REPO", f"tag:{NAME}"]],
-    "show": [["REPO", "--all"], ["REPO", "main~1"], ["REPO", NAME], ["REPO", f"{NAME}x"]],
-    "diff": [["REPO", "main~3", "main", "--all"], ["REPO", NAME, "main"]],
-    "refs": [["REPO"]],
-    "ops": [["REPO"]],
-    "branch list": [["REPO"]],
-    "branch create": [["REPO", NAME]],
-    "branch delete": [["REPO", f"{NAME}x"]],
-    "branch reset": [["REPO", f"{NAME}x", "main"]],
-    "tag list": [["REPO"]],
-    "tag create": [["REPO", NAME]],
-    "tag delete": [["REPO", f"{NAME}x"]],
-    "merge": [["REPO", NAME, "--dry-run"], ["REPO", f"branch:{NAME}"]],
-    "cherry-pick": [["REPO", NAME, "--dry-run"]],
-    "revert": [["REPO", "main~1", "--dry-run"]],
-    "squash": [["REPO", "main", "main~2", "--dry-run"], ["REPO", NAME, "main"]],
-    "tree": [["REPO"], ["REPO", "--all"], ["REPO", f"{NAME}x"]],
-    "head": [["REPO", "strings"], ["REPO", f"{NAME}x"], ["REPO", f"group{NAME}"]],
-    "cat": [["REPO", "strings"], ["REPO", "scalar"], ["REPO", "_icefloe/ledger/source"], ["REPO", "virtual"]],
-    "plot": [["REPO", NAME], ["REPO", NAME, "--isel", f"{NAME}=0"], ["REPO", "strings"],
-             ["REPO", NAME, "-f", "PNG"]],
-    "virtualize": [["FILE"], ["FILE", "FILE2"]],
-    "verify": [["REPO", "--level", "objects"], ["REPO", "--level", "sources"], ["REPO", "--branch", NAME]],
-    "checksums": [["REPO"]],
-    "repair": [["REPO", "--dry-run"], ["REPO", "--dry-run", "--drop"],
-               ["REPO", "--from-ledger", "--dry-run"]],
-    "gc": [["REPO", "--older-than", "7d", "--dry-run"],
-           ["REPO", "--older-than", "0s", "--dry-run", "--table"]],
-    "expire": [["REPO", "--older-than", "0s", "--dry-run"], ["REPO", "--keep-last", "1", "--dry-run"]],
-    "stats": [["REPO"], ["REPO", "--by", "array", "--all"], ["REPO", "--by", "snapshot"]],
-    "rewrite-manifests": [["REPO", "--dry-run"], ["REPO", "--dry-run", "--branch", NAME]],
-    "migrate": [["REPO", "--dry-run"]],
-    "clone": [["REPO", "NEW"]],
-    "export": [["REPO", "NEW", "--dry-run"], ["REPO", "NEW.nc"], ["REPO", "NEW", "--variables", f"{NAME}x"]],
-    "completion": [["bash"]],
-}  # fmt: skip
-"""Every command, as it is typed at the hostile repository. `sql` needs Spark and has a test of its own."""
 
 
 class Screen(io.StringIO):
@@ -95,19 +40,6 @@ class Screen(io.StringIO):
     def isatty(self) -> bool:
         """It is one."""
         return True
-
-
-def commands(group: Any, prefix: str = "") -> Iterator[str]:
-    """Every command that click knows, with those of groups."""
-    context = click.Context(group)
-    for name in group.list_commands(context):
-        command = group.get_command(context, name)
-        if isinstance(command, click.Group):
-            yield from commands(command, f"{prefix}{name} ")
-            if command.invoke_without_command:
-                yield prefix + name
-        else:
-            yield prefix + name
 
 
 @pytest.fixture(scope="module")

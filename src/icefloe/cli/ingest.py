@@ -275,7 +275,7 @@ def _named(given: tuple[str, ...], option: str) -> dict[str, Any]:
 def _pair(text: str, option: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not name:
-        raise click.BadParameter(f"{text!r} is not NAME=VALUE", param_hint=option)
+        raise click.BadParameter("expected NAME=VALUE", param_hint=option)  # the text may be a secret
     return name, value
 
 

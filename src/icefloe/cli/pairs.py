@@ -11,6 +11,6 @@ def storage_options(values: tuple[str, ...]) -> dict[str, str]:
     for text in values:
         name, equals, value = text.partition("=")
         if not equals or not name:
-            raise click.BadParameter(f"{text!r} is not NAME=VALUE", param_hint="-o")
+            raise click.BadParameter("expected NAME=VALUE", param_hint="-o")  # the text may be a secret
         options[name] = value
     return options

@@ -13,6 +13,7 @@ from icefloe.cli.groups import GroupWithDefault
 from icefloe.cli.output import Output
 from icefloe.core.opening import find_spec
 from icefloe.errors import AlreadyExistsError, ErrorKind
+from icefloe.redaction import HIDDEN, may_be_secret, redact
 from icefloe.repository import Repository
 from icefloe.storage.base import Storage
 from icefloe.types import RepoAvailability, RepoStatus
@@ -71,7 +72,23 @@ def config(repo: Repository, out: Output) -> None:
     icefloe config data/repo
     """
     stored = Repository.fetch_config(repo.storage)
-    out.value(stored.to_plain() if stored else {}, str(stored) if stored else "the defaults: none is stored")
+    text = str(stored) if stored else "the defaults: none is stored"
+    out.value(_without_secrets(stored.to_plain()) if stored else {}, text)
+
+
+def _without_secrets(plain: Any, name: str = "") -> Any:
+    """Hide options, headers and parts of URLs that may be secret."""
+    if isinstance(plain, dict):
+        hide_all = name == "headers"
+        return {
+            redact(key): HIDDEN
+            if isinstance(value, str) and (hide_all or may_be_secret(key))
+            else _without_secrets(value, key)
+            for key, value in plain.items()
+        }
+    if isinstance(plain, list):
+        return [_without_secrets(each) for each in plain]
+    return redact(plain) if isinstance(plain, str) else plain
 
 
 @click.command()

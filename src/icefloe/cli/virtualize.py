@@ -9,6 +9,7 @@ import click
 from icefloe.cli.arguments import output_option
 from icefloe.cli.completing import complete_file
 from icefloe.cli.output import Output
+from icefloe.redaction import redact
 from icefloe.virtual import VirtualDataset
 from icefloe.virtual import virtualize as parse
 from icefloe.virtual.parsing import Format
@@ -59,6 +60,6 @@ def virtualize(files: tuple[str, ...], format_: Any, group: str | None, out: Out
     found = []
     for number, file in enumerate(files):
         out.progress("files", number, len(files))
-        found += [{"file": file, **row} for row in _rows(parse(file, format=format_, group=group))]
+        found += [{"file": redact(file), **row} for row in _rows(parse(file, format=format_, group=group))]
     columns = _COLUMNS if len(files) == 1 and not out.as_json else ("file", *_COLUMNS)
     out.table(found, columns)

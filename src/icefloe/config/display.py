@@ -30,19 +30,19 @@ class Tree:
         lines = [f"<{self.title}>"] if self.title else []
         for name, value in self.fields:
             if isinstance(value, Tree):
-                lines.append(f"{printable(name)}:")
+                lines.append(f"{printable(redact(name))}:")
                 lines += [_INDENT + line for line in value.as_text().splitlines()]
             else:
                 # Further lines are indented, so that they do not look like other fields.
                 shown = printable_lines(redact(value)).replace("\n", f"\n{_INDENT}")
-                lines.append(f"{printable(name)}: {shown}")
+                lines.append(f"{printable(redact(name))}: {shown}")
         return "\n".join(lines)
 
     def as_html(self) -> str:
         """The tree for notebooks, its branches folded."""
         rows = [f"<div><b>{html.escape(self.title)}</b></div>"] if self.title else []
         for name, value in self.fields:
-            label = html.escape(printable(name))
+            label = html.escape(printable(redact(name)))
             if isinstance(value, Tree):
                 inner = f'<div style="margin-left:1em">{value.as_html()}</div>'
                 rows.append(f"<details><summary>{label}</summary>{inner}</details>")
@@ -92,7 +92,7 @@ def call(name: str, arguments: Mapping[str, str]) -> str:
 def literal(value: object) -> str:
     """The code of a plain value, strings in double quotes; of anything else its repr."""
     if isinstance(value, str) and not isinstance(value, Enum):
-        return printable_json(json.dumps(redact(value), ensure_ascii=False))
+        return printable(json.dumps(redact(value), ensure_ascii=False))
     if isinstance(value, Mapping):
         if not value:
             return "{}"

@@ -29,6 +29,7 @@ from icefloe.ingest.web_server import WebServer, seconds
 from icefloe.storage.access import access_of, without_query
 from icefloe.storage.external import Fetched
 from icefloe.storage.external_sources import ObjectSource, open_source
+from icefloe.storage.opening import check_web_url
 
 _RANGE_BYTES = 16 << 20
 _RETRIES = StorageSettings(retries=StorageRetriesSettings(max_tries=3, initial_backoff_ms=100))
@@ -54,6 +55,7 @@ class Server(Protocol):
 def server_of(url: str, options: Mapping[str, Any]) -> Server:
     """What has the file with a URL. Options are those of `storage_from_url`."""
     if is_web(url):
+        check_web_url(url)
         return WebServer(options)
     refuse_password(url)
     return Bucket(url, options)

@@ -118,8 +118,11 @@ class S3Place:
     prefix: str
     options: S3Options
     credentials: AnyS3Credential
-    headers: Headers
+    headers: Headers = field(repr=False)
     encodes_keys = False
+
+    def __post_init__(self) -> None:
+        _check_name(self.bucket)
 
     def client(
         self, settings: EffectiveStorageSettings, role: Role, user_agent: str, source: Source
@@ -182,10 +185,13 @@ class GcsPlace:
 
     bucket: str
     prefix: str
-    config: Mapping[str, str]
+    config: Mapping[str, str] = field(repr=False)
     credentials: AnyGcsCredential
-    headers: Headers
+    headers: Headers = field(repr=False)
     encodes_keys = True
+
+    def __post_init__(self) -> None:
+        _check_name(self.bucket)
 
     def client(
         self, settings: EffectiveStorageSettings, role: Role, user_agent: str, source: Source
@@ -232,9 +238,12 @@ class AzurePlace:
     account: str
     container: str
     prefix: str
-    config: Mapping[str, str]
+    config: Mapping[str, str] = field(repr=False)
     credentials: AnyAzureCredential
     encodes_keys = True
+
+    def __post_init__(self) -> None:
+        _check_name(self.container)
 
     def client(
         self, settings: EffectiveStorageSettings, role: Role, user_agent: str, source: Source
@@ -278,9 +287,9 @@ class AzurePlace:
 class HttpPlace:
     """A folder of a web server, for reading."""
 
-    url: str
-    config: Mapping[str, str]
-    headers: Headers
+    url: str = field(repr=False)
+    config: Mapping[str, str] = field(repr=False)
+    headers: Headers = field(repr=False)
     encodes_keys = True
 
     def client(
@@ -303,6 +312,15 @@ class HttpPlace:
     def source(self) -> Source:
         """It takes no credentials but headers."""
         return Source(None)
+
+
+def _check_name(name: str) -> None:
+    """Refuse the name of a bucket that is the rest of a URL with keys. It would be shown in messages."""
+    if "@" in name:
+        raise StorageError(
+            f"bucket {name.rpartition('@')[2]}: a URL must not contain keys; pass them as credentials",
+            kind=ErrorKind.STORAGE_CONFIG,
+        )
 
 
 Place: TypeAlias = S3Place | GcsPlace | AzurePlace | HttpPlace

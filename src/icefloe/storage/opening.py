@@ -177,9 +177,22 @@ def http(
     """A folder of a web server, for reading."""
     from icefloe.storage.clients import Headers, HttpPlace  # obstore takes its time to import
 
-    if urlsplit(base_url).scheme not in ("http", "https") or not urlsplit(base_url).hostname:
-        raise StorageError(f"not an http url: {base_url!r}", kind=ErrorKind.CANNOT_PARSE_URL)
+    check_web_url(base_url)
     return _stored_at(HttpPlace(base_url, dict(config or {}), Headers(dict(headers or {}))))
+
+
+def check_web_url(url: str) -> None:
+    """Raise StorageError for a URL that is not that of a web server."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise StorageError(f"not an http url: {url!r}", kind=ErrorKind.CANNOT_PARSE_URL)
+    try:
+        _ = parts.port
+    except ValueError:  # its text quotes the port, which is a password where somebody typed / or # in one
+        raise StorageError(
+            f"{url}: the port is not a number; write / as %2F, # as %23 and ? as %3F in a password",
+            kind=ErrorKind.CANNOT_PARSE_URL,
+        ) from None
 
 
 def _stored_at(place: Place, *, read_only: bool = False, settings: StorageSettings | None = None) -> Storage:

@@ -9,6 +9,7 @@ from urllib.parse import urljoin, urlsplit
 
 from icefloe.config import StorageSettings
 from icefloe.errors import ErrorKind, ReadOnlyError, StorageError
+from icefloe.redaction import redact
 from icefloe.storage.base import (
     ALWAYS,
     Buffer,
@@ -52,7 +53,7 @@ class RedirectStorage(Storage):
 
     def describe(self) -> Mapping[str, str]:
         # docstring inherited
-        return {"type": "redirect", "url": self._base_url}
+        return {"type": "redirect", "url": redact(self._base_url)}
 
     def get(self, path: str) -> tuple[bytes, Version]:
         # docstring inherited
@@ -125,13 +126,17 @@ def _location(url: str) -> str:
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise _bad(f"{url} is neither an http url nor one of {', '.join(SCHEMES)}")
     kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-    connection = kind(parts.hostname, parts.port, timeout=_TIMEOUT_S)
+    try:
+        connection = kind(parts.hostname, parts.port, timeout=_TIMEOUT_S)
+    except ValueError:  # its text quotes what stands in place of a port, which may be a password
+        raise _bad(f"{url}: the port is not a number") from None
     try:
         connection.request("GET", parts._replace(scheme="", netloc="", fragment="").geturl() or "/")
         response = connection.getresponse()
         location = response.getheader("Location")
+        response.close()
     except (OSError, http.client.HTTPException) as cause:
-        raise _bad(f"{url}: {cause}") from cause
+        raise _bad(f"{url}: {cause}") from None
     finally:
         connection.close()
     if response.status not in _REDIRECTS or not location:

@@ -152,6 +152,12 @@ def _query(parts: SplitResult) -> dict[str, Any]:
 
 
 def _required_host(parts: SplitResult) -> str:
+    if ":" in parts.netloc.rpartition("@")[0]:
+        raise InvalidInputError(
+            f"{parts.geturl()}: a URL of a bucket must not contain keys, because URLs end up in logs; pass "
+            "access_key_id and secret_access_key as options",
+            kind=ErrorKind.INVALID_CREDENTIALS,
+        )
     if not parts.netloc:
         raise StorageError(
             f"{parts.scheme}://{parts.path} names no bucket or container", kind=ErrorKind.CANNOT_PARSE_URL
@@ -173,26 +179,33 @@ def _checked(make: Callable[..., Storage], given: dict[str, Any], options: dict[
                 f"unknown storage option {name!r}; there are {', '.join(allowed)}",
                 kind=ErrorKind.STORAGE_CONFIG,
             )
-    return {name: _value(str(parameters[name].annotation), value) for name, value in options.items()}
+    return {name: _value(name, str(parameters[name].annotation), value) for name, value in options.items()}
 
 
-def _value(annotation: str, value: Any) -> Any:
+def _value(name: str, annotation: str, value: Any) -> Any:
     """A value of the type an option has, where a query or a Spark option could only say a word."""
     if isinstance(value, str) and annotation.startswith("bool"):
         try:
             return _YES_NO[value.lower()]
         except KeyError:
             raise InvalidInputError(
-                f"{value!r} is neither true nor false", kind=ErrorKind.STORAGE_CONFIG
+                f"storage option {name}: {value!r} is neither true nor false", kind=ErrorKind.STORAGE_CONFIG
             ) from None
     if isinstance(value, str) and annotation.startswith("int"):
-        return int(value)
+        try:
+            return int(value)
+        except ValueError:
+            raise InvalidInputError(
+                f"storage option {name}: expected an integer", kind=ErrorKind.STORAGE_CONFIG
+            ) from None
     if isinstance(value, str) and annotation.startswith("dict"):
         try:
             return {str(key): str(each) for key, each in json.loads(value).items()}
         except (ValueError, AttributeError):
+            # The value is not shown: headers may contain secrets.
             raise InvalidInputError(
-                f"{value!r} is no JSON object of words", kind=ErrorKind.STORAGE_CONFIG
+                f'storage option {name}: expected a JSON object of texts, such as {{"name": "value"}}',
+                kind=ErrorKind.STORAGE_CONFIG,
             ) from None
     return value
 

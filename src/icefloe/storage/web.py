@@ -25,6 +25,7 @@ from icefloe.errors import ErrorKind, StorageError
 from icefloe.storage.base import ObjectNotFoundError
 from icefloe.storage.clients import user_agent
 from icefloe.storage.external import ExternalSource, Fetched
+from icefloe.storage.opening import check_web_url
 
 _KEPT_CONNECTIONS = 64
 _MAX_REDIRECTS = 5
@@ -45,6 +46,7 @@ class WebSource(ExternalSource):
         headers: Mapping[str, str],
         settings: EffectiveStorageSettings,
     ) -> None:
+        check_web_url(url_prefix)
         self._prefix = url_prefix
         self._options = {name.lower(): value for name, value in options.items()}
         self._headers = {

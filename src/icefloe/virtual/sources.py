@@ -27,6 +27,7 @@ from icefloe.config.stores import (
 from icefloe.core.virtual_locations import key_of, stored_form
 from icefloe.credentials import AnyCredential
 from icefloe.errors import ErrorKind, InvalidInputError, StorageError
+from icefloe.redaction import has_secret
 from icefloe.storage.base import ObjectNotFoundError
 from icefloe.storage.external import ExternalSource, Fetched
 from icefloe.storage.external_sources import ObjectSource, check_credential, open_source
@@ -371,6 +372,12 @@ def location_of(path_or_url: str | os.PathLike[str]) -> str:
     if scheme == "file":
         text = unquote(urlsplit(text).path)
     elif len(scheme) > 1:  # one letter is a drive
+        if has_secret(text):
+            raise InvalidInputError(
+                f"{text}: references are stored in the repository, and so would be the secret in this URL; "
+                "pass credentials with store= or credential=, or ingest a copy of the data",
+                kind=ErrorKind.INVALID_VIRTUAL_REF,
+            )
         return stored_form(text)
     return stored_form(Path(os.path.realpath(os.path.expanduser(text))).as_uri())
 
