@@ -173,6 +173,10 @@ def test_no_error_contains_a_secret_of_a_url(call: Callable[[str], Any], url: st
     told = "".join(traceback.format_exception(error)) + str(error) + repr(error)
     assert SECRET not in told
     assert SECRET.encode() not in pickle.dumps(error)
+    before = error.__cause__ or error.__context__
+    while before is not None:  # dask sends these along
+        assert SECRET not in str(before) + repr(before)
+        before = before.__cause__ or before.__context__
 
 
 def test_no_repr_contains_a_secret() -> None:

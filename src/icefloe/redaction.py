@@ -6,6 +6,7 @@ Every error message, log line and repr that contains a location goes through `re
 from __future__ import annotations
 
 import re
+from urllib.parse import urlsplit
 
 HIDDEN = "****"
 _SECRET_WORDS = ("key", "token", "secret", "password", "sas", "credential", "authorization", "cookie")
@@ -41,6 +42,15 @@ def redact(text: str) -> str:
 def has_secret(url: str) -> bool:
     """Tell whether a URL contains a password, a key or a signature."""
     return redact(url) != url
+
+
+def has_valid_port(url: str) -> bool:
+    """Tell whether the port of a URL is a number. Python's own error quotes it, and it may be a password."""
+    try:
+        _ = urlsplit(url).port
+    except ValueError:
+        return False
+    return True
 
 
 def _hide_user(found: re.Match[str]) -> str:

@@ -15,6 +15,7 @@ from icefloe.cli.arguments import is_file, output_option, storage_argument
 from icefloe.cli.completing import complete_branch, complete_file
 from icefloe.cli.faults import FAILED, NOT_WELL
 from icefloe.cli.output import Output, shown
+from icefloe.cli.pairs import not_a_pair
 from icefloe.cli.sparks import SparkChoice, running_fan_out, spark_options
 from icefloe.storage.base import Storage
 
@@ -275,7 +276,7 @@ def _named(given: tuple[str, ...], option: str) -> dict[str, Any]:
 def _pair(text: str, option: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not name:
-        raise click.BadParameter("expected NAME=VALUE", param_hint=option)  # the text may be a secret
+        raise not_a_pair(text, option)
     return name, value
 
 

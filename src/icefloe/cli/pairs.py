@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import click
+
+_NAME = re.compile(r"[a-z_]+")
 
 
 def storage_options(values: tuple[str, ...]) -> dict[str, str]:
@@ -11,6 +15,12 @@ def storage_options(values: tuple[str, ...]) -> dict[str, str]:
     for text in values:
         name, equals, value = text.partition("=")
         if not equals or not name:
-            raise click.BadParameter("expected NAME=VALUE", param_hint="-o")  # the text may be a secret
+            raise not_a_pair(text, "-o")
         options[name] = value
     return options
+
+
+def not_a_pair(text: str, option: str) -> click.BadParameter:
+    """Explain that an option is no NAME=VALUE. What does not look like a name may be a secret."""
+    told = f"{text!r} is not NAME=VALUE" if _NAME.fullmatch(text) else "expected NAME=VALUE"
+    return click.BadParameter(told, param_hint=option)

@@ -26,6 +26,7 @@ from obstore.exceptions import (
 from icefloe.concurrency import ThreadFanOut
 from icefloe.config import Attribution, StorageSettings
 from icefloe.errors import ErrorKind, IcechunkError, InvalidInputError, StorageError
+from icefloe.redaction import redact
 from icefloe.storage.base import (
     ALWAYS,
     Absent,
@@ -351,7 +352,11 @@ class ObjectStorage(Storage):
     def _translated(self, path: str) -> Iterator[None]:
         """Turn obstore's errors into ours."""
         try:
-            yield
+            try:
+                yield
+            except Exception as foreign:
+                _hide_secrets(foreign)
+                raise
         except IcechunkError:
             raise
         except NotModifiedError:
@@ -383,6 +388,12 @@ class ObjectStorage(Storage):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_unpickled, (type(self), self._place, self._settings, self._read_only, self._attribution))
+
+
+def _hide_secrets(error: Exception) -> None:
+    """Redact the text of a foreign error, which stays attached to ours as its context."""
+    if not isinstance(error, IcechunkError):
+        error.args = tuple(redact(each) if isinstance(each, str) else each for each in error.args)
 
 
 def _unpickled(

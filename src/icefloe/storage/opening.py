@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 from icefloe.config import S3Options, StorageSettings
 from icefloe.errors import ErrorKind, StorageError
+from icefloe.redaction import has_valid_port
 from icefloe.storage.base import Storage
 from icefloe.storage.constructors import makers
 from icefloe.storage.local import LocalStorage
@@ -186,13 +187,11 @@ def check_web_url(url: str) -> None:
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise StorageError(f"not an http url: {url!r}", kind=ErrorKind.CANNOT_PARSE_URL)
-    try:
-        _ = parts.port
-    except ValueError:  # its text quotes the port, which is a password where somebody typed / or # in one
+    if not has_valid_port(url):
         raise StorageError(
             f"{url}: the port is not a number; write / as %2F, # as %23 and ? as %3F in a password",
             kind=ErrorKind.CANNOT_PARSE_URL,
-        ) from None
+        )
 
 
 def _stored_at(place: Place, *, read_only: bool = False, settings: StorageSettings | None = None) -> Storage:

@@ -9,7 +9,7 @@ from urllib.parse import urljoin, urlsplit
 
 from icefloe.config import StorageSettings
 from icefloe.errors import ErrorKind, ReadOnlyError, StorageError
-from icefloe.redaction import redact
+from icefloe.redaction import has_valid_port, redact
 from icefloe.storage.base import (
     ALWAYS,
     Buffer,
@@ -126,10 +126,9 @@ def _location(url: str) -> str:
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise _bad(f"{url} is neither an http url nor one of {', '.join(SCHEMES)}")
     kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-    try:
-        connection = kind(parts.hostname, parts.port, timeout=_TIMEOUT_S)
-    except ValueError:  # its text quotes what stands in place of a port, which may be a password
-        raise _bad(f"{url}: the port is not a number") from None
+    if not has_valid_port(url):
+        raise _bad(f"{url}: the port is not a number")
+    connection = kind(parts.hostname, parts.port, timeout=_TIMEOUT_S)
     try:
         connection.request("GET", parts._replace(scheme="", netloc="", fragment="").geturl() or "/")
         response = connection.getresponse()

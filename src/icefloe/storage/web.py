@@ -172,6 +172,7 @@ class _Pool:
         if proxy and parts.scheme == "http":
             target = server + target
         connection, reused = self._taken(server)
+        response = None
         try:
             if connection is None:
                 connection = self._connected(parts.scheme, parts.hostname or "", parts.port, proxy)
@@ -192,6 +193,8 @@ class _Pool:
                 connection = None
         finally:
             if connection is not None:
+                if response is not None:
+                    response.close()  # else it keeps the socket for as long as an error refers to it
                 connection.close()
 
     def _taken(self, server: str) -> tuple[http.client.HTTPConnection | None, bool]:
