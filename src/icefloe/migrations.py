@@ -53,7 +53,7 @@ def upgrade_icechunk_repository(
         config=repo._opened.config,
         authorize_virtual_chunk_access=repo._recipe.authorized,
         attribution=repo.attribution,
-    )
+    )._reopen(None, None, repo._recipe.trusted)
     if delete_unused_v1_files:
         delete_files_of_version_1(storage)
     repo.__class__ = _InvalidatedRepository

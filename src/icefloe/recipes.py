@@ -35,6 +35,8 @@ class Recipe:
     config: RepositoryConfig
     authorized: Authorized = field(default_factory=dict)
     """The containers whose virtual chunks may be read, by url prefix."""
+    trusted: frozenset[str] = frozenset()
+    """Url prefixes of the containers that the caller's configuration has: their endpoints get credentials."""
     read_limits: ReadLimits = field(default_factory=ReadLimits)
     """How far reads of virtual chunks are joined."""
     token: str = field(default_factory=lambda: os.urandom(16).hex())
@@ -54,6 +56,6 @@ class Recipe:
     def _parts(self) -> Opened:
         older = self.spec_number == OLDER.number
         spec = OLDER if older else spec_of(self.spec_number, "a pickled repository")
-        opened = parts(self.storage, spec, self.config, self.authorized)
+        opened = parts(self.storage, spec, self.config, self.authorized, self.trusted)
         opened.assets.virtual.limits = self.read_limits
         return opened

@@ -19,7 +19,7 @@ from icefloe.care import Care
 from icefloe.concurrency import AsyncCloseableIterator, async_class_twin, async_static_twin, async_twin
 from icefloe.config import Attribution, RepositoryConfig, StorageSettings
 from icefloe.config.display import Shown, Tree, qualified
-from icefloe.core.opening import Opened, find_spec, open_parts, parts
+from icefloe.core.opening import Opened, containers_of, find_spec, open_parts, parts
 from icefloe.core.range_reads import ReadLimits
 from icefloe.core.refs import unsupported
 from icefloe.core.refs_v2 import FLAG_NAMES, check_flag
@@ -78,8 +78,9 @@ class Repository(BranchOperations, Care, Shown):
         storage: Storage,
         authorized: Authorized,
         attribution: Attribution | None,
+        trusted: frozenset[str],
     ) -> Repository:
-        recipe = Recipe(storage, opened.refs.spec.number, opened.config, authorized)
+        recipe = Recipe(storage, opened.refs.spec.number, opened.config, authorized, trusted)
         return cls(opened, recipe, attribution)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -119,7 +120,7 @@ class Repository(BranchOperations, Care, Shown):
         opened = create_parts(
             place, spec, copy.deepcopy(config), authorized, check_clean_root=check_clean_root
         )
-        return cls._of(opened, place, authorized, attribution)
+        return cls._of(opened, place, authorized, attribution, containers_of(config))
 
     create_async = async_class_twin(create)
 
@@ -140,7 +141,7 @@ class Repository(BranchOperations, Care, Shown):
         place = storage if attribution is None else storage.with_attribution(attribution)
         authorized = _checked_authorization(authorize_virtual_chunk_access)
         opened = open_parts(place, config, authorized)
-        return cls._of(opened, place, authorized, attribution)
+        return cls._of(opened, place, authorized, attribution, containers_of(config))
 
     open_async = async_class_twin(open)
 
@@ -207,14 +208,25 @@ class Repository(BranchOperations, Care, Shown):
         authorize_virtual_chunk_access: Mapping[str, AnyCredential | None] | None = None,
     ) -> Repository:
         """The same repository under a changed configuration, or with other permissions; this one stays."""
+        replaced = config is not None and config.virtual_chunk_containers is not None
+        trusted = containers_of(config) if replaced else self._recipe.trusted
+        return self._reopen(config, authorize_virtual_chunk_access, trusted)
+
+    def _reopen(
+        self,
+        config: RepositoryConfig | None,
+        authorize_virtual_chunk_access: Mapping[str, AnyCredential | None] | None,
+        trusted: frozenset[str],
+    ) -> Repository:
+        """Reopen, and send credentials to the endpoints of the containers with `trusted` url prefixes."""
         merged = copy.deepcopy(self._opened.config)
         if config is not None:
             merged = merged.merge(config)
         authorized = self._recipe.authorized
         if authorize_virtual_chunk_access is not None:
             authorized = _checked_authorization(authorize_virtual_chunk_access)
-        opened = parts(self._recipe.storage, self._refs.spec, merged, authorized)
-        return type(self)._of(opened, self._recipe.storage, authorized, self._attribution)
+        opened = parts(self._recipe.storage, self._refs.spec, merged, authorized, trusted)
+        return type(self)._of(opened, self._recipe.storage, authorized, self._attribution, trusted)
 
     reopen_async = async_twin(reopen)
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import functools
+import re
+import shlex
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 import icefloe
+from icefloe.cli.output import shown
 from icefloe.repository import Repository
+from icefloe.storage.endpoints import same_endpoint
 
 if TYPE_CHECKING:
     from icefloe.credentials import AnyCredential
@@ -24,9 +28,9 @@ authorize_prefixes = click.option(
     "--authorize",
     "prefixes",
     multiple=True,
-    metavar="PREFIX",
+    metavar="PREFIX[@ENDPOINT]",
     help="Read virtual chunks of this container, with keys from the environment, or of all; "
-    "PREFIX=anonymous without keys.",
+    "PREFIX=anonymous without keys. An endpoint that only the repository names must be repeated.",
 )
 
 
@@ -47,18 +51,49 @@ def authorized(repo: Repository, prefixes: tuple[str, ...]) -> Repository:
         return repo
     known = sorted((repo.config.virtual_chunk_containers or {}).keys())
     access: dict[str, AnyCredential | None] = {}
+    endpoints: dict[str, str] = {}
     for text in prefixes:
-        prefix = text.removesuffix(_ANONYMOUS)
-        same = [each for each in known if each.rstrip("/") == prefix.rstrip("/")]
-        chosen = known if prefix == ALL else same
-        if not chosen:
-            there = "there are " + ", ".join(known) if known else "there is none"
-            raise click.BadParameter(
-                f"{prefix} is no container of virtual chunks of this repository; {there}",
-                param_hint="--authorize",
-            )
-        access |= {each: _credential(each, anonymous=prefix != text) for each in chosen}
-    return repo.reopen(authorize_virtual_chunk_access=access)
+        wanted = text.removesuffix(_ANONYMOUS)
+        chosen, endpoint = _chosen(wanted, known)
+        access |= {each: _credential(each, anonymous=wanted != text) for each in chosen}
+        endpoints |= dict.fromkeys(chosen, endpoint) if endpoint else {}
+    opened = repo._reopen(None, access, frozenset())
+    withheld = opened._assets.virtual.withheld
+    for prefix, endpoint in withheld.items():
+        given = next((endpoints[each] for each in endpoints if _same(each, prefix)), None)
+        if given is None or not same_endpoint(given, endpoint):
+            raise click.BadParameter(_question(prefix, endpoint), param_hint="--authorize")
+    return repo._reopen(None, access, frozenset(withheld))
+
+
+def _chosen(text: str, known: list[str]) -> tuple[list[str], str]:
+    """Find the containers that PREFIX or PREFIX@ENDPOINT names, and the endpoint."""
+    names = [ALL, *known]
+    prefix, endpoint = text, ""
+    if not any(_same(each, text) for each in names):
+        for found in re.finditer("@", text):  # a prefix may have one, too
+            if any(_same(each, text[: found.start()]) for each in names):
+                prefix, endpoint = text[: found.start()], text[found.end() :]
+    chosen = known if prefix == ALL else [each for each in known if _same(each, prefix)]
+    if not chosen:
+        there = "there are " + ", ".join(map(shown, known)) if known else "there is none"
+        raise click.BadParameter(
+            f"{prefix} is no container of virtual chunks of this repository; {there}",
+            param_hint="--authorize",
+        )
+    return chosen, endpoint
+
+
+def _same(one: str, other: str) -> bool:
+    return one.rstrip("/") == other.rstrip("/")
+
+
+def _question(prefix: str, endpoint: str) -> str:
+    here, there = shown(prefix), shown(endpoint)
+    return (
+        f"the repository names the endpoint {there} for {here}. It would receive your credentials. "
+        f"If you trust it, say --authorize {shlex.quote(f'{here}@{there}')}"
+    )
 
 
 def _credential(prefix: str, *, anonymous: bool) -> AnyCredential | None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from icefloe.config import RepositoryConfig
 from icefloe.core.assets_legacy import find_layout
-from icefloe.core.opening import NO_CONFIG, Opened, parts
+from icefloe.core.opening import NO_CONFIG, Opened, containers_of, parts
 from icefloe.core.refs_v1 import RefStoreV1
 from icefloe.core.refs_v2 import RefStoreV2
 from icefloe.core.virtual_reads import Authorized
@@ -43,7 +43,7 @@ def create_parts(
             "icefloe.migrate turns it into version 2",
             kind=ErrorKind.REPO_INFO_UPDATED,
         )
-    opened = parts(storage, spec, config, authorized)
+    opened = parts(storage, spec, config, authorized, containers_of(config))
     assets, now_us = opened.assets, time.time_ns() // 1000
     assets.storage.require_conditional_writes()
     plain = None if config is None or config == NO_CONFIG else config.to_plain()

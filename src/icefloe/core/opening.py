@@ -6,6 +6,7 @@ What older formats need is loaded where one is met.
 from __future__ import annotations
 
 import copy
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
@@ -67,12 +68,15 @@ def _find_spec_before_repo_info(storage: Storage) -> Spec | None:
 def open_parts(
     storage: Storage, config: RepositoryConfig | None, authorized: Authorized | None = None
 ) -> Opened:
-    """The repository at a place, with its stored configuration under the given one."""
+    """The repository at a place, with its stored configuration under the given one.
+
+    The virtual chunk containers of the given one are trusted with credentials.
+    """
     refs, stored = _find_refs(storage)
     merged = None if stored is None else RepositoryConfig.from_plain(stored)
     if config is not None:
         merged = (merged or RepositoryConfig()).merge(config)
-    opened = parts(storage, refs.spec, merged, authorized)
+    opened = parts(storage, refs.spec, merged, authorized, containers_of(config))
     if isinstance(refs, RefStoreV2) and isinstance(opened.refs, RefStoreV2):
         opened.refs.take_over(refs)
     return opened
@@ -96,18 +100,29 @@ def _default_config() -> EffectiveConfig:
     return NO_CONFIG.effective()
 
 
+def containers_of(config: RepositoryConfig | None) -> frozenset[str]:
+    """Return the url prefixes of the virtual chunk containers that a configuration has."""
+    return frozenset((config.virtual_chunk_containers if config else None) or {})
+
+
 def parts(
-    storage: Storage, spec: Spec, config: RepositoryConfig | None, authorized: Authorized | None = None
+    storage: Storage,
+    spec: Spec,
+    config: RepositoryConfig | None,
+    authorized: Authorized | None = None,
+    trusted: Collection[str] = (),
 ) -> Opened:
     """A repository as the engine works with it, under a configuration, or the default one.
 
-    `authorized` are the url prefixes of containers whose virtual chunks may be read, and how.
+    `authorized` are the url prefixes of containers whose virtual chunks may be read, and how; `trusted` are
+    those of containers whose endpoint is not taken from the stored configuration.
     """
     effective = _default_config() if config is None else config.effective()
     config = config or copy.deepcopy(NO_CONFIG)  # as good as a new one, and made in a third of the time
     if config.storage is not None:
         storage = storage.with_settings(config.storage)
-    virtual = VirtualReader(config.virtual_chunk_containers or {}, authorized or {}, config.storage)
+    containers = config.virtual_chunk_containers or {}
+    virtual = VirtualReader(containers, authorized or {}, config.storage, storage, trusted)
     if not spec.writable:
         from icefloe.core.assets_legacy import LegacyAssets
         from icefloe.core.refs_legacy import RefStoreLegacy

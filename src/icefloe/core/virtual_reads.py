@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
@@ -15,7 +15,7 @@ from icefloe.core.range_reads import KeptBytes, RangeReader, ReadLimits
 from icefloe.core.virtual_locations import Containers, key_of, stored_form
 from icefloe.errors import ErrorKind, InvalidInputError, StorageError
 from icefloe.format.manifest import Checksum, ETag, LastModified, VirtualRef
-from icefloe.storage.base import ObjectNotFoundError
+from icefloe.storage.base import ObjectNotFoundError, Storage
 from icefloe.storage.external import ExternalSource, Fetched
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 Authorized: TypeAlias = "Mapping[str, AnyCredential | None]"
 """Credentials by the url prefix of the container they are for."""
 
+TRUST_ENDPOINT: Final = "pass the container in `config` when you open the repository"
 _NO_SETTINGS: Final = StorageSettings()
 _FILES: Final = 256
 """So many files are remembered with their latest reads."""
@@ -31,6 +32,9 @@ _FILES: Final = 256
 
 class VirtualReader:
     """Reads virtual chunks from the containers that were authorised. Safe for many threads.
+
+    Credentials for a container go to an endpoint that only the stored configuration names if it is the
+    provider's own, or that of the repository's `storage`, or the container is `trusted`.
 
     There is one source per container, and with it one pool of connections, for all stores of a repository.
     """
@@ -40,6 +44,8 @@ class VirtualReader:
         containers: Mapping[str, VirtualChunkContainer] | None = None,
         authorized: Authorized | None = None,
         settings: StorageSettings | None = None,
+        storage: Storage | None = None,
+        trusted: Collection[str] = (),
     ) -> None:
         self.containers = Containers.of((containers or {}).values())
         self._authorized = {_container_prefix(key): value for key, value in (authorized or {}).items()}
@@ -47,6 +53,8 @@ class VirtualReader:
             from icefloe.storage.external_sources import check_credential  # many have no containers
 
             check_credential(container, self._authorized.get(container.url_prefix))
+        self.withheld = self._withheld_from(storage, {_container_prefix(each) for each in trusted})
+        """Endpoints that get no credentials, by the url prefix of their container."""
         reachable = {each.url_prefix for each in self.containers.ordered} & self._authorized.keys()
         self.answers_at_once = all(prefix.startswith("file:") for prefix in reachable)
         """Whether no virtual chunk that may be read is on a network."""
@@ -58,6 +66,20 @@ class VirtualReader:
         self._places: dict[str, tuple[ExternalSource, str]] = {}
         self._files: OrderedDict[tuple[str, Checksum | None], RangeReader] = OrderedDict()
         self._lock = threading.Lock()
+
+    def _withheld_from(self, storage: Storage | None, trusted: Collection[str]) -> dict[str, str]:
+        """Find the containers whose endpoint only the stored configuration names, and nobody vouches for."""
+        asked = [each for each in self.containers.ordered if each.url_prefix in self._authorized]
+        unknown = [each for each in asked if each.url_prefix not in trusted]
+        if storage is None or not unknown:
+            return {}
+        from icefloe.storage.endpoints import foreign_endpoint
+
+        found = {
+            each.url_prefix: foreign_endpoint(each, self._authorized[each.url_prefix], storage)
+            for each in unknown
+        }
+        return {prefix: endpoint for prefix, endpoint in found.items() if endpoint is not None}
 
     def read(self, ref: VirtualRef, start: int, stop: int, chunk: str) -> bytes:
         """Bytes `start` to `stop` of a virtual chunk; errors name the chunk and its file.
@@ -113,6 +135,13 @@ class VirtualReader:
                 f"the virtual chunk at {location} resolves to the url prefix {prefix}{name}; to fetch it, "
                 "authorise the virtual chunk container "
                 "when you open or create the repository, with authorize_virtual_chunk_access",
+                kind=ErrorKind.UNAUTHORIZED_VIRTUAL_CHUNK_CONTAINER,
+            )
+        if prefix in self.withheld:
+            raise InvalidInputError(
+                f"{prefix}: the configuration stored in the repository names {self.withheld[prefix]}, which "
+                "would receive your credentials for this virtual chunk container. If you trust it, "
+                f"{TRUST_ENDPOINT}",
                 kind=ErrorKind.UNAUTHORIZED_VIRTUAL_CHUNK_CONTAINER,
             )
         from icefloe.storage.external_sources import open_source

@@ -31,6 +31,7 @@ from icefloe.ingest.writing import Written
 from icefloe.repository import Repository
 from icefloe.session import ForkSession
 from icefloe.storage.access import Access, without_secrets
+from icefloe.storage.endpoints import leads_to
 from icefloe.virtual import VirtualChunkContainer
 from icefloe.virtual.opening import default_credential
 from icefloe.virtual.schema import DECODING_ATTRIBUTES, differences, properties_of
@@ -337,12 +338,13 @@ def _with_places(repo: Repository, places: Sequence[_Place]) -> Repository:
     stored = Repository.fetch_config(repo.storage)  # it may have more since the repository was opened
     for container in ((stored and stored.virtual_chunk_containers) or {}).values():
         config.set_virtual_chunk_container(container)
-    known = set(config.virtual_chunk_containers or {})
+    stores = {prefix: each.store for prefix, each in (config.virtual_chunk_containers or {}).items()}
     authorized: dict[str, AnyCredential | None] = dict(repo._recipe.authorized)
+    trusted = set(repo._recipe.trusted)
     new: dict[str, VirtualChunkContainer] = {}
     common = _common_folder([location for location, _ in places if location.startswith("file:")])
     for location, way in places:
-        prefix = next((each for each in (*known, *new) if location.startswith(each)), None)
+        prefix = next((each for each in (*stores, *new) if location.startswith(each)), None)
         if prefix is not None and prefix in authorized:
             continue
         access = way()
@@ -352,6 +354,9 @@ def _with_places(repo: Repository, places: Sequence[_Place]) -> Repository:
             container = container_of(common if common and is_here else location, store)
             prefix = container.url_prefix
             new[prefix] = container
+            trusted.add(prefix)
+        elif access is not None and leads_to(access.store, stores[prefix]):
+            trusted.add(prefix)  # the caller names the endpoint too
         authorized[prefix] = default_credential(prefix) if access is None else access.credential
     for container in new.values():
         config.set_virtual_chunk_container(container)
@@ -359,7 +364,7 @@ def _with_places(repo: Repository, places: Sequence[_Place]) -> Repository:
         return repo
     for prefix in set(config.virtual_chunk_containers or {}) - set(authorized):
         authorized[prefix] = default_credential(prefix)
-    opened = repo.reopen(config, authorized)
+    opened = repo._reopen(config, authorized, frozenset(trusted))
     if new:
         opened.save_config()
     return opened

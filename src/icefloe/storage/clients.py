@@ -156,8 +156,12 @@ class S3Place:
     @property
     def is_amazon(self) -> bool:
         """Whether this is S3 itself and no other store that speaks its language."""
-        endpoint = self.options.endpoint_url or _endpoint_from_env()
-        return not endpoint or (urlsplit(endpoint).hostname or "").endswith(".amazonaws.com")
+        return not self.endpoint or (urlsplit(self.endpoint).hostname or "").endswith(".amazonaws.com")
+
+    @property
+    def endpoint(self) -> str | None:
+        """The endpoint that requests go to; None for Amazon's own."""
+        return self.options.endpoint_url or _endpoint_from_env()
 
     def describe(self) -> dict[str, str]:
         """What to show of it."""
