@@ -56,6 +56,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "times",
         "ancestry_graph",
         "tables",
+        "streams",
         "amounts",
         "logs",
         "telemetry",

@@ -26,6 +26,8 @@ from queue import SimpleQueue
 from types import CoroutineType
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, runtime_checkable
 
+from icefloe.streams import make_streams_safe
+
 DEFAULT_THREADS = 256
 """As many as the default of `max_concurrent_requests`."""
 
@@ -159,6 +161,7 @@ class ProcessFanOut:
 
 def _begin_worker() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends it at once, and without a word of its own
+    make_streams_safe()
     silence_asyncio()
 
 

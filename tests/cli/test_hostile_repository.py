@@ -22,9 +22,11 @@ import icefloe
 from icefloe.ancestry_graph import GraphCommit
 from icefloe.cli import app
 from icefloe.cli.terminal import run_with_streams
+from icefloe.concurrency import ProcessFanOut
 from icefloe.conflicts import Conflict, ConflictType
 from icefloe.ingest.ledger import LedgerRow, write_ledger
 from icefloe.printable import printable, printable_json, printable_lines
+from icefloe.streams import SafeStream
 from icefloe.tables import Table
 from icefloe.virtual import virtualize
 from tests.cli.calls import CALLS, EVIL, NAME, commands
@@ -202,6 +204,20 @@ def test_whoever_prints_below_a_command_prints_safely(capsys: pytest.CaptureFixt
     assert code == 1
     assert "Traceback" in printed.err
     assert obeyed(printed.out + printed.err) == []
+
+
+def _print_evil(_: int) -> bool:
+    sys.stderr.write(EVIL)
+    return isinstance(sys.stdout, SafeStream)
+
+
+def test_processes_of_ours_print_safely(capfd: pytest.CaptureFixture[str]) -> None:
+    with ProcessFanOut(1) as fan_out:
+        assert list(fan_out(_print_evil, [1, 2])) == [True, True]
+
+    printed = capfd.readouterr().err
+    assert "FORGED" in printed
+    assert obeyed(printed) == []
 
 
 def test_reprs_are_safe_for_terminals_and_notebooks(words: dict[str, str]) -> None:

@@ -14,7 +14,8 @@ from click.shell_completion import CompletionItem
 
 from icefloe._version import __version__
 from icefloe.cli.faults import Stopped, interruption, tell
-from icefloe.cli.terminal import end, end_at_signals, run_with_streams, safe_streams
+from icefloe.cli.terminal import end, end_at_signals, run_with_streams
+from icefloe.streams import safe_streams
 
 _COMMANDS = {
     "init": "places",

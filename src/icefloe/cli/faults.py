@@ -9,7 +9,6 @@ from types import MappingProxyType
 
 import click
 
-from icefloe.core.virtual_reads import TRUST_ENDPOINT
 from icefloe.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -52,7 +51,7 @@ WAYS_OUT: Mapping[str, str] = MappingProxyType(
         "give chunks, shards or a codec": "give --chunks, --shards or --codec",
         "when you open or create the repository, with authorize_virtual_chunk_access": "with --authorize "
         "PREFIX, or all with --authorize all",
-        TRUST_ENDPOINT: "say --authorize PREFIX@ENDPOINT, or for an ingest --source-option "
+        "pass the container in `config` when you open the repository": "say --authorize PREFIX@ENDPOINT, or for an ingest --source-option "
         "endpoint_url=ENDPOINT",
         "with format=": "with --engine (of an ingest) or --format (of virtualize)",
     }

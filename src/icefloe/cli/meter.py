@@ -11,8 +11,8 @@ from contextlib import contextmanager
 
 import click
 
-from icefloe.cli.terminal import painted
 from icefloe.printable import printable, printable_lines
+from icefloe.streams import painted
 
 _PATIENCE_S = 2.0
 """What takes less long is not told about."""

@@ -17,8 +17,8 @@ from typing import Any
 import click
 
 from icefloe.cli.meter import Meter
-from icefloe.cli.terminal import painted
 from icefloe.printable import printable, printable_json, printable_lines
+from icefloe.streams import painted
 
 _TEXT = "message"
 """The column of a table whose cells may have several lines. A line break in a name would forge a row."""

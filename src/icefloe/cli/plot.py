@@ -16,9 +16,9 @@ from icefloe.cli.completing import complete_array
 from icefloe.cli.contents import known_array
 from icefloe.cli.output import Output
 from icefloe.cli.selecting import index_of, label_of
-from icefloe.cli.terminal import painted
 from icefloe.printable import printable
 from icefloe.repository import Repository
+from icefloe.streams import painted
 
 if TYPE_CHECKING:
     from icefloe.cli.pictures import Paint

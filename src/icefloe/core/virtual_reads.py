@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 Authorized: TypeAlias = "Mapping[str, AnyCredential | None]"
 """Credentials by the url prefix of the container they are for."""
 
-TRUST_ENDPOINT: Final = "pass the container in `config` when you open the repository"
 _NO_SETTINGS: Final = StorageSettings()
 _FILES: Final = 256
 """So many files are remembered with their latest reads."""
@@ -141,7 +140,7 @@ class VirtualReader:
             raise InvalidInputError(
                 f"{prefix}: the configuration stored in the repository names {self.withheld[prefix]}, which "
                 "would receive your credentials for this virtual chunk container. If you trust it, "
-                f"{TRUST_ENDPOINT}",
+                "pass the container in `config` when you open the repository",
                 kind=ErrorKind.UNAUTHORIZED_VIRTUAL_CHUNK_CONTAINER,
             )
         from icefloe.storage.external_sources import open_source

@@ -28,6 +28,7 @@ from icefloe.session import Session
 from icefloe.spark.planning import BATCH_ROWS, PARTITION_BYTES
 from icefloe.spark.table import unknown
 from icefloe.storage import factories
+from icefloe.storage.endpoints import same_endpoint
 from icefloe.storage.urls import SECRETS, storage_from_url
 
 READING: Final = ("path", "group", "variables", "branch", "tag", "snapshot", "versionAsOf", "timestampAsOf")
@@ -56,6 +57,7 @@ _ALIASES: Final = {
 }
 _REFS: Final = ("branch", "tag", "snapshot", "versionAsOf")
 _SECRET_WORDS: Final = ("secret", "password", "token", "accesskey", "sastoken", "credentials")
+_BEFORE_ENDPOINT: Final = re.compile(r"@(?=https?://)")
 _MEANT_FOR_SPARK: Final = ("checkpointlocation",)
 """What Spark itself puts among the options."""
 
@@ -129,10 +131,21 @@ class Options:
         extra = dict(self.storage)
         provider = self.text("credentialsProvider")
         storage = storage_from_url(path, **extra, **_provided(provider))
-        return Repository.open(storage, authorize_virtual_chunk_access=self._authorized())
+        repo = Repository.open(storage, authorize_virtual_chunk_access=self._authorized())
+        withheld = repo._assets.virtual.withheld
+        named = {prefix.rstrip("/"): endpoint for prefix, endpoint in self._containers().items()}
+        trusted = [
+            each for each in withheld if same_endpoint(named.get(each.rstrip("/"), ""), withheld[each])
+        ]
+        return repo._reopen(None, None, frozenset(trusted)) if trusted else repo
+
+    def _containers(self) -> dict[str, str]:
+        """Url prefixes of virtual chunk containers, and the endpoint where one is named behind an @."""
+        pairs = [_BEFORE_ENDPOINT.split(text, maxsplit=1) for text in self.names("virtualChunks") or []]
+        return {prefix: "".join(endpoint) for prefix, *endpoint in pairs}
 
     def _authorized(self) -> dict[str, AnyCredential | None]:
-        prefixes = self.names("virtualChunks") or []
+        prefixes = self._containers()
         anonymous = self.storage.get("anonymous", "").lower() in ("true", "1", "yes")
         return containers_credentials({prefix: _credential(prefix, anonymous) for prefix in prefixes})
 
