@@ -51,8 +51,8 @@ WAYS_OUT: Mapping[str, str] = MappingProxyType(
         "give chunks, shards or a codec": "give --chunks, --shards or --codec",
         "when you open or create the repository, with authorize_virtual_chunk_access": "with --authorize "
         "PREFIX, or all with --authorize all",
-        "pass the container in `config` when you open the repository": "say --authorize PREFIX@ENDPOINT, or for an ingest --source-option "
-        "endpoint_url=ENDPOINT",
+        "pass the container in `config` when you open the repository": "say --authorize PREFIX@ENDPOINT, "
+        "or for an ingest --source-option endpoint_url=ENDPOINT",
         "with format=": "with --engine (of an ingest) or --format (of virtualize)",
     }
 )
