@@ -58,6 +58,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "tables",
         "streams",
         "amounts",
+        "coastlines",
         "logs",
         "telemetry",
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import zarr
 
 import icefloe
 from icefloe.cli import app
-from icefloe.cli.pictures import as_text
+from icefloe.cli.pictures import as_file, as_text
 from icefloe.cli.slices import Axis, Slice, take
 
 TIMES = np.arange(6)
@@ -184,3 +185,145 @@ def test_what_goes_wrong_unawares_is_one_sentence(
     assert "ZeroDivisionError: by nought (--debug shows where" in plot(capsys, place, "t", code=1)
     with pytest.raises(ZeroDivisionError):
         app.main(["--debug", "plot", place, "t"])
+
+
+def flat_slice(latitudes: Axis, longitudes: Axis, *, transposed: bool = False) -> Slice:
+    """A slice of ones over two axes."""
+    axes = (longitudes, latitudes) if transposed else (latitudes, longitudes)
+    shape = tuple(len(axis.labels) for axis in axes)
+    return Slice("/a", np.ones(shape), axes, "", "a", {})
+
+
+def axis(name: str, values: Any, units: str = "", standard_name: str = "") -> Axis:
+    return Axis(name, values, range(len(values)), units, standard_name)
+
+
+def coast_of(drawn: Slice, width: int = 80) -> list[tuple[int, int]]:
+    """The lines and columns of the characters that a picture in a terminal has for coasts."""
+    lines = as_text(drawn, width).splitlines()[2:-2]
+    return [
+        (y, x) for y, line in enumerate(lines) for x, char in enumerate(line) if "\u2801" <= char <= "\u28ff"
+    ]
+
+
+NORTHWARD = axis("latitude", np.linspace(-89, 89, 90), "degrees_north")
+EASTWARD = axis("longitude", np.arange(0.0, 360, 2), "degrees_east")
+
+
+def test_maps_have_coastlines_at_their_places() -> None:
+    coast = coast_of(flat_slice(NORTHWARD, EASTWARD))
+
+    # 79 columns are 360 degrees, 20 lines are 180: the Atlantic is empty, Africa ends at 35 S and 20 E.
+    assert not [(y, x) for y, x in coast if 6 < y < 12 and x in (73, 74)]
+    assert max(y for y, x in coast if 3 < x < 7 and y < 17) == 13
+    assert len(coast) > 200
+
+
+@pytest.mark.parametrize(
+    "drawn",
+    [
+        flat_slice(axis("lat", np.linspace(89, -89, 90)), axis("lon", np.arange(0.0, 360, 2))),
+        flat_slice(NORTHWARD, EASTWARD, transposed=True),
+        flat_slice(axis("y", NORTHWARD.values, standard_name="latitude"), EASTWARD),
+    ],
+    ids=["descending", "transposed", "standard name"],
+)
+def test_coastlines_do_not_depend_on_the_order_or_the_names(drawn: Slice) -> None:
+    assert coast_of(drawn) == coast_of(flat_slice(NORTHWARD, EASTWARD))
+
+
+@pytest.mark.parametrize(
+    "drawn",
+    [
+        flat_slice(axis("y", NORTHWARD.values), axis("x", EASTWARD.values)),
+        flat_slice(axis("lat", NORTHWARD.values, "m"), axis("lon", EASTWARD.values, "m")),
+        flat_slice(axis("rlat", NORTHWARD.values, "degrees"), axis("rlon", EASTWARD.values, "degrees")),
+        flat_slice(
+            axis("lat", NORTHWARD.values, "degrees", "grid_latitude"),
+            axis("lon", EASTWARD.values, "degrees", "grid_longitude"),
+        ),
+        flat_slice(axis("lat", np.arange(100.0)), EASTWARD),
+        flat_slice(NORTHWARD, axis("lon", np.arange(0.0, 720, 2))),
+        flat_slice(NORTHWARD, Axis("longitude", None, range(180))),
+        flat_slice(axis("time", np.arange("2024-01", "2024-03", dtype="M8[D]")), EASTWARD),
+    ],
+    ids=["names", "metres", "rotated", "rotated names", "latitudes", "two turns", "no values", "time"],
+)
+def test_other_grids_have_no_coastlines(drawn: Slice, tmp_path: Path) -> None:
+    assert coast_of(drawn) == []
+
+    as_file(drawn, tmp_path / "with.png")
+    as_file(drawn, tmp_path / "without.png", coastlines=False)
+
+    assert (tmp_path / "with.png").read_bytes() == (tmp_path / "without.png").read_bytes()
+
+
+def test_coastlines_in_colour_stand_out_from_the_values() -> None:
+    painted = as_text(
+        flat_slice(NORTHWARD, EASTWARD), 80, lambda char, colour, ground: f"{char}({colour} on {ground})"
+    )
+
+    assert re.search("[\u2801-\u28ff]\\(#000000 on #21908d\\)", painted)  # the middle of viridis is light
+
+
+def test_option_leaves_coastlines_out(tmp_path: Path, place: str, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = str(tmp_path / "map")
+    repo = icefloe.Repository.create(icefloe.storage_from_url(folder, sync=False))
+    session = repo.writable_session("main")
+    root: Any = zarr.group(session.store)
+    root.create_array("t", data=np.ones((36, 72)), dimension_names=("lat", "lon"))
+    root.create_array("lat", data=np.linspace(87.5, -87.5, 36), dimension_names=("lat",))
+    root.create_array("lon", data=np.arange(-180.0, 180, 5), dimension_names=("lon",))
+    session.commit("one")
+
+    with_coast, without = (plot(capsys, folder, "t", *more) for more in ([], ["--no-coastlines"]))
+    region = plot(capsys, folder, "t", "--sel", "lat=70..35", "--sel", "lon=-15..40")
+
+    braille = re.compile("[\u2801-\u28ff]")
+    assert len(braille.findall(with_coast)) > 100
+    assert braille.findall(without) == []
+    assert braille.findall(region)
+
+
+@pytest.mark.parametrize("east", [np.arange(0.0, 360, 2), np.arange(-180.0, 180, 2)], ids=["0", "-180"])
+@pytest.mark.parametrize("north", [NORTHWARD.values, NORTHWARD.values[::-1]], ids=["ascending", "descending"])
+def test_files_have_coastlines_at_their_places(north: Any, east: Any, tmp_path: Path) -> None:
+    from matplotlib.image import imread
+
+    drawn = flat_slice(axis("lat", north), axis("lon", east))
+    file = tmp_path / "map.png"
+
+    as_file(drawn, file)
+    dark = imread(file)[..., :3].max(axis=2) < 0.2
+    as_file(drawn, file, coastlines=False)
+    frame = imread(file)[..., :3].max(axis=2) < 0.2
+
+    added = dark & ~frame
+    top, bottom = np.nonzero(added.any(axis=1))[0][[0, -1]]
+    left, right = np.nonzero(added.any(axis=0))[0][[0, -1]]
+    # From the north of Greenland, 83.6 N, to the south of the Ross Sea, 85.6 S; all round the globe.
+    per_degree = (bottom - top) / (83.6 + 85.6)
+    assert abs((right - left) / per_degree - 360) < 3
+
+    def has_coast(latitude: float, longitude: float) -> bool:
+        x = left + (longitude - (east[0] - 1)) % 360 * per_degree
+        y = top + (83.6 - latitude) * per_degree
+        reach = 2 * per_degree
+        window = added[int(y - reach) : int(y + reach), int(x - reach) : int(x + reach)]
+        return bool(window.any())
+
+    assert has_coast(-34.8, 20)  # Cape Agulhas
+    assert has_coast(36, -5.6)  # Gibraltar
+    assert not has_coast(0, -30)
+    assert not has_coast(50, 80)
+
+
+def test_values_of_both_signs_are_blue_and_red() -> None:
+    values = np.array([[-2.0, 0.0], [0.0, 1.0]])
+    drawn = Slice("/a", values, (Axis("y", None, range(2)), Axis("x", None, range(2))), "", "a", {})
+
+    painted = as_text(drawn, 40, lambda character, colour, ground: f"{character}({colour} on {ground})")
+
+    assert "(#053061 on #053061)" in painted  # the lowest
+    assert "(#f7f7f7 on #f7f7f7)" in painted  # zero
+    assert "(#e58268 on #e58268)" in painted  # half as far from zero, on the other side

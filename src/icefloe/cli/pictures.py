@@ -5,25 +5,33 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from icefloe.cli.slices import Axis, Slice, label
+from icefloe.coastlines import cell_edges, coastlines_between, coastlines_on_grid, rasterized
 from icefloe.extras import pip_install
 from icefloe.printable import printable
 
-_COLOURS = np.array(
+_VIRIDIS = np.array(
     [(68, 1, 84), (71, 44, 122), (59, 81, 139), (44, 113, 142), (33, 144, 141), (39, 173, 129), (92, 200, 99),
      (170, 220, 50), (253, 231, 37)], float
 )  # fmt: skip
-"""Viridis, from low to high."""
+_BLUE_TO_RED = np.array(
+    [(5, 48, 97), (33, 102, 172), (67, 147, 195), (146, 197, 222), (209, 229, 240), (247, 247, 247),
+     (253, 219, 199), (244, 165, 130), (214, 96, 77), (178, 24, 43), (103, 0, 31)], float
+)  # fmt: skip
+_TWO_SIDED = 0.1
+"""Values count as positive and negative if the smaller side has this share of the larger one."""
 _SHADES = " ░▒▓█"
 _DOTS = np.array([[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 0x80]])
 """The bits of a Braille character: four rows of two."""
 _AS_TEXT: Any = {"parse_math": False}
 """For matplotlib: dollar signs in names are no formulas."""
+_BRAILLE = 0x2800
 _LINE_ROWS = 14
 _MARGIN = 11
 
@@ -32,8 +40,37 @@ Paint = Callable[[str, str | None, str | None], str]
 """A character in a colour, on another one, as a terminal takes it."""
 
 
-def as_text(drawn: Slice, width: int, paint: Paint | None = None) -> str:
-    """A picture of so many characters across; without paint in shades."""
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Colours for a range of values: blue to red around zero where both signs occur, else viridis."""
+
+    low: float
+    high: float
+    name: str
+    colours: Any
+
+    @staticmethod
+    def of(low: float, high: float) -> Scale:
+        """Choose the colours for values between two bounds."""
+        most = max(-low, high)
+        if low < 0 < high and min(-low, high) > _TWO_SIDED * most:
+            return Scale(-most, most, "RdBu_r", _BLUE_TO_RED)
+        return Scale(low, high, "viridis", _VIRIDIS)
+
+    def colour(self, value: float) -> tuple[float, ...] | None:
+        """Interpolate the red, green and blue of a value; None where it is missing."""
+        if math.isnan(value):
+            return None
+        share = (value - self.low) / (self.high - self.low) if self.high > self.low else 0.5
+        place = min(max(share, 0.0), 1.0) * (len(self.colours) - 1)
+        first = min(int(place), len(self.colours) - 2)
+        mixed = self.colours[first] + (self.colours[first + 1] - self.colours[first]) * (place - first)
+        return tuple(mixed.tolist())
+
+
+def as_text(drawn: Slice, width: int, paint: Paint | None = None, *, coastlines: bool = True) -> str:
+    """Draw with characters, `width` of them across; in shades if there is no paint."""
+    drawn = _with_latitudes_down(drawn)
     there = drawn.values[np.isfinite(drawn.values)]
     if not there.size:
         return f"{drawn.title}\nall {drawn.values.size} values are missing"
@@ -41,11 +78,22 @@ def as_text(drawn: Slice, width: int, paint: Paint | None = None) -> str:
     if drawn.values.ndim == 1:
         picture = _curve(drawn, low, high, width)
     else:
-        picture = _map(drawn, low, high, width, paint)
+        picture = _map(drawn, low, high, width, paint, coastlines)
     units = f" {printable(drawn.units)}" if drawn.units else ""
     missing = drawn.values.size - there.size
     told = f", {missing} of {drawn.values.size} missing" if missing else ""
     return f"{drawn.title}\n{picture}\n{low:.6g} to {high:.6g}{units}, mean {there.mean():.6g}{told}"
+
+
+def _with_latitudes_down(drawn: Slice) -> Slice:
+    """Transpose values over longitude and latitude: a map has its latitudes one above the other."""
+    if (
+        drawn.values.ndim == 2
+        and drawn.axes[0].longitudes is not None
+        and drawn.axes[1].latitudes is not None
+    ):
+        return replace(drawn, values=drawn.values.T, axes=drawn.axes[::-1])
+    return drawn
 
 
 def _curve(drawn: Slice, low: float, high: float, width: int) -> str:
@@ -78,40 +126,81 @@ def _curve(drawn: Slice, low: float, high: float, width: int) -> str:
     )
     lines = [
         f"{f'{marks[row]:.5g}' if row in marks else '':>{_MARGIN - 2}} │"
-        + "".join(chr(0x2800 + cell) for cell in line)
+        + "".join(chr(_BRAILLE + cell) for cell in line)
         for row, line in enumerate(cells.tolist())
     ]
     return "\n".join([*lines, " " * (_MARGIN - 1) + _ends(drawn.axes[0], columns)])
 
 
-def _map(drawn: Slice, low: float, high: float, width: int, paint: Paint | None) -> str:
-    """Two cells above each other in each character, in colours; or one in shades."""
+def _map(drawn: Slice, low: float, high: float, width: int, paint: Paint | None, coastlines: bool) -> str:
+    """Draw two cells above each other in each character, in colours; or one in shades."""
     values = drawn.values[::-1] if drawn.axes[0].rises else drawn.values
     columns = max(2, min(width - 1, 100, values.shape[1] * (1 if values.shape[1] > 40 else 2)))
     # A character is twice as high as it is wide, so two cells in one are about square.
     rows = max(2, min(2 * 30, math.ceil(columns * values.shape[0] / values.shape[1])))
     rows += rows % 2
     means = _shrunk(values, rows, columns)
-    share = (
-        np.clip((means - low) / (high - low), 0, 1)
-        if high > low
-        else np.where(np.isfinite(means), 0.5, np.nan)
-    )
+    dots = _coast_dots(drawn, rows // 2, columns) if coastlines else np.zeros((rows // 2, columns), int)
+    cell = _shades(low, high) if paint is None else _painted(Scale.of(low, high), paint)
     lines = [f"{drawn.axes[0].title} down, {_vertical(drawn.axes[0])}"]
-    for upper, lower in zip(share[::2].tolist(), share[1::2].tolist(), strict=True):
-        cells = zip(upper, lower, strict=True)
-        lines.append("".join(_cell(one, other, paint) for one, other in cells))
+    for upper, lower, coast in zip(means[::2].tolist(), means[1::2].tolist(), dots.tolist(), strict=True):
+        lines.append("".join(map(cell, upper, lower, coast)))
     return "\n".join([*lines, _ends(drawn.axes[1], columns)])
 
 
-def _cell(one: float, other: float, paint: Paint | None) -> str:
-    """One character for what is above and what is below."""
-    if paint is None:
-        return _shade(one, other)
-    top, bottom = _colour(one), _colour(other)
-    if top is None:  # nothing above: draw what is below
-        return paint("▄", bottom, None) if bottom else " "
-    return paint("▀", top, bottom)
+def _coast_dots(drawn: Slice, rows: int, columns: int) -> Any:
+    """Draw the coastlines as Braille characters: the dots of each one, 0 where there is no coast."""
+    latitudes, longitudes = drawn.axes[0].latitudes, drawn.axes[1].longitudes
+    if latitudes is None or longitudes is None:
+        return np.zeros((rows, columns), int)
+    shape = (4 * rows, 2 * columns)
+    scale = (shape[0] / len(latitudes), shape[1] / len(longitudes))
+    pixels = rasterized(coastlines_on_grid(latitudes, longitudes), scale, shape)
+    pixels = pixels[::-1] if drawn.axes[0].rises else pixels
+    return (pixels.reshape(rows, 4, columns, 2) * _DOTS[:, None, :]).sum(axis=(1, 3))
+
+
+def _shades(low: float, high: float) -> Callable[[float, float, int], str]:
+    """Return a function that draws two values above each other as a shade, and coasts in Braille."""
+
+    def cell(upper: float, lower: float, coast: int) -> str:
+        there = [value for value in (upper, lower) if not math.isnan(value)]
+        if coast:
+            return chr(_BRAILLE + coast)
+        if not there:
+            return "·"
+        share = (sum(there) / len(there) - low) / (high - low) if high > low else 0.5
+        return _SHADES[min(len(_SHADES) - 1, int(share * len(_SHADES)))]
+
+    return cell
+
+
+def _painted(scale: Scale, paint: Paint) -> Callable[[float, float, int], str]:
+    """Return a function that draws two values above each other in colours, and coasts on their mean."""
+
+    def cell(upper: float, lower: float, coast: int) -> str:
+        top, bottom = scale.colour(upper), scale.colour(lower)
+        if coast:
+            there = [colour for colour in (top, bottom) if colour is not None]
+            ground = tuple(sum(parts) / len(there) for parts in zip(*there, strict=True)) if there else None
+            return paint(chr(_BRAILLE + coast), _ink(ground), _hex(ground))
+        if top is None:  # nothing above: draw what is below
+            return paint("▄", _hex(bottom), None) if bottom else " "
+        return paint("▀", _hex(top), _hex(bottom))
+
+    return cell
+
+
+def _ink(ground: tuple[float, ...] | None) -> str | None:
+    """Choose black or white, whichever stands out from a colour."""
+    if ground is None:
+        return None
+    red, green, blue = ground
+    return "#000000" if 0.3 * red + 0.59 * green + 0.11 * blue > 110 else "#ffffff"
+
+
+def _hex(colour: tuple[float, ...] | None) -> str | None:
+    return None if colour is None else "#" + "".join(f"{round(part):02x}" for part in colour)
 
 
 def _shrunk(values: Any, rows: int, columns: int) -> Any:
@@ -130,22 +219,6 @@ def _shrunk(values: Any, rows: int, columns: int) -> Any:
     return values
 
 
-def _colour(share: float) -> str | None:
-    if math.isnan(share):
-        return None
-    place = share * (len(_COLOURS) - 1)
-    first = min(int(place), len(_COLOURS) - 2)
-    red, green, blue = _COLOURS[first] + (_COLOURS[first + 1] - _COLOURS[first]) * (place - first)
-    return f"#{round(red):02x}{round(green):02x}{round(blue):02x}"
-
-
-def _shade(one: float, other: float) -> str:
-    there = [each for each in (one, other) if not math.isnan(each)]
-    if not there:
-        return "·"
-    return _SHADES[min(len(_SHADES) - 1, int(sum(there) / len(there) * len(_SHADES)))]
-
-
 def _ends(axis: Axis, columns: int) -> str:
     """The first and the last coordinate at their places, and what they are."""
     first, last = label(axis.labels[0]), label(axis.labels[-1])
@@ -160,8 +233,8 @@ def _vertical(axis: Axis) -> str:
     return f"from {ends[1]} to {ends[0]}" if axis.rises else f"from {ends[0]} to {ends[1]}"
 
 
-def as_file(drawn: Slice, file: Path) -> None:
-    """A picture by matplotlib, of the kind that the name ends in; ImportError where it is not installed."""
+def as_file(drawn: Slice, file: Path, *, coastlines: bool = True) -> None:
+    """Draw with matplotlib, in the format that the file name ends in; ImportError without matplotlib."""
     try:
         import matplotlib
     except ImportError as missing:
@@ -171,6 +244,7 @@ def as_file(drawn: Slice, file: Path) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
+    drawn = _with_latitudes_down(drawn)
     figure, axes = plt.subplots(figsize=(9, 5), layout="constrained")
     try:
         axes.set_title(drawn.title, **_AS_TEXT)
@@ -179,7 +253,7 @@ def as_file(drawn: Slice, file: Path) -> None:
             if drawn.values.ndim == 1:
                 _draw_curve(axes, drawn)
             else:
-                _draw_map(figure, axes, drawn)
+                _draw_map(figure, axes, drawn, coastlines)
             figure.savefig(file, dpi=120)
     finally:
         plt.close(figure)
@@ -193,13 +267,45 @@ def _draw_curve(axes: Any, drawn: Slice) -> None:
     axes.grid(visible=True, alpha=0.3)
 
 
-def _draw_map(figure: Any, axes: Any, drawn: Slice) -> None:
+def _draw_map(figure: Any, axes: Any, drawn: Slice, coastlines: bool) -> None:
     down, across = drawn.axes
     values = np.ma.masked_invalid(drawn.values)
+    scale = Scale.of(float(values.min()), float(values.max())) if values.count() else Scale.of(0.0, 1.0)
     axes.set_facecolor("lightgrey")  # what is missing
-    painted = axes.pcolormesh(across.labels, down.labels, values, shading="nearest", rasterized=True)
+    is_map = down.latitudes is not None and across.longitudes is not None
+    x, y = (across.longitudes, down.latitudes) if is_map else (across.labels, down.labels)
+    colours = {"cmap": scale.name, "vmin": scale.low, "vmax": scale.high}
+    painted = axes.pcolormesh(x, y, values, shading="nearest", rasterized=True, **colours)
     if down.values is None:
         axes.invert_yaxis()
-    axes.set_xlabel(across.title, **_AS_TEXT)
-    axes.set_ylabel(down.title, **_AS_TEXT)
+    if is_map:
+        _draw_degrees(figure, axes, cell_edges(x), cell_edges(y), coastlines)
+    else:
+        axes.set_xlabel(across.title, **_AS_TEXT)
+        axes.set_ylabel(down.title, **_AS_TEXT)
     figure.colorbar(painted, ax=axes).set_label(printable(drawn.units), **_AS_TEXT)
+
+
+def _draw_degrees(figure: Any, axes: Any, longitudes: Any, latitudes: Any, coastlines: bool) -> None:
+    """Draw coastlines, use the same scale north and east, and label in degrees."""
+    from matplotlib.collections import LineCollection
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+    west, east, south, north = longitudes.min(), longitudes.max(), latitudes.min(), latitudes.max()
+    if coastlines:
+        lines = coastlines_between(west, east)
+        axes.add_collection(LineCollection(lines, colors="black", linewidths=0.7), autolim=False)
+    axes.set_xlim(west, east)
+    axes.set_ylim(max(south, -90), min(north, 90))
+    axes.set_aspect("equal")
+    figure.set_figheight(min(max(7.4 * (north - south) / (east - west) + 0.6, 3), 9))
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(MaxNLocator(7, steps=[1, 1.5, 2, 3, 4.5, 6, 9, 10]))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _degrees((value + 180) % 360 - 180, "EW")))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _degrees(value, "NS")))
+
+
+def _degrees(value: float, sides: str) -> str:
+    """Write a coordinate as on maps: 30°N, 0°, 45.5°W, 180°."""
+    side = "" if value == 0 or abs(value) == 180 else sides[0] if value > 0 else sides[1]
+    return f"{abs(value):g}°{side}"

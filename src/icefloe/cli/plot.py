@@ -39,6 +39,7 @@ _KINDS = (".png", ".svg", ".pdf", ".jpg", ".jpeg")
     help="Draw into a file: .png, .svg, .pdf, .jpg.",
 )
 @click.option("--width", type=click.IntRange(min=20), help="Characters across; as the terminal without it.")
+@click.option("--no-coastlines", is_flag=True, help="Draw latitudes and longitudes without coastlines.")
 @authorize_option
 @output_option
 def plot(
@@ -49,12 +50,14 @@ def plot(
     sel: tuple[str, ...],
     file: Path | None,
     width: int | None,
+    no_coastlines: bool,
     out: Output,
 ) -> None:
     """Draw an array: one dimension as a curve, two as a map.
 
     Of an array with more dimensions the last two are drawn, at the first element of the
-    others, unless --isel or --sel say where. --json prints numbers about what is drawn.
+    others, unless --isel or --sel say where. Maps of latitudes and longitudes have coastlines
+    (Natural Earth, 1:110 million). --json prints numbers about what is drawn.
 
     \b
     icefloe plot data/repo t2m --sel time=2024-01-15
@@ -71,20 +74,21 @@ def plot(
     drawn = take(session, known_array(session, path), dict(map(index_of, isel)), dict(map(label_of, sel)))
     about: dict[str, Any] = {**drawn.summary(), "snapshot": snapshot, "file": str(file) if file else None}
     if file is not None:
-        pictures.as_file(drawn, file)
+        pictures.as_file(drawn, file, coastlines=not no_coastlines)
         out.value(about, f"{drawn.title}: {printable(str(file))}")
     elif out.as_json:
         out.value(about)
     else:
-        _print(drawn, width)
+        _print(drawn, width, not no_coastlines)
 
 
-def _print(drawn: Any, width: int | None) -> None:
+def _print(drawn: Any, width: int | None, coastlines: bool) -> None:
     from icefloe.cli.pictures import as_text
 
     paint = _paint()
     across = width or min(shutil.get_terminal_size().columns, 120)
-    click.echo(as_text(drawn, across, paint), file=painted(sys.stdout), color=paint is not None)
+    text = as_text(drawn, across, paint, coastlines=coastlines)
+    click.echo(text, file=painted(sys.stdout), color=paint is not None)
 
 
 def _paint() -> Paint | None:

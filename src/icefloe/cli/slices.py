@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from icefloe.cli.values import read
+from icefloe.coastlines import unwrapped_longitudes, valid_latitudes
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.export.selections import dimensions_of, shape_of
 from icefloe.paths import ROOT, join, normalize, parent
@@ -19,6 +20,11 @@ from icefloe.spark.calendars import time_coding
 
 _MOST_CELLS = 200_000_000
 _MISSING = ("_FillValue", "missing_value")
+_LATITUDE = {"latitude", "lat"}
+_LONGITUDE = {"longitude", "lon", "long"}
+_NORTH = {"degrees_north", "degree_north", "degrees_n", "degree_n", "degreesn", "degreen"}
+_EAST = {"degrees_east", "degree_east", "degrees_e", "degree_e", "degreese", "degreee"}
+_DEGREES = {"", "degrees", "degree", "deg", "°"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +37,7 @@ class Axis:
     places: range
     """Which elements are drawn."""
     units: str = ""
+    standard_name: str = ""
 
     @property
     def labels(self) -> Any:
@@ -47,6 +54,24 @@ class Axis:
     def rises(self) -> bool:
         """Whether there is a coordinate, and its last value is the greatest."""
         return self.values is not None and len(self.values) > 1 and bool(self.values[-1] > self.values[0])
+
+    @property
+    def latitudes(self) -> Any:
+        """The coordinate if it is a latitude by the CF conventions or by its name."""
+        return valid_latitudes(self.values) if self._is_named(_LATITUDE, _NORTH) else None
+
+    @property
+    def longitudes(self) -> Any:
+        """The coordinate, without jumps, if it is a longitude by the CF conventions or by its name."""
+        return unwrapped_longitudes(self.values) if self._is_named(_LONGITUDE, _EAST) else None
+
+    def _is_named(self, names: set[str], units: set[str]) -> bool:
+        """Test the standard name, else the units, else the name. Rotated grids have other standard names."""
+        if self.standard_name:
+            return self.standard_name.lower() in names
+        if self.units.lower() in units:
+            return True
+        return self.name.lower() in names and self.units.lower() in _DEGREES
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,13 +188,14 @@ def _numbers(values: Any, attributes: Mapping[str, Any], path: str) -> Any:
 
 
 def _axis(session: Session, path: str, name: str, wanted: Any, size: int) -> Axis:
-    values, units = _coordinate(session, path, name, size)
-    return Axis(name, None if values is None else values[wanted], _range(wanted, size), units)
+    values, units, standard_name = _coordinate(session, path, name, size)
+    drawn = None if values is None else values[wanted]
+    return Axis(name, drawn, _range(wanted, size), units, standard_name)
 
 
 def _place(session: Session, path: str, name: str, wanted: int, size: int) -> str:
     """Where a dimension is, as people say it."""
-    values, _ = _coordinate(session, path, name, size)
+    values, _, _ = _coordinate(session, path, name, size)
     return str(wanted) if values is None else label(values[wanted])
 
 
@@ -181,19 +207,20 @@ def label(value: Any) -> str:
     return f"{value:g}" if isinstance(value, int | float | np.number) else str(value)
 
 
-def _coordinate(session: Session, path: str, name: str, size: int) -> tuple[Any, str]:
-    """The coordinate of a dimension: an array beside, of the same name and length."""
+def _coordinate(session: Session, path: str, name: str, size: int) -> tuple[Any, str, str]:
+    """Read values, units and standard name of a dimension's coordinate, the array of its name."""
     place = join(parent(path) or ROOT, name)
     node = session.workspace.node(place)
     if node is None or place == path or "shape" not in (document := json.loads(node.user_data)):
-        return None, ""
+        return None, "", ""
     if tuple(document["shape"]) != (size,):
-        return None, ""
+        return None, "", ""
     attributes = document.get("attributes", {})
     values, units = read(session, place, (slice(None),)), str(attributes.get("units", ""))
+    standard_name = str(attributes.get("standard_name", ""))
     if " since " in units:
-        return _times(values, attributes, units)
-    return (values, units) if values.dtype.kind in "iufM" else (None, units)
+        return *_times(values, attributes, units), standard_name
+    return values if values.dtype.kind in "iufM" else None, units, standard_name
 
 
 def _times(values: Any, attributes: Mapping[str, Any], units: str) -> tuple[Any, str]:

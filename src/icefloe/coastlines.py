@@ -1,0 +1,190 @@
+"""Coastlines of the world, and their position on a grid of latitudes and longitudes.
+
+A polyline is an array of shape (n, 2) with a longitude and a latitude in degrees per point. Consecutive
+points never jump from one side of the date line to the other; a longitude can therefore exceed 180.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Polyline = NDArray[np.float64]
+
+_FULL_TURN = 360.0
+_MARGIN = 1e-6
+"""Tolerance for coordinates that were rounded, in degrees."""
+
+
+@cache
+def coastlines() -> tuple[Polyline, ...]:
+    """Decode the vendored coastlines (1:110 million).
+
+    Returns
+    -------
+    tuple of arrays
+        Polylines with longitudes and latitudes in degrees. Lakes count as coast.
+    """
+    topology = json.loads(files("icefloe").joinpath("data", "land-110m.json").read_bytes())
+    lines = tuple(line for ring in _rings(topology) for line in _without_date_line(ring))
+    for line in lines:
+        line.flags.writeable = False
+    return lines
+
+
+def coastlines_between(west: float, east: float) -> list[Polyline]:
+    """Select the coastlines that touch a range of longitudes.
+
+    Parameters
+    ----------
+    west, east : float
+        Bounds in degrees, in any convention: -180 to 180, 0 to 360 and 350 to 370 are all valid. A range of
+        more than a full turn repeats the coastlines.
+
+    Returns
+    -------
+    list of arrays
+        Polylines whose longitudes continue those of the range. They can extend beyond it.
+    """
+    found = []
+    for line in coastlines():
+        low, high = line[:, 0].min(), line[:, 0].max()
+        first, last = np.ceil((west - high) / _FULL_TURN), np.floor((east - low) / _FULL_TURN)
+        found += [line + np.array([turn * _FULL_TURN, 0.0]) for turn in np.arange(first, last + 1)]
+    return found
+
+
+def unwrapped_longitudes(longitudes: Any) -> NDArray[np.float64] | None:
+    """Return the longitudes of a grid without the jump at the date line or at Greenwich.
+
+    Parameters
+    ----------
+    longitudes : array of shape (n,)
+        Degrees east, ascending or descending. They can start again once: 350, 355, 0, 5.
+
+    Returns
+    -------
+    array or None
+        Strictly monotonic longitudes, or None if these are not the longitudes of a regular map.
+    """
+    given = _finite(longitudes)
+    found = _monotonic(given)
+    if found is None:
+        found = _monotonic(np.unwrap(given, period=_FULL_TURN))
+    return found if found is not None and abs(found[-1] - found[0]) <= _FULL_TURN + _MARGIN else None
+
+
+def valid_latitudes(latitudes: Any) -> NDArray[np.float64] | None:
+    """Return the latitudes of a grid, or None if they are not strictly monotonic from -90 to 90 degrees."""
+    found = _monotonic(_finite(latitudes))
+    return found if found is not None and np.abs(found).max() <= 90 + _MARGIN else None
+
+
+def cell_edges(centres: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Place edges halfway between cells, and as far outside of the first and last cell as inside."""
+    between = (centres[1:] + centres[:-1]) / 2
+    return np.concatenate([[2 * centres[0] - between[0]], between, [2 * centres[-1] - between[-1]]])
+
+
+def coastlines_on_grid(latitudes: Any, longitudes: Any) -> list[Polyline]:
+    """Project the coastlines on a grid, counted in cells.
+
+    Parameters
+    ----------
+    latitudes, longitudes : array
+        Centres of the cells, at least two each, as `valid_latitudes` and `unwrapped_longitudes` return them.
+
+    Returns
+    -------
+    list of arrays
+        Polylines of shape (n, 2) with a row and a column per point. Cell `i` extends from `i` to `i + 1`.
+        Points outside of the grid have positions below 0 or above the number of cells.
+    """
+    rows, columns = cell_edges(latitudes), cell_edges(longitudes)
+    return [
+        np.stack([_position(line[:, 1], rows), _position(line[:, 0], columns)], axis=1)
+        for line in coastlines_between(columns.min(), columns.max())
+    ]
+
+
+def rasterized(
+    lines: Iterable[Polyline], scale: tuple[float, float], shape: tuple[int, int]
+) -> NDArray[np.bool_]:
+    """Draw polylines into a raster.
+
+    Parameters
+    ----------
+    lines : iterable of arrays
+        Polylines of rows and columns, which can leave the raster.
+    scale : tuple of float
+        Number of pixels per row and per column.
+    shape : tuple of int
+        Height and width of the raster in pixels.
+    """
+    pixels = np.zeros(shape, bool)
+    for line in lines:  # about 130, however large the grid is
+        points = line * scale
+        steps = np.diff(points, axis=0)
+        low, high = np.minimum(points[1:], points[:-1]), np.maximum(points[1:], points[:-1])
+        is_near = ((high >= 0) & (low < shape)).all(axis=1)
+        counts = np.where(is_near, 2 * np.ceil(np.abs(steps).max(axis=1)) + 1, 0).astype(int)
+        segment = np.repeat(np.arange(len(counts)), counts)
+        along = (np.arange(len(segment)) - np.repeat(np.cumsum(counts) - counts, counts)) / counts[segment]
+        drawn = np.floor(points[segment] + steps[segment] * along[:, None]).astype(int)
+        drawn = drawn[((drawn >= 0) & (drawn < shape)).all(axis=1)]
+        pixels[drawn[:, 0], drawn[:, 1]] = True
+    return pixels
+
+
+def _rings(topology: Any) -> Iterator[Polyline]:
+    """Follow the arcs of every polygon: quantized, relative points that neighbours share."""
+    scale, origin = (np.array(topology["transform"][name]) for name in ("scale", "translate"))
+    arcs = [np.cumsum(np.array(arc, float), axis=0) * scale + origin for arc in topology["arcs"]]
+    for geometry in topology["objects"]["land"]["geometries"]:
+        polygons = geometry["arcs"] if geometry["type"] == "MultiPolygon" else [geometry["arcs"]]
+        for ring in (ring for polygon in polygons for ring in polygon):
+            yield np.concatenate([_arc(arcs, number)[min(at, 1) :] for at, number in enumerate(ring)])
+
+
+def _arc(arcs: Sequence[Polyline], number: int) -> Polyline:
+    """Look up an arc; the number of a reversed one is its complement."""
+    return arcs[number] if number >= 0 else arcs[~number][::-1]
+
+
+def _without_date_line(ring: Polyline) -> Iterator[Polyline]:
+    """Continue a ring beyond the date line, and cut it where it runs along it: no coast is there."""
+    on_line = np.abs(np.abs(ring[:, 0]) - 180) < _MARGIN
+    cuts = np.flatnonzero(on_line[1:] & on_line[:-1]) + 1
+    for part in np.split(ring, cuts):
+        if len(part) > 1:
+            yield np.stack([np.unwrap(part[:, 0], period=_FULL_TURN), part[:, 1]], axis=1)
+
+
+def _finite(values: Any) -> NDArray[np.float64]:
+    """Return numbers as floats, or nothing where one is missing."""
+    found = np.asarray(values)
+    if found.ndim != 1 or found.dtype.kind not in "iuf" or not np.isfinite(found).all():
+        return np.empty(0)
+    return found.astype(float)
+
+
+def _monotonic(values: NDArray[np.float64]) -> NDArray[np.float64] | None:
+    steps = np.diff(values)
+    return values if len(steps) and (np.all(steps > 0) or np.all(steps < 0)) else None
+
+
+def _position(values: NDArray[np.float64], edges: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return how many cells lie in front of each value; the outermost cells continue outside of the grid."""
+    cells = np.arange(len(edges), dtype=float)
+    if edges[-1] < edges[0]:
+        edges, cells = edges[::-1], cells[::-1]
+    inside = np.interp(values, edges, cells)
+    below = np.minimum(values - edges[0], 0) * (cells[1] - cells[0]) / (edges[1] - edges[0])
+    above = np.maximum(values - edges[-1], 0) * (cells[-1] - cells[-2]) / (edges[-1] - edges[-2])
+    return np.asarray(inside + below + above)
