@@ -109,6 +109,18 @@ def test_colours_are_for_terminals_that_want_them(
         assert ("38;" in screen.getvalue()) is wanted
 
 
+def test_maps_are_shaded_on_terminals_with_few_colours(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("NO_COLOR", "COLORTERM"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm")  # 16 colours: neighbouring values would look alike or unrelated
+    screen = Screen()
+    monkeypatch.setattr(sys, "stdout", screen)
+
+    assert app.main(["plot", place, "a"]) == 0
+
+    assert "\x1b[" not in screen.getvalue()
+
+
 @pytest.mark.parametrize(("columns", "folded"), [(30, False), (60, True), (200, False)])
 def test_ids_stay_whole_on_narrow_terminals(
     columns: int, folded: bool, monkeypatch: pytest.MonkeyPatch

@@ -92,7 +92,7 @@ def _print(drawn: Any, width: int | None, coastlines: bool) -> None:
 
 
 def _paint() -> Paint | None:
-    """How the terminal takes colours; None where there is none, or it wants none."""
+    """Return how the terminal takes colours; None if it has fewer than 256, in which maps cannot be read."""
     if not sys.stdout.isatty():
         return None  # rich takes its time to import
     from rich.color import ColorSystem
@@ -100,10 +100,10 @@ def _paint() -> Paint | None:
     from rich.style import Style
 
     console = Console(file=sys.stdout)
-    systems = {"standard": ColorSystem.STANDARD, "256": ColorSystem.EIGHT_BIT}
-    if console.color_system is None or console.no_color:
+    systems = {"256": ColorSystem.EIGHT_BIT, "truecolor": ColorSystem.TRUECOLOR}
+    if console.color_system not in systems or console.no_color:
         return None
-    system = systems.get(console.color_system, ColorSystem.TRUECOLOR)
+    system = systems[console.color_system]
 
     def paint(character: str, colour: str | None, ground: str | None) -> str:
         return Style(color=colour, bgcolor=ground).render(character, color_system=system)
