@@ -232,25 +232,30 @@ def test_coastlines_do_not_depend_on_the_order_or_the_names(drawn: Slice) -> Non
     assert coast_of(drawn) == coast_of(flat_slice(NORTHWARD, EASTWARD))
 
 
-@pytest.mark.parametrize(
-    "drawn",
-    [
-        flat_slice(axis("y", NORTHWARD.values), axis("x", EASTWARD.values)),
-        flat_slice(axis("lat", NORTHWARD.values, "m"), axis("lon", EASTWARD.values, "m")),
-        flat_slice(axis("rlat", NORTHWARD.values, "degrees"), axis("rlon", EASTWARD.values, "degrees")),
-        flat_slice(
-            axis("lat", NORTHWARD.values, "degrees", "grid_latitude"),
-            axis("lon", EASTWARD.values, "degrees", "grid_longitude"),
-        ),
-        flat_slice(axis("lat", np.arange(100.0)), EASTWARD),
-        flat_slice(NORTHWARD, axis("lon", np.arange(0.0, 720, 2))),
-        flat_slice(NORTHWARD, Axis("longitude", None, range(180))),
-        flat_slice(axis("time", np.arange("2024-01", "2024-03", dtype="M8[D]")), EASTWARD),
-    ],
-    ids=["names", "metres", "rotated", "rotated names", "latitudes", "two turns", "no values", "time"],
-)
-def test_other_grids_have_no_coastlines(drawn: Slice, tmp_path: Path) -> None:
-    assert coast_of(drawn) == []
+OTHER_GRIDS = {
+    "names": (axis("y", NORTHWARD.values), axis("x", EASTWARD.values)),
+    "metres": (axis("lat", NORTHWARD.values, "m"), axis("lon", EASTWARD.values, "m")),
+    "rotated": (axis("rlat", NORTHWARD.values, "degrees"), axis("rlon", EASTWARD.values, "degrees")),
+    "rotated, by standard name": (
+        axis("lat", NORTHWARD.values, "degrees", "grid_latitude"),
+        axis("lon", EASTWARD.values, "degrees", "grid_longitude"),
+    ),
+    "latitudes above 90": (axis("lat", np.arange(100.0)), EASTWARD),
+    "two turns": (NORTHWARD, axis("lon", np.arange(0.0, 720, 2))),
+    "no coordinate": (NORTHWARD, Axis("longitude", None, range(180))),
+    "time": (axis("time", np.arange("2024-01", "2024-03", dtype="M8[D]")), EASTWARD),
+}
+
+
+@pytest.mark.parametrize("grid", OTHER_GRIDS)
+def test_other_grids_have_no_coastlines(grid: str) -> None:
+    assert coast_of(flat_slice(*OTHER_GRIDS[grid])) == []
+
+
+@pytest.mark.needs("matplotlib")
+@pytest.mark.parametrize("grid", OTHER_GRIDS)
+def test_files_of_other_grids_have_no_coastlines(grid: str, tmp_path: Path) -> None:
+    drawn = flat_slice(*OTHER_GRIDS[grid])
 
     as_file(drawn, tmp_path / "with.png")
     as_file(drawn, tmp_path / "without.png", coastlines=False)
@@ -266,7 +271,8 @@ def test_coastlines_in_colour_stand_out_from_the_values() -> None:
     assert re.search("[\u2801-\u28ff]\\(#000000 on #21908d\\)", painted)  # the middle of viridis is light
 
 
-def test_option_leaves_coastlines_out(tmp_path: Path, place: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.needs("xarray")
+def test_option_leaves_coastlines_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = str(tmp_path / "map")
     repo = icefloe.Repository.create(icefloe.storage_from_url(folder, sync=False))
     session = repo.writable_session("main")
@@ -285,6 +291,7 @@ def test_option_leaves_coastlines_out(tmp_path: Path, place: str, capsys: pytest
     assert braille.findall(region)
 
 
+@pytest.mark.needs("matplotlib")
 @pytest.mark.parametrize("east", [np.arange(0.0, 360, 2), np.arange(-180.0, 180, 2)], ids=["0", "-180"])
 @pytest.mark.parametrize("north", [NORTHWARD.values, NORTHWARD.values[::-1]], ids=["ascending", "descending"])
 def test_files_have_coastlines_at_their_places(north: Any, east: Any, tmp_path: Path) -> None:
