@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from icefloe import ids
 from icefloe.errors import InvalidInputError
 from icefloe.ids import ChunkId, ManifestId, NodeId, ObjectId, SnapshotId
+from icefloe.printable import printable
 
 TYPES = [SnapshotId, ManifestId, ChunkId, NodeId]
 INITIAL = "1CECHNKREP0F1RSTCMT0"
@@ -144,7 +145,7 @@ def test_decode_column_names_the_bad_text(text: str) -> None:
     with pytest.raises(InvalidInputError) as caught:
         ids.decode_column([INITIAL, text, INITIAL], 12)
 
-    assert f"`{text}`" in str(caught.value)
+    assert f"`{printable(text)}`" in str(caught.value)
 
 
 def test_decode_names_takes_no_other_spelling() -> None:

@@ -158,6 +158,7 @@ def test_signals_end_the_work_in_order(name: str) -> None:
     program = (
         "import os, signal, sys; from icefloe import Repository; from icefloe.cli import app\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background it is ignored\n"
+        "signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it\n"
         "def opened(*_, **__):\n"
         "    try: signal.raise_signal(number)\n"
         "    finally: number == signal.SIGINT or signal.raise_signal(number); print('closed')\n"

@@ -44,8 +44,7 @@ def chunked(folder: Path, *counts: int) -> list[str]:
 def read_through(repo: Repository, credential: Any) -> xr.Dataset:
     """What somebody sees who opens the repository with a credential for its containers."""
     config = Repository.fetch_config(repo.storage)  # who passes it trusts the endpoints in it
-    assert config is not None
-    prefixes = config.virtual_chunk_containers or {}
+    prefixes = (config.virtual_chunk_containers if config else None) or {}
     opened = Repository.open(repo.storage, config, dict.fromkeys(prefixes, credential))
     return read(opened)
 
