@@ -233,3 +233,101 @@ def test_long_messages_are_cut() -> None:
     graph = AncestryGraph.of([GraphCommit("A" * 20, None, 0, "x" * 100)], plain=True)
 
     assert str(graph) == f"● AAAAAAAA {'x' * 57}..."
+
+
+def test_both_parents_of_a_merge_are_drawn() -> None:
+    repo = _repository_with_dev()
+    root = repo.lookup_branch("main")
+    ours, theirs = (_commit(repo, branch) for branch in ("main", "dev"))
+    merged = repo.merge("dev", "main", message="bring dev in").snapshot_id
+    assert merged is not None
+
+    graph = repo.ancestry_graph(branch="main", plain=True)
+
+    assert str(graph).splitlines() == [
+        f"●─╮ {merged[:8]} (main) bring dev in",
+        "│ │",
+        f"│ ● {theirs[:8]} (dev) dev",
+        "│ │",
+        f"● │ {ours[:8]} main",
+        "│ │",
+        f"●─╯ {root[:8]} start",
+        "│",
+        "●   1CECHNKR Repository initialized",
+    ]
+    assert graph._repr_svg_().count("<path") == 2
+
+
+def test_a_merged_branch_that_was_deleted_is_drawn() -> None:
+    repo = _repository_with_dev()
+    _commit(repo, "main")
+    theirs = _commit(repo, "dev")
+    repo.merge("dev", "main", message="bring dev in")
+    repo.delete_branch("dev")
+
+    assert theirs in [commit.id for commit in repo.ancestry_graph().commits]
+
+
+def _repository_with_dev() -> Repository:
+    repo = Repository.create(in_memory_storage())
+    with repo.transaction("main", message="start") as store:
+        zarr.create_group(store)
+    repo.create_branch("dev", repo.lookup_branch("main"))
+    return repo
+
+
+def _commit(repo: Repository, branch: str) -> str:
+    with repo.transaction(branch, message=branch) as store:
+        zarr.create_array(store, name=branch, data=np.arange(3))
+    return repo.lookup_branch(branch)
+
+
+def test_merges_of_a_branch_that_went_on_have_lines_of_their_own() -> None:
+    commits = [
+        GraphCommit("root0000", None, 0, "start"),
+        GraphCommit("dev00001", "root0000", 1, "d1"),
+        GraphCommit("main0001", "root0000", 2, "merge", merged_ids=("dev00001",)),
+        GraphCommit("dev00002", "dev00001", 3, "d2"),
+        GraphCommit("main0002", "main0001", 4, "merge again", ("main",), merged_ids=("dev00002",)),
+        GraphCommit("dev00003", "dev00002", 5, "d3, merges main", ("dev",), merged_ids=("main0001",)),
+    ]
+
+    assert str(AncestryGraph.of(commits, plain=True)).splitlines() == [
+        "  ●─╮   dev00003 (dev) d3, merges main",
+        "  │ │",
+        "●─┼─┼─╮ main0002 (main) merge again",
+        "│ │ │ │",
+        "│ ●─┼─╯ dev00002 d2",
+        "│ │ │",
+        "●─┼─┴─╮ main0001 merge",
+        "│ │   │",
+        "│ ●───╯ dev00001 d1",
+        "│ │",
+        "●─╯     root0000 start",
+    ]
+
+
+def test_columns_are_used_again() -> None:
+    commits = [GraphCommit("c0", None, 0, "")]
+    for number in range(1, 50):
+        commits += [
+            GraphCommit(f"d{number}", f"c{number - 1}", 3 * number, ""),
+            GraphCommit(f"c{number}", f"c{number - 1}", 3 * number + 1, "", merged_ids=(f"d{number}",)),
+        ]
+
+    lines = str(AncestryGraph.of(commits, plain=True)).splitlines()
+
+    assert lines[:9] == [
+        *("●─╮   c49", "│ │", "│ ●   d49", "│ │", "●─┴─╮ c48"),
+        *("│   │", "│   ● d48", "│   │", "●─┬─╯ c47"),
+    ]
+    assert {len(line) for line in lines[::2]} == {len("●─╮   c49"), len("●─╮   c9")}
+
+
+def test_merges_that_metadata_invents_are_not_drawn() -> None:
+    commits = [
+        GraphCommit("old", None, 0, "", merged_ids=("new", "old", "elsewhere")),
+        GraphCommit("new", "old", 1, "", ("main",), merged_ids=("old",)),
+    ]
+
+    assert str(AncestryGraph.of(commits, plain=True)).splitlines() == ["● new (main)", "│", "● old"]

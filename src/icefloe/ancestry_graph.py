@@ -1,9 +1,14 @@
-"""The history of a repository as a drawing: one lane per branch, newest snapshot on top."""
+"""The history of a repository as a drawing: one lane per branch, newest snapshot on top.
+
+A merge has two parents here: the snapshot it was committed on, and the tip that its metadata names as merged.
+"""
 
 from __future__ import annotations
 
 import heapq
 import html
+from bisect import bisect_left, insort
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -26,6 +31,8 @@ class GraphCommit:
     message: str
     branches: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
+    merged_ids: tuple[str, ...] = ()
+    """The tips that were merged into its parent."""
 
     @property
     def title(self) -> str:
@@ -57,37 +64,55 @@ class AncestryGraph:
 
     def _text_lines(self) -> Iterator[str]:
         lane_of = {row: lane for lane in self._lanes for row in lane.rows}
-        for row, commit in enumerate(self.commits):
-            cells = self._cells(row, lane_of[row])
+        width = 1 + max((lane.column for lane in self._lanes), default=0)
+        for (row, commit), active in zip(enumerate(self.commits), self._active(), strict=True):
+            cells = self._cells(row, lane_of[row], active, width)
             labels = [self._painted(printable(name), lane_of[row].colour) for name in commit.branches]
             labels += [self._painted(printable(name), _TAG_COLOUR) for name in commit.tags]
             names = f" ({', '.join(labels)})" if labels else ""
             yield f"{cells}{commit.id[:_ID_LENGTH]}{names} {commit.title}".rstrip()
             if row + 1 < len(self.commits):
-                yield self._between(row)
+                yield self._between(row, active, width)
 
-    def _cells(self, row: int, own: _Lane) -> str:
-        """The lanes beside a snapshot: its own, those that pass by, and those that end in it."""
-        ending = [lane for lane in self._lanes if lane.joins == row]
-        last = max((lane.index for lane in ending), default=-1)
-        cells = []
+    def _active(self) -> Iterator[Mapping[int, _Lane]]:
+        """For each row, yield the lanes that it meets by column."""
+        starting: defaultdict[int, list[_Lane]] = defaultdict(list)
         for lane in self._lanes:
-            crossed = own.index < lane.index < last
-            if lane is own:
+            starting[lane.start].append(lane)
+        active: dict[int, _Lane] = {}
+        for row in range(len(self.commits)):
+            active = {column: lane for column, lane in active.items() if row <= lane.end}
+            active |= {lane.column: lane for lane in starting[row]}
+            yield active
+
+    def _cells(self, row: int, own: _Lane, active: Mapping[int, _Lane], width: int) -> str:
+        """Draw the lanes beside a snapshot: its own, those that pass by, and those that meet it."""
+        last = max((each.column for each in active.values() if row in (each.joins, each.merge)), default=-1)
+        line_colour = active[last].colour if last >= 0 else ""
+        cells = []
+        for column in range(width):
+            crossed = own.column < column < last
+            lane = active.get(column)
+            if lane is None:
+                text, colour = ("─" if crossed else " "), line_colour
+            elif lane is own:
                 text, colour = "●", own.colour
             elif lane.joins == row:
                 text, colour = ("┴" if crossed else "╯"), lane.colour
-            elif lane.passes(row):
-                text, colour = ("┼" if crossed else "│"), lane.colour
+            elif lane.merge == row:
+                text, colour = ("┬" if crossed else "╮"), lane.colour
             else:
-                text, colour = ("─" if crossed else " "), self._lanes[last].colour
-            line = "─" if own.index <= lane.index < last else " "
-            cells.append(self._painted(text, colour) + self._painted(line, self._lanes[last].colour))
+                text, colour = ("┼" if crossed else "│"), lane.colour
+            line = "─" if own.column <= column < last else " "
+            cells.append(self._painted(text, colour) + self._painted(line, line_colour))
         return "".join(cells)
 
-    def _between(self, row: int) -> str:
+    def _between(self, row: int, active: Mapping[int, _Lane], width: int) -> str:
         cells = [
-            self._painted("│", lane.colour) if lane.first <= row < lane.end else " " for lane in self._lanes
+            self._painted("│", active[column].colour)
+            if column in active and row < active[column].end
+            else " "
+            for column in range(width)
         ]
         return " ".join(cells).rstrip()
 
@@ -100,15 +125,15 @@ class AncestryGraph:
     def _repr_svg_(self) -> str:
         """The drawing as a picture."""
         lane_of = {row: lane for lane in self._lanes for row in lane.rows}
-        text_x = _MARGIN_PX + _LANE_PX * len(self._lanes)
-        shapes = [shape for lane in self._lanes for shape in _svg_lane(lane, lane_of)]
+        text_x = _MARGIN_PX + _LANE_PX * (1 + max((lane.column for lane in self._lanes), default=0))
+        shapes = [_svg_lane(lane, lane_of) for lane in self._lanes]
         widest = 0
         for row, commit in enumerate(self.commits):
             lane = lane_of[row]
             labels = [_svg_label(name, lane.colour, "bold") for name in commit.branches]
             labels += [_svg_label(name, _TAG_COLOUR, "normal") for name in commit.tags]
             names = f" ({', '.join(labels)})" if labels else ""
-            shapes.append(f'<circle cx="{_x(lane.index)}" cy="{_y(row)}" r="5" fill="{lane.colour}"/>')
+            shapes.append(f'<circle cx="{_x(lane.column)}" cy="{_y(row)}" r="5" fill="{lane.colour}"/>')
             shapes.append(
                 f'<text x="{text_x}" y="{_y(row) + 4}" fill="#888">{commit.id[:_ID_LENGTH]}{names} '
                 f"{html.escape(commit.title)}</text>"
@@ -122,16 +147,19 @@ class AncestryGraph:
 
 @dataclass(frozen=True, slots=True)
 class _Lane:
-    """A line of snapshots, each the parent of the one above, down to the lane it comes from."""
+    """A line of snapshots, each the parent of the one above. A line without any leads to a merged snapshot."""
 
-    index: int
+    number: int
+    column: int
     rows: tuple[int, ...]
     joins: int | None
-    """The row, in another lane, of the parent of the lowest."""
+    """The row, in another lane, of the parent of the lowest, or of the merged snapshot."""
+    merge: int | None
+    """The row, in another lane, of the merge commit from which the line comes."""
 
     @property
-    def first(self) -> int:
-        return self.rows[0]
+    def start(self) -> int:
+        return self.rows[0] if self.merge is None else self.merge
 
     @property
     def end(self) -> int:
@@ -139,19 +167,42 @@ class _Lane:
 
     @property
     def colour(self) -> str:
-        return _COLOURS[self.index % len(_COLOURS)]
+        return _COLOURS[self.number % len(_COLOURS)]
 
-    def passes(self, row: int) -> bool:
-        return self.first < row < self.end
+
+@dataclass(frozen=True, slots=True)
+class _Chain:
+    """Rows of snapshots, each the parent of the one before, and the row of the next parent."""
+
+    rows: tuple[int, ...]
+    joins: int | None
 
 
 def _lanes(commits: Sequence[GraphCommit]) -> Iterator[_Lane]:
-    """Main has the first lane, other tips follow by name, and unnamed ones from the top."""
+    """Place chains and merges in columns, as far left as there is room, but right of what they lead to."""
+    chains = list(_chains(commits))
+    chain_of = {row: number for number, chain in enumerate(chains) for row in chain.rows}
+    extended, lines = _merges(commits, chains, chain_of)
+    columns = _Columns()
+    column_of: dict[int, int] = {}
+    for number, chain in enumerate(chains):
+        merge = extended.get(number)
+        beside = [column_of[row] for row in (chain.joins, merge) if row is not None]
+        end = chain.rows[-1] if chain.joins is None else chain.joins
+        column = columns.take(1 + max(beside, default=-1), chain.rows[0] if merge is None else merge, end)
+        column_of |= dict.fromkeys(chain.rows, column)
+        yield _Lane(number, column, chain.rows, chain.joins, merge)
+    for number, (merge, target) in enumerate(lines, len(chains)):
+        column = columns.take(1 + max(column_of[merge], column_of[target]), merge, target)
+        yield _Lane(number, column, (), target, merge)
+
+
+def _chains(commits: Sequence[GraphCommit]) -> Iterator[_Chain]:
+    """Main has the first chain, other tips follow by name, and unnamed ones from the top."""
     row_of = {commit.id: row for row, commit in enumerate(commits)}
     parents = {commit.parent_id for commit in commits}
     tips = [row for row, commit in enumerate(commits) if commit.branches or commit.id not in parents]
     taken: set[int] = set()
-    index = 0
     for tip in sorted(tips, key=lambda row: _lane_order(commits[row])):
         rows = []
         at: int | None = tip
@@ -160,8 +211,48 @@ def _lanes(commits: Sequence[GraphCommit]) -> Iterator[_Lane]:
             taken.add(at)
             at = row_of.get(commits[at].parent_id or "")
         if rows:
-            yield _Lane(index, tuple(rows), at)
-            index += 1
+            yield _Chain(tuple(rows), at)
+
+
+def _merges(
+    commits: Sequence[GraphCommit], chains: Sequence[_Chain], chain_of: Mapping[int, int]
+) -> tuple[dict[int, int], list[tuple[int, int]]]:
+    """Tell which chains begin at a merge, and which merges need a line of their own to a snapshot."""
+    row_of = {commit.id: row for row, commit in enumerate(commits)}
+    extended: dict[int, int] = {}
+    lines = []
+    for row in reversed(range(len(commits))):
+        for id in dict.fromkeys(commits[row].merged_ids):
+            target = row_of.get(id)
+            if target is None or target <= row or id == commits[row].parent_id:
+                continue  # it has expired, or the metadata is not true
+            number = chain_of[target]
+            if chains[number].rows[0] == target and chain_of[row] < number and number not in extended:
+                extended[number] = row
+            else:
+                lines.append((row, target))
+    return extended, lines[::-1]
+
+
+class _Columns:
+    """The columns of the drawing, and the rows in which each is in use."""
+
+    def __init__(self) -> None:
+        self._used: list[list[tuple[int, int]]] = []
+
+    def take(self, first: int, start: int, end: int) -> int:
+        """Use the leftmost column from `first` on that is free from row `start` to row `end`."""
+        candidates = range(first, len(self._used))
+        column = next((each for each in candidates if self._is_free(each, start, end)), len(self._used))
+        if column == len(self._used):
+            self._used.append([])
+        insort(self._used[column], (start, end))
+        return column
+
+    def _is_free(self, column: int, start: int, end: int) -> bool:
+        spans = self._used[column]
+        at = bisect_left(spans, (start, end))
+        return (at == 0 or spans[at - 1][1] < start) and (at == len(spans) or end < spans[at][0])
 
 
 def _lane_order(commit: GraphCommit) -> tuple[bool, bool, tuple[str, ...], int]:
@@ -169,33 +260,58 @@ def _lane_order(commit: GraphCommit) -> tuple[bool, bool, tuple[str, ...], int]:
 
 
 def _newest_first(commits: Mapping[str, GraphCommit]) -> Iterator[GraphCommit]:
-    """By time, but none before all its children: clocks may differ."""
+    """Order by time, but put none before all its children: clocks may differ."""
+    above = {
+        commit.id: {commit.parent_id or "", *commit.merged_ids} & commits.keys()
+        for commit in commits.values()
+    }
+    found = list(_sorted(commits, above))
+    if len(found) < len(commits):  # somebody's metadata says that a snapshot was merged into its own ancestor
+        above = {id: {commits[id].parent_id or ""} & commits.keys() for id in commits}
+        found = list(_sorted(commits, above))
+    return iter(found)
+
+
+def _sorted(commits: Mapping[str, GraphCommit], parents: Mapping[str, set[str]]) -> Iterator[GraphCommit]:
     children = dict.fromkeys(commits, 0)
-    for commit in commits.values():
-        if commit.parent_id in children:
-            children[commit.parent_id] += 1
+    for ids in parents.values():
+        for id in ids:
+            children[id] += 1
     ready = [(-commits[id].written_at_us, id) for id, count in children.items() if not count]
     heapq.heapify(ready)
     while ready:
         commit = commits[heapq.heappop(ready)[1]]
         yield commit
-        parent = commits.get(commit.parent_id or "")
-        if parent is not None:
-            children[parent.id] -= 1
-            if not children[parent.id]:
-                heapq.heappush(ready, (-parent.written_at_us, parent.id))
+        for id in parents[commit.id]:
+            children[id] -= 1
+            if not children[id]:
+                heapq.heappush(ready, (-commits[id].written_at_us, id))
 
 
-def _svg_lane(lane: _Lane, lane_of: Mapping[int, _Lane]) -> Iterator[str]:
-    x, stroke = _x(lane.index), f'stroke="{lane.colour}" stroke-width="2" fill="none"'
-    yield f'<path d="M {x} {_y(lane.first)} V {_y(lane.rows[-1])}" {stroke}/>'
-    if lane.joins is not None:
-        target, y = _x(lane_of[lane.joins].index), _y(lane.joins)
-        bend = y - _ROW_PX // 2
-        yield (
-            f'<path d="M {x} {_y(lane.rows[-1])} V {bend - _ROW_PX // 2} C {x} {bend}, {target} {bend}, '
-            f'{target} {y}" {stroke}/>'
-        )
+def _svg_lane(lane: _Lane, lane_of: Mapping[int, _Lane]) -> str:
+    """Draw a line from the merge or the first snapshot down to the last one, or to the row it joins."""
+    path, column, y = f"M {_x(lane.column)} {_y(lane.start)}", lane.column, _y(lane.start)
+    if lane.merge is not None:
+        column = lane_of[lane.merge].column
+        path = f"M {_x(column)} {y}"
+        if lane.end > lane.merge + 1:
+            path, column, y = (
+                f"{path} {_svg_bend(column, lane.column, y + _ROW_PX)}",
+                lane.column,
+                y + _ROW_PX,
+            )
+    if lane.joins is None:
+        path += f" V {_y(lane.end)}"
+    else:
+        path += f" V {max(y, _y(lane.joins) - _ROW_PX)}"
+        path += f" {_svg_bend(column, lane_of[lane.joins].column, _y(lane.joins))}"
+    return f'<path d="{path}" stroke="{lane.colour}" stroke-width="2" fill="none"/>'
+
+
+def _svg_bend(start: int, end: int, y: int) -> str:
+    """Draw a curve from one column to another, one row down to `y`."""
+    bend = y - _ROW_PX // 2
+    return f"C {_x(start)} {bend}, {_x(end)} {bend}, {_x(end)} {y}"
 
 
 def _svg_label(name: str, colour: str, weight: str) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from icefloe.core.assets import AssetStore
@@ -101,16 +102,12 @@ def pruned_logs(refs: RefStore, id: SnapshotId) -> tuple[SnapshotId, ...]:
 
 
 def draw(refs: RefStore, tip: SnapshotId | None, *, plain: bool) -> AncestryGraph:
-    """The drawn history of a snapshot, or of all branches."""
+    """Draw the history of a snapshot, or of all branches, with everything that was merged into it."""
     from icefloe.ancestry_graph import AncestryGraph, GraphCommit
+    from icefloe.core.branching import merged_tips
 
     branches, tags = refs.branches(), refs.tags()
-    infos: dict[SnapshotId, repo_info.SnapshotInfo] = {}
-    for start in set(branches.values()) if tip is None else {tip}:
-        for info in refs.ancestry(start):
-            if info.id in infos:
-                break
-            infos[info.id] = info
+    infos = _with_merged(refs, set(branches.values()) if tip is None else {tip})
     branch_names, tag_names = _names_by_target(branches), _names_by_target(tags)
     commits = [
         GraphCommit(
@@ -120,10 +117,33 @@ def draw(refs: RefStore, tip: SnapshotId | None, *, plain: bool) -> AncestryGrap
             info.message,
             branch_names.get(info.id, ()),
             tag_names.get(info.id, ()),
+            tuple(map(str, merged_tips(info))),
         )
         for info in infos.values()
     ]
     return AncestryGraph.of(commits, plain=plain)
+
+
+def _with_merged(refs: RefStore, tips: Iterable[SnapshotId]) -> dict[SnapshotId, repo_info.SnapshotInfo]:
+    """Find all ancestors of snapshots, by parents and by merges."""
+    from icefloe.core.branching import merged_tips
+
+    found: dict[SnapshotId, repo_info.SnapshotInfo] = {}
+    merged: list[SnapshotId] = []
+
+    def add(tip: SnapshotId) -> None:
+        for info in refs.ancestry(tip):
+            if info.id in found:
+                break
+            found[info.id] = info
+            merged.extend(merged_tips(info))
+
+    for tip in tips:
+        add(tip)
+    while merged:
+        with contextlib.suppress(SnapshotNotFoundError):  # what was merged may have expired since
+            add(merged.pop())
+    return found
 
 
 def _names_by_target(refs: Mapping[str, SnapshotId]) -> dict[SnapshotId, tuple[str, ...]]:

@@ -23,7 +23,11 @@ from icefloe.times import from_microseconds
 @repo_argument
 @click.argument("revision", required=False, shell_complete=complete_revision)
 @click.option("-n", "--number", type=click.IntRange(min=1), help="At most so many commits.")
-@click.option("--graph", is_flag=True, help="Draw them; all branches and tags where no REVISION is given.")
+@click.option(
+    "--graph",
+    is_flag=True,
+    help="Draw them, merges with both parents; all branches and tags where no REVISION is given.",
+)
 @output_option
 def log(repo: Repository, revision: str | None, number: int | None, graph: bool, out: Output) -> None:
     """The commits that lead to REVISION, main by default, newest first.
@@ -60,6 +64,7 @@ def _tell_graph(repo: Repository, revision: str | None, number: int | None, out:
             "written_at": from_microseconds(each.written_at_us),
             "message": each.message,
             "parent_id": each.parent_id,
+            "merged_ids": each.merged_ids,
             "branches": each.branches,
             "tags": each.tags,
         }
