@@ -147,7 +147,7 @@ class AncestryGraph:
 
 @dataclass(frozen=True, slots=True)
 class _Lane:
-    """A line of snapshots, each the parent of the one above. A line without any leads to a merged snapshot."""
+    """A line of snapshots, each the parent of the one above; or a line without any, to a merged snapshot."""
 
     number: int
     column: int

@@ -190,9 +190,37 @@ def test_tags_come_and_go_for_good(typed: Terminal) -> None:
 
 
 def test_tree_shows_groups_and_arrays(typed: Terminal) -> None:
-    assert typed("tree").splitlines() == ["/", "    air/", "        t2m (time: 3, x: 4) float32  K"]
+    assert typed("tree").splitlines() == [
+        "/",
+        "    air/",
+        "        t2m (time: 3, x: 4) float32, chunks (1, 4)  K",
+    ]
     assert [each["path"] for each in typed.json("tree", "/air")] == ["/air", "/air/t2m"]
     assert typed.json("tree")[2]["chunks"] == [1, 4]
+    assert typed.json("tree")[2]["shards"] is None
+
+
+def test_tree_shows_chunks_shards_and_grids_of_different_sizes(typed: Terminal, tmp_path: Path) -> None:
+    repo = icefloe.Repository.open(icefloe.local_filesystem_storage(str(tmp_path / "repo")))
+    session = repo.writable_session("main")
+    zarr.create_array(session.store, name="sharded", shape=(8, 8), chunks=(2, 4), shards=(4, 8), dtype="i2")
+    zarr.create_array(session.store, name="scalar", shape=(), dtype="f8")
+    grid = {
+        "name": "rectilinear",
+        "configuration": {"kind": "inline", "chunk_shapes": [[31, 28, [30, 2]], 4]},
+    }
+    document = json.loads(session.workspace.array("/sharded").user_data)
+    document |= {"shape": [119, 8], "chunk_grid": grid, "codecs": [{"name": "bytes"}]}
+    session.workspace.set_metadata("/months", json.dumps(document).encode())
+    session.commit("grids")
+
+    lines = [line.strip() for line in typed("tree").splitlines()]
+
+    assert "sharded (8, 8) int16, chunks (2, 4), shards (4, 8)" in lines
+    assert "scalar () float64" in lines
+    assert "months (119, 8) int16, chunks (31+28+2x30, 4)" in lines
+    (sharded,) = typed.json("tree", "sharded")
+    assert (sharded["chunks"], sharded["shards"]) == ([2, 4], [4, 8])
 
 
 def test_values_at_any_revision(typed: Terminal) -> None:

@@ -23,6 +23,9 @@ from icefloe.repository import Repository
 from icefloe.session import Session
 
 _HEAD = 10
+_MOST_SIZES = 6
+"""Of chunks along one dimension whose sizes differ."""
+_SHARDING = "sharding_indexed"
 _ATTRIBUTES = ("units", "long_name", "standard_name")
 
 
@@ -31,14 +34,23 @@ def _described(node: NodeSnapshot) -> dict[str, Any]:
     document = json.loads(node.user_data)
     found: dict[str, Any] = {"path": node.path, "kind": document["node_type"]}
     if isinstance(node.node_data, ArrayNodeData):
-        grid = document["chunk_grid"]["configuration"]
         found["shape"] = document["shape"]
-        found["chunks"] = grid.get("chunk_shape", grid.get("chunk_shapes"))
+        found["chunks"], found["shards"] = _chunk_shapes(document)
         found["dtype"] = document["data_type"]
         found["dimensions"] = document.get("dimension_names")
         found["codecs"] = [codec if isinstance(codec, str) else codec["name"] for codec in document["codecs"]]
     found["attributes"] = document.get("attributes", {})
     return found
+
+
+def _chunk_shapes(document: dict[str, Any]) -> tuple[Any, Any]:
+    """Return the shapes of chunks and of shards, as zarr names them: the grid is one of shards, if any."""
+    grid = document["chunk_grid"]["configuration"]
+    shape = grid.get("chunk_shape", grid.get("chunk_shapes"))
+    for codec in document["codecs"]:
+        if isinstance(codec, dict) and codec["name"] == _SHARDING:
+            return codec["configuration"]["chunk_shape"], shape
+    return shape, None
 
 
 def _line(node: dict[str, Any]) -> str:
@@ -51,8 +63,21 @@ def _line(node: dict[str, Any]) -> str:
             f"{dim}: {size}" if dim else size for dim, size in zip(node["dimensions"], sizes, strict=True)
         ]
     dtype = node["dtype"] if isinstance(node["dtype"], str) else node["dtype"].get("name", "?")
+    shapes = "".join(f", {each} {_shape_text(node[each])}" for each in ("chunks", "shards") if node[each])
     words = [shown(node["attributes"][each]) for each in _ATTRIBUTES if each in node["attributes"]]
-    return f"{label} ({shown(', '.join(sizes))}) {shown(dtype)}" + (f"  {', '.join(words)}" if words else "")
+    what = f"{label} ({shown(', '.join(sizes))}) {shown(dtype)}{shapes}"
+    return what + (f"  {', '.join(words)}" if words else "")
+
+
+def _shape_text(shape: list[Any]) -> str:
+    """Format the shape of chunks, or the sizes of chunks per dimension where they differ."""
+    return f"({', '.join(_sizes_text(each) if isinstance(each, list) else shown(each) for each in shape)})"
+
+
+def _sizes_text(sizes: list[Any]) -> str:
+    """Format chunk sizes and `[size, count]` runs of one dimension: 30+31+2x28."""
+    runs = [f"{each[1]}x{each[0]}" if isinstance(each, list) else str(each) for each in sizes]
+    return shown("+".join(runs[:_MOST_SIZES])) + ("+..." if len(runs) > _MOST_SIZES else "")
 
 
 @click.command()
@@ -62,7 +87,7 @@ def _line(node: dict[str, Any]) -> str:
 @all_option
 @output_option
 def tree(repo: Repository, path: str, revision: str, with_ledgers: bool, out: Output) -> None:
-    """The groups and arrays at PATH and below.
+    """The groups and arrays at PATH and below: shapes, types, chunks and shards.
 
     \b
     icefloe tree data/repo air -r v1.0

@@ -22,8 +22,8 @@ _WITH_PROCESSES = {"multiprocessing", "pyspark"}
 _ENDING = [signal.Signals[name] for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
 _HANDLER = "icefloe-simpler"
 _SIMPLER = str.maketrans(
-    {"●": "*", "│": "|", "─": "-", "┴": "+", "┬": "+", "┼": "+", "╯": "/", "╮": "\\", "░": ".", "▒": ":", "▓": "%", "█": "#",
-     "▀": "#", "▄": "#", "·": " ", "⠀": " "}
+    {"●": "*", "│": "|", "─": "-", "┴": "+", "┬": "+", "┼": "+", "╯": "/", "╮": "\\",
+     "░": ".", "▒": ":", "▓": "%", "█": "#", "▀": "#", "▄": "#", "·": " ", "⠀": " "}
 )  # fmt: skip
 
 
