@@ -32,6 +32,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "history_pages",
         "ops_pages",
         "inspection",
+        "overview",
         "upkeep",
         "care",
         "migrations",

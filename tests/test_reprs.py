@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import pickle
+import shutil
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,6 +30,7 @@ from icefloe import (
     Update,
     UpdateType,
     in_memory_storage,
+    local_filesystem_storage,
     s3_storage,
 )
 from icefloe.ancestry_graph import GraphCommit
@@ -331,3 +334,59 @@ def test_merges_that_metadata_invents_are_not_drawn() -> None:
     ]
 
     assert str(AncestryGraph.of(commits, plain=True)).splitlines() == ["● new (main)", "│", "● old"]
+
+
+# A repository in notebooks
+
+
+def test_a_repository_shows_in_notebooks_what_info_prints() -> None:
+    repo = _repository_with_dev()
+    repo.create_tag("v<1>", repo.lookup_branch("main"))
+    _commit(repo, "main")
+
+    shown = repo._repr_html_()
+
+    for name, value in {
+        "type": "in-memory",
+        "format": "version 2",
+        "status": "online",
+        "branches": "dev, main",
+        "tags": "v&lt;1&gt;",
+        "commits on main": "3",
+        "latest commit": "main",
+    }.items():
+        assert f"<div>{name}: <code>{value}</code></div>" in shown
+    assert "committed at: <code>20" in shown
+    for forbidden in ("color", "background", "http", "<script", "<style", "<link", "<img"):
+        assert forbidden not in shown
+
+
+@pytest.mark.parametrize("spec_version", [1, 2])
+def test_a_repository_shows_in_notebooks_a_part_of_a_long_history(
+    spec_version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("icefloe.overview._MOST_COMMITS", 2)
+    monkeypatch.setattr("icefloe.overview._MOST_COMMIT_FILES", 2)
+    monkeypatch.setattr("icefloe.overview._MOST_NAMES", 1)
+    repo = Repository.create(in_memory_storage(), spec_version=spec_version)
+    for name in ("a", "b"):
+        with repo.transaction("main", message=name) as store:
+            zarr.create_array(store, name=name, data=np.arange(3))
+        repo.create_branch(name, repo.lookup_branch("main"))
+
+    shown = repo._repr_html_()
+
+    assert "commits on main: <code>2 or more</code>" in shown
+    assert "branches: <code>a and 2 more</code>" in shown
+    assert f"(v{spec_version})" in shown
+
+
+def test_a_repository_whose_storage_is_gone_shows_in_notebooks(tmp_path: Path) -> None:
+    repo = Repository.create(local_filesystem_storage(str(tmp_path / "<repo>")))
+    shutil.rmtree(tmp_path / "<repo>")
+
+    shown = repo._repr_html_()
+
+    assert "not readable" in shown
+    assert "&lt;repo&gt;" in shown
+    assert "<repo>" not in shown

@@ -281,6 +281,11 @@ class Repository(BranchOperations, Care, Shown):
         title = f"{qualified('', 'Repository')} ({self.spec_version.name})"
         return Tree(title, (("storage", self._recipe.storage.tree()), ("config", "<RepositoryConfig ...>")))
 
+    def _repr_html_(self) -> str:
+        from icefloe.overview import overview_html
+
+        return overview_html(self._refs, self.storage)
+
     def save_config(self) -> None:
         """Store the configuration in effect in the repository."""
         self._refs.save_config(self._opened.config.to_plain())

@@ -11,8 +11,9 @@ from icefloe.cli.arguments import output_option, repo_argument, storage_argument
 from icefloe.cli.faults import NOT_WELL
 from icefloe.cli.groups import GroupWithDefault
 from icefloe.cli.output import Output
-from icefloe.core.opening import find_spec
 from icefloe.errors import AlreadyExistsError, ErrorKind
+from icefloe.overview import overview
+from icefloe.overview import status as current_status
 from icefloe.redaction import HIDDEN, may_be_secret, redact
 from icefloe.repository import Repository
 from icefloe.storage.base import Storage
@@ -46,20 +47,7 @@ def info(repo: Repository, out: Output) -> None:
     \b
     icefloe info data/repo
     """
-    tip = next(iter(repo.ancestry(branch="main")), None)
-    out.record(
-        {
-            **repo.storage.describe(),
-            "format": _version(repo),
-            "spec_version": int(repo.spec_version.value),
-            "status": _status(repo)["availability"],
-            "branches": sorted(repo.list_branches()),
-            "tags": sorted(repo.list_tags()),
-            "commits_on_main": sum(1 for _ in repo.ancestry(branch="main")),
-            "latest_commit": tip and tip.message,
-            "committed_at": tip and tip.written_at,
-        }
-    )
+    out.record(overview(repo._refs, repo.storage))
 
 
 @click.command()
@@ -109,26 +97,7 @@ def status(repo: Repository, availability: str | None, reason: str | None, out: 
         raise click.UsageError("--reason goes with --set")
     if availability:
         repo.set_status(RepoStatus(RepoAvailability[availability.replace("-", "_")], None, reason))
-    out.record(_status(repo))
-
-
-def _status(repo: Repository) -> dict[str, Any]:
-    """Older formats keep none: version 1 may be written, and those before it are only read."""
-    spec = find_spec(repo.storage)
-    if spec is None or spec.refs_in_repo_info:
-        now = repo.get_status()
-        return {
-            "availability": now.availability,
-            "reason": now.limited_availability_reason,
-            "since": now.set_at,
-        }
-    found = RepoAvailability.online if spec.writable else RepoAvailability.read_only
-    return {"availability": found, "reason": f"{_version(repo)} of the format keeps no status", "since": None}
-
-
-def _version(repo: Repository) -> str:
-    spec = find_spec(repo.storage)
-    return "a draft" if spec is None or not spec.number else f"version {spec.number}"
+    out.record(current_status(repo._refs))
 
 
 @click.group(cls=GroupWithDefault, default="storage", invoke_without_command=True)
