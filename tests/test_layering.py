@@ -56,6 +56,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "types",
         "times",
         "ancestry_graph",
+        "calendars",
         "tables",
         "streams",
         "amounts",

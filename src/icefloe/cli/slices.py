@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from icefloe.calendars import time_coding
 from icefloe.cli.values import read
 from icefloe.coastlines import unwrapped_longitudes, valid_latitudes
 from icefloe.errors import ErrorKind, InvalidInputError
@@ -16,7 +17,6 @@ from icefloe.export.selections import dimensions_of, shape_of
 from icefloe.paths import ROOT, join, normalize, parent
 from icefloe.printable import printable
 from icefloe.session import Session
-from icefloe.spark.calendars import time_coding
 
 _MOST_CELLS = 200_000_000
 _MISSING = ("_FillValue", "missing_value")

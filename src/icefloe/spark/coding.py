@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from icefloe.calendars import TimeCoding, time_coding
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.spark.calendars import TimeCoding, time_coding
 
 Values = NDArray[Any]
 Mask = NDArray[np.bool_]
