@@ -103,6 +103,7 @@ if TYPE_CHECKING:
     )
     from icefloe.maintenance.retention import RetentionPolicy
     from icefloe.merging import (
+        ChunkDetails,
         MergeConflict,
         MergeConflictError,
         MergeConflicts,
@@ -183,6 +184,7 @@ __all__ = [
     "BasicConflictSolver",
     "CachingConfig",
     "ChecksumAlgorithm",
+    "ChunkDetails",
     "ChunkType",
     "CloneReport",
     "CommitKey",
@@ -338,7 +340,7 @@ _HOMES = {
     "maintenance.retention": "RetentionPolicy",
     "tables": "Table",
     "maintenance.migrate": "MigrationReport migrate",
-    "merging": "MergeConflict MergeConflictError MergeConflicts MergeResult",
+    "merging": "ChunkDetails MergeConflict MergeConflictError MergeConflicts MergeResult",
     "migrations": "upgrade_icechunk_repository",
     "ops": "GCSummary Update UpdateType",
     "repository": "Repository",

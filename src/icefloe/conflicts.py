@@ -80,6 +80,10 @@ _INNER_CAPITAL: Final = re.compile(r"(?<!^)[A-Z]")
 class Column(Protocol):
     """A numpy column of coordinates; numpy itself is not needed here."""
 
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, row: int) -> Any: ...
+
     def tolist(self) -> Any:
         """A list of rows."""
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from itertools import islice
+from typing import Final, Literal, TypeAlias
 
 from icefloe.config.display import Shown, Tree, qualified
 from icefloe.conflicts import Column, ConflictType
@@ -13,6 +14,7 @@ from icefloe.printable import printable
 from icefloe.snapshots import Diff
 
 __all__ = [
+    "ChunkDetails",
     "MergeConflict",
     "MergeConflictError",
     "MergeConflicts",
@@ -26,6 +28,55 @@ MergeStrategy: TypeAlias = Literal["fail", "ours", "theirs"]
 
 MergeOutcome: TypeAlias = Literal["up-to-date", "fast-forward", "merged", "conflicts"]
 """There was nothing to do, the branch only had to move, a snapshot was made, or conflicts forbid one."""
+
+
+MOST_SHOWN: Final = 20
+"""So many conflicts are shown to people; the others are counted."""
+MOST_COMPARED: Final = 10
+"""The values of so many conflicting chunks are read and compared."""
+_IN_ERRORS: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkDetails:
+    """Where a conflicting chunk is, in coordinate labels, and how its values differ between the two sides."""
+
+    where: str
+    """Labels of the first and the last element per dimension, as in `time=2024-03-01..2024-03-10, x[0:5]`. A
+    dimension without a coordinate has numbers of elements in brackets.
+    """
+    their_where: str | None = None
+    """The labels on the side that is merged, where they are others."""
+    num_cells: int | None = None
+    """The cells of the chunk that both sides have; None where values were not compared."""
+    num_differing: int | None = None
+    num_missing_on_one_side: int | None = None
+    """Of those that differ: cells that are NaN or the fill value on one side."""
+    largest_difference: float | None = None
+    """Between two numbers or times, unpacked by `scale_factor`; None for other types."""
+    units: str = ""
+    problem: str | None = None
+    """Why the values could not be compared."""
+
+    def __str__(self) -> str:
+        where = self.where + (f" (theirs: {self.their_where})" if self.their_where is not None else "")
+        return printable(": ".join(filter(None, (where, self._difference()))))
+
+    def _difference(self) -> str:
+        if self.problem is not None:
+            return f"values not compared, {self.problem}"
+        if self.num_cells is None or self.num_differing is None:
+            return ""
+        if not self.num_differing:
+            return f"none of {self.num_cells} cells differs"
+        text = (
+            f"{self.num_differing} of {self.num_cells} cells differ{'s' if self.num_differing == 1 else ''}"
+        )
+        if self.largest_difference is not None:
+            text += f", by up to {self.largest_difference:.6g}{f' {self.units}' if self.units else ''}"
+        if self.num_missing_on_one_side:
+            text += f", {self.num_missing_on_one_side} missing on one side"
+        return text
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +102,11 @@ class ConflictGroup:
     chunks: Column | None
     ours: Callable[[], list[str]]
     theirs: Callable[[], list[str]]
+    details: Callable[[tuple[int, ...], bool], ChunkDetails] | None = None
+    """Describe one of the chunks, with or without comparing its values."""
+
+    def __len__(self) -> int:
+        return 1 if self.chunks is None else len(self.chunks)
 
     def rows(self) -> Iterator[MergeConflict]:
         """A row per chunk, or one for the node."""
@@ -65,6 +121,7 @@ class MergeConflicts(Sequence[MergeConflict]):
     def __init__(self, groups: Sequence[ConflictGroup] = ()) -> None:
         self._groups = tuple(groups)
         self._rows: list[MergeConflict] | None = None
+        self._details: dict[tuple[int, bool], ChunkDetails | None] = {}
 
     def _all(self) -> list[MergeConflict]:
         if self._rows is None:
@@ -72,7 +129,7 @@ class MergeConflicts(Sequence[MergeConflict]):
         return self._rows
 
     def __len__(self) -> int:
-        return len(self._all())
+        return sum(map(len, self._groups))
 
     def __bool__(self) -> bool:
         return bool(self._groups)
@@ -81,14 +138,59 @@ class MergeConflicts(Sequence[MergeConflict]):
         return self._all()[row]
 
     def __repr__(self) -> str:
-        rows = [(row.path, row.chunk, repr(row.kind), row.ours, "|", row.theirs) for row in self]
-        lines = [printable(" ".join(map(str, row))) for row in rows]
-        return "\n".join([f"<{len(lines)} conflicts>", *lines])
+        lines = [f"<{len(self)} conflicts>"]
+        for row, details in zip(self[:MOST_SHOWN], self.details(), strict=True):
+            words = (row.path, row.chunk, repr(row.kind), row.ours, "|", row.theirs)
+            lines.append(printable(" ".join(map(str, words))))
+            lines += [] if details is None else [f"    {describe_place(row, details)}"]
+        return "\n".join(lines + ([f"and {len(self) - MOST_SHOWN} more"] if len(self) > MOST_SHOWN else []))
+
+    def details(
+        self, most: int = MOST_SHOWN, *, most_compared: int = MOST_COMPARED
+    ) -> list[ChunkDetails | None]:
+        """Describe the chunks of the first rows by coordinate labels, and compare their values.
+
+        Values are read now: the merge did not need them. Where they cannot be read, as virtual chunks in a
+        container that is not authorized, `problem` says why.
+
+        Parameters
+        ----------
+        most
+            The number of rows to describe.
+        most_compared
+            The number of rows whose values are read, at most `most`.
+
+        Returns
+        -------
+        list of ChunkDetails or None
+            One for each of the first rows; None where a conflict is not about a chunk.
+        """
+        places = ((group, row) for group in self._groups for row in range(len(group)))
+        found = []
+        for number, (group, row) in enumerate(islice(places, most)):
+            key = (number, number < most_compared)
+            if key not in self._details:
+                self._details[key] = _describe(group, row, with_values=number < most_compared)
+            found.append(self._details[key])
+        return found
 
     def columns(self) -> dict[str, list[object]]:
         """The table by column, as pandas and pyarrow take it."""
         names = ("path", "chunk", "kind", "ours", "theirs")
         return {name: [getattr(row, name) for row in self] for name in names}
+
+
+def describe_place(row: MergeConflict, details: ChunkDetails | None) -> str:
+    """Describe one conflict for people, safe to print: `t2m at time=2024-03-01: 2 of 9 cells differ`."""
+    if details is None:
+        return printable(f"{row.path}: {str(row.kind).lower()}")
+    return f"{printable(row.path.strip('/'))}{' at ' if details.where else ': '}{details}"
+
+
+def _describe(group: ConflictGroup, row: int, *, with_values: bool) -> ChunkDetails | None:
+    if group.chunks is None or group.details is None:
+        return None
+    return group.details(tuple(group.chunks[row].tolist()), with_values)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -137,3 +239,9 @@ class MergeConflictError(ConflictError):
         )
         self.result = result
         self.args = (result,)
+
+    def __str__(self) -> str:
+        """The message, and the first conflicts with coordinate labels and differences, which are read now."""
+        rows = self.result.conflicts
+        places = zip(rows[:_IN_ERRORS], rows.details(_IN_ERRORS), strict=True)
+        return "\n".join([self.message, *(f"  {describe_place(*each)}" for each in places)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import zarr
 
@@ -73,6 +74,45 @@ def test_conflicts_are_a_table_and_an_exit_code(typed: Terminal, repo: icefloe.R
     assert repo.lookup_branch("main") == tip
     assert "1 conflict decided" in typed("merge", "dev", "--strategy", "theirs")
     assert values(repo) == [3, 2, 0, 0]
+
+
+def test_conflicts_are_told_by_labels_and_differences(typed: Terminal, repo: icefloe.Repository) -> None:
+    session = repo.writable_session("main")
+    days: dict[str, Any] = {"units": "days since 2024-03-01"}
+    options: dict[str, Any] = {"chunks": (2,), "dimension_names": ["time"]}
+    zarr.create_array(session.store, name="time", data=np.arange(4), attributes=days, **options)
+    zarr.create_array(session.store, name="t2m", data=np.zeros(4), attributes={"units": "K"}, **options)
+    repo.reset_branch("dev", session.commit("add t2m"))
+    for branch, value in (("main", 1), ("dev", 3.5)):
+        session = repo.writable_session(branch)
+        zarr.open_array(session.store, path="t2m")[1] = value
+        session.commit(branch)
+
+    text = typed("merge", "dev", code=faults.CONFLICT)
+    (row,) = typed.json("merge", "dev", code=faults.CONFLICT)["conflicts"]
+
+    lines = text.splitlines()
+    assert lines[1].startswith("  /t2m [0]: chunk double update | ours: ")
+    assert lines[2] == "    t2m at time=2024-03-01..2024-03-02: 1 of 2 cells differs, by up to 2.5 K"
+    assert row["details"]["where"] == "time=2024-03-01..2024-03-02"
+    assert (row["details"]["num_differing"], row["details"]["largest_difference"]) == (1, 2.5)
+
+
+def test_many_conflicts_are_counted(typed: Terminal, repo: icefloe.Repository) -> None:
+    session = repo.writable_session("main")
+    zarr.create_array(session.store, name="a", shape=(30,), chunks=(1,), dtype="i4", overwrite=True)
+    repo.reset_branch("dev", session.commit("more chunks"))
+    for branch, value in (("main", 1), ("dev", 2)):
+        session = repo.writable_session(branch)
+        zarr.open_array(session.store, path="a")[:] = value
+        session.commit(branch)
+
+    lines = typed("merge", "dev", code=faults.CONFLICT).splitlines()
+    rows = typed.json("merge", "dev", code=faults.CONFLICT)["conflicts"]
+
+    assert lines[-1] == "  and 10 more"
+    assert sum("1 of 1 cells differs" in line for line in lines) == 10
+    assert [row["details"] is None for row in rows] == [False] * 20 + [True] * 10
 
 
 def test_what_cannot_be_merged(typed: Terminal) -> None:

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import takewhile
+from itertools import takewhile, zip_longest
 
 import click
 
 from icefloe.amounts import counted
 from icefloe.cli import revisions
 from icefloe.cli.arguments import output_option, repo_argument
+from icefloe.cli.authorizing import authorize_option
 from icefloe.cli.completing import complete_branch, complete_revision
-from icefloe.cli.faults import CONFLICT
+from icefloe.cli.faults import CONFLICT, in_the_shell
 from icefloe.cli.output import Output, plain, shown
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.merging import MergeConflictError, MergeResult, MergeStrategy
+from icefloe.merging import MergeConflictError, MergeResult, MergeStrategy, describe_place
 from icefloe.repository import Repository
-
-_MOST_ROWS = 20
-"""Of conflicts that people are shown; programs get them all."""
-
 
 _strategy = click.option(
     "--strategy",
@@ -39,6 +36,7 @@ _dry_run = click.option("--dry-run", is_flag=True, help="Tell what would happen,
 @_message
 @_strategy
 @_dry_run
+@authorize_option
 @output_option
 def merge(
     repo: Repository,
@@ -71,6 +69,7 @@ def merge(
 @_message
 @_strategy
 @_dry_run
+@authorize_option
 @output_option
 def cherry_pick(
     repo: Repository,
@@ -101,6 +100,7 @@ def cherry_pick(
 @_message
 @_strategy
 @_dry_run
+@authorize_option
 @output_option
 def revert(
     repo: Repository,
@@ -161,20 +161,22 @@ def _told(out: Output, work: Callable[[], MergeResult], what: str) -> int:
     except MergeConflictError as error:
         result = error.result
     rows = result.conflicts
+    details = rows.details()
     lines = [_sentence(result, shown(what))]
-    lines += [
-        f"  {shown(row.path)}{'' if row.chunk is None else f' {list(row.chunk)}'}: {str(row.kind).lower()}"
-        f" | ours: {shown(row.ours)} | theirs: {shown(row.theirs)}"
-        for row in rows[:_MOST_ROWS]
-    ]
-    lines += [f"  and {len(rows) - _MOST_ROWS} more"] if len(rows) > _MOST_ROWS else []
+    for row, found in zip(rows[: len(details)], details, strict=True):
+        place = shown(row.path) if row.chunk is None else f"{shown(row.path)} {list(row.chunk)}"
+        lines.append(
+            f"  {place}: {str(row.kind).lower()} | ours: {shown(row.ours)} | theirs: {shown(row.theirs)}"
+        )
+        lines += [] if found is None else [f"    {in_the_shell(describe_place(row, found))}"]
+    lines += [f"  and {len(rows) - len(details)} more"] if len(rows) > len(details) else []
     value = {
         "outcome": result.outcome,
         "snapshot": result.snapshot_id,
         "base": result.base_id,
         "ours": result.ours_id,
         "theirs": result.theirs_id,
-        "conflicts": plain(list(rows)),
+        "conflicts": [plain(row) | {"details": plain(found)} for row, found in zip_longest(rows, details)],
         "changes": plain(result.changes),
     }
     out.value(value, "\n".join(lines))

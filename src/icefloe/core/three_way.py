@@ -15,6 +15,7 @@ import numpy as np
 from icefloe.conflicts import ConflictType
 from icefloe.core.changes import ChangeSet
 from icefloe.core.commit import log_of_changes
+from icefloe.core.conflict_details import ConflictReader
 from icefloe.core.detection import Detection, Found, Theirs, read_differently
 from icefloe.core.rebase import resting_on
 from icefloe.core.state_changes import State, put_differences, same_chunks, without_manifests
@@ -54,7 +55,8 @@ def merge(sides: Sides, strategy: MergeStrategy) -> Merged:
     ours, theirs = sides.our_changes.copy(), sides.their_changes.copy()
     _forget_what_is_common(sides, ours, theirs)
     found = _conflicts(sides, ours, theirs)
-    groups = tuple(_group(sides, ours, theirs, each) for each in found)
+    reader = ConflictReader(sides.ours, sides.theirs)
+    groups = tuple(_group(sides, ours, theirs, each, reader) for each in found)
     decided = strategy != "fail"
     if decided:
         resolution = _Resolution(sides, ours, theirs)
@@ -122,12 +124,15 @@ def _kind(found: Found) -> ConflictType:
 # The table
 
 
-def _group(sides: Sides, ours: ChangeSet, theirs: ChangeSet, found: Found) -> ConflictGroup:
+def _group(
+    sides: Sides, ours: ChangeSet, theirs: ChangeSet, found: Found, reader: ConflictReader
+) -> ConflictGroup:
     conflict = found.conflict
     if found.coords is not None and found.node is not None:
         here = partial(_chunk_texts, sides.ours, found.node, found.coords)
         there = partial(_chunk_texts, sides.theirs, found.node, found.coords)
-        return ConflictGroup(conflict.path, conflict.conflict_type, found.coords, here, there)
+        details = partial(reader.details, found.node)
+        return ConflictGroup(conflict.path, conflict.conflict_type, found.coords, here, there, details)
     here, there = (partial(_node_texts, changes, conflict.path) for changes in (ours, theirs))
     return ConflictGroup(conflict.path, conflict.conflict_type, None, here, there)
 
