@@ -74,12 +74,13 @@ class Care(Upkeep):
         Columns: object, kind, bytes, written_at, age_s, reason. Nothing is changed.
         """
         from icefloe.maintenance.garbage import garbage_table
-        from icefloe.maintenance.gc import find_garbage
+        from icefloe.maintenance.gc import find_garbage, find_temporary_files
 
         self._require_present_format("looking for garbage")
         cutoff = to_microseconds(delete_object_older_than)
         fan_out = self._spread_reads(_THREADS)
-        return garbage_table(find_garbage(self._refs, self._assets, cutoff, fan_out, dated=True))
+        garbage = find_garbage(self._refs, self._assets, cutoff, fan_out, dated=True)
+        return garbage_table(garbage, find_temporary_files(self._assets.storage, cutoff).deleted)
 
     garbage_async = async_twin(garbage)
 

@@ -187,6 +187,8 @@ class GCSummary(Shown):
     attributes_deleted: int = 0
     """Always 0: no release wrote such files."""
     transaction_logs_deleted: int = 0
+    temporary_files_deleted: int = 0
+    """Files in a local folder that killed writers of icefloe left behind."""
     objects_failed_to_delete: int = 0
     """They are garbage still, for the next run."""
     throttled_batches: int = 0

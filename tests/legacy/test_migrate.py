@@ -286,3 +286,16 @@ def test_a_folder_is_left_without_empty_folders(tmp_path: Path) -> None:
         "snapshots",
         "transactions",
     ]
+
+
+def test_files_of_users_survive_the_deletion_of_old_files(tmp_path: Path) -> None:
+    folder = golden.unpack("handmade-001-dev-20240918", tmp_path) / "repo"
+    mine = [folder / name for name in ("r/notes.txt", "s/notes.json", "m/below/notes", "refs/notes")]
+    for file in mine:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("of a user")
+
+    migrate(local_filesystem_storage(str(folder)), delete_old_files=True)
+
+    assert all(file.exists() for file in mine)
+    assert {path.name for path in (folder / "s").iterdir()} == {"notes.json"}

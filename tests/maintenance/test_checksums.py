@@ -104,6 +104,18 @@ def repo_root(repo: Repository) -> str:
     return [info.id for info in repo.ancestry(branch="main")][-1]
 
 
+def test_foreign_files_beside_the_checksums_are_ignored() -> None:
+    repo = repository()
+    repo.storage.put(f"{catalogue.PLACE}/zz notes.txt", b"of a user")
+
+    for value in range(1, 20):
+        commit(repo, value)
+        assert repo.record_checksums() > 0
+
+    assert repo.verify("graph", checksums=True).ok
+    assert repo.storage.exists(f"{catalogue.PLACE}/zz notes.txt")
+
+
 def test_checksums_are_recorded_once_and_files_are_joined() -> None:
     repo = repository()
 

@@ -81,19 +81,74 @@ def test_what_is_young_is_kept() -> None:
 
 def test_what_a_killed_writer_put_aside_goes_too(tmp_path: Path) -> None:
     repo = Repository.create(icefloe.local_filesystem_storage(str(tmp_path)))
-    aside = [tmp_path / name for name in ("repo#17", "snapshots/1CECHNKREP0F1RSTCMT0#4")]
+    stems = ("repo", "snapshots/1CECHNKREP0F1RSTCMT0", "refs/branch.main/ref.json", "config.yaml")
+    aside = [tmp_path / f"{stem}#{10**18 + number}" for number, stem in enumerate(stems)]
+    (tmp_path / "refs/branch.main").mkdir(parents=True)
     for file in aside:
         file.write_bytes(b"half of it")
 
-    repo.garbage_collect(LONG_AGO)
-    repo.garbage_collect(now(), dry_run=True)
+    assert repo.garbage_collect(LONG_AGO).temporary_files_deleted == 0
+    dry = repo.garbage_collect(now(), dry_run=True)
+    table = repo.garbage(now())
 
     assert all(file.exists() for file in aside)
+    assert list(table["kind"]) == ["temporary file"] * 4
+    assert table["bytes"].tolist() == [10] * 4
 
-    repo.garbage_collect(now())
+    summary = repo.garbage_collect(now())
 
+    assert summary == dry == icefloe.GCSummary(temporary_files_deleted=4, bytes_deleted=40)
     assert not any(file.exists() for file in aside)
     assert repo.verify().ok
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_files_of_users_are_left_alone_wherever_they_are(tmp_path: Path, version: int) -> None:
+    repo = Repository.create(icefloe.local_filesystem_storage(str(tmp_path / "repo")), spec_version=version)
+    number = 12345678901234567890
+    outside = tmp_path / "outside" / f"1CECHNKREP0F1RSTCMT0#{number}"
+    files = [
+        tmp_path / "repo" / name
+        for name in (
+            "report#2024",
+            f"report#{number}",
+            f"notes/snapshots/1CECHNKREP0F1RSTCMT0#{number}",
+            "snapshots/1CECHNKREP0F1RSTCMT0#1",
+            f"snapshots/mine#{number}",
+            f"snapshots/1CECHNKREP0F1RSTCMT0#{number}a",
+            f"chunks/mine/1CECHNKREP0F1RSTCMT0#{number}",
+            f"overwritten/mine#{number}",
+            "refs/branch.main/mine",
+        )
+    ]
+    for file in (outside, *files):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(b"of a user")
+    for link in ("linked", "chunks/linked", "manifests"):
+        (tmp_path / "repo" / link).symlink_to(tmp_path / "outside")
+
+    summary = repo.garbage_collect(now())
+
+    assert summary == icefloe.GCSummary()
+    assert all(file.exists() for file in (outside, *files))
+
+
+def test_garbage_behind_a_linked_folder_is_reported_and_kept(tmp_path: Path) -> None:
+    repo = Repository.create(icefloe.local_filesystem_storage(str(tmp_path / "repo")))
+    session = repo.writable_session("main")
+    array = zarr.create_array(
+        session.store, name="a", shape=(8192,), chunks=(1024,), dtype="f8", compressors=None
+    )
+    array[:] = 1
+    (tmp_path / "repo/chunks").rename(tmp_path / "disk")
+    (tmp_path / "repo/chunks").symlink_to(tmp_path / "disk")
+    session.discard_changes()
+
+    summary = repo.garbage_collect(now())
+
+    assert summary.chunks_deleted == 0
+    assert summary.objects_failed_to_delete == len(list((tmp_path / "disk").iterdir())) == 8
+    assert "symbolic link" in summary.delete_errors[0]
 
 
 def test_a_detached_snapshot_goes_when_it_is_old() -> None:

@@ -154,6 +154,17 @@ def test_an_upgrade_broken_off_while_deleting_goes_on() -> None:
         upgrade_icechunk_repository(whole, dry_run=False)
 
 
+def test_files_of_users_among_the_refs_stay() -> None:
+    repo = version_1()
+    repo.storage.put("refs/branch.main/notes.txt", b"of a user")
+
+    upgraded = upgrade_icechunk_repository(repo, dry_run=False)
+
+    assert names(upgraded, "refs") == {"branch.main/notes.txt"}
+    with pytest.raises(SessionStateError, match="version"):
+        upgrade_icechunk_repository(upgraded, dry_run=False)
+
+
 def test_a_commit_during_the_upgrade_takes_it_back(monkeypatch: pytest.MonkeyPatch) -> None:
     repo = version_1()
     other = Repository.open(repo.storage)

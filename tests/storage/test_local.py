@@ -200,16 +200,89 @@ def test_no_litter_is_left_or_listed(tmp_path: Path) -> None:
     assert [info.key for info in storage.list_prefix()] == ["repo"]
 
 
-def test_sweep_removes_old_litter_only(tmp_path: Path) -> None:
-    storage = LocalStorage(tmp_path)
-    storage.put("chunks/a", b"a")
-    old = tmp_path / "chunks" / "a#1"
-    old.write_bytes(b"")
-    os.utime(old, (0, 0))
-    (tmp_path / "chunks" / "a#2").write_bytes(b"")
+def old_file(path: Path) -> Path:
+    """A file that was written long ago."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"abc")
+    os.utime(path, (0, 0))
+    return path
 
-    assert storage.sweep(datetime.now(UTC) - timedelta(hours=1)) == 1
-    assert sorted(os.listdir(tmp_path / "chunks")) == ["a", "a#2"]
+
+def test_sweep_removes_old_temporary_files_of_the_caller_only(tmp_path: Path) -> None:
+    storage = LocalStorage(tmp_path / "repo")
+    number = 12345678901234567890
+    old_file(tmp_path / f"repo/chunks/a#{number}")
+    kept = [
+        old_file(tmp_path / f"repo/chunks/b#{number}"),  # not an object of the caller
+        old_file(tmp_path / "repo/chunks/a#1"),  # the official library's, or a user's
+        old_file(tmp_path / f"repo/mine/a#{number}"),
+        old_file(tmp_path / f"elsewhere/a#{number}"),
+    ]
+    young = tmp_path / f"repo/chunks/a#{number - 1}"
+    young.write_bytes(b"")
+    (tmp_path / "repo/more").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "repo/chunks/more").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / f"repo/chunks/a#{number + 1}").symlink_to(kept[0])
+
+    before = datetime.now(UTC) - timedelta(hours=1)
+    own = {"chunks/a", "chunks/more/a", "more/a", "mine/a"}
+    found = storage.sweep(before, ["chunks", "more"], own.__contains__, dry_run=True)
+    report = storage.sweep(before, ["chunks", "more"], own.__contains__)
+
+    assert report == found
+    assert [(info.key, info.size_bytes) for info in report.deleted] == [(f"chunks/a#{number}", 3)]
+    assert not (tmp_path / f"repo/chunks/a#{number}").exists()
+    assert young.exists()
+    assert all(path.exists() for path in kept)
+    assert (tmp_path / f"repo/chunks/a#{number + 1}").is_symlink()
+
+
+def test_temporary_names_are_recognised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    storage = LocalStorage(tmp_path)
+    monkeypatch.setattr(os, "urandom", lambda size: bytes(size))
+    monkeypatch.setattr(os, "replace", lambda *names: os._exit(0))
+    if (child := os.fork()) == 0:
+        storage.put("chunks/a", b"cut off")  # killed between the write and the rename
+    os.waitpid(child, 0)
+
+    report = storage.sweep(datetime.now(UTC) + timedelta(hours=1), ["chunks"], {"chunks/a"}.__contains__)
+
+    assert [info.key for info in report.deleted] == ["chunks/a#" + 20 * "0"]
+    assert os.listdir(tmp_path / "chunks") == []
+
+
+def test_nothing_is_deleted_through_a_link(tmp_path: Path) -> None:
+    storage = LocalStorage(tmp_path / "repo")
+    storage.put("refs/x/ref.json", b"mine")
+    (tmp_path / "repo/refs").rename(tmp_path / "elsewhere")
+    (tmp_path / "repo/refs").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "repo/file").symlink_to(tmp_path / "elsewhere/x/ref.json")
+
+    report = storage.delete(["refs/x/ref.json", "file"])
+
+    assert report.deleted == 1
+    assert [path for path, _ in report.failed] == ["refs/x/ref.json"]
+    assert "symbolic link" in str(report.failed[0][1])
+    assert (tmp_path / "elsewhere/x/ref.json").exists()
+    assert not (tmp_path / "repo/file").is_symlink()
+    assert storage.get("refs/x/ref.json")[0] == b"mine"
+
+
+def test_listings_end_with_links_in_a_circle_and_leave_pipes_out(tmp_path: Path) -> None:
+    storage = LocalStorage(tmp_path / "repo")
+    storage.put("refs/x/ref.json", b"")
+    storage.put("chunks/a", b"")
+    storage.put("chunks/below/b", b"")
+    (tmp_path / "repo/refs/x/up").symlink_to(tmp_path / "repo")
+    (tmp_path / "repo/refs/nowhere").symlink_to(tmp_path / "nothing")
+    os.mkfifo(tmp_path / "repo/refs/pipe")
+
+    assert {info.key for info in storage.list_prefix("refs")} == {
+        "refs/x/ref.json",
+        "refs/x/up/chunks/a",
+        "refs/x/up/chunks/below/b",
+    }
+    assert [key for part in storage.list_columns("chunks/") for key in part.keys] == ["chunks/a"]
 
 
 def test_folders_that_cannot_be_locked_get_a_lock_file(

@@ -64,6 +64,8 @@ def gc(repo: Repository, older_than: datetime, dry_run: bool, table: bool, yes: 
         f"{counted(summary.manifests_deleted, 'manifest')} and {counted(summary.chunks_deleted, 'chunk')}, "
         f"{bytes_text(summary.bytes_deleted)}"
     )
+    if summary.temporary_files_deleted:
+        text += f"; {counted(summary.temporary_files_deleted, 'temporary file')} of killed writers among that"
     if summary.objects_failed_to_delete:
         reasons = shown("; ".join(summary.delete_errors))
         text += f"\n{summary.objects_failed_to_delete} could not be deleted: {reasons}"

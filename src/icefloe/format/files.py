@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Final, TypeVar
 
@@ -45,6 +46,21 @@ TRANSACTIONS: Final = "transactions"
 CHUNKS: Final = "chunks"
 OVERWRITTEN: Final = "overwritten"
 CONFIG_PATH: Final = "config.yaml"
+
+OWN_FOLDERS: Final = (SNAPSHOTS, MANIFESTS, TRANSACTIONS, CHUNKS, OVERWRITTEN, "refs", "icefloe")
+"""Every folder in which icefloe writes objects of a repository."""
+_ID: Final = "[0-9A-HJKMNP-TV-Z]{20}"
+_OWN_PATH: Final = re.compile(
+    rf"repo|config\.yaml|(?:{SNAPSHOTS}|{MANIFESTS}|{TRANSACTIONS}|{CHUNKS})/{_ID}"
+    rf"|{OVERWRITTEN}/(?:(?:repo|config\.yaml)\.\d{{14}}\.{_ID}|collected\.icefloe)"
+    r"|refs/(?:branch|tag)\.[^/]+/ref\.json(?:\.deleted)?"
+    rf"|icefloe/(?:checksums/\d{{6}}-{_ID}|verified/[a-z]+\.json)"
+)
+
+
+def is_own_path(path: str) -> bool:
+    """Tell whether icefloe or the official library would give this name to an object of a repository."""
+    return _OWN_PATH.fullmatch(path) is not None
 
 
 def read_repo_info(data: bytes, place: str = REPO_PATH) -> RepoInfo:

@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from itertools import islice
 
 from icefloe.errors import ConflictError, IcechunkError
-from icefloe.format.files import REPO_PATH
+from icefloe.format.files import REPO_PATH, is_own_path
 from icefloe.repository import Repository
 from icefloe.storage.base import Storage
 from icefloe.storage.memory import MemoryStorage
@@ -43,7 +43,7 @@ def _take_away_if_empty(storage: Storage) -> None:
     commits = list(islice(repo.ancestry(branch="main"), 2))
     if len(commits) > 1 or repo.list_branches() != {"main"} or repo.list_tags():
         return
-    keys = [key for key, _ in storage.list_objects()]
+    keys = [key for key, _ in storage.list_objects() if is_own_path(key)]
     folders = {key.partition("/")[0] for key in keys if "/" in key}
     if folders & {"chunks", "manifests"}:
         return  # of a job that was broken off, or of somebody who is at work

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from icefloe.concurrency import FanOut
 from icefloe.encoding.envelope import open_frames
 from icefloe.errors import ErrorKind, FormatError, IcechunkError
-from icefloe.format.files import CHUNKS, MANIFESTS, SNAPSHOTS, TRANSACTIONS, snapshot_but_parent
+from icefloe.format.files import CHUNKS, MANIFESTS, SNAPSHOTS, TRANSACTIONS, is_own_path, snapshot_but_parent
 from icefloe.format.id_columns import id_keys, is_member
 from icefloe.ids import ChunkId, SnapshotId, encode_column
 from icefloe.maintenance.copies import Progress
@@ -189,7 +189,7 @@ def row_ids(rows: Rows) -> Ids:
 
 
 def _files(storage: Storage) -> list[str]:
-    return [info.key for info in storage.list_prefix(f"{PLACE}/")]
+    return [info.key for info in storage.list_prefix(f"{PLACE}/") if is_own_path(info.key)]
 
 
 def _read(storage: Storage, key: str) -> Rows:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from icefloe.maintenance.gc import Garbage
-from icefloe.maintenance.listings import Listing
+from icefloe.storage.base import StorageObjectInfo
 from icefloe.tables import Table
+from icefloe.times import to_microseconds
 
 _KINDS = {
+    "temporary_files": ("temporary file", "a writer was killed while it wrote this file"),
     "snapshots": ("snapshot", "no branch or tag leads to it"),
     "transaction_logs": ("transaction log", "no snapshot has it in its history"),
     "manifests": ("manifest", "no snapshot uses it"),
@@ -20,22 +22,28 @@ _KINDS = {
 }
 
 
-def garbage_table(garbage: Garbage) -> Table:
-    """One row per object, in the order in which they are deleted."""
+def garbage_table(garbage: Garbage, temporary: Sequence[StorageObjectInfo]) -> Table:
+    """Make a table of one row per object, in the order in which they are deleted: temporary files first."""
     now_us = time.time_ns() // 1000
     parts = list(garbage.phases())
-    times = np.concatenate([listing.times_us for _, listing in parts])
+    counts = [("temporary_files", len(temporary)), *((name, len(listing)) for name, listing in parts)]
+    written_us = np.array([to_microseconds(info.created_at) for info in temporary], np.int64)
+    sizes = np.array([info.size_bytes for info in temporary], np.int64)
+    times = np.concatenate([written_us, *(listing.times_us for _, listing in parts)])
     return Table(
         {
-            "object": [path for _, listing in parts for path in listing.paths()],
-            "kind": _repeated((_KINDS[name][0], listing) for name, listing in parts),
-            "bytes": np.concatenate([listing.sizes for _, listing in parts]),
+            "object": [
+                *(info.key for info in temporary),
+                *(path for _, listing in parts for path in listing.paths()),
+            ],
+            "kind": _repeated((_KINDS[name][0], count) for name, count in counts),
+            "bytes": np.concatenate([sizes, *(listing.sizes for _, listing in parts)]),
             "written_at": times.astype("M8[us]"),
             "age_s": (now_us - times) / 1e6,
-            "reason": _repeated((_KINDS[name][1], listing) for name, listing in parts),
+            "reason": _repeated((_KINDS[name][1], count) for name, count in counts),
         }
     )
 
 
-def _repeated(parts: Iterator[tuple[str, Listing]]) -> NDArray[np.object_]:
-    return np.concatenate([np.full(len(listing), text, object) for text, listing in parts])
+def _repeated(parts: Iterable[tuple[str, int]]) -> NDArray[np.object_]:
+    return np.concatenate([np.full(count, text, object) for text, count in parts])

@@ -17,7 +17,7 @@ from icefloe.core.refs import RefStore
 from icefloe.core.refs_v1 import RefStoreV1
 from icefloe.core.refs_v2 import RefStoreV2
 from icefloe.errors import ConflictError, ErrorKind, StorageError
-from icefloe.format.files import CHUNKS, MANIFESTS, SNAPSHOTS, TRANSACTIONS
+from icefloe.format.files import CHUNKS, MANIFESTS, OWN_FOLDERS, SNAPSHOTS, TRANSACTIONS, is_own_path
 from icefloe.format.id_columns import IdIndex, is_member, sorted_ids
 from icefloe.format.pruning import ancestors, inherited_logs, pruned
 from icefloe.format.repo_info import NO_PARENT, RepoInfo
@@ -25,7 +25,7 @@ from icefloe.format.updates import GCRan
 from icefloe.maintenance.listings import Listing, list_folder, sift_folder
 from icefloe.maintenance.reach import NO_IDS, Ids, chunks_used, manifests_used, reachable, reachable_snapshots
 from icefloe.ops import GCSummary
-from icefloe.storage.base import DeleteReport, Storage
+from icefloe.storage.base import DeleteReport, Storage, SweepReport
 from icefloe.times import from_microseconds
 
 _TRIES: Final = 10
@@ -64,18 +64,28 @@ def collect(
 ) -> GCSummary:
     """Delete what no snapshot needs and the storage dates before a time, snapshots first and chunks last.
 
-    What killed writers left before that time, and no listing shows, goes too, and is not counted. A manifest
-    or snapshot that cannot be read stops it before anything is deleted.
+    Temporary files that killed writers left before that time are also deleted. A manifest or snapshot that
+    cannot be read stops it before anything is deleted.
     """
     garbage = find_garbage(refs, assets, older_than_us, fan_out, let_go=not dry_run)
     if dry_run:
-        return _summary(garbage)
+        return _with_temporary_files(_summary(garbage), find_temporary_files(assets.storage, older_than_us))
     try:
-        assets.storage.sweep(from_microseconds(older_than_us))
-        return _deleted(assets.storage, garbage, limits, fan_out)
+        swept = sweep(assets.storage, older_than_us)
+        return _with_temporary_files(_deleted(assets.storage, garbage, limits, fan_out), swept)
     finally:
         if isinstance(refs, RefStoreV1) and garbage.begun_us is not None:
             refs.note_end_of_collection(garbage.begun_us)
+
+
+def find_temporary_files(storage: Storage, older_than_us: int) -> SweepReport:
+    """Find the temporary files that killed writers left before a time."""
+    return storage.sweep(from_microseconds(older_than_us), OWN_FOLDERS, is_own_path, dry_run=True)
+
+
+def sweep(storage: Storage, older_than_us: int) -> SweepReport:
+    """Delete the temporary files that killed writers left before a time."""
+    return storage.sweep(from_microseconds(older_than_us), OWN_FOLDERS, is_own_path)
 
 
 def find_garbage(
@@ -231,6 +241,17 @@ def _not_in(listing: Listing, kept: Ids) -> Listing:
 def _summary(garbage: Garbage) -> GCSummary:
     counts: dict[str, Any] = {f"{name}_deleted": len(listing) for name, listing in garbage.phases()}
     return GCSummary(bytes_deleted=sum(int(each.sizes.sum()) for _, each in garbage.phases()), **counts)
+
+
+def _with_temporary_files(summary: GCSummary, swept: SweepReport) -> GCSummary:
+    reasons = dict.fromkeys([*summary.delete_errors, *(str(error) for _, error in swept.failed)])
+    return replace(
+        summary,
+        temporary_files_deleted=len(swept.deleted),
+        bytes_deleted=summary.bytes_deleted + sum(info.size_bytes for info in swept.deleted),
+        objects_failed_to_delete=summary.objects_failed_to_delete + len(swept.failed),
+        delete_errors=list(reasons)[:_SHOWN_ERRORS],
+    )
 
 
 def _deleted(storage: Storage, garbage: Garbage, limits: Limits, fan_out: FanOut) -> GCSummary:

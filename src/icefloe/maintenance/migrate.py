@@ -26,8 +26,18 @@ from icefloe.errors import (
     SnapshotNotFoundError,
 )
 from icefloe.format.config_codec import encode_config
-from icefloe.format.files import CHUNKS, CONFIG_PATH, MANIFESTS, REPO_PATH, SNAPSHOTS, TRANSACTIONS
+from icefloe.format.files import (
+    CHUNKS,
+    CONFIG_PATH,
+    MANIFESTS,
+    REPO_PATH,
+    SNAPSHOTS,
+    TRANSACTIONS,
+    is_own_path,
+)
 from icefloe.format.legacy.files import is_newer
+from icefloe.format.legacy.ids import id_in_name
+from icefloe.format.legacy.refs import is_ref_file
 from icefloe.format.snapshot import ManifestFileInfo
 from icefloe.format.spec import OLDER, V2
 from icefloe.ids import ChunkId, ManifestId, SnapshotId
@@ -450,9 +460,18 @@ class _Migration:
         }
         for folder in sorted(folders - {CHUNKS}):
             for info in self.target.list_prefix(f"{folder}/"):
+                if not _is_old_file(folder, info.key.removeprefix(f"{folder}/")):
+                    continue
                 if folder not in shared or not is_newer(self.target.get(info.key)[0], info.key):
                     yield info.key
         yield CONFIG_PATH
+
+
+def _is_old_file(folder: str, name: str) -> bool:
+    """Tell whether a file in a folder of an old repository is one of its objects, not a user's."""
+    if folder == BACKUP:
+        return is_own_path(name)
+    return is_ref_file(f"{folder}/{name}") or id_in_name(name) is not None
 
 
 def _groups(uses: Iterable[Use]) -> list[_Group]:

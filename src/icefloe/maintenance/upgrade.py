@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 
 from icefloe.concurrency import FanOut
@@ -62,7 +62,7 @@ def delete_files_of_version_1(storage: Storage) -> None:
     """Remove what version 2 does not read: main first, so that version 1 is not found any more."""
     main = RefFile(RefKind.BRANCH, MAIN).path
     storage.delete([main])
-    report = storage.delete([info.key for info in storage.list_prefix(f"{REFS}/")])
+    report = storage.delete(list(_ref_files(storage)))
     if report.failed:
         path, reason = report.failed[0]
         raise SessionStateError(
@@ -74,7 +74,12 @@ def delete_files_of_version_1(storage: Storage) -> None:
 
 def has_files_of_version_1(storage: Storage) -> bool:
     """Whether an upgrade left something to delete."""
-    return next(iter(storage.list_prefix(f"{REFS}/")), None) is not None or storage.exists(CONFIG_PATH)
+    return next(_ref_files(storage), None) is not None or storage.exists(CONFIG_PATH)
+
+
+def _ref_files(storage: Storage) -> Iterator[str]:
+    """Give the paths of branches and tags. Other files in that folder are not ours to delete."""
+    return (info.key for info in storage.list_prefix(f"{REFS}/") if RefFile.parse(info.key) is not None)
 
 
 def _repo_info(

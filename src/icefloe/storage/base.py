@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
@@ -96,6 +96,14 @@ class DeleteReport:
     """How many objects are gone, and which ones could not be deleted, with the reason."""
 
     deleted: int
+    failed: tuple[tuple[str, StorageError], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SweepReport:
+    """The temporary files that were deleted, and those that could not be, with the reason."""
+
+    deleted: tuple[StorageObjectInfo, ...] = ()
     failed: tuple[tuple[str, StorageError], ...] = ()
 
 
@@ -244,7 +252,10 @@ class Storage(StorageConstructors, ABC):
         """
 
     def list_columns(self, prefix: str = "") -> Iterator[ListedObjects]:
-        """The same in columns, part by part: for those who list more objects than they can hold."""
+        """List the objects directly in a folder as columns, part by part: they may be more than memory holds.
+
+        Objects in folders below may be among them.
+        """
         found = self.list_prefix(prefix)
         while part := list(islice(found, LISTED_AT_ONCE)):
             yield ListedObjects(
@@ -293,9 +304,28 @@ class Storage(StorageConstructors, ABC):
     def sync(self) -> None:
         """Make all writes so far durable, for one who writes objects while another moves the ref."""
 
-    def sweep(self, older_than: datetime) -> int:
-        """Delete what killed writers left before a time and listings do not show; how many files."""
-        return 0
+    def sweep(
+        self,
+        older_than: datetime,
+        folders: Sequence[str],
+        is_own_path: Callable[[str], bool],
+        *,
+        dry_run: bool = False,
+    ) -> SweepReport:
+        """Delete temporary files that killed writers left behind, which no listing shows.
+
+        Parameters
+        ----------
+        older_than
+            Keep files that were written at this time or later.
+        folders
+            The folders to look in, with the folders below them. The root itself is also looked in.
+        is_own_path
+            Tells whether a path is one of the caller's objects. Temporary files for other paths are kept.
+        dry_run
+            Find the files, but delete nothing.
+        """
+        return SweepReport()
 
     # The official methods
 

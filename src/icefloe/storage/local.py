@@ -13,8 +13,11 @@ Durability. Unconditional writes are collected and synced side by side before th
 that a ref never points at files a power cut can take away. `sync=False` leaves it to the operating system.
 The backup of a ref is a second name of its file, where the file system has hard links.
 
-Names on disk are percent-encoded like those of the official library (object_store's rules); aside files end
-in `#` and digits, which both libraries leave out of listings.
+Names on disk are percent-encoded like those of the official library (object_store's rules). A temporary file
+has the name of its target, `#` and digits; both libraries leave such names out of listings.
+
+Links. A folder below the root that is a symbolic link can be read and written, but nothing is deleted through
+it: the files behind it may belong to others.
 """
 
 from __future__ import annotations
@@ -22,11 +25,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import itertools
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import stat
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from itertools import islice
 from typing import Any, Self
 
 import numpy as np
@@ -46,6 +50,7 @@ from icefloe.storage.base import (
     PutCondition,
     Storage,
     StorageObjectInfo,
+    SweepReport,
     Unchanged,
     Version,
     checked_path,
@@ -60,6 +65,8 @@ _MAX_UNSYNCED = 1024
 _MAX_NAME_BYTES = 255  # in nearly every file system
 _PLAIN_PATH = re.compile(r"[0-9A-Za-z_-]+(?:/[0-9A-Za-z_-]+)*")
 _ASIDE = re.compile(r"#\d+$")
+_OWN_ASIDE = re.compile(r"(.+)#\d{17,20}")
+"""The names of `_write_aside`. Earlier versions did not pad the number."""
 _MISSING = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 _WAYS_OUT = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "; make room there and try again"),
@@ -184,7 +191,7 @@ class LocalStorage(Storage):
         folder = prefix.strip("/")
         start = self._file(folder) if folder else self._root
         with self._translated(folder or self._path):
-            for part in _parts(start, f"{folder}/" if folder else ""):
+            for part in _parts(_objects_in(start, f"{folder}/" if folder else "")):
                 keys, sizes, times = part
                 yield ListedObjects(keys, np.array(sizes, np.int64), np.array(times, np.int64) // 1000)
 
@@ -264,9 +271,12 @@ class LocalStorage(Storage):
     def delete(self, paths: Iterable[str]) -> DeleteReport:
         # docstring inherited
         deleted, failed = 0, []
+        checked: set[str] = set()
         for path in paths:
             try:
-                os.unlink(self._file(path))
+                file = self._file(path)
+                self._check_no_link(os.path.dirname(file), checked)
+                os.unlink(file)
             except FileNotFoundError:
                 pass
             except OSError as cause:
@@ -274,6 +284,19 @@ class LocalStorage(Storage):
                 continue
             deleted += 1
         return DeleteReport(deleted, tuple(failed))
+
+    def _check_no_link(self, folder: str, checked: set[str]) -> None:
+        """Raise OSError if a folder, or one between it and the root, is a symbolic link."""
+        if folder in checked or len(folder) <= len(self._root):
+            return
+        self._check_no_link(os.path.dirname(folder), checked)
+        if os.path.islink(folder):
+            raise OSError(
+                errno.ELOOP,
+                f"{folder} is a symbolic link, and nothing is deleted through links; delete it where it is, "
+                "or mount that folder here instead",
+            )
+        checked.add(folder)
 
     def remove_empty_folder(self, folder: str) -> None:
         # docstring inherited
@@ -286,15 +309,42 @@ class LocalStorage(Storage):
             with self._translated(self._path, writing=True):
                 self._unsynced.sync()
 
-    def sweep(self, older_than: datetime) -> int:
+    def sweep(
+        self,
+        older_than: datetime,
+        folders: Sequence[str],
+        is_own_path: Callable[[str], bool],
+        *,
+        dry_run: bool = False,
+    ) -> SweepReport:
         # docstring inherited
-        swept = 0
-        for file in _litter(self._root):
-            with self._translated(self._path, writing=True), contextlib.suppress(FileNotFoundError):
-                if os.stat(file).st_mtime < older_than.timestamp():
+        deleted: list[StorageObjectInfo] = []
+        failed: list[tuple[str, StorageError]] = []
+        for key, file in self._temporary_files(folders, is_own_path):
+            try:
+                status = os.lstat(file)
+                if not stat.S_ISREG(status.st_mode) or status.st_mtime >= older_than.timestamp():
+                    continue
+                if not dry_run:
                     os.unlink(file)
-                    swept += 1
-        return swept
+            except FileNotFoundError:
+                continue
+            except OSError as cause:
+                failed.append((key, self._error(key, cause, writing=True)))
+                continue
+            deleted.append(_info(key, status))
+        return SweepReport(tuple(deleted), tuple(failed))
+
+    def _temporary_files(
+        self, folders: Sequence[str], is_own_path: Callable[[str], bool]
+    ) -> Iterator[tuple[str, str]]:
+        """Find the temporary files of this class: their keys and their paths on disk."""
+        found = [_without_links(self._root, "", deep=False)]
+        found += [_without_links(f"{self._root}/{folder}", f"{folder}/") for folder in folders]
+        for key, file in itertools.chain.from_iterable(found):
+            match = _OWN_ASIDE.fullmatch(key)
+            if match is not None and is_own_path(match[1]):
+                yield key, file
 
     def _file(self, path: str) -> str:
         if _PLAIN_PATH.fullmatch(path):  # nearly all: the names of chunks and manifests
@@ -329,7 +379,7 @@ class LocalStorage(Storage):
 
     def _write_aside(self, target: str, data: Buffer) -> tuple[str, int]:
         """A new file beside the target, and its open descriptor."""
-        aside = f"{target}#{int.from_bytes(os.urandom(8))}"
+        aside = f"{target}#{int.from_bytes(os.urandom(8)):020d}"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
         try:
             descriptor = os.open(aside, flags, 0o666)
@@ -365,18 +415,21 @@ class LocalStorage(Storage):
         return (_unpickled, (type(self), self._root, self._settings, self._sync))
 
 
-def _litter(folder: str) -> Iterator[str]:
-    """The files that were put aside, here and below."""
-    try:
-        flat = os.stat(folder).st_nlink == 2  # no folder in it; asking each of a million files takes long
-        names = os.listdir(folder)
-    except _MISSING:
+def _without_links(folder: str, prefix: str, *, deep: bool = True) -> Iterator[tuple[str, str]]:
+    """Give the keys and paths of all files in a folder and below. Links are neither followed nor given."""
+    if deep and os.path.islink(folder):
         return
-    for name in names:
-        if "#" in name and _ASIDE.search(name):
-            yield f"{folder}/{name}"
-        elif not flat and os.path.isdir(f"{folder}/{name}"):
-            yield from _litter(f"{folder}/{name}")
+    try:
+        entries = os.scandir(folder)
+    except (*_MISSING, PermissionError):
+        return
+    with entries:
+        for entry in entries:
+            key = prefix + decode_key(entry.name)
+            if entry.is_file(follow_symlinks=False):
+                yield key, entry.path
+            elif deep and entry.is_dir(follow_symlinks=False):
+                yield from _without_links(entry.path, f"{key}/")
 
 
 def _unpickled(cls: type[LocalStorage], root: str, settings: StorageSettings, sync: bool) -> LocalStorage:
@@ -422,8 +475,30 @@ def _has_version(file: str, version: Version) -> bool:
         return False
 
 
-def _walk(folder: str, prefix: str) -> Iterator[tuple[str, os.stat_result]]:
-    """Every object below a folder, read as the folder is: there may be millions."""
+def _walk(
+    folder: str, prefix: str, above: frozenset[tuple[int, int]] = frozenset()
+) -> Iterator[tuple[str, os.stat_result]]:
+    """Give every object in a folder and below, and behind links, as the official library does.
+
+    A link that leads back to a folder above it (`above`: their devices and inodes) is not followed.
+    """
+    try:
+        status = os.stat(folder)
+    except _MISSING:
+        return
+    here = (status.st_dev, status.st_ino)
+    if here in above:
+        return
+    folders: list[os.DirEntry[str]] = []
+    yield from _objects_in(folder, prefix, folders)
+    for entry in folders:
+        yield from _walk(entry.path, f"{prefix}{decode_key(entry.name)}/", above | {here})
+
+
+def _objects_in(
+    folder: str, prefix: str, folders: list[os.DirEntry[str]] | None = None
+) -> Iterator[tuple[str, os.stat_result]]:
+    """Give the objects of one folder while it is read: there may be millions. Folders in it are appended."""
     try:
         entries = os.scandir(folder)
     except _MISSING:
@@ -433,24 +508,22 @@ def _walk(folder: str, prefix: str) -> Iterator[tuple[str, os.stat_result]]:
             name = entry.name
             if name == LOCK_FILE or ("#" in name and _ASIDE.search(name)):
                 continue
-            if entry.is_dir():
-                yield from _walk(entry.path, f"{prefix}{decode_key(name)}/")
-                continue
             try:
-                status = entry.stat()
+                if entry.is_file():  # not a pipe or socket, whose reader would wait forever
+                    yield prefix + decode_key(name), entry.stat()
+                elif folders is not None and entry.is_dir():
+                    folders.append(entry)
             except FileNotFoundError:
                 continue
-            yield prefix + decode_key(name), status
 
 
-def _parts(folder: str, prefix: str) -> Iterator[tuple[list[str], list[int], list[int]]]:
-    """The same, some at a time: keys, sizes and times in nanoseconds."""
-    found = _walk(folder, prefix)
+def _parts(found: Iterator[tuple[str, os.stat_result]]) -> Iterator[tuple[list[str], list[int], list[int]]]:
+    """Give objects some at a time: keys, sizes and times in nanoseconds."""
     while True:
         keys: list[str] = []
         sizes: list[int] = []
         times: list[int] = []
-        for key, status in islice(found, LISTED_AT_ONCE):
+        for key, status in itertools.islice(found, LISTED_AT_ONCE):
             keys.append(key)
             sizes.append(status.st_size)
             times.append(status.st_mtime_ns)

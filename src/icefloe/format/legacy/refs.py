@@ -150,6 +150,17 @@ def is_ref(key: str) -> bool:
     return kind == "branch" and sequence_number(parts[2]) is not None
 
 
+def is_ref_file(key: str) -> bool:
+    """Tell whether a file is a branch's, a tag's, or the mark that a tag was deleted."""
+    parts = key.split("/")
+    if len(parts) == 2:
+        return parts[0] == DRAFT.refs and parts[1].endswith(".json")
+    if len(parts) != 3 or parts[0] not in (ALPHA.refs, DRAFT.refs):
+        return False
+    has_kind = parts[0] == DRAFT.refs or _KIND.fullmatch(parts[1]) is not None
+    return has_kind and (parts[2] in (REF_FILE, TOMBSTONE) or sequence_number(parts[2]) is not None)
+
+
 def decode_ref(data: bytes, place: str, findings: Findings) -> tuple[SnapshotId, Mapping[str, Any]]:
     """The snapshot that a reference points to, and its properties."""
     fields = _REF.read(loads_json(data, place), place, findings)
