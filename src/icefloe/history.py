@@ -104,7 +104,7 @@ def pruned_logs(refs: RefStore, id: SnapshotId) -> tuple[SnapshotId, ...]:
 def draw(refs: RefStore, tip: SnapshotId | None, *, plain: bool) -> AncestryGraph:
     """Draw the history of a snapshot, or of all branches, with everything that was merged into it."""
     from icefloe.ancestry_graph import AncestryGraph, GraphCommit
-    from icefloe.core.branching import merged_tips
+    from icefloe.core.lineage import merged_tips
 
     branches, tags = refs.branches(), refs.tags()
     infos = _with_merged(refs, set(branches.values()) if tip is None else {tip})
@@ -126,7 +126,7 @@ def draw(refs: RefStore, tip: SnapshotId | None, *, plain: bool) -> AncestryGrap
 
 def _with_merged(refs: RefStore, tips: Iterable[SnapshotId]) -> dict[SnapshotId, repo_info.SnapshotInfo]:
     """Find all ancestors of snapshots, by parents and by merges."""
-    from icefloe.core.branching import merged_tips
+    from icefloe.core.lineage import merged_tips
 
     found: dict[SnapshotId, repo_info.SnapshotInfo] = {}
     merged: list[SnapshotId] = []

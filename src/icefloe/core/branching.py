@@ -1,15 +1,15 @@
 """Work on whole branches: merge, pick, revert, squash. Each ends in one ordinary commit or ref move.
 
 A merge commit has one parent, as any other; the tip that was merged is named in its metadata. Where histories
-met is looked for along both.
+parted is looked for along both, and among snapshots that expired or were squashed: see `lineage`.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from icefloe.concurrency import FanOut
 from icefloe.core.ancestry import log_of, steps_between
@@ -18,9 +18,20 @@ from icefloe.core.assets import AssetStore
 from icefloe.core.commit import flush, log_of_changes, snapshot_info, write_files
 from icefloe.core.commit_keys import unite_keys, with_keys_of, without_keys
 from icefloe.core.diff import logs_diff, session_diff
+from icefloe.core.lineage import (
+    MERGED,
+    OWN_KEY,
+    SQUASHED,
+    Lineage,
+    expired_base,
+    has_file,
+    merged_tips,
+    recorded,
+    replaced_by_squash,
+)
 from icefloe.core.refs import CollectedError, RefStore
 from icefloe.core.retries import attempts
-from icefloe.core.state_changes import State, Touched, changes_between, touched_between
+from icefloe.core.state_changes import State, Touched, changes_between, parting, touched_between
 from icefloe.core.three_way import Sides, merge
 from icefloe.core.workspace import Workspace
 from icefloe.errors import (
@@ -36,10 +47,6 @@ from icefloe.format.transaction_log import TransactionLog
 from icefloe.ids import SnapshotId
 from icefloe.merging import MergeConflictError, MergeConflicts, MergeResult, MergeStrategy
 
-OWN_KEY: Final = "icefloe"
-"""Where the metadata of a snapshot keeps what this package knows of it."""
-MERGED: Final = "merged"
-"""Below it, the tips that were merged into a snapshot."""
 R = TypeVar("R")
 
 
@@ -85,20 +92,79 @@ class Branching:
 
         def attempt(mark: int) -> MergeResult:
             tip = self.refs.branch(into)
-            here, there = reachable(self.refs, tip), reachable(self.refs, source)
-            if source in here:
-                made = None if dry_run else str(tip)
-                return MergeResult("up-to-date", made, str(source), str(tip), str(source))
-            if steps_between(self.refs, tip, source) is not None:
-                return self._fast_forward(into, tip, source, dry_run=dry_run)
-            base = max((here[id] for id in here.keys() & there.keys()), key=lambda info: info.flushed_at_us)
-            record = {MERGED: [str(source)]}
-            ends = (into, base.id, source, source)
-            order = Order(*ends, message, record, strategy, dry_run, True, metadata)
-            touched = touched_between(self.refs, self.assets, base.id, source, self.fan_out)
-            return self._three_way(order, tip, touched, mark)
+            lineage = Lineage(self.refs, self.assets, tip, source)
+            if not lineage.contains(tip, source):
+                if steps_between(self.refs, tip, source) is not None:
+                    return self._fast_forward(into, tip, source, dry_run=dry_run)
+                base = self._base(lineage, tip, source)
+                ends = (into, base, source, source)
+                record = {MERGED: [str(source)]}
+                if base != source:
+                    order = Order(*ends, message, record, strategy, dry_run, True, metadata)
+                    return self._three_way(order, tip, mark)
+            made = None if dry_run else str(tip)
+            return MergeResult("up-to-date", made, str(source), str(tip), str(source))
 
         return self._until_it_holds(attempt)
+
+    def _base(self, lineage: Lineage, tip: SnapshotId, source: SnapshotId) -> SnapshotId:
+        """Find the snapshot from which two tips went apart; refuse where that is not certain.
+
+        A snapshot that expired after it may have been a merge, and then there is a later one. This does not
+        matter where the two sides changed different things.
+        """
+        base = lineage.base(tip, source)
+        while gaps := lineage.gaps(base, tip, source):
+            snapshots = [lineage.readable(id) for id in (base, tip, source)]
+            before, ours, theirs = (State(each, self.assets) for each in without_keys(snapshots))
+            nodes = before.ids() | ours.ids() | theirs.ids()
+            since, touched = (self._touched(before, after).among(nodes) for after in (ours, theirs))
+            if not since.overlaps(touched) and not _met(ours, since, theirs, touched):
+                break
+            lineage.read(gaps)
+            base = lineage.base(tip, source)
+        lineage.readable(base)
+        if not self._keeps_logs(base) and not all(self._is_explained(base, end) for end in (tip, source)):
+            raise expired_base(f"snapshots between {base} and {tip} or {source} have expired")
+        return base
+
+    def _keeps_logs(self, base: SnapshotId) -> bool:
+        """Tell whether the logs of all that expired after a snapshot are still known.
+
+        Version 1 of the format does not keep them. In a repository that was upgraded from it, the history may
+        have been cut off right after the first snapshot.
+        """
+        if not self.refs.spec.refs_in_repo_info:
+            return False
+        try:
+            return self.refs.snapshot(base).parent_id is not None
+        except SnapshotNotFoundError:
+            return True
+
+    def _is_explained(self, one: SnapshotId, other: SnapshotId) -> bool:
+        """Tell whether the logs between two snapshots name all that differs, so that none is missing."""
+        parted = parting(self.refs, one, other)
+        if parted is None:
+            return False
+        for end in {one, other} - {parted}:
+            before = State(self.assets.snapshot(parted), self.assets)
+            for step in steps_between(self.refs, parted, end) or ():
+                after = State(self.assets.snapshot(step.snapshot), self.assets)
+                found = touched_between(
+                    self.refs, self.assets, before.snapshot.id, step.snapshot, self.fan_out
+                )
+                if found is None or not found.explains(before, after):
+                    return False
+                before = after
+        return True
+
+    def _touched(self, before: State, after: State) -> Touched:
+        """What may differ between two states: what logs name, or all that they have."""
+        ends = (before.snapshot.id, after.snapshot.id)
+        found = touched_between(self.refs, self.assets, *ends, self.fan_out)
+        if found is None or not (self.refs.spec.refs_in_repo_info or self._is_explained(*ends)):
+            return Touched.of_all(before, after)
+        return found
 
     def cherry_pick(
         self, picked: SnapshotId, onto: str, message: str | None, strategy: MergeStrategy, *, dry_run: bool
@@ -139,8 +205,8 @@ class Branching:
         self.refs.snapshot(since)  # it may have left nothing but its log
         infos = [self.refs.snapshot(step.snapshot) for step in steps]
         tips = [str(id) for info in infos for id in merged_tips(info)]
-        record = {"squashed": [str(info.id) for info in infos]} | ({MERGED: tips} if tips else {})
-        logs = list(self.fan_out(lambda step: log_of(self.assets, step), steps))
+        replaced = [str(id) for id in replaced_by_squash(infos)]
+        record = {SQUASHED: replaced} | ({MERGED: tips} if tips else {})
         state, id = self.assets.snapshot(tip), SnapshotId.random()
         snapshot = replace(
             state,
@@ -151,7 +217,8 @@ class Branching:
             metadata=self._metadata(record),
         )
         before, after = (State(each, self.assets) for each in (self.assets.snapshot(since), state))
-        write_files(self.assets, snapshot, net_log(id, before, after, logs), self.fan_out)
+        log = net_log(id, before, after, self._touched(before, after))
+        write_files(self.assets, snapshot, log, self.fan_out)
         if self.refs.spec.refs_in_repo_info:
             self.refs.amend(branch, tip, snapshot_info(snapshot, since), mark)
         else:
@@ -159,25 +226,29 @@ class Branching:
         return id
 
     def _parent(self, info: SnapshotInfo, what: str) -> SnapshotId:
-        """The snapshot that a snapshot's own changes were made on."""
+        """Find the snapshot that a snapshot's own changes were made on; refuse where that has expired."""
         if info.parent_id is None:
             raise InvalidInputError(
                 f"{info.id} is the first snapshot and changed nothing, so it cannot be {what}",
                 kind=ErrorKind.INVALID_SNAPSHOT_ID,
             )
+        before = info.parent_id
         if info.pruned_ancestor_tx_logs:
+            before = info.pruned_ancestor_tx_logs[-1]
+            is_known = has_file(self.assets, before)
+        else:
+            is_known = self._keeps_logs(before) or self._is_explained(before, info.id)
+        if not is_known:
             raise SessionStateError(
-                f"{info.id} cannot be {what}: the snapshot before it expired, and what it had is not known",
+                f"{info.id} cannot be {what}: the snapshot before it has expired, and its content is gone; "
+                "make the changes again in a new session",
                 kind=ErrorKind.REBASE_TX_LOG_PRUNED,
             )
-        return info.parent_id
+        return before
 
     def _apply(self, order: Order) -> MergeResult:
         """Bring what lies between two snapshots to the tip of a branch, wherever that is by then."""
-        touched = Touched.of([self.assets.transaction_log(order.commit)])
-        return self._until_it_holds(
-            lambda mark: self._three_way(order, self.refs.branch(order.branch), touched, mark)
-        )
+        return self._until_it_holds(lambda mark: self._three_way(order, self.refs.branch(order.branch), mark))
 
     def _until_it_holds(self, attempt: Callable[[int], R]) -> R:
         """Do something anew, with a new mark in the log, until nobody moved the branch in between nor
@@ -202,12 +273,12 @@ class Branching:
         made = None if dry_run else str(to)
         return MergeResult("fast-forward", made, str(tip), str(tip), str(to), changes=changes)
 
-    def _three_way(self, order: Order, tip: SnapshotId, touched: Touched, mark: int) -> MergeResult:
+    def _three_way(self, order: Order, tip: SnapshotId, mark: int) -> MergeResult:
         if not order.dry_run:
             self.refs.check_tip(order.branch, tip)
-        since = touched_between(self.refs, self.assets, order.base, tip, self.fan_out)
         snapshots = [self.assets.snapshot(id) for id in (order.base, tip, order.target)]
         base, ours, theirs = (State(each, self.assets) for each in without_keys(snapshots))
+        since, touched = (self._touched(base, state) for state in (ours, theirs))
         placed = arranged(base, ours, theirs, {*since.nodes, *touched.nodes})
         result = MergeResult(
             "conflicts",
@@ -221,7 +292,7 @@ class Branching:
             return self._not_merged(order, result)
         our_changes = changes_between(placed.base, placed.ours, since)
         their_changes = changes_between(placed.base, placed.theirs, touched)
-        sides = Sides(placed.base, placed.ours, placed.theirs, our_changes, their_changes)
+        sides = Sides(placed.base, placed.ours, placed.theirs, our_changes, their_changes, since, touched)
         merged = merge(sides, order.strategy)
         result = replace(result, conflicts=MergeConflicts(merged.conflicts))
         if not merged.decided:
@@ -248,45 +319,23 @@ class Branching:
         return {**self.commit_metadata, OWN_KEY: dict(record)}
 
 
-def reachable(refs: RefStore, tip: SnapshotId) -> dict[SnapshotId, SnapshotInfo]:
-    """A snapshot and all that went into it, by parents and by merges."""
-    found: dict[SnapshotId, SnapshotInfo] = {}
-    waiting = [tip]
-    while waiting:
-        try:
-            for info in refs.ancestry(waiting.pop()):
-                if info.id in found:
-                    break
-                found[info.id] = info
-                waiting += merged_tips(info)
-        except SnapshotNotFoundError:  # what was merged may have expired since
-            if not found:
-                raise
-    return found
-
-
-def merged_tips(info: SnapshotInfo) -> list[SnapshotId]:
-    """The tips that a snapshot's metadata says were merged into it."""
-    own = info.metadata.get(OWN_KEY)
-    tips = own.get(MERGED) if isinstance(own, dict) else None
-    try:
-        return [SnapshotId.parse(tip) for tip in tips or ()]
-    except (InvalidInputError, TypeError):  # somebody else's metadata under our name
-        return []
+def _met(ours: State, since: Touched, theirs: State, touched: Touched) -> bool:
+    """Tell whether both sides put a node at the same path."""
+    here = {ours.path(id) for id in since.changed}
+    return bool({path for id in touched.changed if (path := theirs.path(id))} & here)
 
 
 def with_merges_of(tip: SnapshotInfo, metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Metadata for a snapshot in the place of another, whose merges it keeps."""
-    tips = [str(id) for id in merged_tips(tip)]
-    if not tips:
+    """Make the metadata of a snapshot that replaces another: it keeps the record of merges and squashes."""
+    kept = {key: list(map(str, ids)) for key in (MERGED, SQUASHED) if (ids := recorded(tip.metadata, key))}
+    if not kept:
         return dict(metadata)
     own = metadata.get(OWN_KEY)
-    return {**metadata, OWN_KEY: {MERGED: tips, **(own if isinstance(own, dict) else {})}}
+    return {**metadata, OWN_KEY: {**kept, **(own if isinstance(own, dict) else {})}}
 
 
-def net_log(id: SnapshotId, before: State, after: State, logs: Sequence[TransactionLog]) -> TransactionLog:
-    """One log of what several changed, as it is in the end."""
-    touched = Touched.of(logs)
+def net_log(id: SnapshotId, before: State, after: State, touched: Touched) -> TransactionLog:
+    """One log of what several commits changed, as it is in the end."""
     changes = changes_between(before, after, touched)
     changes.moved = {
         new: old

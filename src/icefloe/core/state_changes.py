@@ -7,6 +7,7 @@ branches, and either may be the older one.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -14,11 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icefloe.concurrency import FanOut
-from icefloe.core.ancestry import log_of, steps_between
+from icefloe.core.ancestry import Step, log_of, steps_between
 from icefloe.core.assets import AssetStore
 from icefloe.core.changes import ChangeSet, rank_of
+from icefloe.core.lineage import is_squash
 from icefloe.core.refs import RefStore
 from icefloe.core.workspace import Workspace
+from icefloe.errors import SessionStateError, SnapshotNotFoundError
 from icefloe.format import coordinates
 from icefloe.format.coordinates import Coords
 from icefloe.format.id_columns import id_keys, sorted_ids, to_ids
@@ -26,6 +29,7 @@ from icefloe.format.manifest import ArrayManifest
 from icefloe.format.snapshot import ArrayNodeData, ManifestRef, NodeSnapshot, Snapshot
 from icefloe.format.transaction_log import LISTS, TransactionLog
 from icefloe.ids import NodeId, SnapshotId
+from icefloe.storage.base import ObjectNotFoundError
 
 
 class State:
@@ -96,9 +100,21 @@ class Touched:
     """
     chunks: Mapping[tuple[NodeId, int], Coords]
     """Sorted coordinates by array and rank."""
+    new: frozenset[NodeId] = frozenset()
+    """Nodes that were created."""
+    changed: frozenset[NodeId] = frozenset()
+    """Those, and nodes that were deleted or moved or got other metadata."""
+    is_complete: bool = False
+    """Whether every chunk is named that was ever written, also if it is gone again."""
 
     @staticmethod
-    def of(logs: Iterable[TransactionLog]) -> Touched:
+    def of_all(one: State, other: State) -> Touched:
+        """Every node of two states, where no log tells what changed."""
+        nodes = one.ids() | other.ids()
+        return Touched(tuple(nodes), frozenset(nodes), {}, frozenset(nodes), frozenset(nodes))
+
+    @staticmethod
+    def of(logs: Iterable[TransactionLog], *, is_complete: bool = False) -> Touched:
         """What some logs name."""
         lists = list(logs)
         columns = [getattr(log, name) for log in lists for name in LISTS]
@@ -115,17 +131,97 @@ class Touched:
             for name in ("updated_arrays", "new_arrays", "deleted_arrays")
         )
         nodes = to_ids(id_keys(sorted_ids(np.concatenate(columns))), NodeId)
-        return Touched(tuple(nodes), frozenset(updated | (new & deleted)), chunks)
+        changed = {NodeId(row.tobytes()) for log in lists for name in LISTS for row in getattr(log, name)}
+        changed |= {move.node_id for log in lists for move in log.moved_nodes}
+        new_groups = {NodeId(row.tobytes()) for log in lists for row in log.new_groups}
+        return Touched(
+            tuple(nodes),
+            frozenset(updated | (new & deleted)),
+            chunks,
+            frozenset(new | new_groups),
+            frozenset(changed),
+            is_complete,
+        )
+
+    def among(self, nodes: set[NodeId]) -> Touched:
+        """What there is of some nodes."""
+        chunks = {key: coords for key, coords in self.chunks.items() if key[0] in nodes}
+        named = tuple(id for id in self.nodes if id in nodes)
+        return replace(self, nodes=named, chunks=chunks, changed=self.changed & nodes)
+
+    def overlaps(self, other: Touched) -> bool:
+        """Tell whether both name something in common: a chunk, or a node that is more than written to."""
+        if not (self.changed.isdisjoint(other.nodes) and other.changed.isdisjoint(self.nodes)):
+            return True
+        shared = self.chunks.keys() & other.chunks.keys()
+        return any(coordinates.contains(self.chunks[key], other.chunks[key]).any() for key in shared)
+
+    def explains(self, before: State, after: State) -> bool:
+        """Tell whether all that differs between two states is named here, and nothing that was in neither."""
+        if not before.ids() | self.new >= {*self.nodes, *after.ids()}:
+            return False
+        for id in before.ids():
+            old, new = before.node(id), after.node(id)
+            if old == new or old is None:
+                continue
+            if new is None:
+                if id not in self.changed:
+                    return False
+                continue
+            if (old.user_data != new.user_data or old.path != new.path) and id not in self.changed:
+                return False
+            if not self._explains_chunks(before, after, old, new):
+                return False
+        return True
+
+    def _explains_chunks(self, before: State, after: State, old: NodeSnapshot, new: NodeSnapshot) -> bool:
+        if rank_of(old) != rank_of(new):
+            return old.id in self.updated
+        apart = _manifests(old) ^ _manifests(new)
+        changes = ChangeSet()
+        put_differences(changes, new, before.refs_in(old, apart), after.refs_in(new, apart))
+        delta = changes.chunks.get(new.id)
+        if delta is None:
+            return True
+        written, gone = delta.resolve()
+        named = self.chunks.get((new.id, rank_of(new)), gone[:0])
+        is_named = written is None or bool(coordinates.contains(written.coords, named).all())
+        return is_named and (new.id in self.updated or bool(coordinates.contains(gone, named).all()))
 
 
 def touched_between(
     refs: RefStore, assets: AssetStore, one: SnapshotId, other: SnapshotId, fan_out: FanOut
-) -> Touched:
-    """What may differ between two snapshots of a repository."""
-    known = {info.id for info in refs.ancestry(one)}
-    parted = next(info.id for info in refs.ancestry(other) if info.id in known)
-    steps = [step for end in (one, other) for step in steps_between(refs, parted, end) or ()]
-    return Touched.of(fan_out(lambda step: log_of(assets, step), steps))
+) -> Touched | None:
+    """What may differ between two snapshots, of which one may have expired; None where no logs tell."""
+    steps = _steps_apart(refs, one, other)
+    if steps is None:
+        return None
+    is_complete = not any(len(step.logs) > 1 or is_squash(refs.snapshot(step.snapshot)) for step in steps)
+    try:
+        return Touched.of(fan_out(lambda step: log_of(assets, step), steps), is_complete=is_complete)
+    except (ObjectNotFoundError, SessionStateError):
+        return None
+
+
+def _steps_apart(refs: RefStore, one: SnapshotId, other: SnapshotId) -> list[Step] | None:
+    """The commits on the ways from where two snapshots parted; None where that is not known."""
+    for early, late in ((one, other), (other, one)):
+        with suppress(SnapshotNotFoundError):  # one that expired is found in the history of the other
+            if (direct := steps_between(refs, early, late)) is not None:
+                return direct
+    parted = parting(refs, one, other)
+    if parted is None:
+        return None
+    return [step for end in (one, other) for step in steps_between(refs, parted, end) or ()]
+
+
+def parting(refs: RefStore, one: SnapshotId, other: SnapshotId) -> SnapshotId | None:
+    """Find the newest snapshot that is listed in the history of both."""
+    try:
+        known = {info.id for info in refs.ancestry(one)}
+        return next((info.id for info in refs.ancestry(other) if info.id in known), None)
+    except SnapshotNotFoundError:
+        return None
 
 
 def changes_between(before: State, after: State, touched: Touched) -> ChangeSet:

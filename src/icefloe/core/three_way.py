@@ -13,12 +13,12 @@ from functools import partial
 import numpy as np
 
 from icefloe.conflicts import ConflictType
-from icefloe.core.changes import ChangeSet
+from icefloe.core.changes import ChangeSet, rank_of
 from icefloe.core.commit import log_of_changes
 from icefloe.core.conflict_details import ConflictReader
 from icefloe.core.detection import Detection, Found, Theirs, read_differently
 from icefloe.core.rebase import resting_on
-from icefloe.core.state_changes import State, put_differences, same_chunks, without_manifests
+from icefloe.core.state_changes import State, Touched, put_differences, same_chunks, without_manifests
 from icefloe.core.workspace import Workspace
 from icefloe.format import coordinates
 from icefloe.format.coordinates import Coords
@@ -38,6 +38,8 @@ class Sides:
     theirs: State
     our_changes: ChangeSet
     their_changes: ChangeSet
+    our_touched: Touched
+    their_touched: Touched
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,9 @@ def _forget_what_is_common(sides: Sides, ours: ChangeSet, theirs: ChangeSet) -> 
             del theirs.created[path]
             if own.user_data != node.user_data:
                 ours.updated[path], theirs.updated[path] = own, node
+            if rank_of(own) == rank_of(node):
+                _note_deletions(own, ours, theirs, sides.our_touched)
+                _note_deletions(node, theirs, ours, sides.their_touched)
     for path, node in list(theirs.updated.items()):
         own_update = ours.updated.get(path)
         if own_update is not None and own_update.user_data == node.user_data:
@@ -90,6 +95,24 @@ def _forget_what_is_common(sides: Sides, ours: ChangeSet, theirs: ChangeSet) -> 
         delta.forget(coordinates.last_of_equal(common)[0])
         if not len(delta.coords()):
             del theirs.chunks[id]
+
+
+def _note_deletions(node: NodeSnapshot, changes: ChangeSet, other: ChangeSet, touched: Touched) -> None:
+    """Note the chunks of an array as deleted that only the other side has, and this side may have deleted.
+
+    The base does not have the array. So a chunk is known to be new on the other side only if the logs of this
+    side name every chunk that it ever had, and not that one.
+    """
+    there, here = other.chunks.get(node.id), changes.chunks.get(node.id)
+    if there is None:
+        return
+    coords = there.coords()
+    missing = coords if here is None else coords[~coordinates.contains(coords, here.coords())]
+    if touched.is_complete:
+        had = touched.chunks.get((node.id, rank_of(node)), missing[:0])
+        missing = missing[coordinates.contains(missing, had)]
+    if len(missing):
+        changes.delta(node).delete_many(missing)
 
 
 def _conflicts(sides: Sides, ours: ChangeSet, theirs: ChangeSet) -> list[Found]:

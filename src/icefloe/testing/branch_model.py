@@ -43,15 +43,8 @@ class BranchModel:
         return kind != "squash" and self.expected(kind, tip, snapshot) == self._commits[tip].tree
 
     def merges(self, kind: str, tip: str, snapshot: str) -> tuple[str, ...]:
-        """The snapshots of other branches that go into what is made."""
-        if kind == "merge":
-            return (snapshot,)
-        found: tuple[str, ...] = ()
-        at: str | None = tip
-        while kind == "squash" and at is not None and at != snapshot:
-            found += self._commits[at].merged
-            at = self._commits[at].parent
-        return found
+        """Give the snapshots beside its parent that go into what is made: a squash contains the old tip."""
+        return {"merge": (snapshot,), "squash": (tip,)}.get(kind, ())
 
     def history(self, tip: str) -> list[str]:
         """A snapshot and its ancestors, newest first."""
