@@ -21,10 +21,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from importlib import _bootstrap
 from itertools import islice
 from queue import SimpleQueue
 from types import CoroutineType
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, runtime_checkable
+from weakref import WeakSet
 
 from icefloe.streams import make_streams_safe
 
@@ -40,10 +43,21 @@ P = ParamSpec("P")
 _MOMENT_S = 0.005
 _M_MMAP_THRESHOLD = -3
 _LARGE_BYTES = 1 << 20
+_MOST_IMPORTS = 1000
 
-_lock = threading.Lock()
+_fork_safe_locks: WeakSet[Any] = WeakSet()
 _pools: dict[tuple[int, str, int], ThreadPoolExecutor] = {}
 _this_thread = threading.local()
+
+
+def fork_safe_lock(*, reentrant: bool = False) -> Any:
+    """Make a lock that is free in a forked child, whichever thread of the parent held it."""
+    lock = threading.RLock() if reentrant else threading.Lock()
+    _fork_safe_locks.add(lock)
+    return lock
+
+
+_lock = fork_safe_lock()
 
 
 class FanOut(Protocol):
@@ -302,12 +316,30 @@ def _as_worker(purposes: tuple[str, ...], function: Callable[[T], R], item: T) -
         _this_thread.purposes = ()
 
 
-def _forget_pools() -> None:
-    """In a forked child: the parent's threads are not here, and its lock may have been held."""
-    global _lock
-    _lock = threading.Lock()
+def _forget_threads() -> None:
+    """In a forked child: the parent's threads are not here, and may have held locks."""
+    for lock in _fork_safe_locks:
+        lock._at_fork_reinit()
     _pools.clear()
 
 
+def _wait_for_imports() -> None:
+    """Before a fork: wait until no other thread is importing a module.
+
+    Nobody would ever release the lock of that module in the child, and the child would wait for it forever.
+    Python reinitializes its other locks. These have no public interface; where they look different, we go on.
+    """
+    for _ in range(_MOST_IMPORTS):
+        references = list(getattr(_bootstrap, "_module_locks", {}).values())
+        locks = [lock for reference in references if (lock := reference()) is not None]
+        busy = [lock for lock in locks if getattr(lock, "owner", None) not in (None, threading.get_ident())]
+        if not busy:
+            return
+        for lock in busy:
+            with suppress(RuntimeError):  # the importing thread waits for us in turn
+                lock.acquire()
+                lock.release()
+
+
 if hasattr(os, "register_at_fork"):  # where there is no fork, there is nothing to forget
-    os.register_at_fork(after_in_child=_forget_pools)
+    os.register_at_fork(before=_wait_for_imports, after_in_child=_forget_threads)

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import html
 import pickle
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from typing import Any, Generic, TypeAlias, TypeVar
 
+from icefloe.concurrency import fork_safe_lock
 from icefloe.errors import ErrorKind, InvalidInputError
 
 __all__ = [
@@ -341,7 +341,7 @@ class Refresher(Generic[T]):
         self._current = current
         self._accepted = accepted
         self._function: Callable[[], T] | None = None
-        self._lock = threading.Lock()
+        self._lock = fork_safe_lock()
 
     def get(self) -> T:
         """Return a credential that has not expired; what the function raises arrives as its cause."""

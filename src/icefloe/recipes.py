@@ -7,10 +7,10 @@ store with each of its tasks reads the snapshot and the manifests once.
 from __future__ import annotations
 
 import os
-import threading
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
+from icefloe.concurrency import fork_safe_lock
 from icefloe.config import RepositoryConfig
 from icefloe.core.opening import Opened, parts
 from icefloe.core.range_reads import ReadLimits
@@ -22,7 +22,7 @@ from icefloe.storage.memory import MemoryStorage
 _KEPT = 8
 """So many repositories stay open for the next task that brings one of them."""
 
-_lock = threading.Lock()
+_lock = fork_safe_lock()
 _open: OrderedDict[str, Opened] = OrderedDict()
 
 

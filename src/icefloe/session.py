@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import copy
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from icefloe.concurrency import FanOut, ThreadFanOut, async_twin
+from icefloe.concurrency import FanOut, ThreadFanOut, async_twin, fork_safe_lock
 from icefloe.config import RepositoryConfig
 from icefloe.config.display import Shown, Tree, qualified
 from icefloe.core.assets import AssetStore
@@ -49,7 +48,7 @@ if TYPE_CHECKING:
     from icefloe.store import IcechunkStore
 
 _MOVE_NODE = 3
-_opening = threading.Lock()
+_opening = fork_safe_lock()
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import Final, NoReturn, TypeVar
 
+from icefloe.concurrency import fork_safe_lock
 from icefloe.config import EffectiveConfig
 from icefloe.core.assets import AssetStore
 from icefloe.core.cache import WeightedCache
@@ -76,7 +76,7 @@ class LegacyAssets(AssetStore):
         self._listings: dict[str, dict[bytes, str]] = {}
         self._aliases: dict[SnapshotId, SnapshotId] | None = None
         self._ranks: dict[NodeId, frozenset[int]] = {}
-        self._rank_lock = threading.Lock()
+        self._rank_lock = fork_safe_lock()
         self._stored = WeightedCache[SnapshotId, StoredSnapshot](
             config.num_snapshot_nodes, lambda stored: max(len(stored.snapshot.nodes), len(stored.history), 1)
         )

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
 from typing import Generic, TypeVar
+
+from icefloe.concurrency import fork_safe_lock
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -26,7 +27,7 @@ class WeightedCache(Generic[Key, Value]):
         self._held = 0
         self._values: OrderedDict[Key, tuple[Value, int]] = OrderedDict()
         self._loading: dict[Key, Future[Value]] = {}
-        self._lock = threading.Lock()
+        self._lock = fork_safe_lock()
         self._pid = os.getpid()
 
     def get(self, key: Key, load: Callable[[], Value]) -> Value:
@@ -65,8 +66,7 @@ class WeightedCache(Generic[Key, Value]):
                 self._loading.pop(key, None)
 
     def _forget_threads(self) -> None:
-        """In a forked child: the threads that were loading are not here, and one may have held the lock."""
-        self._lock = threading.Lock()
+        """In a forked child: the threads that were loading are not here."""
         self._loading = {}
         self._pid = os.getpid()
 

@@ -8,13 +8,13 @@ others to come: a read that is alone goes out at once and for just its bytes.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Final
 
+from icefloe.concurrency import fork_safe_lock
 from icefloe.storage.external import Fetched
 
 _KEPT_S: Final = 2.0
@@ -50,7 +50,7 @@ class KeptBytes:
 
     def __init__(self) -> None:
         self._held = 0
-        self._lock = threading.Lock()
+        self._lock = fork_safe_lock()
 
     def take(self, count: int, limit: int) -> bool:
         """Set room aside, if there is some within a limit."""
@@ -95,7 +95,7 @@ class RangeReader:
         self._fetch = fetch
         self._limits = limits
         self._kept = kept
-        self._lock = threading.Lock()
+        self._lock = fork_safe_lock()
         self._spans: list[_Span] = []
         self._runs: list[_Run] = []
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -10,6 +9,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from icefloe.concurrency import fork_safe_lock
 from icefloe.config import StorageSettings, VirtualChunkContainer
 from icefloe.core.range_reads import KeptBytes, RangeReader, ReadLimits
 from icefloe.core.virtual_locations import Containers, key_of, stored_form
@@ -64,7 +64,7 @@ class VirtualReader:
         self._sources: dict[str, ExternalSource] = {}
         self._places: dict[str, tuple[ExternalSource, str]] = {}
         self._files: OrderedDict[tuple[str, Checksum | None], RangeReader] = OrderedDict()
-        self._lock = threading.Lock()
+        self._lock = fork_safe_lock()
 
     def _withheld_from(self, storage: Storage | None, trusted: Collection[str]) -> dict[str, str]:
         """Find the containers whose endpoint only the stored configuration names, and nobody vouches for."""

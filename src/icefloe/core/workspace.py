@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from icefloe.concurrency import fork_safe_lock
 from icefloe.core.assets import AssetStore
 from icefloe.core.cache import WeightedCache
 from icefloe.core.changes import ChangeSet, rank_of
@@ -84,7 +85,7 @@ class Workspace:
         """Manifests that the latest attempt to commit wrote."""
         self.all_anew = False
         """Whether a commit writes all manifests anew, by the rules for splitting as they are now."""
-        self._lock = threading.RLock()
+        self._lock: threading.RLock = fork_safe_lock(reentrant=True)
         self._commit_ended = threading.Condition(self._lock)
         self._committer: tuple[int, int] | None = None
         """The process and the thread that commit. A forked child does not wait for a thread of its parent."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice, pairwise
 from typing import Any, Self
@@ -23,7 +22,7 @@ from obstore.exceptions import (
     UnauthenticatedError,
 )
 
-from icefloe.concurrency import ThreadFanOut
+from icefloe.concurrency import ThreadFanOut, fork_safe_lock
 from icefloe.config import Attribution, StorageSettings
 from icefloe.errors import ErrorKind, IcechunkError, InvalidInputError, StorageError
 from icefloe.redaction import redact
@@ -77,7 +76,7 @@ class ObjectStorage(Storage):
         self._attribution = attribution
         self._source = place.source()
         self._clients: dict[Role, Client] = {}
-        self._lock = threading.Lock()
+        self._lock = fork_safe_lock()
         self._unquoted_etags = False
         super().__init__(settings)
 

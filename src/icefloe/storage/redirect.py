@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Self
 from urllib.parse import urljoin, urlsplit
 
+from icefloe.concurrency import fork_safe_lock
 from icefloe.config import StorageSettings
 from icefloe.errors import ErrorKind, ReadOnlyError, StorageError
 from icefloe.redaction import has_valid_port, redact
@@ -39,7 +39,7 @@ class RedirectStorage(Storage):
         self._open_url = open_url
         self._given = settings
         self._target: Storage | None = None
-        self._lock = threading.Lock()
+        self._lock = fork_safe_lock()
         super().__init__(settings)
 
     @property
