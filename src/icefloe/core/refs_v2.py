@@ -22,7 +22,14 @@ from icefloe.errors import (
 )
 from icefloe.format import repo_changes as changes
 from icefloe.format.config_codec import decode_config, encode_config
-from icefloe.format.files import OVERWRITTEN, REPO_PATH, read_ops_log, read_repo_info, write_repo_info
+from icefloe.format.files import (
+    OVERWRITTEN,
+    REPO_PATH,
+    is_own_path,
+    read_ops_log,
+    read_repo_info,
+    write_repo_info,
+)
 from icefloe.format.repo_changes import Change
 from icefloe.format.repo_info import RepoInfo, SnapshotInfo
 from icefloe.format.spec import V2
@@ -157,6 +164,20 @@ class RefStoreV2:
             return False
         return True
 
+    def old_backups(self) -> Iterator[str]:
+        """Give the paths of backups that the ops log does not need, oldest first."""
+        needed: set[str] = set()
+        before = self.load().repo_before_updates
+        while before is not None and before not in needed:
+            needed.add(before)
+            try:
+                before = read_ops_log(self._storage.get(f"{OVERWRITTEN}/{before}")[0])[1]
+            except ObjectNotFoundError:
+                break
+        paths = sorted((info.key for info in self._storage.list_prefix(f"{OVERWRITTEN}/")), reverse=True)
+        kept = {f"{OVERWRITTEN}/{name}" for name in needed}
+        return (path for path in paths if is_own_path(path) and path not in kept)
+
     def _put(self, data: bytes, condition: Any) -> Version:
         return self._storage.put(REPO_PATH, data, condition, metadata=object_metadata(V2, "repo-info"))
 
@@ -184,7 +205,8 @@ class RefStoreV2:
         self.update(lambda info: changes.create_branch(info, name, snapshot))
 
     def delete_branch(self, name: str) -> None:
-        self.update(lambda info: changes.delete_branch(info, name))
+        with self._storage.making_room(self.old_backups):
+            self.update(lambda info: changes.delete_branch(info, name))
 
     def reset_branch(self, name: str, snapshot: SnapshotId, expected: SnapshotId | None = None) -> None:
         self.update(lambda info: changes.reset_branch(info, name, snapshot, expected))
@@ -194,7 +216,8 @@ class RefStoreV2:
         self.update(_flagged(CREATE_TAG, lambda info: changes.create_tag(info, name, snapshot)))
 
     def delete_tag(self, name: str) -> None:
-        self.update(_flagged(DELETE_TAG, lambda info: changes.delete_tag(info, name)))
+        with self._storage.making_room(self.old_backups):
+            self.update(_flagged(DELETE_TAG, lambda info: changes.delete_tag(info, name)))
 
     def check_tip(self, branch: str, base: SnapshotId) -> None:
         info = self.load()

@@ -9,6 +9,7 @@ import numpy as np
 from icefloe.core.assets import AssetStore
 from icefloe.core.refs import RefStore
 from icefloe.core.refs_v2 import RefStoreV2
+from icefloe.format.files import TRANSACTIONS
 from icefloe.format.id_columns import sorted_ids
 from icefloe.format.pruning import ancestors, pruned
 from icefloe.format.repo_changes import Changed
@@ -39,7 +40,8 @@ def expire(
         changed, gone = expired(info, older_than_us, delete_branches, delete_tags)
         return changed, ExpirationRan()
 
-    refs.update(change)
+    with assets.storage.making_room(refs.old_backups):
+        refs.update(change)
     return gone
 
 
@@ -130,5 +132,7 @@ def _shorten(assets: AssetStore, line: list[SnapshotInfo], older_than_us: int) -
     last = line[max(young, 1) - 1]
     if last.parent_id in (None, line[-1].id):
         return set()
-    assets.write_snapshot(replace(assets.snapshot(last.id), parent_id=line[-1].id))
-    return {info.id for info in line[young:-1]}
+    released = {info.id for info in line[young:-1]}
+    with assets.storage.making_room(lambda: (f"{TRANSACTIONS}/{id}" for id in sorted(released - {last.id}))):
+        assets.write_snapshot(replace(assets.snapshot(last.id), parent_id=line[-1].id))
+    return released

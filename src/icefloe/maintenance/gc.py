@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -67,12 +67,21 @@ def collect(
     Temporary files that killed writers left before that time are also deleted. A manifest or snapshot that
     cannot be read stops it before anything is deleted.
     """
-    garbage = find_garbage(refs, assets, older_than_us, fan_out, let_go=not dry_run)
+    storage = assets.storage
     if dry_run:
-        return _with_temporary_files(_summary(garbage), find_temporary_files(assets.storage, older_than_us))
+        garbage = find_garbage(refs, assets, older_than_us, fan_out)
+        return _with_temporary_files(_summary(garbage), [find_temporary_files(storage, older_than_us)])
+    swept: list[SweepReport] = []
+    garbage = find_garbage(
+        refs,
+        assets,
+        older_than_us,
+        fan_out,
+        let_go=True,
+        when_found=lambda: swept.append(sweep(storage, older_than_us)),
+    )
     try:
-        swept = sweep(assets.storage, older_than_us)
-        return _with_temporary_files(_deleted(assets.storage, garbage, limits, fan_out), swept)
+        return _with_temporary_files(_deleted(storage, garbage, limits, fan_out), swept)
     finally:
         if isinstance(refs, RefStoreV1) and garbage.begun_us is not None:
             refs.note_end_of_collection(garbage.begun_us)
@@ -95,14 +104,20 @@ def find_garbage(
     fan_out: FanOut,
     *,
     let_go: bool = False,
+    when_found: Callable[[], None] = lambda: None,
     dated: bool = False,
 ) -> Garbage:
-    """What a collection would delete; with `let_go` the repository does not list it any more afterwards."""
+    """What a collection would delete; with `let_go` the repository does not list it any more afterwards.
+
+    Where the disk is full, the record that it was let go is written in the room of what is deleted anyway.
+    """
     for attempt in range(_TRIES):
         time.sleep(random.uniform(0, 0.1 * attempt))
         try:
             plan = _Plan(refs, assets, older_than_us, fan_out, dated=dated)
-            garbage = plan.let_go() if let_go else plan.garbage
+            when_found()
+            with assets.storage.making_room(plan.expendable):
+                garbage = plan.let_go() if let_go else plan.garbage
         except _MovedOnError:
             continue
         return garbage
@@ -176,6 +191,13 @@ class _Plan:
         info = self._dropped(self._refs.load()) if isinstance(self._refs, RefStoreV2) else None
         return self._garbage(info)
 
+    def expendable(self) -> Iterator[str]:
+        """Give the paths of all garbage in the order in which it is deleted, then those of old backups."""
+        for _, listing in self.garbage.phases():
+            yield from listing.paths()
+        if isinstance(self._refs, RefStoreV2):
+            yield from self._refs.old_backups()
+
     def _garbage(self, info: RepoInfo | None) -> Garbage:
         logs = self._kept
         if info is not None:
@@ -194,6 +216,8 @@ class _Plan:
         return self._garbage(after)
 
     def _let_go_v1(self, refs: RefStoreV1) -> Garbage:
+        if not any(len(listing) for _, listing in self.garbage.phases()):
+            return self.garbage  # nobody has to know
         begun_us = refs.note_collection()
         try:
             reached = reachable_snapshots(refs)
@@ -243,13 +267,15 @@ def _summary(garbage: Garbage) -> GCSummary:
     return GCSummary(bytes_deleted=sum(int(each.sizes.sum()) for _, each in garbage.phases()), **counts)
 
 
-def _with_temporary_files(summary: GCSummary, swept: SweepReport) -> GCSummary:
-    reasons = dict.fromkeys([*summary.delete_errors, *(str(error) for _, error in swept.failed)])
+def _with_temporary_files(summary: GCSummary, swept: Sequence[SweepReport]) -> GCSummary:
+    deleted = [info for report in swept for info in report.deleted]
+    failed = dict(pair for report in swept for pair in report.failed)
+    reasons = dict.fromkeys([*summary.delete_errors, *map(str, failed.values())])
     return replace(
         summary,
-        temporary_files_deleted=len(swept.deleted),
-        bytes_deleted=summary.bytes_deleted + sum(info.size_bytes for info in swept.deleted),
-        objects_failed_to_delete=summary.objects_failed_to_delete + len(swept.failed),
+        temporary_files_deleted=len(deleted),
+        bytes_deleted=summary.bytes_deleted + sum(info.size_bytes for info in deleted),
+        objects_failed_to_delete=summary.objects_failed_to_delete + len(failed),
         delete_errors=list(reasons)[:_SHOWN_ERRORS],
     )
 

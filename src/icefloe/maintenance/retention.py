@@ -14,10 +14,12 @@ from icefloe.core.assets import AssetStore
 from icefloe.core.refs import RefStore
 from icefloe.core.refs_v2 import RefStoreV2
 from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.format.files import TRANSACTIONS
 from icefloe.format.pruning import shortened
 from icefloe.format.repo_changes import Changed
 from icefloe.format.repo_info import NO_PARENT, RepoInfo, SnapshotInfos
 from icefloe.format.updates import ExpirationRan
+from icefloe.ids import encode_column
 from icefloe.maintenance.histories import History, history_of
 from icefloe.tables import Table
 from icefloe.times import column_from_microseconds
@@ -146,7 +148,8 @@ def retain(refs: RefStore, assets: AssetStore, policy: RetentionPolicy, *, dry_r
         )
         return changed, ExpirationRan()
 
-    refs.update(change)
+    with assets.storage.making_room(refs.old_backups):
+        refs.update(change)
     return done[0]
 
 
@@ -156,10 +159,12 @@ def _retain_v1(refs: RefStore, assets: AssetStore, policy: RetentionPolicy, now:
     kept = apply_policy(policy, history, now)
     for tag in sorted(kept.gone_tags):
         refs.delete_tag(tag)
-    for info in () if kept.keep.all() else shortened(history.snapshots, kept.keep):
-        snapshot = assets.snapshot(info.id)
-        if snapshot.parent_id != info.parent_id:
-            assets.write_snapshot(replace(snapshot, parent_id=info.parent_id))
+    gone = [f"{TRANSACTIONS}/{name}" for name in encode_column(history.snapshots.ids[~kept.keep])]
+    with assets.storage.making_room(lambda: iter(gone)):
+        for info in () if kept.keep.all() else shortened(history.snapshots, kept.keep):
+            snapshot = assets.snapshot(info.id)
+            if snapshot.parent_id != info.parent_id:
+                assets.write_snapshot(replace(snapshot, parent_id=info.parent_id))
     return retention_table(history, kept)
 
 

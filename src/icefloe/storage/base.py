@@ -11,6 +11,7 @@ import dataclasses
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
@@ -297,6 +298,16 @@ class Storage(StorageConstructors, ABC):
     @abstractmethod
     def delete(self, paths: Iterable[str]) -> DeleteReport:
         """Delete objects; those that do not exist count as deleted."""
+
+    def making_room(self, expendable: Callable[[], Iterator[str]]) -> AbstractContextManager[None]:
+        """Let writes of this thread that find the disk full delete objects, one by one, until they fit.
+
+        Parameters
+        ----------
+        expendable
+            Gives the paths of the objects, those to delete first in front. Called when the disk is full.
+        """
+        return nullcontext()
 
     def remove_empty_folder(self, folder: str) -> None:
         """Remove a folder that holds nothing any more, where there are some; "" is the one of them all."""

@@ -29,9 +29,10 @@ import itertools
 import os
 import re
 import stat
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 
@@ -61,6 +62,8 @@ from icefloe.storage.folder_lock import LOCK_FILE, folder_locked
 from icefloe.storage.keys import decode_key, encode_key
 from icefloe.storage.syncing import Unsynced
 
+R = TypeVar("R")
+
 _MAX_UNSYNCED = 1024
 _MAX_NAME_BYTES = 255  # in nearly every file system
 _PLAIN_PATH = re.compile(r"[0-9A-Za-z_-]+(?:/[0-9A-Za-z_-]+)*")
@@ -68,8 +71,9 @@ _ASIDE = re.compile(r"#\d+$")
 _OWN_ASIDE = re.compile(r"(.+)#\d{17,20}")
 """The names of `_write_aside`. Earlier versions did not pad the number."""
 _MISSING = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 _WAYS_OUT = {
-    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "; make room there and try again"),
+    **dict.fromkeys(_FULL, "; make room there and try again"),
     **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "; get access to it and try again"),
 }
 _NO_HARD_LINKS = {errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EXDEV, errno.EACCES}
@@ -93,6 +97,7 @@ class LocalStorage(Storage):
         self._root = os.path.abspath(self._path)
         self._sync = sync
         self._unsynced = _unsynced or Unsynced()
+        self._expendable = threading.local()
         super().__init__(settings)
 
     @property
@@ -219,9 +224,65 @@ class LocalStorage(Storage):
             else:
                 self._swap(path, target, data, condition)
         except OSError as cause:
-            raise self._error(path, cause, writing=True) from None
+            self._put_into_full(path, target, data, condition, cause)
         # Hashing would halve the speed of writing chunks, and nobody replaces a chunk.
         return Version(None) if kind is ObjectKind.CHUNK else _version_of(data)
+
+    @contextlib.contextmanager
+    def making_room(self, expendable: Callable[[], Iterator[str]]) -> Iterator[None]:
+        # docstring inherited
+        self._expendable.paths = _deferred(expendable)
+        try:
+            yield
+        finally:
+            self._expendable.paths = iter(())
+
+    def _put_into_full(
+        self, path: str, target: str, data: Buffer, condition: PutCondition, cause: OSError
+    ) -> None:
+        """Write a file again after it did not fit, and make room for it; raise the error where that fails.
+
+        The lock is held all the time: nobody can begin to need what is deleted before the file tells of it.
+        """
+        try:
+            if cause.errno not in _FULL:
+                raise cause
+            if isinstance(condition, Always):
+                self._fit(lambda: self._write(target, data))
+                return
+            with folder_locked(os.path.dirname(target), sync=self._sync):
+                _check_condition(path, target, condition)
+                aside = self._fit(lambda: self._write_synced(target, data))
+                try:
+                    _put_in_place(path, aside, target, condition)
+                except BaseException:
+                    _remove(aside)
+                    raise
+        except OSError as error:
+            raise self._error(path, error, writing=True) from None
+
+    def _write_synced(self, target: str, data: Buffer) -> str:
+        aside, descriptor = self._write_aside(target, data)
+        try:
+            if self._sync:
+                self._unsynced.sync(descriptor)
+        except BaseException:
+            _remove(aside)
+            raise
+        finally:
+            os.close(descriptor)
+        return aside
+
+    def _fit(self, write: Callable[[], R]) -> R:
+        """Write again and again, and delete an expendable object whenever the disk is full."""
+        while True:
+            try:
+                return write()
+            except OSError as cause:
+                path = next(getattr(self._expendable, "paths", iter(())), None)
+                if cause.errno not in _FULL or path is None:
+                    raise
+                self.delete([path])
 
     def copy(self, source: str, target: str, version: Version | None = None) -> None:
         # docstring inherited
@@ -235,7 +296,7 @@ class LocalStorage(Storage):
         # names stays what it is.
         name = self._file(target)
         try:
-            self._link(self._file(source), name)
+            self._fit(lambda: self._link(self._file(source), name))
         except OSError as cause:
             if cause.errno not in _NO_HARD_LINKS:
                 raise self._error(source, cause) from None
@@ -434,6 +495,20 @@ def _without_links(folder: str, prefix: str, *, deep: bool = True) -> Iterator[t
 
 def _unpickled(cls: type[LocalStorage], root: str, settings: StorageSettings, sync: bool) -> LocalStorage:
     return cls(root, settings, sync=sync)
+
+
+def _deferred(items: Callable[[], Iterator[str]]) -> Iterator[str]:
+    """Call a function when its first item is asked for."""
+    yield from items()
+
+
+def _check_condition(path: str, target: str, condition: PutCondition) -> None:
+    if isinstance(condition, Unchanged):
+        holds = _has_version(target, condition.version)
+    else:
+        holds = not os.path.exists(target)
+    if not holds:
+        raise ConditionNotMetError(path, condition)
 
 
 def _put_in_place(path: str, aside: str, target: str, condition: PutCondition) -> None:
