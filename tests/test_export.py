@@ -305,3 +305,26 @@ def test_dimensions_that_disagree_are_named(tmp_path: Path) -> None:
         export_netcdf(session, tmp_path / "x.nc")
 
     export_netcdf(session, tmp_path / "x.nc", variables=["a"])
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+@pytest.mark.parametrize("name", ["x" * 1000, "deep/" + "é" * 130])
+def test_names_that_are_too_long_are_refused_before_anything_is_written(
+    tmp_path: Path, dry_run: bool, name: str
+) -> None:
+    repo = Repository.create(in_memory_storage())
+    with repo.transaction("main", message="x") as store:
+        zarr.create_array(store, name=name, data=np.arange(4))
+        zarr.create_array(store, name="short", data=np.arange(4))
+    session = repo.readonly_session("main")
+    folder, file = tmp_path / "plain", tmp_path / "file.nc"
+
+    with pytest.raises(InvalidInputError, match=r"\.\.\.' of .* bytes is too long for .*255 bytes"):
+        export_zarr(session, local_filesystem_storage(str(folder)), dry_run=dry_run)
+    with pytest.raises(InvalidInputError, match=r"too long for NetCDF .at most 256 bytes"):
+        export_netcdf(session, file, dry_run=dry_run)
+
+    assert list(tmp_path.iterdir()) == []
+    export_zarr(session, local_filesystem_storage(str(folder)), variables=["short"])
+    export_netcdf(session, file, variables=["short"])
+    export_zarr(session, in_memory_storage())

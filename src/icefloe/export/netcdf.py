@@ -21,7 +21,7 @@ import zarr
 from icefloe.concurrency import ThreadFanOut
 from icefloe.errors import AlreadyExistsError, ErrorKind, InvalidInputError
 from icefloe.export.reports import ExportReport
-from icefloe.export.selections import Indexers, Labels, Selected, Selection, dimensions_of, select
+from icefloe.export.selections import Indexers, Labels, Selected, Selection, dimensions_of, select, too_long
 from icefloe.extras import pip_install
 from icefloe.format.snapshot import NodeSnapshot
 from icefloe.maintenance.copies import Progress
@@ -35,6 +35,8 @@ except ImportError as cause:
     raise ImportError(f"export to NetCDF needs h5netcdf: {pip_install('h5netcdf', 'h5py')}") from cause
 
 _BLOCK_BYTES: Final = 16 << 20
+_LONGEST_NAME_BYTES: Final = 256
+"""NC_MAX_NAME of the netCDF library."""
 _KINDS: Final = "iufSU"
 _RESERVED: Final = {"_NCProperties", "_Netcdf4Coordinates", "_Netcdf4Dimid", "_nc3_strict"}
 
@@ -66,6 +68,7 @@ def export_netcdf(
         dry_run, [chosen.name(each.node.path) for each in chosen.arrays], len(chosen.groups)
     )
     types = {array.node.path: _stored_type(session, array.node) for array in chosen.arrays}
+    _check_names(chosen)
     if path.exists() and not overwrite:
         raise AlreadyExistsError(
             f"there is a file {path}; choose another name, or overwrite=True", kind=ErrorKind.NOT_ALLOWED
@@ -82,6 +85,16 @@ def export_netcdf(
     finally:
         aside.unlink(missing_ok=True)
     return report
+
+
+def _check_names(chosen: Selection) -> None:
+    """Refuse names that netCDF's library cannot read before anything is written."""
+    for node in (*chosen.groups, *(array.node for array in chosen.arrays)):
+        document = json.loads(node.user_data)
+        names = [*document.get("attributes", {}), *(document.get("dimension_names") or ())]
+        for name in (last_name(node.path), *names):
+            if name is not None and len(name.encode()) > _LONGEST_NAME_BYTES:
+                raise too_long(name, "NetCDF", f"at most {_LONGEST_NAME_BYTES} bytes per name")
 
 
 def _write(

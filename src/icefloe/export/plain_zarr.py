@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from icefloe.concurrency import FanOut, ThreadFanOut
 from icefloe.errors import ErrorKind, InvalidInputError, StorageError
 from icefloe.export.reports import ExportReport
-from icefloe.export.selections import Indexers, Labels, Selected, Selection, select, shape_of
+from icefloe.export.selections import Indexers, Labels, Selected, Selection, select, shape_of, too_long
 from icefloe.format.manifest import INLINE, ArrayManifest, ref_length
 from icefloe.format.snapshot import NodeSnapshot
 from icefloe.maintenance.copies import Limits, Progress
@@ -61,6 +61,7 @@ def export_zarr(
     report = ExportReport(
         dry_run, [chosen.name(each.node.path) for each in chosen.arrays], len(chosen.groups)
     )
+    _check_names(place, chosen)
     if not dry_run:
         place.check_writable()
         _check_empty(place, overwrite=overwrite)
@@ -91,6 +92,17 @@ def _check_empty(target: Storage, *, overwrite: bool) -> None:
             f"there is {stray.key} in {target.place}; choose an empty place, or say to overwrite it",
             kind=ErrorKind.PARENT_DIRECTORY_NOT_CLEAN,
         )
+
+
+def _check_names(target: Storage, chosen: Selection) -> None:
+    """Refuse names that do not fit before anything is written."""
+    longest = {group.path: _METADATA for group in chosen.groups}
+    for array in chosen.arrays:
+        longest[array.node.path] = "/".join(["c", *(str(len(span)) for span in array.spans)])
+    for path, key in longest.items():
+        name = chosen.name(path)
+        if not all(target.fits(f"{name}/{last}".strip("/")) for last in (_METADATA, key)):
+            raise too_long(name, target.place, "255 bytes per name in a folder, 1024 per key elsewhere")
 
 
 # Metadata

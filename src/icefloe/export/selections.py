@@ -17,6 +17,8 @@ Indexers = Mapping[str, slice | int]
 Labels = Mapping[str, Any]
 """Labels of dimensions, by name: one, or a slice of the first and the last."""
 
+_SHOWN = 60
+
 
 @dataclass(frozen=True, slots=True)
 class Selected:
@@ -65,6 +67,16 @@ def select(
             node for node in groups if node.path == top or any(is_within(a.path, node.path) for a in arrays)
         ]
     return Selection(top, tuple(groups), chosen)
+
+
+def too_long(name: str, place: str, limit: str) -> InvalidInputError:
+    """Make the error for a name that the target of an export cannot hold."""
+    shown = name if len(name) <= _SHOWN else f"{name[:_SHOWN]}..."
+    return InvalidInputError(
+        f"the name {shown!r} of {len(name.encode())} bytes is too long for {place} ({limit}); choose what "
+        "to export with `variables`, or rename it with Session.move",
+        kind=ErrorKind.INVALID_PATH,
+    )
 
 
 def shape_of(node: NodeSnapshot) -> tuple[int, ...]:

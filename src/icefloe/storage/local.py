@@ -66,6 +66,7 @@ R = TypeVar("R")
 
 _MAX_UNSYNCED = 1024
 _MAX_NAME_BYTES = 255  # in nearly every file system
+_MAX_PATH_BYTES = 4096 - len("#18446744073709551615")  # PATH_MAX of Linux, for a temporary file
 _PLAIN_PATH = re.compile(r"[0-9A-Za-z_-]+(?:/[0-9A-Za-z_-]+)*")
 _ASIDE = re.compile(r"#\d+$")
 _OWN_ASIDE = re.compile(r"(.+)#\d{17,20}")
@@ -133,7 +134,9 @@ class LocalStorage(Storage):
 
     def fits(self, path: str) -> bool:
         # docstring inherited
-        return all(len(name) <= _MAX_NAME_BYTES for name in encode_key(path).split("/"))
+        file = self._file(path)
+        whole = len(os.fsencode(file)) < _MAX_PATH_BYTES
+        return whole and all(len(os.fsencode(name)) <= _MAX_NAME_BYTES for name in file.split("/"))
 
     def prepare_for_creation(self) -> None:
         # docstring inherited
