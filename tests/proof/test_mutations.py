@@ -105,9 +105,9 @@ def test_a_squash_that_loses_what_others_commit_is_found(monkeypatch: pytest.Mon
 def test_an_answer_before_the_ref_moved_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     replace = RefStoreV2._replace
 
-    def forget_some(self: RefStoreV2, new: Any, version: Version, backup: str) -> bool:
+    def forget_some(self: RefStoreV2, new: Any, version: Version, backup: str, newest_us: int | None) -> bool:
         every_third = new.latest_updates[0].updated_at_us % 3 == 0
-        return every_third or replace(self, new, version, backup)
+        return every_third or replace(self, new, version, backup, newest_us)
 
     monkeypatch.setattr(RefStoreV2, "_replace", forget_some)
 

@@ -158,6 +158,15 @@ def test_a_listing_in_columns_tells_the_same(storage: Storage) -> None:
         assert all(abs(time_us - to_microseconds(infos[key].created_at)) <= 1 for key, _, time_us in told)
 
 
+def test_the_clock_of_a_storage_is_that_of_its_writes(storage: Storage) -> None:
+    storage.put("chunks/a", b"x")
+
+    told = storage.clock("chunks/a")
+
+    assert told is None or abs(datetime.now(UTC) - told) < timedelta(minutes=5)
+    assert [info.key for info in storage.list_prefix()] == ["chunks/a"]
+
+
 def test_listing_an_empty_storage(storage: Storage) -> None:
     assert list(storage.list_prefix()) == []
 

@@ -218,7 +218,7 @@ class Branching:
         )
         before, after = (State(each, self.assets) for each in (self.assets.snapshot(since), state))
         log = net_log(id, before, after, self._touched(before, after))
-        write_files(self.assets, snapshot, log, self.fan_out)
+        write_files(self.assets, snapshot, log, self.fan_out, state)
         if self.refs.spec.refs_in_repo_info:
             self.refs.amend(branch, tip, snapshot_info(snapshot, since), mark)
         else:

@@ -9,9 +9,10 @@ from typing import Any, Final
 
 from icefloe.concurrency import FanOut
 from icefloe.core.assets import AssetStore
+from icefloe.core.clocks import check_clock
 from icefloe.core.rewriting import Place, Plan, Rewritten, Sources, make_manifests, plan, splice
 from icefloe.core.workspace import Workspace
-from icefloe.format.files import SealedLog
+from icefloe.format.files import SNAPSHOTS, SealedLog
 from icefloe.format.repo_changes import later_than
 from icefloe.format.repo_info import SnapshotInfo
 from icefloe.format.snapshot import (
@@ -68,7 +69,7 @@ def flush(
         manifest_files=base.manifest_files.keeping(set(used_manifests(nodes)), infos),
         nodes=nodes,
     )
-    write_files(assets, snapshot, log, fan_out)
+    write_files(assets, snapshot, log, fan_out, base)
     return Flushed(snapshot, log)
 
 
@@ -95,12 +96,16 @@ def restate(
     return snapshot
 
 
-def write_files(assets: AssetStore, snapshot: Snapshot, log: TransactionLog, fan_out: FanOut) -> None:
-    """Write a snapshot and its transaction log."""
+def write_files(
+    assets: AssetStore, snapshot: Snapshot, log: TransactionLog, fan_out: FanOut, base: Snapshot
+) -> None:
+    """Write a snapshot, which is dated after its base, and its transaction log."""
     writes = [lambda: assets.write_transaction_log(log), lambda: assets.write_snapshot(snapshot)]
     if assets.storage.answers_at_once and len(log.updated_chunks.numbers) < _MANY_NUMBERS:
         fan_out = map  # a thread takes longer than writing a small file
     list(fan_out(lambda write: write(), writes))
+    if not assets.spec.refs_in_repo_info:  # else the clock is checked when the repo info file is written
+        check_clock(assets.storage, f"{SNAPSHOTS}/{snapshot.id}", base.flushed_at_us)
 
 
 def snapshot_info(snapshot: Snapshot, parent_id: SnapshotId) -> SnapshotInfo:

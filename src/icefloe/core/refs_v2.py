@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from icefloe.config import EffectiveConfig
 from icefloe.core.assets import object_metadata
+from icefloe.core.clocks import check_clock
 from icefloe.core.refs import READ_ONLY_FORMAT, CollectedError, check_storable
 from icefloe.core.retries import attempts
 from icefloe.errors import (
@@ -145,7 +146,8 @@ class RefStoreV2:
             tried.add(backup)
             self._storage.require_conditional_writes()
             try:
-                if self._replace(new, version, backup):
+                log = info.latest_updates
+                if self._replace(new, version, backup, log.newest_at_us if len(log) else None):
                     return new
             except StorageError:
                 info = self.load()
@@ -154,11 +156,16 @@ class RefStoreV2:
                 return info
         raise AssertionError("attempts end with an error")
 
-    def _replace(self, new: RepoInfo, version: Version, backup: str) -> bool:
-        """Write the file in place of one version of it, which is kept; False where that is not there."""
+    def _replace(self, new: RepoInfo, version: Version, backup: str, newest_us: int | None) -> bool:
+        """Write the file in place of one version of it, which is kept; False where that is not there.
+
+        The clock of this machine is compared with that of the storage, given the time of the newest change.
+        """
         data = write_repo_info(new, V2, self._config.compression_level)
         try:
             self._storage.back_up(REPO_PATH, f"{OVERWRITTEN}/{backup}", version)
+            if newest_us is not None:
+                check_clock(self._storage, f"{OVERWRITTEN}/{backup}", newest_us)
             self._seen = (new, self._put(data, Unchanged(version)))
         except ConditionNotMetError:
             return False

@@ -245,6 +245,10 @@ class Storage(StorageConstructors, ABC):
             return False
         return True
 
+    def clock(self, written: str) -> datetime | None:
+        """Give the storage's own time, as of an object that was just written; None where it has none."""
+        return None
+
     @abstractmethod
     def list_prefix(self, prefix: str = "") -> Iterator[StorageObjectInfo]:
         """All objects in a folder and below, in no particular order; keys start at the root.

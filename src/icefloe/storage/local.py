@@ -186,6 +186,16 @@ class LocalStorage(Storage):
             version = _version_of(file.readall())
         return _info(path, status), version
 
+    def clock(self, written: str) -> datetime | None:
+        # docstring inherited
+        with self._translated(written, writing=True):
+            aside, descriptor = self._write_aside(self._file(written), b"")
+            try:
+                return datetime.fromtimestamp(os.fstat(descriptor).st_mtime, UTC)
+            finally:
+                os.close(descriptor)
+                _remove(aside)
+
     def exists(self, path: str) -> bool:
         # docstring inherited
         return os.path.isfile(self._file(path))

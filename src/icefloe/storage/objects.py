@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from itertools import islice, pairwise
 from typing import Any, Self
 
@@ -179,6 +180,10 @@ class ObjectStorage(Storage):
         with self._translated(path):
             meta = obstore.head(self._client(Role.READ), self._key(path))
         return StorageObjectInfo(path, meta["size"], meta["last_modified"]), version_of(meta)
+
+    def clock(self, written: str) -> datetime | None:
+        # docstring inherited
+        return self.head(written)[0].created_at
 
     def list_prefix(self, prefix: str = "") -> Iterator[StorageObjectInfo]:
         # docstring inherited
