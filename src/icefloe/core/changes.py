@@ -141,6 +141,11 @@ class ArrayDelta:
             return gone
         return coordinates.last_of_equal(np.concatenate([written.coords, gone]))[0]
 
+    def most(self) -> int:
+        """How many chunks changed at most: one that changed several times may be counted as often."""
+        early = sum(manifest.info.num_chunk_refs for manifest in self.early)
+        return early + sum(map(len, self.segments)) + len(self.recent)
+
     def extend(self, later: ArrayDelta) -> None:
         """The changes of another delta of the same array, made after these."""
         self._settle()

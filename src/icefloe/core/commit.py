@@ -10,6 +10,7 @@ from typing import Any, Final
 from icefloe.concurrency import FanOut
 from icefloe.core.assets import AssetStore
 from icefloe.core.clocks import check_clock
+from icefloe.core.log_limits import check_changes, check_log
 from icefloe.core.rewriting import Place, Plan, Rewritten, Sources, make_manifests, plan, splice
 from icefloe.core.workspace import Workspace
 from icefloe.format.files import SNAPSHOTS, SealedLog
@@ -51,6 +52,7 @@ def flush(
 ) -> Flushed:
     """Write the files of a new snapshot. The `earlier` log of a commit that is amended goes into its log."""
     base, assets = workspace.base, workspace.assets
+    check_changes(workspace.changes, earlier)
     plans = list(fan_out(lambda node: plan(workspace, node), _touched_arrays(workspace)))
     rewritten = _rewrite(workspace, plans, fan_out)
     infos = [info for part in rewritten.values() for info in part.infos]
@@ -100,6 +102,7 @@ def write_files(
     assets: AssetStore, snapshot: Snapshot, log: TransactionLog, fan_out: FanOut, base: Snapshot
 ) -> None:
     """Write a snapshot, which is dated after its base, and its transaction log."""
+    check_log(log)
     writes = [lambda: assets.write_transaction_log(log), lambda: assets.write_snapshot(snapshot)]
     if assets.storage.answers_at_once and len(log.updated_chunks.numbers) < _MANY_NUMBERS:
         fan_out = map  # a thread takes longer than writing a small file

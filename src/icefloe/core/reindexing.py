@@ -6,9 +6,11 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from operator import index
+from typing import Final
 
 import numpy as np
 
+from icefloe.core.log_limits import check_changed_chunks
 from icefloe.core.workspace import Workspace
 from icefloe.errors import ErrorKind, InvalidInputError, SessionStateError
 from icefloe.format import coordinates
@@ -17,6 +19,7 @@ from icefloe.format.manifest import ArrayManifest
 from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot
 
 Reindex = Callable[[Iterable[int]], Iterable[int] | None]
+_TOO_MANY: Final = "rechunk the array to fewer, larger chunks first"
 
 
 def shift(workspace: Workspace, node: NodeSnapshot, offset: Sequence[int]) -> None:
@@ -34,6 +37,7 @@ def shift(workspace: Workspace, node: NodeSnapshot, offset: Sequence[int]) -> No
     cut = np.array([max(-len(axis), min(step, len(axis))) for axis, step in zip(grid, steps, strict=True)])
     with workspace.editing():
         refs = workspace.refs(node)
+        check_changed_chunks([(len(refs), len(grid))], _TOO_MANY)
         moved = refs.coords.astype(np.int64) + cut
         kept = ((moved >= 0) & (moved < [len(axis) for axis in grid])).all(axis=1)
         written = replace(refs.take(kept), coords=moved[kept].astype(np.uint32))
@@ -47,7 +51,9 @@ def reindex(workspace: Workspace, node: NodeSnapshot, forward: Reindex, backward
         if function is not None and not callable(function):
             raise TypeError(f"'{type(function).__name__}' object is not callable")
     with workspace.editing():
-        written, gone = _reindexed(workspace.refs(node), node, forward, backward)
+        refs = workspace.refs(node)
+        check_changed_chunks([(len(refs), refs.rank)], _TOO_MANY)
+        written, gone = _reindexed(refs, node, forward, backward)
         workspace.replace_chunks(node, written, gone)
 
 

@@ -13,6 +13,7 @@ import xarray as xr
 import zarr
 
 from icefloe.concurrency import FanOut
+from icefloe.core.log_limits import check_changed_chunks
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.ingest.exchange import clear
 from icefloe.ingest.existing import Existing
@@ -109,6 +110,10 @@ def design(combined: Combined, ways: Ways, existing: Existing | None, options: O
             targets.append(target)
         else:
             targets.append(_longer(found, variable, options))
+    check_changed_chunks(
+        [(_new_chunks(target, known.get(target.name)), len(target.shape)) for target in targets],
+        "commit the files in parts with commit_every, or choose larger chunks or shards",
+    )
     arrays = {target.name: dataset.variables[target.name].data for target in targets}
     cuts = {name: SourceCut(found[0].chunks, in_parts=True) for name, found in by_name.items()}
     referral = Referral(frozenset(), ())
@@ -122,6 +127,12 @@ def design(combined: Combined, ways: Ways, existing: Existing | None, options: O
     copied = frozenset(_copied(targets, combined.files, existing))
     group_attrs = {**dataset.attrs, **group_attrs}
     return Design(tuple(targets), tuple(coordinates), copied, plan, group_attrs, referral)
+
+
+def _new_chunks(target: Target, existing: Target | None) -> int:
+    """How many chunks or shards an array will have that it has not yet."""
+    before = existing.count_units() if existing is not None and not target.is_new else 0
+    return max(0, target.count_units() - before)
 
 
 def _refuse_compounds(targets: Sequence[Target], plan: Plan) -> None:

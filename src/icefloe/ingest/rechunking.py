@@ -16,6 +16,7 @@ import zarr
 from icefloe.amounts import bytes_text, counted
 from icefloe.concurrency import FanOut
 from icefloe.conflicts import ConflictDetector
+from icefloe.core.log_limits import check_changed_chunks
 from icefloe.core.workspace import Workspace
 from icefloe.distributed import receipt
 from icefloe.errors import ErrorKind, InvalidInputError, NodeNotFoundError, RebaseFailedError
@@ -166,6 +167,10 @@ def rechunk(
         for array, target in zip(arrays, targets, strict=True)
         if (array.chunks, array.shards) != (target.chunks, target.shards) or codec is not None
     ]
+    check_changed_chunks(
+        [(target.count_units(), len(target.shape)) for _, target in changed],
+        "choose larger chunks, or shards of many chunks",
+    )
     plan = _planned(changed, memory_bytes, parallelism)
     report = _report(changed, arrays, plan)
     aside = f", {bytes_text(plan.aside_bytes)} put aside in between" if plan.aside_bytes else ""

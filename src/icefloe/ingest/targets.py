@@ -83,6 +83,10 @@ class Target:
         """What is written at once: a shard, or a chunk."""
         return self.shards or self.chunks
 
+    def count_units(self) -> int:
+        """How many shards or chunks its grid has."""
+        return math.prod(-(-size // max(unit, 1)) for size, unit in zip(self.shape, self.unit, strict=True))
+
     @property
     def itemsize(self) -> int:
         """Bytes per cell; a guess for text."""
