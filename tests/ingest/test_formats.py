@@ -16,6 +16,7 @@ import xarray as xr
 from icefloe import Credentials, InvalidInputError, Repository
 from tests.ingest.files import archive, days, expected, new_repo, run, write
 from tests.virtual import formats
+from tests.virtual.test_tiff_crs import geo_tiff
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::FutureWarning"),
@@ -179,3 +180,31 @@ def test_variables_that_cfgrib_leaves_out_are_told(tmp_path: Path, capfd: pytest
     assert list(read(repo).data_vars) == ["t2m"]
     assert "Traceback" not in capfd.readouterr().err
     assert not run(new_repo(tmp_path), others).findings
+
+
+@pytest.mark.parametrize("mode", ["native", "hybrid", "virtual"])
+def test_the_reference_system_of_rasters_is_a_grid_mapping(tmp_path: Path, mode: str) -> None:
+    keys = {1024: 1, 1025: 1, 3072: 32633}
+    left = geo_tiff(tmp_path / "left.tif", keys, photometric="minisblack")
+    repo = new_repo(tmp_path)
+
+    run(repo, left, mode=mode)
+
+    found = read(repo)
+    assert found["image"].attrs["grid_mapping"] == "spatial_ref"
+    assert list(found.data_vars) == ["image"]
+    assert found["spatial_ref"].attrs["spatial_ref"].endswith('ID["EPSG",32633]]')
+    assert found["spatial_ref"].attrs["GeoTransform"] == "100.0 10.0 0.0 900.0 0.0 -20.0"
+
+
+def test_rasters_that_are_ingested_side_by_side_share_no_transform(tmp_path: Path) -> None:
+    keys = {1024: 1, 1025: 1, 3072: 32633}
+    repo = new_repo(tmp_path)
+    run(repo, geo_tiff(tmp_path / "left.tif", keys))
+
+    run(repo, geo_tiff(tmp_path / "right.tif", keys, x=740.0))
+
+    found = read(repo)
+    assert found.sizes == {"y": 48, "x": 128}
+    assert found["spatial_ref"].attrs["grid_mapping_name"] == "transverse_mercator"
+    assert "GeoTransform" not in found["spatial_ref"].attrs

@@ -45,6 +45,7 @@ from icefloe.ingest.targets import (
 from icefloe.ingest.windows import Windows, files_within
 from icefloe.ingest.writing import WriteOrder, set_aside, write
 from icefloe.session import Session
+from icefloe.virtual.schema import GEO_TRANSFORM
 
 _FILES_PER_TASK = 256
 _LEAST_CHUNK_BYTES = 16 << 10
@@ -178,6 +179,8 @@ def _coordinate(
     existing: Existing | None,
 ) -> tuple[Target, xr.Variable]:
     schema = (existing.schema.variable(name) if existing is not None else None) or schemas[0]
+    if len({str(each.attrs.get(GEO_TRANSFORM)) for each in schemas}) > 1:
+        attrs = {key: value for key, value in attrs.items() if key != GEO_TRANSFORM}
     return coordinate_target(name, variable, schema, attrs)
 
 
@@ -417,7 +420,7 @@ def _write_coordinates(
                 if array.shape != target.shape:
                     array.resize(target.shape)
                 if not same_attrs:
-                    array.update_attributes(dict(target.attrs))
+                    array.attrs.put(dict(target.attrs))
             else:
                 if found is not None:
                     del group[target.name]

@@ -16,7 +16,7 @@ from icefloe.virtual.cf_times import counted_like
 from icefloe.virtual.dataset import VirtualDataset
 from icefloe.virtual.loading import loaded_variable
 from icefloe.virtual.reach import by
-from icefloe.virtual.schema import differences, document_of, properties_of
+from icefloe.virtual.schema import GEO_TRANSFORM, differences, document_of, properties_of
 from icefloe.virtual.sources import Source
 from icefloe.virtual.variables import ChunkReferences, VirtualVariable
 
@@ -334,7 +334,10 @@ def _one(
 ) -> VirtualVariable:
     first = variables[0]
     if dimension not in first.dimensions:
-        return first
+        if len({str(each.attributes.get(GEO_TRANSFORM)) for each in variables}) == 1:
+            return first
+        kept = {name: value for name, value in first.attributes.items() if name != GEO_TRANSFORM}
+        return replace(first, attributes=kept)
     axis = first.dimensions.index(dimension)
     if first.loaded:
         values = np.concatenate([np.asarray(each.chunks) for each in variables], axis=axis)

@@ -20,6 +20,8 @@ DECODING_ATTRIBUTES: Final = (
     "dtype",
 )
 """Attributes that say what stored values stand for."""
+GEO_TRANSFORM: Final = "GeoTransform"
+"""Attribute of a grid mapping that places one raster on Earth: rasters side by side have none in common."""
 _IRRELEVANT: Final = ("level", "clevel", "blocksize", "typesize", "nthreads", "checksum")
 """Settings of compressors that decoding does without."""
 _SELF_DESCRIBED: Final = ("blosc", "numcodecs.blosc")

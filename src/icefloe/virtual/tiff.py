@@ -1,8 +1,8 @@
 """TIFF, BigTIFF, GeoTIFF and COG: strips and tiles become chunks, overviews become groups.
 
 The first image of a file is the variable `image`, with the dimensions y, x and, where pixels have several
-samples, band; further images of other shapes are `image_1` and so on, with dimensions of their own. Where
-the file says where on Earth pixels are, x and y are coordinates.
+samples, band; further images of other shapes are `image_1` and so on, with dimensions of their own. If the
+file says where on Earth its pixels are, x and y are coordinates, and `spatial_ref` is the grid mapping.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from icefloe.virtual.codecs import TIFF
 from icefloe.virtual.dataset import VirtualDataset
 from icefloe.virtual.refusals import DAMAGE, CannotVirtualizeError, RefusalReason, Refused, RefusedVariable
 from icefloe.virtual.sources import SourceFile
-from icefloe.virtual.tiff_places import coordinates_of
+from icefloe.virtual.tiff_places import placed
 from icefloe.virtual.tiff_segments import decode_segment
 from icefloe.virtual.variables import ChunkReferences, VirtualVariable
 from icefloe.virtual.wanted import Wanted
@@ -95,8 +95,9 @@ def _dataset(opened: tifffile.TiffFile, wanted: Wanted, file: SourceFile) -> Vir
                 continue
             found_here = {name: variable}
             if number == 0:
-                placed = coordinates_of(opened.pages.first, variable)
-                found_here |= {axis: each for axis, each in placed.items() if not wanted.drops(axis)}
+                located = placed(opened.pages.first, variable)
+                found_here = {name: located.pop("")}
+                found_here |= {other: each for other, each in located.items() if not wanted.drops(other)}
             if depth == 0:
                 variables |= found_here
             else:

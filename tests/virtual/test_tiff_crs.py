@@ -1,0 +1,183 @@
+"""The grid mappings of GeoTIFF files describe the coordinate reference systems that pyproj knows."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyproj
+import pytest
+import tifffile
+
+from icefloe.virtual import combine, virtualize
+from tests.virtual.files import aged
+
+VALUES = np.arange(48 * 64, dtype="u2").reshape(48, 64)
+MODEL, RASTER, CITATION = 1024, 1025, 1026
+GEOGRAPHIC, GEO_CITATION, DATUM, ELLIPSOID, MAJOR, FLATTENING = 2048, 2049, 2050, 2056, 2057, 2059
+PROJECTED, PCS_CITATION, PROJECTION, METHOD, UNITS, VERTICAL = 3072, 3073, 3074, 3075, 3076, 4096
+USER = 32767
+OWN_DATUM = {
+    GEOGRAPHIC: USER,
+    GEO_CITATION: "GCS Name = unknown|Datum = unknown|Ellipsoid = unknown|Primem = Greenwich|",
+    DATUM: USER,
+    ELLIPSOID: USER,
+}
+PROJECTED_OWN = {MODEL: 1, PROJECTED: USER, PROJECTION: USER, UNITS: 9001}
+
+
+def geo_tiff(
+    path: Path, keys: dict[int, Any], x: float = 100.0, turned: bool = False, **options: Any
+) -> Path:
+    """Write a GeoTIFF file with keys: numbers that are codes, floats, or texts."""
+    directory, doubles, text = [1, 1, 0, len(keys)], list[float](), ""
+    for key, value in sorted(keys.items()):
+        if isinstance(value, int):
+            directory += [key, 0, 1, value]
+        elif isinstance(value, float):
+            directory += [key, 34736, 1, len(doubles)]
+            doubles.append(value)
+        else:
+            directory += [key, 34737, len(value) + 1, len(text)]
+            text += f"{value}|"
+    tags: list[Any] = [(34735, "H", len(directory), directory, False)]
+    if doubles:
+        tags.append((34736, "d", len(doubles), doubles, False))
+    if text:
+        tags.append((34737, "s", 0, text, False))
+    if turned:
+        matrix = (8.0, 5.0, 0.0, x, 1.0, -17.0, 0.0, 900.0, *(0.0,) * 7, 1.0)
+        tags.append((34264, "d", 16, matrix, False))
+    else:
+        tags.append((33550, "d", 3, (10.0, 20.0, 0.0), False))
+        tags.append((33922, "d", 6, (0.0, 0.0, 0.0, x, 900.0, 0.0), False))
+    with tifffile.TiffWriter(path) as file:
+        file.write(VALUES, tile=(16, 16), subifds=1, extratags=tags, **options)
+        file.write(VALUES[::2, ::2], tile=(16, 16), subfiletype=1)
+    return aged(path)
+
+
+SPHERE = {**OWN_DATUM, MAJOR: 6371007.181, FLATTENING: 0.0}
+SYSTEMS: dict[str, tuple[dict[int, Any], str]] = {
+    "projected code": ({MODEL: 1, PROJECTED: 32633}, "EPSG:32633"),
+    "geographic code": ({MODEL: 2, GEOGRAPHIC: 4326}, "EPSG:4326"),
+    "code of ESRI": ({MODEL: 1, PROJECTED: 54009}, "ESRI:54009"),
+    "compound": ({MODEL: 1, PROJECTED: 28992, VERTICAL: 5709}, "EPSG:28992+5709"),
+    "geographic with heights": ({MODEL: 2, GEOGRAPHIC: 4326, VERTICAL: 4979}, "EPSG:4979"),
+    "zone on another datum": (
+        {MODEL: 1, PROJECTED: USER, PROJECTION: 16033, GEOGRAPHIC: 4269},
+        "+proj=utm +zone=33 +datum=NAD83",
+    ),
+    "sinusoidal sphere": (
+        {**PROJECTED_OWN, **SPHERE, METHOD: 24, 3088: 0.0},
+        "+proj=sinu +R=6371007.181",
+    ),
+    "two parallels": (
+        {**PROJECTED_OWN, GEOGRAPHIC: 4326, METHOD: 8, 3078: 25.0, 3079: 60.0, 3084: -100.0, 3085: 42.5},
+        "+proj=lcc +lat_1=25 +lat_2=60 +lat_0=42.5 +lon_0=-100 +datum=WGS84",
+    ),
+    "polar": (
+        {**PROJECTED_OWN, GEOGRAPHIC: 4326, METHOD: 15, 3081: 60.0, 3092: 1.0, 3095: 10.0},
+        "+proj=stere +lat_0=90 +lat_ts=60 +lon_0=10 +datum=WGS84",
+    ),
+    "feet": (
+        {**PROJECTED_OWN, UNITS: 9003, GEOGRAPHIC: 4269, METHOD: 1}
+        | {3080: -75.0, 3081: 40.0, 3082: 492125.0, 3092: 0.9999},
+        "+proj=tmerc +lat_0=40 +lon_0=-75 +k=0.9999 +x_0=150000 +datum=NAD83 +units=us-ft",
+    ),
+    "text of ESRI": (
+        {MODEL: USER, PCS_CITATION: "ESRI PE String = " + pyproj.CRS("ESRI:54009").to_wkt("WKT1_ESRI")},
+        "ESRI:54009",
+    ),
+}
+
+
+@pytest.mark.parametrize(("keys", "expected"), SYSTEMS.values(), ids=SYSTEMS)
+def test_grid_mapping_describes_the_reference_system(tmp_path: Path, keys: Any, expected: str) -> None:
+    dataset = virtualize(geo_tiff(tmp_path / "f.tif", {**keys, RASTER: 1}))
+
+    found = dataset.variables["spatial_ref"]
+    for attribute in ("crs_wkt", "spatial_ref"):
+        system = pyproj.CRS.from_wkt(found.attributes[attribute])
+        assert system.equals(pyproj.CRS(expected), ignore_axis_order=True)
+    assert found.shape == ()
+    assert dataset.variables["image"].attributes["grid_mapping"] == "spatial_ref"
+
+
+def test_grid_mapping_has_cf_attributes_and_transform(tmp_path: Path) -> None:
+    path = geo_tiff(tmp_path / "f.tif", {MODEL: 1, RASTER: 1, PROJECTED: 32633})
+
+    attributes = virtualize(path).variables["spatial_ref"].attributes
+    overview = virtualize(path, group="overview_1").variables
+
+    assert attributes["grid_mapping_name"] == "transverse_mercator"
+    assert attributes["longitude_of_central_meridian"] == 15.0
+    assert attributes["GeoTransform"] == "100.0 10.0 0.0 900.0 0.0 -20.0"
+    assert overview["spatial_ref"].attributes["GeoTransform"] == "100.0 20.0 0.0 900.0 0.0 -40.0"
+    assert overview["image"].attributes["grid_mapping"] == "spatial_ref"
+
+
+def test_rotated_rasters_have_a_transform(tmp_path: Path) -> None:
+    path = geo_tiff(tmp_path / "f.tif", {MODEL: 1, RASTER: 2, PROJECTED: 32633}, turned=True)
+
+    variables = virtualize(path).variables
+
+    assert list(variables) == ["image", "spatial_ref"]
+    assert variables["spatial_ref"].attributes["GeoTransform"] == "93.5 8.0 5.0 908.0 1.0 -17.0"
+
+
+def test_xarray_makes_the_grid_mapping_a_coordinate(tmp_path: Path) -> None:
+    dataset = virtualize(geo_tiff(tmp_path / "f.tif", {MODEL: 1, PROJECTED: 32633})).to_xarray()
+
+    assert list(dataset.data_vars) == ["image"]
+    assert "spatial_ref" in dataset["image"].coords
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        ({MODEL: 1, PROJECTED: 32633}, {"spatial_ref": "EPSG:32633"}),
+        ({MODEL: 2, GEOGRAPHIC: 4326}, {"spatial_ref": "EPSG:4326"}),
+        ({**PROJECTED_OWN, **SPHERE, METHOD: 24}, None),
+    ],
+)
+def test_codes_are_kept_without_pyproj(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys: Any, expected: Any
+) -> None:
+    path = geo_tiff(tmp_path / "f.tif", keys)
+    monkeypatch.setitem(sys.modules, "pyproj", None)
+
+    variables = virtualize(path).variables
+
+    if expected is None:
+        assert "spatial_ref" not in variables
+    else:
+        attributes = dict(variables["spatial_ref"].attributes)
+        assert attributes.pop("GeoTransform") == "100.0 10.0 0.0 900.0 0.0 -20.0"
+        assert attributes == expected
+
+
+@pytest.mark.parametrize(
+    "keys", [{MODEL: 1, PROJECTED: 1}, {**PROJECTED_OWN, METHOD: 999}, {**PROJECTED_OWN, METHOD: 24}]
+)
+def test_unknown_systems_are_no_reason_to_refuse_a_file(tmp_path: Path, keys: Any) -> None:
+    variables = virtualize(geo_tiff(tmp_path / "f.tif", keys)).variables
+
+    assert {"image", "x", "y"} <= set(variables)
+
+
+def test_tiles_side_by_side_have_no_common_transform(tmp_path: Path) -> None:
+    keys = {MODEL: 1, RASTER: 1, PROJECTED: 32633}
+    left, again, right = (
+        virtualize(geo_tiff(tmp_path / f"{name}.tif", keys, x))
+        for name, x in {"left": 100.0, "again": 100.0, "right": 740.0}.items()
+    )
+
+    in_time = combine([left.expand_dims("time", 0), again.expand_dims("time", 1)], "time")
+    in_place = combine([left, right], "x")
+
+    assert "GeoTransform" in in_time.variables["spatial_ref"].attributes
+    assert "GeoTransform" not in in_place.variables["spatial_ref"].attributes
+    assert "crs_wkt" in in_place.variables["spatial_ref"].attributes
