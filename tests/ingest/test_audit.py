@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray as xr
+import zarr
 
 from icefloe import InvalidInputError, Repository, in_memory_storage
 from icefloe.ingest import ingest, make_options
@@ -97,7 +98,7 @@ def test_checks_that_fail_say_where(odd_files: list[str], tmp_path: Path, mode: 
 @pytest.mark.parametrize("check", [Check("range", "t2m", high=50), Check("monotone"), Check("source")])
 def test_what_a_broken_off_run_staged_is_checked(tmp_path: Path, check: Check) -> None:
     """The run that ends the job has nothing to write any more, and yet looks at all of it."""
-    staged = [days(9, 2), days(0, 2)] if check.name == "range" else [days(0, 4).isel(time=[0, 2, 1, 3])]
+    staged = [days(9, 2), days(0, 2)] if check.name == "range" else [days(0, 2), days(2, 2)]
     files = [write(tmp_path / f"{n}.nc", each) for n, each in enumerate(staged)]
     repo = new_repo(tmp_path)
     given: dict[str, Any] = {"concat_dim": "time", "commit_every": 1}
@@ -108,10 +109,11 @@ def test_what_a_broken_off_run_staged_is_checked(tmp_path: Path, check: Check) -
 
     with pytest.raises(RuntimeError):
         ingest(repo, files, make_options(**given), Travelling(), told=told)
-    if check.name == "source":
+    if check.name != "range":
         (staging,) = repo.list_branches() - {"main"}
         spoil = repo.writable_session(staging)
-        xr.Dataset({"t2m": days(7, 4)["t2m"].variable}).to_zarr(spoil.store, mode="r+", consolidated=False)
+        array = zarr.open_array(spoil.store, path="t2m" if check.name == "source" else "time", mode="r+")
+        array[...] = np.asarray(array[...])[[0, 2, 1, 3]]
         spoil.commit("something went wrong")
 
     report = run(repo, files, checks=(check,), **given)

@@ -15,7 +15,18 @@ from icefloe.ingest.agreement import DisagreementError
 from icefloe.ingest.job import ingest
 from icefloe.ingest.options import make_options
 from icefloe.ingest.survey import reason
-from tests.ingest.files import START, Travelling, archive, days, expected, new_repo, read, run, write
+from tests.ingest.files import (
+    START,
+    Travelling,
+    archive,
+    days,
+    expected,
+    new_repo,
+    read,
+    read_all,
+    run,
+    write,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
 
@@ -311,3 +322,77 @@ def test_labels_that_all_files_share_may_repeat(tmp_path: Path) -> None:
 
     assert report.bad == ()
     assert read(repo)["ray"].values.tolist() == [10, 20, 20]
+
+
+def sweep(*days: int, elevation: float | None = None) -> xr.Dataset:
+    """A radar sweep: several rays have the same time."""
+    times = START + np.array(days) * np.timedelta64(1, "D")
+    values = np.arange(len(days) * 3, dtype="f4").reshape(len(days), 3)
+    found = xr.Dataset({"dbz": (("time", "range"), values)}, {"time": times, "range": [0.0, 0.0, 100.0]})
+    return found if elevation is None else found.expand_dims(elevation=[elevation])
+
+
+@pytest.mark.parametrize("mode", ["native", "virtual"])
+@pytest.mark.parametrize("concat_dim", [None, "elevation"])
+def test_repeated_labels_are_accepted_where_files_do_not_follow_each_other(
+    tmp_path: Path, mode: str, concat_dim: str | None
+) -> None:
+    one, two = (
+        write(tmp_path / f"{degrees}.nc", sweep(0, 0, 1, 1, elevation=degrees)) for degrees in (1.0, 2.0)
+    )
+    alone, together = new_repo(tmp_path), new_repo(tmp_path)
+
+    first = run(alone, one, mode=mode, concat_dim=concat_dim)
+    second = run(alone, [one, two], mode=mode, concat_dim=concat_dim)
+    both = run(together, [one, two], mode=mode, concat_dim=concat_dim)
+
+    assert first.ok
+    assert second.ok
+    assert both.ok
+    assert read_all(alone).sizes == {"elevation": 2, "time": 4, "range": 3}
+    xr.testing.assert_identical(read_all(alone), read_all(together))
+
+
+def test_profiles_repeat_the_times_of_other_coordinates(tmp_path: Path) -> None:
+    files = [
+        write(
+            tmp_path / f"{number}.nc",
+            xr.Dataset(
+                {"t": ("obs", np.arange(3.0))},
+                {"obs": np.arange(3) + 3 * number, "time": ("obs", np.repeat(START, 3))},
+            ),
+        )
+        for number in range(2)
+    ]
+    repo = new_repo(tmp_path)
+
+    assert run(repo, files).ok
+    assert (read(repo)["time"].values == START).all()
+
+
+def test_a_single_file_may_repeat_times_unless_others_are_to_follow(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.nc", sweep(0, 0, 1))
+
+    assert run(new_repo(tmp_path), file).ok
+    with pytest.raises(
+        DisagreementError, match=r"a\.nc: time: 2024-01-01 00:00:00 appears twice .*--concat-dim"
+    ):
+        run(new_repo(tmp_path), file, concat_dim="time")
+
+
+def test_nothing_is_appended_to_repeated_times(tmp_path: Path) -> None:
+    repo = new_repo(tmp_path)
+    run(repo, write(tmp_path / "a.nc", sweep(0, 0, 1)))
+
+    with pytest.raises(DisagreementError, match=r"b\.nc: time: .*2024-01-01 .* twice in the repository: put"):
+        run(repo, write(tmp_path / "b.nc", sweep(2, 3)))
+
+
+def test_a_file_with_repeated_times_takes_the_place_of_its_old_version(tmp_path: Path) -> None:
+    repo = new_repo(tmp_path)
+    run(repo, write(tmp_path / "a.nc", sweep(0, 0, 1)))
+
+    report = run(repo, write(tmp_path / "a.nc", sweep(0, 0, 0, 1, 1)), on_change="ingest")
+
+    assert report.ok
+    assert read(repo).sizes == {"time": 5, "range": 3}

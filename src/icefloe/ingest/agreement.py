@@ -20,6 +20,11 @@ _KINDS = {"i": "a number", "u": "a number", "f": "a number", "M": "a time", "m":
 _TOLD_ATTRIBUTES = ("standard_name", "cell_methods", "positive", "grid_mapping")
 _CFTIME = "cftime"
 _SHOWN = 5
+_REMEDY = (
+    ", and files follow each other along this coordinate: sort its rows and remove those that are repeated, "
+    "or put files together along another dimension with --concat-dim"
+)
+_OTHER_TARGET = ": put files together along another dimension with --concat-dim, or into another --group"
 _GAP = 1.5
 """A step this many times the usual one is a gap."""
 
@@ -181,11 +186,19 @@ def label_problems(
     dims = {dim for file in files for dim in file.sizes} if concat_dim is None else {concat_dim}
     for dim in sorted(dims):
         labels = [each.values[dim] for each in schemas if dim in each.sizes and dim in each.values]
-        if len(labels) < 2 or _is_same_everywhere(labels, several=concat_dim is None):
+        if len(labels) < (2 if concat_dim is None else 1):
+            continue  # a single file follows no other, unless others are announced
+        if _is_same_everywhere(labels, several=concat_dim is None):
             continue
         for file in files:
-            if dim in file.sizes and (wrong := _disorder(dim, file.values.get(dim))):
-                yield Finding(file.source.url, dim, wrong, "error")
+            if dim in file.sizes and (wrong := _disorder(dim, file.values.get(dim), "in the file")):
+                yield Finding(file.source.url, dim, f"{wrong}{_REMEDY}", "error")
+        if existing is not None and (wrong := _disorder(dim, existing.values.get(dim), "in the repository")):
+            yield from (
+                Finding(file.source.url, dim, f"cannot be appended to: {wrong}{_OTHER_TARGET}", "error")
+                for file in files
+                if dim in file.values and not np.array_equal(file.values[dim], existing.values[dim])
+            )
 
 
 def _is_same_everywhere(labels: Sequence[Any], *, several: bool) -> bool:
@@ -196,7 +209,7 @@ def _is_same_everywhere(labels: Sequence[Any], *, several: bool) -> bool:
     return all(each.size and bool((each == first.reshape(-1)[0]).all()) for each in labels)
 
 
-def _disorder(dim: str, labels: Any) -> str:
+def _disorder(dim: str, labels: Any, where: str) -> str:
     """Say which label is repeated, or follows a larger and a smaller one; nothing if all is well."""
     if labels is None or labels.ndim != 1 or labels.size < 2:
         return ""
@@ -207,12 +220,12 @@ def _disorder(dim: str, labels: Any) -> str:
     index: Any = xr.Variable(dim, labels).to_index()
     if not index.is_unique:
         twice = index[index.duplicated()][0]
-        return f"{twice} appears twice in the file: remove one of the rows"
+        return f"{twice} appears twice {where}"
     if goes_one_way(index):
         return ""
     rises = index[1] > index[0]
     row = next(at for at in range(len(index) - 1) if (index[at + 1] > index[at]) != rises)
-    return f"{index[row + 1]} follows {index[row]} in the file: sort its rows"
+    return f"{index[row + 1]} follows {index[row]} {where}"
 
 
 def order_problems(
@@ -259,7 +272,7 @@ def _overlap(
                 "error",
             )
     first = int(np.flatnonzero(values.duplicated())[0]) if not values.is_unique else 0
-    return Finding("", dim, f"does not go one way: {values[first]} is not alone or not in order", "error")
+    return Finding("", dim, f"{values[first]} appears twice or is not in order{_REMEDY}", "error")
 
 
 def _gaps(

@@ -226,11 +226,12 @@ def _is_of_times(index: Any) -> bool:
 
 
 def _monotone(audit: _Audit) -> str:
+    """Check coordinates along which files follow each other; others may repeat values, as radar sweeps do."""
     for dim, index in audit.steps():
-        if not goes_one_way(index):
+        if dim in audit.arrivals.dims and not goes_one_way(index):
             rises, falls = np.asarray(index[1:] > index[:-1]), np.asarray(index[1:] < index[:-1])
             at = int(np.flatnonzero(~rises if rises.sum() >= falls.sum() else ~falls)[0])
-            return f"{dim} does not go one way, or has a value twice: {index[at + 1]} follows {index[at]}"
+            return f"{dim} is not strictly increasing or decreasing: {index[at + 1]} follows {index[at]}"
     return ""
 
 

@@ -41,12 +41,12 @@ class Answering(Protocol):
 class Check:
     """Something that must be true of what was staged.
 
-    `monotone`: coordinates along which files lie side by side go one way, without repeats. `gaps`: steps are
-    about equal. `source`: some blocks are as in the files. `range`: values of `variable` are between
-    `low` and `high`. `nulls`: a share of at most `most` of the values are missing. `python`: the
-    function named by `call`, as `module:function`, gets the dataset and returns None, or says what is wrong.
-    `sql`: the answer to `query` has no rows, or is one value that is true or 0; `staged` is what was staged,
-    and `published` what the branch has.
+    `monotone`: coordinates along which files follow each other are strictly increasing or decreasing; others
+    may repeat values. `gaps`: steps are about equal. `source`: some blocks are as in the files. `range`:
+    values of `variable` are between `low` and `high`. `nulls`: a share of at most `most` of the values are
+    missing. `python`: the function named by `call`, as `module:function`, gets the dataset and returns None,
+    or says what is wrong. `sql`: the answer to `query` has no rows, or is one value that is true or 0;
+    `staged` is what was staged, and `published` what the branch has.
     """
 
     name: str

@@ -73,6 +73,7 @@ class Surveyed:
 def survey_all(
     sources: Sequence[Source],
     existing: Existing | None,
+    rows: Sequence[LedgerRow],
     options: Options,
     fan_out: FanOut,
     shelf: Shelf | None = None,
@@ -103,7 +104,9 @@ def survey_all(
         findings += _new_dimension(schemas, options.combining.concat_dim)
         known = existing.schema if existing is not None else None
         findings += compare(files, known, options.combining.concat_dim)
-        findings += label_problems(files, known, options.combining.concat_dim)
+        is_replaced = bool(rows) and {row.source for row in rows} <= {each.url for each in sources}
+        beside = None if is_replaced else known
+        findings += label_problems(files, beside, options.combining.concat_dim)
     wrong = {finding.source for finding in findings if finding.severity == "error"}
     if wrong and options.on_bad_file == "stop":
         raise DisagreementError(findings)

@@ -267,7 +267,7 @@ class _Job:
         report = Report(outcome)
         if not outcome.wanted:
             return report, []
-        surveyed = survey_all(outcome.wanted, existing, self.options, self.fan_out, shelf)
+        surveyed = survey_all(outcome.wanted, existing, rows, self.options, self.fan_out, shelf)
         renamed = find_renamed(surveyed.files, existing, rows, {each.url for each in sources})
         there = {each.source.url for each in renamed if not each.is_referred_to}
         self.told(f"{counted(len(surveyed.files), 'file')} surveyed, {len(surveyed.bad)} left out")
