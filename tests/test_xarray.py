@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray as xr
+import zarr
 
 from icefloe.errors import ReadOnlyError
 from icefloe.repository import Repository
@@ -121,7 +122,7 @@ def test_an_array_comes_back(session: Session, name: str | None) -> None:
     xr.testing.assert_identical(found.load(), array)
 
 
-def test_a_tree_comes_back(repo: Repository, session: Session) -> None:
+def test_a_tree_that_xarray_writes_comes_back(repo: Repository, session: Session) -> None:
     tree = xr.DataTree.from_dict({"/": dataset(), "/a": dataset()[["count"]], "/a/b": xr.Dataset({"z": 3})})
 
     tree.to_zarr(session.store, consolidated=False, mode="w")
@@ -158,3 +159,112 @@ def test_what_cannot_be_written_is_refused(repo: Repository) -> None:
         to_icechunk(dataset(), session.store)  # type: ignore[arg-type]
     with pytest.raises((ReadOnlyError, ValueError), match="read-only"):
         to_icechunk(dataset(), repo.readonly_session("main"))
+
+
+def tree(start: int = 0, days: int = 4) -> xr.DataTree:
+    """Two levels of groups that inherit `time`; one has no variables, and one no time."""
+    above = dataset(start, days)
+    coarse = xr.Dataset({"mean": (("time", "band"), np.arange(days * 2.0).reshape(days, 2) + start)})
+    deep = xr.Dataset({"peak": ("time", np.arange(days) + start)}, attrs={"level": 2})
+    static = xr.Dataset({"height": ("station", [1.0, 2.0])}, {"station": ["a", "b"]})
+    return xr.DataTree.from_dict(
+        {"/": above, "/coarse": coarse, "/coarse/deep": deep, "/empty": xr.Dataset(), "/static": static},
+        name=None,
+    )
+
+
+def opened_tree(session: Session, **options: Any) -> xr.DataTree:
+    store: Any = session.store
+    found: xr.DataTree = xr.open_datatree(store, engine="zarr", consolidated=False, **options)
+    return found.load()
+
+
+@pytest.mark.parametrize("chunks", [None, 2])
+def test_a_tree_comes_back(repo: Repository, session: Session, chunks: int | None) -> None:
+    given = tree() if chunks is None else tree().chunk(time=chunks)
+
+    to_icechunk(
+        given, session, encoding={"/coarse": {"mean": {"chunks": (1, 2)}}} if chunks is None else None
+    )
+    session.commit("a tree")
+
+    found = repo.readonly_session("main")
+    xr.testing.assert_identical(opened_tree(found), tree())
+    store: Any = found.store
+    groups = xr.open_groups(store, engine="zarr", consolidated=False)
+    assert set(groups) == {"/", "/coarse", "/coarse/deep", "/empty", "/static"}
+    assert "time" in opened_tree(found)["coarse/deep"].coords
+    assert "time" not in zarr.open_group(found.store, path="coarse", mode="r")
+    if chunks is None:
+        assert zarr.open_array(found.store, path="coarse/mean", mode="r").chunks == (1, 2)
+
+
+def test_a_tree_is_written_below_a_group_and_replaced(repo: Repository, session: Session) -> None:
+    to_icechunk(dataset(), session)
+    to_icechunk(tree(), session, group="a/b")
+    with pytest.raises(FileExistsError):
+        to_icechunk(tree(), session, group="a/b")
+
+    to_icechunk(xr.DataTree.from_dict({"/other": dataset()}), session, group="a/b", mode="w")
+    session.commit("a tree")
+
+    found = repo.readonly_session("main")
+    assert set(opened_tree(found, group="a/b").groups) == {"/", "/other"}
+    xr.testing.assert_identical(opened(found), dataset())
+
+
+def test_part_of_a_tree_keeps_the_coordinates_it_inherits(repo: Repository, session: Session) -> None:
+    part = tree()["coarse"]
+    assert isinstance(part, xr.DataTree)
+
+    to_icechunk(part, session, encoding={"coarse/deep": {"peak": {"dtype": "i2"}}})
+
+    found = opened_tree(session)
+    xr.testing.assert_identical(found["deep"].to_dataset(), part["deep"].to_dataset())
+    assert zarr.open_array(session.store, path="deep/peak", mode="r").dtype == np.dtype("i2")
+
+
+@pytest.mark.parametrize("mode", [None, "a", "a-"])
+@pytest.mark.parametrize("chunks", [None, 2])
+def test_a_tree_is_appended_to(repo: Repository, session: Session, mode: Any, chunks: int | None) -> None:
+    to_icechunk(tree(), session)
+    more = tree(4, 2)
+    more["static/height"] = more["static/height"] + 1
+
+    to_icechunk(more if chunks is None else more.chunk(time=chunks), session, append_dim="time", mode=mode)
+
+    found = opened_tree(session)
+    np.testing.assert_array_equal(found["time"], np.concatenate([tree()["time"], more["time"]]))
+    for name in ("/temperature", "/coarse/mean", "/coarse/deep/peak"):
+        np.testing.assert_array_equal(found[name], np.concatenate([tree()[name], more[name]]))
+    xr.testing.assert_equal(found["static/height"], (tree() if mode == "a-" else more)["static/height"])
+
+
+def without_coordinates(given: xr.DataTree) -> xr.DataTree:
+    found = given.map_over_datasets(lambda node: node.drop_vars(list(node.coords)))
+    assert isinstance(found, xr.DataTree)
+    return found
+
+
+def test_a_region_of_a_tree_is_written(session: Session) -> None:
+    given = without_coordinates(tree().drop_nodes(["static", "empty"]))
+    to_icechunk(given, session)
+
+    to_icechunk(given.isel(time=slice(1, 3)) + 100, session, region={"time": slice(1, 3)})
+
+    found = opened_tree(session)
+    assert found["coarse/deep"].to_dataset()["peak"].values.tolist() == [0, 101, 102, 3]
+    assert found["coarse"].to_dataset()["mean"].values[:, 0].tolist() == [0, 102, 104, 6]
+
+
+def test_what_trees_cannot_do_is_said(session: Session) -> None:
+    to_icechunk(tree(), session)
+
+    with pytest.raises(ValueError, match="groups that the tree does not have: /fine"):
+        to_icechunk(tree(), session, mode="a", encoding={"/fine": {}})
+    with pytest.raises(ValueError, match='region="auto" does not work for a DataTree: give slices'):
+        to_icechunk(tree(), session, region="auto")
+    with pytest.raises(ValueError, match="no node of the tree has the dimension 'depth'"):
+        to_icechunk(tree(), session, append_dim="depth")
+    with pytest.raises(ValueError, match=r"the node /static has none of the dimensions \['time'\]"):
+        to_icechunk(without_coordinates(tree()), session, region={"time": slice(0, 4)})

@@ -1,17 +1,18 @@
 """Writing xarray objects to a session.
 
-Reading needs nothing of ours: `xarray.open_zarr(session.store, consolidated=False)`.
+Reading needs nothing of ours: `xarray.open_zarr(session.store, consolidated=False)`, and for all groups
+`xarray.open_datatree(session.store, engine="zarr", consolidated=False)`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, MutableMapping
+from collections.abc import Hashable, Iterator, Mapping, MutableMapping
 from typing import Any, Literal, TypeAlias
 
 from icefloe.extras import pip_install
 
 try:
-    from xarray import DataArray, Dataset
+    from xarray import DataArray, Dataset, DataTree
     from xarray.backends import common, writers
     from xarray.backends.api import DATAARRAY_NAME, DATAARRAY_VARIABLE
 except ImportError as cause:
@@ -33,7 +34,7 @@ ZarrWriteModes: TypeAlias = Literal["w", "w-", "a", "a-", "r+", "r"]
 
 
 def to_icechunk(
-    obj: DataArray | Dataset,
+    obj: DataArray | Dataset | DataTree,
     session: Session,
     *,
     group: str | None = None,
@@ -46,7 +47,7 @@ def to_icechunk(
     chunkmanager_store_kwargs: MutableMapping[Any, Any] | None = None,
     split_every: int | None = None,
 ) -> None:
-    """Write a dataset or an array to a group of a writable session. Nothing is committed.
+    """Write a dataset, an array or a tree of datasets to a group of a writable session. Nothing is committed.
 
     `group` is the path of the group, the root by default. `mode` is "w" (replace all), "w-" (only where there
     is nothing yet), "a" (replace variables that exist), "a-" (only append those along `append_dim`) or "r+"
@@ -56,6 +57,11 @@ def to_icechunk(
     are, or to "auto" to find them by their indexes; every variable must have one of its dimensions.
     `encoding` has a dict for each variable, as for `Dataset.to_zarr`. `safe_chunks` refuses writes to parts
     of chunks that could collide; `align_chunks` rechunks the data to avoid that.
+
+    The nodes of a `DataTree` become groups below `group`. Coordinates that a node inherits are stored once,
+    in the group that has them. `encoding` then has a dict of variables for each path in the tree, such as `/`
+    and `/coarse`. `append_dim` is for the nodes that have the dimension; others are written as `mode` says,
+    and left alone with "a-". `region` gives slices, for the dimensions that a node has.
 
     Dask arrays are computed and written by a fork of the session that goes along with dask's tasks, whatever
     the scheduler. `split_every` is the number of forks that are merged in one task, and
@@ -74,6 +80,13 @@ def to_icechunk(
         "zarr_format": 3,
         "consolidated": False,
     }
+    if isinstance(obj, DataTree):
+        writer = _common.ArrayWriter()
+        for dataset, its_encoding, its_options in list(_nodes(obj, encoding or {}, options)):
+            _write_metadata(dataset, store, writer, its_encoding, its_options)
+        if writer.sources:
+            _write_chunks(session, writer, split_every, dict(chunkmanager_store_kwargs or {}))
+        return
     data: Any = obj
     if data.__dask_graph__() is None:
         data.to_zarr(store, encoding=encoding, **options)
@@ -82,6 +95,37 @@ def to_icechunk(
     _write_metadata(_as_dataset(obj), store, writer, dict(encoding or {}), options)
     if writer.sources:
         _write_chunks(session, writer, split_every, dict(chunkmanager_store_kwargs or {}))
+
+
+def _nodes(
+    tree: DataTree, encoding: Mapping[Any, Any], options: Mapping[str, Any]
+) -> Iterator[tuple[Dataset, dict[Any, Any], dict[str, Any]]]:
+    """Yield the dataset of each node that is to be written, with its encoding and options."""
+    append_dim, region, base = options["append_dim"], options["region"], (options["group"] or "").strip("/")
+    by_path = {f"/{str(path).strip('/')}": dict(found or {}) for path, found in encoding.items()}
+    if unknown := sorted(set(by_path) - set(tree.groups)):
+        raise ValueError(f"encoding is for groups that the tree does not have: {', '.join(unknown)}")
+    if isinstance(region, str) or "auto" in (region or {}).values():
+        raise ValueError('region="auto" does not work for a DataTree: give slices')
+    for dim in (region or {}) if append_dim is None else (append_dim,):
+        if not any(dim in node.dims for node in tree.subtree):
+            raise ValueError(f"no node of the tree has the dimension {dim!r}")
+    for path, node in tree.subtree_with_keys:
+        dataset = node.to_dataset(inherit=node is tree)
+        mine = {**options, "group": f"{base}/{path}".strip("/.") or None}
+        if region is not None:
+            mine["region"] = {dim: region[dim] for dim in region if dim in dataset.dims}
+            if not dataset.variables:
+                continue
+            if not mine["region"]:
+                raise ValueError(
+                    f"the node {node.path} has none of the dimensions {list(region)} of the region"
+                )
+        if append_dim is not None and append_dim not in dataset.dims:
+            if options["mode"] == "a-":
+                continue
+            mine |= {"append_dim": None, "mode": options["mode"] or "a"}
+        yield dataset, by_path.get(node.path, {}), mine
 
 
 def _as_dataset(obj: DataArray | Dataset) -> Dataset:
