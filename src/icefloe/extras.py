@@ -16,6 +16,7 @@ SPARK: Final = ("pyspark", "pyarrow", "pandas", "sqlglot")
 TELEMETRY: Final = ("opentelemetry-sdk", "opentelemetry-exporter-otlp-proto-grpc")
 _NETCDF: Final = ("h5netcdf", "h5py", "netCDF4", "cftime")
 _TIFF: Final = ("tifffile", "imagecodecs")
+_FOREIGN: Final = ("astropy", "kerchunk", "fsspec")
 _PACKAGES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
         "cfgrib": ("cfgrib", "eccodes"),
@@ -24,6 +25,7 @@ _PACKAGES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         **{name: (name, *SPARK) for name in SPARK},
         **{name: (name, *_TIFF) for name in _TIFF},
         **{name: (name,) for name in (*_NETCDF, "dask", "eccodes", "matplotlib", "virtualizarr")},
+        **{name: (name, *_FOREIGN) for name in _FOREIGN},
     }
 )
 """Optional modules, and the packages that a feature needs if it needs the module; its own package first."""

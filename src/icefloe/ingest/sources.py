@@ -27,6 +27,7 @@ from icefloe.storage.base import ObjectNotFoundError
 SUFFIXES = (
     *(".nc", ".nc3", ".nc4", ".cdf", ".netcdf", ".h5", ".hdf5", ".he5", ".hdf"),
     *(".grib", ".grib1", ".grib2", ".grb", ".grb1", ".grb2", ".tif", ".tiff", ".zarr", ".zarr.zip"),
+    *(".fits", ".fit", ".fts", ".hdf4", ".h4", ".dmrpp"),
 )
 """What is taken from a folder, and nothing else."""
 _OTHERS = "; of a folder files with known endings are taken (.nc, .grib, .tif, .zarr, ...), by a pattern any"

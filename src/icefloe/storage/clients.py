@@ -16,7 +16,7 @@ from ipaddress import ip_address
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit, urlunsplit
 
-from obstore.store import AzureStore, GCSStore, HTTPStore, S3Store
+from obstore.store import AzureStore, GCSStore, HTTPStore, LocalStore, S3Store
 
 from icefloe._version import __version__
 from icefloe.config import Attribution, ChecksumAlgorithm, EffectiveStorageSettings, S3Options
@@ -508,3 +508,9 @@ def _without_password(url: str) -> str:
     if "@" not in parts.netloc and not parts.query:
         return url
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+
+
+def local_object_store() -> Any:
+    """Return an obstore store over all files of this machine, for libraries that want one."""
+    check_process()
+    return LocalStore()

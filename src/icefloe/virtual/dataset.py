@@ -135,3 +135,9 @@ class VirtualDataset:
         lines += [f"  refused {each.sentence}" for each in self.refused]
         lines += [f"  group {name}" for name in self.groups]
         return "\n".join(map(printable, lines))
+
+
+def with_sources(dataset: VirtualDataset, sources: tuple[Source, ...]) -> VirtualDataset:
+    """Return the dataset and its groups with other sources, in the same order."""
+    groups = {name: with_sources(group, sources) for name, group in dataset.groups.items()}
+    return replace(dataset, sources=sources, groups=groups)

@@ -11,14 +11,14 @@ from urllib.parse import unquote, urlsplit
 from icefloe.config.stores import AnyObjectStoreConfig
 from icefloe.credentials import AnyCredential
 from icefloe.extras import missing_package
-from icefloe.virtual.dataset import VirtualDataset
+from icefloe.virtual.dataset import VirtualDataset, with_sources
 from icefloe.virtual.reach import Reach, as_implied, by
 from icefloe.virtual.refusals import CannotVirtualizeError
-from icefloe.virtual.sources import Source, SourceFile, location_of, open_file
+from icefloe.virtual.sources import SourceFile, location_of, open_file
 from icefloe.virtual.wanted import Wanted
 from icefloe.virtual.zarr_zips import MAGIC as ZIP_MAGIC
 
-Format: TypeAlias = Literal["hdf5", "netcdf3", "grib", "tiff", "zarr", "kerchunk"]
+Format: TypeAlias = Literal["hdf5", "netcdf3", "grib", "tiff", "zarr", "kerchunk", "fits", "hdf4", "dmrpp"]
 Parser: TypeAlias = Callable[[SourceFile, Wanted], VirtualDataset]
 
 _USERBLOCKS: Final = 16
@@ -92,7 +92,11 @@ def _parsed(
         references = parse_kerchunk_json(file, wanted, reach)
         file.finish()
         return _loaded(references, wanted, reach)
-    dataset = _with_sources(_parser(found)(file, wanted), (file.finish(),))
+    if found in ("fits", "hdf4", "dmrpp"):
+        from icefloe.virtual.virtualizarr_parsers import parse_with_virtualizarr
+
+        return _loaded(parse_with_virtualizarr(file, found, wanted, reach), wanted, reach)
+    dataset = with_sources(_parser(found)(file, wanted), (file.finish(),))
     return _loaded(dataset, wanted, reach) if found in ("hdf5", "zarr") else dataset
 
 
@@ -152,6 +156,10 @@ def recognize(file: SourceFile) -> Format:
         return "tiff"
     if head[:4] == b"GRIB":
         return "grib"
+    if head[:4] == b"\x0e\x03\x13\x01":
+        return "hdf4"
+    if file.read(0, 10) == b"SIMPLE  = ":
+        return "fits"
     starts = [0, *(512 << power for power in range(_USERBLOCKS))]
     if any(file.peek(start, start + 8) == b"\x89HDF\r\n\x1a\n" for start in starts):
         return "hdf5"
@@ -159,6 +167,8 @@ def recognize(file: SourceFile) -> Format:
         return "grib"
     if head[:4] in ZIP_MAGIC:
         return "zarr"
+    if b"http://xml.opendap.org/dap/dmrpp" in file.read(0, 4096):
+        return "dmrpp"
     if head[:1] == b"{":
         return "kerchunk"
     if not head:
@@ -192,8 +202,3 @@ def _parser(name: Format) -> Parser:
             from icefloe.virtual.tiff import parse_tiff
 
             return parse_tiff
-
-
-def _with_sources(dataset: VirtualDataset, sources: tuple[Source, ...]) -> VirtualDataset:
-    groups = {name: _with_sources(group, sources) for name, group in dataset.groups.items()}
-    return replace(dataset, sources=sources, groups=groups)

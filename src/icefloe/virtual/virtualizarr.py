@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from icefloe.virtual.dataset import VirtualDataset
+from icefloe.virtual.dataset import VirtualDataset, with_sources
 from icefloe.virtual.loading import loaded_variable
 from icefloe.virtual.schema import document_of
 from icefloe.virtual.sources import Source, location_of
@@ -48,6 +48,22 @@ def from_virtualizarr(dataset: Any) -> VirtualDataset:
             variables[str(name)] = loaded_variable(tuple(map(str, encoded.dims)), texts, plain)
     sources = tuple(Source(location, None) for location in rows)
     return VirtualDataset(variables, sources, json_attributes(dataset.attrs))
+
+
+def from_manifest_group(group: Any) -> VirtualDataset:
+    """Convert a `ManifestGroup` of VirtualiZarr with the groups below it, without checksums."""
+    rows: dict[str, int] = {}
+    found = _manifest_group(group, rows)
+    return with_sources(found, tuple(Source(location, None) for location in rows))
+
+
+def _manifest_group(group: Any, rows: dict[str, int]) -> VirtualDataset:
+    variables = {
+        str(name): _referred(array, array.metadata.dimension_names or (), array.metadata.attributes, rows)
+        for name, array in group.arrays.items()
+    }
+    groups = {str(name): _manifest_group(each, rows) for name, each in group.groups.items()}
+    return VirtualDataset(variables, (), json_attributes(group.metadata.attributes), groups)
 
 
 def _referred(array: Any, dims: Any, attributes: Any, rows: dict[str, int]) -> VirtualVariable:
