@@ -50,8 +50,11 @@ def _rows(dataset: VirtualDataset) -> list[dict[str, Any]]:
     help="The format, where it is not to be recognised.",
 )
 @click.option("--group", help="The only group to look at.")
+@click.option("-r", "--revision", help="Of an Icechunk repository: a branch, a tag or a snapshot id.")
 @output_option
-def virtualize(files: tuple[str, ...], format_: Any, group: str | None, out: Output) -> None:
+def virtualize(
+    files: tuple[str, ...], format_: Any, group: str | None, revision: str | None, out: Output
+) -> None:
     """What the variables of each FILE, a path or URL, are as references, or why they are refused.
 
     \b
@@ -60,6 +63,7 @@ def virtualize(files: tuple[str, ...], format_: Any, group: str | None, out: Out
     found = []
     for number, file in enumerate(files):
         out.progress("files", number, len(files))
-        found += [{"file": redact(file), **row} for row in _rows(parse(file, format=format_, group=group))]
+        rows = _rows(parse(file, format=format_, group=group, version=revision))
+        found += [{"file": redact(file), **row} for row in rows]
     columns = _COLUMNS if len(files) == 1 and not out.as_json else ("file", *_COLUMNS)
     out.table(found, columns)

@@ -31,6 +31,7 @@ from icefloe.storage.base import ObjectNotFoundError
 from icefloe.storage.external import ExternalSource, Fetched
 
 if TYPE_CHECKING:
+    from icefloe.storage.base import Storage
     from icefloe.storage.clients import Place
 
 _TIGRIS_ENDPOINT = "https://t3.storage.dev"
@@ -206,3 +207,18 @@ def _real_path(descriptor: int, path: str) -> str:
 def _file_tag(status: os.stat_result) -> str:
     """The etag that object_store, and so the official package and obstore, give a local file."""
     return f"{status.st_ino:x}-{status.st_mtime_ns // 1000:x}-{status.st_size:x}"
+
+
+def repository_storage(
+    location: str, container: VirtualChunkContainer, credential: AnyCredential | None
+) -> Storage:
+    """Return the storage of a repository, to be read, at a location that a container has."""
+    from icefloe.storage.urls import storage_from_url
+
+    if isinstance(container.store, ObjectStoreConfig.LocalFileSystem | ObjectStoreConfig.Http):
+        return storage_from_url(location)
+    from icefloe.storage.objects import ObjectStorage  # obstore takes its time to import
+
+    url = urlsplit(location)
+    place: Any = _place(container, url.netloc, credential)
+    return ObjectStorage(replace(place, prefix=unquote(url.path).strip("/")), read_only=True)

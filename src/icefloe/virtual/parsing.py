@@ -18,7 +18,9 @@ from icefloe.virtual.sources import SourceFile, location_of, open_file
 from icefloe.virtual.wanted import Wanted
 from icefloe.virtual.zarr_zips import MAGIC as ZIP_MAGIC
 
-Format: TypeAlias = Literal["hdf5", "netcdf3", "grib", "tiff", "zarr", "kerchunk", "fits", "hdf4", "dmrpp"]
+Format: TypeAlias = Literal[
+    "hdf5", "netcdf3", "grib", "tiff", "zarr", "kerchunk", "fits", "hdf4", "dmrpp", "icechunk"
+]
 Parser: TypeAlias = Callable[[SourceFile, Wanted], VirtualDataset]
 
 _USERBLOCKS: Final = 16
@@ -35,6 +37,7 @@ def virtualize(
     drop_variables: Iterable[str] = (),
     loadable_variables: Iterable[str] | None = None,
     contiguous_chunk_bytes: int | None = None,
+    version: str | None = None,
 ) -> VirtualDataset:
     """What a file holds, as Zarr arrays whose chunks are references into it.
 
@@ -46,6 +49,10 @@ def virtualize(
     The values of `loadable_variables` are taken along; by default those of the coordinates of dimensions.
     Variables that are stored in one piece are one chunk, or chunks of at most `contiguous_chunk_bytes`.
 
+    An Icechunk repository is read at a `version`, a branch, a tag or a snapshot id, by default the branch
+    main; references to its native chunks lead to its chunk objects. One that is not on this machine is not
+    recognised: say `format="icechunk"`, or a version.
+
     Variables that cannot be references are listed in `VirtualDataset.refused`, each with a reason of
     `RefusalReason`. CannotVirtualizeError for files that are damaged or of another kind, StorageError for
     files that cannot be read or that changed meanwhile.
@@ -55,7 +62,12 @@ def virtualize(
         frozenset(drop_variables),
         None if loadable_variables is None else frozenset(loadable_variables),
         contiguous_chunk_bytes,
+        version,
     )
+    if version is not None:
+        if format not in (None, "icechunk"):
+            raise ValueError(f"only Icechunk repositories have versions, not {format} files")
+        format = "icechunk"
     if contiguous_chunk_bytes is not None and contiguous_chunk_bytes < 1:
         raise ValueError(f"contiguous_chunk_bytes must be at least 1, not {contiguous_chunk_bytes}")
     if format is not None and format not in get_args(Format):
@@ -102,6 +114,8 @@ def _parsed(
 
 def _is_hierarchy(location: str, format: Format | None) -> bool:
     """Whether what is to be parsed is a folder, or a prefix of a bucket, and not a file."""
+    if format == "icechunk":
+        return True
     if location.startswith("file:"):
         return os.path.isdir(unquote(urlsplit(location).path)) and format in (None, "zarr", "kerchunk")
     if location.endswith(".zip"):
@@ -113,9 +127,19 @@ def _hierarchy(location: str, format: Format | None, wanted: Wanted, reach: Reac
     from icefloe.virtual.kerchunk import is_parquet, parse_kerchunk_parquet
     from icefloe.virtual.zarr_stores import parse_zarr
 
+    if format == "icechunk" or (format is None and _is_repository(location)):
+        from icefloe.virtual.repositories import parse_repository
+
+        return parse_repository(location, wanted, reach)
     if format != "zarr" and location.startswith("file:") and is_parquet(unquote(urlsplit(location).path)):
         return parse_kerchunk_parquet(location, wanted, reach)
     return parse_zarr(location, wanted, reach)
+
+
+def _is_repository(location: str) -> bool:
+    from icefloe.virtual.repositories import is_repository
+
+    return location.startswith("file:") and is_repository(unquote(urlsplit(location).path))
 
 
 def _loaded(dataset: VirtualDataset, wanted: Wanted, reach: Reach) -> VirtualDataset:

@@ -27,6 +27,8 @@ class Wanted:
     """None for the coordinates of dimensions."""
     contiguous_chunk_bytes: int | None = None
     """Variables that are stored in one piece are referred to in chunks of at most so many bytes."""
+    version: str | None = None
+    """Of an Icechunk repository: a branch, a tag or a snapshot; None for the branch main."""
     witness: Witness | None = None
     """Is shown the group of an HDF5 file while it is open, for what references do not have."""
 
