@@ -2,11 +2,15 @@
 
 import sqlite3  # noqa: F401 - loaded before ecCodes, which brings an older one that would take its place
 from collections import Counter
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from hypothesis import settings
+
+with suppress(ModuleNotFoundError):
+    import pyproj  # noqa: F401 - loaded before ecCodes, too, which brings another PROJ
 
 pytest_plugins = ["tests.missing_packages"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -135,6 +136,21 @@ def test_xarray_makes_the_grid_mapping_a_coordinate(tmp_path: Path) -> None:
     assert "spatial_ref" in dataset["image"].coords
 
 
+def test_reference_systems_are_known_beside_eccodes(tmp_path: Path) -> None:
+    path = geo_tiff(tmp_path / "f.tif", {**PROJECTED_OWN, **SPHERE, METHOD: 24, 3088: 0.0, RASTER: 1})
+    program = (
+        f"import sys; sys.path[:] = {sys.path!r}; import eccodes; from icefloe.virtual import virtualize; "
+        f"print(virtualize({str(path)!r}).variables['spatial_ref'].attributes['crs_wkt'])"
+    )
+
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+
+    assert pyproj.CRS.from_wkt(done.stdout).equals(
+        pyproj.CRS("+proj=sinu +R=6371007.181"), ignore_axis_order=True
+    )
+    assert done.stdout.strip() == virtualize(path).variables["spatial_ref"].attributes["crs_wkt"]
+
+
 @pytest.mark.parametrize(
     ("keys", "expected"),
     [
@@ -147,7 +163,7 @@ def test_codes_are_kept_without_pyproj(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys: Any, expected: Any
 ) -> None:
     path = geo_tiff(tmp_path / "f.tif", keys)
-    monkeypatch.setitem(sys.modules, "pyproj", None)
+    monkeypatch.setitem(sys.modules, "pyproj", None)  # the import fails
 
     variables = virtualize(path).variables
 

@@ -8,12 +8,23 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from pyproj import CRS
 
+_WITH_OTHER_PROJ: Final = ("eccodes", "gribapi")
+"""Modules of ecCodes. It loads a PROJ of its own, which a pyproj loaded later would call, and crash."""
+_PROGRAM: Final = """\
+import json, sys
+sys.path[:], keys = json.load(sys.stdin)
+from icefloe.virtual.tiff_crs import grid_mapping_of
+print(json.dumps(grid_mapping_of(keys)))
+"""
 _USER_DEFINED: Final = 32767
 _PE_STRING: Final = "ESRI PE String = "
 _ANGULAR_UNITS: Final = {9101: ("radian", 1.0), 9105: ("grad", 0.015707963267948967)}
@@ -91,6 +102,12 @@ _MERCATOR, _LAMBERT_1SP = 7, 9
 
 def grid_mapping_of(tags: Mapping[str, Any]) -> dict[str, Any]:
     """Describe the coordinate reference system in attributes of a CF grid mapping; empty if none is known."""
+    if "pyproj" not in sys.modules and any(name in sys.modules for name in _WITH_OTHER_PROJ):
+        keys = {
+            name: getattr(value, "value", value) for name, value in tags.items() if name.endswith("GeoKey")
+        }
+        found = json.loads(_in_another_process(json.dumps(keys, sort_keys=True)))
+        return _by_code(tags) if found is None else dict(found)
     try:
         import pyproj
     except ModuleNotFoundError:
@@ -101,8 +118,20 @@ def grid_mapping_of(tags: Mapping[str, Any]) -> dict[str, Any]:
         return _by_code(tags)
     if crs is None:
         return {}
-    found = crs.to_cf()
-    return {**found, "spatial_ref": found["crs_wkt"]}
+    attributes = crs.to_cf()
+    return {**attributes, "spatial_ref": attributes["crs_wkt"]}
+
+
+@lru_cache(maxsize=256)
+def _in_another_process(keys: str) -> str:
+    """Describe the keys in a process without ecCodes; both are JSON, and null stands for a failure."""
+    given = json.dumps([sys.path, json.loads(keys)])
+    command = [sys.executable, "-c", _PROGRAM]
+    try:
+        done = subprocess.run(command, input=given, capture_output=True, text=True, check=True, timeout=60)
+    except (OSError, subprocess.SubprocessError):
+        return "null"
+    return done.stdout
 
 
 def key_number(key: Any) -> int:
