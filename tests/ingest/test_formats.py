@@ -13,7 +13,8 @@ import pytest
 import tifffile
 import xarray as xr
 
-from icefloe import Credentials, InvalidInputError, Repository
+from icefloe import Credentials, InvalidInputError, Repository, local_filesystem_storage
+from icefloe.xarray import to_icechunk
 from tests.ingest.files import archive, days, expected, new_repo, run, write
 from tests.virtual import formats
 from tests.virtual.test_tiff_crs import geo_tiff
@@ -208,3 +209,23 @@ def test_rasters_that_are_ingested_side_by_side_share_no_transform(tmp_path: Pat
     assert found.sizes == {"y": 48, "x": 128}
     assert found["spatial_ref"].attrs["grid_mapping_name"] == "transverse_mercator"
     assert "GeoTransform" not in found["spatial_ref"].attrs
+
+
+@pytest.mark.parametrize("mode", ["native", "hybrid", "virtual"])
+def test_a_version_of_a_repository_is_ingested(tmp_path: Path, mode: str) -> None:
+    source = Repository.create(local_filesystem_storage(str(tmp_path / "source")))
+    session = source.writable_session("main")
+    to_icechunk(days(0, 3), session)
+    source.create_tag("v1", session.commit("three days"))
+    session = source.writable_session("main")
+    to_icechunk(days(3, 2), session, append_dim="time")
+    session.commit("two more")
+    tagged, newest = new_repo(tmp_path), new_repo(tmp_path)
+
+    run(tagged, f"{tmp_path}/source@v1", mode=mode)
+    run(newest, tmp_path / "source", mode=mode)
+    again = run(newest, tmp_path / "source", mode=mode)
+
+    xr.testing.assert_equal(read(tagged), days(0, 3))
+    xr.testing.assert_equal(read(newest), days(0, 5))
+    assert not again.outcome.wanted

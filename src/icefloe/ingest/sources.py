@@ -21,8 +21,11 @@ from icefloe.errors import ErrorKind, IcechunkError, InvalidInputError
 from icefloe.ingest.addresses import origin_of, quoted, shown
 from icefloe.ingest.remote import Server, copied, drop_copy, server_of
 from icefloe.ingest.versions import Seen
+from icefloe.repository import Repository
 from icefloe.storage.access import without_query
 from icefloe.storage.base import ObjectNotFoundError
+from icefloe.storage.urls import storage_from_url
+from icefloe.virtual.repositories import DEFAULT_VERSION, is_repository, open_version
 
 SUFFIXES = (
     *(".nc", ".nc3", ".nc4", ".cdf", ".netcdf", ".h5", ".hdf5", ".he5", ".hdf"),
@@ -67,6 +70,11 @@ class Source:
     def is_remote(self) -> bool:
         """Whether it is read over the network."""
         return bool(_URL.match(self.url))
+
+    @property
+    def is_repository(self) -> bool:
+        """Whether it is a version of an Icechunk repository of this machine; `etag` is its snapshot."""
+        return self.is_store and not self.is_remote and bool(self.etag)
 
     @property
     def address(self) -> str:
@@ -169,6 +177,9 @@ class _Finder:
 
     def _local(self, name: str) -> Iterator[Source | Unfound]:
         path = Path(os.path.expanduser(name))  # which leaves a file `~$x` alone
+        if (repository := _repository(path)) is not None:
+            yield repository
+            return
         if not path.exists() and _MAGIC.search(name):
             for each in sorted(glob.glob(str(path), recursive=True)):
                 if os.path.isfile(each) or _is_zarr(Path(each)):
@@ -244,6 +255,22 @@ def _folder(folder: Path) -> Iterator[Source]:
 
 def _is_zarr(path: Path) -> bool:
     return path.is_dir() and any((path / name).exists() for name in _ZARR)
+
+
+def _repository(path: Path) -> Source | None:
+    """Find an Icechunk repository, or with `@` and a version behind its path that version of it."""
+    folder, version = path, ""
+    if not path.exists():
+        name, _, version = str(path).rpartition("@")
+        folder = Path(name or path)
+    if not is_repository(str(folder)):
+        return None
+    whole = folder.absolute()
+    repo = Repository.open(storage_from_url(str(whole)))
+    snapshot = repo.lookup_snapshot(open_version(repo, version or DEFAULT_VERSION).snapshot_id)
+    written_us = int(snapshot.written_at.timestamp() * 1_000_000)
+    url = f"{whole}@{version}" if version else str(whole)
+    return Source(url, 0, written_us, snapshot.id, is_store=True)
 
 
 def _of_path(path: Path) -> Source:

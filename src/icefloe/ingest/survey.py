@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import importlib.util
+import os
 import warnings
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -295,6 +296,10 @@ def _dataset(source: Source, reading: Reading, options: Mapping[str, Any], *, gl
     engine: Any = reading.engine
     if engine is not None:
         refuse_missing(engine)
+    if source.is_repository:
+        if engine is not None:
+            raise ValueError(f"an Icechunk repository is not read by the engine {engine}: leave --engine out")
+        return _referred(source, reading, options)
     if source.is_store and (source.is_remote or (engine is None and is_parquet(source.url))):
         return _referred(source, reading, options)
     in_parts = source.is_remote and glance and engine in (None, "h5netcdf")
@@ -363,6 +368,11 @@ def virtualized(source: Source, reading: Reading, witness: Witness | None = None
 
     wanted = Wanted((reading.group or "").strip("/") or None, witness=witness)
     reach = reading.reach_from(source)
+    if source.is_repository:
+        # The branch may have moved since it was found.
+        folder = source.url if os.path.isdir(source.url) else source.url.rpartition("@")[0]
+        pinned = replace(wanted, version=f"snapshot:{source.etag}")
+        return parsed(folder, pinned, "icechunk", reach)
     if not source.is_remote:
         return parsed(source.url, wanted, reach=reach)
     location = reference_location(source.address)

@@ -29,7 +29,7 @@ from icefloe.virtual.sources import Source, container_of
 from icefloe.virtual.wanted import Wanted
 
 _HIDDEN: Final = "_icefloe"
-_DEFAULT: Final = "branch:main"
+DEFAULT_VERSION: Final = "branch:main"
 
 
 def is_repository(folder: str) -> bool:
@@ -48,7 +48,7 @@ def parse_repository(location: str, wanted: Wanted, reach: Reach) -> VirtualData
     check_credential(container, credential)
     target = unquote(urlsplit(location).path) if location.startswith("file:") else location
     repo = Repository.open(repository_storage(target, container, credential))
-    session = open_version(repo, wanted.version or _DEFAULT)
+    session = open_version(repo, wanted.version or DEFAULT_VERSION)
     configured = repo.config.virtual_chunk_containers or {}
     sources = _Sources(location.rstrip("/"), configured.values())
     documents: dict[str, Any] = {}
