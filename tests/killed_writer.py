@@ -203,7 +203,3 @@ def main(root: Path, spec_version: int, plan: str, every: int, first: int) -> No
         acknowledged, killed = _killed_before(touch, folder, spec_version, plan)
         sys.stdout.write(json.dumps([folder.name, acknowledged]) + "\n")
         touch += every
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3], *map(int, sys.argv[4:]))

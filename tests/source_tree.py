@@ -64,8 +64,9 @@ def outside_modules() -> tuple[Module, ...]:
     return tuple(module for folder in folders for module in _modules_below(ROOT, folder))
 
 
-def imports_of(module: Module) -> Iterator[Import]:
-    """All imports, also those inside functions and the constant ones made by `importlib`."""
+@cache
+def imports_of(module: Module) -> tuple[Import, ...]:
+    """Find all imports, also those inside functions and the constant ones made by `importlib`."""
     type_only = {
         id(inner)
         for node in ast.walk(module.tree)
@@ -73,10 +74,11 @@ def imports_of(module: Module) -> Iterator[Import]:
         for statement in node.body
         for inner in ast.walk(statement)
     }
-    for node in ast.walk(module.tree):
-        at_run_time = id(node) not in type_only
-        for target in _targets(node, module):
-            yield Import(target, getattr(node, "lineno", 0), at_run_time)
+    return tuple(
+        Import(target, getattr(node, "lineno", 0), id(node) not in type_only)
+        for node in ast.walk(module.tree)
+        for target in _targets(node, module)
+    )
 
 
 def _modules_below(base: Path, folder: Path) -> Iterator[Module]:
@@ -95,8 +97,16 @@ def _targets(node: ast.AST, module: Module) -> Iterator[str]:
             base = ".".join(part for part in (_anchor(module, level), source) if part)
             yield from (f"{base}.{alias.name}" for alias in names)
         case ast.Call(func=func, args=[ast.Constant(value=str(target)), *_]):
-            if ast.unparse(func).split(".")[-1] in {"import_module", "__import__", "find_spec"}:
+            if last_name(func) in {"import_module", "__import__", "find_spec"}:
                 yield target
+
+
+def last_name(node: ast.expr) -> str:
+    """Return the name of a variable, or of the last attribute; empty for any other expression."""
+    match node:
+        case ast.Attribute(attr=name) | ast.Name(id=name):
+            return name
+    return ""
 
 
 def _anchor(module: Module, level: int) -> str:

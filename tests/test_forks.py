@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import pickle
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -30,6 +28,7 @@ from icefloe import (
 )
 from icefloe.distributed import receipt
 from icefloe.format.manifest import ArrayManifest
+from tests import processes
 
 
 @pytest.fixture(params=[1, 2], ids=["v1", "v2"])
@@ -493,7 +492,8 @@ def test_a_fork_crosses_processes(repo: Repository, tmp_path: Path) -> None:
     file = tmp_path / "fork"
     file.write_bytes(pickle.dumps(session.fork()))
 
-    subprocess.run([sys.executable, "-c", WRITE, str(file)], check=True)
+    code, printed = processes.run(WRITE, file)
+    assert code == 0, printed
     session.merge(pickle.loads(file.read_bytes()))
     session.commit("all")
 

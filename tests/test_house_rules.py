@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.source_tree import ROOT, Module, imports_of, outside_modules, parse, source_modules
+from tests.source_tree import ROOT, Module, imports_of, last_name, outside_modules, parse, source_modules
 
 MOST_CODE_LINES = 500
 
@@ -69,7 +69,7 @@ def version_comparisons(module: Module) -> Iterator[str]:
         if isinstance(node, ast.Compare):
             asked = any(_is_version(side, node) for side in (node.left, *node.comparators))
         elif isinstance(node, ast.Match):
-            asked = bool(VERSION_NAME.match(_last_name(node.subject)))
+            asked = bool(VERSION_NAME.match(last_name(node.subject)))
         else:
             continue
         if asked:
@@ -90,7 +90,7 @@ def environment_reads(module: Module) -> Iterator[str]:
         imported = isinstance(node, ast.ImportFrom) and any(
             f"{node.module}.{alias.name}" in ENVIRONMENT for alias in node.names
         )
-        used = isinstance(node, ast.Attribute) and ast.unparse(node) in ENVIRONMENT
+        used = isinstance(node, ast.Attribute) and f"{last_name(node.value)}.{node.attr}" in ENVIRONMENT
         if (imported or used) and id(node) not in allowed:
             yield f"{module.name}:{getattr(node, 'lineno', 0)} reads the environment"
 
@@ -103,7 +103,7 @@ def impurities(module: Module) -> Iterator[str]:
         if imported.target.split(".")[0] in IMPURE_MODULES:
             yield f"{module.name}:{imported.line} imports {imported.target}"
     for node in ast.walk(module.tree):
-        if isinstance(node, ast.Call) and _last_name(node.func) in IMPURE_CALLS:
+        if isinstance(node, ast.Call) and last_name(node.func) in IMPURE_CALLS:
             yield f"{module.name}:{node.lineno} calls {ast.unparse(node.func)}"
 
 
@@ -223,7 +223,7 @@ def test_every_test_beside_the_official_package_is_marked() -> None:
 
 
 def _is_version(side: ast.expr, comparison: ast.Compare) -> bool:
-    name = _last_name(side)
+    name = last_name(side)
     others = [other for other in (comparison.left, *comparison.comparators) if other is not side]
     if VERSION_NAME.match(name):
         return not all(isinstance(other, ast.Constant) and other.value is None for other in others)
@@ -233,10 +233,3 @@ def _is_version(side: ast.expr, comparison: ast.Compare) -> bool:
 
 def _has_number(node: ast.expr) -> bool:
     return any(isinstance(inner, ast.Constant) and isinstance(inner.value, int) for inner in ast.walk(node))
-
-
-def _last_name(node: ast.expr) -> str:
-    match node:
-        case ast.Attribute(attr=name) | ast.Name(id=name):
-            return name
-    return ""

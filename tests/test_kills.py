@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,11 +13,24 @@ import pytest
 
 from icefloe import Repository
 from icefloe.storage.local import LocalStorage
+from tests import processes
 from tests.killed_writer import PLANS, create, run, seen, steps
-from tests.source_tree import ROOT
 
-WRITER = [sys.executable, "-m", "tests.killed_writer"]
-ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
+WRITER = """
+import sys
+from pathlib import Path
+from tests import killed_writer
+
+folder, spec_version, plan, every, first = sys.argv[1:]
+killed_writer.main(Path(folder), int(spec_version), plan, int(every), int(first))
+"""
+TELLING_WRITER = """
+import sys
+from pathlib import Path
+from tests.killed_writer import run
+
+run(Path(sys.argv[1]), int(sys.argv[2]), "writes", lambda name: print(name, flush=True))
+"""
 
 # How many touches of the file system lie between two kills; ICEFLOE_KILL_EVERY=1 leaves none out.
 EVERY = int(os.environ.get("ICEFLOE_KILL_EVERY", "47"))
@@ -55,16 +66,10 @@ def assert_intact(
 def test_a_writer_killed_before_any_touch_of_its_folder(tmp_path: Path, spec_version: int, plan: str) -> None:
     states = after_each_step(tmp_path / "whole", spec_version, plan)
     first = random.randrange(EVERY)
-    lines = subprocess.run(
-        [*WRITER, str(tmp_path), str(spec_version), plan, str(EVERY), str(first)],
-        cwd=ROOT,
-        env=ENVIRONMENT,
-        check=True,
-        capture_output=True,
-        text=True,
-        timeout=1000,
-    ).stdout.splitlines()
+    code, printed = processes.run(WRITER, tmp_path, spec_version, plan, EVERY, first)
+    assert code == 0, printed
 
+    lines = printed.splitlines()
     assert len(lines) > 5
     for name, acknowledged in map(json.loads, lines):
         assert_intact(tmp_path / name, acknowledged, states, spec_version, plan)
@@ -73,20 +78,11 @@ def test_a_writer_killed_before_any_touch_of_its_folder(tmp_path: Path, spec_ver
 @pytest.mark.parametrize("spec_version", [1, 2])
 def test_a_writer_killed_from_outside_at_any_moment(tmp_path: Path, spec_version: int) -> None:
     states = after_each_step(tmp_path / "whole", spec_version, "writes")
-    child = "import sys; from pathlib import Path; from tests.killed_writer import run\n"
-    child += "run(Path(sys.argv[1]), int(sys.argv[2]), 'writes', lambda name: print(name, flush=True))"
 
-    with subprocess.Popen(
-        [sys.executable, "-c", child, str(tmp_path / "killed"), str(spec_version)],
-        cwd=ROOT,
-        env=ENVIRONMENT,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as writer:
-        assert writer.stdout is not None
+    with processes.started(TELLING_WRITER, tmp_path / "killed", spec_version) as writer:
         wanted = random.randrange(1, len(states) - 1)
         acknowledged = [writer.stdout.readline().strip() for _ in range(wanted)]
-        writer.send_signal(signal.SIGKILL)  # the next step has begun by now, or is about to
+        writer.kill()  # the next step has begun by now, or is about to
         acknowledged += writer.stdout.read().split("\n")[:-1]
 
     assert_intact(tmp_path / "killed", acknowledged, states, spec_version, "writes")

@@ -24,6 +24,7 @@ from icefloe.ingest import rechunk
 from icefloe.ingest.exchange import Exchange, clear, put_aside, taken_up
 from icefloe.ingest.shapes import Grain, best_block, overlaps, read_factor
 from icefloe.storage.memory import MemoryStorage
+from tests import processes
 from tests.ingest.files import START, Travelling, assert_same, expected, new_repo, read, run, write
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
@@ -163,9 +164,9 @@ def fan_out(function, items):
 repo = icefloe.Repository.open(icefloe.local_filesystem_storage({place!r}))
 rechunk(repo, "t", fan_out, chunks={SERIES!r}, memory_bytes=1 << 17)
 """
-    done = subprocess.run([sys.executable, "-c", job], check=False)
+    code, printed = processes.run(job)
 
-    assert done.returncode == -9
+    assert code == -9, printed
     assert stored(repo) > before
     repo.garbage_collect(datetime.now(UTC) + timedelta(days=1))
     assert stored(repo) == before

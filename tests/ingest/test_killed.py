@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import os
 import random
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests import processes
 from tests.ingest.fault_jobs import JOBS
-from tests.source_tree import ROOT
 
 # How many touches of the repository lie between two kills; ICEFLOE_KILL_EVERY=1 leaves none out.
 # Without it two jobs are tried, at a few moments.
 EVERY = int(os.environ.get("ICEFLOE_KILL_EVERY", "197"))
 TRIED = list(JOBS) if "ICEFLOE_KILL_EVERY" in os.environ else ["native", "virtual-append"]
+
+INGEST = "import sys; from tests.ingest import killed_ingest; killed_ingest.main(*sys.argv[1:])"
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="folders need a POSIX system")
 
@@ -24,14 +25,6 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="folders need a 
 @pytest.mark.parametrize("job", TRIED)
 def test_an_ingest_killed_before_any_touch_of_its_repository(tmp_path: Path, job: str) -> None:
     first = random.randrange(EVERY)
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.ingest.killed_ingest", str(tmp_path), job, str(EVERY), str(first)],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])},
-        capture_output=True,
-        text=True,
-        timeout=3000,
-        check=False,
-    )
+    code, printed = processes.run(INGEST, tmp_path, job, EVERY, first)
 
-    assert done.stdout.split()[:1] == [job], f"first kill {first}: {done.stderr[-3000:]}"
+    assert (code, printed.split()[:1]) == (0, [job]), f"first kill {first}: {printed[-3000:]}"

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ from icefloe.ingest import ingest, make_options
 from icefloe.ingest.agreement import DisagreementError
 from icefloe.ingest.checks import Check
 from icefloe.ingest.ledger import read_ledger
+from tests import processes
 from tests.ingest.fault_jobs import reachable
 from tests.ingest.files import (
     START,
@@ -37,8 +36,7 @@ from tests.ingest.files import (
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
 
 KILLED_DRIVER = """
-import os, signal, sys, warnings
-warnings.simplefilter("ignore")
+import os, signal, sys
 from icefloe import Repository, storage_from_url
 from icefloe.ingest import ingest, make_options
 from icefloe.ingest import job
@@ -220,10 +218,10 @@ def test_a_killed_driver_is_run_again(tmp_path: Path, mode: str, moment: str) ->
     place, pattern = str(tmp_path / "repo"), str(tmp_path / "data" / "*.nc")
     Repository.create(storage_from_url(place, sync=False))
 
-    done = subprocess.run([sys.executable, "-c", KILLED_DRIVER, place, pattern, moment, mode], check=False)
+    code, printed = processes.run(KILLED_DRIVER, place, pattern, moment, mode)
 
     repo = Repository.open(storage_from_url(place))
-    assert done.returncode == -9
+    assert code == -9, printed
     assert len(list(repo.ancestry(branch="main"))) == (4 if moment == "published" else 1)
     assert bool(unneeded(repo)) is (mode == "virtual")
     run(repo, pattern, commit_every=1, mode=mode)
@@ -243,9 +241,8 @@ def test_what_a_killed_ingest_put_aside_is_collected(tmp_path: Path) -> None:
     archive(tmp_path / "data", (3, 3))
     place, pattern = str(tmp_path / "repo"), str(tmp_path / "data" / "*.nc")
     repo = Repository.create(storage_from_url(place, sync=False))
-    subprocess.run(
-        [sys.executable, "-c", KILLED_DRIVER, place, pattern, "1 file into", "virtual"], check=False
-    )
+    code, printed = processes.run(KILLED_DRIVER, place, pattern, "1 file into", "virtual")
+    assert code == -9, printed
 
     report = Repository.open(storage_from_url(place)).garbage_collect(datetime.now(UTC))
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from icefloe.ingest.job import ingest
 from icefloe.ingest.ledger import read_ledger
 from icefloe.ingest.options import make_options
 from icefloe.ingest.staging import Staging
+from tests import processes
 from tests.ingest.files import Travelling, archive, assert_same, days, expected, new_repo, read, run
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
@@ -27,7 +27,6 @@ from tests.ingest.files import run
 
 place, *files = sys.argv[1:]
 repo = Repository.open(storage_from_url(place, sync=False))
-sys.stdin.readline()
 for file in files:
     assert run(repo, file.split("+"), chunks={"time": 2}, commit_every=1).ok
 """
@@ -40,20 +39,12 @@ def test_processes_at_once(tmp_path: Path) -> None:
     repo = Repository.create(storage_from_url(place, sync=False))
     shares = [[files[0], files[2]], ["+".join(files)]]
 
-    drivers = [
-        subprocess.Popen([sys.executable, "-c", DRIVER, place, *share], stdin=subprocess.PIPE)
-        for share in shares
-    ]
-    for driver in drivers:
-        assert driver.stdin is not None
-        driver.stdin.write(b"go\n")
-        driver.stdin.flush()
-    codes = [driver.wait(120) for driver in drivers]
-    for driver in drivers:
-        assert driver.stdin is not None
-        driver.stdin.close()
+    with ExitStack() as stack:
+        drivers = [stack.enter_context(processes.started(DRIVER, place, *share)) for share in shares]
+        printed = [driver.stdout.read() for driver in drivers]
+        codes = [driver.wait() for driver in drivers]
 
-    assert codes == [0, 0]
+    assert codes == [0, 0], printed
     assert_same(read(repo), expected(files))
     assert sorted(row.source for row in read_ledger(repo.readonly_session("main"), "")) == files
     assert repo.list_branches() == {"main"}

@@ -1,4 +1,4 @@
-"""Processes that move money between accounts in an array, all on one branch: `python -m tests.proof.bank`.
+"""Processes that move money between accounts in an array, all on one branch.
 
 Each prints the ids of the commits that were acknowledged to it, one per line.
 """
@@ -6,10 +6,9 @@ Each prints the ids of the commits that were acknowledged to it, one per line.
 from __future__ import annotations
 
 import json
-import os
 import random
-import subprocess
 import sys
+from contextlib import ExitStack
 from typing import Any
 
 from zarr.core.buffer import cpu
@@ -22,11 +21,10 @@ from icefloe.session import Session
 from icefloe.storage import Storage, local_filesystem_storage, s3_storage
 from icefloe.testing.audit import Audit, chunk_bytes, number
 from icefloe.testing.twins import document
-from tests.source_tree import ROOT
+from tests import processes
 
 ACCOUNTS = 24
 TOTAL = 100 * ACCOUNTS
-_ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
 
 
 def storage_at(place: dict[str, Any]) -> Storage:
@@ -53,25 +51,21 @@ def found(place: dict[str, Any], spec_version: int) -> None:
     session.commit("founded")
 
 
-def run(place: dict[str, Any], processes: int, transfers: int, seed: int) -> list[str]:
-    """Let processes make so many transfers each, at once; the commits that were acknowledged to them."""
-    command = [sys.executable, "-m", "tests.proof.bank", json.dumps(place), str(transfers)]
-    workers = [
-        subprocess.Popen(
-            [*command, str(seed * 1000 + number)],
-            cwd=ROOT,
-            env=_ENVIRONMENT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for number in range(processes)
-    ]
+def run(place: dict[str, Any], count: int, transfers: int, seed: int) -> list[str]:
+    """Let so many processes make transfers at once; the commits that were acknowledged to them."""
+    program = "import sys; from tests.proof import bank; bank.main(*sys.argv[1:])"
     acknowledged: list[str] = []
-    for worker in workers:
-        out, problems = worker.communicate()
-        assert worker.returncode == 0, problems
-        acknowledged += out.split()
+    with ExitStack() as stack:
+        workers = [
+            stack.enter_context(
+                processes.started(program, json.dumps(place), transfers, seed * 1000 + number)
+            )
+            for number in range(count)
+        ]
+        for worker in workers:
+            printed = worker.stdout.read()
+            assert worker.wait() == 0, printed
+            acknowledged += printed.split()
     return acknowledged
 
 
@@ -117,7 +111,3 @@ def main(place: str, transfers: str, seed: str) -> None:
     repo = Repository.open(storage_at(json.loads(place)))
     for _ in range(int(transfers)):
         sys.stdout.write(_transfer(repo, source) + "\n")
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -6,11 +6,10 @@ import contextlib
 import errno
 import multiprocessing
 import os
-import signal
-import subprocess
-import sys
 import time
 import warnings
+from collections.abc import Iterable
+from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from icefloe.errors import ErrorKind, StorageError
 from icefloe.storage import ABSENT, ALWAYS, ConditionNotMetError, ObjectKind, ObjectNotFoundError, Unchanged
 from icefloe.storage.folder_lock import LOCK_FILE, folder_locked
 from icefloe.storage.local import LocalStorage
+from tests import processes
 
 PROCESSES = 4
 INCREMENTS = 40
@@ -77,15 +77,13 @@ with folder_locked(sys.argv[1]):
 """
 
 
-def _start(program: str, *arguments: object) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", program, *map(str, arguments)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-
-
-def _output(process: subprocess.Popen[str]) -> str:
-    out, _ = process.communicate(timeout=60)
-    assert process.returncode == 0
-    return out
+def _run_at_once(programs: Iterable[tuple[object, ...]]) -> list[str]:
+    """Run programs at the same time; what each printed."""
+    with ExitStack() as stack:
+        running = [stack.enter_context(processes.started(*map(str, program))) for program in programs]
+        printed = [program.stdout.read() for program in running]
+        assert [program.wait() for program in running] == [0] * len(running), printed
+    return printed
 
 
 def test_no_update_is_lost_between_processes(tmp_path: Path) -> None:
@@ -93,17 +91,13 @@ def test_no_update_is_lost_between_processes(tmp_path: Path) -> None:
     storage = LocalStorage(tmp_path)
     storage.put("counter", b"0", ABSENT)
 
-    running = [_start(COUNT_UP, tmp_path, INCREMENTS) for _ in range(PROCESSES)]
-    for process in running:
-        _output(process)
+    _run_at_once([(COUNT_UP, tmp_path, INCREMENTS)] * PROCESSES)
 
     assert storage.get("counter")[0] == b"%d" % (PROCESSES * INCREMENTS)
 
 
 def test_each_ref_is_created_by_one_process(tmp_path: Path) -> None:
-    running = [_start(CREATE_ALL, tmp_path, 50, name) for name in range(PROCESSES)]
-
-    won = [int(_output(process)) for process in running]
+    won = map(int, _run_at_once((CREATE_ALL, tmp_path, 50, name) for name in range(PROCESSES)))
 
     assert sum(won) == 50
     assert len(list(LocalStorage(tmp_path).list_prefix("refs"))) == 50
@@ -113,13 +107,12 @@ def test_each_ref_is_created_by_one_process(tmp_path: Path) -> None:
 def test_kill_during_put_leaves_old_or_new_content(tmp_path: Path, delay_s: float) -> None:
     storage = LocalStorage(tmp_path)
     storage.put("repo", bytes(200_000), ABSENT)
-    writer = _start(REPLACE_FOR_EVER, tmp_path)
-    assert writer.stdout is not None
-    assert writer.stdout.readline() == "ready\n"
-    time.sleep(delay_s)
+    with processes.started(REPLACE_FOR_EVER, tmp_path) as writer:
+        assert writer.stdout.readline() == "ready\n"
+        time.sleep(delay_s)
 
-    writer.send_signal(signal.SIGKILL)
-    writer.communicate(timeout=60)
+        writer.kill()
+        writer.wait()
 
     data, version = storage.get("repo")
     assert len(data) == 200_000
@@ -129,12 +122,11 @@ def test_kill_during_put_leaves_old_or_new_content(tmp_path: Path, delay_s: floa
 
 
 def test_a_killed_holder_leaves_the_lock_free(tmp_path: Path) -> None:
-    holder = _start(HOLD_LOCK, tmp_path)
-    assert holder.stdout is not None
-    assert holder.stdout.readline() == "locked\n"
+    with processes.started(HOLD_LOCK, tmp_path) as holder:
+        assert holder.stdout.readline() == "locked\n"
 
-    holder.send_signal(signal.SIGKILL)
-    holder.communicate(timeout=60)
+        holder.kill()
+        holder.wait()
 
     with folder_locked(str(tmp_path)):
         pass
