@@ -1,12 +1,15 @@
 """Settings shared by all tests."""
 
+import gc
 import sqlite3  # noqa: F401 - loaded before ecCodes, which brings an older one that would take its place
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import settings
 
 with suppress(ModuleNotFoundError):
@@ -27,6 +30,21 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
     """Pass over the compat tests where the official package is not installed; `make compat` installs it."""
     is_compat = collection_path.name == "compat" or collection_path.name.endswith("_compat.py")
     return True if is_compat and not _has_official_package() else None
+
+
+def pytest_collection_finish() -> None:
+    """Exempt modules and test items from garbage collections, which would walk over them again and again."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[str]:
+    """Start an S3 server, one for each process that runs tests."""
+    from tests.servers.moto import moto_server
+
+    with moto_server() as url:
+        yield url
 
 
 def _has_official_package() -> bool:

@@ -10,7 +10,7 @@ import os
 import tarfile
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -44,11 +44,10 @@ class Golden:
         return "repo" in self.files
 
 
-@lru_cache(maxsize=4)
+@cache
 def load(name: str) -> Golden:
     """A repository in memory."""
-    with tarfile.open(FOLDER / f"{name}{SUFFIX}") as tar:
-        contents = {entry.name: _read(tar, entry) for entry in tar}
+    contents = {path: data for path, data, _ in _entries(name)}
     files = {path.removeprefix("repo/"): data for path, data in contents.items() if path.startswith("repo/")}
     return Golden(name, files, json.loads(contents["expected.json"]))
 
@@ -56,13 +55,19 @@ def load(name: str) -> Golden:
 def unpack(name: str, folder: Path) -> Path:
     """A repository with all that belongs to it, as files below `folder`; the folder of its own there."""
     place = folder / name
-    with tarfile.open(FOLDER / f"{name}{SUFFIX}") as tar:
-        for entry in tar:
-            path = place / entry.name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(_read(tar, entry))
-            os.utime(path, (entry.mtime, entry.mtime))
+    for entry, data, changed_s in _entries(name):
+        path = place / entry
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+        os.utime(path, (changed_s, changed_s))
     return place
+
+
+@cache
+def _entries(name: str) -> tuple[tuple[str, bytes, float], ...]:
+    """Read an archive once: path, content and time of each file. All archives together have ten megabytes."""
+    with tarfile.open(FOLDER / f"{name}{SUFFIX}") as tar:
+        return tuple((entry.name, _read(tar, entry), entry.mtime) for entry in tar)
 
 
 def _read(tar: tarfile.TarFile, entry: tarfile.TarInfo) -> bytes:

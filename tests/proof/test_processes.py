@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.proof import bank
-from tests.servers.moto import make_bucket, moto_server
+from tests.servers.moto import make_bucket
 
 
 @pytest.fixture(scope="module")
-def s3_url() -> Iterator[str]:
-    with moto_server() as url:
-        make_bucket(url, "bank")
-        yield url
+def s3_url(s3_server: str) -> str:
+    make_bucket(s3_server, "bank")
+    return s3_server
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="folders need a POSIX system")
@@ -38,7 +38,7 @@ def test_processes_share_a_folder(
 def test_processes_share_a_bucket(
     s3_url: str, spec_version: int, record_property: Callable[[str, Any], None]
 ) -> None:
-    place = {"bucket": "bank", "prefix": f"v{spec_version}", "endpoint_url": s3_url}
+    place = {"bucket": "bank", "prefix": uuid.uuid4().hex, "endpoint_url": s3_url}
     bank.found(place, spec_version)
 
     acknowledged = bank.run(place, 2, 6, seed=1)

@@ -7,7 +7,7 @@ must be true afterwards.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -34,7 +34,7 @@ from icefloe.testing.simulation import SOLVERS
 from icefloe.testing.twins import ACCOUNTS, TOTAL, Twin
 from icefloe.types import SpecVersion
 from tests.proof import bank
-from tests.servers.moto import make_bucket, moto_server
+from tests.servers.moto import make_bucket
 
 FIRST_NODES = {"/": None, ACCOUNTS: 4, "/a": 4, "/g": None, "/g/c": 2}
 BRANCHES = ("main", "b0", "b1")
@@ -248,10 +248,9 @@ class RepositoryMachine(RuleBasedStateMachine):
 
 
 @pytest.fixture(scope="module")
-def s3_url() -> Iterator[str]:
-    with moto_server() as url:
-        make_bucket(url, "machine")
-        yield url
+def s3_url(s3_server: str) -> str:
+    make_bucket(s3_server, "machine")
+    return s3_server
 
 
 def run(make_storage: Callable[[], Storage], spec_version: int, examples: int, steps: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import subprocess
 import sys
@@ -13,7 +14,9 @@ from collections.abc import Iterator
 
 import pytest
 
-_START_S = 60
+_START_S = 300
+PAGE = 100
+"""How many objects the server lists at once; of others it is a thousand."""
 # moto compares the condition of a write and then writes, with nothing to keep other threads out in between:
 # of two conditional writes at once both may win. And it computes an object's tag when it is first asked for,
 # from a file that other threads read at the same time: the tag may be that of half the content. Here writes
@@ -48,7 +51,12 @@ def moto_server() -> Iterator[str]:
 
     port = free_port()
     command = [sys.executable, "-c", _SERVE, "-H", "127.0.0.1", "-p", str(port)]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "MOTO_S3_DEFAULT_MAX_KEYS": str(PAGE)},
+    )
     url = f"http://127.0.0.1:{port}"
     try:
         wait_until_ready(url, process)

@@ -19,7 +19,7 @@ from icefloe.storage import (
 from tests.servers import azurite
 from tests.servers.azurite import azurite_server
 from tests.servers.ministack import ministack_server
-from tests.servers.moto import make_bucket, moto_server
+from tests.servers.moto import make_bucket
 from tests.servers.rclone import rclone_server
 from tests.servers.seaweedfs import seaweedfs_server
 
@@ -30,11 +30,10 @@ S3Maker = Callable[..., Storage]
 
 
 @pytest.fixture(scope="session")
-def s3_url() -> Iterator[str]:
-    """An S3 server with one bucket."""
-    with moto_server() as url:
-        make_bucket(url, BUCKET)
-        yield url
+def s3_url(s3_server: str) -> str:
+    """Make a bucket on the S3 server."""
+    make_bucket(s3_server, BUCKET)
+    return s3_server
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ from icefloe.virtual import CannotVirtualizeError, virtualize
 from icefloe.virtual.opening import open_values
 from icefloe.virtual.reach import by
 from icefloe.virtual.sources import BLOCK_BYTES, SourceFile, open_file
-from tests.servers.moto import make_bucket, moto_server
+from tests.servers.moto import make_bucket
 from tests.servers.ranges import RangeServer, range_server
 from tests.virtual.files import aged
 
@@ -71,41 +71,40 @@ def test_a_file_that_changes_while_it_is_parsed_is_an_error(server: RangeServer)
     assert raised.value.kind == ErrorKind.VIRTUAL_CHUNK_MODIFIED
 
 
-def test_files_and_zarr_stores_in_a_bucket() -> None:
-    with moto_server() as endpoint:
-        make_bucket(endpoint, "archive")
-        config: Any = {
-            "endpoint": endpoint,
-            "region": "us-east-1",
-            "access_key_id": "key",
-            "secret_access_key": "secret",
-        }
-        client: Any = {"allow_http": True}
-        bucket = S3Store("archive", config=config, client_options=client)
-        buffer = io.BytesIO()
-        with h5py.File(buffer, "w") as file:
-            file["v"] = np.arange(5)
-        obstore.put(bucket, "data/f.h5", buffer.getvalue())
-        memory: dict[str, Any] = {}
-        zarr.create_array(memory, name="v", shape=(4,), chunks=(2,), dtype="i4")[...] = np.arange(4)
-        for key, value in memory.items():
-            obstore.put(bucket, f"data/z.zarr/{key}", value.to_bytes())
-        store = s3_store(
-            region="us-east-1",
-            endpoint_url=endpoint,
-            allow_http=True,
-            s3_compatible=True,
-            force_path_style=True,
-        )
-        credential = Credentials.S3(s3_credentials(access_key_id="key", secret_access_key="secret"))
+def test_files_and_zarr_stores_in_a_bucket(s3_server: str) -> None:
+    make_bucket(s3_server, "archive")
+    config: Any = {
+        "endpoint": s3_server,
+        "region": "us-east-1",
+        "access_key_id": "key",
+        "secret_access_key": "secret",
+    }
+    client: Any = {"allow_http": True}
+    bucket = S3Store("archive", config=config, client_options=client)
+    buffer = io.BytesIO()
+    with h5py.File(buffer, "w") as file:
+        file["v"] = np.arange(5)
+    obstore.put(bucket, "data/f.h5", buffer.getvalue())
+    memory: dict[str, Any] = {}
+    zarr.create_array(memory, name="v", shape=(4,), chunks=(2,), dtype="i4")[...] = np.arange(4)
+    for key, value in memory.items():
+        obstore.put(bucket, f"data/z.zarr/{key}", value.to_bytes())
+    store = s3_store(
+        region="us-east-1",
+        endpoint_url=s3_server,
+        allow_http=True,
+        s3_compatible=True,
+        force_path_style=True,
+    )
+    credential = Credentials.S3(s3_credentials(access_key_id="key", secret_access_key="secret"))
 
-        in_file = virtualize("s3://archive/data/f.h5", store=store, credential=credential)
-        in_zarr = virtualize("s3://archive/data/z.zarr", store=store, credential=credential)
+    in_file = virtualize("s3://archive/data/f.h5", store=store, credential=credential)
+    in_zarr = virtualize("s3://archive/data/z.zarr", store=store, credential=credential)
 
-        assert in_file.sources[0].checksum == obstore.head(bucket, "data/f.h5")["e_tag"]
-        assert "secret" not in repr(in_file)
-        assert open_values(in_file, ["v"], by(store, credential))["v"].tolist() == [0, 1, 2, 3, 4]
-        assert open_values(in_zarr, ["v"], by(store, credential))["v"].tolist() == [0, 1, 2, 3]
+    assert in_file.sources[0].checksum == obstore.head(bucket, "data/f.h5")["e_tag"]
+    assert "secret" not in repr(in_file)
+    assert open_values(in_file, ["v"], by(store, credential))["v"].tolist() == [0, 1, 2, 3, 4]
+    assert open_values(in_zarr, ["v"], by(store, credential))["v"].tolist() == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize(

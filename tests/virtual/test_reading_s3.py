@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -20,17 +19,16 @@ from icefloe.credentials import (
 )
 from icefloe.errors import ErrorKind, IcechunkError
 from icefloe.session import Session
-from tests.servers.moto import make_bucket, moto_server
+from tests.servers.moto import make_bucket
 from tests.virtual.places import read_ref, session_with
 
 URL = "s3://archive/data/a b.nc"
 
 
 @pytest.fixture(scope="module")
-def endpoint() -> Iterator[str]:
-    with moto_server() as url:
-        make_bucket(url, "archive")
-        yield url
+def endpoint(s3_server: str) -> str:
+    make_bucket(s3_server, "archive")
+    return s3_server
 
 
 @pytest.fixture
