@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import pickle
 import tempfile
@@ -18,6 +19,10 @@ from icefloe.ingest.options import make_options
 from icefloe.ingest.report import Report
 
 START = np.datetime64("2024-01-01", "ns")
+
+_SMALL_BYTES = 1 << 20
+_ENCODED: dict[bytes, bytes] = {}
+_COMBINED: dict[tuple[tuple[bytes, ...], str], xr.Dataset] = {}
 
 
 class Travelling:
@@ -50,9 +55,15 @@ def days(first: int, count: int, **extra: Any) -> xr.Dataset:
 
 
 def write(path: Path, dataset: xr.Dataset, encoding: Mapping[str, Any] | None = None) -> str:
-    """Write a file; its path."""
+    """Write a file; its path. The same dataset is encoded once: many tests have the same archive."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    dataset.to_netcdf(path, engine="h5netcdf", encoding=dict(encoding or {}))
+    wanted = pickle.dumps((dataset, dict(encoding or {})))
+    if wanted in _ENCODED:
+        path.write_bytes(_ENCODED[wanted])
+    else:
+        dataset.to_netcdf(path, engine="h5netcdf", encoding=dict(encoding or {}))
+        if path.stat().st_size < _SMALL_BYTES:
+            _ENCODED[wanted] = path.read_bytes()
     return str(aged(path))
 
 
@@ -98,8 +109,13 @@ def read_all(repo: Repository) -> xr.Dataset:
 
 
 def expected(files: Sequence[str], **options: Any) -> xr.Dataset:
-    """What xarray makes of the files."""
-    return xr.open_mfdataset(list(files), engine="h5netcdf", **options).load()
+    """What xarray makes of the files. Files of the same content are combined once."""
+    contents = tuple(hashlib.sha256(Path(file).read_bytes()).digest() for file in files)
+    wanted = (contents, repr(sorted(options.items())))
+    if any(map(callable, options.values())) or wanted not in _COMBINED:
+        with xr.open_mfdataset(list(files), engine="h5netcdf", **options) as opened:
+            _COMBINED[wanted] = opened.load().copy(deep=True)
+    return _COMBINED[wanted].copy(deep=True)
 
 
 def assert_same(found: xr.Dataset, wanted: xr.Dataset) -> None:

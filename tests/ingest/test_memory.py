@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import tracemalloc
 from collections.abc import Callable, Iterable, Iterator
@@ -59,6 +60,7 @@ class Measuring:
             yield from map(function, items)
             return
         for item in items:
+            gc.collect()  # so that the next collection does not depend on what ran before
             tracemalloc.start()
             try:
                 yield function(item)

@@ -23,8 +23,10 @@ ENOUGH = 60
 """So many seeds must suffice."""
 
 
-def assert_found(world: str, words: str = "") -> None:
-    found = (run_seed(world, seed).violation for seed in range(ENOUGH))
+def assert_found(world: str, words: str = "", first: int = 0) -> None:
+    """Try seeds until one finds a violation; `first` is one that did when this was written."""
+    seeds = (*range(first, ENOUGH), *range(first))
+    found = (run_seed(world, seed).violation for seed in seeds)
     assert any(each is not None and words in each for each in found), "no such violation found"
 
 
@@ -99,7 +101,7 @@ def test_a_squash_that_loses_what_others_commit_is_found(monkeypatch: pytest.Mon
         RefStoreV1, "reset_branch", lambda self, name, snapshot, _=None: self._move(name, snapshot, None, "")
     )
 
-    assert_found("v1", "squash")
+    assert_found("v1", "squash", first=35)
 
 
 def test_an_answer_before_the_ref_moved_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,7 +147,7 @@ def test_a_collection_that_does_not_look_again_is_found(world: str, monkeypatch:
 def test_a_commit_that_does_not_see_a_collection_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RefStoreV2, "collected_since", lambda self, info, since: False)
 
-    assert_found("v2-upkeep", "is missing")
+    assert_found("v2-upkeep", "is missing", first=20)
 
 
 def test_an_expiration_that_forgets_logs_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

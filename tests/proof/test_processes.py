@@ -21,7 +21,7 @@ def s3_url(s3_server: str) -> str:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="folders need a POSIX system")
-@pytest.mark.parametrize(("spec_version", "transfers"), [(1, 15), (2, 40)])
+@pytest.mark.parametrize(("spec_version", "transfers"), [(1, 15), (2, 20)])
 def test_processes_share_a_folder(
     tmp_path: Path, spec_version: int, transfers: int, record_property: Callable[[str, Any], None]
 ) -> None:

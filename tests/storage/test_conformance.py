@@ -179,8 +179,6 @@ def test_more_objects_than_fit_on_a_page(
     # A page has 1000 objects; on Azure it has 5000, too many to write here, but a bulk delete takes 256.
     counts = {"seaweedfs": 1010, "ministack": 1010, "azurite": 300}
     count = counts.get(request.node.callspec.params["storage"])
-        request.node.callspec.params["storage"]
-    )
     if count is None:
         count = 2 * moto.PAGE + 10
         monkeypatch.setattr(objects, "_DELETE_BATCH", moto.PAGE)
