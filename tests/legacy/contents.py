@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -120,9 +121,14 @@ def make(folder: Path, *, small: bool = False) -> tuple[Repository, dict[str, st
 def described(repo: Repository) -> dict[str, Any]:
     """All that users see of a repository, apart from ids that may differ."""
     found: dict[str, Any] = {"branches": {}, "tags": {}}
+
+    @cache  # branches share most of their snapshots
+    def nodes(snapshot_id: str) -> dict[str, Any]:
+        return seen(repo.readonly_session(snapshot_id=snapshot_id))
+
     for branch in repo.list_branches():
         found["branches"][branch] = [
-            (info.message, info.written_at, info.metadata, seen(repo.readonly_session(snapshot_id=info.id)))
+            (info.message, info.written_at, info.metadata, nodes(info.id))
             for info in repo.ancestry(branch=branch)
         ]
     for tag in repo.list_tags():

@@ -38,6 +38,11 @@ def expected(source: tuple[Repository, dict[str, str]]) -> dict[str, Any]:
     return described(source[0])
 
 
+@pytest.fixture(scope="module")
+def expected_of_small(small: tuple[Repository, dict[str, str]]) -> dict[str, Any]:
+    return described(small[0])
+
+
 @pytest.fixture(params=FORMATS)
 def older(request: pytest.FixtureRequest, small: tuple[Repository, dict[str, str]]) -> Storage:
     storage: Storage = in_memory_storage()
@@ -71,7 +76,7 @@ def test_zarr_reads_the_same_values(
 
 
 def test_what_was_written_is_upgraded(
-    older: Storage, small: tuple[Repository, dict[str, str]], folder: Path
+    older: Storage, expected_of_small: dict[str, Any], folder: Path
 ) -> None:
     before = contents(older)
     target: Storage = in_memory_storage()
@@ -81,13 +86,13 @@ def test_what_was_written_is_upgraded(
     assert (report.gaps, report.tolerated) == ([], [])
     assert contents(older) == before
     repo = Repository.open(target, config_for(folder), authorized(folder))
-    assert described(repo) == described(small[0])
+    assert described(repo) == expected_of_small
     assert repo.verify("objects").ok
     assert repo.inspect_repo_info()["deleted_tags"] == (["gone"] if report.deleted_tags else [])
 
 
 def test_what_was_written_is_upgraded_where_it_is(
-    older: Storage, small: tuple[Repository, dict[str, str]], folder: Path
+    older: Storage, expected_of_small: dict[str, Any], folder: Path
 ) -> None:
     chunks = {path: data for path, data in contents(older).items() if path.startswith("chunks/")}
 
@@ -95,7 +100,7 @@ def test_what_was_written_is_upgraded_where_it_is(
 
     assert (report.gaps, report.tolerated) == ([], [])
     repo = Repository.open(older, config_for(folder), authorized(folder))
-    assert described(repo) == described(small[0])
+    assert described(repo) == expected_of_small
     after = contents(older)
     assert {path.partition("/")[0] for path in after} == {
         "repo",

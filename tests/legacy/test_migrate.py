@@ -83,6 +83,7 @@ def test_an_upgrade_in_place_may_break_off_anywhere(name: str, delete_old_files:
 @pytest.mark.parametrize("name", ["001-dev", "004-0.1.3"])
 def test_an_upgrade_elsewhere_may_break_off_anywhere(name: str) -> None:
     source = tiny()
+    expected = described(source)
     older: Storage = in_memory_storage()
     write_older(source, older, FORMATS[name])
     before = contents(older)
@@ -93,7 +94,7 @@ def test_an_upgrade_elsewhere_may_break_off_anywhere(name: str) -> None:
         if not broken:
             break
         migrate(older, target)
-        assert described(Repository.open(target)) == described(source), after
+        assert described(Repository.open(target)) == expected, after
 
     assert 8 < after < 59
     assert contents(older) == before
