@@ -15,6 +15,7 @@ from pyspark import cloudpickle as _cloudpickle
 from icefloe.concurrency import give_back_large_buffers
 from icefloe.spark.failures import told_failures
 from icefloe.spark.frames import described
+from icefloe.spark.worker import exempt_modules
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -137,6 +138,7 @@ def _run(
                 {"number": [number], "result": [_outcome(function, orders[number])]},
                 schema=pa.schema([("number", pa.int64()), ("result", pa.binary())]),
             )
+    exempt_modules()
 
 
 def _outcome(function: Callable[[Any], Any], order: bytes) -> bytes:
