@@ -21,7 +21,7 @@ HOUSE_RULES = $(addprefix tests/test_, \
 
 .DEFAULT_GOAL := help
 
-.PHONY: help setup setup-demo setup-compat demo test test-core test-setup test-on-spark test-format check lint ruff codespell house-rules compat \
+.PHONY: help setup setup-demo setup-compat demo test test-core test-setup test-on-spark test-without-spark check lint ruff codespell house-rules compat \
     test-servers test-samples test-cluster test-spark torture bench coverage wheel dist clean
 
 help:
@@ -75,18 +75,16 @@ house-rules: setup
 lint: ruff codespell
 	$(BIN)/mypy $(CODE)
 
-# Beside the tests on Spark, which leave half of a small machine idle: types, and then the tests of the format.
+# All at once: each of them leaves a core idle now and then.
 test: setup
-	@$(MAKE) --no-print-directory -j 2 lint test-on-spark test-format
-	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal --ignore tests/format \
-	    -m "not compat and not servers and not spark and not setup"
+	@$(MAKE) --no-print-directory -j 3 test-on-spark test-without-spark lint
 
-test-format: setup
-	$(BIN)/python -m pytest -q -n 0 -m "not compat and not servers and not spark and not setup" tests/format
+test-without-spark: setup
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m "not compat and not servers and not spark and not setup"
 
 # One process: a Java virtual machine for each costs more than it saves.
 test-on-spark: setup
-	$(BIN)/python -m pytest -n 0 -m "spark and not cluster"
+	$(BIN)/python -m pytest -q -n 0 -m "spark and not cluster" $$(grep -rlw --include='test_*.py' mark.spark tests)
 
 check: lint house-rules
 

@@ -39,6 +39,18 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(scope="session")
+def spark() -> Iterator[Any]:
+    """Start Spark, once for all tests: a Java virtual machine takes half a minute to get going."""
+    from icefloe.spark import QUICK_START, local_session
+
+    session = local_session("icefloe tests", cores=2, settings=QUICK_START)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("icefloe.spark.sql_scans.FEW_ROWS", 0)  # the arrays of tests are small
+        yield session
+    session.stop()
+
+
+@pytest.fixture(scope="session")
 def s3_server() -> Iterator[str]:
     """Start an S3 server, one for each process that runs tests."""
     from tests.servers.moto import moto_server

@@ -179,6 +179,7 @@ def texts(value: Any) -> Iterator[str]:
 
 
 @pytest.mark.spark
+@pytest.mark.usefixtures("spark")
 def test_sql_prints_nothing_that_a_terminal_obeys(
     words: dict[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
