@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +10,8 @@ import numpy as np
 import pytest
 
 from icefloe import InvalidInputError
+from tests import processes
 from tests.ingest.files import archive, new_repo, run
-from tests.source_tree import ROOT
 from tests.virtual import formats
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
@@ -21,25 +19,17 @@ pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
 _WITHOUT = """
 import sys
 for name in {hidden!r}:
+    assert name not in sys.modules, name
     sys.modules[name] = None
 from icefloe.cli.app import main
 sys.exit(main({arguments!r}))
 """
 
 
-def ingest_without(
-    hidden: list[str], file: str, place: Path, *words: str
-) -> subprocess.CompletedProcess[str]:
-    """Run the command in an interpreter that lacks some modules."""
+def ingest_without(hidden: list[str], file: str, place: Path, *words: str) -> tuple[int, str]:
+    """Run the command in a process that lacks some modules; its exit code and what it printed."""
     arguments = ["ingest", file, str(place), "--master", "none", *words]
-    program = _WITHOUT.format(hidden=hidden, arguments=arguments)
-    return subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={"PYTHONPATH": str(ROOT / "src"), "PATH": "/usr/bin:/bin"},
-    )
+    return processes.run(_WITHOUT.format(hidden=hidden, arguments=arguments))
 
 
 @pytest.mark.parametrize("kind", ["NETCDF3_CLASSIC", "NETCDF3_64BIT_OFFSET", "NETCDF3_64BIT_DATA"])
@@ -49,19 +39,19 @@ def test_netcdf3_is_read_without_an_engine_for_it(tmp_path: Path, kind: Any) -> 
         dataset.createDimension("time", None)
         dataset.createVariable("a", "f4", ("time",))[:] = np.arange(5)
 
-    done = ingest_without(["netCDF4", "scipy"], str(file), tmp_path / "repo")
+    code, printed = ingest_without(["netCDF4", "scipy"], str(file), tmp_path / "repo")
 
-    assert done.returncode == 0, done.stderr
-    assert "1 file ingested" in done.stdout
+    assert code == 0, printed
+    assert "1 file ingested" in printed
 
 
 def test_grib_is_read_without_cfgrib(tmp_path: Path) -> None:
     formats.grib(2)(tmp_path)
 
-    done = ingest_without(["cfgrib"], str(tmp_path / "f.grib"), tmp_path / "repo")
+    code, printed = ingest_without(["cfgrib"], str(tmp_path / "f.grib"), tmp_path / "repo")
 
-    assert done.returncode == 0, done.stderr
-    assert "1 file ingested" in done.stdout
+    assert code == 0, printed
+    assert "1 file ingested" in printed
 
 
 @pytest.mark.parametrize("mode", ["--native", "--virtual", "--hybrid"])
@@ -70,12 +60,12 @@ def test_a_file_that_nothing_installed_can_read(tmp_path: Path, mode: str) -> No
     hidden = ["netCDF4", "scipy", "h5netcdf", "h5py"]
 
     for words in ([], ["--on-bad-file", "skip"]):
-        done = ingest_without(hidden, file, tmp_path / "repo", mode, *words)
+        code, printed = ingest_without(hidden, file, tmp_path / "repo", mode, *words)
 
-        assert done.returncode == 2
-        assert "this needs h5py: pip install 'h5py>=" in done.stderr
-        assert "skip" not in done.stderr
-        assert "repair" not in done.stderr
+        assert code == 2
+        assert "this needs h5py: pip install 'h5py>=" in printed
+        assert "skip" not in printed
+        assert "repair" not in printed
         assert not (tmp_path / "repo").exists()
 
 
@@ -92,11 +82,11 @@ def test_an_engine_that_was_named_and_is_not_installed(
 ) -> None:
     (file,) = archive(tmp_path, (3,))
 
-    done = ingest_without(hidden, file, tmp_path / "repo", "--engine", engine)
+    code, printed = ingest_without(hidden, file, tmp_path / "repo", "--engine", engine)
 
-    assert done.returncode == 2
-    assert said in done.stderr
-    assert "skip" not in done.stderr
+    assert code == 2
+    assert said in printed
+    assert "skip" not in printed
 
 
 @pytest.mark.parametrize(

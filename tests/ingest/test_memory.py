@@ -59,8 +59,8 @@ class Measuring:
         if function.__name__ not in TRACED:
             yield from map(function, items)
             return
+        gc.collect()  # so that the next collection does not depend on what ran before
         for item in items:
-            gc.collect()  # so that the next collection does not depend on what ran before
             tracemalloc.start()
             try:
                 yield function(item)
