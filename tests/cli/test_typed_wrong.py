@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -202,16 +203,20 @@ def test_an_ingest_that_cannot_be_writes_nothing(
     assert not new.exists()
 
 
-def test_a_check_can_be_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Rays of a radar: several in a second."""
+@pytest.mark.parametrize(
+    ("words", "checks"), [([], ["monotone", "source"]), (["--checks", "source"], ["source"])]
+)
+def test_repeated_times_in_one_file_are_ingested(
+    words: list[str], checks: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A radar sends several rays per second."""
     file, place = tmp_path / "rays.nc", str(tmp_path / "repo")
     times = np.array([8, 8, 9], "M8[s]").astype("M8[ns]")
     xr.Dataset({"a": ("time", [1.0, 2.0, 3.0])}, {"time": times}).to_netcdf(file)
 
-    words = ["ingest", str(file), place, *NONE]
-    assert app.main(words) == 5
-    assert "or leave the check out with --checks" in capsys.readouterr().out
-    assert app.main([*words, "--checks", "source"]) == 0
+    assert app.main(["ingest", str(file), place, *NONE, *words]) == 0
+
+    assert re.findall(r"^check (\w+): passed", "\n".join(capsys.readouterr()), re.MULTILINE) == checks
     repo = icefloe.Repository.open(icefloe.storage_from_url(place))
     assert xr.open_zarr(repo.readonly_session("main").store, consolidated=False)["a"].size == 3
 
