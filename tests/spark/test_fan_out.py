@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 from pathlib import Path
 from typing import Any
@@ -49,18 +48,6 @@ def test_executors_write_and_the_driver_commits(spark: Any, tmp_path: Path) -> N
     values = zarr.open_array(repo.readonly_session("main").store, path="a", mode="r")[...]
     assert np.array_equal(np.asarray(values), np.repeat(np.arange(4), 100))
     assert len(list(repo.ancestry(branch="main"))) == 2
-
-
-def frozen_objects(_: int) -> int:
-    return gc.get_freeze_count()
-
-
-def test_workers_exempt_their_modules_from_collections(spark: Any) -> None:
-    fan_out = SparkFanOut(spark, tasks=1)
-
-    counts = [count for _ in range(3) for count in fan_out(frozen_objects, [0])]  # there are two workers
-
-    assert max(counts) > 10_000
 
 
 def test_an_exception_comes_home_as_it_is(spark: Any) -> None:

@@ -1,0 +1,39 @@
+"""What tasks do in a Python worker of Spark, in a process of its own but without Spark."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests import processes
+
+TASK = """
+from icefloe.spark.worker import readable_errors
+
+with readable_errors():
+    pass
+"""
+FAN_OUT = """
+import pickle, pyarrow
+from icefloe.spark.fan_out import _run
+
+numbers = pyarrow.RecordBatch.from_pydict({"number": [0]})
+(batch,) = _run(str, [pickle.dumps(7)], iter([numbers]))
+assert pickle.loads(batch.column(1)[0].as_py()) == (False, "7")
+"""
+FROZEN = "\nimport gc; print(gc.get_freeze_count())"
+
+
+@pytest.mark.parametrize("task", [TASK, FAN_OUT], ids=["task", "fan-out"])
+def test_modules_are_exempt_from_collections_after_a_task(task: str) -> None:
+    code, printed = processes.run(task + FROZEN)
+
+    assert code == 0, printed
+    assert int(printed) > 10_000
+
+
+def test_modules_are_exempt_once() -> None:
+    code, printed = processes.run(TASK + FROZEN + "\nmore = [[] for _ in range(1000)]" + TASK + FROZEN)
+
+    assert code == 0, printed
+    first, second = printed.split()
+    assert first == second
