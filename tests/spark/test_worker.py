@@ -23,7 +23,13 @@ assert pickle.loads(batch.column(1)[0].as_py()) == (False, "7")
 FROZEN = "\nimport gc; print(gc.get_freeze_count())"
 
 
-@pytest.mark.parametrize("task", [TASK, FAN_OUT], ids=["task", "fan-out"])
+@pytest.mark.parametrize(
+    "task",
+    [
+        pytest.param(TASK, id="task"),
+        pytest.param(FAN_OUT, id="fan-out", marks=pytest.mark.needs("pyarrow", "pyspark")),
+    ],
+)
 def test_modules_are_exempt_from_collections_after_a_task(task: str) -> None:
     code, printed = processes.run(task + FROZEN)
 
