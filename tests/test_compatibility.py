@@ -25,7 +25,7 @@ def run(tmp_path: Path, code: str, *arguments: str, worker: str = WORKER) -> str
         env=clean,
         cwd=tmp_path,
         check=False,
-        timeout=120,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
@@ -86,7 +86,9 @@ if __name__ == "__main__":
     from dask.distributed import Client, LocalCluster
     from worker import work, write
     from icechunk import Repository, local_filesystem_storage
-    cluster = LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=None)
+    cluster = LocalCluster(
+        n_workers=1, threads_per_worker=1, dashboard_address=None, local_directory="dask"
+    )
     with cluster, Client(cluster) as client:
         print(*client.submit(work, 0).result())
         repo = Repository.create(local_filesystem_storage("repo"))

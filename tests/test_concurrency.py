@@ -224,7 +224,7 @@ def test_fan_out_works_in_a_forked_child() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # forking with threads is what is tested
         child.start()
-    child.join(30)
+    child.join(300)
 
     assert child.exitcode == 0
     assert results.get() == 45

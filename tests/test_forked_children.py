@@ -48,7 +48,7 @@ assert (status, values) == (0, [0, 1, 2, 0]), (status, values)
 def test_a_child_forked_during_an_import_can_commit(tmp_path: Path) -> None:
     command = [sys.executable, "-W", "ignore", "-c", COMMIT_IN_BOTH, str(tmp_path / "repo")]
 
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
 
     assert done.returncode == 0, done.stderr
 

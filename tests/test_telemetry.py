@@ -159,7 +159,7 @@ def run(program: str, **environment: str) -> subprocess.CompletedProcess[str]:
         env={**clean, **environment},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
         check=True,
     )
 

@@ -71,7 +71,7 @@ def finish() -> None:
         barrier = threading.Barrier(_THREADS + 1)
         for _ in range(_THREADS):
             pool("preload", _THREADS).submit(barrier.wait)
-        barrier.wait(30)
+        barrier.wait(300)
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_opening_neither_waits_nor_fails(place: Storage, monkeypatch: pytest.Mon
 
     def broken(self: MemoryStorage, path: str, start: int, stop: int | None) -> bytes:
         if threading.current_thread().name.startswith("icefloe-preload"):
-            go_on.wait(30)
+            go_on.wait(300)
             raise StorageError("the line is dead")
         return get_range(self, path, start, stop)
 
@@ -184,12 +184,12 @@ def test_who_waits_for_a_load_that_fails_tries_for_himself() -> None:
 
     def fail() -> int:
         in_load.set()
-        go_on.wait(30)
+        go_on.wait(300)
         raise StorageError("lost")
 
     with ThreadPoolExecutor(2) as threads:
         failing = threads.submit(cache.get, "key", fail)
-        in_load.wait(30)
+        in_load.wait(300)
         waiting = threads.submit(cache.get, "key", lambda: 5)
         go_on.set()
         with pytest.raises(StorageError):

@@ -72,7 +72,7 @@ def interleaved(storage: Storage, orphan: str, how: str, collected: int, put: in
 
     def wait() -> None:
         here.set()
-        assert there.wait(30)
+        assert there.wait(300)
 
     def act() -> None:
         try:
@@ -87,7 +87,7 @@ def interleaved(storage: Storage, orphan: str, how: str, collected: int, put: in
 
     def start() -> None:
         other.start()
-        assert here.wait(30)
+        assert here.wait(300)
 
     Repository.open(Stopping(storage, collected, start)).garbage_collect(now())
     there.set()

@@ -459,7 +459,7 @@ def test_forked_children_can_write(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # forking with threads is what is tested
         child.start()
-    child.join(30)
+    child.join(300)
 
     assert child.exitcode == 0
     assert storage.get("repo")[0] == b"parent and child"

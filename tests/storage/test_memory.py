@@ -26,7 +26,7 @@ def test_a_forked_child_sees_the_objects_even_if_the_lock_was_held() -> None:
     with storage._shelf.lock, warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # forking with threads is what is tested
         child.start()
-    child.join(30)
+    child.join(300)
 
     assert child.exitcode == 0
     assert results.get() == b"parent and child"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import pickle
 import threading
-import time
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ import pytest
 import zarr
 from zarr.core.buffer import default_buffer_prototype
 
+import icefloe.store
 from icefloe.errors import SessionStateError
 from icefloe.repository import Repository
 from icefloe.storage.memory import MemoryStorage
@@ -34,7 +35,7 @@ class RemoteStorage(MemoryStorage):
 
     def get_range(self, path: str, start: int, stop: int | None) -> bytes:
         if path.startswith("chunks/") and self.at_once > 1:
-            self.barrier.wait(timeout=20)
+            self.barrier.wait(timeout=300)
         return super().get_range(path, start, stop)
 
     def expect(self, readers: int) -> None:
@@ -79,7 +80,7 @@ def test_a_loop_goes_on_while_a_remote_chunk_is_read(storage: RemoteStorage, sto
     async def read() -> str:
         reading = asyncio.ensure_future(store.get("a/c/0", PROTOTYPE))
         await asyncio.sleep(0)
-        storage.barrier.wait(timeout=20)  # were the chunk read in this loop's thread, nobody would come
+        storage.barrier.wait(timeout=300)  # were the chunk read in this loop's thread, nobody would come
         await reading
         return "done"
 
@@ -112,15 +113,17 @@ def test_chunks_on_slow_disks_are_written_by_threads(monkeypatch: pytest.MonkeyP
     assert [name.startswith("icefloe") for name in writers] == [False, not quick]
 
 
-def test_slow_writes_go_to_threads_for_a_while() -> None:
+def test_slow_writes_go_to_threads_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = 0.0
+    monkeypatch.setattr(icefloe.store, "time", SimpleNamespace(perf_counter=lambda: now_s))
     pace = _Pace()
     assert pace.is_quick()
     with pace.measured():
-        pass
+        now_s += _Pace._SLOW_S
     assert pace.is_quick()
 
     with pace.measured():
-        time.sleep(8 * _Pace._SLOW_S + 0.01)
+        now_s += 8 * _Pace._SLOW_S + 0.01
 
     assert not any(pace.is_quick() for _ in range(_Pace._WRITES_IN_THREADS))
     assert pace.is_quick()

@@ -68,7 +68,7 @@ with netCDF4.Dataset(sys.argv[1], "w") as file:
 def test_compressions_of_the_netcdf_library(tmp_path: Path) -> None:
     # In a process of its own: its Blosc and that of hdf5plugin do not go together.
     command = [sys.executable, "-c", WRITER, str(tmp_path / "f.nc"), *NETCDF_COMPRESSIONS]
-    subprocess.run(command, check=True, timeout=60)
+    subprocess.run(command, check=True, timeout=600)
 
     dataset = virtual(tmp_path / "f.nc")
 

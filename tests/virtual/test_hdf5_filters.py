@@ -211,7 +211,7 @@ def test_coordinates_are_loaded_where_the_library_lacks_their_filter(tmp_path: P
     aged(tmp_path / "f.h5")
 
     command = [sys.executable, "-c", READER, str(tmp_path / "f.h5")]
-    found = subprocess.run(command, check=True, timeout=60, capture_output=True, text=True).stdout
+    found = subprocess.run(command, check=True, timeout=600, capture_output=True, text=True).stdout
 
     assert found.strip() == "True [0.0, 1.0, 2.0, 3.0]"
 
