@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from typing import TYPE_CHECKING, Final, TextIO
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from tests.source_tree import ROOT
 
@@ -27,7 +27,7 @@ _PRELOADED: Final = ("icefloe", "zarr", "tests.ingest.files", "icefloe.ingest", 
 """Missing packages are passed over. Readers of file formats are not among them: some tests hide those."""
 
 _METHODS = multiprocessing.get_all_start_methods()
-_CONTEXT = multiprocessing.get_context("forkserver" if "forkserver" in _METHODS else "spawn")
+_CONTEXT: Any = multiprocessing.get_context("forkserver" if "forkserver" in _METHODS else "spawn")
 
 
 @dataclass(frozen=True, slots=True)
