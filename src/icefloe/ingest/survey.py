@@ -316,6 +316,8 @@ def _dataset(source: Source, reading: Reading, options: Mapping[str, Any], *, gl
         engine = "cfgrib"
     if engine == "cfgrib":
         options = {"indexpath": index_of(path), **options}
+    if engine is None and path.lower().endswith(".json"):
+        return _referred(source, reading, options)  # kerchunk's engine, if installed, ignores our credentials
     if engine is None:
         reader = reader_of(path, options.get("group"))
         if reader == "references":
