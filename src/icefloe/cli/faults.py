@@ -90,8 +90,8 @@ def tell(error: Exception, *, as_json: bool) -> int:
         click.echo(printable_json(json.dumps(document, indent=2, ensure_ascii=False)))
     is_help = isinstance(error, click.exceptions.NoArgsIsHelpError)
     # Further lines are indented: a line break in a name must not forge a message of its own.
-    told = sentence if is_help else sentence.replace("\n", "\n  ")
-    click.echo(told if is_help or isinstance(error, Stopped) else f"error: {told}", err=True)
+    text = sentence if is_help else sentence.replace("\n", "\n  ")
+    click.echo(text if is_help or isinstance(error, Stopped) else f"error: {text}", err=True)
     if isinstance(error, click.UsageError) and error.ctx is not None and not is_help:
         click.echo(f"`{error.ctx.command_path} --help` shows what can be said", err=True)
     return code

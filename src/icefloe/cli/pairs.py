@@ -22,5 +22,5 @@ def storage_options(values: tuple[str, ...]) -> dict[str, str]:
 
 def not_a_pair(text: str, option: str) -> click.BadParameter:
     """Explain that an option is no NAME=VALUE. What does not look like a name may be a secret."""
-    told = f"{text!r} is not NAME=VALUE" if _NAME.fullmatch(text) else "expected NAME=VALUE"
-    return click.BadParameter(told, param_hint=option)
+    problem = f"{text!r} is not NAME=VALUE" if _NAME.fullmatch(text) else "expected NAME=VALUE"
+    return click.BadParameter(problem, param_hint=option)

@@ -281,7 +281,7 @@ def rewrite_manifests(
     if dry_run:
         id = repo.lookup_branch(branch)
         count = len(repo.list_manifest_files(id))
-        text = f"{counted(count, 'manifest')} of {shown(branch)} would be written anew"
+        text = f"{counted(count, 'manifest')} of {shown(branch)} would be rewritten"
         out.value({"snapshot": id, "manifests": count, "dry_run": True}, text)
         return
     if repo.fan_out is None:

@@ -159,7 +159,7 @@ class Branching:
         return True
 
     def _touched(self, before: State, after: State) -> Touched:
-        """What may differ between two states: what logs name, or all that they have."""
+        """Return the nodes and chunks that may differ between two states: those in the logs, or all."""
         ends = (before.snapshot.id, after.snapshot.id)
         found = touched_between(self.refs, self.assets, *ends, self.fan_out)
         if found is None or not (self.refs.spec.refs_in_repo_info or self._is_explained(*ends)):

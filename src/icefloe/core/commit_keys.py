@@ -111,11 +111,11 @@ class Versions:
     def of(node: NodeSnapshot) -> Versions:
         """Read the attributes of the group of an application."""
         try:
-            told: Any = json.loads(node.user_data)["attributes"]
-            numbers = tuple((int(first), int(end)) for first, end in told["numbers"])
-            names = tuple(map(str, told["names"]))
-            digest = None if told["digest"] is None else str(told["digest"])
-            return Versions(str(told["app"]), str(told["last"]), digest, numbers, names)
+            record: Any = json.loads(node.user_data)["attributes"]
+            numbers = tuple((int(first), int(end)) for first, end in record["numbers"])
+            names = tuple(map(str, record["names"]))
+            digest = None if record["digest"] is None else str(record["digest"])
+            return Versions(str(record["app"]), str(record["last"]), digest, numbers, names)
         except (ValueError, TypeError, KeyError) as error:
             raise FormatError(
                 f"{node.path} is not a list of commit keys ({error!r}); reset the branch to a snapshot before"
