@@ -1,7 +1,7 @@
-"""What is told of garbage collections in V1 repositories, whose format has no log of them.
+"""Record garbage collections of V1 repositories, whose format has no operations log.
 
-It stands in one small file among the backups, where no reader and no collection looks: the time of the last
-collection by icefloe, and those that are under way.
+One small file among the backups, which no reader and no collection touches, holds the time of the last
+collection by icefloe and the times of those that are running.
 """
 
 from __future__ import annotations
@@ -19,34 +19,34 @@ from icefloe.storage.base import ABSENT, ConditionNotMetError, ObjectNotFoundErr
 
 COLLECTED: Final = f"{OVERWRITTEN}/collected.icefloe"
 _LONGEST_US: Final = 24 * 3600 * 10**6
-"""A collection that began longer ago was broken off."""
+"""A collection that started earlier than this is assumed to have been killed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Collections:
-    """What is known of collections, in microseconds since 1970-01-01 UTC."""
+    """The garbage collections on record, in microseconds since 1970-01-01 UTC."""
 
     last_us: int = 0
-    """When the last one began to delete, or is about to."""
+    """When the last collection started to delete, or will start."""
     under_way_us: tuple[int, ...] = ()
-    """When those began that have not ended."""
+    """When the collections that have not finished started."""
 
 
 class CollectionsFile:
-    """The file in which that is told."""
+    """The file that records garbage collections."""
 
     def __init__(self, assets: AssetStore) -> None:
         self._storage, self._config = assets.storage, assets.config
 
     def read(self) -> Collections:
-        """What is told now. A file that cannot be read tells nothing."""
+        """Read the record. A damaged file counts as an empty record."""
         return self._read()[0]
 
     def begin(self) -> int:
-        """Tell that what was found unneeded is about to be deleted; the time under which it is told."""
+        """Record that a collection is about to delete objects, and return the time that identifies it."""
 
         def begun(known: Collections) -> Collections:
-            # Later than all before, whatever the clocks say: sessions compare marks.
+            # Sessions compare these times, so they must increase even if clocks differ.
             now_us = max(time.time_ns() // 1000, known.last_us + 1)
             young = [each for each in known.under_way_us if now_us - each < _LONGEST_US]
             return Collections(now_us, (*young, now_us))
@@ -54,7 +54,7 @@ class CollectionsFile:
         return self._change(begun).last_us
 
     def end(self, begun_us: int) -> None:
-        """Tell that nothing more is deleted."""
+        """Record that a collection has finished."""
 
         def ended(known: Collections) -> Collections:
             return replace(known, under_way_us=tuple(at for at in known.under_way_us if at != begun_us))
@@ -67,8 +67,8 @@ class CollectionsFile:
         except ObjectNotFoundError:
             return Collections(), ABSENT
         try:
-            told = json.loads(data)
-            last, under_way = int(told["last"]), tuple(map(int, told["under_way"]))
+            record = json.loads(data)
+            last, under_way = int(record["last"]), tuple(map(int, record["under_way"]))
         except (ValueError, TypeError, KeyError):
             return Collections(), Unchanged(version)
         now_us = time.time_ns() // 1000
@@ -79,11 +79,11 @@ class CollectionsFile:
     def _change(self, change: Callable[[Collections], Collections]) -> Collections:
         for _ in attempts(self._config):
             known, condition = self._read()
-            told = change(known)
-            data = json.dumps({"last": told.last_us, "under_way": told.under_way_us}).encode()
+            changed = change(known)
+            data = json.dumps({"last": changed.last_us, "under_way": changed.under_way_us}).encode()
             try:
                 self._storage.put(COLLECTED, data, condition)
             except ConditionNotMetError:
                 continue
-            return told
+            return changed
         raise AssertionError("attempts end with an error")
