@@ -25,6 +25,7 @@ def rclone_server(folder: Path, bucket: str, secret_key: str) -> Iterator[str]:
     (folder / "data" / bucket).mkdir(parents=True)
     port = free_port()
     command = [program, "serve", "s3", "--config", str(folder / "none.conf"), "--addr", f"127.0.0.1:{port}"]
+    command += ["--dir-cache-time", "1ms"]  # a listing would otherwise show deleted objects for five minutes
     command += ["--auth-key", f"{ACCESS_KEY},{secret_key}", str(folder / "data")]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=folder)
     url = f"http://127.0.0.1:{port}"
