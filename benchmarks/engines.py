@@ -33,7 +33,7 @@ def scaled(count: int, least: int = 1) -> int:
 def spark(cores: int = WORKERS) -> Any:
     """A session with workers that have loaded what they need. One with other cores is stopped before."""
     from icefloe.spark import QUICK_START, local_session
-    from icefloe.spark.fan_out import SparkFanOut
+    from icefloe.spark.executor import SparkFanOut
 
     if _running and _running[0].sparkContext.defaultParallelism != cores:
         _running.pop().stop()
@@ -82,7 +82,7 @@ def pool() -> ProcessPoolExecutor:
 
 def warm(_: int) -> int:
     """What a worker loads before it can do anything of this kind."""
-    names = ["icefloe.ingest.job", "icefloe.ingest.rechunking", "icefloe.virtual", "h5netcdf", "xarray"]
+    names = ["icefloe.ingest.job", "icefloe.ingest.rechunk.job", "icefloe.virtual", "h5netcdf", "xarray"]
     names += ["icechunk.dask", "virtualizarr.parsers"]
     found = []
     for name in names:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from icefloe._internal.ids import INITIAL_SNAPSHOT_ID, ManifestId, NodeId, SnapshotId
 from icefloe.format import files
 from icefloe.format.manifest import ArrayManifest, Manifest
 from icefloe.format.manifest_codec import PackedManifest
@@ -28,7 +29,6 @@ from icefloe.format.snapshot import (
 from icefloe.format.spec import V2
 from icefloe.format.transaction_log import TransactionLog, UpdatedChunks
 from icefloe.format.updates import NewCommit, RepoInitialized, RepoStatus, Update, Updates
-from icefloe.ids import INITIAL_SNAPSHOT_ID, ManifestId, NodeId, SnapshotId
 
 CHUNK = 10
 _YEAR_3000_MS = 32_503_680_000_000

@@ -15,8 +15,8 @@ import zarr
 
 import icefloe
 from benchmarks.harness import Job, Row, Side
+from icefloe._internal.ids import ChunkId, encode_column
 from icefloe.format.manifest import ArrayManifest
-from icefloe.ids import ChunkId, encode_column
 
 SNAPSHOTS = 3_000
 CHUNKS_EACH = 100

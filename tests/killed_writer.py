@@ -21,7 +21,7 @@ import numpy as np
 import zarr
 
 from icefloe import ConflictDetector, Repository, RepositoryConfig, Session
-from icefloe.storage.local import LocalStorage
+from icefloe.storage.local.folder import LocalStorage
 
 NATIVE = RepositoryConfig(inline_chunk_threshold_bytes=0)
 TOUCHES = {"open", "os.rename", "os.link", "os.remove", "os.mkdir", "os.rmdir", "fcntl.flock"}

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from icefloe.cli.app import commands, icefloe
+from icefloe.cli.main import commands, icefloe
 from tests.source_tree import ROOT
 
 CLI_PAGE = ROOT / "docs" / "cli.md"

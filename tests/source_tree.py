@@ -42,8 +42,10 @@ class Import:
 
 
 def component_of(module_name: str) -> str:
-    """The second part of a dotted name, or an empty string."""
-    return module_name.split(".")[1] if "." in module_name else ""
+    """Return the second part of a dotted name, or an empty string. Each module of `_internal` counts for itself."""
+    parts = module_name.split(".")
+    depth = 3 if parts[1:2] == ["_internal"] else 2
+    return ".".join(parts[1:depth])
 
 
 def parse(name: str, text: str, *, is_package: bool = False) -> Module:

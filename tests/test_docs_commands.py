@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 import pytest
 
-from icefloe.cli import app
+from icefloe.cli import main as app
 from tests.source_tree import ROOT
 
 SPAN = re.compile(r"`(icefloe [a-z-]+[^`/:]*?(?: [^`]+)?)`")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from icefloe.concurrency import fork_safe_lock
+from icefloe._internal.concurrency import fork_safe_lock
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 
@@ -32,7 +32,7 @@ with repo.transaction("main", message="start") as store:
     zarr.create_array(store, name="a", shape=(4,), chunks=(1,), dtype="i4")
 thread = threading.Thread(target=commit, args=(1,))
 thread.start()
-while "icefloe.core.detection" not in sys.modules:  # what a commit imports when it is first needed
+while "icefloe.core.merge.conflicts" not in sys.modules:  # what a commit imports when it is first needed
     pass
 if (child := os.fork()) == 0:
     faulthandler.dump_traceback_later(60, exit=True)

@@ -160,7 +160,7 @@ def test_code_lines_leave_out_blank_lines_comments_and_docstrings() -> None:
     ],
 )
 def test_a_version_comparison_is_found(text: str) -> None:
-    assert len(list(version_comparisons(parse("icefloe.core.commit", text)))) == 1
+    assert len(list(version_comparisons(parse("icefloe.core.commit.flush", text)))) == 1
     assert list(version_comparisons(parse("icefloe.format.spec", text))) == []
 
 
@@ -174,7 +174,7 @@ def test_a_version_comparison_is_found(text: str) -> None:
     ],
 )
 def test_a_capability_or_a_storage_version_is_no_version_comparison(text: str) -> None:
-    assert list(version_comparisons(parse("icefloe.core.commit", text))) == []
+    assert list(version_comparisons(parse("icefloe.core.commit.flush", text))) == []
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_a_capability_or_a_storage_version_is_no_version_comparison(text: str) -
     ["import os\nx = os.environ['A']", "import os\nx = os.getenv('A')", "from os import environ"],
 )
 def test_an_environment_read_is_found(text: str) -> None:
-    assert len(list(environment_reads(parse("icefloe.core.commit", text)))) == 1
+    assert len(list(environment_reads(parse("icefloe.core.commit.flush", text)))) == 1
     assert list(environment_reads(parse("icefloe.cli.main", text))) == []
 
 
@@ -198,15 +198,15 @@ def test_a_factory_named_from_env_may_read_the_environment() -> None:
 )
 def test_an_impurity_is_found(text: str) -> None:
     assert len(list(impurities(parse("icefloe.format.v2", text)))) == 1
-    assert list(impurities(parse("icefloe.storage.local", text))) == []
+    assert list(impurities(parse("icefloe.storage.local.folder", text))) == []
 
 
 @pytest.mark.parametrize(
     ("name", "text"),
     [
         ("icefloe.core.utils", ""),
-        ("icefloe.core.refs", "class RefManager: pass"),
-        ("icefloe.core.refs", "class BaseRef: pass"),
+        ("icefloe.core.refs.base", "class RefManager: pass"),
+        ("icefloe.core.refs.base", "class BaseRef: pass"),
     ],
 )
 def test_an_empty_name_is_found(name: str, text: str) -> None:

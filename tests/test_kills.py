@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from icefloe import Repository
-from icefloe.storage.local import LocalStorage
+from icefloe.storage.local.folder import LocalStorage
 from tests import processes
 from tests.killed_writer import PLANS, create, run, seen, steps
 

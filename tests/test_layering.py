@@ -22,31 +22,17 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("__main__",),
     ("cli",),
     ("spark", "web"),
+    ("query",),
     ("", "compatibility", "_icechunk_python", "_standing_in"),
     ("ingest",),
     ("distributed", "xarray", "dask", "virtual", "testing", "export"),
-    (
-        "repository",
-        "branching",
-        "history",
-        "history_pages",
-        "ops_pages",
-        "inspection",
-        "overview",
-        "upkeep",
-        "care",
-        "migrations",
-    ),
+    ("repository", "branching", "history", "inspection", "overview", "upkeep", "care", "migrations"),
     ("session", "session_contents"),
     ("store", "store_registration", "store_virtual", "maintenance", "recipes"),
     ("core",),
     ("format", "storage"),
     ("encoding",),
     (
-        "ids",
-        "paths",
-        "keys",
-        "concurrency",
         "config",
         "credentials",
         "conflicts",
@@ -54,18 +40,22 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "snapshots",
         "ops",
         "types",
-        "times",
+        "cf",
         "ancestry_graph",
-        "calendars",
-        "tables",
-        "streams",
-        "amounts",
         "coastlines",
-        "logs",
-        "telemetry",
+        "_internal.ids",
+        "_internal.paths",
+        "_internal.concurrency",
+        "_internal.times",
+        "_internal.table",
+        "_internal.streams",
+        "_internal.amounts",
+        "_internal.logs",
+        "_internal.telemetry",
     ),
-    ("errors", "extras"),
-    ("printable", "redaction"),
+    ("errors", "_internal.extras"),
+    ("_internal.printable", "_internal.redaction"),
+    ("_internal",),
     ("_version",),
 )
 OFFICIAL = "icechunk"
@@ -76,7 +66,7 @@ FLOOR_OF = {component: floor for floor, row in enumerate(FLOORS) for component i
 BORDERS: dict[str, frozenset[str]] = {
     "pyspark": frozenset({"spark"}),
     "obstore": frozenset({"storage"}),
-    "opentelemetry": frozenset({"telemetry"}),
+    "opentelemetry": frozenset({"_internal.telemetry"}),
     "flatbuffers": frozenset(),
     "icechunk": frozenset(),
 }
@@ -178,7 +168,7 @@ def test_only_compat_tests_and_benchmarks_use_the_official_package() -> None:
     assert found == []
 
 
-NAMES = ["icefloe", "icefloe.core.refs", "icefloe.format.v2", "icefloe.storage.base", "icefloe.store"]
+NAMES = ["icefloe", "icefloe.core.refs.base", "icefloe.format.v2", "icefloe.storage.base", "icefloe.store"]
 
 
 @pytest.mark.parametrize(
@@ -187,13 +177,13 @@ NAMES = ["icefloe", "icefloe.core.refs", "icefloe.format.v2", "icefloe.storage.b
         ("icefloe.errors", "from icefloe.core import refs"),
         ("icefloe.errors", "def late():\n    import icefloe.store"),
         (
-            "icefloe.core.refs",
+            "icefloe.core.refs.base",
             "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import icefloe.store",
         ),
         ("icefloe.format.v2", "from icefloe.storage.base import Storage"),
         ("icefloe.storage.base", "from ..format import v2"),
-        ("icefloe.core.refs", "from icefloe import Repository"),
-        ("icefloe.core.refs", "import importlib\nimportlib.import_module('icefloe.store')"),
+        ("icefloe.core.refs.base", "from icefloe import Repository"),
+        ("icefloe.core.refs.base", "import importlib\nimportlib.import_module('icefloe.store')"),
         ("icefloe.helpers", ""),
     ],
 )
@@ -204,7 +194,7 @@ def test_an_upward_import_is_found(name: str, text: str) -> None:
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("icefloe.store", "from icefloe.core.refs import advance\nimport numpy"),
+        ("icefloe.store", "from icefloe.core.refs.base import advance\nimport numpy"),
         ("icefloe.format.v2", "from icefloe.format import v1"),
         ("icefloe", "from icefloe.store import IcechunkStore"),
     ],
@@ -216,8 +206,8 @@ def test_a_downward_import_is_allowed(name: str, text: str) -> None:
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("icefloe.core.refs", "import pyspark.sql"),
-        ("icefloe.core.refs", "from obstore.store import S3Store"),
+        ("icefloe.core.refs.base", "import pyspark.sql"),
+        ("icefloe.core.refs.base", "from obstore.store import S3Store"),
         ("icefloe.format.v2", "import flatbuffers"),
         ("icefloe.spark.executor", "__import__('icechunk')"),
     ],

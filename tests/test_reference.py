@@ -10,8 +10,8 @@ from pathlib import Path
 import click
 import pytest
 
-from icefloe.cli.app import commands
-from icefloe.cli.app import icefloe as program
+from icefloe.cli.main import commands
+from icefloe.cli.main import icefloe as program
 from tests import reference
 
 WANTED = {

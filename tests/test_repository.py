@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import zarr
 
+from icefloe._internal.ids import INITIAL_SNAPSHOT_ID
 from icefloe.config import ManifestSplitCondition, ManifestSplitDimCondition, RepositoryConfig
 from icefloe.config.repository import ManifestConfig, ManifestSplittingConfig
 from icefloe.errors import (
@@ -25,7 +26,6 @@ from icefloe.errors import (
     SessionStateError,
     SnapshotNotFoundError,
 )
-from icefloe.ids import INITIAL_SNAPSHOT_ID
 from icefloe.ops import UpdateType
 from icefloe.repository import Repository
 from icefloe.storage import in_memory_storage, local_filesystem_storage

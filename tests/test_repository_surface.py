@@ -34,8 +34,8 @@ from icefloe import (
     local_filesystem_storage,
     s3_credentials,
 )
-from icefloe.core.opening import find_spec
-from icefloe.ids import INITIAL_SNAPSHOT_ID
+from icefloe._internal.ids import INITIAL_SNAPSHOT_ID
+from icefloe.core.open import find_spec
 
 
 @pytest.fixture(params=["memory", "folder"])

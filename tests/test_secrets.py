@@ -18,10 +18,10 @@ import pytest
 import zarr
 
 import icefloe
-from icefloe import logs
-from icefloe.cli import app
+from icefloe._internal import logs
+from icefloe._internal.redaction import redact
+from icefloe.cli import main as app
 from icefloe.cli.terminal import run_with_streams
-from icefloe.redaction import redact
 from icefloe.virtual import virtualize
 from tests.cli.calls import CALLS
 

@@ -29,8 +29,8 @@ from icefloe import (
     local_filesystem_storage,
     local_filesystem_store,
 )
+from icefloe._internal.ids import NodeId
 from icefloe.format.manifest import ArrayManifest
-from icefloe.ids import NodeId
 
 
 @pytest.fixture(params=["memory", "folder"])

@@ -13,9 +13,9 @@ import zarr
 
 import icefloe
 from icefloe import Repository, RepositoryConfig, VirtualChunkContainer
-from icefloe.cli import app
+from icefloe.cli import main as app
 from icefloe.config.stores import azure_store
-from icefloe.storage.endpoints import foreign_endpoint, leads_to, same_endpoint
+from icefloe.storage.external.endpoints import foreign_endpoint, leads_to, same_endpoint
 from tests.servers.recording import BYTES, Recorder, recording_server
 
 KEYS: dict[str, Any] = {

@@ -10,10 +10,11 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from icefloe._internal.logs import initialize_logs, set_logs_filter, shutdown_telemetry
 from icefloe._version import __version__
-from icefloe.logs import initialize_logs, set_logs_filter, shutdown_telemetry
 
 if TYPE_CHECKING:
+    from icefloe._internal.table import Table
     from icefloe.care import chunks_of
     from icefloe.compatibility import (
         install_as_icechunk,
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
         ConflictType,
         VersionSelection,
     )
-    from icefloe.core.commit_keys import CommitKey
+    from icefloe.core.commit.idempotency import CommitKey
     from icefloe.credentials import (
         AnyAzureCredential,
         AnyAzureStaticCredential,
@@ -156,7 +157,6 @@ if TYPE_CHECKING:
     from icefloe.store import (
         IcechunkStore,
     )
-    from icefloe.tables import Table
     from icefloe.types import (
         ChunkType,
         CommitMethod,
@@ -333,12 +333,12 @@ _HOMES = {
         RefNotFoundError RepositoryNotFoundError SessionStateError SnapshotNotFoundError
         StorageError
     """,
-    "core.commit_keys": "CommitKey",
+    "core.commit.idempotency": "CommitKey",
     "export": "ExportReport export_zarr",
     "export.netcdf": "export_netcdf",
     "maintenance.clone": "CloneReport clone",
     "maintenance.retention": "RetentionPolicy",
-    "tables": "Table",
+    "_internal.table": "Table",
     "maintenance.migrate": "MigrationReport migrate",
     "merging": "ChunkDetails MergeConflict MergeConflictError MergeConflicts MergeResult",
     "migrations": "upgrade_icechunk_repository",

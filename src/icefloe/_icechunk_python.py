@@ -11,7 +11,7 @@ _HOMES = (
     "icefloe",
     "icefloe.config",
     "icefloe.storage",
-    "icefloe.concurrency",
+    "icefloe._internal.concurrency",
     "icefloe.credentials",
     "icefloe.testing",
 )

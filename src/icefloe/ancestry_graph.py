@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from icefloe.printable import printable
+from icefloe._internal.printable import printable
 
 _ID_LENGTH = 8
 _MESSAGE_LENGTH = 60

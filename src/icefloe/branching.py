@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from icefloe.concurrency import ThreadFanOut, async_twin
+from icefloe._internal.concurrency import ThreadFanOut, async_twin
+from icefloe._internal.ids import SnapshotId
 from icefloe.core.assets import AssetStore
-from icefloe.core.refs import RefStore
+from icefloe.core.refs.base import RefStore
 from icefloe.errors import ErrorKind, RefNotFoundError
 from icefloe.format.metadata import plain_metadata
-from icefloe.ids import SnapshotId
 
 if TYPE_CHECKING:
-    from icefloe.core.branching import Branching
+    from icefloe.core.merge.branches import Branching
     from icefloe.merging import MergeResult, MergeStrategy
 
 _STRATEGIES = ("fail", "ours", "theirs")
@@ -102,7 +102,7 @@ class BranchOperations:
     squash_async = async_twin(squash)
 
     def _branching(self) -> Branching:
-        from icefloe.core.branching import Branching  # most who open a repository do without
+        from icefloe.core.merge.branches import Branching  # most who open a repository do without
 
         fan_out = ThreadFanOut(self._assets.config.max_concurrent_requests)
         return Branching(self._refs, self._assets, fan_out, self._commit_metadata)

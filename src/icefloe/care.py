@@ -13,26 +13,26 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from icefloe.concurrency import async_twin
-from icefloe.core.opening import Opened
-from icefloe.core.refs_v2 import check_writable
+from icefloe._internal.concurrency import async_twin
+from icefloe._internal.ids import ChunkId, SnapshotId
+from icefloe._internal.times import to_microseconds
+from icefloe.core.open import Opened
+from icefloe.core.refs.v2 import check_writable
 from icefloe.errors import ErrorKind, SnapshotNotFoundError
 from icefloe.format.files import CHUNKS, MANIFESTS, SNAPSHOTS, TRANSACTIONS
 from icefloe.format.manifest import ref_length
-from icefloe.ids import ChunkId, SnapshotId
 from icefloe.storage.base import Storage
-from icefloe.times import to_microseconds
 from icefloe.upkeep import Upkeep
 
 if TYPE_CHECKING:
+    from icefloe._internal.table import Table
     from icefloe.maintenance.clone import CloneReport
-    from icefloe.maintenance.copies import Progress
-    from icefloe.maintenance.histories import History
-    from icefloe.maintenance.repair import ChunkSource, RepairReport
+    from icefloe.maintenance.copy_objects import Progress
+    from icefloe.maintenance.history import History
+    from icefloe.maintenance.integrity.repair import ChunkSource, RepairReport
     from icefloe.maintenance.retention import Kept, RetentionPolicy
-    from icefloe.maintenance.statistics import Freed
+    from icefloe.maintenance.storage_breakdown import Freed
     from icefloe.session import Session
-    from icefloe.tables import Table
 
 _THREADS = 64
 
@@ -135,7 +135,7 @@ class Care(Upkeep):
         Columns: snapshot, written_at, message, native_bytes, virtual_bytes, inlined_bytes, unique_bytes,
         which no other snapshot refers to, and shared_bytes. Both leave virtual chunks out.
         """
-        from icefloe.maintenance.statistics import by_snapshot
+        from icefloe.maintenance.storage_breakdown import by_snapshot
 
         history = self._history("counting chunks")
         return by_snapshot(self._assets, history, self._spread(_THREADS))
@@ -149,7 +149,7 @@ class Care(Upkeep):
         array refers to, and shared_bytes. Both leave virtual chunks out. An array that no tip has any more
         is named by the id of its node.
         """
-        from icefloe.maintenance.statistics import by_array
+        from icefloe.maintenance.storage_breakdown import by_array
 
         history = self._history("counting chunks")
         ids = history.snapshots.ids
@@ -171,7 +171,7 @@ class Care(Upkeep):
 
         One of the three is given.
         """
-        from icefloe.maintenance.statistics import what_if
+        from icefloe.maintenance.storage_breakdown import what_if
 
         if sum(each is not None for each in (older_than, policy, kept)) != 1:
             raise ValueError("give one of older_than, policy and kept")
@@ -196,7 +196,7 @@ class Care(Upkeep):
         return kept_by_time(history, cutoff, delete_branches=False, delete_tags=False)
 
     def _history(self, what: str) -> History:
-        from icefloe.maintenance.histories import history_of
+        from icefloe.maintenance.history import history_of
 
         self._require_present_format(what)
         return history_of(self._refs)
@@ -210,10 +210,10 @@ class Care(Upkeep):
         collection deletes nothing. Every such object is read once. What is damaged already is recorded as it
         is: verify first, at the level `chunks`.
         """
-        from icefloe.maintenance.catalogue import FOLDERS
+        from icefloe.maintenance.integrity.catalogue import FOLDERS
+        from icefloe.maintenance.integrity.checksums import record_checksums
         from icefloe.maintenance.listings import list_folder
-        from icefloe.maintenance.reach import chunks_used, logs_used, manifests_used, reachable_snapshots
-        from icefloe.maintenance.verify_checksums import record_checksums
+        from icefloe.maintenance.reachable import chunks_used, logs_used, manifests_used, reachable_snapshots
 
         self._require_present_format("recording checksums")
         storage, fan_out = self._assets.storage, self._spread(_THREADS)
@@ -258,8 +258,8 @@ class Care(Upkeep):
         The branch gets one commit with all this. Snapshots before it stay as they are; verify the tip alone
         with `verify(branch=..., history=False)`, and expire the others.
         """
-        from icefloe.maintenance.repair import RepairReport, as_source, drop_snapshots, rebuild_logs
-        from icefloe.maintenance.repair_virtual import broken_sources, repair_virtual
+        from icefloe.maintenance.integrity.repair import RepairReport, as_source, drop_snapshots, rebuild_logs
+        from icefloe.maintenance.integrity.repair_virtual import broken_sources, repair_virtual
 
         if not dry_run:
             check_writable(self._refs.status())
@@ -298,8 +298,8 @@ class Care(Upkeep):
         *,
         drop: bool,
     ) -> None:
+        from icefloe.maintenance.integrity.repair import find_lost, repair_array
         from icefloe.maintenance.listings import list_folder
-        from icefloe.maintenance.repair import find_lost, repair_array
 
         workspace = session.workspace
         for lost in find_lost(workspace, list_folder(self._assets.storage, CHUNKS), damaged):
@@ -334,7 +334,7 @@ class Care(Upkeep):
         Virtual chunks stay where they are. The ops log of the source is not copied.
         """
         from icefloe.maintenance.clone import Choice, clone_parts
-        from icefloe.maintenance.copies import Limits
+        from icefloe.maintenance.copy_objects import Limits
 
         chosen = Choice(
             None if branches is None else frozenset(branches),

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from icefloe.concurrency import fork_safe_lock
+from icefloe._internal.concurrency import fork_safe_lock
 from icefloe.errors import ErrorKind, InvalidInputError
 
 __all__ = [

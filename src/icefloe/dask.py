@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from icefloe.extras import pip_install
+from icefloe._internal.extras import pip_install
 
 try:
     import dask

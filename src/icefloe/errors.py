@@ -26,8 +26,8 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any
 
-from icefloe.printable import printable_lines
-from icefloe.redaction import redact
+from icefloe._internal.printable import printable_lines
+from icefloe._internal.redaction import redact
 
 PACKAGE = "icefloe"
 """The package named in reprs; changed when icefloe stands in for the official one."""

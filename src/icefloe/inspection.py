@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from icefloe._internal.ids import ManifestId, NodeId, ObjectId, SnapshotId, encode_column
+from icefloe._internal.times import from_microseconds
 from icefloe.core.assets import AssetStore
-from icefloe.core.commit import merged_logs
-from icefloe.core.refs import read_only_format
+from icefloe.core.commit.flush import merged_logs
+from icefloe.core.refs.base import read_only_format
 from icefloe.encoding.envelope import open_header
 from icefloe.format.files import (
     MANIFESTS,
@@ -28,9 +30,7 @@ from icefloe.format.repo_info import SnapshotInfo
 from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot
 from icefloe.format.transaction_log import LISTS, TransactionLog
 from icefloe.format.updates import FeatureFlagChanged, RepoStatus, Update
-from icefloe.ids import ManifestId, NodeId, ObjectId, SnapshotId, encode_column
 from icefloe.storage.base import ObjectNotFoundError
-from icefloe.times import from_microseconds
 
 _FILE_TYPES = {1: "snapshot", 2: "manifest", 4: "transaction-log", 6: "repo-info"}
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final, Literal, TypeAlias
 
+from icefloe._internal.printable import printable
 from icefloe.config.display import Shown, Tree, qualified
 from icefloe.conflicts import Column, ConflictType
 from icefloe.errors import ConflictError, ErrorKind
-from icefloe.printable import printable
 from icefloe.snapshots import Diff
 
 __all__ = [

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from icefloe.concurrency import ThreadFanOut
-from icefloe.core.refs_v1 import RefStoreV1
+from icefloe._internal.concurrency import ThreadFanOut
+from icefloe.core.refs.v1 import RefStoreV1
 from icefloe.errors import ErrorKind, SessionStateError
 from icefloe.maintenance.upgrade import delete_files_of_version_1, has_files_of_version_1, upgrade
 from icefloe.repository import Repository

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import TypeAlias
 
+from icefloe._internal.printable import printable
 from icefloe.config.display import Shown, Tree, literal, qualified
-from icefloe.printable import printable
 from icefloe.types import RepoStatus
 
 __all__ = ["GCSummary", "Update", "UpdateType"]

@@ -8,12 +8,12 @@ from enum import Enum
 from itertools import islice
 from typing import Any, Final
 
+from icefloe._internal.times import from_microseconds
 from icefloe.config.display import Tree, qualified
-from icefloe.core.refs import RefStore
+from icefloe.core.refs.base import RefStore
 from icefloe.errors import IcechunkError
-from icefloe.history import public_status
+from icefloe.history.snapshots import public_status
 from icefloe.storage.base import Storage
-from icefloe.times import from_microseconds
 from icefloe.types import RepoAvailability
 
 _MAIN: Final = "main"

@@ -10,11 +10,11 @@ import os
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
-from icefloe.concurrency import fork_safe_lock
+from icefloe._internal.concurrency import fork_safe_lock
 from icefloe.config import RepositoryConfig
-from icefloe.core.opening import Opened, parts
-from icefloe.core.range_reads import ReadLimits
-from icefloe.core.virtual_reads import Authorized
+from icefloe.core.open import Opened, parts
+from icefloe.core.virtual_chunks.range_reads import ReadLimits
+from icefloe.core.virtual_chunks.read import Authorized
 from icefloe.format.spec import OLDER, spec_of
 from icefloe.storage.base import Storage
 from icefloe.storage.memory import MemoryStorage

@@ -13,28 +13,34 @@ from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from icefloe import history, history_pages
+from icefloe._internal.concurrency import (
+    AsyncCloseableIterator,
+    async_class_twin,
+    async_static_twin,
+    async_twin,
+)
+from icefloe._internal.ids import ManifestId, SnapshotId
+from icefloe._internal.redaction import redact
+from icefloe._internal.telemetry import traced
+from icefloe._internal.times import to_microseconds
 from icefloe.branching import BranchOperations
 from icefloe.care import Care
-from icefloe.concurrency import AsyncCloseableIterator, async_class_twin, async_static_twin, async_twin
 from icefloe.config import Attribution, RepositoryConfig, StorageSettings
 from icefloe.config.display import Shown, Tree, qualified
-from icefloe.core.opening import Opened, containers_of, find_spec, open_parts, parts
-from icefloe.core.range_reads import ReadLimits
-from icefloe.core.refs import unsupported
-from icefloe.core.refs_v2 import FLAG_NAMES, check_flag
-from icefloe.core.virtual_reads import Authorized
+from icefloe.core.open import Opened, containers_of, find_spec, open_parts, parts
+from icefloe.core.refs.base import unsupported
+from icefloe.core.refs.v2 import FLAG_NAMES, check_flag
+from icefloe.core.virtual_chunks.range_reads import ReadLimits
+from icefloe.core.virtual_chunks.read import Authorized
 from icefloe.errors import ConflictError, ErrorKind, InvalidInputError
 from icefloe.format.metadata import plain_metadata
 from icefloe.format.spec import V1, V2, Spec
-from icefloe.history import public_snapshot, public_status, stored_status
-from icefloe.ids import ManifestId, SnapshotId
+from icefloe.history import pages as history_pages
+from icefloe.history import snapshots as history
+from icefloe.history.snapshots import public_snapshot, public_status, stored_status
 from icefloe.recipes import Recipe
-from icefloe.redaction import redact
 from icefloe.snapshots import Diff, ManifestFileInfo, SnapshotInfo
 from icefloe.storage.base import Storage
-from icefloe.telemetry import traced
-from icefloe.times import to_microseconds
 from icefloe.types import FeatureFlag, RepoStatus, SessionMode, SpecVersion
 
 if TYPE_CHECKING:
@@ -111,7 +117,7 @@ class Repository(BranchOperations, Care, Shown):
         A configuration other than the default is stored in it. `check_clean_root=False` lets other objects be
         there. Raises InvalidInputError where it is not empty, ConflictError where there is a repository.
         """
-        from icefloe.core.creating import create_parts
+        from icefloe.core.create import create_parts
 
         spec = _spec(spec_version)
         _logger.debug("Creating Repository at %s", storage.describe())
@@ -481,7 +487,7 @@ class Repository(BranchOperations, Care, Shown):
     def ops_log(self) -> AsyncCloseableIterator[Update]:
         """What was done to the repository, newest first."""
         self._require_repo_info("the ops log")
-        from icefloe.ops_pages import ops_log
+        from icefloe.history.ops import ops_log
 
         return AsyncCloseableIterator(ops_log(self._refs))
 

@@ -9,20 +9,23 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from icefloe.concurrency import FanOut, ThreadFanOut, async_twin, fork_safe_lock
+from icefloe._internal.concurrency import FanOut, ThreadFanOut, async_twin, fork_safe_lock
+from icefloe._internal.ids import SnapshotId
+from icefloe._internal.paths import ROOT, validate
+from icefloe._internal.telemetry import traced
 from icefloe.config import RepositoryConfig
 from icefloe.config.display import Shown, Tree, qualified
 from icefloe.core.assets import AssetStore
-from icefloe.core.changes import ChangeSet
-from icefloe.core.commit import OWN_METADATA, flush, restate, snapshot_info
-from icefloe.core.commit_keys import CommitKey, has_key, key_added
-from icefloe.core.diff import session_diff
-from icefloe.core.early_writing import write_early
-from icefloe.core.merging import Receipt, merge_receipts, place_of
-from icefloe.core.refs import CollectedError, RefStore, unsupported
-from icefloe.core.refs_v2 import check_flag, check_writable
-from icefloe.core.rescue import check_presence, rescue
-from icefloe.core.retries import give_way
+from icefloe.core.changeset import ChangeSet
+from icefloe.core.commit.diff import session_diff
+from icefloe.core.commit.early_writing import write_early
+from icefloe.core.commit.flush import OWN_METADATA, flush, restate, snapshot_info
+from icefloe.core.commit.gc_race import check_presence, rescue
+from icefloe.core.commit.idempotency import CommitKey, has_key, key_added
+from icefloe.core.receipts import Receipt, merge_receipts, place_of
+from icefloe.core.refs.backoff import give_way
+from icefloe.core.refs.base import CollectedError, RefStore, unsupported
+from icefloe.core.refs.v2 import check_flag, check_writable
 from icefloe.core.workspace import Workspace
 from icefloe.errors import (
     ConflictError,
@@ -35,12 +38,9 @@ from icefloe.errors import (
 from icefloe.format.metadata import plain_metadata
 from icefloe.format.snapshot import Snapshot
 from icefloe.format.transaction_log import TransactionLog
-from icefloe.ids import SnapshotId
-from icefloe.paths import ROOT, validate
 from icefloe.recipes import Recipe
 from icefloe.session_contents import SessionContents
 from icefloe.snapshots import Diff
-from icefloe.telemetry import traced
 from icefloe.types import SessionMode
 
 if TYPE_CHECKING:
@@ -396,7 +396,7 @@ class Session(SessionContents, Shown):
         rebase_tries: int,
         key: CommitKey | None = None,
     ) -> str:
-        from icefloe.core.rebase import check_solver
+        from icefloe.core.merge.rebase import check_solver
 
         check_solver(rebase_with)
         for attempts in range(rebase_tries):
@@ -443,7 +443,7 @@ class Session(SessionContents, Shown):
         A conflict that the solver cannot solve is a RebaseFailedError. It names the commit; the session is
         then based on the one before, and its changes are still there.
         """
-        from icefloe.core.rebase import check_solver, rebase  # reading needs none of it
+        from icefloe.core.merge.rebase import check_solver, rebase  # reading needs none of it
 
         with self._committing(self._require_branch):
             check_solver(solver)
@@ -486,7 +486,7 @@ class Session(SessionContents, Shown):
                 "a commit that moved nodes is amended in a rearrange session",
                 kind=ErrorKind.REARRANGE_SESSION_ONLY,
             )
-        from icefloe.core.branching import with_merges_of  # reading needs none of it
+        from icefloe.core.merge.branches import with_merges_of  # reading needs none of it
 
         parent, logs = tip.parent_id, tip.pruned_ancestor_tx_logs
         properties = with_merges_of(tip, plain_metadata(metadata or {}))

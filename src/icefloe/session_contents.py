@@ -5,15 +5,15 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 
-from icefloe.concurrency import FanOut, async_twin, in_thread
+from icefloe._internal.concurrency import FanOut, async_twin, in_thread
+from icefloe._internal.paths import validate
 from icefloe.core.assets import AssetStore
-from icefloe.core.materialize import Region, materialize
-from icefloe.core.reindexing import reindex, shift
-from icefloe.core.virtual_refs import all_locations
+from icefloe.core.reindex import reindex, shift
+from icefloe.core.virtual_chunks.materialize import Region, materialize
+from icefloe.core.virtual_chunks.references import all_locations
 from icefloe.core.workspace import Workspace
 from icefloe.errors import ErrorKind, NodeNotFoundError
 from icefloe.format.manifest import InlineRef, NativeRef
-from icefloe.paths import validate
 from icefloe.types import ChunkType
 
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from icefloe._internal.printable import printable
 from icefloe.ancestry_graph import AncestryGraph
 from icefloe.config.display import Shown, Tree, qualified, wrapped_html
-from icefloe.printable import printable
 
 __all__ = ["AncestryGraph", "Diff", "ManifestFileInfo", "SnapshotInfo"]
 

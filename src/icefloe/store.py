@@ -14,14 +14,14 @@ from zarr.abc.store import ByteRequest, OffsetByteRequest, RangeByteRequest, Sto
 from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
 from zarr.core.sync import SyncMixin
 
-from icefloe.concurrency import FanOut, in_thread
+from icefloe._internal.concurrency import FanOut, in_thread
 from icefloe.config.display import Shown, Tree, qualified
 from icefloe.core.listing import Listing
 from icefloe.core.workspace import ReadOnlyStoreError, Workspace, read_only_store
+from icefloe.core.zarr_keys import METADATA_NAME, ChunkKey, Key, LegacyKey, MetadataKey, node_path, parse_key
 from icefloe.errors import ErrorKind, InvalidInputError, NodeNotFoundError, SessionStateError
 from icefloe.format.manifest import ChunkRef, ref_length
 from icefloe.format.snapshot import ArrayNodeData
-from icefloe.keys import METADATA_NAME, ChunkKey, Key, LegacyKey, MetadataKey, node_path, parse_key
 from icefloe.store_registration import pass_for_official
 from icefloe.store_virtual import VirtualReferences
 from icefloe.types import SessionMode

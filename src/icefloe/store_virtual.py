@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from icefloe.concurrency import AsyncCloseableIterator, async_twin
-from icefloe.core.changes import rank_of
-from icefloe.core.virtual_refs import (
+from icefloe._internal.concurrency import AsyncCloseableIterator, async_twin
+from icefloe.core.changeset import rank_of
+from icefloe.core.virtual_chunks.references import (
     ChunkBatch,
     Failed,
     VirtualColumns,
@@ -22,10 +22,10 @@ from icefloe.core.virtual_refs import (
     set_virtual_refs,
 )
 from icefloe.core.workspace import Workspace
+from icefloe.core.zarr_keys import ChunkKey, node_path, parse_key
 from icefloe.encoding.columns import Blobs
 from icefloe.errors import ErrorKind, InvalidInputError, SessionStateError
 from icefloe.format.snapshot import ArrayNodeData
-from icefloe.keys import ChunkKey, node_path, parse_key
 from icefloe.types import VirtualChunkSpec
 
 

@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 from enum import IntEnum
 from typing import Literal, TypeAlias
 
+from icefloe._internal.redaction import redact
+from icefloe._internal.times import aware
 from icefloe.config import FeatureFlag
 from icefloe.config.display import Shown, Tree, qualified
-from icefloe.redaction import redact
-from icefloe.times import aware
 
 __all__ = [
     "ChunkType",

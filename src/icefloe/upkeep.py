@@ -13,23 +13,23 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from icefloe.concurrency import FanOut, ThreadFanOut, async_twin
+from icefloe._internal.concurrency import FanOut, ThreadFanOut, async_twin
+from icefloe._internal.ids import SnapshotId, encode_column
+from icefloe._internal.times import to_microseconds
 from icefloe.config import ManifestSplittingConfig
 from icefloe.core.assets import AssetStore
-from icefloe.core.refs import RefStore, read_only_format
-from icefloe.core.refs_v2 import check_writable
+from icefloe.core.refs.base import RefStore, read_only_format
+from icefloe.core.refs.v2 import check_writable
 from icefloe.encoding.envelope import PLAUSIBLE_BYTES
 from icefloe.errors import IcechunkError
 from icefloe.format.id_columns import is_member, sorted_ids
-from icefloe.ids import SnapshotId, encode_column
 from icefloe.recipes import Recipe
-from icefloe.times import to_microseconds
 
 if TYPE_CHECKING:
     import zarr
 
-    from icefloe.maintenance.findings import Report
-    from icefloe.maintenance.reach import Ids
+    from icefloe.maintenance.integrity.findings import Report
+    from icefloe.maintenance.reachable import Ids
     from icefloe.ops import ChunkStorageStats, GCSummary
     from icefloe.session import Session
 
@@ -163,7 +163,7 @@ class Upkeep:
         max_concurrent_manifest_fetches: int = 500,
     ) -> ChunkStorageStats:
         """How many bytes of chunks the snapshots on branches and tags refer to, each chunk counted once."""
-        from icefloe.maintenance.stats import chunk_storage
+        from icefloe.maintenance.storage_stats import chunk_storage
 
         threads = _threads(
             max_snapshots_in_memory=max_snapshots_in_memory,
@@ -233,8 +233,8 @@ class Upkeep:
 
         With the `commit_method` "amend" the commit takes the place of the branch's tip.
         """
-        from icefloe.core.commit import OWN_METADATA
-        from icefloe.maintenance.rewrite import rewrite_ahead
+        from icefloe.core.commit.flush import OWN_METADATA
+        from icefloe.maintenance.rewrite_manifests import rewrite_ahead
 
         if commit_method not in _COMMIT_METHODS:
             raise ValueError(f"Invalid commit method: '{commit_method}'. Expected 'new_commit' or 'amend'.")
@@ -281,11 +281,11 @@ class Upkeep:
         what it found well beside the repository, where it must be able to write. With `dry_run` the report
         tells how many snapshots there are to look at, and nothing is looked at.
         """
-        from icefloe.maintenance import verified
-        from icefloe.maintenance.findings import Level, Report
-        from icefloe.maintenance.reach import NO_IDS, reachable_snapshots
-        from icefloe.maintenance.verify import verify
-        from icefloe.maintenance.verify_chunks import check_chunks
+        from icefloe.maintenance.integrity import verified
+        from icefloe.maintenance.integrity.findings import Level, Report
+        from icefloe.maintenance.integrity.verify import verify
+        from icefloe.maintenance.integrity.verify_chunks import check_chunks
+        from icefloe.maintenance.reachable import NO_IDS, reachable_snapshots
 
         if level not in list(Level):
             raise ValueError(f"no level {level!r} of verification; choose one of {', '.join(Level)}")
@@ -318,7 +318,7 @@ class Upkeep:
     def _snapshots_to_verify(
         self, branch: str | None, tag: str | None, snapshot_id: str | None, *, history: bool
     ) -> Ids:
-        from icefloe.maintenance.reach import led_to
+        from icefloe.maintenance.reachable import led_to
 
         given = [each for each in (branch, tag, snapshot_id) if each is not None]
         if len(given) > 1:
@@ -340,7 +340,7 @@ class Upkeep:
 
         Only what stands in a log of its own counts: one that inherited logs is looked at in full.
         """
-        from icefloe.maintenance.reach import each_id
+        from icefloe.maintenance.reachable import each_id
 
         ids, known = set(each_id(wanted)), set(each_id(done))
         before, after = set[bytes](), set[bytes]()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Mapping, MutableMapping
 from typing import Any, Literal, TypeAlias
 
-from icefloe.extras import pip_install
+from icefloe._internal.extras import pip_install
 
 try:
     from xarray import DataArray, Dataset, DataTree

@@ -13,8 +13,8 @@ import pytest
 import zarr
 
 import icefloe
-from icefloe.cli import app
-from icefloe.cli.faults import NOT_WELL
+from icefloe.cli import main as app
+from icefloe.cli.errors import NOT_WELL
 from tests.ingest.files import archive, days, write
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")

@@ -15,8 +15,9 @@ import zarr
 from click.shell_completion import ShellComplete
 
 import icefloe
-from icefloe.amounts import counted
-from icefloe.cli import app, faults
+from icefloe._internal.amounts import counted
+from icefloe.cli import errors as faults
+from icefloe.cli import main as app
 from icefloe.cli.output import aligned
 
 
@@ -67,7 +68,7 @@ def test_help_lists_all_commands_without_loading_them(capsys: pytest.CaptureFixt
     context = click.Context(app.icefloe)
     commands = {name: app.icefloe.get_command(context, name) for name in app.icefloe.list_commands(context)}
     listing = (
-        "from icefloe.cli.app import main; main(['--help']); import sys; assert 'numpy' not in sys.modules"
+        "from icefloe.cli.main import main; main(['--help']); import sys; assert 'numpy' not in sys.modules"
     )
 
     app.main(["--help"])
@@ -82,7 +83,7 @@ def test_help_lists_all_commands_without_loading_them(capsys: pytest.CaptureFixt
 
 def test_log_loads_only_what_it_needs(typed: Terminal) -> None:
     program = (
-        "import sys; from icefloe.cli.app import main; code = main(['log', sys.argv[1]]); "
+        "import sys; from icefloe.cli.main import main; code = main(['log', sys.argv[1]]); "
         "others = {'zarr', 'obstore', 'asyncio', 'importlib.resources', 'rich', 'icefloe.maintenance', "
         "'icefloe.session', 'icefloe.credentials', 'icefloe.format.legacy', 'icefloe.core.workspace'}; "
         "print(code, others & set(sys.modules))"

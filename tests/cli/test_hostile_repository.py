@@ -19,15 +19,15 @@ import pytest
 import zarr
 
 import icefloe
+from icefloe._internal.concurrency import ProcessFanOut
+from icefloe._internal.printable import printable, printable_json, printable_lines
+from icefloe._internal.streams import SafeStream
+from icefloe._internal.table import Table
 from icefloe.ancestry_graph import GraphCommit
-from icefloe.cli import app
+from icefloe.cli import main as app
 from icefloe.cli.terminal import run_with_streams
-from icefloe.concurrency import ProcessFanOut
 from icefloe.conflicts import Conflict, ConflictType
-from icefloe.ingest.ledger import LedgerRow, write_ledger
-from icefloe.printable import printable, printable_json, printable_lines
-from icefloe.streams import SafeStream
-from icefloe.tables import Table
+from icefloe.ingest.ledger.table import LedgerRow, write_ledger
 from icefloe.virtual import virtualize
 from tests.cli.calls import CALLS, EVIL, NAME, commands
 

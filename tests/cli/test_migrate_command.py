@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 import icefloe
-from icefloe.cli import app, faults, meter
+from icefloe.cli import errors as faults
+from icefloe.cli import main as app
+from icefloe.cli import progress as meter
 from tests import golden
 
 

@@ -16,10 +16,10 @@ import pytest
 import zarr
 
 import icefloe
-from icefloe.cli import app
-from icefloe.cli.meter import Meter, span
+from icefloe.cli import main as app
+from icefloe.cli.execution import _stopped_quietly
 from icefloe.cli.output import Output
-from icefloe.cli.sparks import _stopped_quietly
+from icefloe.cli.progress import Meter, span
 from icefloe.cli.terminal import CLOSED, run_with_streams
 
 

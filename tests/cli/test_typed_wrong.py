@@ -14,8 +14,8 @@ import xarray as xr
 import zarr
 
 import icefloe
-from icefloe.cli import app
-from icefloe.cli.faults import FAILED, NOT_WELL, STOPPED, WAYS_OUT, explained
+from icefloe.cli import main as app
+from icefloe.cli.errors import FAILED, NOT_WELL, STOPPED, WAYS_OUT, explained
 from tests.ingest.files import archive
 
 NONE = ("--master", "none")
@@ -307,7 +307,7 @@ def test_what_is_not_installed_is_named(
     assert explained(ModuleNotFoundError("No module named 'h5py.h5d'", name="h5py.h5d"))[0] == (
         "this needs h5py: pip install 'h5py>=3.13'"
     )
-    monkeypatch.setitem(sys.modules, "icefloe.spark.local", None)  # as where it cannot be loaded
+    monkeypatch.setitem(sys.modules, "icefloe.spark.session", None)  # as where it cannot be loaded
 
     assert app.main(["sql", "SELECT 1", "--repo", f"w={place}"]) == FAILED
 

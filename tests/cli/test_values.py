@@ -14,7 +14,7 @@ import zarr
 from zarr.codecs import BytesCodec, GzipCodec
 
 import icefloe
-from icefloe.cli import app
+from icefloe.cli import main as app
 from icefloe.cli.values import read
 
 REGIONS: list[tuple[Any, ...]] = [

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from zarr.core.buffer import default_buffer_prototype
 
+from icefloe._internal.ids import ManifestId, NodeId, ObjectId, SnapshotId
 from icefloe.format import files, refs_v1
 from icefloe.format.manifest import INLINE, NATIVE, VIRTUAL, ArrayManifest, Manifest
 from icefloe.format.manifest_codec import PackedManifest
@@ -23,7 +24,6 @@ from icefloe.format.repo_info import RepoInfo, SnapshotInfo
 from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot, Snapshot
 from icefloe.format.transaction_log import LISTS, TransactionLog
 from icefloe.format.updates import FeatureFlagChanged, RepoMigrated, RepoStatus, Update
-from icefloe.ids import ManifestId, NodeId, ObjectId, SnapshotId
 from tests.compat import official
 
 _TIMES = {"flushed_at", "updated_at", "set_at"}

@@ -17,6 +17,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from icefloe._internal.ids import INITIAL_SNAPSHOT_ID, ChunkId, ManifestId, NodeId, SnapshotId
 from icefloe.format import files, refs_v1
 from icefloe.format.config_codec import encode_config, encode_config_yaml
 from icefloe.format.locations import LocationCompression
@@ -54,7 +55,6 @@ from icefloe.format.updates import (
     Updates,
     UpdateType,
 )
-from icefloe.ids import INITIAL_SNAPSHOT_ID, ChunkId, ManifestId, NodeId, SnapshotId
 
 Coords = tuple[int, ...]
 Kind = Literal["native", "inline", "virtual", "absent"]

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from icefloe._internal.ids import ManifestId, SnapshotId
 from icefloe.encoding.envelope import open_header
 from icefloe.format import config_codec, files, refs_v1
 from icefloe.format.locations import LocationCompression
 from icefloe.format.snapshot import ManifestFiles
 from icefloe.format.spec import Spec, spec_of
-from icefloe.ids import ManifestId, SnapshotId
 from tests import golden
 from tests.compat import official
 from tests.compat.decoded import Folder, assert_seen_alike

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import zarr
 
+from icefloe._internal.ids import SnapshotId
 from icefloe.format.spec import V1, V2, Spec
-from icefloe.ids import SnapshotId
 from tests.compat import official, samples
 from tests.compat.decoded import Folder, assert_seen_alike
 from tests.compat.repository_writer import (

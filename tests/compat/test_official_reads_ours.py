@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from icefloe._internal.ids import INITIAL_SNAPSHOT_ID, SnapshotId
 from icefloe.format.locations import LocationCompression
 from icefloe.format.manifest import ArrayManifest, VirtualRef
 from icefloe.format.spec import V1, V2, Spec
@@ -28,7 +29,6 @@ from icefloe.format.updates import (
     RepoStatusChanged,
     UpdateType,
 )
-from icefloe.ids import INITIAL_SNAPSHOT_ID, SnapshotId
 from tests.compat import official, samples
 from tests.compat.repository_writer import (
     ArrayInput,

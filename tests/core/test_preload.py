@@ -20,7 +20,7 @@ from icefloe import (
     Storage,
     in_memory_storage,
 )
-from icefloe.concurrency import pool
+from icefloe._internal.concurrency import pool
 from icefloe.core.cache import WeightedCache
 from icefloe.core.preload import _THREADS
 from icefloe.errors import StorageError

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from icefloe import ConflictDetector, RebaseFailedError, Repository, SessionStateError, in_memory_storage
+from icefloe._internal.ids import INITIAL_SNAPSHOT_ID, SnapshotId
 from icefloe.format.repo_info import RepoInfo, SnapshotInfos
 from icefloe.format.updates import ExpirationRan
-from icefloe.ids import INITIAL_SNAPSHOT_ID, SnapshotId
 from tests.edits import CreateArray, CreateGroup, Edit, SetAttribute, Write, make
 
 

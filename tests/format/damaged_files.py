@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from icefloe._internal.ids import ManifestId, ObjectId, SnapshotId
 from icefloe.encoding.envelope import FileType, Header, open_header, open_payload, seal
 from icefloe.errors import FormatError
 from icefloe.format import files
@@ -18,7 +19,6 @@ from icefloe.format.snapshot import Snapshot
 from icefloe.format.spec import V2, Spec, spec_of
 from icefloe.format.transaction_log import TransactionLog
 from icefloe.format.updates import RepoInitialized, Update, Updates
-from icefloe.ids import ManifestId, ObjectId, SnapshotId
 from tests import golden
 
 Value = Manifest | Snapshot | TransactionLog | RepoInfo

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from icefloe._internal.ids import ManifestId, NodeId, SnapshotId
 from icefloe.encoding import flexbuffers, msgpack
 from icefloe.encoding.envelope import FileType, Header, seal
 from icefloe.errors import ErrorKind, FormatError
@@ -27,7 +28,6 @@ from icefloe.format.snapshot import (
 from icefloe.format.spec import V1, V2, Spec
 from icefloe.format.transaction_log import LISTS, MoveOperation, NodeType, TransactionLog
 from icefloe.format.updates import RepoAvailability
-from icefloe.ids import ManifestId, NodeId, SnapshotId
 from tests import flatbuffer_writer
 from tests.flatbuffer_writer import Graph, Number, Pointers, Table, Vector, Written
 from tests.format.damaged_files import Sample, outcome, read, refused

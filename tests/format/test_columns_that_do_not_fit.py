@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from icefloe._internal.ids import INITIAL_SNAPSHOT_ID, ManifestId, NodeId
 from icefloe.errors import FormatError, InvalidInputError
 from icefloe.format.files import write_manifest, write_repo_info
 from icefloe.format.manifest import ArrayManifest, Manifest
@@ -15,7 +16,6 @@ from icefloe.format.repo_changes import set_feature_flag
 from icefloe.format.repo_info import RepoInfo, SnapshotInfo, SnapshotInfos
 from icefloe.format.spec import V1, V2
 from icefloe.format.updates import RepoInitialized, RepoStatus, Update, Updates
-from icefloe.ids import INITIAL_SNAPSHOT_ID, ManifestId, NodeId
 
 
 def refs() -> ArrayManifest:

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from icefloe._internal.ids import ManifestId, SnapshotId
 from icefloe.encoding import flexbuffers
 from icefloe.encoding.envelope import FileType, Header, seal
 from icefloe.errors import FormatError
 from icefloe.format import schema
 from icefloe.format.snapshot import Snapshot
 from icefloe.format.transaction_log import LISTS
-from icefloe.ids import ManifestId, SnapshotId
 from tests.flatbuffer_writer import Graph, Number, Pointers, Table, Vector, Written
 from tests.format.damaged_files import Sample, outcome, read, refused
 

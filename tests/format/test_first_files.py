@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from icefloe._internal.ids import INITIAL_SNAPSHOT_ID
 from icefloe.format.config_codec import encode_config
 from icefloe.format.files import (
     read_repo_info,
@@ -15,7 +16,6 @@ from icefloe.format.files import (
 )
 from icefloe.format.first_files import first_files
 from icefloe.format.spec import V2
-from icefloe.ids import INITIAL_SNAPSHOT_ID
 
 CONFIGS = pytest.mark.parametrize("config", [None, encode_config({"inline_chunk_threshold_bytes": 7})])
 

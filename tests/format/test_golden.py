@@ -15,6 +15,7 @@ import pytest
 import zstandard
 
 from icefloe import __version__
+from icefloe._internal.ids import ManifestId, NodeId, SnapshotId
 from icefloe.encoding.envelope import HEADER, open_header
 from icefloe.format.config_codec import decode_config, decode_config_yaml, encode_config, encode_config_yaml
 from icefloe.format.files import (
@@ -36,7 +37,6 @@ from icefloe.format.snapshot import ArrayNodeData, GroupNodeData, NodeSnapshot, 
 from icefloe.format.spec import Spec, spec_of
 from icefloe.format.transaction_log import LISTS, TransactionLog
 from icefloe.format.updates import FeatureFlagChanged, RepoStatus, RepoStatusChanged, Update
-from icefloe.ids import ManifestId, NodeId, SnapshotId
 from tests import golden
 from tests.golden import Golden
 

@@ -6,13 +6,13 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from icefloe._internal.ids import ManifestId, NodeId
 from icefloe.format import coordinates
 from icefloe.format.files import pack_blocks, pack_manifest, read_manifest, seal_manifest, write_manifest
 from icefloe.format.locations import LocationCompression
 from icefloe.format.manifest import ArrayManifest, ChunkRef, InlineRef, Manifest, VirtualRef
 from icefloe.format.manifest_blocks import RefBlocks
 from icefloe.format.spec import V2
-from icefloe.ids import ManifestId, NodeId
 from icefloe.testing import strategies
 
 ID, NODE = ManifestId(bytes(12)), NodeId(bytes(8))

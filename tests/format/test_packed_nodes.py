@@ -7,6 +7,8 @@ from collections.abc import Iterable
 import numpy as np
 import pytest
 
+from icefloe._internal.ids import ManifestId, NodeId, SnapshotId
+from icefloe._internal.paths import component_key
 from icefloe.errors import ErrorKind, FormatError
 from icefloe.format import files, snapshot_codec
 from icefloe.format.snapshot import (
@@ -21,8 +23,6 @@ from icefloe.format.snapshot import (
 )
 from icefloe.format.snapshot_codec import LAZY_FROM, PackedNodes
 from icefloe.format.spec import V2
-from icefloe.ids import ManifestId, NodeId, SnapshotId
-from icefloe.paths import component_key
 
 PATHS = ["/", *(f"/g{i:04d}{mark}x" for i in range(LAZY_FROM // 2) for mark in ("-", "/")), "/é", "/日本"]
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from icefloe._internal.ids import ManifestId, NodeId, SnapshotId
 from icefloe.errors import ErrorKind, FormatError
 from icefloe.format import coordinates
 from icefloe.format.files import (
@@ -28,7 +29,6 @@ from icefloe.format.repo_info import RepoInfo
 from icefloe.format.snapshot import NodeSnapshot, Snapshot
 from icefloe.format.spec import V1, V2, Spec
 from icefloe.format.transaction_log import LISTS, MoveOperation, NodeType, TransactionLog, UpdatedChunks
-from icefloe.ids import ManifestId, NodeId, SnapshotId
 from icefloe.testing import strategies
 
 SPECS = pytest.mark.parametrize("spec", [V1, V2], ids=["V1", "V2"])

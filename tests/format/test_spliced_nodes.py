@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from icefloe._internal.ids import ManifestId, NodeId, SnapshotId
 from icefloe.errors import FormatError
 from icefloe.format.files import read_snapshot, write_snapshot
 from icefloe.format.snapshot import (
@@ -22,7 +23,6 @@ from icefloe.format.snapshot import (
     used_manifests,
 )
 from icefloe.format.spec import V1, V2
-from icefloe.ids import ManifestId, NodeId, SnapshotId
 
 ID = SnapshotId(bytes(12))
 

@@ -10,6 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icefloe import __version__
+from icefloe._internal.ids import ManifestId, NodeId, SnapshotId
+from icefloe._internal.paths import component_key
 from icefloe.encoding.envelope import HEADER, MAGIC, FileType, open_header, open_payload
 from icefloe.encoding.flatbuffers import schema as fb
 from icefloe.encoding.flatbuffers.reader import Payload, read_root
@@ -21,8 +23,6 @@ from icefloe.format.schema import MANIFEST, REPO, SNAPSHOT, TRANSACTION_LOG
 from icefloe.format.snapshot import GroupNodeData, ManifestFiles, Nodes, NodeSnapshot, Snapshot
 from icefloe.format.spec import V1, V2, Spec
 from icefloe.format.transaction_log import LISTS
-from icefloe.ids import ManifestId, NodeId, SnapshotId
-from icefloe.paths import component_key
 from icefloe.testing import strategies
 
 SPECS = pytest.mark.parametrize("spec", [V1, V2], ids=["V1", "V2"])

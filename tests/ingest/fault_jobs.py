@@ -14,12 +14,12 @@ import zarr
 
 import icefloe
 from icefloe import Repository
-from icefloe.concurrency import FanOut
+from icefloe._internal.concurrency import FanOut
 from icefloe.ingest import ingest, make_options, rechunk
-from icefloe.ingest.batch import METADATA
-from icefloe.ingest.ledger import read_ledger
+from icefloe.ingest.ledger.table import read_ledger
+from icefloe.ingest.write.batch import METADATA
 from icefloe.testing.audit import Audit
-from icefloe.virtual.opening import default_credential
+from icefloe.virtual.values import default_credential
 from tests.ingest.files import START, Travelling, assert_same, expected, read, write
 
 DAYS = 4

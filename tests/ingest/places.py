@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from icefloe import Storage, storage_from_url
-from icefloe.storage.access import access_of
+from icefloe.storage.external.access import access_of
 from tests.servers import azurite
 
 BUCKET = "archive"

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from icefloe.ingest.existing import look, parts
-from icefloe.ingest.ledger import read_ledger
-from icefloe.ingest.sources import Source
-from icefloe.ingest.survey import schema_of
+from icefloe.ingest.combine.existing import look, parts
+from icefloe.ingest.discover.sources import Source
+from icefloe.ingest.inspect.schema import schema_of
+from icefloe.ingest.ledger.table import read_ledger
 from tests.ingest.files import archive, assert_same, days, expected, new_repo, read, run, write
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")

@@ -11,10 +11,10 @@ import pytest
 import xarray as xr
 
 from icefloe import IcechunkError, InvalidInputError
-from icefloe.ingest.agreement import DisagreementError
+from icefloe.ingest.inspect.agreement import DisagreementError
+from icefloe.ingest.inspect.schema import reason
 from icefloe.ingest.job import ingest
 from icefloe.ingest.options import make_options
-from icefloe.ingest.survey import reason
 from tests.ingest.files import (
     START,
     Travelling,

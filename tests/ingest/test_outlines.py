@@ -9,8 +9,8 @@ import pytest
 import xarray as xr
 
 from icefloe.errors import InvalidInputError
-from icefloe.ingest.combining import Combining, combine
-from icefloe.ingest.pieces import Origin, PieceArray, Pieces
+from icefloe.ingest.combine.grid import Combining, combine
+from icefloe.ingest.combine.pieces import Origin, PieceArray, Pieces
 
 TIMES, LATS, LONS = 5_000, 721, 1440
 

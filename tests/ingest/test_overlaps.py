@@ -12,9 +12,9 @@ import pytest
 import xarray as xr
 
 from icefloe import InvalidInputError, Repository
-from icefloe.ingest.agreement import DisagreementError
+from icefloe.ingest.inspect.agreement import DisagreementError
 from icefloe.ingest.job import ingest
-from icefloe.ingest.ledger import read_ledger
+from icefloe.ingest.ledger.table import read_ledger
 from icefloe.ingest.options import make_options
 from tests.ingest.files import Travelling, archive, assert_same, days, expected, new_repo, read, run, write
 

@@ -14,9 +14,9 @@ import xarray as xr
 from icefloe import MergeConflictError, Repository, storage_from_url
 from icefloe.errors import InvalidInputError
 from icefloe.ingest import ingest, make_options
-from icefloe.ingest.agreement import DisagreementError
-from icefloe.ingest.checks import Check
-from icefloe.ingest.ledger import read_ledger
+from icefloe.ingest.inspect.agreement import DisagreementError
+from icefloe.ingest.ledger.table import read_ledger
+from icefloe.ingest.publish.checks import Check
 from tests import processes
 from tests.ingest.fault_jobs import reachable
 from tests.ingest.files import (

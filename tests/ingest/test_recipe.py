@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from icefloe import InvalidInputError, Repository, storage_from_url
-from icefloe.cli.app import main
-from icefloe.ingest.checks import Check
+from icefloe.cli.main import main
+from icefloe.ingest.publish.checks import Check
 from icefloe.ingest.recipe import load_recipe
 from tests.ingest.files import archive, assert_same, expected, read
 

@@ -13,8 +13,8 @@ import pytest
 import xarray as xr
 
 from icefloe import InvalidInputError, Repository
-from icefloe.cli import app
-from icefloe.ingest.ledger import read_ledger
+from icefloe.cli import main as app
+from icefloe.ingest.ledger.table import read_ledger
 from tests.ingest.files import START, aged, archive, days, new_repo, run, write
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")

@@ -16,9 +16,9 @@ import pytest
 import xarray as xr
 
 from icefloe import Credentials, InvalidInputError, Repository, StorageError
-from icefloe.ingest.ledger import read_ledger
-from icefloe.ingest.sources import Source, find_sources
-from icefloe.storage.access import access_of
+from icefloe.ingest.discover.sources import Source, find_sources
+from icefloe.ingest.ledger.table import read_ledger
+from icefloe.storage.external.access import access_of
 from icefloe.virtual import virtualize
 from tests.ingest.files import archive, assert_same, days, expected, new_repo, read, run, write
 from tests.ingest.places import BUCKET, SECRET, Place, azure_place, s3_place

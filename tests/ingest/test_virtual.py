@@ -10,8 +10,8 @@ import pytest
 import xarray as xr
 
 from icefloe import InvalidInputError, Repository
-from icefloe.core.early_manifests import EarlyManifest
-from icefloe.ingest.ledger import read_ledger
+from icefloe.core.commit.early_manifests import EarlyManifest
+from icefloe.ingest.ledger.table import read_ledger
 from tests.ingest.files import archive, days, expected, new_repo, read_all, run, write
 
 pytestmark = [

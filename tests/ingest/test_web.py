@@ -13,10 +13,10 @@ from typing import Any, ClassVar
 import pytest
 
 from icefloe import InvalidInputError, StorageError
-from icefloe.ingest import web_server
-from icefloe.ingest.addresses import shown
-from icefloe.ingest.ledger import read_ledger
-from icefloe.ingest.sources import find_sources
+from icefloe.ingest.discover import web_server
+from icefloe.ingest.discover.sources import find_sources
+from icefloe.ingest.discover.urls import shown
+from icefloe.ingest.ledger.table import read_ledger
 from tests.ingest.files import archive, assert_same, expected, new_repo, read, run
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import zarr
 
+from icefloe._internal.ids import SnapshotId
 from icefloe.format.legacy.ids import id_in_name
 from icefloe.format.legacy.structures import short_id
-from icefloe.ids import SnapshotId
 from icefloe.session import Session
 from icefloe.storage import in_memory_storage
 from icefloe.storage.base import Storage

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from icefloe._internal.times import from_microseconds
 from icefloe.format.manifest import INLINE, NATIVE, VIRTUAL
 from icefloe.repository import Repository
 from icefloe.session import Session
-from icefloe.times import from_microseconds
 from icefloe.types import SpecVersion
 from tests import golden
 from tests.golden import Golden

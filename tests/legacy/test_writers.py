@@ -11,6 +11,7 @@ import pytest
 import zstandard
 
 from icefloe import Repository, in_memory_storage
+from icefloe._internal.ids import NodeId
 from icefloe.encoding.envelope import HEADER, MAGIC
 from icefloe.format.legacy.files import loads_json
 from icefloe.format.legacy.ids import id_in_name, node_id, raw_id
@@ -21,7 +22,6 @@ from icefloe.format.legacy.structures import Findings
 from icefloe.format.legacy.transaction_log import TRANSACTION_LOG
 from icefloe.format.legacy.zarr_json import ARRAY_METADATA
 from icefloe.format.manifest import ChunkRef, InlineRef, NativeRef
-from icefloe.ids import NodeId
 from icefloe.testing.older import write_older
 from icefloe.testing.older_files import (
     FORMATS,

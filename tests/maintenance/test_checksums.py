@@ -11,11 +11,11 @@ import pytest
 import zarr
 
 from icefloe import Repository, in_memory_storage
+from icefloe._internal.ids import SnapshotId
 from icefloe.errors import ReadOnlyError
 from icefloe.format.files import read_snapshot, write_snapshot
 from icefloe.format.spec import V1, V2
-from icefloe.ids import SnapshotId
-from icefloe.maintenance import catalogue
+from icefloe.maintenance.integrity import catalogue
 from icefloe.storage.base import Storage
 from icefloe.testing.storages import PassingStorage
 from tests.maintenance.test_expire import commit, now, repository

@@ -13,10 +13,10 @@ import pytest
 
 import icefloe
 from icefloe import Repository, in_memory_storage
+from icefloe._internal.ids import INITIAL_SNAPSHOT_ID, encode_column
 from icefloe.errors import IcechunkError, SessionStateError
-from icefloe.ids import INITIAL_SNAPSHOT_ID, encode_column
-from icefloe.maintenance import catalogue
-from icefloe.maintenance.findings import Report
+from icefloe.maintenance.integrity import catalogue
+from icefloe.maintenance.integrity.findings import Report
 from icefloe.storage.base import Storage
 from tests import golden
 

@@ -13,7 +13,7 @@ import zarr
 
 import icefloe
 from icefloe import Repository
-from icefloe.core.refs_v2 import RefStoreV2
+from icefloe.core.refs.v2 import RefStoreV2
 from icefloe.errors import FormatError, ReadOnlyError, StorageError
 from icefloe.storage.base import DeleteReport, Storage
 from tests.maintenance.test_expire import commit, now, repository

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from icefloe.ids import ChunkId
+from icefloe._internal.ids import ChunkId
 from icefloe.maintenance.listings import list_folder, sift_folder
 from icefloe.storage import in_memory_storage, local_filesystem_storage
 from icefloe.storage.base import LISTED_AT_ONCE, Storage

@@ -13,7 +13,7 @@ import zarr
 
 import icefloe
 from icefloe import Repository, Session
-from icefloe.core.refs_v2 import RefStoreV2
+from icefloe.core.refs.v2 import RefStoreV2
 from icefloe.distributed import merge_sessions, receipt
 from icefloe.errors import SnapshotNotFoundError, StorageError
 from icefloe.session import ForkSession

@@ -11,12 +11,12 @@ import zarr
 
 import icefloe
 from icefloe import Repository, RetentionPolicy
+from icefloe._internal.ids import INITIAL_SNAPSHOT_ID, SnapshotId
+from icefloe._internal.times import to_microseconds
 from icefloe.errors import ReadOnlyError
 from icefloe.format.repo_info import SnapshotInfo, SnapshotInfos
-from icefloe.ids import INITIAL_SNAPSHOT_ID, SnapshotId
-from icefloe.maintenance.histories import History
+from icefloe.maintenance.history import History
 from icefloe.maintenance.retention import apply_policy
-from icefloe.times import to_microseconds
 from tests.maintenance.test_expire import commit, history, now, repository
 
 VERSIONS = pytest.mark.parametrize("version", [1, 2])

@@ -7,14 +7,17 @@ from typing import Any
 import pytest
 
 from icefloe import session
-from icefloe.core import branching, merging, rebase, three_way
-from icefloe.core.changes import ChangeSet
-from icefloe.core.detection import Detection
-from icefloe.core.refs_v1 import RefStoreV1
-from icefloe.core.refs_v2 import RefStoreV2
+from icefloe.core import receipts as merging
+from icefloe.core.changeset import ChangeSet
+from icefloe.core.merge import branches as branching
+from icefloe.core.merge import rebase, three_way
+from icefloe.core.merge.conflicts import Detection
+from icefloe.core.refs.v1 import RefStoreV1
+from icefloe.core.refs.v2 import RefStoreV2
 from icefloe.format import pruning
 from icefloe.format.snapshot import Nodes
-from icefloe.maintenance import gc, reach
+from icefloe.maintenance import gc
+from icefloe.maintenance import reachable as reach
 from icefloe.storage.base import ALWAYS, Buffer, Version
 from icefloe.storage.memory import MemoryStorage
 from tests.proof.worlds import run_seed

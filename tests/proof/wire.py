@@ -18,8 +18,8 @@ from obstore.exceptions import BaseError, GenericError
 from obstore.store import MemoryStore
 
 from icefloe.storage import Storage
-from icefloe.storage.clients import Source
-from icefloe.storage.objects import ObjectStorage
+from icefloe.storage.object_store.clients import Source
+from icefloe.storage.object_store.storage import ObjectStorage
 from icefloe.testing.flaky import Call, Crashed, Fault, Weather
 
 R = TypeVar("R")

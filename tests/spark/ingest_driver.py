@@ -15,17 +15,22 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from icefloe.cli.faults import explained
+from icefloe.cli.errors import explained
 from icefloe.spark import session_at
-from icefloe.spark.fan_out import SparkFanOut
-from icefloe.spark.pipeline import IngestFanOut, cores
+from icefloe.spark.executor import SparkFanOut
+from icefloe.spark.ingest_files import IngestFanOut, cores
 from tests.ingest.fault_jobs import JOBS
 from tests.spark.cluster_job import QUICK
 
 
 def warm(_: int) -> int:
     """What a worker loads before it can do anything of this kind."""
-    names = ("icefloe.ingest.job", "icefloe.ingest.rechunking", "icefloe.virtual.hdf5", "h5netcdf")
+    names = (
+        "icefloe.ingest.job",
+        "icefloe.ingest.rechunk.job",
+        "icefloe.virtual.parsers.hdf5.file",
+        "h5netcdf",
+    )
     return len([importlib.import_module(name) for name in names])
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import icefloe
-from icefloe.cli.app import main
+from icefloe.cli.main import main
 from tests.spark.weather import CHUNKS, repository, weather
 
 pytestmark = [

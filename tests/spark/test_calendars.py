@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icefloe.calendars import TimeCoding, time_coding
+from icefloe.cf import TimeCoding, time_coding
 
 CALENDARS = ["noleap", "365_day", "all_leap", "366_day", "360_day", "julian", "standard", "gregorian"]
 CALENDARS += ["proleptic_gregorian"]

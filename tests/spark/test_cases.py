@@ -14,7 +14,7 @@ import xarray as xr
 
 import icefloe
 from icefloe.spark import sql
-from tests.spark.test_reductions import rounded
+from tests.query.sql.test_aggregates import rounded
 from tests.spark.weather import put, repository
 
 pytestmark = [

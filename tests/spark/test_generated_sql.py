@@ -19,7 +19,7 @@ from pyspark.errors import PySparkException
 
 import icefloe
 from icefloe.spark import sql
-from tests.spark.test_reductions import rounded
+from tests.query.sql.test_aggregates import rounded
 from tests.spark.weather import CHUNKS, put, repository, weather
 
 pytestmark = [

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from icefloe import IcechunkError
-from icefloe.cli.app import main
-from icefloe.ingest.checks import Check
+from icefloe.cli.main import main
+from icefloe.ingest.publish.checks import Check
 from icefloe.spark import ingest, rechunk
 from tests.ingest.files import archive, assert_same, expected, new_repo, read
-from tests.ingest.test_exchange import map_files
+from tests.ingest.write.test_spill import map_files
 
 pytestmark = [
     pytest.mark.spark,

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import icefloe
-from icefloe.cli.app import main
+from icefloe.cli.main import main
 from icefloe.spark import java
 
 
@@ -145,7 +145,7 @@ def test_what_is_no_master_is_said(master: str, capsys: pytest.CaptureFixture[st
     ],
 )
 def test_what_the_jvm_says_is_one_sentence(text: str, reason: str, tmp_path: Path) -> None:
-    from icefloe.spark.local import _reason
+    from icefloe.spark.session import _reason
 
     log = tmp_path / "spark.log"
     log.write_text("WARNING: using\nInvalid maximum heap size: -Xmxbig\nError: Could not create the JVM.\n\n")
@@ -164,7 +164,7 @@ def test_the_command_says_where_java_is(tmp_path: Path) -> None:
 
 
 def test_folders_of_killed_sessions_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from icefloe.spark.local import _new_folder
+    from icefloe.spark.session import _new_folder
 
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     at_work = _new_folder()

@@ -14,7 +14,7 @@ import zarr
 
 import icefloe
 from icefloe import Repository, RetentionPolicy
-from icefloe.cli import app
+from icefloe.cli import main as app
 from icefloe.errors import InvalidInputError, StorageError
 from icefloe.spark import maintenance
 from icefloe.storage import in_memory_storage, local_filesystem_storage

@@ -17,9 +17,9 @@ from pyspark.sql import functions
 import icefloe
 from icefloe.errors import IcechunkError, InvalidInputError
 from icefloe.spark import scan, sql
-from icefloe.spark.frames import described
-from tests.spark.test_queries import queries
-from tests.spark.test_reductions import rounded, shaped
+from icefloe.spark.dataframe import described
+from tests.query.sql.test_aggregates import rounded, shaped
+from tests.query.sql.test_parse import queries
 from tests.spark.weather import CHUNKS, frame_rows, opened, put, repository, weather
 
 pytestmark = [
@@ -181,7 +181,7 @@ def test_few_cells_are_answered_row_by_row(
 ) -> None:
     text = "SELECT sum(rain), count(*) FROM w WHERE lat > 40"
     from_groups = sql(spark, text, {"w": repo})
-    monkeypatch.setattr("icefloe.spark.sql_scans.FEW_ROWS", 10 * 4 * 8)
+    monkeypatch.setattr("icefloe.spark.run_sql.FEW_ROWS", 10 * 4 * 8)
     from_rows = sql(spark, text, {"w": repo})
 
     shown = [str(each._jdf.queryExecution().analyzed()) for each in (from_groups, from_rows)]

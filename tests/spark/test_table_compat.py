@@ -10,10 +10,10 @@ import pytest
 import xarray as xr
 
 import icefloe
-from icefloe.spark.planning import plan
-from icefloe.spark.selection import Coordinates, Selection, by_labels
-from icefloe.spark.table import tables_of
-from tests.spark.test_write_rows import as_rows, write_table
+from icefloe.query.scan.plan import plan
+from icefloe.query.scan.selection import Coordinates, Selection, by_labels
+from icefloe.query.schema import tables_of
+from tests.query.write.test_blocks import as_rows, write_table
 from tests.spark.weather import CHUNKS, frame_rows, read_all, rows, weather
 
 pytestmark = pytest.mark.compat

@@ -14,7 +14,7 @@ with readable_errors():
 """
 FAN_OUT = """
 import pickle, pyarrow
-from icefloe.spark.fan_out import _run
+from icefloe.spark.executor import _run
 
 numbers = pyarrow.RecordBatch.from_pydict({"number": [0]})
 (batch,) = _run(str, [pickle.dumps(7)], iter([numbers]))

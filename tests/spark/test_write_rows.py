@@ -1,247 +1,140 @@
-"""Rows into arrays, without Spark: places, extensions, templates, and what is refused."""
+"""`icefloe.spark.write` on a local Spark."""
 
 from __future__ import annotations
 
-from datetime import datetime
-from decimal import Decimal
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 import xarray as xr
-from hypothesis import given, settings
-from hypothesis import strategies as st
+import zarr
 
 import icefloe
-from icefloe.errors import InvalidInputError
-from icefloe.session import Session
-from icefloe.spark.encoding_rows import keys_of, unique_keys
-from icefloe.spark.write_rows import placed, write_sorted
-from icefloe.spark.write_target import Template, dims_for, prepare
-from tests.spark.weather import CHUNKS, opened, repository, weather
+from icefloe.errors import ConflictError, IcechunkError, InvalidInputError, RefNotFoundError
+from icefloe.spark import scan, write
+from icefloe.spark import write_rows as writes
+from tests.spark.weather import CHUNKS, opened, put, repository, weather
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # py4j leaves its sockets to the collector
+    pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning"),
+]
 
 
-def write_table(
-    session: Session, rows: pa.Table, template: Template | None = None, mode: str = "append", group: str = "/"
+@pytest.fixture
+def repo(tmp_path: Any) -> icefloe.Repository:
+    return repository(weather(), icefloe.local_filesystem_storage(str(tmp_path / "repo")), CHUNKS)
+
+
+def commits(repo: icefloe.Repository) -> int:
+    return len(list(repo.ancestry(branch="main")))
+
+
+def test_what_is_read_changed_and_written_is_one_commit(spark: Any, repo: icefloe.Repository) -> None:
+    frame = scan(spark, repo).sel(lat=slice(50, 40)).to_df()
+
+    id = write(
+        frame.selectExpr("time", "lat", "lon", "cast(rain + 1000 AS smallint) AS rain"),
+        repo,
+        message="more rain",
+        metadata={"by": "test"},
+    )
+
+    expected = weather()["rain"].copy()
+    expected.loc[{"lat": slice(50, 40)}] += 1000
+    found = opened(repo.readonly_session("main"))
+    xr.testing.assert_equal(found["rain"], expected)
+    xr.testing.assert_equal(found["t2m"], weather()["t2m"])
+    newest = next(iter(repo.ancestry(branch="main")))
+    assert (newest.id, newest.message, newest.metadata["by"]) == (id, "more rain", "test")
+    assert commits(repo) == 3
+
+
+def test_new_arrays_and_more_days(spark: Any, tmp_path: Any) -> None:
+    repo = icefloe.Repository.create(icefloe.local_filesystem_storage(str(tmp_path / "new")))
+    days = spark.range(0, 60, 1, 3).selectExpr(
+        "timestamp_ntz '2020-01-01 00:00:00' + make_dt_interval(id div 6) AS time",
+        "id % 6 AS station",
+        "cast(id AS float) AS v",
+    )
+
+    write(days, repo, dims=["time", "station"], chunks={"time": 4, "station": 3}, group="a/b")
+    later = days.selectExpr("time + make_dt_interval(10) AS time", "station", "cast(v + 60 AS float) AS v")
+    write(later.where("station < 5"), repo, group="a/b")
+
+    found = xr.open_zarr(repo.readonly_session("main").store, group="a/b", consolidated=False, chunks=None)
+    assert dict(found.sizes) == {"time": 20, "station": 6}
+    expected = np.arange(120.0).reshape(20, 6)
+    expected[10:, 5] = np.nan
+    assert np.array_equal(found["v"].values, expected, equal_nan=True)
+    assert commits(repo) == 3
+
+
+def test_a_job_that_is_run_again_commits_nothing(spark: Any, repo: icefloe.Repository) -> None:
+    rows = scan(spark, repo).isel(time=0, lat=0).select("time", "lat", "lon", "rain").to_df()
+
+    first = write(rows, repo, txn_app_id="nightly", txn_version=7)
+    put(repo, weather(2), group="other")
+    again = write(rows, repo, txn_app_id="nightly", txn_version=7)
+
+    assert again == first
+    assert commits(repo) == 4
+    with pytest.raises(InvalidInputError, match="txnAppId and txnVersion are one key together"):
+        write(rows, repo, txn_app_id="nightly")
+
+
+def test_bad_rows_leave_the_branch_where_it_was(spark: Any, repo: icefloe.Repository) -> None:
+    rows = scan(spark, repo).isel(time=0, lat=0).select("time", "lat", "lon", "rain").to_df()
+
+    with pytest.raises(InvalidInputError, match="two rows are at"):
+        write(rows.union(rows), repo)
+    with pytest.raises(InvalidInputError, match="rows have no lat"):
+        write(rows.selectExpr("time", "cast(null AS double) AS lat", "lon", "rain"), repo)
+    with pytest.raises(InvalidInputError, match=r"lat 61\.0 is no coordinate"):
+        write(rows.selectExpr("time", "lat + 1 AS lat", "lon", "rain"), repo)
+
+    assert commits(repo) == 2
+
+
+def test_tags_are_not_written_to(spark: Any, repo: icefloe.Repository) -> None:
+    repo.create_tag("v1", repo.lookup_branch("main"))
+    rows = scan(spark, repo).isel(time=0).to_df()
+
+    with pytest.raises(RefNotFoundError, match="v1 is a tag, and a tag never moves"):
+        write(rows, repo, branch="v1")
+    with pytest.raises(IcechunkError, match="nowhere"):
+        write(rows, repo, branch="nowhere")
+    with pytest.raises(InvalidInputError, match="mode must be append or overwrite"):
+        write(rows, repo, mode="ignore")
+    with pytest.raises(InvalidInputError, match="no solver 'our'; did you mean 'ours'"):
+        write(rows, repo, solver="our")
+
+
+def test_another_writer_is_rebased_over_or_reported(
+    spark: Any, repo: icefloe.Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What Spark does with a frame, in one process."""
-    template = template or Template()
-    dims = dims_for(session, group, rows.schema.names, template)
-    whole = rows.combine_chunks()
-    keys = {dim: unique_keys([keys_of(whole.column(dim).combine_chunks(), dim)]) for dim in dims}
-    target = prepare(session, group, rows.schema, dims, keys, template, mode)
-    batches = [placed(target, batch) for batch in whole.to_batches(max_chunksize=7)]
-    ordered = pa.Table.from_batches(batches).sort_by("__block")
-    write_sorted(session, target, iter(ordered.to_batches(max_chunksize=5)))
+    frame = scan(spark, repo).isel(time=0, lat=0).select("time", "lat", "lon", "rain").to_df()
+    original = writes._receipts
 
+    def disturbed(*arguments: Any) -> Any:
+        """Somebody else commits while the job runs."""
+        receipts = original(*arguments)
+        other = repo.writable_session("main")
+        array: Any = zarr.open_array(other.store, path="t2m" if disturb == "elsewhere" else "rain", mode="r+")
+        array[0, 0, 0] = 5
+        other.commit("other")
+        return receipts
 
-def as_rows(dataset: xr.Dataset) -> pa.Table:
-    frame = dataset.to_dataframe().reset_index()
-    table = pa.Table.from_pandas(frame, preserve_index=False)
-    at = table.schema.get_field_index("time")
-    return table.set_column(at, "time", table["time"].cast(pa.timestamp("us"))) if at >= 0 else table
-
-
-def fresh() -> Session:
-    repo = icefloe.Repository.create(icefloe.in_memory_storage())
-    return repo.writable_session("main")
-
-
-def test_rows_make_the_arrays_they_came_from() -> None:
-    session = fresh()
-    template = Template(("time", "lat", "lon"), {"time": 4, "lat": 3}, {"rain": "int32"}, {"rain": -1})
-    dataset = weather().sortby("lat")
-
-    write_table(session, as_rows(dataset), template)
-
-    found = opened(session)
-    xr.testing.assert_equal(found, dataset)
-    assert found["rain"].encoding["chunks"] == (4, 3, 8)
-    assert found["rain"].encoding["dtype"] == np.int32
-
-
-@settings(max_examples=25)
-@given(st.data())
-def test_an_append_sets_the_given_cells_and_no_other(data: st.DataObject) -> None:
-    dataset = weather()
-    session = repository(dataset, encoding=CHUNKS).writable_session("main")
-    rows = as_rows(dataset[["rain", "t2m"]])
-    chosen = data.draw(st.sets(st.integers(0, rows.num_rows - 1), min_size=1, max_size=60))
-    part = rows.take(sorted(chosen, key=lambda n: (n * 7919) % 480))
-    changed = part.set_column(
-        part.schema.get_field_index("rain"), "rain", pa.array([999] * len(part), pa.int16())
-    )
-    more = data.draw(st.integers(0, 5))
-    later = [datetime(2020, 1, 7 + n) for n in range(more)]
-    if more:
-        template = changed.slice(0, 1)
-        extra = [template.set_column(0, "time", pa.array([day], pa.timestamp("us"))) for day in later]
-        changed = pa.concat_tables([changed, *extra])
-
-    write_table(session, changed.select(["time", "lat", "lon", "rain"]))
-
-    found = opened(session)
-    assert found.sizes["time"] == 10 + more
-    flat = dataset["rain"].values.ravel().copy()
-    flat[sorted(chosen)] = 999
-    assert (found["rain"].values[:10].ravel() == flat).all()
-    xr.testing.assert_equal(found["t2m"].isel(time=slice(0, 10)), dataset["t2m"])
-    assert (found["rain"].values[10:] == 999).sum() == more
-    if more:
-        assert found["time"].values[-1] == np.datetime64(later[-1])
-
-
-def test_packed_values_times_and_text_go_back_as_they_came() -> None:
-    dataset = xr.Dataset(
-        {
-            "packed": ("x", np.array([1.5, np.nan, -2.5, 3.0])),
-            "when": ("x", np.array(["2000-01-01", "2001-01-01", "2002-01-01", "NaT"], "M8[ns]")),
-            "unsigned": ("x", np.array([0.0, 200.0, np.nan, 5.0])),
-        },
-        {"x": [10.0, 20.0, 30.0, 40.0]},
-    )
-    encoding = {
-        "packed": {"dtype": "i2", "scale_factor": 0.5, "_FillValue": -9},
-        "unsigned": {"dtype": "i1", "_Unsigned": "true", "_FillValue": -1},
-    }
-    session = repository(dataset, encoding=encoding).writable_session("main")
-    turned = pa.table(
-        {
-            "x": [40.0, 30.0, 20.0, 10.0],
-            "packed": [1.5, None, -2.5, 3.0],
-            "when": pa.array(
-                [datetime(2000, 1, 1), None, datetime(2002, 1, 1), datetime(2003, 1, 1)], pa.timestamp("us")
-            ),
-            "unsigned": pa.array([0, 255 - 1, None, 7], pa.int16()),
-        }
-    )
-
-    write_table(session, turned)
-
-    found = opened(session)
-    assert found["packed"].values[::-1].tolist()[0] == 1.5
-    assert np.isnan(found["packed"].values[2])
-    assert found["unsigned"].values.tolist()[2:] == [254.0, 0.0]
-    assert np.isnat(found["when"].values[2])
-
-
-def test_overwrite_makes_the_named_variables_anew() -> None:
-    dataset = weather()
-    session = repository(dataset, encoding=CHUNKS).writable_session("main")
-    one = as_rows(dataset[["rain"]].isel(time=[0]))
-
-    write_table(session, one, mode="overwrite")
-
-    found = opened(session)
-    assert (found["rain"].isel(time=0).values == dataset["rain"].isel(time=0).values).all()
-    assert (found["rain"].isel(time=slice(1, None)).values == 0).all()
-    xr.testing.assert_equal(found["t2m"], dataset["t2m"])
-
-
-def test_overwrite_of_all_variables_takes_the_coordinates_of_the_rows() -> None:
-    session = repository(weather(), encoding=CHUNKS).writable_session("main")
-    smaller = weather(3, (2, 2)).sortby("lat")
-
-    write_table(session, as_rows(smaller), Template(("time", "lat", "lon")), mode="overwrite")
-
-    assert dict(opened(session).sizes) == {"time": 3, "lat": 2, "lon": 2}
-
-
-def test_a_falling_dimension_grows_downwards_and_text_is_a_coordinate() -> None:
-    session = fresh()
-    write_table(
-        session,
-        pa.table({"name": ["b", "a"], "depth": [20.0, 10.0], "v": [1.0, 2.0]}),
-        Template(("depth", "name")),
-    )
-    falling = repository(xr.Dataset({"v": ("y", [1.0, 2.0])}, {"y": [5.0, 4.0]})).writable_session("main")
-
-    write_table(falling, pa.table({"y": [2.0, 3.0], "v": [9.0, 8.0]}))
-
-    assert opened(falling)["y"].values.tolist() == [5.0, 4.0, 3.0, 2.0]
-    assert opened(falling)["v"].values.tolist() == [1.0, 2.0, 8.0, 9.0]
-    found = opened(session)
-    assert found["name"].values.tolist() == ["a", "b"]
-    assert float(found["v"].sel(depth=10.0, name="a")) == 2.0
-
-
-def test_decimals_are_coordinates_of_floats_and_of_whole_numbers() -> None:
-    session = fresh()
-    lat = pa.array([Decimal("45.5"), Decimal("44.5")], pa.decimal128(3, 1))
-    level = pa.array([Decimal(1), Decimal(2)], pa.decimal128(10, 0))
-
-    write_table(session, pa.table({"lat": lat, "level": level, "v": [1.0, 2.0]}), Template(("lat", "level")))
-
-    found = opened(session)
-    assert found["lat"].values.tolist() == [44.5, 45.5]
-    assert found["level"].dtype == np.int64
-    assert float(found["v"].sel(lat=45.5, level=1)) == 1.0
-
-
-def day(*hours: int) -> pa.Array:
-    return pa.array([datetime(2020, 1, 1 + hour) for hour in hours], pa.timestamp("us"))
-
-
-WRONG: dict[str, tuple[dict[str, Any], Template, str]] = {
-    "null": (
-        {"time": day(0), "lat": pa.array([None], pa.float64()), "lon": [0.0]},
-        Template(),
-        "1 rows have no lat",
-    ),
-    "nan": ({"time": day(0), "lat": [np.nan], "lon": [0.0]}, Template(), "a row has NaN for lat"),
-    "twice": (
-        {"time": day(0, 0), "lat": [60.0, 60.0], "lon": [0.0, 0.0]},
-        Template(),
-        "two rows are at time 2020-01-01T00:00:00, lat 60.0, lon 0.0; a cell takes one value",
-    ),
-    "off the grid": (
-        {"time": day(0), "lat": [61.0], "lon": [0.0]},
-        Template(),
-        "lat 61.0 is no coordinate of group /, and only time grows",
-    ),
-    "between": (
-        {"time": pa.array([datetime(2020, 1, 1, 12)], pa.timestamp("us")), "lat": [60.0], "lon": [0.0]},
-        Template(),
-        "time 2020-01-01T12:00:00 lies between the coordinates of group /",
-    ),
-    "no column": ({"time": day(0), "lat": [60.0]}, Template(), "no column 'lon' among the rows"),
-    "no dims": ({"p": [1.0], "q": [1.0]}, Template(), "does not tell the dimensions"),
-}
-
-
-@pytest.mark.parametrize("name", list(WRONG))
-def test_rows_without_a_place_are_refused(name: str) -> None:
-    columns, template, sentence = WRONG[name]
-    session = repository(weather(), encoding=CHUNKS).writable_session("main")
-    count = len(next(iter(columns.values())))
-    variable = {} if "p" in columns else {"rain": pa.array([1] * count, pa.int16())}
-
-    with pytest.raises(InvalidInputError, match=sentence):
-        write_table(session, pa.table({**columns, **variable}), template)
-
-
-@pytest.mark.parametrize(
-    ("column", "sentence"),
-    [
-        (pa.array([None], pa.int16()), "rain has no fill value to store a null as"),
-        (pa.array([1 << 20], pa.int32()), "a value of rain is outside the range of its type int16"),
-        (pa.array([1.5]), "rain cannot hold the values of a column of type double"),
-        (pa.array(["x"]), "rain cannot hold the values of a column of type string"),
-        (day(1), "rain cannot hold the values of a column of type timestamp"),
-    ],
-)
-def test_values_that_an_array_cannot_hold_are_refused(column: pa.Array, sentence: str) -> None:
-    session = repository(weather(), encoding=CHUNKS).writable_session("main")
-
-    with pytest.raises(InvalidInputError, match=sentence):
-        write_table(session, pa.table({"time": day(0), "lat": [60.0], "lon": [0.0], "rain": column}))
-
-
-def test_coordinates_that_are_there_twice_are_refused() -> None:
-    session = repository(xr.Dataset({"v": ("x", [1.0, 2.0])}, {"x": [1, 1]})).writable_session("main")
-
-    with pytest.raises(InvalidInputError, match="coordinate x has a value twice"):
-        write_table(session, pa.table({"x": [1], "v": [3.0]}))
-    with pytest.raises(InvalidInputError, match="coordinates alone, x, and nothing to write"):
-        write_table(session, pa.table({"x": [1]}), Template(("x",)))
+    monkeypatch.setattr(writes, "_receipts", disturbed)
+    disturb = "elsewhere"
+    write(frame, repo)
+    assert commits(repo) == 4
+    disturb = "here"
+    with pytest.raises(ConflictError):
+        write(frame, repo)
+    assert commits(repo) == 5
+    write(frame, repo, solver="ours")
+    assert commits(repo) == 7
+    rain = opened(repo.readonly_session("main"))["rain"].values
+    assert rain[0, 0, 0] == weather()["rain"].values[0, 0, 0]

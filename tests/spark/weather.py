@@ -11,9 +11,9 @@ import pyarrow as pa
 import xarray as xr
 
 import icefloe
+from icefloe.query.scan.plan import Plan
+from icefloe.query.scan.read import read_partition
 from icefloe.session import Session
-from icefloe.spark.planning import Plan
-from icefloe.spark.reading import read_partition
 from icefloe.storage.base import Storage
 
 

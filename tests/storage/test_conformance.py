@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from icefloe._internal.times import to_microseconds
 from icefloe.config import StorageConcurrencySettings, StorageSettings
 from icefloe.errors import ErrorKind, InvalidInputError, StorageError
 from icefloe.storage import (
@@ -20,10 +21,9 @@ from icefloe.storage import (
     Storage,
     Unchanged,
     Version,
-    objects,
 )
+from icefloe.storage.object_store import storage as objects
 from icefloe.storage.probe import probe
-from icefloe.times import to_microseconds
 from tests.servers import moto
 from tests.storage.conftest import SECRET
 

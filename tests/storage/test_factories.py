@@ -12,7 +12,7 @@ from icefloe import storage as s
 from icefloe.config import S3Options
 from icefloe.credentials import s3_anonymous_credentials
 from icefloe.errors import ErrorKind, InvalidInputError, StorageError
-from icefloe.storage.clients import Role
+from icefloe.storage.object_store.clients import Role
 
 R2 = {"account_id": "acc", "anonymous": True}
 

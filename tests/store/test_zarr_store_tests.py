@@ -21,8 +21,8 @@ from zarr.storage._utils import _normalize_byte_range_index
 from zarr.testing.store import StoreTests
 from zarr.testing.utils import assert_bytes_equal
 
+from icefloe.core.zarr_keys import ChunkKey, MetadataKey, parse_key
 from icefloe.errors import IcechunkError
-from icefloe.keys import ChunkKey, MetadataKey, parse_key
 from icefloe.repository import Repository
 from icefloe.session import Session
 from icefloe.store import IcechunkStore

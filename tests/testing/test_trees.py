@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from zarr.core.sync import sync
 
 import icefloe
-from icefloe.ids import INITIAL_SNAPSHOT_ID
+from icefloe._internal.ids import INITIAL_SNAPSHOT_ID
 from icefloe.testing import invariants, trees
 from icefloe.testing.models import SMALL_ARRAY, GroupNode, ModelStore
 from icefloe.testing.strategies import draw_older_than, repository_configs, splitting_configs

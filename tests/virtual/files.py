@@ -12,7 +12,7 @@ import numpy as np
 import zarr
 
 from icefloe.virtual import VirtualDataset
-from icefloe.virtual.opening import open_store
+from icefloe.virtual.values import open_store
 
 LONG_AGO = 1_500_000_000
 """Files are given this time of last modification: of a file that changed just now, parsers wait a moment."""

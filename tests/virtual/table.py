@@ -24,9 +24,9 @@ import zarr
 
 from icefloe.virtual import CannotVirtualizeError, VirtualDataset, virtualize
 from icefloe.virtual.codecs import decode_grib
-from icefloe.virtual.opening import open_store
-from icefloe.virtual.parsing import recognize
+from icefloe.virtual.open import recognize
 from icefloe.virtual.sources import open_file
+from icefloe.virtual.values import open_store
 from tests.source_tree import ROOT
 
 DOCUMENT = ROOT / "docs" / "virtual-files.md"

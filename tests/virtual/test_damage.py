@@ -16,9 +16,9 @@ import pytest
 from icefloe import StorageError
 from icefloe.errors import ErrorKind
 from icefloe.virtual import CannotVirtualizeError, VirtualDataset, virtualize
-from icefloe.virtual.opening import open_values
-from icefloe.virtual.parsing import recognize
+from icefloe.virtual.open import recognize
 from icefloe.virtual.sources import open_file
+from icefloe.virtual.values import open_values
 from tests.servers.ranges import range_server
 from tests.virtual.files import LONG_AGO, aged
 from tests.virtual.formats import FORMATS

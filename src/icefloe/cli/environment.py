@@ -6,8 +6,8 @@ import platform
 import re
 from importlib.metadata import PackageNotFoundError, distribution, version
 
+from icefloe._internal.extras import pip_install
 from icefloe._version import __version__
-from icefloe.extras import pip_install
 
 _PACKAGES = (
     *("zarr", "obstore", "xarray", "h5netcdf", "netCDF4", "pyspark", "matplotlib", "dask", "virtualizarr"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from icefloe.paths import LEDGERS, is_within
+from icefloe._internal.paths import LEDGERS, is_within
 from icefloe.snapshots import Diff
 
 all_option = click.option(

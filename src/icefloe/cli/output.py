@@ -16,9 +16,9 @@ from typing import Any
 
 import click
 
-from icefloe.cli.meter import Meter
-from icefloe.printable import printable, printable_json, printable_lines
-from icefloe.streams import painted
+from icefloe._internal.printable import printable, printable_json, printable_lines
+from icefloe._internal.streams import painted
+from icefloe.cli.progress import Meter
 
 _TEXT = "message"
 """The column of a table whose cells may have several lines. A line break in a name would forge a row."""

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from icefloe._internal.extras import pip_install
+from icefloe._internal.printable import printable
 from icefloe.cli.slices import Axis, Slice, label
 from icefloe.coastlines import cell_edges, coastlines_between, coastlines_on_grid, rasterized
-from icefloe.extras import pip_install
-from icefloe.printable import printable
 
 _VIRIDIS = np.array(
     [(68, 1, 84), (71, 44, 122), (59, 81, 139), (44, 113, 142), (33, 144, 141), (39, 173, 129), (92, 200, 99),

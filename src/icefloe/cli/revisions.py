@@ -9,8 +9,8 @@ from itertools import islice
 
 import click
 
+from icefloe._internal.printable import printable
 from icefloe.errors import ErrorKind, InvalidInputError, RefNotFoundError
-from icefloe.printable import printable
 from icefloe.repository import Repository
 
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h|d|w)")

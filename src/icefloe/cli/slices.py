@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from icefloe.calendars import time_coding
+from icefloe._internal.paths import ROOT, join, normalize, parent
+from icefloe._internal.printable import printable
+from icefloe.cf import time_coding
 from icefloe.cli.values import read
 from icefloe.coastlines import unwrapped_longitudes, valid_latitudes
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.export.selections import dimensions_of, shape_of
-from icefloe.paths import ROOT, join, normalize, parent
-from icefloe.printable import printable
 from icefloe.session import Session
 
 _MOST_CELLS = 200_000_000

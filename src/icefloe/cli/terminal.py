@@ -12,8 +12,8 @@ import traceback
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from icefloe.cli.faults import FAILED, Signalled
-from icefloe.streams import safe_streams
+from icefloe._internal.streams import safe_streams
+from icefloe.cli.errors import FAILED, Signalled
 
 CLOSED = 141
 """The exit code of whoever wrote into a pipe that nobody reads: that of other programs."""

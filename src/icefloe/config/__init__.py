@@ -4,6 +4,7 @@ These classes map to plain dicts and back (`to_plain`, `from_plain`) in the form
 present, None when unset, enums as strings or one-key maps. Turning the dicts into bytes is up to `format`.
 """
 
+from icefloe._internal.logs import initialize_logs, set_logs_filter, shutdown_telemetry
 from icefloe.config.attribution import Attribution
 from icefloe.config.conditions import (
     ManifestPreloadCondition,
@@ -46,7 +47,6 @@ from icefloe.config.stores import (
     local_filesystem_store,
     s3_store,
 )
-from icefloe.logs import initialize_logs, set_logs_filter, shutdown_telemetry
 
 __all__ = [
     "AnyObjectStoreConfig",

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from icefloe.printable import printable, printable_json, printable_lines
-from icefloe.redaction import HIDDEN, may_be_secret, redact
+from icefloe._internal.printable import printable, printable_json, printable_lines
+from icefloe._internal.redaction import HIDDEN, may_be_secret, redact
 
 PACKAGE = "icefloe"
 """The package named in reprs; changed when icefloe stands in for the official one."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from icefloe._internal.ids import SnapshotId
 from icefloe.core.assets import AssetStore
-from icefloe.core.commit import merged_logs
-from icefloe.core.refs import RefStore
+from icefloe.core.commit.flush import merged_logs
+from icefloe.core.refs.base import RefStore
 from icefloe.errors import ErrorKind, SessionStateError
 from icefloe.format.transaction_log import TransactionLog
-from icefloe.ids import SnapshotId
 from icefloe.storage.base import ObjectNotFoundError
 
 

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Final
 
+from icefloe._internal.ids import ChunkId, ManifestId, SnapshotId
 from icefloe.config import EffectiveConfig
 from icefloe.core.cache import WeightedCache
-from icefloe.core.virtual_reads import VirtualReader
+from icefloe.core.virtual_chunks.read import VirtualReader
 from icefloe.encoding.envelope import IMPLEMENTATION
 from icefloe.errors import ErrorKind, SnapshotNotFoundError
 from icefloe.format.files import (
@@ -31,7 +32,6 @@ from icefloe.format.manifest_codec import PackedManifest
 from icefloe.format.snapshot import ManifestFileInfo, Snapshot
 from icefloe.format.spec import Spec
 from icefloe.format.transaction_log import LISTS, TransactionLog
-from icefloe.ids import ChunkId, ManifestId, SnapshotId
 from icefloe.storage.base import ObjectKind, ObjectNotFoundError, Storage
 
 _ZSTD_NAME: Final = "zstd"

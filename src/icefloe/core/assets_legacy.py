@@ -8,13 +8,15 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Final, NoReturn, TypeVar
 
-from icefloe.concurrency import fork_safe_lock
+from icefloe._internal.concurrency import fork_safe_lock
+from icefloe._internal.ids import ChunkId, ManifestId, NodeId, ObjectId, SnapshotId
+from icefloe._internal.printable import printable
 from icefloe.config import EffectiveConfig
 from icefloe.core.assets import AssetStore
 from icefloe.core.cache import WeightedCache
-from icefloe.core.computed_log import computed_log
-from icefloe.core.refs import read_only_format
-from icefloe.core.virtual_reads import VirtualReader
+from icefloe.core.commit.computed_log import computed_log
+from icefloe.core.refs.base import read_only_format
+from icefloe.core.virtual_chunks.read import VirtualReader
 from icefloe.errors import ErrorKind, FormatError, SnapshotNotFoundError
 from icefloe.format.files import pack_manifest
 from icefloe.format.legacy.files import ALPHA, DRAFT, Layout, is_newer
@@ -29,8 +31,6 @@ from icefloe.format.manifest_codec import PackedManifest
 from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot, Snapshot
 from icefloe.format.spec import OLDER, V2
 from icefloe.format.transaction_log import TransactionLog
-from icefloe.ids import ChunkId, ManifestId, NodeId, ObjectId, SnapshotId
-from icefloe.printable import printable
 from icefloe.storage.base import Buffer, ObjectNotFoundError, Storage
 
 _logger = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
 from typing import Generic, TypeVar
 
-from icefloe.concurrency import fork_safe_lock
+from icefloe._internal.concurrency import fork_safe_lock
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")

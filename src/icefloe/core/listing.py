@@ -7,13 +7,13 @@ from itertools import chain
 
 import numpy as np
 
-from icefloe.concurrency import FanOut
+from icefloe._internal.concurrency import FanOut
+from icefloe._internal.paths import ancestors
 from icefloe.core.workspace import Workspace
+from icefloe.core.zarr_keys import CHUNK_NAME, METADATA_NAME, chunk_prefix, coords_within, metadata_keys
 from icefloe.format.coordinates import Coords
 from icefloe.format.manifest import INLINE, ArrayManifest
 from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot
-from icefloe.keys import CHUNK_NAME, METADATA_NAME, chunk_prefix, coords_within, metadata_keys
-from icefloe.paths import ancestors
 
 
 class Listing:

@@ -11,12 +11,12 @@ from typing import Final
 
 import numpy as np
 
+from icefloe._internal.ids import ChunkId, ManifestId, NodeId
 from icefloe.core.cache import WeightedCache
 from icefloe.format import coordinates
 from icefloe.format.manifest import NATIVE, ArrayManifest, ChunkRef, NativeRef
 from icefloe.format.manifest_codec import PackedManifest
 from icefloe.format.snapshot import ArrayNodeData, ManifestRef
-from icefloe.ids import ChunkId, ManifestId, NodeId
 
 _FEW_FINDS: Final = 4
 _ROWS_PER_FIND: Final = 1500

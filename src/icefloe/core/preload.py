@@ -14,13 +14,13 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from icefloe.concurrency import pool
+from icefloe._internal.concurrency import pool
+from icefloe._internal.ids import ManifestId, SnapshotId
 from icefloe.config import ManifestPreloadCondition
 from icefloe.core.assets import AssetStore
 from icefloe.errors import IcechunkError
 from icefloe.format.schema import ARRAY_NODE
 from icefloe.format.snapshot import ArrayNodeData, ManifestFileInfo, NodeSnapshot, Snapshot, node_at
-from icefloe.ids import ManifestId, SnapshotId
 
 _THREADS: Final = 8
 

@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from icefloe.concurrency import fork_safe_lock
+from icefloe._internal.concurrency import fork_safe_lock
+from icefloe._internal.ids import NodeId
+from icefloe._internal.paths import ROOT, ancestors, is_within, parent
 from icefloe.core.assets import AssetStore
 from icefloe.core.cache import WeightedCache
-from icefloe.core.changes import ChangeSet, rank_of
+from icefloe.core.changeset import ChangeSet, rank_of
 from icefloe.core.lookup import ArrayLookup, LookupCache
 from icefloe.core.zarr_metadata import parse_zarr_metadata
 from icefloe.errors import (
@@ -40,11 +42,9 @@ from icefloe.format.snapshot import (
     NodeSnapshot,
     Snapshot,
 )
-from icefloe.ids import NodeId
-from icefloe.paths import ROOT, ancestors, is_within, parent
 
 if TYPE_CHECKING:
-    from icefloe.core.rewriting import Place, Rewritten
+    from icefloe.core.commit.manifests import Place, Rewritten
 
 
 class ReadOnlyStoreError(ReadOnlyError, ValueError):

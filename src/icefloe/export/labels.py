@@ -7,10 +7,10 @@ from typing import Any
 
 import zarr
 
+from icefloe._internal.extras import pip_install
+from icefloe._internal.paths import join, name
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.extras import pip_install
 from icefloe.format.snapshot import ArrayNodeData
-from icefloe.paths import join, name
 from icefloe.session import Session
 
 try:

@@ -18,14 +18,14 @@ from typing import Any, Final
 import numpy as np
 import zarr
 
-from icefloe.concurrency import ThreadFanOut
+from icefloe._internal.concurrency import ThreadFanOut
+from icefloe._internal.extras import pip_install
+from icefloe._internal.paths import name as last_name
 from icefloe.errors import AlreadyExistsError, ErrorKind, InvalidInputError
 from icefloe.export.reports import ExportReport
 from icefloe.export.selections import Indexers, Labels, Selected, Selection, dimensions_of, select, too_long
-from icefloe.extras import pip_install
 from icefloe.format.snapshot import NodeSnapshot
-from icefloe.maintenance.copies import Progress
-from icefloe.paths import name as last_name
+from icefloe.maintenance.copy_objects import Progress
 from icefloe.session import Session
 
 try:

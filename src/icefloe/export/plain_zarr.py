@@ -12,17 +12,17 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from icefloe.concurrency import FanOut, ThreadFanOut
+from icefloe._internal.concurrency import FanOut, ThreadFanOut
 from icefloe.errors import ErrorKind, InvalidInputError, StorageError
 from icefloe.export.reports import ExportReport
 from icefloe.export.selections import Indexers, Labels, Selected, Selection, select, shape_of, too_long
 from icefloe.format.manifest import INLINE, ArrayManifest, ref_length
 from icefloe.format.snapshot import NodeSnapshot
-from icefloe.maintenance.copies import Limits, Progress
+from icefloe.maintenance.copy_objects import Limits, Progress
 from icefloe.session import Session
 from icefloe.storage.base import ObjectKind, Storage
-from icefloe.storage.local import LocalStorage
-from icefloe.storage.plain_folder import PlainFolder
+from icefloe.storage.local.folder import LocalStorage
+from icefloe.storage.local.plain_folder import PlainFolder
 
 _BATCH_BYTES: Final = 8 << 20
 _BATCH_CHUNKS: Final = 100

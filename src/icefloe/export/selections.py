@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from icefloe._internal.paths import LEDGERS, ROOT, is_within, join, normalize, parent
 from icefloe.errors import ErrorKind, InvalidInputError, NodeNotFoundError
 from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot
-from icefloe.paths import LEDGERS, ROOT, is_within, join, normalize, parent
 from icefloe.session import Session
 
 Indexers = Mapping[str, slice | int]

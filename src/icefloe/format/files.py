@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 from typing import Final, TypeVar
 
+from icefloe._internal.ids import ManifestId, NodeId, ObjectId, SnapshotId
 from icefloe.encoding.columns import U8
 from icefloe.encoding.envelope import (
     DEFAULT_LEVEL,
@@ -35,7 +36,6 @@ from icefloe.format.transaction_log_codec import (
     rename_transaction_log,
 )
 from icefloe.format.updates import Updates
-from icefloe.ids import ManifestId, NodeId, ObjectId, SnapshotId
 
 Value = TypeVar("Value", Snapshot, SnapshotInfo, PackedManifest, TransactionLog)
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Final
 
+from icefloe._internal.ids import INITIAL_SNAPSHOT_ID
 from icefloe.encoding.envelope import FileType
 from icefloe.encoding.flatbuffers.records import Records, Row
 from icefloe.format.files import seal_payload
@@ -18,7 +19,6 @@ from icefloe.format.spec import V2
 from icefloe.format.transaction_log import TransactionLog
 from icefloe.format.transaction_log_codec import encode_transaction_log
 from icefloe.format.updates import RepoInitialized, RepoStatus, Update, Updates
-from icefloe.ids import INITIAL_SNAPSHOT_ID
 
 INITIAL_SNAPSHOT: Final = Snapshot(
     id=INITIAL_SNAPSHOT_ID,

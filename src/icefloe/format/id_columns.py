@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from icefloe.ids import ObjectId
+from icefloe._internal.ids import ObjectId
 
 Id = TypeVar("Id", bound=ObjectId)
 

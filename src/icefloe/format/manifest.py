@@ -10,11 +10,11 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from icefloe._internal.ids import ChunkId, ManifestId, NodeId
 from icefloe.encoding.columns import Blobs, concat, constant, decode_text, held_bytes, take
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.format import coordinates
 from icefloe.format.coordinates import Coords
-from icefloe.ids import ChunkId, ManifestId, NodeId
 
 NATIVE: Final = 1
 VIRTUAL: Final = 2

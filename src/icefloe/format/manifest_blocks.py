@@ -13,12 +13,12 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
+from icefloe._internal.ids import ManifestId, NodeId
 from icefloe.encoding.columns import put_rows
 from icefloe.encoding.flatbuffers.row_builder import Blocks, Row, build_row
 from icefloe.format.coordinates import Coords
 from icefloe.format.manifest import ChunkRef, ETag, InlineRef, LastModified, NativeRef
 from icefloe.format.schema import CHUNK_REF, MANIFEST
-from icefloe.ids import ManifestId, NodeId
 
 FewRefs: TypeAlias = Mapping[tuple[int, ...], ChunkRef]
 """A few references by their coordinates."""

@@ -8,6 +8,7 @@ from typing import Any, Final, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from icefloe._internal.ids import ChunkId, ManifestId, NodeId
 from icefloe.encoding.columns import U8, Blobs, Ragged, Shared, constant, decode_text, is_constant, splits_of
 from icefloe.encoding.flatbuffers import schema as fb
 from icefloe.encoding.flatbuffers.builder import build, build_column_blocks
@@ -43,7 +44,6 @@ from icefloe.format.manifest import (
 from icefloe.format.manifest_blocks import RefBlocks
 from icefloe.format.schema import CHUNK_REF, MANIFEST, OBJECT_ID
 from icefloe.format.spec import Spec
-from icefloe.ids import ChunkId, ManifestId, NodeId
 
 PLAIN: Final = 0
 ZSTD_DICTIONARY: Final = 1

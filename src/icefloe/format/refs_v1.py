@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from icefloe._internal.ids import SnapshotId
 from icefloe.errors import ErrorKind, FormatError, InvalidInputError
-from icefloe.ids import SnapshotId
 
 REFS: Final = "refs"
 REF_FILE: Final = "ref.json"

@@ -6,6 +6,7 @@ from collections.abc import Callable, Container, Mapping
 from dataclasses import replace
 from typing import Any, TypeAlias
 
+from icefloe._internal.ids import SnapshotId
 from icefloe.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -33,7 +34,6 @@ from icefloe.format.updates import (
     Update,
     UpdateType,
 )
-from icefloe.ids import SnapshotId
 
 Changed: TypeAlias = tuple[RepoInfo, UpdateType]
 Change: TypeAlias = Callable[[RepoInfo], Changed]

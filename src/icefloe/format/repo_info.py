@@ -9,6 +9,7 @@ from typing import Final, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from icefloe._internal.ids import SnapshotId
 from icefloe.encoding.columns import I64, put_rows
 from icefloe.encoding.flatbuffers.records import Records
 from icefloe.encoding.flatbuffers.row_builder import Blocks, Row
@@ -19,7 +20,6 @@ from icefloe.format.metadata import Metadata, metadata_rows, read_metadata
 from icefloe.format.schema import SNAPSHOT_INFO
 from icefloe.format.spec import V2
 from icefloe.format.updates import RepoStatus, Updates
-from icefloe.ids import SnapshotId
 
 NO_PARENT: Final = -1
 MAIN: Final = "main"

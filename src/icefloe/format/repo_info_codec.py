@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Final, NoReturn
 
+from icefloe._internal.ids import SnapshotId
 from icefloe.encoding.flatbuffers.reader import Payload
 from icefloe.encoding.flatbuffers.row_builder import Row, build_row
 from icefloe.encoding.flatbuffers.row_reader import read_row
@@ -15,7 +16,6 @@ from icefloe.format.repo_info import MAIN, RepoInfo, SnapshotInfos
 from icefloe.format.schema import REPO
 from icefloe.format.spec import Spec, spec_of
 from icefloe.format.updates import Updates, read_status, status_row
-from icefloe.ids import SnapshotId
 
 _MANY: Final = ("snapshots", "latest_updates")
 """What there are thousands of."""

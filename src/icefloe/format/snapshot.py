@@ -13,6 +13,8 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from icefloe._internal.ids import ManifestId, NodeId, SnapshotId
+from icefloe._internal.paths import ROOT, normalize
 from icefloe.encoding.columns import Blobs
 from icefloe.encoding.flatbuffers.reader import Payload, read_tables
 from icefloe.encoding.flatbuffers.records import FEW, Records
@@ -24,8 +26,6 @@ from icefloe.format.extents import check_disjoint
 from icefloe.format.id_columns import find_id, id_keys, ids_ascend, is_member, to_ids
 from icefloe.format.metadata import Metadata
 from icefloe.format.schema import ARRAY_NODE, ARRAY_NODE_DATA, GROUP_NODE, MANIFEST_FILE_INFO, NODE_SNAPSHOT
-from icefloe.ids import ManifestId, NodeId, SnapshotId
-from icefloe.paths import ROOT, normalize
 
 
 @dataclass(frozen=True, slots=True)

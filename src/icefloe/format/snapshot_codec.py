@@ -9,6 +9,7 @@ from typing import Any, Final, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from icefloe._internal.ids import SnapshotId
 from icefloe.encoding.columns import Ragged, splits_of
 from icefloe.encoding.flatbuffers.builder import build_column_blocks
 from icefloe.encoding.flatbuffers.cursor import Cursor, Slots
@@ -42,7 +43,6 @@ from icefloe.format.snapshot import (
     used_manifests,
 )
 from icefloe.format.spec import Spec
-from icefloe.ids import SnapshotId
 
 LAZY_FROM: Final = 1000
 """Snapshots of so many nodes are not read as a whole until somebody asks for more than single nodes."""

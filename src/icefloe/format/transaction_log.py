@@ -10,11 +10,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from icefloe._internal.ids import NodeId, SnapshotId
+from icefloe._internal.paths import component_key
 from icefloe.format import coordinates
 from icefloe.format.coordinates import Coords
 from icefloe.format.id_columns import find_id, is_member, sorted_ids
-from icefloe.ids import NodeId, SnapshotId
-from icefloe.paths import component_key
 
 NodeIds = NDArray[np.uint8]
 """(n, 8), sorted, each once"""

@@ -8,6 +8,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from icefloe._internal.ids import NodeId, SnapshotId
 from icefloe.encoding.columns import U8, Blobs, Ragged, Rectangles, splits_of
 from icefloe.encoding.flatbuffers.builder import build
 from icefloe.encoding.flatbuffers.cursor import Cursor
@@ -29,7 +30,6 @@ from icefloe.format.transaction_log import (
     UpdatedChunks,
     sorted_moves,
 )
-from icefloe.ids import NodeId, SnapshotId
 
 _MANY_NUMBERS: Final = 256
 """More coordinates than that are written as columns."""

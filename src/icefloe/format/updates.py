@@ -10,10 +10,10 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from icefloe._internal.ids import SnapshotId
 from icefloe.encoding.flatbuffers.records import Records
 from icefloe.encoding.flatbuffers.row_builder import Blocks, Row
 from icefloe.format.schema import UPDATE
-from icefloe.ids import SnapshotId
 
 
 class RepoAvailability(IntEnum):

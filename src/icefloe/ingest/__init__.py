@@ -7,7 +7,7 @@ a fan-out: `icefloe.spark.ingest` takes Spark's, a test may take threads.
 
 from icefloe.ingest.job import ingest
 from icefloe.ingest.options import Options, make_options
-from icefloe.ingest.rechunking import RechunkReport, rechunk
+from icefloe.ingest.rechunk.job import RechunkReport, rechunk
 from icefloe.ingest.recovery import LedgerChunks
 from icefloe.ingest.report import Report
 

@@ -7,26 +7,40 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from icefloe.amounts import counted
-from icefloe.concurrency import FanOut
+from icefloe._internal.amounts import counted
+from icefloe._internal.concurrency import FanOut
 from icefloe.errors import ConflictError, IcechunkError
-from icefloe.ingest.agreement import DisagreementError, Finding
-from icefloe.ingest.arrivals import arrived
-from icefloe.ingest.asides import Shelf
-from icefloe.ingest.audit import Audited, Staged, audit, refuse_unknown, refuse_unrunnable, staged_before
-from icefloe.ingest.batch import METADATA, Design, UnreadableError, Ways, design, ways_of, write_batch
-from icefloe.ingest.checks import Answering
-from icefloe.ingest.existing import Existing, look
-from icefloe.ingest.intake import Combined, combine_all, sort_sources, sorted_along, survey_all, unreadable
-from icefloe.ingest.ledger import LedgerRow, read_ledger
+from icefloe.ingest.combine.existing import Existing, look
+from icefloe.ingest.combine.intake import (
+    Combined,
+    combine_all,
+    sort_sources,
+    sorted_along,
+    survey_all,
+    unreadable,
+)
+from icefloe.ingest.discover.sources import Source, find_most, find_sources
+from icefloe.ingest.inspect.agreement import DisagreementError, Finding
+from icefloe.ingest.inspect.reference_spill import Shelf
+from icefloe.ingest.inspect.schema import BadFile, FileSchema, Stored
+from icefloe.ingest.ledger.renamed import find_renamed, with_new_names
+from icefloe.ingest.ledger.table import LedgerRow, read_ledger
 from icefloe.ingest.options import Options
-from icefloe.ingest.referring import with_containers, with_places
-from icefloe.ingest.renamed import find_renamed, with_new_names
+from icefloe.ingest.plan.manifest_windows import Windows, windows_of, with_splitting
+from icefloe.ingest.publish.arrivals import arrived
+from icefloe.ingest.publish.audit import (
+    Audited,
+    Staged,
+    audit,
+    refuse_unknown,
+    refuse_unrunnable,
+    staged_before,
+)
+from icefloe.ingest.publish.checks import Answering
+from icefloe.ingest.publish.staging import OvertakenError, Staging, left_behind
 from icefloe.ingest.report import Outcome, PlanReport, Report, plan_report
-from icefloe.ingest.sources import Source, find_most, find_sources
-from icefloe.ingest.staging import OvertakenError, Staging, left_behind
-from icefloe.ingest.survey import BadFile, FileSchema, Stored
-from icefloe.ingest.windows import Windows, windows_of, with_splitting
+from icefloe.ingest.write.batch import METADATA, Design, UnreadableError, Ways, design, ways_of, write_batch
+from icefloe.ingest.write.references import with_containers, with_places
 from icefloe.repository import Repository
 from icefloe.session import Session
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args
 
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.ingest.checks import DEFAULT_CHECKS, Check
-from icefloe.ingest.combining import Combining
-from icefloe.ingest.plan import DEFAULT_MEMORY_BYTES
-from icefloe.ingest.survey import Reading
-from icefloe.ingest.targets import Layout
+from icefloe.ingest.combine.grid import Combining
+from icefloe.ingest.inspect.schema import Reading
+from icefloe.ingest.plan.arrays import Layout
+from icefloe.ingest.plan.tasks import DEFAULT_MEMORY_BYTES
+from icefloe.ingest.publish.checks import DEFAULT_CHECKS, Check
 
 Mode = Literal["native", "virtual", "hybrid"]
 OnBadFile = Literal["stop", "skip"]

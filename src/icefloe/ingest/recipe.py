@@ -12,8 +12,8 @@ from typing import Any
 import yaml
 
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.ingest.checks import DEFAULT_CHECKS, NEEDS, SHORT_FORM, Check
 from icefloe.ingest.options import Options, known_options, make_options
+from icefloe.ingest.publish.checks import DEFAULT_CHECKS, NEEDS, SHORT_FORM, Check
 
 _URL = re.compile(r"^[a-z][a-z0-9+]+://", re.IGNORECASE)
 _KEYS = ("sources", "repository", "repository_options", "checks", "spark", "options")

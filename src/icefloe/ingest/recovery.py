@@ -16,12 +16,12 @@ import zarr
 from numpy.typing import NDArray
 
 from icefloe.errors import IcechunkError
-from icefloe.ingest.ledger import LedgerRow, read_ledger
-from icefloe.ingest.packing import attributes_of_zarr, signature
-from icefloe.ingest.sources import Source, find_sources
-from icefloe.ingest.survey import Reading, content_id, decode, opened, quiet, reason, variable_schema
-from icefloe.ingest.targets import Target
-from icefloe.ingest.writing import transcoded
+from icefloe.ingest.discover.sources import Source, find_sources
+from icefloe.ingest.inspect.packing import attributes_of_zarr, signature
+from icefloe.ingest.inspect.schema import Reading, content_id, decode, opened, quiet, reason, variable_schema
+from icefloe.ingest.ledger.table import LedgerRow, read_ledger
+from icefloe.ingest.plan.arrays import Target
+from icefloe.ingest.write.chunks import transcoded
 from icefloe.session import Session
 
 Span = tuple[int, int]

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from icefloe.amounts import bytes_text, counted
-from icefloe.ingest.agreement import Finding
-from icefloe.ingest.batch import Design
-from icefloe.ingest.checks import CheckResult
-from icefloe.ingest.intake import Combined, Sorted
-from icefloe.ingest.renamed import Renamed
-from icefloe.ingest.sources import Source
-from icefloe.ingest.survey import BadFile
+from icefloe._internal.amounts import bytes_text, counted
+from icefloe.ingest.combine.intake import Combined, Sorted
+from icefloe.ingest.discover.sources import Source
+from icefloe.ingest.inspect.agreement import Finding
+from icefloe.ingest.inspect.schema import BadFile
+from icefloe.ingest.ledger.renamed import Renamed
+from icefloe.ingest.publish.checks import CheckResult
+from icefloe.ingest.write.batch import Design
 
 
 @dataclass(frozen=True, slots=True)

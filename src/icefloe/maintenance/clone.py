@@ -14,12 +14,13 @@ from typing import Final
 
 import numpy as np
 
-from icefloe.concurrency import FanOut, ThreadFanOut
+from icefloe._internal.concurrency import FanOut, ThreadFanOut
+from icefloe._internal.ids import SnapshotId
 from icefloe.config import RepositoryConfig
-from icefloe.core.opening import Opened, open_parts, parts
-from icefloe.core.refs import read_only_format
-from icefloe.core.refs_v1 import RefStoreV1
-from icefloe.core.refs_v2 import RefStoreV2
+from icefloe.core.open import Opened, open_parts, parts
+from icefloe.core.refs.base import read_only_format
+from icefloe.core.refs.v1 import RefStoreV1
+from icefloe.core.refs.v2 import RefStoreV2
 from icefloe.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -42,11 +43,10 @@ from icefloe.format.updates import (
     Update,
     Updates,
 )
-from icefloe.ids import SnapshotId
-from icefloe.maintenance.copies import Copier, Limits, Progress, absent_from, copy_all, needed_rows
-from icefloe.maintenance.histories import History, history_of
+from icefloe.maintenance.copy_objects import Copier, Limits, Progress, absent_from, copy_all, needed_rows
+from icefloe.maintenance.history import History, history_of
 from icefloe.maintenance.listings import Listing, list_folder
-from icefloe.maintenance.reach import Ids, chunks_used, manifests_used
+from icefloe.maintenance.reachable import Ids, chunks_used, manifests_used
 from icefloe.storage.base import Storage
 
 _FOLDERS: Final = (CHUNKS, MANIFESTS, TRANSACTIONS, SNAPSHOTS)

@@ -6,18 +6,18 @@ from dataclasses import replace
 
 import numpy as np
 
+from icefloe._internal.ids import SnapshotId
 from icefloe.core.assets import AssetStore
-from icefloe.core.refs import RefStore
-from icefloe.core.refs_v2 import RefStoreV2
+from icefloe.core.refs.base import RefStore
+from icefloe.core.refs.v2 import RefStoreV2
 from icefloe.format.files import TRANSACTIONS
 from icefloe.format.id_columns import sorted_ids
 from icefloe.format.pruning import ancestors, pruned
 from icefloe.format.repo_changes import Changed
 from icefloe.format.repo_info import MAIN, NO_PARENT, RepoInfo, SnapshotInfo
 from icefloe.format.updates import ExpirationRan
-from icefloe.ids import SnapshotId
-from icefloe.maintenance.histories import History
-from icefloe.maintenance.reach import NO_IDS, Ids
+from icefloe.maintenance.history import History
+from icefloe.maintenance.reachable import NO_IDS, Ids
 from icefloe.maintenance.retention import Kept
 
 

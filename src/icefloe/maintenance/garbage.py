@@ -8,10 +8,10 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from icefloe._internal.table import Table
+from icefloe._internal.times import to_microseconds
 from icefloe.maintenance.gc import Garbage
 from icefloe.storage.base import StorageObjectInfo
-from icefloe.tables import Table
-from icefloe.times import to_microseconds
 
 _KINDS = {
     "temporary_files": ("temporary file", "a writer was killed while it wrote this file"),

@@ -11,11 +11,12 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from icefloe.concurrency import FanOut, ThreadFanOut, told_of
+from icefloe._internal.concurrency import FanOut, ThreadFanOut, told_of
+from icefloe._internal.times import from_microseconds
 from icefloe.core.assets import AssetStore
-from icefloe.core.refs import RefStore
-from icefloe.core.refs_v1 import RefStoreV1
-from icefloe.core.refs_v2 import RefStoreV2
+from icefloe.core.refs.base import RefStore
+from icefloe.core.refs.v1 import RefStoreV1
+from icefloe.core.refs.v2 import RefStoreV2
 from icefloe.errors import ConflictError, ErrorKind, StorageError
 from icefloe.format.files import CHUNKS, MANIFESTS, OWN_FOLDERS, SNAPSHOTS, TRANSACTIONS, is_own_path
 from icefloe.format.id_columns import IdIndex, is_member, sorted_ids
@@ -23,10 +24,16 @@ from icefloe.format.pruning import ancestors, inherited_logs, pruned
 from icefloe.format.repo_info import NO_PARENT, RepoInfo
 from icefloe.format.updates import GCRan
 from icefloe.maintenance.listings import Listing, list_folder, sift_folder
-from icefloe.maintenance.reach import NO_IDS, Ids, chunks_used, manifests_used, reachable, reachable_snapshots
+from icefloe.maintenance.reachable import (
+    NO_IDS,
+    Ids,
+    chunks_used,
+    manifests_used,
+    reachable,
+    reachable_snapshots,
+)
 from icefloe.ops import GCSummary
 from icefloe.storage.base import DeleteReport, Storage, SweepReport
-from icefloe.times import from_microseconds
 
 _TRIES: Final = 10
 _DELETE_BATCH: Final = 1_000

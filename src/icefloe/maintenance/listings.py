@@ -9,8 +9,8 @@ from typing import Any, Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from icefloe._internal.ids import decode_names, encode_column, text_size
 from icefloe.format.id_columns import id_keys
-from icefloe.ids import decode_names, encode_column, text_size
 from icefloe.storage.base import ListedObjects, Storage
 
 OBJECT_ID: Final = 12

@@ -10,13 +10,14 @@ from functools import partial
 from hashlib import sha256
 from typing import Any, Final, TypeAlias, TypeVar
 
-from icefloe.concurrency import FanOut, ThreadFanOut
+from icefloe._internal.concurrency import FanOut, ThreadFanOut
+from icefloe._internal.ids import ChunkId, ManifestId, SnapshotId
 from icefloe.config import CachingConfig, RepositoryConfig
 from icefloe.core.assets import object_metadata
 from icefloe.core.assets_legacy import BACKUP, MIGRATION, LegacyAssets
-from icefloe.core.opening import find_spec, parts
+from icefloe.core.open import find_spec, parts
+from icefloe.core.refs.v2 import RefStoreV2
 from icefloe.core.refs_legacy import RefStoreLegacy
-from icefloe.core.refs_v2 import RefStoreV2
 from icefloe.errors import (
     ErrorKind,
     FormatError,
@@ -40,8 +41,8 @@ from icefloe.format.legacy.ids import id_in_name
 from icefloe.format.legacy.refs import is_ref_file
 from icefloe.format.snapshot import ManifestFileInfo
 from icefloe.format.spec import OLDER, V2
-from icefloe.ids import ChunkId, ManifestId, SnapshotId
-from icefloe.maintenance.findings import Level
+from icefloe.maintenance.integrity.findings import Level
+from icefloe.maintenance.integrity.verify import verify
 from icefloe.maintenance.older_files import (
     NewManifest,
     chunk_ends,
@@ -54,7 +55,6 @@ from icefloe.maintenance.older_files import (
 )
 from icefloe.maintenance.older_history import first_repo_info
 from icefloe.maintenance.older_survey import Survey, Use, survey
-from icefloe.maintenance.verify import verify
 from icefloe.storage.base import ABSENT, ConditionNotMetError, ObjectKind, ObjectNotFoundError, Storage
 
 Item = TypeVar("Item")

@@ -9,6 +9,7 @@ from hashlib import sha256
 import numpy as np
 from numpy.typing import NDArray
 
+from icefloe._internal.ids import ManifestId, SnapshotId
 from icefloe.core.assets_legacy import LegacyAssets
 from icefloe.format.files import pack_manifest, write_manifest, write_snapshot, write_transaction_log
 from icefloe.format.manifest import NATIVE, ArrayManifest, Manifest
@@ -22,7 +23,6 @@ from icefloe.format.snapshot import (
     Snapshot,
 )
 from icefloe.format.spec import V2
-from icefloe.ids import ManifestId, SnapshotId
 from icefloe.maintenance.older_survey import Use
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from icefloe._internal.ids import SnapshotId
 from icefloe.format.repo_info import MAIN, RepoInfo, SnapshotInfo, SnapshotInfos
 from icefloe.format.updates import (
     BranchCreated,
@@ -18,7 +19,6 @@ from icefloe.format.updates import (
     Updates,
     UpdateType,
 )
-from icefloe.ids import SnapshotId
 
 _MOMENT_US: Final = 1000
 """How long after a commit its branch or tag is taken to be made: nothing tells."""

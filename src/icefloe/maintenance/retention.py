@@ -10,19 +10,19 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from icefloe._internal.ids import encode_column
+from icefloe._internal.table import Table
+from icefloe._internal.times import column_from_microseconds
 from icefloe.core.assets import AssetStore
-from icefloe.core.refs import RefStore
-from icefloe.core.refs_v2 import RefStoreV2
+from icefloe.core.refs.base import RefStore
+from icefloe.core.refs.v2 import RefStoreV2
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.format.files import TRANSACTIONS
 from icefloe.format.pruning import shortened
 from icefloe.format.repo_changes import Changed
 from icefloe.format.repo_info import NO_PARENT, RepoInfo, SnapshotInfos
 from icefloe.format.updates import ExpirationRan
-from icefloe.ids import encode_column
-from icefloe.maintenance.histories import History, history_of
-from icefloe.tables import Table
-from icefloe.times import column_from_microseconds
+from icefloe.maintenance.history import History, history_of
 
 _PERIODS: Final[Mapping[str, Callable[[datetime], object]]] = {
     "hourly": lambda time: (time.date(), time.hour),

@@ -7,9 +7,10 @@ import time
 from collections.abc import Iterator, Mapping
 from functools import partial
 
-from icefloe.concurrency import FanOut
+from icefloe._internal.concurrency import FanOut
+from icefloe._internal.ids import SnapshotId
 from icefloe.core.assets import AssetStore, object_metadata
-from icefloe.core.refs_v1 import RefStoreV1
+from icefloe.core.refs.v1 import RefStoreV1
 from icefloe.errors import ConflictError, ErrorKind, IcechunkError, SessionStateError, SnapshotNotFoundError
 from icefloe.format.config_codec import encode_config
 from icefloe.format.files import (
@@ -23,10 +24,9 @@ from icefloe.format.files import (
 from icefloe.format.refs_v1 import REFS, RefFile, RefKind
 from icefloe.format.repo_info import MAIN, RepoInfo, SnapshotInfo
 from icefloe.format.spec import V2
-from icefloe.ids import SnapshotId
 from icefloe.maintenance.listings import list_folder
 from icefloe.maintenance.older_history import first_repo_info
-from icefloe.maintenance.reach import each_id
+from icefloe.maintenance.reachable import each_id
 from icefloe.storage.base import ABSENT, ConditionNotMetError, Storage
 
 

@@ -9,12 +9,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from icefloe.spark.fan_out import SparkFanOut
-    from icefloe.spark.local import QUICK_START, local_session, session_at
-    from icefloe.spark.pipeline import ingest, rechunk
-    from icefloe.spark.scans import Scan, scan
-    from icefloe.spark.sql_scans import sql
-    from icefloe.spark.writes import write
+    from icefloe.spark.executor import SparkFanOut
+    from icefloe.spark.ingest_files import ingest, rechunk
+    from icefloe.spark.run_sql import sql
+    from icefloe.spark.scan_tables import Scan, scan
+    from icefloe.spark.session import QUICK_START, local_session, session_at
+    from icefloe.spark.write_rows import write
 
 __all__ = [
     "QUICK_START",
@@ -30,16 +30,16 @@ __all__ = [
 ]
 
 _HOMES = {
-    "QUICK_START": "local",
-    "Scan": "scans",
-    "SparkFanOut": "fan_out",
-    "ingest": "pipeline",
-    "local_session": "local",
-    "rechunk": "pipeline",
-    "scan": "scans",
-    "session_at": "local",
-    "sql": "sql_scans",
-    "write": "writes",
+    "QUICK_START": "session",
+    "Scan": "scan_tables",
+    "SparkFanOut": "executor",
+    "ingest": "ingest_files",
+    "local_session": "session",
+    "rechunk": "ingest_files",
+    "scan": "scan_tables",
+    "session_at": "session",
+    "sql": "run_sql",
+    "write": "write_rows",
 }
 
 

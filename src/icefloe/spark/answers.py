@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from pyspark.errors import PySparkException
 
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.spark.fan_out import Progress, watched_stages
-from icefloe.spark.frames import plain_errors
-from icefloe.spark.sql_scans import sql
+from icefloe.spark.dataframe import plain_errors
+from icefloe.spark.executor import Progress, watched_stages
+from icefloe.spark.run_sql import sql
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

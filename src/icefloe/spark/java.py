@@ -14,7 +14,7 @@ import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
-from icefloe.extras import pip_install
+from icefloe._internal.extras import pip_install
 
 OLDEST = 17
 

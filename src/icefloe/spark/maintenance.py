@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from icefloe._internal.table import Table
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.export import ExportReport, export_zarr
 from icefloe.maintenance.clone import CloneReport
@@ -17,11 +18,10 @@ from icefloe.maintenance.retention import RetentionPolicy
 from icefloe.ops import ChunkStorageStats, GCSummary
 from icefloe.repository import Repository
 from icefloe.session import Session
-from icefloe.spark.fan_out import SparkFanOut
-from icefloe.spark.frames import place_of
+from icefloe.spark.dataframe import place_of
+from icefloe.spark.executor import SparkFanOut
 from icefloe.storage.base import Storage
 from icefloe.storage.memory import MemoryStorage
-from icefloe.tables import Table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

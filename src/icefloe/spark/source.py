@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.spark import options as source_options
-from icefloe.spark.coding import ddl, spark_type
-from icefloe.spark.metadata_tables import View, metadata_table
+from icefloe.query import options as source_options
+from icefloe.query.decode import ddl, spark_type
+from icefloe.query.metadata_tables import View, metadata_table
 from icefloe.spark.worker import VERSION, check_version, readable_errors
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
+    from icefloe.query.scan.plan import Plan
+    from icefloe.query.schema import Table
     from icefloe.session import Session
-    from icefloe.spark.planning import Plan
-    from icefloe.spark.table import Table
 
 NAME = "icechunk"
 
@@ -52,7 +52,7 @@ class IcechunkSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> Any:
         # docstring inherited
-        from icefloe.spark.source_writer import IcechunkWriter
+        from icefloe.spark.sink import IcechunkWriter
 
         with readable_errors():
             return IcechunkWriter(source_options.parse(self.options), schema, overwrite)
@@ -81,7 +81,7 @@ class TableReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         # docstring inherited
-        from icefloe.spark.reading import read_partition
+        from icefloe.query.scan.read import read_partition
 
         with readable_errors():
             check_version(self._version)
@@ -121,7 +121,9 @@ def _about(name: str) -> str:
 
 def planned(options: source_options.Options, columns: Sequence[str] | None) -> tuple[Session, Table, Plan]:
     """The session, the table that options choose, with the given columns, and the plan for its rows."""
-    from icefloe.spark import planning, selection, table
+    from icefloe.query import schema as table
+    from icefloe.query.scan import plan as planning
+    from icefloe.query.scan import selection
 
     repo = options.open()
     session = options.session(repo)

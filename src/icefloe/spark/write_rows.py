@@ -1,122 +1,176 @@
-"""Writing placed rows block by block. Nothing here knows Spark."""
+"""`icefloe.spark.write`: the rows of a frame become cells of arrays, in one commit or in none."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import pairwise
-from typing import Any
+import os
+import pickle
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
+from pyspark.sql.types import LongType, StructField, StructType
 
-from icefloe.session import Session
-from icefloe.spark.encoding_rows import bad_rows, stored_values
-from icefloe.spark.write_target import Target, Variable
+from icefloe.conflicts import ConflictSolver
+from icefloe.distributed import receipt
+from icefloe.errors import ErrorKind, IcechunkError, InvalidInputError
+from icefloe.query.decode import quoted
+from icefloe.query.encode import Values, keys_of, unique_keys
+from icefloe.query.options import parse
+from icefloe.query.write.blocks import BLOCK, CELL, placed, write_sorted
+from icefloe.query.write.idempotency import CommitOrder, check_branch, commit_once, committed, solver_of
+from icefloe.query.write.target import APPEND, OVERWRITE, Target, Template, dims_for, prepare
+from icefloe.repository import Repository
+from icefloe.session import ForkSession
+from icefloe.spark.dataframe import arrow_schema, described, map_in_arrow, place_of, plain_errors
+from icefloe.spark.worker import VERSION, check_version, readable_errors
 
-BLOCK = "__block"
-CELL = "__cell"
-
-
-def placed(target: Target, batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Rows with their block and cell in place of their coordinates; raises where one has no place."""
-    blocks, cells, known = target.place(batch)
-    if not known.all():
-        row = int(np.flatnonzero(~known)[0])
-        where = ", ".join(f"{dim} {batch.column(dim)[row]}" for dim in target.dims)
-        raise bad_rows(
-            f"the row at {where} was not there when the frame was looked at first: its rows change from one"
-            " reading to the next; cache it before it is written"
-        )
-    names = [variable.name for variable in target.variables]
-    columns = [pa.array(blocks), pa.array(cells), *(batch.column(name) for name in names)]
-    return pa.RecordBatch.from_arrays(columns, names=[BLOCK, CELL, *names])
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 
-def write_sorted(session: Session, target: Target, batches: Iterator[pa.RecordBatch]) -> int:
-    """Write placed rows that are sorted by block; how many there were."""
-    writer = BlockWriter(session, target)
-    waiting: list[pa.RecordBatch] = []
-    count = 0
+def write(
+    df: DataFrame,
+    repo: Repository | str | os.PathLike[str],
+    *,
+    group: str = "/",
+    branch: str = "main",
+    mode: str = APPEND,
+    dims: Iterable[str] | None = None,
+    chunks: Mapping[str, int] | None = None,
+    dtype: Mapping[str, str] | str | None = None,
+    fill_value: Mapping[str, Any] | float | None = None,
+    append_dim: str | None = None,
+    message: str = "written by Spark",
+    metadata: Mapping[str, Any] | None = None,
+    txn_app_id: str | None = None,
+    txn_version: str | int | None = None,
+    solver: str | ConflictSolver | None = None,
+    **storage_options: Any,
+) -> str:
+    """Write rows with a column per dimension and per variable; the id of the commit.
+
+    `append` sets the cells at the coordinates of the rows, and the others keep their values; coordinates
+    after the end of `append_dim` (the first dimension) make it longer. `overwrite` makes the named variables
+    anew. Arrays that are not there are made with the given dimensions, chunks, types and fill values.
+
+    The frame is read twice: for its coordinates, and then for its rows, which are shuffled so that each chunk
+    is written by one task. With `txn_app_id` and `txn_version` a job that is run again commits nothing more.
+    When another writer was faster, `solver` decides: none, detect (the default), ours, theirs or an object.
+    """
+    if mode not in (APPEND, OVERWRITE):
+        raise InvalidInputError(f"mode must be append or overwrite, not {mode!r}", kind=ErrorKind.NOT_ALLOWED)
+    opened = repo if isinstance(repo, Repository) else _opened(repo, storage_options)
+    check_branch(opened, branch)
+    version = None if txn_version is None else str(txn_version)
+    order = CommitOrder(branch, message, dict(metadata or {}), txn_app_id, version, solver_of(solver))
+    done = committed(opened, order)
+    if done is not None:
+        return done
+    template = Template(
+        tuple(dims) if dims is not None else None,
+        dict(chunks or {}),
+        _by_variable(dtype),
+        _by_variable(fill_value),
+        append_dim,
+    )
+    session = opened.writable_session(branch)
+    spark: Any = df.sparkSession
+    title = f"write {', '.join(df.columns)} to {branch} of {place_of(opened)}{group}"
+    with described(spark, title), plain_errors():
+        chosen = dims_for(session, group, df.columns, template)
+        keys = _keys(df, chosen)
+        if any(not len(each) for each in keys.values()):
+            return session.snapshot_id
+        schema = arrow_schema(df.schema)
+        target = prepare(session, group, schema, chosen, keys, template, mode)
+        session.merge_receipts(_receipts(df, target, session.fork()))
+    return commit_once(opened, session, order)
+
+
+def _opened(repo: str | os.PathLike[str], storage_options: Mapping[str, Any]) -> Repository:
+    words = {name: str(value) for name, value in storage_options.items()}
+    return parse({"path": os.fspath(repo), **words}).open()
+
+
+def _by_variable(given: Any) -> dict[str, Any]:
+    """Something for each variable, or one thing for all."""
+    if given is None:
+        return {}
+    return dict(given) if isinstance(given, Mapping) else {"": given}
+
+
+def _keys(df: DataFrame, dims: tuple[str, ...]) -> dict[str, Values]:
+    """The coordinates that the rows have, per dimension."""
+    driver = VERSION
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        check_version(driver)
+        yield _packed(_found_keys, batches, dims)
+
+    frame: Any = df.select(*(quoted(dim) for dim in dims))
+    parts = [_unpacked(row) for row in map_in_arrow(frame, run, "answer binary").collect()]
+    return {dim: unique_keys([part[dim] for part in parts if len(part[dim])]) for dim in dims}
+
+
+def _found_keys(batches: Iterator[pa.RecordBatch], dims: tuple[str, ...]) -> dict[str, Values]:
+    found: dict[str, list[Values]] = {dim: [] for dim in dims}
     for batch in batches:
-        blocks = batch.column(0).to_numpy(zero_copy_only=False)
-        starts = [0, *(np.flatnonzero(np.diff(blocks)) + 1).tolist(), len(blocks)]
-        for first, last in pairwise(starts):
-            part = batch.slice(first, last - first)
-            if waiting and part.num_rows and waiting[-1].column(0)[0].as_py() != part.column(0)[0].as_py():
-                count += writer.write(waiting)
-                waiting = []
-            if part.num_rows:
-                waiting.append(part)
-    return count + (writer.write(waiting) if waiting else 0)
+        for dim in dims:
+            found[dim].append(unique_keys([keys_of(batch.column(dim), dim)]))
+    return {dim: unique_keys(parts) for dim, parts in found.items()}
 
 
-class BlockWriter:
-    """Writes rows into the arrays of a target, a whole block at a time."""
+def _receipts(df: DataFrame, target: Target, fork: ForkSession) -> list[bytes]:
+    """Have the rows written by the executors, a block by one task; what they did."""
+    names = [variable.name for variable in target.variables]
+    frame: Any = df.select(*(quoted(name) for name in (*target.dims, *names)))
+    fields = [StructField(BLOCK, LongType()), StructField(CELL, LongType())]
+    keyed_as = StructType(fields + [df.schema[name] for name in names])
+    pickled, driver = pickle.dumps((fork, target)), VERSION
 
-    def __init__(self, session: Session, target: Target) -> None:
-        import zarr
+    def place(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with readable_errors():
+            check_version(driver)
+            _, goal = pickle.loads(pickled)
+            for batch in batches:
+                yield placed(goal, batch)
 
-        self._target = target
-        store = session.store
-        self._arrays: dict[str, Any] = {
-            variable.name: zarr.open_array(store, path=variable.path, mode="r+")
-            for variable in target.variables
-        }
+    def put(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        # Each attempt has a fork of its own: what a failed or a slower one wrote is in no receipt.
+        yield _packed(_written, batches, pickle.loads(pickled))
 
-    def write(self, parts: Sequence[pa.RecordBatch]) -> int:
-        """Write all rows of one block. Cells that have none keep what they hold."""
-        rows = pa.Table.from_batches(parts).combine_chunks()
-        block = int(rows.column(0)[0].as_py())
-        region = self._target.region(block)
-        cells = rows.column(1).to_numpy()
-        self._refuse_doubles(cells)
-        places = self._local(cells, region)
-        whole = len(cells) == int(np.prod([part.stop - part.start for part in region], dtype=np.int64))
-        for variable in self._target.variables:
-            column = rows.column(variable.name)
-            self._write(variable, region, places, column.combine_chunks(), whole)
-        return len(cells)
+    spark: Any = df.sparkSession
+    tasks = max(min(int(spark.conf.get("spark.sql.shuffle.partitions")), _blocks(target)), 1)
+    keyed: Any = map_in_arrow(frame, place, keyed_as)  # type: ignore[arg-type]
+    rows = keyed.repartition(tasks, BLOCK).sortWithinPartitions(BLOCK)
+    # Collected once and used once: Spark would write again for every other look at the frame.
+    return [_unpacked(row) for row in map_in_arrow(rows, put, "answer binary").collect()]
 
-    def _refuse_doubles(self, cells: NDArray[np.int64]) -> None:
-        unique, counts = np.unique(cells, return_counts=True)
-        if len(unique) == len(cells):
-            return
-        target = self._target
-        positions = np.unravel_index(int(unique[counts > 1][0]), target.shape) if target.shape else ()
-        where = ", ".join(
-            f"{dim} {lookup.shown(int(place))}"
-            for dim, lookup, place in zip(target.dims, target.lookups, positions, strict=True)
-        )
-        raise bad_rows(f"two rows are at {where or 'the one cell'}; a cell takes one value: drop duplicates")
 
-    def _local(self, cells: NDArray[np.int64], region: tuple[slice, ...]) -> tuple[NDArray[np.int64], ...]:
-        """Positions within the region, per dimension of the target."""
-        if not self._target.shape:
-            return ()
-        positions = np.unravel_index(cells, self._target.shape)
-        return tuple(place - part.start for place, part in zip(positions, region, strict=True))
+def _blocks(target: Target) -> int:
+    count = 1
+    for size in target.grid:
+        count *= size
+    return count
 
-    def _write(
-        self,
-        variable: Variable,
-        region: tuple[slice, ...],
-        places: tuple[NDArray[np.int64], ...],
-        column: pa.Array,
-        whole: bool,
-    ) -> None:
-        array = self._arrays[variable.name]
-        values = stored_values(column, variable.coding, variable.name)
-        own = tuple(region[axis] for axis in variable.axes)
-        shape = tuple(part.stop - part.start for part in own)
-        if whole:
-            held = np.empty(shape, values.dtype)
-        elif variable.fresh:
-            held = np.full(shape, array.fill_value, values.dtype)
-        else:
-            held = np.asarray(array[own]).astype(values.dtype)
-        if held.shape:
-            held[tuple(places[axis] for axis in variable.axes)] = values
-        else:
-            held = values.reshape(())
-        array[own] = held
+
+def _written(batches: Iterator[pa.RecordBatch], goal: tuple[ForkSession, Target]) -> bytes:
+    fork, target = goal
+    write_sorted(fork, target, batches)
+    return receipt(fork)
+
+
+def _packed(function: Any, batches: Iterator[pa.RecordBatch], goal: Any) -> pa.RecordBatch:
+    """The answer of a task; an error of ours is one too, so that Spark neither tries again nor adds to it."""
+    try:
+        answer: tuple[bool, Any] = (False, function(batches, goal))
+    except IcechunkError as error:
+        answer = (True, error)
+    return pa.RecordBatch.from_pydict({"answer": pa.array([pickle.dumps(answer)], pa.binary())})
+
+
+def _unpacked(row: Any) -> Any:
+    failed, value = pickle.loads(bytes(row["answer"]))
+    if failed:
+        raise value
+    return value

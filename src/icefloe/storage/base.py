@@ -21,11 +21,11 @@ from typing import Final, Self, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from icefloe._internal.times import to_microseconds
 from icefloe.config import Attribution, EffectiveStorageSettings, StorageSettings
 from icefloe.config.display import Tree, qualified
 from icefloe.errors import ErrorKind, InvalidInputError, ReadOnlyError, StorageError
 from icefloe.storage.constructors import StorageConstructors
-from icefloe.times import to_microseconds
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 

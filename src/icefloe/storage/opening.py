@@ -7,17 +7,17 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from icefloe._internal.redaction import has_valid_port
 from icefloe.config import S3Options, StorageSettings
 from icefloe.errors import ErrorKind, StorageError
-from icefloe.redaction import has_valid_port
 from icefloe.storage.base import Storage
 from icefloe.storage.constructors import makers
-from icefloe.storage.local import LocalStorage
+from icefloe.storage.local.folder import LocalStorage
 from icefloe.storage.memory import MemoryStorage
 
 if TYPE_CHECKING:
     from icefloe.credentials import AnyAzureCredential, AnyGcsCredential, AnyS3Credential
-    from icefloe.storage.clients import Place
+    from icefloe.storage.object_store.clients import Place
 
 _TIGRIS_ENDPOINT = "https://t3.storage.dev"
 _HF_ENDPOINT = "https://s3.hf.co"
@@ -38,7 +38,7 @@ def s3(
 ) -> Storage:
     """A storage in a bucket that speaks S3."""
     from icefloe.credentials import s3_anonymous_credentials, s3_from_env_credentials
-    from icefloe.storage.clients import Headers, S3Place  # obstore takes its time to import
+    from icefloe.storage.object_store.clients import Headers, S3Place  # obstore takes its time to import
 
     if legacy_rooted_keys:
         if prefix:
@@ -146,7 +146,7 @@ def gcs(
 ) -> Storage:
     """A storage in a bucket of Google Cloud Storage."""
     from icefloe.credentials import gcs_from_env_credentials
-    from icefloe.storage.clients import GcsPlace, Headers  # obstore takes its time to import
+    from icefloe.storage.object_store.clients import GcsPlace, Headers  # obstore takes its time to import
 
     roles = Headers(dict(headers or {}), dict(read_headers or {}), dict(write_headers or {}))
     place = GcsPlace(
@@ -164,7 +164,7 @@ def azure(
 ) -> Storage:
     """A storage in a container of Azure Blob Storage."""
     from icefloe.credentials import azure_from_env_credentials
-    from icefloe.storage.clients import AzurePlace  # obstore takes its time to import
+    from icefloe.storage.object_store.clients import AzurePlace  # obstore takes its time to import
 
     chosen = credentials or azure_from_env_credentials()
     return _stored_at(AzurePlace(account, container, _folder(prefix), dict(config or {}), chosen))
@@ -176,7 +176,7 @@ def http(
     headers: Mapping[str, str] | None = None,
 ) -> Storage:
     """A folder of a web server, for reading."""
-    from icefloe.storage.clients import Headers, HttpPlace  # obstore takes its time to import
+    from icefloe.storage.object_store.clients import Headers, HttpPlace  # obstore takes its time to import
 
     check_web_url(base_url)
     return _stored_at(HttpPlace(base_url, dict(config or {}), Headers(dict(headers or {}))))
@@ -195,7 +195,7 @@ def check_web_url(url: str) -> None:
 
 
 def _stored_at(place: Place, *, read_only: bool = False, settings: StorageSettings | None = None) -> Storage:
-    from icefloe.storage.objects import ObjectStorage  # obstore takes its time to import
+    from icefloe.storage.object_store.storage import ObjectStorage  # obstore takes its time to import
 
     return ObjectStorage(place, settings, read_only=read_only)
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Self
 from urllib.parse import urljoin, urlsplit
 
-from icefloe.concurrency import fork_safe_lock
+from icefloe._internal.concurrency import fork_safe_lock
+from icefloe._internal.redaction import has_valid_port, redact
 from icefloe.config import StorageSettings
 from icefloe.errors import ErrorKind, ReadOnlyError, StorageError
-from icefloe.redaction import has_valid_port, redact
 from icefloe.storage.base import (
     ALWAYS,
     Buffer,

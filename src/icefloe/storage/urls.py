@@ -20,7 +20,7 @@ from icefloe.storage.factories import (
     s3_storage,
     tigris_storage,
 )
-from icefloe.storage.local import LocalStorage
+from icefloe.storage.local.folder import LocalStorage
 from icefloe.storage.memory import MemoryStorage
 from icefloe.storage.redirect import RedirectStorage
 

@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from icefloe._internal.ids import INITIAL_SNAPSHOT_ID, ManifestId, NodeId, SnapshotId, encode_column
+from icefloe._internal.times import to_microseconds
 from icefloe.errors import FormatError
 from icefloe.format.files import (
     CHUNKS,
@@ -30,10 +32,8 @@ from icefloe.format.refs_v1 import REFS, RefFile, RefKind, decode_ref
 from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot, Snapshot
 from icefloe.format.transaction_log import TransactionLog
 from icefloe.format.updates import UpdateType
-from icefloe.ids import INITIAL_SNAPSHOT_ID, ManifestId, NodeId, SnapshotId, encode_column
 from icefloe.storage.base import ObjectNotFoundError, Storage
 from icefloe.testing.model import Changes, PlainTree, Refs, Tree
-from icefloe.times import to_microseconds
 
 
 class Violation(AssertionError):  # noqa: N818 - it is the word of those who check histories

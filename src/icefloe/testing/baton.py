@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from icefloe.ids import ObjectId
+from icefloe._internal.ids import ObjectId
 
 _START_NS = 1_700_000_000_000_000_000
 _TICK_NS = 1_000_000
@@ -122,7 +122,7 @@ def _load_the_engine() -> None:
     """Load all modules that tell time or roll dice: some are loaded when they are needed, too late for us."""
     for package in ("core", "format", "maintenance", "storage"):
         folder = importlib.import_module(f"icefloe.{package}")
-        for module in pkgutil.iter_modules(folder.__path__, f"icefloe.{package}."):
+        for module in pkgutil.walk_packages(folder.__path__, f"icefloe.{package}."):
             importlib.import_module(module.name)
     for name in ("session", "repository", "upkeep", "care", "merging"):
         importlib.import_module(f"icefloe.{name}")

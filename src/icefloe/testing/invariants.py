@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import pairwise
 
-from icefloe.ids import INITIAL_SNAPSHOT_ID
+from icefloe._internal.ids import INITIAL_SNAPSHOT_ID
 from icefloe.snapshots import SnapshotInfo
 from icefloe.store import IcechunkStore
 from icefloe.testing.models import ModelStore

@@ -8,12 +8,13 @@ from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Any, Final
 
+from icefloe._internal.ids import ManifestId, NodeId, SnapshotId
+from icefloe._internal.times import from_microseconds
 from icefloe.core.workspace import Workspace
 from icefloe.format.manifest import ChunkRef, NativeRef
 from icefloe.format.repo_info import SnapshotInfo
 from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot, Snapshot
 from icefloe.format.transaction_log import TransactionLog
-from icefloe.ids import ManifestId, NodeId, SnapshotId
 from icefloe.repository import Repository
 from icefloe.storage.base import Storage
 from icefloe.testing.older_files import (
@@ -27,7 +28,6 @@ from icefloe.testing.older_files import (
     References,
     Single,
 )
-from icefloe.times import from_microseconds
 
 __all__ = ["FORMATS", "OlderFormat", "write_older"]
 

@@ -12,14 +12,14 @@ from typing import Any, Final
 import msgpack
 import zstandard
 
+from icefloe._internal.ids import ManifestId, NodeId
+from icefloe._internal.paths import component_key
 from icefloe.encoding.envelope import HEADER, MAGIC, ZSTD, FileType
 from icefloe.format.legacy.files import ALPHA, DRAFT, Layout
 from icefloe.format.legacy.ids import LongId
 from icefloe.format.legacy.refs import REF_FILE, sequence_file
 from icefloe.format.legacy.structures import LONG_ID
 from icefloe.format.manifest import Checksum, ChunkRef, ETag, InlineRef, NativeRef
-from icefloe.ids import ManifestId, NodeId
-from icefloe.paths import component_key
 
 _ALL_FRAMES: Final = frozenset({FileType.SNAPSHOT, FileType.MANIFEST, FileType.TRANSACTION_LOG})
 _SPEC: Final = 1

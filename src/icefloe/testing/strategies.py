@@ -16,6 +16,7 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
+from icefloe._internal.ids import ChunkId, ManifestId, NodeId, ObjectId, SnapshotId
 from icefloe.encoding.columns import Blobs
 from icefloe.format.coordinates import Coords
 from icefloe.format.id_columns import sorted_ids
@@ -75,7 +76,6 @@ from icefloe.format.updates import (
     Updates,
     UpdateType,
 )
-from icefloe.ids import ChunkId, ManifestId, NodeId, ObjectId, SnapshotId
 from icefloe.testing import workloads
 
 Id = TypeVar("Id", bound=ObjectId)

@@ -4,12 +4,12 @@
 """
 
 from icefloe.config import VirtualChunkContainer
-from icefloe.core.range_reads import ReadLimits
+from icefloe.core.virtual_chunks.range_reads import ReadLimits
 from icefloe.types import VirtualChunkSpec
-from icefloe.virtual.combining import Mismatch, MismatchError, combine
+from icefloe.virtual.combine import Mismatch, MismatchError, combine
 from icefloe.virtual.dataset import VirtualDataset
-from icefloe.virtual.parsing import virtualize
-from icefloe.virtual.refusals import CannotVirtualizeError, RefusalReason, Refused
+from icefloe.virtual.errors import CannotVirtualizeError, RefusalReason, Refused
+from icefloe.virtual.open import virtualize
 from icefloe.virtual.sources import Source
 from icefloe.virtual.variables import ChunkReferences, VirtualVariable
 

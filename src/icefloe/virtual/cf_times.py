@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from icefloe.virtual.variables import Values, VirtualVariable
-from icefloe.virtual.zarr_terms import fills_of
+from icefloe.virtual.zarr_metadata import fills_of
 
 _DAY_US: Final = 86_400_000_000
 _UNITS_US: Final = {

@@ -14,8 +14,8 @@ from zarr.abc.codec import ArrayBytesCodec, BytesBytesCodec
 from zarr.core.common import JSON, parse_named_configuration
 from zarr.registry import register_codec
 
-from icefloe.virtual.grib_message import fields_of
-from icefloe.virtual.hdf5_decoders import Chunk, undo
+from icefloe.virtual.decoders.hdf5 import Chunk, undo
+from icefloe.virtual.parsers.grib.message import fields_of
 
 if TYPE_CHECKING:
     from zarr.core.array_spec import ArraySpec
@@ -148,7 +148,7 @@ class TiffCodec(_DecodesOnly, ArrayBytesCodec):
     """What JPEG tiles share, in base 64."""
 
     async def _decode_single(self, chunk_bytes: Buffer, chunk_spec: ArraySpec) -> NDBuffer:
-        from icefloe.virtual.tiff_segments import decode_segment
+        from icefloe.virtual.decoders.tiff import decode_segment
 
         values = decode_segment(
             self, chunk_bytes.to_bytes(), chunk_spec.shape, chunk_spec.dtype.to_native_dtype()

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from icefloe.printable import printable
-from icefloe.virtual.refusals import Refused
+from icefloe._internal.printable import printable
+from icefloe.virtual.errors import Refused
 from icefloe.virtual.sources import Source
 from icefloe.virtual.variables import VirtualVariable
 
@@ -75,7 +75,7 @@ class VirtualDataset:
 
         It is given to all variables that are not loaded, or to those named. `value` makes a coordinate.
         """
-        from icefloe.virtual.loading import loaded_variable, with_dimension
+        from icefloe.virtual.loaded import loaded_variable, with_dimension
 
         chosen = {
             name
@@ -106,7 +106,7 @@ class VirtualDataset:
         virtual chunk container of the repository, unless `validate_containers` is False.
         CannotVirtualizeError where variables were refused: see `drop_refused`.
         """
-        from icefloe.virtual.writing import write_dataset  # below it lies the whole of zarr
+        from icefloe.virtual.write import write_dataset  # below it lies the whole of zarr
 
         write_dataset(
             self,
@@ -123,8 +123,8 @@ class VirtualDataset:
         Files of this machine and those that need no credentials can be read so. Variables that were refused
         are missing.
         """
-        from icefloe.virtual.opening import open_dataset
-        from icefloe.virtual.reach import by
+        from icefloe.virtual.access import by
+        from icefloe.virtual.values import open_dataset
 
         way = by(options.pop("store", None), options.pop("credential", None))
         return open_dataset(self, way, **options)

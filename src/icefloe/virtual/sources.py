@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, unquote, urlsplit
 
-from icefloe.concurrency import pool
+from icefloe._internal.concurrency import pool
+from icefloe._internal.redaction import has_secret
 from icefloe.config import StorageRetriesSettings, StorageSettings, VirtualChunkContainer
 from icefloe.config.stores import (
     AnyObjectStoreConfig,
@@ -24,15 +25,14 @@ from icefloe.config.stores import (
     local_filesystem_store,
     s3_store,
 )
-from icefloe.core.virtual_locations import key_of, stored_form
+from icefloe.core.virtual_chunks.locations import key_of, stored_form
 from icefloe.credentials import AnyCredential
 from icefloe.errors import ErrorKind, InvalidInputError, StorageError
-from icefloe.redaction import has_secret
 from icefloe.storage.base import ObjectNotFoundError
-from icefloe.storage.external import ExternalSource, Fetched
-from icefloe.storage.external_sources import ObjectSource, check_credential, open_source
-from icefloe.virtual.reach import Reach
-from icefloe.virtual.refusals import CannotVirtualizeError
+from icefloe.storage.external.base import ExternalSource, Fetched
+from icefloe.storage.external.sources import ObjectSource, check_credential, open_source
+from icefloe.virtual.access import Reach
+from icefloe.virtual.errors import CannotVirtualizeError
 
 BLOCK_BYTES: Final = 1 << 20
 """Files elsewhere are read in blocks of this size: parsers look at many small places near each other."""

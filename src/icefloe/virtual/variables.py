@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from icefloe.printable import printable
+from icefloe._internal.printable import printable
 
 Values: TypeAlias = NDArray[Any]
 

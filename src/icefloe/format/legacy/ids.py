@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import Any, Final, TypeVar
 
+from icefloe._internal.ids import NodeId, ObjectId, SnapshotId, text_size
 from icefloe.errors import InvalidInputError
 from icefloe.format.legacy.structures import LONG_ID, SHORT_ID, Findings, refused, short_id, shown
-from icefloe.ids import NodeId, ObjectId, SnapshotId, text_size
 
 Id = TypeVar("Id", bound=ObjectId)
 

@@ -8,6 +8,7 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
+from icefloe._internal.ids import ChunkId, ManifestId, NodeId
 from icefloe.encoding.envelope import FileType
 from icefloe.format.legacy.files import open_file
 from icefloe.format.legacy.ids import node_id, object_id
@@ -33,7 +34,6 @@ from icefloe.format.manifest import (
     NativeRef,
     VirtualRef,
 )
-from icefloe.ids import ChunkId, ManifestId, NodeId
 
 ArraysByRank: TypeAlias = Mapping[NodeId, Mapping[int, ArrayManifest]]
 """The references of each array by the number of their coordinates: early writers mixed arrays up."""

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from icefloe._internal.ids import ObjectId, SnapshotId
 from icefloe.format.legacy.files import ALPHA, DRAFT, Layout, loads_json
 from icefloe.format.legacy.ids import object_id
 from icefloe.format.legacy.structures import Findings, Structure, refused
 from icefloe.format.repo_info import MAIN
-from icefloe.ids import ObjectId, SnapshotId
 
 REF_FILE: Final = "ref.json"
 TOMBSTONE: Final = "ref.json.deleted"

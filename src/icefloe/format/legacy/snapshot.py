@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Final
 
+from icefloe._internal.ids import ManifestId, SnapshotId
 from icefloe.encoding.envelope import FileType
 from icefloe.encoding.json_values import canonical
 from icefloe.errors import FormatError, InvalidInputError
@@ -34,7 +35,6 @@ from icefloe.format.snapshot import (
     NodeSnapshot,
     Snapshot,
 )
-from icefloe.ids import ManifestId, SnapshotId
 
 _DEVELOPMENT: Final = (
     "total_parents",

@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any
 
+from icefloe._internal.times import to_microseconds
 from icefloe.errors import ErrorKind, FormatError
-from icefloe.times import to_microseconds
 
 SHORT_ID: int = 12
 LONG_ID: int = 16

@@ -7,12 +7,12 @@ from typing import Any, Final
 
 import numpy as np
 
+from icefloe._internal.ids import NodeId, SnapshotId
 from icefloe.encoding.envelope import FileType
 from icefloe.format.legacy.files import open_file
 from icefloe.format.legacy.ids import node_id
 from icefloe.format.legacy.structures import Findings, Structure, items, number, pairs, refused
 from icefloe.format.transaction_log import TransactionLog, UpdatedChunks
-from icefloe.ids import NodeId, SnapshotId
 
 _LISTS: Final = (
     "new_groups",

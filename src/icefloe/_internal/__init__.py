@@ -1,0 +1,1 @@
+"""Small building blocks without knowledge of the format: ids, paths, concurrency, text, times."""

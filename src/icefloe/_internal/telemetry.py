@@ -1,0 +1,141 @@
+"""Spans of what a user calls, exported by OpenTelemetry where the environment asks for it.
+
+Needs the extra `telemetry`; nothing of it is imported unless it is asked for. Spans are children of
+the application's own, if there are any. Log records written inside a span become its events.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+from icefloe._internal.extras import TELEMETRY, pip_install
+from icefloe._version import __version__
+
+if TYPE_CHECKING:
+    import logging
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+INFO = 20
+_PACKAGE = "icefloe"
+_SCHEMES = ("http://", "https://")
+
+_export: _Export | None = None
+
+
+def traced(function: Callable[P, R]) -> Callable[P, R]:
+    """The same function, with a span around each call while spans are exported."""
+    name = f"{function.__module__}.{function.__qualname__}"
+
+    @functools.wraps(function)
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
+        export = _export
+        if export is None or not export.wants(name):
+            return function(*args, **kwargs)
+        with export.tracer.start_as_current_span(name.removeprefix(f"{_PACKAGE}.")):
+            return function(*args, **kwargs)
+
+    return wrapper
+
+
+def start_from_env(levels_of: Callable[[str], dict[str, int]]) -> None:
+    """Export spans to the OTLP/gRPC endpoint that the environment names, if it names one.
+
+    ICECHUNK_OTLP_ENDPOINT goes before OTEL_EXPORTER_OTLP_ENDPOINT, ICECHUNK_OTEL_SERVICE_NAME before
+    OTEL_SERVICE_NAME. ICECHUNK_OTEL_FILTER is a log filter that says which spans are wanted.
+    """
+    variables = ("ICECHUNK_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+    endpoint = next((os.environ[name] for name in variables if os.environ.get(name)), None)
+    if endpoint is None or _export is not None:
+        return
+    try:
+        from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    except ImportError:
+        import logging
+
+        logging.getLogger(_PACKAGE).warning(
+            "no spans go to %s: the OpenTelemetry packages are not installed: %s",
+            _shown(endpoint),
+            pip_install(*TELEMETRY),
+        )
+        return
+    names = ("ICECHUNK_OTEL_SERVICE_NAME", "OTEL_SERVICE_NAME")
+    service = next((os.environ[name] for name in names if os.environ.get(name)), "icechunk")
+    target = endpoint if endpoint.startswith(_SCHEMES) else f"http://{endpoint}"
+    exporter = OTLPSpanExporter(endpoint=target, insecure=target.startswith("http://"))
+    start(
+        BatchSpanProcessor(exporter),
+        service,
+        levels_of(os.environ.get("ICECHUNK_OTEL_FILTER", "icechunk=info")),
+    )
+
+
+def start(processor: Any, service: str, levels: dict[str, int]) -> None:
+    """Hand spans to a processor of OpenTelemetry's SDK, under the name of a service."""
+    global _export
+    stop()
+    _export = _Export(processor, service, levels)
+
+
+def stop() -> None:
+    """Send what is left, and no more from then on; may be called often."""
+    global _export
+    export, _export = _export, None
+    if export is not None:
+        export.close()
+
+
+class _Export:
+    """A provider of our own: the application's may go elsewhere."""
+
+    def __init__(self, processor: Any, service: str, levels: dict[str, int]) -> None:
+        import logging
+
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.trace import TracerProvider
+
+        self._levels = levels
+        self._provider = TracerProvider(resource=Resource.create({"service.name": service}))
+        self._provider.add_span_processor(processor)
+        self.tracer = self._provider.get_tracer(_PACKAGE, __version__)
+        self._events = _event_handler()
+        self._logger = logging.getLogger(_PACKAGE)
+        self._logger.addHandler(self._events)
+
+    def wants(self, name: str) -> bool:
+        """Whether the filter lets spans of a function pass; all are of the level `info`."""
+        known = [logger for logger in self._levels if name == logger or name.startswith(f"{logger}.")]
+        return bool(known) and self._levels[max(known, key=len)] <= INFO
+
+    def close(self) -> None:
+        """Send what is left."""
+        self._logger.removeHandler(self._events)
+        self._provider.shutdown()
+
+
+def _event_handler() -> logging.Handler:
+    import logging
+
+    from opentelemetry import trace
+
+    class Events(logging.Handler):
+        """Adds log records to the span they were written in."""
+
+        def emit(self, record: logging.LogRecord) -> None:
+            span = trace.get_current_span()
+            if span.is_recording():
+                attributes = {"level": record.levelname, "target": record.name}
+                span.add_event(record.getMessage(), attributes)
+
+    return Events()
+
+
+def _shown(endpoint: str) -> str:
+    """The endpoint without a password."""
+    scheme, slashes, rest = endpoint.rpartition("//")
+    return f"{scheme}{slashes}{rest.rpartition('@')[2]}"

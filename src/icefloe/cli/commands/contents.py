@@ -1,0 +1,211 @@
+"""Commands about what is in a repository: tree, head, cat."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import click
+
+from icefloe._internal.paths import LEDGERS, ROOT, component_key, is_within, name, normalize
+from icefloe.cli import revisions
+from icefloe.cli.authorize import authorize_option
+from icefloe.cli.complete import complete_array
+from icefloe.cli.ledgers import all_option, is_listed
+from icefloe.cli.output import Output, shown
+from icefloe.cli.params import output_option, repo_argument, revision_option
+from icefloe.cli.values import listed, read
+from icefloe.core.workspace import Workspace
+from icefloe.errors import ErrorKind, InvalidInputError, NodeNotFoundError
+from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot
+from icefloe.repository import Repository
+from icefloe.session import Session
+
+_HEAD = 10
+_MOST_SIZES = 6
+"""Of chunks along one dimension whose sizes differ."""
+_SHARDING = "sharding_indexed"
+_ATTRIBUTES = ("units", "long_name", "standard_name")
+
+
+def _described(node: NodeSnapshot) -> dict[str, Any]:
+    """What the zarr.json of a node says, for people and programs."""
+    document = json.loads(node.user_data)
+    found: dict[str, Any] = {"path": node.path, "kind": document["node_type"]}
+    if isinstance(node.node_data, ArrayNodeData):
+        found["shape"] = document["shape"]
+        found["chunks"], found["shards"] = _chunk_shapes(document)
+        found["dtype"] = document["data_type"]
+        found["dimensions"] = document.get("dimension_names")
+        found["codecs"] = [codec if isinstance(codec, str) else codec["name"] for codec in document["codecs"]]
+    found["attributes"] = document.get("attributes", {})
+    return found
+
+
+def _chunk_shapes(document: dict[str, Any]) -> tuple[Any, Any]:
+    """Return the shapes of chunks and of shards, as zarr names them: the grid is one of shards, if any."""
+    grid = document["chunk_grid"]["configuration"]
+    shape = grid.get("chunk_shape", grid.get("chunk_shapes"))
+    for codec in document["codecs"]:
+        if isinstance(codec, dict) and codec["name"] == _SHARDING:
+            return codec["configuration"]["chunk_shape"], shape
+    return shape, None
+
+
+def _line(node: dict[str, Any]) -> str:
+    label = shown(name(node["path"])) or "/"
+    if node["kind"] == "group":
+        return label if label == "/" else f"{label}/"
+    sizes = [str(size) for size in node["shape"]]
+    if node["dimensions"]:
+        sizes = [
+            f"{dim}: {size}" if dim else size for dim, size in zip(node["dimensions"], sizes, strict=True)
+        ]
+    dtype = node["dtype"] if isinstance(node["dtype"], str) else node["dtype"].get("name", "?")
+    shapes = "".join(f", {each} {_shape_text(node[each])}" for each in ("chunks", "shards") if node[each])
+    words = [shown(node["attributes"][each]) for each in _ATTRIBUTES if each in node["attributes"]]
+    what = f"{label} ({shown(', '.join(sizes))}) {shown(dtype)}{shapes}"
+    return what + (f"  {', '.join(words)}" if words else "")
+
+
+def _shape_text(shape: list[Any]) -> str:
+    """Format the shape of chunks, or the sizes of chunks per dimension where they differ."""
+    return f"({', '.join(_sizes_text(each) if isinstance(each, list) else shown(each) for each in shape)})"
+
+
+def _sizes_text(sizes: list[Any]) -> str:
+    """Format chunk sizes and `[size, count]` runs of one dimension: 30+31+2x28."""
+    runs = [f"{each[1]}x{each[0]}" if isinstance(each, list) else str(each) for each in sizes]
+    return shown("+".join(runs[:_MOST_SIZES])) + ("+..." if len(runs) > _MOST_SIZES else "")
+
+
+@click.command()
+@repo_argument
+@click.argument("path", default=ROOT, shell_complete=complete_array)
+@revision_option
+@all_option
+@output_option
+def tree(repo: Repository, path: str, revision: str, with_ledgers: bool, out: Output) -> None:
+    """The groups and arrays at PATH and below: shapes, types, chunks and shards.
+
+    \b
+    icefloe tree data/repo air -r v1.0
+    """
+    workspace = repo.readonly_session(snapshot_id=revisions.resolve(repo, revision)).workspace
+    top = _path(path)
+    if top != ROOT and workspace.node(top) is None:
+        raise _no_node(workspace, "group or array", top)
+    shown_all = with_ledgers or is_within(top, LEDGERS)
+    paths = [each for each in workspace.below(top) if is_listed(each, with_ledgers=shown_all)]
+    nodes = [_described(node) for each in paths if (node := workspace.node(each)) is not None]
+    levels = [len(component_key(node["path"])) - len(component_key(top)) for node in nodes]
+    lines = ["    " * level + _line(node) for level, node in zip(levels, nodes, strict=True)]
+    out.value(nodes, "\n".join(lines) or "nothing: no group, no array")
+
+
+def known_array(session: Session, path: str) -> str:
+    """The whole path of an array; an error says what there is of a similar name."""
+    whole = _path(path)
+    if session.workspace.node(whole) is None:
+        raise _no_node(session.workspace, "array", whole)
+    session.workspace.array(whole)  # says what is wrong about a group
+    return whole
+
+
+def _no_node(workspace: Workspace, what: str, path: str) -> NodeNotFoundError:
+    import difflib
+
+    there = [each for each in workspace.below(ROOT) if is_listed(each, with_ledgers=False)]
+    near = difflib.get_close_matches(path, there, n=1)
+    hint = f"did you mean {shown(near[0])}?" if near else "`icefloe tree` lists what there is"
+    return NodeNotFoundError(f"there is no {what} {path}; {hint}", kind=ErrorKind.NODE_NOT_FOUND)
+
+
+def _path(text: str) -> str:
+    return normalize(text if text.startswith("/") else f"/{text}")
+
+
+@click.command()
+@repo_argument
+@click.argument("path", shell_complete=complete_array)
+@revision_option
+@click.option("-n", "--number", type=click.IntRange(min=1), default=_HEAD, show_default=True)
+@authorize_option
+@output_option
+def head(repo: Repository, path: str, revision: str, number: int, out: Output) -> None:
+    """The first values of an array, along each dimension.
+
+    \b
+    icefloe head data/repo air/t2m -n 5
+    """
+    session = repo.readonly_session(snapshot_id=revisions.resolve(repo, revision))
+    shape = _shape(session, known_array(session, path))
+    values = read(session, _path(path), (slice(0, number),) * len(shape))
+    out.value({"shape": shape, "dtype": str(values.dtype), "values": listed(values)}, _text(values))
+
+
+def _shape(session: Session, path: str) -> list[int]:
+    shape: list[int] = json.loads(session.workspace.array(path).user_data)["shape"]
+    return shape
+
+
+class _WithRegion(click.Command):
+    """A command whose words may begin with the minus of a number."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        # docstring inherited
+        regions = [] if "--" in args else [word for word in args if re.match(r"-\d", word)]
+        rest = [word for word in args if word not in regions]
+        return super().parse_args(ctx, [*rest, "--", *regions] if regions else rest)
+
+
+@click.command(cls=_WithRegion)
+@repo_argument
+@click.argument("path", shell_complete=complete_array)
+@click.argument("region", required=False)
+@revision_option
+@authorize_option
+@output_option
+def cat(repo: Repository, path: str, region: str | None, revision: str, out: Output) -> None:
+    """The values of an array in REGION, such as 0:10,5,: with an index or a range per dimension.
+
+    \b
+    icefloe cat data/repo /t2m 0,10:20,10:20
+    icefloe cat data/repo /t2m -1,::10,: -r v1.0
+    """
+    import sys
+
+    import numpy as np
+
+    session = repo.readonly_session(snapshot_id=revisions.resolve(repo, revision))
+    shape = _shape(session, known_array(session, path))
+    values = read(session, _path(path), _region(region, len(shape)))
+    with np.printoptions(threshold=sys.maxsize):
+        out.value(listed(values), _text(values))
+
+
+def _text(values: Any) -> str:
+    """Format values as numpy does, which escapes line breaks in texts except in a single one."""
+    return str(values) if values.ndim else shown(str(values))
+
+
+def _region(text: str | None, rank: int) -> tuple[slice | int, ...]:
+    parts = text.split(",") if text else []
+    if len(parts) > rank:
+        raise InvalidInputError(
+            f"the region {text} has {len(parts)} dimensions, the array {rank}",
+            kind=ErrorKind.INVALID_CHUNK_INDEX,
+        )
+    try:
+        return tuple(_extent(part) for part in parts) + (slice(None),) * (rank - len(parts))
+    except ValueError:
+        raise click.BadParameter(
+            f"{text!r} is no region; write an index or start:stop per dimension"
+        ) from None
+
+
+def _extent(part: str) -> slice | int:
+    if ":" not in part:
+        return int(part)
+    return slice(*(int(bound) if bound.strip() else None for bound in part.split(":", 2)))

@@ -1,0 +1,164 @@
+"""Commands about history: log, show, diff, refs, ops."""
+
+from __future__ import annotations
+
+import os
+from itertools import islice
+
+import click
+
+from icefloe._internal.times import from_microseconds
+from icefloe.ancestry_graph import AncestryGraph
+from icefloe.cli import revisions
+from icefloe.cli.complete import complete_revision
+from icefloe.cli.ledgers import all_option, listed_changes
+from icefloe.cli.output import Output, indented, shown, shown_lines
+from icefloe.cli.params import output_option, repo_argument
+from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.repository import Repository
+from icefloe.snapshots import Diff
+
+
+@click.command()
+@repo_argument
+@click.argument("revision", required=False, shell_complete=complete_revision)
+@click.option("-n", "--number", type=click.IntRange(min=1), help="At most so many commits.")
+@click.option(
+    "--graph",
+    is_flag=True,
+    help="Draw them, merges with both parents; all branches and tags where no REVISION is given.",
+)
+@output_option
+def log(repo: Repository, revision: str | None, number: int | None, graph: bool, out: Output) -> None:
+    """The commits that lead to REVISION, main by default, newest first.
+
+    \b
+    icefloe log data/repo
+    icefloe log data/repo v1.0 -n 5
+    icefloe log data/repo --graph
+    """
+    if graph:
+        _tell_graph(repo, revision, number, out)
+        return
+    found = list(
+        islice(repo.ancestry(snapshot_id=revisions.resolve(repo, revision or revisions.DEFAULT)), number)
+    )
+    out.table(
+        (
+            {"id": info.id, "written_at": info.written_at, "message": info.message}
+            | ({"parent_id": info.parent_id, "metadata": info.metadata} if out.as_json else {})
+            for info in found
+        ),
+        ["id", "written_at", "message", *(["parent_id", "metadata"] if out.as_json else [])],
+    )
+
+
+def _tell_graph(repo: Repository, revision: str | None, number: int | None, out: Output) -> None:
+    id = revisions.resolve(repo, revision) if revision else None
+    drawn = repo.ancestry_graph(snapshot_id=id, plain="NO_COLOR" in os.environ)
+    if number is not None:
+        drawn = AncestryGraph.of(drawn.commits[:number], plain=drawn.plain)
+    commits = [
+        {
+            "id": each.id,
+            "written_at": from_microseconds(each.written_at_us),
+            "message": each.message,
+            "parent_id": each.parent_id,
+            "merged_ids": each.merged_ids,
+            "branches": each.branches,
+            "tags": each.tags,
+        }
+        for each in drawn.commits
+    ]
+    out.drawing(commits, str(drawn))
+
+
+@click.command()
+@repo_argument
+@click.argument("revision", default=revisions.DEFAULT, shell_complete=complete_revision)
+@all_option
+@output_option
+def show(repo: Repository, revision: str, with_ledgers: bool, out: Output) -> None:
+    """One commit: when, why, and what it changed.
+
+    \b
+    icefloe show data/repo v1.0
+    """
+    info = repo.lookup_snapshot(revisions.resolve(repo, revision))
+    changed = None
+    if info.parent_id:
+        whole = repo.diff(from_snapshot_id=info.parent_id, to_snapshot_id=info.id)
+        changed = listed_changes(whole, with_ledgers=with_ledgers)
+    facts = {name: getattr(info, name) for name in ("id", "parent_id", "written_at", "message")}
+    lines = [
+        indented(f"{shown(name):<10} ", shown_lines(value))
+        for name, value in {**facts, **info.metadata}.items()
+    ]
+    out.value(
+        {"snapshot": info, "changes": changed}, "\n".join([*lines, "", str(changed or "").rstrip()]).rstrip()
+    )
+
+
+@click.command()
+@repo_argument
+@click.argument("start", shell_complete=complete_revision)
+@click.argument("end", default=revisions.DEFAULT, shell_complete=complete_revision)
+@all_option
+@output_option
+def diff(repo: Repository, start: str, end: str, with_ledgers: bool, out: Output) -> None:
+    """What changed from START to END, which comes after it.
+
+    \b
+    icefloe diff data/repo v1.0 main
+    """
+    first, last = (revisions.resolve(repo, each) for each in (start, end))
+    try:
+        changed = Diff() if first == last else repo.diff(from_snapshot_id=first, to_snapshot_id=last)
+    except InvalidInputError as error:
+        if error.kind != ErrorKind.BAD_SNAPSHOT_CHAIN_FOR_DIFF:
+            raise
+        later = any(info.id == last for info in repo.ancestry(snapshot_id=first))
+        way = f"`icefloe diff REPO {end} {start}`" if later else "`icefloe merge --dry-run` for two branches"
+        raise InvalidInputError(
+            f"{start} does not come before {end}, and a diff goes to what comes after; try {way}",
+            kind=error.kind,
+        ) from None
+    changed = listed_changes(changed, with_ledgers=with_ledgers)
+    out.value(changed, str(changed).rstrip() or "no changes")
+
+
+@click.command()
+@repo_argument
+@output_option
+def refs(repo: Repository, out: Output) -> None:
+    """All branches and tags, and where they point.
+
+    \b
+    icefloe refs data/repo
+    """
+    branches = [("branch", name, repo.lookup_branch(name)) for name in sorted(repo.list_branches())]
+    tags = [("tag", name, repo.lookup_tag(name)) for name in sorted(repo.list_tags())]
+    rows = ({"kind": kind, "name": name, "snapshot": id} for kind, name, id in branches + tags)
+    out.table(rows, ["kind", "name", "snapshot"])
+
+
+@click.command()
+@repo_argument
+@click.option("-n", "--number", type=click.IntRange(min=1), help="At most so many entries.")
+@output_option
+def ops(repo: Repository, number: int | None, out: Output) -> None:
+    """What was done to the repository, newest first.
+
+    \b
+    icefloe ops data/repo -n 20
+    """
+    updates = islice(repo.ops_log(), number)
+    rows = (
+        {
+            "updated_at": update.updated_at,
+            "what": type(update.kind).__name__,
+            "details": {name: getattr(update.kind, name) for name in getattr(update.kind, "__slots__", ())},
+        }
+        for update in updates
+    )
+    out.table(rows, ["updated_at", "what", "details"])

@@ -1,0 +1,197 @@
+"""Commands on whole branches: merge, cherry-pick, revert, squash."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import takewhile, zip_longest
+
+import click
+
+from icefloe._internal.amounts import counted
+from icefloe.cli import revisions
+from icefloe.cli.authorize import authorize_option
+from icefloe.cli.complete import complete_branch, complete_revision
+from icefloe.cli.errors import CONFLICT, in_the_shell
+from icefloe.cli.output import Output, plain, shown
+from icefloe.cli.params import output_option, repo_argument
+from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.merging import MergeConflictError, MergeResult, MergeStrategy, describe_place
+from icefloe.repository import Repository
+
+_strategy = click.option(
+    "--strategy",
+    type=click.Choice(["fail", "ours", "theirs"]),
+    default="fail",
+    show_default=True,
+    help="Who wins where both sides changed the same: nobody, the branch, or what comes to it.",
+)
+_message = click.option("-m", "--message", help="The message of the commit.")
+_dry_run = click.option("--dry-run", is_flag=True, help="Tell what would happen, and write nothing.")
+
+
+@click.command()
+@repo_argument
+@click.argument("source", shell_complete=complete_revision)
+@click.argument("into", default="main", shell_complete=complete_branch)
+@_message
+@_strategy
+@_dry_run
+@authorize_option
+@output_option
+def merge(
+    repo: Repository,
+    source: str,
+    into: str,
+    message: str | None,
+    strategy: MergeStrategy,
+    dry_run: bool,
+    out: Output,
+) -> int:
+    """Bring all that SOURCE has into the branch INTO. Exit code 4, and a table, if there are conflicts.
+
+    \b
+    icefloe merge data/repo dev --dry-run
+    icefloe merge data/repo dev main -m "the new grid" --strategy theirs
+    """
+    text = message or f"Merge {source} into {into}"
+    id = revisions.resolve(repo, source)
+    return _told(
+        out,
+        lambda: repo.merge(id, into, message=text, strategy=strategy, dry_run=dry_run),
+        f"{source} into {into}",
+    )
+
+
+@click.command()
+@repo_argument
+@click.argument("revision", shell_complete=complete_revision)
+@click.argument("onto", default="main", shell_complete=complete_branch)
+@_message
+@_strategy
+@_dry_run
+@authorize_option
+@output_option
+def cherry_pick(
+    repo: Repository,
+    revision: str,
+    onto: str,
+    message: str | None,
+    strategy: MergeStrategy,
+    dry_run: bool,
+    out: Output,
+) -> int:
+    """Make what the commit REVISION changed on the branch ONTO too. Exit code 4 if there are conflicts.
+
+    \b
+    icefloe cherry-pick data/repo 6XR01DHE8FB6HX6SKHX0 main
+    """
+    id = revisions.resolve(repo, revision)
+    return _told(
+        out,
+        lambda: repo.cherry_pick(id, onto, message=message, strategy=strategy, dry_run=dry_run),
+        f"{id} onto {onto}",
+    )
+
+
+@click.command()
+@repo_argument
+@click.argument("revision", shell_complete=complete_revision)
+@click.argument("branch", default="main", shell_complete=complete_branch)
+@_message
+@_strategy
+@_dry_run
+@authorize_option
+@output_option
+def revert(
+    repo: Repository,
+    revision: str,
+    branch: str,
+    message: str | None,
+    strategy: MergeStrategy,
+    dry_run: bool,
+    out: Output,
+) -> int:
+    """Undo on BRANCH what the commit REVISION changed. Exit code 4 if there are conflicts.
+
+    \b
+    icefloe revert data/repo main --dry-run
+    """
+    id = revisions.resolve(repo, revision)
+    return _told(
+        out,
+        lambda: repo.revert(id, branch, message=message, strategy=strategy, dry_run=dry_run),
+        f"the revert of {id} into {branch}",
+    )
+
+
+@click.command()
+@repo_argument
+@click.argument("branch", shell_complete=complete_branch)
+@click.argument("since", shell_complete=complete_revision)
+@_message
+@_dry_run
+@output_option
+def squash(
+    repo: Repository, branch: str, since: str, message: str | None, dry_run: bool, out: Output
+) -> None:
+    """Put one commit in the place of all that BRANCH has after SINCE.
+
+    \b
+    icefloe squash data/repo main main@7d --dry-run
+    """
+    start = revisions.resolve(repo, since)
+    history = [info.id for info in repo.ancestry(branch=branch)]
+    later = list(takewhile(lambda id: id != start, history))
+    if start not in history or not later:
+        raise InvalidInputError(
+            f"{since} is not a commit before the tip of branch {branch}, so there is nothing to squash",
+            kind=ErrorKind.BAD_SNAPSHOT_CHAIN_FOR_DIFF,
+        )
+    made = None if dry_run else repo.squash(branch, start, message=message)
+    on = shown(branch)
+    verb = f"would put one commit on {on}" if made is None else f"{on} is at {made},"
+    text = f"{verb} in the place of {len(later)}: {' '.join(later)}"
+    out.value({"branch": branch, "since": start, "squashed": later, "snapshot": made}, text)
+
+
+def _told(out: Output, work: Callable[[], MergeResult], what: str) -> int:
+    """Do it and print what came of it; the exit code."""
+    try:
+        result = work()
+    except MergeConflictError as error:
+        result = error.result
+    rows = result.conflicts
+    details = rows.details()
+    lines = [_sentence(result, shown(what))]
+    for row, found in zip(rows[: len(details)], details, strict=True):
+        place = shown(row.path) if row.chunk is None else f"{shown(row.path)} {list(row.chunk)}"
+        lines.append(
+            f"  {place}: {str(row.kind).lower()} | ours: {shown(row.ours)} | theirs: {shown(row.theirs)}"
+        )
+        lines += [] if found is None else [f"    {in_the_shell(describe_place(row, found))}"]
+    lines += [f"  and {len(rows) - len(details)} more"] if len(rows) > len(details) else []
+    value = {
+        "outcome": result.outcome,
+        "snapshot": result.snapshot_id,
+        "base": result.base_id,
+        "ours": result.ours_id,
+        "theirs": result.theirs_id,
+        "conflicts": [plain(row) | {"details": plain(found)} for row, found in zip_longest(rows, details)],
+        "changes": plain(result.changes),
+    }
+    out.value(value, "\n".join(lines))
+    return CONFLICT if result.outcome == "conflicts" else 0
+
+
+def _sentence(result: MergeResult, what: str) -> str:
+    match result.outcome:
+        case "conflicts":
+            count = counted(len(result.conflicts), "conflict")
+            return f"{what}: {count}, and nothing was written; see --strategy"
+        case "up-to-date":
+            return f"{what}: nothing to do"
+    verb = {"merged": "merged", "fast-forward": "moved forward"}[result.outcome]
+    if result.snapshot_id is None:
+        return f"{what}: would be {verb}"
+    solved = f", {counted(len(result.conflicts), 'conflict')} decided" if result.conflicts else ""
+    return f"{what}: {verb}, at {result.snapshot_id}{solved}"

@@ -1,0 +1,109 @@
+"""The command `migrate`: any older format to version 2."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import click
+
+import icefloe
+from icefloe._internal.amounts import counted
+from icefloe._internal.concurrency import FanOut
+from icefloe.cli.output import Output, plain, shown
+from icefloe.cli.params import fan_out_option, output_option, storage_argument
+from icefloe.cli.watched import watched
+from icefloe.core.open import find_spec
+from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.maintenance.migrate import MigrationReport, was_broken_off
+from icefloe.maintenance.upgrade import has_files_of_version_1
+from icefloe.repository import Repository
+from icefloe.storage.base import Storage
+
+
+@click.command()
+@storage_argument
+@click.option("--to", "target", metavar="URL", help="Write to an empty place, and leave the source alone.")
+@click.option("--dry-run", is_flag=True, help="Read everything, tell what would be done, and write nothing.")
+@click.option("--keep-gaps", is_flag=True, help="Even if something is missing; it stays missing.")
+@click.option("--delete-old-files", is_flag=True, help="In place: remove what version 2 does not use.")
+@fan_out_option
+@output_option
+def migrate(
+    storage: Storage,
+    target: str | None,
+    dry_run: bool,
+    keep_gaps: bool,
+    delete_old_files: bool,
+    fan_out: FanOut | None,
+    out: Output,
+) -> None:
+    """Turn a repository of an older format into one of version 2.
+
+    What was broken off goes on when it is run again.
+
+    \b
+    icefloe migrate data/old --dry-run
+    icefloe migrate data/old --to data/new
+    """
+    spec = find_spec(storage)
+    version_1 = spec is not None and spec.writable and not spec.refs_in_repo_info
+    leftovers = delete_old_files and target is None and spec is not None and spec.refs_in_repo_info
+    if version_1 or (leftovers and has_files_of_version_1(storage) and not was_broken_off(storage)):
+        _upgrade(storage, target, dry_run, delete_old_files, fan_out, out, leftovers_only=not version_1)
+        return
+    report = icefloe.migrate(
+        storage,
+        None if target is None else icefloe.storage_from_url(target),
+        dry_run=dry_run,
+        keep_gaps=keep_gaps,
+        delete_old_files=delete_old_files,
+        progress=out.progress,
+        fan_out=fan_out,
+    )
+    out.value(plain(report), _text(report))
+
+
+def _upgrade(
+    storage: Storage,
+    target: str | None,
+    dry_run: bool,
+    delete_old_files: bool,
+    fan_out: FanOut | None,
+    out: Output,
+    *,
+    leftovers_only: bool,
+) -> None:
+    if target is not None:
+        raise InvalidInputError(
+            "a repository of version 1 is upgraded where it is; leave --to out", kind=ErrorKind.NOT_ALLOWED
+        )
+    repo = Repository.open(storage)
+    repo = watched(repo if fan_out is None else repo.working_with(fan_out), out, reads_only=True)
+    snapshots = len(repo.preview_expiration(datetime.fromtimestamp(0, UTC)))
+    branches, tags = len(repo.list_branches()), len(repo.list_tags())
+    icefloe.upgrade_icechunk_repository(repo, dry_run=dry_run, delete_unused_v1_files=delete_old_files)
+    text = (
+        "can be upgraded from version 1 to version 2" if dry_run else "upgraded from version 1 to version 2"
+    )
+    if leftovers_only:
+        text = "the files of version 1 would be deleted" if dry_run else "deleted the files of version 1"
+    text += f": {counted(snapshots, 'snapshot')}, {counted(branches, 'branch')}, {counted(tags, 'tag')}"
+    counts = {"snapshots": snapshots, "branches": branches, "tags": tags}
+    out.value({"source_format": "version 1", "dry_run": dry_run, **counts}, text)
+
+
+def _text(report: MigrationReport) -> str:
+    verb = "would write" if report.dry_run else "wrote"
+    head = (
+        f"{verb} {counted(report.snapshots, 'snapshot')}, {counted(report.branches, 'branch')}, "
+        f"{counted(report.tags, 'tag')}, {counted(report.manifests, 'manifest')} with "
+        f"{counted(report.references, 'reference')}; copied: {report.copied_chunk_objects} of "
+        f"{counted(report.chunk_objects, 'chunk object')}"
+    )
+    return "\n".join(
+        [
+            f"{report.source_format} format: {head}",
+            *(f"tolerated: {shown(text)}" for text in report.tolerated),
+            *(f"missing: {shown(text)}" for text in report.gaps),
+        ]
+    )

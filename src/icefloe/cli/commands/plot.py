@@ -1,0 +1,111 @@
+"""The command that draws: a curve or a map, in the terminal or into a file."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from icefloe._internal.printable import printable
+from icefloe._internal.streams import painted
+from icefloe.cli import revisions
+from icefloe.cli.authorize import authorize_option
+from icefloe.cli.commands.contents import known_array
+from icefloe.cli.complete import complete_array
+from icefloe.cli.output import Output
+from icefloe.cli.params import output_option, repo_argument, revision_option
+from icefloe.cli.selection import index_of, label_of
+from icefloe.repository import Repository
+
+if TYPE_CHECKING:
+    from icefloe.cli.pictures import Paint
+
+_KINDS = (".png", ".svg", ".pdf", ".jpg", ".jpeg")
+
+
+@click.command()
+@repo_argument
+@click.argument("path", shell_complete=complete_array)
+@revision_option
+@click.option("--isel", multiple=True, metavar="DIM=START:STOP", help="Elements of a dimension, or one.")
+@click.option("--sel", multiple=True, metavar="DIM=FIRST..LAST", help="Labels of a dimension, or one.")
+@click.option(
+    "-f",
+    "--file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Draw into a file: .png, .svg, .pdf, .jpg.",
+)
+@click.option("--width", type=click.IntRange(min=20), help="Characters across; as the terminal without it.")
+@click.option("--no-coastlines", is_flag=True, help="Draw latitudes and longitudes without coastlines.")
+@authorize_option
+@output_option
+def plot(
+    repo: Repository,
+    path: str,
+    revision: str,
+    isel: tuple[str, ...],
+    sel: tuple[str, ...],
+    file: Path | None,
+    width: int | None,
+    no_coastlines: bool,
+    out: Output,
+) -> None:
+    """Draw an array: one dimension as a curve, two as a map.
+
+    Of an array with more dimensions the last two are drawn, at the first element of the
+    others, unless --isel or --sel say where. Maps of latitudes and longitudes have coastlines
+    (Natural Earth, 1:110 million). --json prints numbers about what is drawn.
+
+    \b
+    icefloe plot data/repo t2m --sel time=2024-01-15
+    icefloe plot data/repo t2m -r v1.0 --isel lat=90 --isel lon=0
+    icefloe plot data/repo air/t2m --sel time=2024-01-01..2024-01-31 --isel lon=0 -f hovmoeller.png
+    """
+    from icefloe.cli import pictures
+    from icefloe.cli.slices import take
+
+    if file is not None and file.suffix.lower() not in _KINDS:
+        raise click.BadParameter(f"{file} ends in none of {', '.join(_KINDS)}", param_hint="--file")
+    snapshot = revisions.resolve(repo, revision)
+    session = repo.readonly_session(snapshot_id=snapshot)
+    drawn = take(session, known_array(session, path), dict(map(index_of, isel)), dict(map(label_of, sel)))
+    about: dict[str, Any] = {**drawn.summary(), "snapshot": snapshot, "file": str(file) if file else None}
+    if file is not None:
+        pictures.as_file(drawn, file, coastlines=not no_coastlines)
+        out.value(about, f"{drawn.title}: {printable(str(file))}")
+    elif out.as_json:
+        out.value(about)
+    else:
+        _print(drawn, width, not no_coastlines)
+
+
+def _print(drawn: Any, width: int | None, coastlines: bool) -> None:
+    from icefloe.cli.pictures import as_text
+
+    paint = _paint()
+    across = width or min(shutil.get_terminal_size().columns, 120)
+    text = as_text(drawn, across, paint, coastlines=coastlines)
+    click.echo(text, file=painted(sys.stdout), color=paint is not None)
+
+
+def _paint() -> Paint | None:
+    """Return how the terminal takes colours; None if it has fewer than 256, in which maps cannot be read."""
+    if not sys.stdout.isatty():
+        return None  # rich takes its time to import
+    from rich.color import ColorSystem
+    from rich.console import Console
+    from rich.style import Style
+
+    console = Console(file=sys.stdout)
+    systems = {"256": ColorSystem.EIGHT_BIT, "truecolor": ColorSystem.TRUECOLOR}
+    if console.color_system not in systems or console.no_color:
+        return None
+    system = systems[console.color_system]
+
+    def paint(character: str, colour: str | None, ground: str | None) -> str:
+        return Style(color=colour, bgcolor=ground).render(character, color_system=system)
+
+    return paint

@@ -1,0 +1,137 @@
+"""Commands about a repository as a whole: init, info, config, status, doctor."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import click
+
+from icefloe._internal.redaction import HIDDEN, may_be_secret, redact
+from icefloe.cli.errors import NOT_WELL
+from icefloe.cli.groups import GroupWithDefault
+from icefloe.cli.output import Output
+from icefloe.cli.params import output_option, repo_argument, storage_argument
+from icefloe.errors import AlreadyExistsError, ErrorKind
+from icefloe.overview import overview
+from icefloe.overview import status as current_status
+from icefloe.repository import Repository
+from icefloe.storage.base import Storage
+from icefloe.types import RepoAvailability, RepoStatus
+
+
+@click.command()
+@storage_argument
+@click.option("--spec-version", type=click.Choice(["1", "2"]), default="2", show_default=True)
+@output_option
+def init(storage: Storage, spec_version: str, out: Output) -> None:
+    """Make a new repository.
+
+    \b
+    icefloe init data/repo
+    icefloe init s3://bucket/weather -o region=eu-west-1
+    """
+    if Repository.exists(storage):
+        raise AlreadyExistsError("there is a repository at this place already", kind=ErrorKind.NOT_ALLOWED)
+    repo = Repository.create(storage, spec_version=int(spec_version))
+    found = {**storage.describe(), "spec_version": int(spec_version), "main": repo.lookup_branch("main")}
+    out.value(found, f"new repository in {storage.place}, version {spec_version} of the format")
+
+
+@click.command()
+@repo_argument
+@output_option
+def info(repo: Repository, out: Output) -> None:
+    """What a repository is: place, version, branches, tags, size of its history.
+
+    \b
+    icefloe info data/repo
+    """
+    out.record(overview(repo._refs, repo.storage))
+
+
+@click.command()
+@repo_argument
+@output_option
+def config(repo: Repository, out: Output) -> None:
+    """The stored configuration of a repository.
+
+    \b
+    icefloe config data/repo
+    """
+    stored = Repository.fetch_config(repo.storage)
+    text = str(stored) if stored else "the defaults: none is stored"
+    out.value(_without_secrets(stored.to_plain()) if stored else {}, text)
+
+
+def _without_secrets(plain: Any, name: str = "") -> Any:
+    """Hide options, headers and parts of URLs that may be secret."""
+    if isinstance(plain, dict):
+        hide_all = name == "headers"
+        return {
+            redact(key): HIDDEN
+            if isinstance(value, str) and (hide_all or may_be_secret(key))
+            else _without_secrets(value, key)
+            for key, value in plain.items()
+        }
+    if isinstance(plain, list):
+        return [_without_secrets(each) for each in plain]
+    return redact(plain) if isinstance(plain, str) else plain
+
+
+@click.command()
+@repo_argument
+@click.option(
+    "--set", "availability", type=click.Choice(["online", "read-only"]), help="Change it, for everybody."
+)
+@click.option("--reason", help="What others are told.")
+@output_option
+def status(repo: Repository, availability: str | None, reason: str | None, out: Output) -> None:
+    """Whether a repository may be written; or make it read-only, or put it online again.
+
+    \b
+    icefloe status data/repo
+    icefloe status data/repo --set read-only --reason "moving house"
+    """
+    if reason is not None and availability is None:
+        raise click.UsageError("--reason goes with --set")
+    if availability:
+        repo.set_status(RepoStatus(RepoAvailability[availability.replace("-", "_")], None, reason))
+    out.record(current_status(repo._refs))
+
+
+@click.group(cls=GroupWithDefault, default="storage", invoke_without_command=True)
+@output_option
+@click.pass_context
+def doctor(ctx: click.Context, out: Output) -> None:
+    """Look whether things are as they should be: this machine, or a place for data.
+
+    Without a place it tells what is installed here. `icefloe doctor PLACE` is `icefloe doctor storage PLACE`.
+
+    \b
+    icefloe doctor
+    icefloe doctor s3://bucket/repo -o region=eu-west-1
+    """
+    if ctx.invoked_subcommand is None:
+        from icefloe.cli.environment import environment
+
+        out.record(environment())
+
+
+@doctor.command("storage")
+@storage_argument
+@output_option
+def doctor_storage(storage: Storage, out: Output) -> int:
+    """Try whether a place keeps what conditional writes promise, before data is trusted to it.
+
+    \b
+    icefloe doctor storage s3://bucket/repo -o region=eu-west-1
+    """
+    from icefloe.storage.probe import probe
+
+    was_there = os.path.isdir(storage.describe().get("path", os.curdir))
+    report = probe(storage)
+    if not was_there:
+        storage.remove_empty_folder("")
+    out.value({"place": report.place, "safe": report.safe, "checks": report.checks}, str(report))
+    return 0 if report.safe else NOT_WELL

@@ -1,0 +1,69 @@
+"""The command about files elsewhere: virtualize."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import click
+
+from icefloe._internal.redaction import redact
+from icefloe.cli.complete import complete_file
+from icefloe.cli.output import Output
+from icefloe.cli.params import output_option
+from icefloe.virtual import VirtualDataset
+from icefloe.virtual import virtualize as parse
+from icefloe.virtual.open import Format
+
+_COLUMNS = ("variable", "shape", "dtype", "chunks", "references", "codecs", "refused")
+
+
+def _rows(dataset: VirtualDataset) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    for path, group in dataset.walk():
+        prefix = f"{path}/" if path else ""
+        for name, variable in group.variables.items():
+            sizes = zip(variable.dimensions, variable.shape, strict=True)
+            rows.append(
+                {
+                    "variable": prefix + name,
+                    "shape": ", ".join(f"{dimension}: {size}" for dimension, size in sizes),
+                    "dtype": str(variable.dtype),
+                    "chunks": "x".join(map(str, variable.chunk_shape)),
+                    "references": "loaded" if variable.loaded else len(variable.references),
+                    "codecs": ", ".join(codec["name"] for codec in variable.codecs),
+                    "refused": None,
+                }
+            )
+        rows += [
+            {**dict.fromkeys(_COLUMNS), "variable": prefix + each.variable, "refused": each.sentence}
+            for each in group.refused
+        ]
+    return rows
+
+
+@click.command()
+@click.argument("files", nargs=-1, required=True, metavar="FILE...", shell_complete=complete_file)
+@click.option(
+    "--format",
+    "format_",
+    type=click.Choice(get_args(Format)),
+    help="The format, where it is not to be recognised.",
+)
+@click.option("--group", help="The only group to look at.")
+@click.option("-r", "--revision", help="Of an Icechunk repository: a branch, a tag or a snapshot id.")
+@output_option
+def virtualize(
+    files: tuple[str, ...], format_: Any, group: str | None, revision: str | None, out: Output
+) -> None:
+    """What the variables of each FILE, a path or URL, are as references, or why they are refused.
+
+    \b
+    icefloe virtualize data/2024-01.nc s3://bucket/2024-02.nc
+    """
+    found = []
+    for number, file in enumerate(files):
+        out.progress("files", number, len(files))
+        rows = _rows(parse(file, format=format_, group=group, version=revision))
+        found += [{"file": redact(file), **row} for row in rows]
+    columns = _COLUMNS if len(files) == 1 and not out.as_json else ("file", *_COLUMNS)
+    out.table(found, columns)

@@ -1,0 +1,178 @@
+"""The `icefloe` command: its options, its errors, and where each subcommand is."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import click
+from click.shell_completion import CompletionItem
+
+from icefloe._internal.streams import safe_streams
+from icefloe._version import __version__
+from icefloe.cli.errors import Stopped, interruption, tell
+from icefloe.cli.terminal import end, end_at_signals, run_with_streams
+
+_COMMANDS = {
+    "init": "repository",
+    "ingest": "ingest",
+    "run": "ingest",
+    "rechunk": "rechunk",
+    "info": "repository",
+    "config": "repository",
+    "status": "repository",
+    "doctor": "repository",
+    "log": "history",
+    "show": "history",
+    "diff": "history",
+    "refs": "history",
+    "ops": "history",
+    "branch": "refs",
+    "tag": "refs",
+    "merge": "merge",
+    "cherry-pick": "merge",
+    "revert": "merge",
+    "squash": "merge",
+    "tree": "contents",
+    "head": "contents",
+    "cat": "contents",
+    "plot": "plot",
+    "virtualize": "virtualize",
+    "sql": "sql",
+    "verify": "integrity",
+    "checksums": "integrity",
+    "repair": "integrity",
+    "gc": "maintenance",
+    "expire": "maintenance",
+    "stats": "maintenance",
+    "rewrite-manifests": "maintenance",
+    "migrate": "migrate",
+    "clone": "copies",
+    "export": "copies",
+    "completion": "completion",
+}
+"""Each command and its module, which is loaded when the command is."""
+
+
+def commands() -> tuple[str, ...]:
+    """The names of all commands, in the order of the help."""
+    return tuple(_COMMANDS)
+
+
+def _docstrings(module: str) -> dict[str, str]:
+    """What the commands of a module say they do, from its source: loading all of them takes far longer."""
+    import ast
+    from importlib.abc import InspectLoader
+
+    spec = importlib.util.find_spec(f"icefloe.cli.commands.{module}")
+    loader = spec.loader if spec is not None else None
+    source = loader.get_source(spec.name) if spec and isinstance(loader, InspectLoader) else None
+    functions = [each for each in ast.parse(source or "").body if isinstance(each, ast.FunctionDef)]
+    return {each.name: text for each in functions if (text := ast.get_docstring(each)) is not None}
+
+
+def _texts() -> dict[str, str | None]:
+    """What each command says it does; None where there is no source to read."""
+    told = {module: _docstrings(module) for module in set(_COMMANDS.values())}
+    return {name: told[module].get(name.replace("-", "_")) for name, module in _COMMANDS.items()}
+
+
+class _Commands(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in _COMMANDS:
+            return None
+        module = importlib.import_module(f"icefloe.cli.commands.{_COMMANDS[name]}")
+        command: click.Command = getattr(module, name.replace("-", "_"))
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        texts = _texts()
+        if None in texts.values():  # no source to read
+            super().format_commands(ctx, formatter)
+            return
+        room = formatter.width - 6 - max(map(len, texts))
+        commands = [click.Command(name, help=text) for name, text in texts.items()]
+        with formatter.section("Commands"):
+            formatter.write_dl([(each.name or "", each.get_short_help_str(room)) for each in commands])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        if incomplete.startswith("-"):
+            return super().shell_complete(ctx, incomplete)
+        commands = [click.Command(name, help=text) for name, text in _texts().items()]
+        return [
+            CompletionItem(each.name, help=each.get_short_help_str())
+            for each in commands
+            if (each.name or "").startswith(incomplete)
+        ]
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in _COMMANDS and not args[0].startswith("-"):
+            import difflib
+
+            near = difflib.get_close_matches(args[0], _COMMANDS, n=1)
+            hint = f"; did you mean {near[0]}?" if near else "; `icefloe --help` lists them"
+            raise click.UsageError(f"no command {args[0]!r}{hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+
+@click.command(
+    cls=_Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 conflict, 5 a check found something, "
+    "130 stopped by Ctrl-C, 143 by SIGTERM. With --json standard output is one JSON document; of an error "
+    "too.",
+)
+@click.version_option(__version__, prog_name="icefloe")
+@click.option("--debug", is_flag=True, help="Show where in the program an error came from.")
+def icefloe(debug: bool) -> None:
+    """Version-controlled Zarr arrays on folders and object stores.
+
+    REPO is a path or URL: data/repo, s3://bucket/prefix, gs://..., az://..., https://...
+    Options of the storage follow with -o, as in -o region=eu-west-1 or -o endpoint_url=http://localhost:9000.
+    """
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; the exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    with safe_streams():
+        return _run(words)
+
+
+def _run(words: list[str]) -> int:
+    debug = "--debug" in words
+    rest = [word for word in words if word != "--debug"]  # wherever it stands
+    try:
+        with warnings.catch_warnings():
+            # zarr warns of codecs and data types beyond its specification each time that it meets them.
+            warnings.filterwarnings("ignore", module=r"zarr\.")
+            result: Any = icefloe.main(rest, prog_name="icefloe", standalone_mode=False)
+    except click.exceptions.Abort as error:
+        return tell(Stopped(error.__cause__), as_json="--json" in words)
+    except Exception as error:
+        if (stopped := interruption(error)) is not None:
+            return tell(Stopped(stopped), as_json="--json" in words)
+        if debug and not isinstance(error, click.ClickException):
+            raise
+        return tell(error, as_json="--json" in words)
+    return result if isinstance(result, int) else 0
+
+
+def run() -> None:
+    """The entry point of the installed command."""
+    end_at_signals()
+    if "--debug" in sys.argv:
+        sys.exit(run_with_streams(main))
+    from icefloe._internal.concurrency import silence_asyncio
+
+    silence_asyncio()
+    end(run_with_streams(main))

@@ -1,0 +1,1 @@
+"""From the changes of a session to a new snapshot."""

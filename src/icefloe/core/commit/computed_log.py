@@ -1,0 +1,76 @@
+"""The transaction log that a commit would have had, found by comparing its snapshot with the one before."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from icefloe._internal.ids import NodeId
+from icefloe.core.assets import AssetStore
+from icefloe.core.changeset import rank_of
+from icefloe.core.workspace import Workspace
+from icefloe.format import coordinates
+from icefloe.format.coordinates import Coords
+from icefloe.format.manifest import ArrayManifest
+from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot, Snapshot
+from icefloe.format.transaction_log import TransactionLog
+
+
+def computed_log(before: Snapshot, after: Snapshot, assets: AssetStore) -> TransactionLog:
+    """What differs between two snapshots that follow each other."""
+    old, new = ({node.id: node for node in side.nodes} for side in (before, after))
+    born = [node for id, node in new.items() if id not in old]
+    dead = [node for id, node in old.items() if id not in new]
+    kept = [(old[id], node) for id, node in new.items() if id in old]
+    updated = [node for then, node in kept if then.user_data != node.user_data]
+    then, now = Workspace(before, assets), Workspace(after, assets)
+    chunks = {node.id: changed for node in born if len(changed := _coords(now, node))}
+    for earlier, node in kept:
+        changed = _changed(then, earlier, now, node)
+        if len(changed):
+            chunks[node.id] = changed
+    return TransactionLog.of(
+        after.id,
+        chunks,
+        new_groups=_ids(born, arrays=False),
+        new_arrays=_ids(born, arrays=True),
+        deleted_groups=_ids(dead, arrays=False),
+        deleted_arrays=_ids(dead, arrays=True),
+        updated_groups=_ids(updated, arrays=False),
+        updated_arrays=_ids(updated, arrays=True),
+    )
+
+
+def _ids(nodes: list[NodeSnapshot], *, arrays: bool) -> list[NodeId]:
+    return [node.id for node in nodes if isinstance(node.node_data, ArrayNodeData) is arrays]
+
+
+def _coords(workspace: Workspace, node: NodeSnapshot) -> Coords:
+    return workspace.refs(node).coords if isinstance(node.node_data, ArrayNodeData) else _none(0)
+
+
+def _none(rank: int) -> Coords:
+    return np.zeros((0, rank), np.uint32)
+
+
+def _changed(then: Workspace, earlier: NodeSnapshot, now: Workspace, node: NodeSnapshot) -> Coords:
+    """The chunks of one array that were written or deleted."""
+    one, other = earlier.node_data, node.node_data
+    if not isinstance(one, ArrayNodeData) or not isinstance(other, ArrayNodeData):
+        return _none(0)
+    if one.manifests == other.manifests and one.shape == other.shape:
+        return _none(rank_of(node))
+    old, new = then.refs(earlier), now.refs(node)
+    if old.rank != new.rank:
+        return new.coords
+    kept = coordinates.contains(new.coords, old.coords)
+    left = coordinates.contains(old.coords, new.coords)
+    return np.concatenate([new.coords[~kept], old.coords[~left], _differing(old.take(left), new.take(kept))])
+
+
+def _differing(old: ArrayManifest, new: ArrayManifest) -> Coords:
+    """Of references at the same places, the places where they say something else."""
+    if old == new:
+        return _none(new.rank)
+    # Row by row: what a reference says depends on its kind, and only commits without a log come here.
+    changed = [row for row in range(len(new)) if old.ref(row) != new.ref(row)]
+    return new.coords[changed]

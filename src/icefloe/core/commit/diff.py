@@ -1,0 +1,83 @@
+"""What changed between two snapshots, read from transaction logs, and in a session."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icefloe._internal.ids import NodeId
+from icefloe.core.changeset import ChangeSet
+from icefloe.core.workspace import Workspace
+from icefloe.format import coordinates
+from icefloe.format.coordinates import Coords
+from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot, Snapshot
+from icefloe.format.transaction_log import TransactionLog
+from icefloe.snapshots import Diff
+
+
+def session_diff(workspace: Workspace) -> Diff:
+    """What a session changed."""
+    with workspace.exclusive():
+        return _diff_of(workspace.changes)
+
+
+def _diff_of(changes: ChangeSet) -> Diff:
+    def paths(nodes: Mapping[str, NodeSnapshot], arrays: bool) -> set[str]:
+        return {path for path, node in nodes.items() if isinstance(node.node_data, ArrayNodeData) is arrays}
+
+    return Diff(
+        new_groups=paths(changes.created, arrays=False),
+        new_arrays=paths(changes.created, arrays=True),
+        deleted_groups=paths(changes.deleted, arrays=False),
+        deleted_arrays=paths(changes.deleted, arrays=True),
+        updated_groups=paths(changes.updated, arrays=False),
+        updated_arrays=paths(changes.updated, arrays=True),
+        updated_chunks={delta.path: delta.coords().tolist() for delta in changes.chunks.values()},
+        moved_nodes=[(source, path) for path, source in sorted(changes.moved.items())],
+    )
+
+
+def logs_diff(logs: Iterable[TransactionLog], older: Snapshot, newer: Snapshot) -> Diff:
+    """What several commits changed, one after the other, with the paths of both ends.
+
+    Nodes that came and went in between are in neither end and so not in the result.
+    """
+    before, after = _paths_by_id(older), _paths_by_id(newer)
+    diff = Diff()
+    chunks: dict[tuple[str, int], list[Coords]] = {}
+
+    def add(target: set[str], ids: NDArray[np.uint8], *sides: Mapping[bytes, str]) -> None:
+        for row in ids:
+            path = next((side[key] for side in sides if (key := row.tobytes()) in side), None)
+            if path is not None:
+                target.add(path)
+
+    for log in logs:
+        add(diff.new_groups, log.new_groups, after)
+        add(diff.new_arrays, log.new_arrays, after)
+        add(diff.deleted_groups, log.deleted_groups, before)
+        add(diff.deleted_arrays, log.deleted_arrays, before)
+        add(diff.updated_groups, log.updated_groups, after, before)
+        add(diff.updated_arrays, log.updated_arrays, after, before)
+        for node, coords in log.updated_chunks:
+            path = _find(node, after, before)
+            if path is not None:
+                chunks.setdefault((path, coords.shape[1]), []).append(coords)
+        diff.moved_nodes.extend((move.from_path, move.to_path) for move in log.moved_nodes)
+    for (path, _), parts in sorted(chunks.items()):
+        found = coordinates.last_of_equal(np.concatenate(parts))[0].tolist()
+        diff.updated_chunks.setdefault(path, []).extend(found)
+    return diff
+
+
+def _find(node: NodeId, *sides: Mapping[bytes, str]) -> str | None:
+    return next((side[key] for side in sides if (key := node.__bytes__()) in side), None)
+
+
+def _paths_by_id(snapshot: Snapshot) -> dict[bytes, str]:
+    if not len(snapshot.nodes):
+        return {}
+    ids = snapshot.nodes.columns["id"]
+    return {ids[row].tobytes(): path for row, path in enumerate(snapshot.nodes.paths())}

@@ -1,0 +1,212 @@
+"""From changes to a new snapshot: writes manifests, transaction log and snapshot file. No ref moves here."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from icefloe._internal.concurrency import FanOut
+from icefloe._internal.ids import NodeId, SnapshotId
+from icefloe.core.assets import AssetStore
+from icefloe.core.commit.limits import check_changes, check_log
+from icefloe.core.commit.manifests import Place, Plan, Rewritten, Sources, make_manifests, plan, splice
+from icefloe.core.refs.clock import check_clock
+from icefloe.core.workspace import Workspace
+from icefloe.format.files import SNAPSHOTS, SealedLog
+from icefloe.format.repo_changes import later_than
+from icefloe.format.repo_info import SnapshotInfo
+from icefloe.format.snapshot import (
+    ArrayNodeData,
+    ManifestRef,
+    Nodes,
+    NodeSnapshot,
+    Snapshot,
+    used_manifests,
+)
+from icefloe.format.transaction_log import LISTS, MoveOperation, NodeType, TransactionLog, UpdatedChunks
+
+OWN_METADATA: Final = "__icechunk"
+"""Where a snapshot's metadata keeps what writers say about their commit."""
+
+_MANY_NUMBERS: Final = 1 << 16
+"""From so many numbers in coordinates on, a transaction log takes its time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flushed:
+    """What a flush wrote."""
+
+    snapshot: Snapshot
+    log: TransactionLog
+
+
+def flush(
+    workspace: Workspace,
+    message: str,
+    metadata: Mapping[str, Any],
+    fan_out: FanOut,
+    parent: SnapshotId | None,
+    earlier: TransactionLog | None = None,
+) -> Flushed:
+    """Write the files of a new snapshot. The `earlier` log of a commit that is amended goes into its log."""
+    base, assets = workspace.base, workspace.assets
+    check_changes(workspace.changes, earlier)
+    plans = list(fan_out(lambda node: plan(workspace, node), _touched_arrays(workspace)))
+    rewritten = _rewrite(workspace, plans, fan_out)
+    infos = [info for part in rewritten.values() for info in part.infos]
+    infos += [info for each in plans for info in each.infos]
+    nodes = _new_nodes(workspace, [each.finished(rewritten) for each in plans])
+    id = SnapshotId.random()
+    log = log_of_changes(workspace, id)
+    if earlier is not None:
+        log = merged_logs(id, [earlier, log])
+    snapshot = Snapshot(
+        id=id,
+        parent_id=parent if assets.spec.parent_in_snapshot else None,
+        flushed_at_us=later_than(base.flushed_at_us, time.time_ns() // 1000),
+        message=message,
+        metadata=metadata,
+        manifest_files=base.manifest_files.keeping(set(used_manifests(nodes)), infos),
+        nodes=nodes,
+    )
+    write_files(assets, snapshot, log, fan_out, base)
+    return Flushed(snapshot, log)
+
+
+def restate(
+    assets: AssetStore,
+    base: Snapshot,
+    message: str,
+    metadata: Mapping[str, Any],
+    parent: SnapshotId,
+    log: SealedLog,
+) -> Snapshot:
+    """Write a snapshot anew with other words. All that it has stays, and so does what its log says."""
+    id = SnapshotId.random()
+    snapshot = replace(
+        base,
+        id=id,
+        parent_id=parent if assets.spec.parent_in_snapshot else None,
+        flushed_at_us=later_than(base.flushed_at_us, time.time_ns() // 1000),
+        message=message,
+        metadata=metadata,
+    )
+    assets.write_sealed_log(log, id)
+    assets.write_snapshot(snapshot)
+    return snapshot
+
+
+def write_files(
+    assets: AssetStore, snapshot: Snapshot, log: TransactionLog, fan_out: FanOut, base: Snapshot
+) -> None:
+    """Write a snapshot, which is dated after its base, and its transaction log."""
+    check_log(log)
+    writes = [lambda: assets.write_transaction_log(log), lambda: assets.write_snapshot(snapshot)]
+    if assets.storage.answers_at_once and len(log.updated_chunks.numbers) < _MANY_NUMBERS:
+        fan_out = map  # a thread takes longer than writing a small file
+    list(fan_out(lambda write: write(), writes))
+    if not assets.spec.refs_in_repo_info:  # else the clock is checked when the repo info file is written
+        check_clock(assets.storage, f"{SNAPSHOTS}/{snapshot.id}", base.flushed_at_us)
+
+
+def snapshot_info(snapshot: Snapshot, parent_id: SnapshotId) -> SnapshotInfo:
+    """What the repo info file is to know of a snapshot."""
+    return SnapshotInfo(snapshot.id, parent_id, snapshot.flushed_at_us, snapshot.message, snapshot.metadata)
+
+
+def _touched_arrays(workspace: Workspace) -> list[NodeSnapshot]:
+    """Arrays whose manifests may change: those with changed chunks or another shape, or all if asked for."""
+    changes = workspace.changes
+    paths = {*changes.updated, *(delta.path for delta in changes.chunks.values())}
+    if workspace.all_anew:
+        paths |= {node.path for node in workspace.arrays_with_chunks(workspace.paths())}
+    nodes = [node for path in sorted(paths) if (node := workspace.node(path)) is not None]
+    return [node for node in nodes if isinstance(node.node_data, ArrayNodeData)]
+
+
+def _rewrite(workspace: Workspace, plans: Sequence[Plan], fan_out: FanOut) -> dict[Place, Rewritten]:
+    """The new manifests of arrays, written; those of an earlier attempt where the same would come out."""
+    earlier = workspace.rewritten
+
+    def write(item: tuple[NodeSnapshot, Place, Sources]) -> tuple[Place, Rewritten]:
+        node, place, sources = item
+        known = earlier.get(place)
+        if known is not None and known.sources.same_as(sources):
+            return place, known
+        spliced = splice(workspace, node, sources)
+        if spliced is not None:
+            packed, ref = spliced
+            return place, Rewritten(sources, (ref,), (workspace.assets.write_packed(packed),))
+        made = make_manifests(workspace, node, sources)
+        refs = [ManifestRef(manifest.id, manifest.arrays[node.id].extents()) for manifest in made]
+        return place, Rewritten(sources, tuple(refs), tuple(map(workspace.assets.write_manifest, made)))
+
+    items = [(each.node, place, sources) for each in plans for place, sources in each.places.items()]
+    workspace.rewritten = dict(fan_out(write, items))
+    return workspace.rewritten
+
+
+def _new_nodes(workspace: Workspace, rewritten: Iterable[NodeSnapshot]) -> Nodes:
+    changes, base = workspace.changes, workspace.base.nodes
+    put = {**changes.created, **changes.updated}
+    put |= {node.path: node for node in rewritten}
+    remove = set(changes.deleted)
+    if changes.moved:
+        put |= {path: node for path in changes.moved if (node := workspace.node(path)) is not None}
+        remove |= set(changes.moved.values()) - set(changes.moved)
+    if not put and not remove:
+        return base
+    return base.updated(put.values(), remove)
+
+
+def log_of_changes(workspace: Workspace, id: SnapshotId) -> TransactionLog:
+    """The transaction log of what was changed in a workspace."""
+    with workspace.exclusive():  # a thread that reads through the changes may settle them
+        return _log_of(workspace, id)
+
+
+def _log_of(workspace: Workspace, id: SnapshotId) -> TransactionLog:
+    changes = workspace.changes
+
+    def ids(nodes: Iterable[NodeSnapshot], arrays: bool) -> list[NodeId]:
+        return [node.id for node in nodes if isinstance(node.node_data, ArrayNodeData) is arrays]
+
+    moves = []
+    for path, source in changes.moved.items():
+        node = workspace.node(path)
+        if node is not None and path != source:
+            kind = NodeType.ARRAY if isinstance(node.node_data, ArrayNodeData) else NodeType.GROUP
+            moves.append(MoveOperation(source, path, node.id, kind))
+    return TransactionLog.of(
+        id,
+        UpdatedChunks.of({node: delta.coords() for node, delta in changes.chunks.items()}),
+        moves,
+        new_groups=ids(changes.created.values(), arrays=False),
+        new_arrays=ids(changes.created.values(), arrays=True),
+        deleted_groups=ids(changes.deleted.values(), arrays=False),
+        deleted_arrays=ids(changes.deleted.values(), arrays=True),
+        updated_groups=ids(changes.updated.values(), arrays=False),
+        updated_arrays=ids(changes.updated.values(), arrays=True),
+    )
+
+
+def merged_logs(id: SnapshotId, logs: Sequence[TransactionLog]) -> TransactionLog:
+    """One log that says what several say one after the other."""
+    chunks = UpdatedChunks.of_lists([each for log in logs for each in log.updated_chunks])
+    lists: dict[str, Any] = {
+        name: [NodeId(row.tobytes()) for log in logs for row in getattr(log, name)] for name in LISTS
+    }
+    extra = next((log.extra for log in reversed(logs) if log.extra is not None), None)
+    return TransactionLog.of(id, chunks, _composed(logs), extra, **lists)
+
+
+def _composed(logs: Sequence[TransactionLog]) -> list[MoveOperation]:
+    """The net moves, by node."""
+    net: dict[NodeId, MoveOperation] = {}
+    for log in logs:
+        for move in log.moved_nodes:
+            before = net.get(move.node_id)
+            net[move.node_id] = move if before is None else replace(move, from_path=before.from_path)
+    return [move for move in net.values() if move.from_path != move.to_path]

@@ -1,0 +1,96 @@
+"""A garbage collection that ran since a session began: what the session wrote may be deleted, or soon be.
+
+No snapshot needs the chunks of a session before it commits, so a collection whose cutoff lies after their
+writing takes them for garbage, and it may still be deleting. Copies of them are too young for it. A commit
+refers to these, or is refused where a chunk is gone already.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from icefloe._internal.concurrency import FanOut
+from icefloe._internal.ids import ChunkId
+from icefloe.core.assets import AssetStore
+from icefloe.core.workspace import Workspace
+from icefloe.errors import ErrorKind, StorageError
+from icefloe.format.files import CHUNKS, MANIFESTS
+from icefloe.format.id_columns import id_keys, key_bytes
+from icefloe.format.manifest import NATIVE, ArrayManifest
+from icefloe.storage.base import ObjectNotFoundError
+
+_LOOKED_FOR: Final = 10_000
+"""Of more chunks of an array some are looked for, spread evenly: a request for each would take long."""
+
+
+def check_presence(workspace: Workspace, fan_out: FanOut) -> None:
+    """Refuse uncommitted changes whose chunks or manifests are gone: where collections leave no trace.
+
+    Other programs collect garbage in repositories of version 1 as well, and tell nobody.
+    """
+
+    storage = workspace.assets.storage
+
+    def look(id: ChunkId) -> ChunkId | None:
+        return None if storage.exists(f"{CHUNKS}/{id}") else id
+
+    for delta in workspace.changes.chunks.values():
+        for manifest in delta.early:
+            if not storage.exists(f"{MANIFESTS}/{manifest.info.id}"):
+                raise _collected(f"manifest {manifest.info.id}", delta.path)
+        with workspace.exclusive():
+            written, _ = delta.resolve()
+        if written is None or not (written.kind == NATIVE).any():
+            continue
+        ids = written.chunk_ids[written.kind == NATIVE]
+        ids = ids[:: -(-len(ids) // _LOOKED_FOR)]
+        for gone in fan_out(look, [ChunkId(row.tobytes()) for row in ids]):
+            if gone is not None:
+                raise _collected(f"chunk {gone}", delta.path)
+
+
+def _collected(what: str, path: str) -> StorageError:
+    return StorageError(
+        f"{what} of {path} was deleted by a garbage collection since this session began; "
+        "nothing was committed. Write the data again in a new session, and let collections leave "
+        "objects alone that are younger than the longest session",
+        kind=ErrorKind.OBJECT_NOT_FOUND,
+    )
+
+
+def rescue(workspace: Workspace, fan_out: FanOut) -> None:
+    """Put copies in place of all chunk objects that uncommitted changes refer to; manifests are made anew."""
+    workspace.rewritten = {}
+    for delta in workspace.changes.chunks.values():
+        try:
+            with workspace.exclusive():
+                written, gone = delta.resolve()
+        except ObjectNotFoundError as error:
+            raise _collected(f"a manifest ({error.message})", delta.path) from None
+        if written is None or not (written.kind == NATIVE).any():
+            continue
+        delta.segments = [
+            _copied(written, delta.path, workspace.assets, fan_out),
+            *([gone] if len(gone) else []),
+        ]
+
+
+def _copied(refs: ArrayManifest, path: str, assets: AssetStore, fan_out: FanOut) -> ArrayManifest:
+    native = refs.kind == NATIVE
+    olds, where = np.unique(id_keys(refs.chunk_ids[native]), return_inverse=True)
+
+    def copy(old: ChunkId) -> ChunkId:
+        new = ChunkId.random()
+        try:
+            assets.storage.copy(f"{CHUNKS}/{old}", f"{CHUNKS}/{new}")
+        except ObjectNotFoundError:
+            raise _collected(f"chunk {old}", path) from None
+        return new
+
+    news = list(fan_out(copy, [ChunkId(row.tobytes()) for row in key_bytes(olds)]))
+    ids = np.array(refs.chunk_ids)
+    ids[native] = np.frombuffer(b"".join(news), np.uint8).reshape(-1, ChunkId.SIZE)[where]
+    return replace(refs, chunk_ids=ids)

@@ -1,0 +1,267 @@
+"""Which manifests of an array stay, and what goes into new ones: one per changed window of the chunk grid.
+
+The attempt to commit may be lost to another writer. What it wrote is remembered per window, so that the next
+attempt writes only windows that the other one changed too.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icefloe._internal.ids import ManifestId, NodeId
+from icefloe.core.changeset import ArrayDelta
+from icefloe.core.commit.early_manifests import EarlyManifest
+from icefloe.core.commit.splitting import split_sizes
+from icefloe.core.workspace import Workspace
+from icefloe.format import coordinates
+from icefloe.format.coordinates import Coords
+from icefloe.format.files import pack_blocks
+from icefloe.format.manifest import ArrayManifest, ChunkRef, Manifest
+from icefloe.format.manifest_blocks import FewRefs, RefBlocks
+from icefloe.format.manifest_codec import PackedManifest
+from icefloe.format.snapshot import ArrayNodeData, ManifestFileInfo, ManifestRef, NodeSnapshot
+
+Window: TypeAlias = tuple[int, ...] | None
+"""Which window of the chunk grid, counted per dimension; None for several at once."""
+
+Place: TypeAlias = tuple[NodeId, Window]
+"""An array and a window of it."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sources:
+    """All that the manifests of a window are made from."""
+
+    manifests: tuple[ManifestRef, ...]
+    written: ArrayManifest | FewRefs | None
+    gone: Coords
+    grid: tuple[range, ...]
+
+    @property
+    def columns(self) -> ArrayManifest | None:
+        """What was written, as columns."""
+        return _as_columns(self.written, len(self.grid))
+
+    def same_as(self, other: Sources) -> bool:
+        """Whether the same comes out of both."""
+        return (
+            self.grid == other.grid
+            and [ref.id for ref in self.manifests] == [ref.id for ref in other.manifests]
+            and np.array_equal(self.gone, other.gone)
+            and (self.written is other.written or self.written == other.written)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    """The manifests of one window, or of several that depend on each other."""
+
+    sources: Sources
+    refs: tuple[ManifestRef, ...]
+    infos: tuple[ManifestFileInfo, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to be done for one array."""
+
+    node: NodeSnapshot
+    data: ArrayNodeData
+    kept: tuple[ManifestRef, ...]
+    places: dict[Place, Sources]
+    infos: tuple[ManifestFileInfo, ...] = ()
+    """Of those kept that no snapshot has yet."""
+
+    def finished(self, rewritten: Mapping[Place, Rewritten]) -> NodeSnapshot:
+        """The array with its new manifests."""
+        refs = [*self.kept, *(ref for place in self.places for ref in rewritten[place].refs)]
+        refs.sort(key=lambda ref: [extent.start for extent in ref.extents])
+        return replace(self.node, node_data=replace(self.data, manifests=tuple(refs)))
+
+
+def plan(workspace: Workspace, node: NodeSnapshot) -> Plan:
+    """Part the manifests of an array, and its changes, by window."""
+    data = node.node_data
+    if not isinstance(data, ArrayNodeData):
+        raise TypeError(f"{node.path} is a group and has no manifests")
+    grid = tuple(range(max(dimension.num_chunks, 1)) for dimension in data.shape)
+    sizes = split_sizes(workspace.assets.config.split_sizes, node)
+    with workspace.exclusive():  # a thread that reads through the delta may settle it
+        delta = workspace.changes.chunks.get(node.id) or ArrayDelta(node.path, len(grid))
+        whole_delta = None
+        if delta.early and delta.rank == len(grid) and not workspace.all_anew:
+            whole_delta = delta.copy()
+    early: Sequence[EarlyManifest] = ()
+    if whole_delta is not None:
+        early, delta = _part_early(whole_delta, data.manifests, grid, sizes)
+    done, infos = [each.ref for each in early], tuple(each.info for each in early)
+    with workspace.exclusive():
+        written: ArrayManifest | FewRefs | None = delta.few() if delta.rank == len(grid) else None
+        gone = np.zeros((0, len(grid)), np.uint32)
+        if written is None:
+            written, gone = delta.resolve()
+    puts = _written_by_window(written, sizes)
+    drops = {window: gone[rows] for window, rows in _rows_by_window(gone, sizes)}
+    dirty = {_window_of(ref, sizes) for ref in data.manifests} if workspace.all_anew else {*puts, *drops}
+    kept, loose = _part_manifests(data.manifests, grid, sizes, dirty)
+    if None in loose:
+        old = tuple(ref for refs in loose.values() for ref in refs)
+        whole = Sources(old, _as_columns(written, len(grid)), gone, grid)
+        kept, whole = _joined(workspace, node, kept, whole, sizes)
+        return Plan(node, data, (*kept, *done), {(node.id, None): whole}, infos)
+    places: dict[Place, Sources] = {}
+    for window in {*puts, *drops, *loose}:
+        old = tuple(loose.get(window, ()))
+        places[node.id, window] = Sources(old, puts.get(window), drops.get(window, gone[:0]), grid)
+    return Plan(node, data, (*kept, *done), places, infos)
+
+
+def _part_early(
+    delta: ArrayDelta, manifests: Sequence[ManifestRef], grid: Sequence[range], sizes: Sequence[int]
+) -> tuple[list[EarlyManifest], ArrayDelta]:
+    """Manifests written already that are alone in their window, and the changes with the others read."""
+    rest = delta.without_early()
+    taken: list[Window] = [_window_of(ref, sizes) for ref in manifests]
+    taken += [window for window, _ in _rows_by_window(rest.coords(), sizes)]
+    mine = [_window_of(each.ref, sizes) for each in delta.early]
+    count = Counter([*mine, *set(taken)])
+    alone: list[EarlyManifest] = []
+    others: list[EarlyManifest] = []
+    for window, each in zip(mine, delta.early, strict=True):
+        in_grid = all(e.stop <= g.stop for e, g in zip(each.extents, grid, strict=True))
+        fits = None not in taken and window is not None and count[window] == 1 and in_grid
+        (alone if fits else others).append(each)
+    read: list[ArrayManifest | Coords] = [each.refs() for each in others]
+    return alone, replace(rest, segments=[*read, *rest.segments])
+
+
+def _joined(
+    workspace: Workspace, node: NodeSnapshot, kept: list[ManifestRef], whole: Sources, sizes: Sequence[int]
+) -> tuple[list[ManifestRef], Sources]:
+    """All windows at once, where old manifests lie in several of them: the windows were once larger.
+
+    A manifest to be kept is rewritten too if others spill into its window.
+    """
+    spilled = {
+        window
+        for ref in whole.manifests
+        for window, _ in _rows_by_window(workspace.manifest_refs(node, ref).coords, sizes)
+    }
+    more = tuple(ref for ref in kept if _window_of(ref, sizes) in spilled)
+    rest = [ref for ref in kept if _window_of(ref, sizes) not in spilled]
+    return rest, replace(whole, manifests=(*whole.manifests, *more))
+
+
+def splice(
+    workspace: Workspace, node: NodeSnapshot, sources: Sources
+) -> tuple[PackedManifest, ManifestRef] | None:
+    """A few references more in the only manifest of a window; None where more than that is to be done."""
+    few, assets = sources.written, workspace.assets
+    if few is None or isinstance(few, ArrayManifest) or len(sources.gone) or len(sources.manifests) > 1:
+        return None
+    rank = len(sources.grid)
+    refs: RefBlocks | None = RefBlocks.none(rank)
+    if sources.manifests:
+        refs = workspace.manifest(sources.manifests[0]).blocks(node.id, rank)
+    if refs is None or assets.config.compress_locations:
+        return None
+    id = ManifestId.random()
+    spliced = refs.putting(few, f"a manifest of {node.path}")
+    if any(extent.stop > of_grid.stop for extent, of_grid in zip(spliced.extents, sources.grid, strict=True)):
+        return None
+    return pack_blocks(id, node.id, spliced), ManifestRef(id, spliced.extents)
+
+
+def make_manifests(workspace: Workspace, node: NodeSnapshot, sources: Sources) -> list[Manifest]:
+    """New manifests out of old ones and changes; none where no chunk is left."""
+    refs = [workspace.manifest_refs(node, ref) for ref in sources.manifests]
+    if refs and len(sources.gone):
+        refs = [ArrayManifest.concat(refs).without(sources.gone)]
+    if (written := sources.columns) is not None:
+        refs.append(written)
+    if not refs:
+        return []
+    joined = ArrayManifest.concat(refs)
+    inside = coordinates.inside(joined.coords, sources.grid)
+    joined = joined if inside.all() else joined.take(inside)
+    sizes = split_sizes(workspace.assets.config.split_sizes, node)
+    return [Manifest(ManifestId.random(), {node.id: part}) for part in refs_by_window(joined, sizes).values()]
+
+
+def _part_manifests(
+    manifests: Sequence[ManifestRef], grid: Sequence[range], sizes: Sequence[int], dirty: set[Window]
+) -> tuple[list[ManifestRef], dict[Window, list[ManifestRef]]]:
+    """Those that can stay as they are, and by window those whose references must be written anew."""
+    kept: list[ManifestRef] = []
+    loose: dict[Window, list[ManifestRef]] = {}
+    for ref in manifests:
+        window = _window_of(ref, sizes)
+        in_grid = all(e.stop <= g.stop for e, g in zip(ref.extents, grid, strict=False))
+        if window is not None and window not in dirty and in_grid:
+            kept.append(ref)
+        else:
+            loose.setdefault(window, []).append(ref)
+    stays: list[ManifestRef] = []
+    for ref in kept:  # two manifests of one window go together: apart, their extents might overlap
+        window = _window_of(ref, sizes)
+        loose.get(window, stays).append(ref)
+    return stays, loose
+
+
+def _window_of(ref: ManifestRef, sizes: Sequence[int]) -> Window:
+    """The window a manifest lies in; None where it lies in several, does not say or is of another rank."""
+    if len(ref.extents) != len(sizes):
+        return None
+    first = tuple(e.start // size for e, size in zip(ref.extents, sizes, strict=True))
+    last = tuple(max(e.stop - 1, e.start) // size for e, size in zip(ref.extents, sizes, strict=True))
+    return first if first == last else None
+
+
+def _as_columns(written: ArrayManifest | FewRefs | None, rank: int) -> ArrayManifest | None:
+    if written is None or isinstance(written, ArrayManifest):
+        return written
+    return ArrayManifest.from_refs(written, rank)
+
+
+def _written_by_window(
+    written: ArrayManifest | FewRefs | None, sizes: Sequence[int]
+) -> Mapping[Window, ArrayManifest | FewRefs]:
+    """What was written, parted by the windows it lies in."""
+    if written is None:
+        return {}
+    if isinstance(written, ArrayManifest):
+        return refs_by_window(written, sizes)
+    parts: dict[Window, dict[tuple[int, ...], ChunkRef]] = {}
+    for coords, ref in written.items():
+        window = tuple(number // size for number, size in zip(coords, sizes, strict=True))
+        parts.setdefault(window, {})[coords] = ref
+    return parts
+
+
+def refs_by_window(refs: ArrayManifest, sizes: Sequence[int]) -> dict[Window, ArrayManifest]:
+    """References parted by the windows they lie in; as they are where that is one."""
+    parts = list(_rows_by_window(refs.coords, sizes))
+    if len(parts) == 1:
+        return {parts[0][0]: refs}
+    return {window: refs.take(rows) for window, rows in parts}
+
+
+def _rows_by_window(coords: Coords, sizes: Sequence[int]) -> Iterator[tuple[Window, NDArray[np.int64]]]:
+    """The windows that chunks lie in, with the ascending rows of each."""
+    if not len(coords):
+        return
+    places = coords // np.array(sizes, np.uint32).reshape(1, -1)
+    if not places.shape[1] or (places == places[0]).all():
+        yield tuple(places[0].tolist()), np.arange(len(coords))
+        return
+    windows, group = np.unique(places, axis=0, return_inverse=True)
+    order = group.reshape(-1).argsort(kind="stable")
+    ends = np.bincount(group.reshape(-1)).cumsum()
+    for window, rows in zip(windows.tolist(), np.split(order, ends[:-1]), strict=True):
+        yield tuple(window), rows

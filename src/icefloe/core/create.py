@@ -1,0 +1,61 @@
+"""Starting a repository at a place."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+from icefloe._internal.ids import INITIAL_SNAPSHOT_ID
+from icefloe.config import RepositoryConfig
+from icefloe.core.assets_legacy import find_layout
+from icefloe.core.open import NO_CONFIG, Opened, containers_of, parts
+from icefloe.core.refs.v1 import RefStoreV1
+from icefloe.core.refs.v2 import RefStoreV2
+from icefloe.core.virtual_chunks.read import Authorized
+from icefloe.errors import ConflictError, ErrorKind, InvalidInputError
+from icefloe.format.config_codec import encode_config
+from icefloe.format.first_files import INITIAL_SNAPSHOT, first_files
+from icefloe.format.spec import Spec
+from icefloe.storage.base import Storage
+
+
+def create_parts(
+    storage: Storage,
+    spec: Spec,
+    config: RepositoryConfig | None,
+    authorized: Authorized | None = None,
+    *,
+    check_clean_root: bool,
+) -> Opened:
+    """Start a repository: the initial snapshot first, then the ref that makes it one."""
+    storage.prepare_for_creation()
+    if check_clean_root:
+        stray = next(storage.list_prefix(""), None)
+        if stray is not None:
+            raise InvalidInputError(
+                f"a repository is created in an empty place, and there is {stray.key} in {storage.place};"
+                " choose another place, or pass check_clean_root=False to keep what is there",
+                kind=ErrorKind.PARENT_DIRECTORY_NOT_CLEAN,
+            )
+    elif find_layout(storage) is not None:
+        raise ConflictError(
+            message="there is a repository of an older format at this place already; "
+            "icefloe.migrate turns it into version 2",
+            kind=ErrorKind.REPO_INFO_UPDATED,
+        )
+    opened = parts(storage, spec, config, authorized, containers_of(config))
+    assets, now_us = opened.assets, time.time_ns() // 1000
+    assets.storage.require_conditional_writes()
+    plain = None if config is None or config == NO_CONFIG else config.to_plain()
+    if isinstance(opened.refs, RefStoreV2):
+        stored = None if plain is None else encode_config(plain)
+        first = first_files(now_us, stored, assets.config.compression_level)
+        assets.put_snapshot(first.snapshot, first.snapshot_file)
+        assets.put_transaction_log(first.log, first.log_file)
+        opened.refs.create(first.info, first.info_file)
+    elif isinstance(opened.refs, RefStoreV1):
+        assets.write_snapshot(replace(INITIAL_SNAPSHOT, flushed_at_us=now_us))
+        if plain is not None:
+            opened.refs.save_config(plain)  # a repository without its configuration is never seen
+        opened.refs.create(INITIAL_SNAPSHOT_ID)
+    return opened

@@ -1,0 +1,1 @@
+"""Rebase, three-way merge, and everything else that combines two histories."""

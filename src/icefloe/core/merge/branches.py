@@ -1,0 +1,345 @@
+"""Work on whole branches: merge, pick, revert, squash. Each ends in one ordinary commit or ref move.
+
+A merge commit has one parent, as any other; the tip that was merged is named in its metadata. Where histories
+parted is looked for along both, and among snapshots that expired or were squashed: see `lineage`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+from icefloe._internal.concurrency import FanOut
+from icefloe._internal.ids import SnapshotId
+from icefloe.core.ancestry import log_of, steps_between
+from icefloe.core.assets import AssetStore
+from icefloe.core.commit.diff import logs_diff, session_diff
+from icefloe.core.commit.flush import flush, log_of_changes, snapshot_info, write_files
+from icefloe.core.commit.idempotency import unite_keys, with_keys_of, without_keys
+from icefloe.core.merge.lineage import (
+    MERGED,
+    OWN_KEY,
+    SQUASHED,
+    Lineage,
+    expired_base,
+    has_file,
+    merged_tips,
+    recorded,
+    replaced_by_squash,
+)
+from icefloe.core.merge.moves import arranged
+from icefloe.core.merge.state_changes import State, Touched, changes_between, parting, touched_between
+from icefloe.core.merge.three_way import Sides, merge
+from icefloe.core.refs.backoff import attempts
+from icefloe.core.refs.base import CollectedError, RefStore
+from icefloe.core.workspace import Workspace
+from icefloe.errors import (
+    ConflictError,
+    ErrorKind,
+    InvalidInputError,
+    SessionStateError,
+    SnapshotNotFoundError,
+)
+from icefloe.format.repo_changes import later_than
+from icefloe.format.repo_info import SnapshotInfo
+from icefloe.format.transaction_log import TransactionLog
+from icefloe.merging import MergeConflictError, MergeConflicts, MergeResult, MergeStrategy
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What is to be brought to a branch: all that leads from a base to a target."""
+
+    branch: str
+    base: SnapshotId
+    target: SnapshotId
+    commit: SnapshotId
+    """The snapshot that users named."""
+    message: str
+    record: Mapping[str, Any]
+    """For the metadata of the commit."""
+    strategy: MergeStrategy
+    dry_run: bool
+    even_if_empty: bool = False
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    """What users want in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Branching:
+    """The parts of a repository that branch operations work with."""
+
+    refs: RefStore
+    assets: AssetStore
+    fan_out: FanOut
+    commit_metadata: Mapping[str, Any]
+
+    def merge(
+        self,
+        source: SnapshotId,
+        into: str,
+        message: str,
+        strategy: MergeStrategy,
+        *,
+        dry_run: bool,
+        metadata: Mapping[str, Any],
+    ) -> MergeResult:
+        """Bring all that a snapshot's history has into a branch."""
+
+        def attempt(mark: int) -> MergeResult:
+            tip = self.refs.branch(into)
+            lineage = Lineage(self.refs, self.assets, tip, source)
+            if not lineage.contains(tip, source):
+                if steps_between(self.refs, tip, source) is not None:
+                    return self._fast_forward(into, tip, source, dry_run=dry_run)
+                base = self._base(lineage, tip, source)
+                ends = (into, base, source, source)
+                record = {MERGED: [str(source)]}
+                if base != source:
+                    order = Order(*ends, message, record, strategy, dry_run, True, metadata)
+                    return self._three_way(order, tip, mark)
+            made = None if dry_run else str(tip)
+            return MergeResult("up-to-date", made, str(source), str(tip), str(source))
+
+        return self._until_it_holds(attempt)
+
+    def _base(self, lineage: Lineage, tip: SnapshotId, source: SnapshotId) -> SnapshotId:
+        """Find the snapshot from which two tips went apart; refuse where that is not certain.
+
+        A snapshot that expired after it may have been a merge, and then there is a later one. This does not
+        matter where the two sides changed different things.
+        """
+        base = lineage.base(tip, source)
+        while gaps := lineage.gaps(base, tip, source):
+            snapshots = [lineage.readable(id) for id in (base, tip, source)]
+            before, ours, theirs = (State(each, self.assets) for each in without_keys(snapshots))
+            nodes = before.ids() | ours.ids() | theirs.ids()
+            since, touched = (self._touched(before, after).among(nodes) for after in (ours, theirs))
+            if not since.overlaps(touched) and not _met(ours, since, theirs, touched):
+                break
+            lineage.read(gaps)
+            base = lineage.base(tip, source)
+        lineage.readable(base)
+        if not self._keeps_logs(base) and not all(self._is_explained(base, end) for end in (tip, source)):
+            raise expired_base(f"snapshots between {base} and {tip} or {source} have expired")
+        return base
+
+    def _keeps_logs(self, base: SnapshotId) -> bool:
+        """Tell whether the logs of all that expired after a snapshot are still known.
+
+        Version 1 of the format does not keep them. In a repository that was upgraded from it, the history may
+        have been cut off right after the first snapshot.
+        """
+        if not self.refs.spec.refs_in_repo_info:
+            return False
+        try:
+            return self.refs.snapshot(base).parent_id is not None
+        except SnapshotNotFoundError:
+            return True
+
+    def _is_explained(self, one: SnapshotId, other: SnapshotId) -> bool:
+        """Tell whether the logs between two snapshots name all that differs, so that none is missing."""
+        parted = parting(self.refs, one, other)
+        if parted is None:
+            return False
+        for end in {one, other} - {parted}:
+            before = State(self.assets.snapshot(parted), self.assets)
+            for step in steps_between(self.refs, parted, end) or ():
+                after = State(self.assets.snapshot(step.snapshot), self.assets)
+                found = touched_between(
+                    self.refs, self.assets, before.snapshot.id, step.snapshot, self.fan_out
+                )
+                if found is None or not found.explains(before, after):
+                    return False
+                before = after
+        return True
+
+    def _touched(self, before: State, after: State) -> Touched:
+        """Return the nodes and chunks that may differ between two states: those in the logs, or all."""
+        ends = (before.snapshot.id, after.snapshot.id)
+        found = touched_between(self.refs, self.assets, *ends, self.fan_out)
+        if found is None or not (self.refs.spec.refs_in_repo_info or self._is_explained(*ends)):
+            return Touched.of_all(before, after)
+        return found
+
+    def cherry_pick(
+        self, picked: SnapshotId, onto: str, message: str | None, strategy: MergeStrategy, *, dry_run: bool
+    ) -> MergeResult:
+        """Make the changes of one snapshot on a branch too."""
+        info = self.refs.snapshot(picked)
+        base, record = self._parent(info, "picked"), {"cherry_picked": str(picked)}
+        text = message or info.message
+        return self._apply(Order(onto, base, picked, picked, text, record, strategy, dry_run))
+
+    def revert(
+        self, undone: SnapshotId, branch: str, message: str | None, strategy: MergeStrategy, *, dry_run: bool
+    ) -> MergeResult:
+        """Undo on a branch what one snapshot of its history changed."""
+        info = self.refs.snapshot(undone)
+        before, record = self._parent(info, "reverted"), {"reverted": str(undone)}
+        if steps_between(self.refs, undone, self.refs.branch(branch)) is None:
+            raise InvalidInputError(
+                f"{undone} is not in the history of branch {branch}, so there is nothing to revert",
+                kind=ErrorKind.BAD_SNAPSHOT_CHAIN_FOR_DIFF,
+            )
+        text = message or f'Revert "{info.message}"'
+        return self._apply(Order(branch, undone, before, undone, text, record, strategy, dry_run))
+
+    def squash(self, branch: str, since: SnapshotId, message: str | None) -> SnapshotId:
+        """Put one snapshot in the place of all that a branch has after one of its own."""
+        return self._until_it_holds(lambda mark: self._squash(branch, since, message, mark))
+
+    def _squash(self, branch: str, since: SnapshotId, message: str | None, mark: int) -> SnapshotId:
+        tip = self.refs.branch(branch)
+        self.refs.check_tip(branch, tip)
+        steps = steps_between(self.refs, since, tip)
+        if not steps:
+            raise InvalidInputError(
+                f"{since} is not a snapshot before the tip of branch {branch}, so there is nothing to squash",
+                kind=ErrorKind.BAD_SNAPSHOT_CHAIN_FOR_DIFF,
+            )
+        self.refs.snapshot(since)  # it may have left nothing but its log
+        infos = [self.refs.snapshot(step.snapshot) for step in steps]
+        tips = [str(id) for info in infos for id in merged_tips(info)]
+        replaced = [str(id) for id in replaced_by_squash(infos)]
+        record = {SQUASHED: replaced} | ({MERGED: tips} if tips else {})
+        state, id = self.assets.snapshot(tip), SnapshotId.random()
+        snapshot = replace(
+            state,
+            id=id,
+            parent_id=since if self.assets.spec.parent_in_snapshot else None,
+            flushed_at_us=later_than(state.flushed_at_us, time.time_ns() // 1000),
+            message=message or "\n".join(info.message for info in infos),
+            metadata=self._metadata(record),
+        )
+        before, after = (State(each, self.assets) for each in (self.assets.snapshot(since), state))
+        log = net_log(id, before, after, self._touched(before, after))
+        write_files(self.assets, snapshot, log, self.fan_out, state)
+        if self.refs.spec.refs_in_repo_info:
+            self.refs.amend(branch, tip, snapshot_info(snapshot, since), mark)
+        else:
+            self.refs.reset_branch(branch, id, tip)
+        return id
+
+    def _parent(self, info: SnapshotInfo, what: str) -> SnapshotId:
+        """Find the snapshot that a snapshot's own changes were made on; refuse where that has expired."""
+        if info.parent_id is None:
+            raise InvalidInputError(
+                f"{info.id} is the first snapshot and changed nothing, so it cannot be {what}",
+                kind=ErrorKind.INVALID_SNAPSHOT_ID,
+            )
+        before = info.parent_id
+        if info.pruned_ancestor_tx_logs:
+            before = info.pruned_ancestor_tx_logs[-1]
+            is_known = has_file(self.assets, before)
+        else:
+            is_known = self._keeps_logs(before) or self._is_explained(before, info.id)
+        if not is_known:
+            raise SessionStateError(
+                f"{info.id} cannot be {what}: the snapshot before it has expired, and its content is gone; "
+                "make the changes again in a new session",
+                kind=ErrorKind.REBASE_TX_LOG_PRUNED,
+            )
+        return before
+
+    def _apply(self, order: Order) -> MergeResult:
+        """Bring what lies between two snapshots to the tip of a branch, wherever that is by then."""
+        return self._until_it_holds(lambda mark: self._three_way(order, self.refs.branch(order.branch), mark))
+
+    def _until_it_holds(self, attempt: Callable[[int], R]) -> R:
+        """Do something anew, with a new mark in the log, until nobody moved the branch in between nor
+        collected what was just written.
+        """
+        for _ in attempts(self.assets.config):
+            try:
+                return attempt(self.refs.now())
+            except CollectedError:
+                continue
+            except ConflictError as error:
+                if error.kind not in (ErrorKind.COMMIT_CONFLICT, ErrorKind.BRANCH_UPDATE_CONFLICT):
+                    raise
+        raise AssertionError("attempts end with an error")
+
+    def _fast_forward(self, branch: str, tip: SnapshotId, to: SnapshotId, *, dry_run: bool) -> MergeResult:
+        steps = steps_between(self.refs, tip, to) or []
+        logs = list(self.fan_out(lambda step: log_of(self.assets, step), steps))
+        changes = logs_diff(logs, self.assets.snapshot(tip), self.assets.snapshot(to))
+        if not dry_run:
+            self.refs.reset_branch(branch, to, tip)
+        made = None if dry_run else str(to)
+        return MergeResult("fast-forward", made, str(tip), str(tip), str(to), changes=changes)
+
+    def _three_way(self, order: Order, tip: SnapshotId, mark: int) -> MergeResult:
+        if not order.dry_run:
+            self.refs.check_tip(order.branch, tip)
+        snapshots = [self.assets.snapshot(id) for id in (order.base, tip, order.target)]
+        base, ours, theirs = (State(each, self.assets) for each in without_keys(snapshots))
+        since, touched = (self._touched(base, state) for state in (ours, theirs))
+        placed = arranged(base, ours, theirs, {*since.nodes, *touched.nodes})
+        result = MergeResult(
+            "conflicts",
+            None,
+            str(order.base),
+            str(tip),
+            str(order.commit),
+            MergeConflicts(placed.conflicts),
+        )
+        if placed.conflicts:
+            return self._not_merged(order, result)
+        our_changes = changes_between(placed.base, placed.ours, since)
+        their_changes = changes_between(placed.base, placed.theirs, touched)
+        sides = Sides(placed.base, placed.ours, placed.theirs, our_changes, their_changes, since, touched)
+        merged = merge(sides, order.strategy)
+        result = replace(result, conflicts=MergeConflicts(merged.conflicts))
+        if not merged.decided:
+            return self._not_merged(order, result)
+        workspace = Workspace(with_keys_of(placed.ours.snapshot, snapshots[1]), self.assets, merged.changes)
+        unite_keys(workspace, snapshots[0], snapshots[2])
+        result = replace(result, outcome="merged", changes=placed.told(session_diff(workspace)))
+        if merged.changes.is_empty() and placed.is_empty() and not order.even_if_empty:
+            return replace(result, outcome="up-to-date", snapshot_id=None if order.dry_run else str(tip))
+        if order.dry_run:
+            return result
+        earlier = None if placed.is_empty() else placed.log(merged.changes, tip)
+        metadata = {**order.metadata, **self._metadata(order.record)}
+        snapshot = flush(workspace, order.message, metadata, self.fan_out, tip, earlier).snapshot
+        self.refs.advance(order.branch, tip, snapshot_info(snapshot, tip), mark)
+        return replace(result, snapshot_id=str(snapshot.id))
+
+    def _not_merged(self, order: Order, result: MergeResult) -> MergeResult:
+        if not order.dry_run:
+            raise MergeConflictError(result)
+        return result
+
+    def _metadata(self, record: Mapping[str, Any]) -> dict[str, Any]:
+        return {**self.commit_metadata, OWN_KEY: dict(record)}
+
+
+def _met(ours: State, since: Touched, theirs: State, touched: Touched) -> bool:
+    """Tell whether both sides put a node at the same path."""
+    here = {ours.path(id) for id in since.changed}
+    return bool({path for id in touched.changed if (path := theirs.path(id))} & here)
+
+
+def with_merges_of(tip: SnapshotInfo, metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Make the metadata of a snapshot that replaces another: it keeps the record of merges and squashes."""
+    kept = {key: list(map(str, ids)) for key in (MERGED, SQUASHED) if (ids := recorded(tip.metadata, key))}
+    if not kept:
+        return dict(metadata)
+    own = metadata.get(OWN_KEY)
+    return {**metadata, OWN_KEY: {**kept, **(own if isinstance(own, dict) else {})}}
+
+
+def net_log(id: SnapshotId, before: State, after: State, touched: Touched) -> TransactionLog:
+    """One log of what several commits changed, as it is in the end."""
+    changes = changes_between(before, after, touched)
+    changes.moved = {
+        new: old
+        for node in touched.nodes
+        if (new := after.path(node)) and (old := before.path(node)) and new != old
+    }
+    return log_of_changes(Workspace(before.snapshot, before.workspace.assets, changes), id)

@@ -1,0 +1,326 @@
+"""Describe conflicting chunks for people: where they are, in coordinate labels, and how their values differ.
+
+Merging does not need any of this. Nothing here fails: the description tells what could not be read.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icefloe._internal.amounts import bytes_text
+from icefloe._internal.ids import NodeId
+from icefloe._internal.paths import ancestors, join
+from icefloe.cf import time_coding
+from icefloe.core.merge.state_changes import State
+from icefloe.errors import IcechunkError
+from icefloe.format.manifest import ref_length
+from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot
+from icefloe.merging import ChunkDetails
+
+_MOST_BYTES: Final = 256 << 20
+"""Of a decoded chunk. Larger ones are not compared."""
+_LABEL_LENGTH: Final = 40
+_MISSING: Final = ("_FillValue", "missing_value")
+Values = NDArray[Any]
+
+
+class ConflictReader:
+    """Reads conflicting chunks of two states, and coordinates beside them, which it remembers."""
+
+    def __init__(self, ours: State, theirs: State) -> None:
+        self._sides = (_Side(ours), _Side(theirs))
+
+    def details(self, id: NodeId, coords: tuple[int, ...], with_values: bool) -> ChunkDetails:
+        """Describe one chunk of an array. Values are read only `with_values`."""
+        here, there = (side.chunk(id, coords) for side in self._sides)
+        where, their_where = (chunk.where for chunk in (here, there))
+        found = ChunkDetails(where, their_where if their_where != where else None)
+        if not with_values:
+            return found
+        problem = "ours cannot be read"
+        try:
+            ours = here.values()
+            problem = "theirs cannot be read"
+            theirs = there.values()
+            problem = "they cannot be compared"
+            return _compare(found, ours, theirs, here.attributes)
+        except Exception as error:  # noqa: BLE001 - codecs raise anything, and a merge needs none of it
+            return replace(found, problem=f"{problem}: {_reason(error)}")
+
+
+class _Side:
+    """One of the two states."""
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self._coordinates: dict[tuple[str, int], Values] = {}
+
+    def chunk(self, id: NodeId, coords: tuple[int, ...]) -> _Chunk:
+        return _Chunk(self, self.state.node(id), coords)
+
+    def coordinate(self, array: NodeSnapshot, dimension: str, size: int) -> NodeSnapshot | None:
+        """Find the coordinate of a dimension: a 1-d array of its name and length in the closest group."""
+        nodes = self.state.snapshot.nodes
+        for group in ancestors(array.path):
+            found = nodes.find(join(group, dimension))
+            if found is not None and isinstance(found.node_data, ArrayNodeData):
+                shape = [each.array_length for each in found.node_data.shape]
+                return found if shape == [size] else None
+        return None
+
+    def labels(self, coordinate: NodeSnapshot, span: range) -> list[str]:
+        """Give the labels of the first and the last element of a span."""
+        attributes = _Chunk(self, coordinate, (0,)).attributes
+        return [_label(self._element(coordinate, place), attributes) for place in (span[0], span[-1])]
+
+    def _element(self, coordinate: NodeSnapshot, place: int) -> Values:
+        """Read the chunk of a coordinate that has an element, and give the element as an array."""
+        (axis,) = _axes(json.loads(coordinate.user_data))
+        number = axis.chunk_at(place)
+        key = (coordinate.path, number)
+        if key not in self._coordinates:
+            self._coordinates[key] = _Chunk(self, coordinate, (number,)).values()
+        at = place - axis.extent(number).start
+        return self._coordinates[key][at : at + 1]
+
+
+@dataclass(frozen=True)
+class _Chunk:
+    """One chunk of an array on one side."""
+
+    side: _Side
+    node: NodeSnapshot | None
+    coords: tuple[int, ...]
+
+    @cached_property
+    def document(self) -> Mapping[str, Any]:
+        found: Mapping[str, Any] = {} if self.node is None else json.loads(self.node.user_data)
+        return found
+
+    @property
+    def attributes(self) -> Mapping[str, Any]:
+        found = self.document.get("attributes")
+        return found if isinstance(found, dict) else {}
+
+    @cached_property
+    def box(self) -> list[range]:
+        """The elements that the chunk would have if the array did not end before."""
+        axes = zip(_axes(self.document), self.coords, strict=True)
+        return [axis.extent(number) for axis, number in axes]
+
+    @property
+    def spans(self) -> list[range]:
+        """The elements of the array that are in the chunk."""
+        shape = self.document["shape"]
+        return [range(each.start, min(each.stop, size)) for each, size in zip(self.box, shape, strict=True)]
+
+    @cached_property
+    def where(self) -> str:
+        """The labels of the chunk; the numbers of elements where a dimension has no coordinate."""
+        try:
+            names = self.document.get("dimension_names") or [None] * len(self.coords)
+            parts = [self._place(*each) for each in zip(range(len(names)), names, self.spans, strict=True)]
+        except (
+            AttributeError,
+            LookupError,
+            TypeError,
+            ValueError,
+        ):  # there is no such array, or its metadata is wrong
+            return f"chunk {list(self.coords)}"
+        return ", ".join(parts)
+
+    def _place(self, axis: int, dimension: str | None, span: range) -> str:
+        numbers = f"{dimension or f'dimension {axis}'}[{span.start}:{span.stop}]"
+        if self.node is None or not dimension or not span:
+            return numbers
+        coordinate = self.side.coordinate(self.node, dimension, self.document["shape"][axis])
+        if coordinate is None:
+            return numbers
+        try:
+            first, last = self.side.labels(coordinate, span)
+        except Exception:  # noqa: BLE001 - as above: the numbers of the elements will do
+            return numbers
+        return f"{dimension}={first}" if first == last else f"{dimension}={first}..{last}"
+
+    def values(self) -> Values:
+        """Read and decode the chunk. One that is not stored has the fill value."""
+        if self.node is None:
+            raise ValueError("the array was deleted")
+        import zarr
+        from zarr.core.buffer import default_buffer_prototype
+
+        # To zarr this is an array of one chunk: it need not know the grid.
+        shape = [len(each) for each in self.box]
+        document = {
+            **self.document,
+            "shape": shape,
+            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": shape}},
+            "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+        }
+        contents = {"zarr.json": json.dumps(document).encode()}
+        workspace = self.side.state.workspace
+        ref = workspace.ref(self.node, self.coords)
+        if ref is not None:
+            data = workspace.read(ref, 0, ref_length(ref), f"{self.coords} of {self.node.path}")
+            contents["/".join(["c", *("0" for _ in shape)])] = data
+        to_buffer = default_buffer_prototype().buffer.from_bytes
+        store = zarr.storage.MemoryStore({key: to_buffer(data) for key, data in contents.items()})
+        array: Any = zarr.open_array(store, mode="r")
+        if array.nbytes > _MOST_BYTES:
+            raise ValueError(f"a chunk of {bytes_text(array.nbytes)} is too large to compare")
+        return np.asarray(array[...])[tuple(slice(0, len(span)) for span in self.spans)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Axis:
+    """The chunks along one dimension, as runs of a size and a count; None is without end."""
+
+    runs: Sequence[tuple[int, int | None]]
+
+    def extent(self, number: int) -> range:
+        """Give the elements of a chunk."""
+        start = 0
+        for size, count in self.runs:
+            if count is None or number < count:
+                return range(start + number * size, start + (number + 1) * size)
+            start, number = start + size * count, number - count
+        raise IndexError(f"there is no chunk {number}")
+
+    def chunk_at(self, place: int) -> int:
+        """Give the number of the chunk that has an element."""
+        first = 0
+        for size, count in self.runs:
+            if count is None or place < size * count:
+                return first + place // size
+            first, place = first + count, place - size * count
+        raise IndexError(f"there is no element {place}")
+
+
+def _axes(document: Mapping[str, Any]) -> list[_Axis]:
+    grid = document["chunk_grid"]["configuration"]
+    return [_axis(sizes) for sizes in grid.get("chunk_shape", grid.get("chunk_shapes"))]
+
+
+def _axis(sizes: Any) -> _Axis:
+    """Understand a chunk size, or a list of sizes and `[size, count]` runs."""
+    if isinstance(sizes, int):
+        return _Axis([(sizes, None)])
+    return _Axis([(each[0], each[1]) if isinstance(each, list) else (each, 1) for each in sizes])
+
+
+def _label(value: Values, attributes: Mapping[str, Any]) -> str:
+    """Write a coordinate as people do: a time as a date, a packed number unpacked."""
+    coding = time_coding(attributes.get("units"), attributes.get("calendar"))
+    if coding is not None and value.dtype.kind in "iuf":
+        text = str(coding.texts(coding.microseconds(value))[0])
+    elif value.dtype.kind == "M":
+        text = str(np.datetime_as_string(value, unit="s")[0])
+    else:
+        text = _number_text(_unpacked(value, attributes)[0])
+    return _cut(text.removesuffix("T00:00:00"))
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LABEL_LENGTH else f"{text[: _LABEL_LENGTH - 3]}..."
+
+
+def _number_text(value: Any) -> str:
+    return f"{value:.10g}" if isinstance(value, np.float64 | float) else str(value)
+
+
+def _unpacked(values: Values, attributes: Mapping[str, Any]) -> Values:
+    scale, offset = (_number(attributes.get(each)) for each in ("scale_factor", "add_offset"))
+    if values.dtype.kind not in "iuf" or (scale is None and offset is None):
+        return values
+    return np.asarray(values.astype("f8") * (1.0 if scale is None else scale) + (offset or 0.0))
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _compare(
+    found: ChunkDetails, ours: Values, theirs: Values, attributes: Mapping[str, Any]
+) -> ChunkDetails:
+    """Count the cells that differ, in what both sides have of the chunk, and find the largest difference."""
+    if ours.ndim != theirs.ndim:
+        return replace(found, problem="the sides have different numbers of dimensions")
+    common = tuple(slice(0, min(sizes)) for sizes in zip(ours.shape, theirs.shape, strict=True))
+    ours, theirs = ours[common], theirs[common]
+    gone, their_gone = (_is_missing(each, attributes) for each in (ours, theirs))
+    differ = np.asarray(ours != theirs) & ~(gone & their_gone)
+    count = int(np.count_nonzero(differ))
+    largest, units = _largest(ours, theirs, differ & ~gone & ~their_gone, attributes)
+    return replace(
+        found,
+        num_cells=int(ours.size),
+        num_differing=count,
+        num_missing_on_one_side=int(np.count_nonzero(differ & (gone ^ their_gone))),
+        largest_difference=largest,
+        units=units,
+    )
+
+
+def _is_missing(values: Values, attributes: Mapping[str, Any]) -> NDArray[np.bool_]:
+    found = np.zeros(values.shape, bool)
+    if values.dtype.kind in "fc":
+        found |= np.isnan(values)
+    elif values.dtype.kind in "mM":
+        found |= np.isnat(values)
+    if values.dtype.kind in "iuf":
+        for each in _MISSING:
+            missing = _fill_value(attributes.get(each))
+            if missing is not None:
+                found |= values == missing
+    return found
+
+
+def _fill_value(value: object) -> float | None:
+    """Read a fill value among attributes. xarray writes floats as base64."""
+    if isinstance(value, str):
+        try:
+            return float(struct.unpack("<d", base64.b64decode(value, validate=True))[0])
+        except (binascii.Error, struct.error, ValueError):
+            return None
+    return _number(value)
+
+
+def _largest(
+    ours: Values, theirs: Values, where: NDArray[np.bool_], attributes: Mapping[str, Any]
+) -> tuple[float | None, str]:
+    """Find the largest difference of numbers or times, in the units of the unpacked values."""
+    units = attributes.get("units")
+    units = units.partition(" since ")[0] if isinstance(units, str) else ""
+    here, there = ours[where], theirs[where]
+    kinds = {here.dtype.kind, there.dtype.kind}
+    if not here.size or not kinds <= set("iufcmM") or ("M" in kinds and len(kinds) > 1):
+        return None, units
+    if kinds <= set("mM"):
+        step = (np.maximum(here, there) - np.minimum(here, there)).max()
+        return float(step / np.timedelta64(1, "s")), "s"
+    with np.errstate(all="ignore"):
+        if kinds <= set("iu") and here.dtype == there.dtype:
+            # Subtracted as unsigned numbers, the difference of any two integers fits.
+            found = float((np.maximum(here, there).astype("u8") - np.minimum(here, there).astype("u8")).max())
+        else:
+            wide = np.complex128 if "c" in kinds else np.float64
+            found = float(np.abs(here.astype(wide) - there.astype(wide)).max())
+    scale = _number(attributes.get("scale_factor"))
+    return (found if scale is None else found * abs(scale)), units
+
+
+def _reason(error: Exception) -> str:
+    text = str(error).partition("\n")[0]
+    if isinstance(error, IcechunkError | ValueError):
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

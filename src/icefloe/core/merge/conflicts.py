@@ -1,0 +1,317 @@
+"""The rules of conflict: which changes of a session do not go with those that a transaction log tells of.
+
+Ours are the changes of the session, theirs those of the log. The order of the rules is the order in which the
+official library lists conflicts; rules of our own follow the official one they are most like.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icefloe._internal.ids import NodeId
+from icefloe._internal.paths import ancestors, parent
+from icefloe.conflicts import Conflict, ConflictType
+from icefloe.core.changeset import ChangeSet
+from icefloe.core.commit.idempotency import is_key_node
+from icefloe.format import coordinates
+from icefloe.format.coordinates import Coords
+from icefloe.format.id_columns import id_keys, is_member
+from icefloe.format.schema import ARRAY_NODE
+from icefloe.format.snapshot import ArrayNodeData, GroupNodeData, Nodes, NodeSnapshot, Snapshot
+from icefloe.format.transaction_log import NodeIds, TransactionLog
+
+_MEANS_NOTHING_TO_CHUNKS: Final = ("attributes", "dimension_names", "shape")
+"""Parts of a zarr.json that may change without a chunk being read in another way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A conflict, with what a solver's choice is applied to."""
+
+    conflict: Conflict
+    node: NodeId | None = None
+    coords: Coords | None = None
+    theirs_would_be_lost: bool = False
+    """Whether chunks of theirs lie outside the shape that we gave the array."""
+
+    @staticmethod
+    def of(kind: ConflictType, path: str) -> Found:
+        """A conflict about a node as a whole."""
+        return Found(Conflict(kind, path))
+
+
+class Theirs:
+    """What was committed in the meantime."""
+
+    def __init__(self, log: TransactionLog, after: Callable[[], Snapshot]) -> None:
+        """The snapshot is loaded only if a rule asks where nodes are."""
+        self.log = log
+        self._after = after
+
+    @cached_property
+    def new_nodes(self) -> Mapping[str, bool]:
+        """The paths of nodes they created, and whether each is an array."""
+        fresh = np.concatenate([self.log.new_groups, self.log.new_arrays])
+        if not len(fresh):
+            return {}
+        nodes = self._after().nodes
+        if not len(nodes):
+            return {}
+        order = id_keys(fresh).argsort()
+        rows = np.flatnonzero(is_member(nodes.columns["id"], fresh[order])).tolist()
+        kinds, paths = nodes.columns["node_data"].kinds, nodes.paths()
+        found = {paths[row]: bool(kinds[row] == ARRAY_NODE) for row in rows}
+        return {path: is_array for path, is_array in found.items() if not is_key_node(path)}
+
+    def deleted(self, node: NodeSnapshot | None) -> bool:
+        """Whether they deleted a node; also where there was none."""
+        if node is None:
+            return True
+        return _has(self.log.deleted_arrays if _is_array(node) else self.log.deleted_groups, node.id)
+
+    @cached_property
+    def chunks(self) -> Mapping[NodeId, list[Coords]]:
+        """The coordinates of chunks they changed; one list per array, or several of different rank."""
+        found: dict[NodeId, list[Coords]] = {}
+        for node, coords in self.log.updated_chunks:
+            found.setdefault(node, []).append(coords)
+        return found
+
+
+class Detection:
+    """One comparison of our changes with theirs, over the nodes that both began with."""
+
+    def __init__(self, base: Nodes, ours: ChangeSet, theirs: Theirs) -> None:
+        self._base = base
+        self._ours = ours
+        self._theirs = theirs
+        self._log = theirs.log
+
+    def conflicts(self) -> Iterator[Found]:
+        """All conflicts."""
+        if self._log.moved_nodes:
+            yield Found.of(ConflictType.MoveOperationCannotBeRebased, "")
+            return
+        for rule in (
+            self._new_nodes,
+            self._nodes_in_arrays,
+            self._nodes_in_deleted_groups,
+            self._moves,
+            self._metadata_double_updates,
+            self._metadata_of_deleted,
+            self._chunks_in_deleted,
+            self._chunks_in_updated,
+            self._chunk_double_updates,
+            self._metadata_of_written,
+            self._deletes_of_updated,
+            self._deletes_of_groups_with_new_nodes,
+        ):
+            # Commit keys are united, whatever happened to them.
+            yield from (found for found in rule() if not is_key_node(found.conflict.path))
+
+    def _new_nodes(self) -> Iterator[Found]:
+        for path in sorted(self._ours.created):
+            if path in self._theirs.new_nodes:
+                again = path in self._ours.deleted
+                yield Found.of(
+                    ConflictType.NodeRecreatedByBothSides
+                    if again
+                    else ConflictType.NewNodeConflictsWithExistingNode,
+                    path,
+                )
+
+    def _nodes_in_arrays(self) -> Iterator[Found]:
+        created = self._ours.created
+        if not created:
+            return
+        new_arrays = {path for path, is_array in self._theirs.new_nodes.items() if is_array}
+        for path in sorted(created):
+            for above in new_arrays.intersection(ancestors(path)):
+                yield Found.of(ConflictType.NewNodeInInvalidGroup, above)
+        own_arrays = {path for path, node in created.items() if _is_array(node)}
+        inside = {
+            above for path in self._theirs.new_nodes for above in own_arrays.intersection(ancestors(path))
+        }
+        for path in sorted(inside - self._theirs.new_nodes.keys()):
+            yield Found.of(ConflictType.NewNodeInInvalidGroup, path)
+
+    def _nodes_in_deleted_groups(self) -> Iterator[Found]:
+        if not len(self._log.deleted_groups):
+            return
+        for path in sorted(self._ours.created):
+            if any(self._lost_group(above) for above in ancestors(path)):
+                yield Found.of(ConflictType.NewNodeInDeletedGroup, path)
+
+    def _lost_group(self, path: str) -> bool:
+        """Whether a group that was there at first is there no more, on either side."""
+        if path in self._ours.created or path in self._theirs.new_nodes:
+            return False
+        group = self._base.find(self._ours.moved.get(path, path))
+        return group is not None and _has(self._log.deleted_groups, group.id)
+
+    def _moves(self) -> Iterator[Found]:
+        moved = self._ours.moved
+        if not moved:
+            return
+        for path in sorted(moved):
+            is_array = (node := self._base.find(moved[path])) is not None and _is_array(node)
+            if path in self._theirs.new_nodes or (is_array and self._new_below(path)):
+                yield Found.of(ConflictType.MoveToExistingNode, path)
+        for path in sorted(moved.keys() & taken_along(moved, self._theirs.new_nodes)):
+            yield Found.of(ConflictType.MoveToExistingNode, path)
+        for path in sorted(path for path in moved if is_move_itself(moved, path)):
+            if self._theirs.deleted(self._base.find(moved[path])):
+                yield Found.of(ConflictType.MoveOfDeletedNode, moved[path])
+            group = parent(path)
+            if group is not None and self._lost_group(group):
+                yield Found.of(ConflictType.NewNodeInDeletedGroup, path)
+            elif group is not None and self._theirs.new_nodes.get(group):
+                yield Found.of(ConflictType.NewNodeInInvalidGroup, group)
+
+    def _new_below(self, path: str) -> bool:
+        return any(path in ancestors(new) for new in self._theirs.new_nodes)
+
+    def _metadata_double_updates(self) -> Iterator[Found]:
+        updated = self._ours.updated
+        for path in _among(updated, self._log.updated_arrays) + _among(updated, self._log.updated_groups):
+            yield Found.of(ConflictType.ZarrMetadataDoubleUpdate, path)
+
+    def _metadata_of_deleted(self) -> Iterator[Found]:
+        for path in _among(self._ours.updated, self._log.deleted_arrays):
+            yield Found.of(ConflictType.ZarrMetadataUpdateOfDeletedArray, path)
+        for path in _among(self._ours.updated, self._log.deleted_groups):
+            yield Found.of(ConflictType.ZarrMetadataUpdateOfDeletedGroup, path)
+
+    def _chunks_in_deleted(self) -> Iterator[Found]:
+        for path in self._written_among(self._log.deleted_arrays):
+            yield Found.of(ConflictType.ChunksUpdatedInDeletedArray, path)
+
+    def _chunks_in_updated(self) -> Iterator[Found]:
+        for path in self._written_among(self._log.updated_arrays):
+            yield Found.of(ConflictType.ChunksUpdatedInUpdatedArray, path)
+
+    def _written_among(self, column: NodeIds) -> list[str]:
+        # Where we gave way to others in every chunk, nothing is left that could be in anybody's way.
+        written = self._ours.chunks.items() if len(column) else ()
+        return sorted(delta.path for node, delta in written if _has(column, node) and len(delta.coords()))
+
+    def _chunk_double_updates(self) -> Iterator[Found]:
+        for node, delta in sorted(self._ours.chunks.items(), key=lambda item: item[1].path):
+            theirs = self._of_rank(node, delta.rank)
+            if theirs is None:
+                continue
+            mine = delta.coords()
+            shared = coordinates.contains(mine, theirs)
+            both = mine if shared.all() else mine.take(np.flatnonzero(shared), axis=0)
+            if len(both):
+                conflict = Conflict.of_column(ConflictType.ChunkDoubleUpdate, delta.path, both)
+                yield Found(conflict, node, both, bool(self._outside(delta.path, both).any()))
+
+    def _of_rank(self, node: NodeId, rank: int) -> Coords | None:
+        """The chunks of an array they changed, but for those that have another number of coordinates."""
+        return next((each for each in self._theirs.chunks.get(node, ()) if each.shape[1] == rank), None)
+
+    def _outside(self, path: str, coords: Coords) -> NDArray[np.bool_]:
+        """Which chunks have no place in the shape we gave an array."""
+        node = self._ours.updated.get(path)
+        if node is None or not isinstance(node.node_data, ArrayNodeData):
+            return np.zeros(len(coords), np.bool_)
+        grid = [range(max(dimension.num_chunks, 1)) for dimension in node.node_data.shape]
+        return (
+            ~coordinates.inside(coords, grid)
+            if len(grid) == coords.shape[1]
+            else np.ones(len(coords), np.bool_)
+        )
+
+    def _metadata_of_written(self) -> Iterator[Found]:
+        for path, node in sorted(self._ours.updated.items()):
+            before = self._base.find(path)
+            if before is None or node.id not in self._theirs.chunks:
+                continue
+            if read_differently(before, node):
+                yield Found.of(ConflictType.ZarrMetadataUpdateOfWrittenArray, path)
+                continue
+            lost = [coords[self._outside(path, coords)] for coords in self._theirs.chunks[node.id]]
+            delta = self._ours.chunks.get(node.id)
+            if delta is not None:  # what we deleted ourselves is a chunk double update
+                mine = delta.coords()
+                lost = [each[~coordinates.contains(each, mine)] for each in lost]
+            coords = [row for each in lost for row in each.tolist()]
+            if coords:
+                yield Found(Conflict(ConflictType.ZarrMetadataUpdateOfWrittenArray, path, coords), node.id)
+
+    def _deletes_of_updated(self) -> Iterator[Found]:
+        deleted, log = self._ours.deleted, self._log
+        chunks = log.updated_chunks
+        # A commit that gave way to others in all chunks of an array still names the array.
+        written = chunks.node_ids[chunks.counts > 0]
+        touched = {*_among(deleted, log.updated_arrays), *_among(deleted, written)}
+        for path in sorted(touched):
+            yield Found.of(ConflictType.DeleteOfUpdatedArray, path)
+        for path in _among(deleted, log.updated_groups):
+            yield Found.of(ConflictType.DeleteOfUpdatedGroup, path)
+
+    def _deletes_of_groups_with_new_nodes(self) -> Iterator[Found]:
+        gone = {
+            path
+            for path, node in self._ours.deleted.items()
+            if isinstance(node.node_data, GroupNodeData) and not _has(self._log.deleted_groups, node.id)
+        }
+        if gone:
+            for path in sorted({_topmost(new, gone) for new in self._theirs.new_nodes} - {None}, key=str):
+                yield Found.of(ConflictType.DeleteOfGroupWithNewNodes, str(path))
+
+
+def taken_along(moved: Mapping[str, str], new_nodes: Iterable[str]) -> dict[str, str]:
+    """Nodes that are new in groups which were moved: where each goes with its group, and where it is."""
+    places = {origin: path for path, origin in moved.items()}
+    found: dict[str, str] = {}
+    for new in new_nodes:
+        above = next((group for group in ancestors(new) if group in places), None)
+        if above is not None:
+            found[places[above] + new[len(above) :]] = new
+    return found
+
+
+def is_move_itself(moved: Mapping[str, str], path: str) -> bool:
+    """Whether a node was moved on its own, not with the group it is in."""
+    group, origin = parent(path), parent(moved[path])
+    return group is None or moved.get(group) != origin
+
+
+def _is_array(node: NodeSnapshot) -> bool:
+    return isinstance(node.node_data, ArrayNodeData)
+
+
+def _has(column: NodeIds, node: NodeId) -> bool:
+    return bool(is_member(np.frombuffer(node, np.uint8)[None], column)[0])
+
+
+def _among(nodes: Mapping[str, NodeSnapshot], column: NodeIds) -> list[str]:
+    """The paths of those nodes whose ids are in a column, sorted."""
+    if not nodes or not len(column):
+        return []
+    paths = sorted(nodes)
+    ids = np.frombuffer(b"".join(nodes[path].id for path in paths), np.uint8).reshape(-1, NodeId.SIZE)
+    return [paths[row] for row in np.flatnonzero(is_member(ids, column)).tolist()]
+
+
+def _topmost(path: str, groups: Iterable[str]) -> str | None:
+    return next((above for above in reversed(ancestors(path)) if above in groups), None)
+
+
+def read_differently(before: NodeSnapshot, after: NodeSnapshot) -> bool:
+    """Whether chunks written under one zarr.json mean something else under the other."""
+
+    def meaning(node: NodeSnapshot) -> dict[str, Any]:
+        document: dict[str, Any] = json.loads(node.user_data)
+        return {name: value for name, value in document.items() if name not in _MEANS_NOTHING_TO_CHUNKS}
+
+    return meaning(before) != meaning(after)

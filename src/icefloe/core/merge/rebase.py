@@ -1,0 +1,124 @@
+"""Putting the changes of a session on top of what others committed in the meantime."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+from icefloe._internal.concurrency import FanOut
+from icefloe._internal.ids import SnapshotId
+from icefloe.conflicts import Conflict, ConflictSolver, ConflictType, VersionSelection
+from icefloe.core.ancestry import log_of, steps_between
+from icefloe.core.changeset import ChangeSet
+from icefloe.core.commit.idempotency import is_key_node
+from icefloe.core.merge.conflicts import Detection, Found, Theirs, taken_along
+from icefloe.core.refs.base import RefStore
+from icefloe.core.workspace import Workspace
+from icefloe.errors import RebaseFailedError, RefNotFoundError
+from icefloe.format.snapshot import ArrayNodeData, Nodes, NodeSnapshot
+
+_KEEPING_OURS: Final = {
+    ConflictType.ChunkDoubleUpdate,
+    ConflictType.DeleteOfUpdatedArray,
+    ConflictType.DeleteOfUpdatedGroup,
+}
+"""Conflicts that are solved by leaving our change as it is."""
+
+
+def rebase(
+    workspace: Workspace, refs: RefStore, branch: str, solver: ConflictSolver, fan_out: FanOut
+) -> None:
+    """Move the base of a workspace to the tip of a branch, commit by commit.
+
+    A conflict that the solver does not solve is a RebaseFailedError. The workspace is then based on the last
+    commit before the one it names, and none of its changes is touched by that one. Nothing happens where the
+    branch is gone: the commit will say so.
+    """
+    try:
+        tip = refs.branch(branch)
+    except RefNotFoundError:
+        return
+    base = workspace.base.id
+    if tip == base:
+        return
+    steps = steps_between(refs, base, tip)
+    if steps is None:
+        raise RebaseFailedError(str(tip), [Conflict(ConflictType.BranchHistoryReplaced, "")])
+    assets = workspace.assets
+    logs = list(fan_out(lambda step: log_of(assets, step), steps))
+    with workspace.editing():
+        began, changes = workspace.base.nodes, workspace.changes.copy()
+        reached: SnapshotId | None = None
+        try:
+            for step, log in zip(steps, logs, strict=True):
+                theirs = Theirs(log, partial(assets.snapshot, step.snapshot))
+                _replay(began, changes, theirs, solver, step.snapshot)
+                reached = step.snapshot
+        finally:
+            if reached is not None:
+                snapshot = assets.snapshot(reached)
+                workspace.rebase(snapshot, resting_on(snapshot.nodes, changes))
+
+
+def check_solver(solver: ConflictSolver) -> None:
+    """TypeError for anything else than a solver."""
+    if not isinstance(solver, ConflictSolver):
+        raise TypeError(f"'{type(solver).__name__}' object is not an instance of 'ConflictSolver'")
+
+
+def _replay(
+    began: Nodes, changes: ChangeSet, theirs: Theirs, solver: ConflictSolver, snapshot: SnapshotId
+) -> None:
+    """Make our changes go with theirs; RebaseFailedError, and no change, where the solver cannot."""
+    found = list(Detection(began, changes, theirs).conflicts())
+    chosen = [solver.choose(each.conflict) for each in found]
+    if not all(map(_is_solved, found, chosen)):
+        raise RebaseFailedError(str(snapshot), [each.conflict for each in found])
+    for each, choice in zip(found, chosen, strict=True):
+        if choice is VersionSelection.UseTheirs and each.node is not None and each.coords is not None:
+            changes.chunks[each.node].forget(each.coords)
+    if changes.moved:
+        changes.moved = _moved_along(began, changes.moved, theirs)
+
+
+def _is_solved(found: Found, choice: VersionSelection) -> bool:
+    kind = found.conflict.conflict_type
+    if choice is VersionSelection.UseTheirs:
+        return kind is ConflictType.ChunkDoubleUpdate and not found.theirs_would_be_lost
+    return choice is VersionSelection.UseOurs and kind in _KEEPING_OURS
+
+
+def _moved_along(began: Nodes, moved: Mapping[str, str], theirs: Theirs) -> dict[str, str]:
+    """Our moves with theirs in mind: what they put into a group that we moved goes along, and what they
+    deleted there does not.
+    """
+    kept = {path: origin for path, origin in moved.items() if not theirs.deleted(began.find(origin))}
+    return kept | taken_along(kept, theirs.new_nodes)
+
+
+def resting_on(nodes: Nodes, changes: ChangeSet) -> ChangeSet:
+    """The changes over other nodes than those they were made on; the two go together."""
+    deleted = {
+        path: now
+        for path, node in changes.deleted.items()
+        if (now := nodes.find(path)) is not None and now.id == node.id and not is_key_node(path)
+    }
+    created = {
+        path: node
+        for path, node in changes.created.items()
+        if not is_key_node(path) or nodes.find(path) is None
+    }
+    updated = {path: _with_manifests(node, nodes.find(path)) for path, node in changes.updated.items()}
+    return replace(changes, created=created, updated=updated, deleted=deleted)
+
+
+def _with_manifests(node: NodeSnapshot, now: NodeSnapshot | None) -> NodeSnapshot:
+    """A node with our metadata and the chunks it has now."""
+    if now is None or not isinstance(data := node.node_data, ArrayNodeData):
+        return node
+    theirs = now.node_data
+    if not isinstance(theirs, ArrayNodeData) or len(theirs.shape) != len(data.shape):
+        return node
+    return replace(node, node_data=replace(data, manifests=theirs.manifests))

@@ -1,0 +1,291 @@
+"""What leads from one snapshot to another, whatever lies between: a change set out of two states.
+
+Transaction logs tell where to look: only what they name is compared. So two snapshots may lie on different
+branches, and either may be the older one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icefloe._internal.concurrency import FanOut
+from icefloe._internal.ids import NodeId, SnapshotId
+from icefloe.core.ancestry import Step, log_of, steps_between
+from icefloe.core.assets import AssetStore
+from icefloe.core.changeset import ChangeSet, rank_of
+from icefloe.core.merge.lineage import is_squash
+from icefloe.core.refs.base import RefStore
+from icefloe.core.workspace import Workspace
+from icefloe.errors import SessionStateError, SnapshotNotFoundError
+from icefloe.format import coordinates
+from icefloe.format.coordinates import Coords
+from icefloe.format.id_columns import id_keys, sorted_ids, to_ids
+from icefloe.format.manifest import ArrayManifest
+from icefloe.format.snapshot import ArrayNodeData, ManifestRef, NodeSnapshot, Snapshot
+from icefloe.format.transaction_log import LISTS, TransactionLog
+from icefloe.storage.base import ObjectNotFoundError
+
+
+class State:
+    """A snapshot, to be compared with another."""
+
+    def __init__(self, snapshot: Snapshot, assets: AssetStore) -> None:
+        self.snapshot = snapshot
+        self.workspace = Workspace(snapshot, assets)
+
+    @cached_property
+    def _paths(self) -> Mapping[bytes, str]:
+        nodes = self.snapshot.nodes
+        if not len(nodes):
+            return {}
+        ids = np.ascontiguousarray(nodes.columns["id"]).tobytes()
+        return {ids[8 * row : 8 * row + 8]: path for row, path in enumerate(nodes.paths())}
+
+    @cached_property
+    def _ids(self) -> Mapping[str, NodeId]:
+        return {path: NodeId(id) for id, path in self._paths.items()}
+
+    def ids(self) -> set[NodeId]:
+        """All nodes."""
+        return set(self._ids.values())
+
+    def id_at(self, path: str) -> NodeId | None:
+        """The node at a path."""
+        return self._ids.get(path)
+
+    def path(self, id: NodeId) -> str | None:
+        """Where a node is; None where it is not."""
+        return self._paths.get(id.__bytes__())
+
+    def node(self, id: NodeId) -> NodeSnapshot | None:
+        """The node with an id."""
+        path = self.path(id)
+        return None if path is None else self.snapshot.nodes.find(path)
+
+    def refs_at(self, node: NodeSnapshot, coords: Coords) -> ArrayManifest:
+        """Those references of an array that are at some sorted coordinates."""
+        if not len(coords) or coords.shape[1] != rank_of(node):
+            return self.refs_in(node, ())
+        box = coordinates.bounding_box(coords)
+        found = self.refs_in(node, [ref for ref in _manifests(node) if _overlap(ref.extents, box)])
+        return found.take(coordinates.contains(found.coords, coords))
+
+    def refs_in(self, node: NodeSnapshot, manifests: Collection[ManifestRef]) -> ArrayManifest:
+        """Those references of an array that are in some of its manifests."""
+        parts = [self.workspace.manifest_refs(node, ref) for ref in _manifests(node) if ref in manifests]
+        empty = ArrayManifest.of(np.zeros((0, rank_of(node)), np.uint32), 1)
+        return ArrayManifest.concat(parts) if parts else empty
+
+
+def _overlap(extents: tuple[range, ...], box: tuple[range, ...]) -> bool:
+    if len(extents) != len(box):  # some writers leave extents out
+        return True
+    return all(a.start < b.stop and b.start < a.stop for a, b in zip(extents, box, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Touched:
+    """All that may differ between two states: what either side changed since they parted."""
+
+    nodes: tuple[NodeId, ...]
+    updated: frozenset[NodeId]
+    """Arrays whose metadata changed, or that were deleted and brought back: they may have lost chunks that no
+    log names.
+    """
+    chunks: Mapping[tuple[NodeId, int], Coords]
+    """Sorted coordinates by array and rank."""
+    new: frozenset[NodeId] = frozenset()
+    """Nodes that were created."""
+    changed: frozenset[NodeId] = frozenset()
+    """Those, and nodes that were deleted or moved or got other metadata."""
+    is_complete: bool = False
+    """Whether every chunk is named that was ever written, also if it is gone again."""
+
+    @staticmethod
+    def of_all(one: State, other: State) -> Touched:
+        """Every node of two states, where no log tells what changed."""
+        nodes = one.ids() | other.ids()
+        return Touched(tuple(nodes), frozenset(nodes), {}, frozenset(nodes), frozenset(nodes))
+
+    @staticmethod
+    def of(logs: Iterable[TransactionLog], *, is_complete: bool = False) -> Touched:
+        """What some logs name."""
+        lists = list(logs)
+        columns = [getattr(log, name) for log in lists for name in LISTS]
+        columns += [log.updated_chunks.node_ids for log in lists]
+        moved = b"".join(move.node_id for log in lists for move in log.moved_nodes)
+        columns.append(np.frombuffer(moved, np.uint8).reshape(-1, NodeId.SIZE))
+        parts: dict[tuple[NodeId, int], list[Coords]] = {}
+        for log in lists:
+            for node, coords in log.updated_chunks:
+                parts.setdefault((node, coords.shape[1]), []).append(coords)
+        chunks = {key: coordinates.last_of_equal(np.concatenate(each))[0] for key, each in parts.items()}
+        updated, new, deleted = (
+            {NodeId(row.tobytes()) for log in lists for row in getattr(log, name)}
+            for name in ("updated_arrays", "new_arrays", "deleted_arrays")
+        )
+        nodes = to_ids(id_keys(sorted_ids(np.concatenate(columns))), NodeId)
+        changed = {NodeId(row.tobytes()) for log in lists for name in LISTS for row in getattr(log, name)}
+        changed |= {move.node_id for log in lists for move in log.moved_nodes}
+        new_groups = {NodeId(row.tobytes()) for log in lists for row in log.new_groups}
+        return Touched(
+            tuple(nodes),
+            frozenset(updated | (new & deleted)),
+            chunks,
+            frozenset(new | new_groups),
+            frozenset(changed),
+            is_complete,
+        )
+
+    def among(self, nodes: set[NodeId]) -> Touched:
+        """What there is of some nodes."""
+        chunks = {key: coords for key, coords in self.chunks.items() if key[0] in nodes}
+        named = tuple(id for id in self.nodes if id in nodes)
+        return replace(self, nodes=named, chunks=chunks, changed=self.changed & nodes)
+
+    def overlaps(self, other: Touched) -> bool:
+        """Tell whether both name something in common: a chunk, or a node that is more than written to."""
+        if not (self.changed.isdisjoint(other.nodes) and other.changed.isdisjoint(self.nodes)):
+            return True
+        shared = self.chunks.keys() & other.chunks.keys()
+        return any(coordinates.contains(self.chunks[key], other.chunks[key]).any() for key in shared)
+
+    def explains(self, before: State, after: State) -> bool:
+        """Tell whether all that differs between two states is named here, and nothing that was in neither."""
+        if not before.ids() | self.new >= {*self.nodes, *after.ids()}:
+            return False
+        for id in before.ids():
+            old, new = before.node(id), after.node(id)
+            if old == new or old is None:
+                continue
+            if new is None:
+                if id not in self.changed:
+                    return False
+                continue
+            if (old.user_data != new.user_data or old.path != new.path) and id not in self.changed:
+                return False
+            if not self._explains_chunks(before, after, old, new):
+                return False
+        return True
+
+    def _explains_chunks(self, before: State, after: State, old: NodeSnapshot, new: NodeSnapshot) -> bool:
+        if rank_of(old) != rank_of(new):
+            return old.id in self.updated
+        apart = _manifests(old) ^ _manifests(new)
+        changes = ChangeSet()
+        put_differences(changes, new, before.refs_in(old, apart), after.refs_in(new, apart))
+        delta = changes.chunks.get(new.id)
+        if delta is None:
+            return True
+        written, gone = delta.resolve()
+        named = self.chunks.get((new.id, rank_of(new)), gone[:0])
+        is_named = written is None or bool(coordinates.contains(written.coords, named).all())
+        return is_named and (new.id in self.updated or bool(coordinates.contains(gone, named).all()))
+
+
+def touched_between(
+    refs: RefStore, assets: AssetStore, one: SnapshotId, other: SnapshotId, fan_out: FanOut
+) -> Touched | None:
+    """What may differ between two snapshots, of which one may have expired; None where no logs tell."""
+    steps = _steps_apart(refs, one, other)
+    if steps is None:
+        return None
+    is_complete = not any(len(step.logs) > 1 or is_squash(refs.snapshot(step.snapshot)) for step in steps)
+    try:
+        return Touched.of(fan_out(lambda step: log_of(assets, step), steps), is_complete=is_complete)
+    except (ObjectNotFoundError, SessionStateError):
+        return None
+
+
+def _steps_apart(refs: RefStore, one: SnapshotId, other: SnapshotId) -> list[Step] | None:
+    """The commits on the ways from where two snapshots parted; None where that is not known."""
+    for early, late in ((one, other), (other, one)):
+        with suppress(SnapshotNotFoundError):  # one that expired is found in the history of the other
+            if (direct := steps_between(refs, early, late)) is not None:
+                return direct
+    parted = parting(refs, one, other)
+    if parted is None:
+        return None
+    return [step for end in (one, other) for step in steps_between(refs, parted, end) or ()]
+
+
+def parting(refs: RefStore, one: SnapshotId, other: SnapshotId) -> SnapshotId | None:
+    """Find the newest snapshot that is listed in the history of both."""
+    try:
+        known = {info.id for info in refs.ancestry(one)}
+        return next((info.id for info in refs.ancestry(other) if info.id in known), None)
+    except SnapshotNotFoundError:
+        return None
+
+
+def changes_between(before: State, after: State, touched: Touched) -> ChangeSet:
+    """What must be done to make one state of another; only what was touched is looked at.
+
+    Moves are none of it: see `arranging`.
+    """
+    changes = ChangeSet()
+    for id in touched.nodes:  # nodes, not chunks: each has a document of its own
+        old, new = before.node(id), after.node(id)
+        if new is None:
+            if old is not None:
+                changes.deleted[old.path] = old
+            continue
+        if old is None:
+            changes.created[new.path] = without_manifests(new)
+            put_differences(changes, new, None, after.workspace.refs(new))
+            continue
+        if new.user_data != old.user_data:
+            changes.updated[new.path] = without_manifests(new)
+        rank = rank_of(new)
+        if id in touched.updated and rank == rank_of(old):
+            apart = _manifests(old) ^ _manifests(new)
+            put_differences(changes, new, before.refs_in(old, apart), after.refs_in(new, apart))
+        elif (coords := touched.chunks.get((id, rank))) is not None:
+            put_differences(changes, new, before.refs_at(old, coords), after.refs_at(new, coords))
+    return changes
+
+
+def put_differences(
+    changes: ChangeSet, node: NodeSnapshot, old: ArrayManifest | None, new: ArrayManifest
+) -> None:
+    """Note what must be written and deleted to come from some references to others."""
+    written, gone = new, new.coords[:0]
+    if old is not None and len(old):
+        written = new.take(~_same_as_in(new, old))
+        gone = old.coords[~coordinates.contains(old.coords, new.coords)]
+    if len(written) or len(gone):
+        delta = changes.delta(node)
+        if len(gone):
+            delta.delete_many(gone)
+        if len(written):
+            delta.put_many(written)
+
+
+def same_chunks(one: ArrayManifest, other: ArrayManifest) -> Coords:
+    """The coordinates at which both have the same reference."""
+    return one.coords[_same_as_in(one, other)]
+
+
+def _same_as_in(one: ArrayManifest, other: ArrayManifest) -> NDArray[np.bool_]:
+    """Which references of one stand at their place in the other too."""
+    here = coordinates.contains(one.coords, other.coords)
+    there = coordinates.contains(other.coords, one.coords)
+    here[here] = one.take(here).equal_rows(other.take(there))
+    return here
+
+
+def without_manifests(node: NodeSnapshot) -> NodeSnapshot:
+    """A node as one that is created: its chunks are changes."""
+    data = node.node_data
+    return replace(node, node_data=replace(data, manifests=())) if isinstance(data, ArrayNodeData) else node
+
+
+def _manifests(node: NodeSnapshot) -> set[ManifestRef]:
+    data = node.node_data
+    return set(data.manifests) if isinstance(data, ArrayNodeData) else set()

@@ -1,0 +1,337 @@
+"""Merging two states that come from a third: conflicts, who wins, and the changes that are left to be made.
+
+Ours is the state that is merged into, theirs the one that is merged. Both are compared with the base, and
+only differences count: what both sides changed to the same is no conflict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+
+from icefloe._internal.ids import NodeId
+from icefloe._internal.paths import ancestors, is_within
+from icefloe.conflicts import ConflictType
+from icefloe.core.changeset import ChangeSet, rank_of
+from icefloe.core.commit.flush import log_of_changes
+from icefloe.core.merge.conflict_details import ConflictReader
+from icefloe.core.merge.conflicts import Detection, Found, Theirs, read_differently
+from icefloe.core.merge.rebase import resting_on
+from icefloe.core.merge.state_changes import State, Touched, put_differences, same_chunks, without_manifests
+from icefloe.core.workspace import Workspace
+from icefloe.format import coordinates
+from icefloe.format.coordinates import Coords
+from icefloe.format.manifest import ArrayManifest, InlineRef, NativeRef
+from icefloe.format.snapshot import ArrayNodeData, GroupNodeData, NodeSnapshot
+from icefloe.merging import ConflictGroup, MergeStrategy
+
+
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """Three states with every node where it will be, and what leads from the base to the two others."""
+
+    base: State
+    ours: State
+    theirs: State
+    our_changes: ChangeSet
+    their_changes: ChangeSet
+    our_touched: Touched
+    their_touched: Touched
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """The changes to make on our side, and the conflicts met on the way."""
+
+    changes: ChangeSet
+    conflicts: tuple[ConflictGroup, ...]
+    decided: bool
+    """Whether the strategy decided all of them."""
+
+
+def merge(sides: Sides, strategy: MergeStrategy) -> Merged:
+    """Merge theirs into ours."""
+    ours, theirs = sides.our_changes.copy(), sides.their_changes.copy()
+    _forget_what_is_common(sides, ours, theirs)
+    found = _conflicts(sides, ours, theirs)
+    reader = ConflictReader(sides.ours, sides.theirs)
+    groups = tuple(_group(sides, ours, theirs, each, reader) for each in found)
+    decided = strategy != "fail"
+    if decided:
+        resolution = _Resolution(sides, ours, theirs)
+        for each in found:
+            (resolution.take_theirs if strategy == "theirs" else resolution.keep_ours)(each)
+    return Merged(resting_on(sides.ours.snapshot.nodes, theirs), groups, decided or not found)
+
+
+def _forget_what_is_common(sides: Sides, ours: ChangeSet, theirs: ChangeSet) -> None:
+    """Drop from their changes what ours did too, and compare nodes that both have and the base has not."""
+    mine = {node.id: path for path, node in ours.created.items()}
+    for path, node in list(theirs.created.items()):
+        if mine.get(node.id) == path:  # the same node came to both sides, by an earlier merge or pick
+            own = ours.created.pop(path)
+            del theirs.created[path]
+            if own.user_data != node.user_data:
+                ours.updated[path], theirs.updated[path] = own, node
+            if rank_of(own) == rank_of(node):
+                _note_deletions(own, ours, theirs, sides.our_touched)
+                _note_deletions(node, theirs, ours, sides.their_touched)
+    for path, node in list(theirs.updated.items()):
+        own_update = ours.updated.get(path)
+        if own_update is not None and own_update.user_data == node.user_data:
+            del theirs.updated[path]
+    for id, delta in list(theirs.chunks.items()):
+        own_delta = ours.chunks.get(id)
+        if own_delta is None or own_delta.rank != delta.rank:
+            continue
+        written, gone = delta.resolve()
+        own_written, own_gone = own_delta.resolve()
+        common = gone[coordinates.contains(gone, own_gone)]
+        if written is not None and own_written is not None:
+            common = np.concatenate([common, same_chunks(written, own_written)])
+        delta.forget(coordinates.last_of_equal(common)[0])
+        if not len(delta.coords()):
+            del theirs.chunks[id]
+
+
+def _note_deletions(node: NodeSnapshot, changes: ChangeSet, other: ChangeSet, touched: Touched) -> None:
+    """Note the chunks of an array as deleted that only the other side has, and this side may have deleted.
+
+    The base does not have the array. So a chunk is known to be new on the other side only if the logs of this
+    side name every chunk that it ever had, and not that one.
+    """
+    there, here = other.chunks.get(node.id), changes.chunks.get(node.id)
+    if there is None:
+        return
+    coords = there.coords()
+    missing = coords if here is None else coords[~coordinates.contains(coords, here.coords())]
+    if touched.is_complete:
+        had = touched.chunks.get((node.id, rank_of(node)), missing[:0])
+        missing = missing[coordinates.contains(missing, had)]
+    if len(missing):
+        changes.delta(node).delete_many(missing)
+
+
+def _conflicts(sides: Sides, ours: ChangeSet, theirs: ChangeSet) -> list[Found]:
+    if theirs.is_empty():
+        return []
+    log = log_of_changes(
+        Workspace(sides.base.snapshot, sides.base.workspace.assets, ours), sides.ours.snapshot.id
+    )
+    detection = Detection(sides.base.snapshot.nodes, theirs, Theirs(log, lambda: sides.ours.snapshot))
+    return [each for each in detection.conflicts() if not _goes_together(sides, theirs, each)]
+
+
+def _goes_together(sides: Sides, theirs: ChangeSet, found: Found) -> bool:
+    """Whether chunks of theirs can be read with our metadata. A rebase refuses them all."""
+    if _kind(found) is not ConflictType.ChunksUpdatedInUpdatedArray:
+        return False
+    path = found.conflict.path
+    here, there = sides.ours.snapshot.nodes.find(path), sides.theirs.snapshot.nodes.find(path)
+    if here is None or there is None or read_differently(here, there):
+        return False
+    data = here.node_data
+    if not isinstance(data, ArrayNodeData):
+        return False
+    grid = [range(max(dimension.num_chunks, 1)) for dimension in data.shape]
+    return bool(coordinates.inside(theirs.chunks[here.id].coords(), grid).all())
+
+
+def _kind(found: Found) -> ConflictType:
+    return found.conflict.conflict_type
+
+
+# The table
+
+
+def _group(
+    sides: Sides, ours: ChangeSet, theirs: ChangeSet, found: Found, reader: ConflictReader
+) -> ConflictGroup:
+    conflict = found.conflict
+    if found.coords is not None and found.node is not None:
+        here = partial(_chunk_texts, sides.ours, found.node, found.coords)
+        there = partial(_chunk_texts, sides.theirs, found.node, found.coords)
+        details = partial(reader.details, found.node)
+        return ConflictGroup(conflict.path, conflict.conflict_type, found.coords, here, there, details)
+    here, there = (partial(_node_texts, changes, conflict.path) for changes in (ours, theirs))
+    return ConflictGroup(conflict.path, conflict.conflict_type, None, here, there)
+
+
+def _chunk_texts(state: State, id: NodeId, coords: Coords) -> list[str]:
+    """What one side has at each of some places."""
+    node = state.node(id)
+    if node is None:
+        return ["deleted"] * len(coords)
+    refs = state.refs_at(node, coords)
+    rows = iter(range(len(refs)))
+    present = coordinates.contains(coords, refs.coords).tolist()
+    return [_ref_text(refs, next(rows)) if there else "deleted" for there in present]
+
+
+def _ref_text(refs: ArrayManifest, row: int) -> str:
+    match refs.ref(row):
+        case InlineRef(data):
+            return f"{len(data)} bytes inline"
+        case NativeRef(id, offset, length):
+            return f"{length} bytes at {offset} of chunk {id}"
+        case virtual:
+            return f"{virtual.length} bytes at {virtual.offset} of {virtual.location}"
+
+
+def _node_texts(changes: ChangeSet, path: str) -> list[str]:
+    """What one side did to a node, in words."""
+    words = []
+    if path in changes.deleted:
+        words.append("deleted")
+    if (created := changes.created.get(path)) is not None:
+        words.append(
+            "created a group" if isinstance(created.node_data, GroupNodeData) else "created an array"
+        )
+    if path in changes.updated:
+        words.append("changed its metadata")
+    if any(delta.path == path for delta in changes.chunks.values()) and path not in changes.created:
+        words.append("wrote chunks")
+    if any(above in changes.deleted for above in ancestors(path)) and not words:
+        words.append("deleted its group")
+    if any(path in ancestors(each) for each in changes.created):
+        words.append("created nodes in it")
+    return [", ".join(words) or "left it as it was"]
+
+
+# Who wins
+
+
+class _Resolution:
+    """Their changes, made to fit where a strategy decides. Each decision may come more than once."""
+
+    def __init__(self, sides: Sides, ours: ChangeSet, theirs: ChangeSet) -> None:
+        self._our_state, self._their_state = sides.ours, sides.theirs
+        self._our_nodes, self._their_nodes = sides.ours.snapshot.nodes, sides.theirs.snapshot.nodes
+        self._ours = ours
+        self._changes = theirs
+
+    def keep_ours(self, found: Found) -> None:
+        """Take back what they did."""
+        path, changes = found.conflict.path, self._changes
+        match _kind(found):
+            case ConflictType.NewNodeConflictsWithExistingNode | ConflictType.NodeRecreatedByBothSides:
+                self._drop_created(path, alone=self._are_groups(path))
+            case ConflictType.NewNodeInInvalidGroup | ConflictType.NewNodeInDeletedGroup:
+                self._drop_created(path)
+            case ConflictType.ZarrMetadataDoubleUpdate:
+                if self._read_differently(path):
+                    self._drop_chunks(path)
+                changes.updated.pop(path, None)
+            case ConflictType.ChunkDoubleUpdate:
+                if found.node in changes.chunks and found.coords is not None:
+                    changes.chunks[found.node].forget(found.coords)
+            case ConflictType.DeleteOfUpdatedArray | ConflictType.DeleteOfUpdatedGroup:
+                self._keep(path)
+            case ConflictType.DeleteOfGroupWithNewNodes:
+                for new in self._new_below(path):
+                    self._keep(new)
+            case _:  # metadata or chunks of what we deleted, or that do not go with our metadata or chunks
+                changes.updated.pop(path, None)
+                self._drop_chunks(path)
+
+    def take_theirs(self, found: Found) -> None:
+        """Make room for what they did."""
+        path = found.conflict.path
+        match _kind(found):
+            case ConflictType.NewNodeConflictsWithExistingNode | ConflictType.NodeRecreatedByBothSides:
+                self._replace(path)
+            case ConflictType.NewNodeInInvalidGroup:
+                if path in self._changes.created:
+                    for new in self._new_below(path):
+                        self._delete(new)
+                else:
+                    self._delete(path)
+            case ConflictType.NewNodeInDeletedGroup:
+                self._revive(ancestors(path))
+            case ConflictType.ZarrMetadataDoubleUpdate:
+                if self._read_differently(path):
+                    self._take_array(path)
+            case ConflictType.ChunksUpdatedInUpdatedArray | ConflictType.ZarrMetadataUpdateOfWrittenArray:
+                self._take_array(path)
+            case ConflictType.DeleteOfGroupWithNewNodes:
+                for new in self._new_below(path):
+                    self._delete(new)
+            case (
+                ConflictType.ZarrMetadataUpdateOfDeletedArray
+                | ConflictType.ZarrMetadataUpdateOfDeletedGroup
+                | ConflictType.ChunksUpdatedInDeletedArray
+            ):
+                self._revive((*ancestors(path), path))
+
+    def _are_groups(self, path: str) -> bool:
+        here, there = self._our_nodes.find(path), self._their_nodes.find(path)
+        return _is_group(here) and _is_group(there)
+
+    def _read_differently(self, path: str) -> bool:
+        here, there = self._our_nodes.find(path), self._their_nodes.find(path)
+        return here is not None and there is not None and read_differently(here, there)
+
+    def _new_below(self, path: str) -> list[str]:
+        return [new for new in self._ours.created if path in ancestors(new)]
+
+    def _drop_created(self, path: str, *, alone: bool = False) -> None:
+        """Do not create a node, nor what they created in it."""
+        for each in [path] if alone else [p for p in self._changes.created if is_within(p, path)]:
+            node = self._changes.created.pop(each, None)
+            if node is not None:
+                self._changes.chunks.pop(node.id, None)
+
+    def _drop_chunks(self, path: str) -> None:
+        for id in [id for id, delta in self._changes.chunks.items() if delta.path == path]:
+            del self._changes.chunks[id]
+
+    def _keep(self, path: str) -> None:
+        """Do not delete a node, nor the groups it is in."""
+        for each in (path, *ancestors(path)):
+            self._changes.deleted.pop(each, None)
+
+    def _delete(self, path: str) -> None:
+        """Delete a node of ours with all below it."""
+        for each in self._our_state.workspace.below(path):
+            node = self._our_nodes.find(each)
+            if node is not None:
+                self._changes.deleted[each] = node
+
+    def _replace(self, path: str) -> None:
+        """Put their node in the place of ours; of two groups only the metadata."""
+        here, there = self._our_nodes.find(path), self._changes.created.get(path)
+        if here is None or there is None:
+            return
+        if self._are_groups(path):
+            del self._changes.created[path]
+            self._changes.updated[path] = replace(here, user_data=there.user_data)
+        else:
+            self._delete(path)
+
+    def _revive(self, paths: Sequence[str]) -> None:
+        """Create again what we deleted, as they have it."""
+        for path in paths:
+            node = self._their_nodes.find(path)
+            gone = self._our_nodes.find(path) is None
+            if node is not None and gone and path not in self._changes.created:
+                self._changes.created[path] = without_manifests(node)
+                self._changes.updated.pop(path, None)
+                self._changes.chunks.pop(node.id, None)
+                put_differences(self._changes, node, None, self._their_state.workspace.refs(node))
+
+    def _take_array(self, path: str) -> None:
+        """Take an array over as they have it, metadata and chunks."""
+        here, there = self._our_nodes.find(path), self._their_nodes.find(path)
+        if here is None or there is None:
+            return
+        self._changes.updated[path] = without_manifests(there)
+        self._changes.chunks.pop(there.id, None)
+        new, old = self._their_state.workspace.refs(there), self._our_state.workspace.refs(here)
+        put_differences(self._changes, there, old if old.rank == new.rank else None, new)
+
+
+def _is_group(node: NodeSnapshot | None) -> bool:
+    return node is not None and isinstance(node.node_data, GroupNodeData)

@@ -1,0 +1,1 @@
+"""Branches, tags and the repo info file, changed by compare-and-swap."""

@@ -1,0 +1,67 @@
+"""Clocks of writers, compared with that of the storage before a time is written down.
+
+Times in a history only grow. A writer whose clock is ahead would date its change so that nobody else's clock
+has come that far, and the official library would refuse every other writer until then. So such a writer is
+refused. Where one got through all the same, others whose clocks are right go on: they date their changes
+right after the newest one.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Final
+
+from icefloe._internal.times import to_microseconds
+from icefloe.errors import ErrorKind, FormatError, StorageError
+from icefloe.storage.base import Storage
+
+DRIFT_US: Final = 600_000_000
+"""How far clocks may differ. Only a change so long before or after the newest one is checked."""
+
+
+def now_us() -> int:
+    """Give the time of this machine, in microseconds since 1970-01-01 UTC."""
+    return time.time_ns() // 1000
+
+
+def check_clock(storage: Storage, written: str, newest_us: int) -> None:
+    """Refuse to go on if this machine's clock is wrong, judged by that of the storage.
+
+    Parameters
+    ----------
+    storage
+        Where the repository is.
+    written
+        An object that this writer has just written there.
+    newest_us
+        The time of the newest change in the repository.
+    """
+    if abs(now_us() - newest_us) <= DRIFT_US:
+        return
+    try:
+        storage_time = storage.clock(written)
+    except StorageError:
+        return
+    if storage_time is None:
+        return
+    storage_us, own_us = to_microseconds(storage_time), now_us()
+    is_usable = own_us < newest_us or storage_us > newest_us - DRIFT_US
+    if own_us - storage_us > DRIFT_US and is_usable:
+        raise _wrong_clock(own_us - storage_us, "ahead of", storage)
+    if own_us < newest_us - DRIFT_US:
+        if storage_us - own_us > DRIFT_US:
+            raise _wrong_clock(storage_us - own_us, "behind", storage)
+        logging.getLogger(__name__).warning(
+            "the newest change of the repository is dated %d s ahead: the clock of its writer was wrong; "
+            "this change is dated right after it",
+            (newest_us - own_us) // 1_000_000,
+        )
+
+
+def _wrong_clock(difference_us: int, word: str, storage: Storage) -> FormatError:
+    return FormatError(
+        f"the clock of this machine is {difference_us // 1_000_000} s {word} that of {storage.place}; set it "
+        "(with NTP, for example) and try again",
+        kind=ErrorKind.SNAPSHOT_TIMESTAMP,
+    )

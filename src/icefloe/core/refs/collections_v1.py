@@ -1,0 +1,89 @@
+"""Record garbage collections of V1 repositories, whose format has no operations log.
+
+One small file among the backups, which no reader and no collection touches, holds the time of the last
+collection by icefloe and the times of those that are running.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from icefloe.core.assets import AssetStore
+from icefloe.core.refs.backoff import attempts
+from icefloe.format.files import OVERWRITTEN
+from icefloe.storage.base import ABSENT, ConditionNotMetError, ObjectNotFoundError, PutCondition, Unchanged
+
+COLLECTED: Final = f"{OVERWRITTEN}/collected.icefloe"
+_LONGEST_US: Final = 24 * 3600 * 10**6
+"""A collection that started earlier than this is assumed to have been killed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Collections:
+    """The garbage collections on record, in microseconds since 1970-01-01 UTC."""
+
+    last_us: int = 0
+    """When the last collection started to delete, or will start."""
+    under_way_us: tuple[int, ...] = ()
+    """When the collections that have not finished started."""
+
+
+class CollectionsFile:
+    """The file that records garbage collections."""
+
+    def __init__(self, assets: AssetStore) -> None:
+        self._storage, self._config = assets.storage, assets.config
+
+    def read(self) -> Collections:
+        """Read the record. A damaged file counts as an empty record."""
+        return self._read()[0]
+
+    def begin(self) -> int:
+        """Record that a collection is about to delete objects, and return the time that identifies it."""
+
+        def begun(known: Collections) -> Collections:
+            # Sessions compare these times, so they must increase even if clocks differ.
+            now_us = max(time.time_ns() // 1000, known.last_us + 1)
+            young = [each for each in known.under_way_us if now_us - each < _LONGEST_US]
+            return Collections(now_us, (*young, now_us))
+
+        return self._change(begun).last_us
+
+    def end(self, begun_us: int) -> None:
+        """Record that a collection has finished."""
+
+        def ended(known: Collections) -> Collections:
+            return replace(known, under_way_us=tuple(at for at in known.under_way_us if at != begun_us))
+
+        self._change(ended)
+
+    def _read(self) -> tuple[Collections, PutCondition]:
+        try:
+            data, version = self._storage.get(COLLECTED)
+        except ObjectNotFoundError:
+            return Collections(), ABSENT
+        try:
+            record = json.loads(data)
+            last, under_way = int(record["last"]), tuple(map(int, record["under_way"]))
+        except (ValueError, TypeError, KeyError):
+            return Collections(), Unchanged(version)
+        now_us = time.time_ns() // 1000
+        return Collections(last, tuple(at for at in under_way if now_us - at < _LONGEST_US)), Unchanged(
+            version
+        )
+
+    def _change(self, change: Callable[[Collections], Collections]) -> Collections:
+        for _ in attempts(self._config):
+            known, condition = self._read()
+            changed = change(known)
+            data = json.dumps({"last": changed.last_us, "under_way": changed.under_way_us}).encode()
+            try:
+                self._storage.put(COLLECTED, data, condition)
+            except ConditionNotMetError:
+                continue
+            return changed
+        raise AssertionError("attempts end with an error")

@@ -1,0 +1,422 @@
+"""References of V1 repositories: a small file per branch and tag, each changed by compare-and-swap."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import takewhile
+from typing import Any, NoReturn
+
+from icefloe._internal.ids import SnapshotId
+from icefloe.core.assets import AssetStore
+from icefloe.core.refs.backoff import attempts
+from icefloe.core.refs.base import CollectedError, check_storable, invalid_name, unsupported
+from icefloe.core.refs.collections_v1 import CollectionsFile
+from icefloe.core.refs.v2 import backup_name
+from icefloe.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    ErrorKind,
+    FormatError,
+    RefNotFoundError,
+    SessionStateError,
+    SnapshotNotFoundError,
+    StorageError,
+)
+from icefloe.format.config_codec import decode_config_yaml, encode_config_yaml
+from icefloe.format.files import CONFIG_PATH, MANIFESTS, OVERWRITTEN, SNAPSHOTS, read_snapshot_info
+from icefloe.format.refs_v1 import REFS, RefFile, RefKind, decode_ref, encode_ref, respelt
+from icefloe.format.repo_changes import lost_base
+from icefloe.format.repo_info import MAIN, SnapshotInfo
+from icefloe.format.spec import V1
+from icefloe.format.updates import RepoStatus, Update
+from icefloe.storage.base import (
+    ABSENT,
+    ConditionNotMetError,
+    ObjectNotFoundError,
+    PutCondition,
+    Unchanged,
+    Version,
+)
+
+# What has no place in XML: S3 names the objects to delete in it.
+_UNSPEAKABLE = re.compile(r"[\x00-\x1f\x7f\ufffe\uffff]")
+
+
+class RefStoreV1:
+    """A `RefStore` over the files below `refs/`. The docstrings of its methods are those of `RefStore`."""
+
+    spec = V1
+
+    def __init__(self, assets: AssetStore) -> None:
+        self._assets = assets
+        self._storage = assets.storage
+        self._collections = CollectionsFile(assets)
+
+    def create(self, snapshot: SnapshotId) -> None:
+        """Write the first branch; ConflictError if there is one already."""
+        try:
+            self._put(RefFile(RefKind.BRANCH, MAIN), snapshot, ABSENT)
+        except ConditionNotMetError:
+            raise ConflictError(
+                message=f"there is a repository in {self._storage.place} already",
+                kind=ErrorKind.BRANCH_UPDATE_CONFLICT,
+            ) from None
+
+    def _file(self, kind: RefKind, name: str) -> RefFile:
+        """The file of a branch or tag of that name, if it can be one's here."""
+        check_name(name)
+        file = RefFile(kind, name)
+        # The mark of a deleted tag is the longest path.
+        if not self._storage.fits(RefFile(kind, name, deleted=True).path):
+            raise invalid_name(name, f"it is too long for {self._storage.place}")
+        return file
+
+    def _files(self) -> list[RefFile]:
+        found = (RefFile.parse(info.key) for info in self._storage.list_prefix(f"{REFS}/"))
+        return [file for file in found if file is not None]
+
+    def _read(self, file: RefFile) -> tuple[SnapshotId, Version] | None:
+        try:
+            data, version = self._storage.get(file.path)
+        except ObjectNotFoundError:
+            return None
+        return decode_ref(data, file.path), version
+
+    def _put(self, file: RefFile, snapshot: SnapshotId, condition: PutCondition) -> None:
+        self._storage.put(file.path, encode_ref(snapshot), condition)
+
+    def _create(self, file: RefFile, snapshot: SnapshotId) -> None:
+        """Write a file that is not there yet.
+
+        A storage knows its own write again when the answer was lost. Where it does not, nobody can: somebody
+        else may have made the same branch or tag, and both would be told that it is theirs.
+        """
+        self._storage.require_conditional_writes()
+        self._put(file, snapshot, ABSENT)
+
+    def all_refs(self) -> dict[RefFile, SnapshotId | None]:
+        """Every branch and tag with what it points to, and the marks of deleted tags."""
+        found = {file: self._read(file) for file in self._files() if not file.deleted}
+        marks: dict[RefFile, SnapshotId | None] = {file: None for file in self._files() if file.deleted}
+        return marks | {file: each[0] for file, each in found.items() if each is not None}
+
+    def branches(self) -> Mapping[str, SnapshotId]:
+        files = [file for file in self._files() if file.kind is RefKind.BRANCH and not file.deleted]
+        return {file.name: found[0] for file in files if (found := self._read(file)) is not None}
+
+    def tags(self) -> Mapping[str, SnapshotId]:
+        files = [file for file in self._files() if file.kind is RefKind.TAG]
+        gone = {file.name for file in files if file.deleted}
+        alive = [file for file in files if not file.deleted and file.name not in gone]
+        return {file.name: found[0] for file in alive if (found := self._read(file)) is not None}
+
+    def _branch(self, name: str) -> tuple[SnapshotId, Version]:
+        found = self._read(self._file(RefKind.BRANCH, name))
+        if found is None:
+            raise _not_found("branch", name)
+        return found
+
+    def branch(self, name: str) -> SnapshotId:
+        return self._branch(name)[0]
+
+    def tag(self, name: str) -> SnapshotId:
+        found = self._read(self._file(RefKind.TAG, name))
+        if found is None or self._storage.exists(RefFile(RefKind.TAG, name, deleted=True).path):
+            raise _not_found("tag", name)
+        return found[0]
+
+    def create_branch(self, name: str, snapshot: SnapshotId) -> None:
+        file = self._file(RefKind.BRANCH, name)
+        with self._standing(file, snapshot):
+            try:
+                self._create(file, snapshot)
+            except ConditionNotMetError:
+                tip = str(self.branch(name))
+                raise ConflictError(None, tip, kind=ErrorKind.BRANCH_UPDATE_CONFLICT) from None
+
+    def delete_branch(self, name: str) -> None:
+        if name == MAIN:
+            raise SessionStateError("main branch cannot be deleted", kind=ErrorKind.CANNOT_DELETE_MAIN)
+        self._branch(name)
+        for _, failure in self._storage.delete([RefFile(RefKind.BRANCH, name).path]).failed:
+            raise failure
+
+    def reset_branch(self, name: str, snapshot: SnapshotId, expected: SnapshotId | None = None) -> None:
+        with self._standing(self._file(RefKind.BRANCH, name), snapshot) as replaced:
+            replaced += self._move(name, snapshot, expected, ErrorKind.BRANCH_UPDATE_CONFLICT)
+
+    @contextlib.contextmanager
+    def _standing(self, file: RefFile, snapshot: SnapshotId) -> Iterator[list[SnapshotId]]:
+        """Point a ref to a snapshot that may be garbage, and see that no collection has taken it meanwhile.
+
+        The ref is written first and collections are looked for thereafter; a collection tells of itself and
+        then looks at refs. So one of both sees the other. The ref is taken back where the snapshot may be
+        deleted: to what it pointed to, which the body gives, or there is none again.
+        """
+        before = self._collections.read()
+        replaced: list[SnapshotId] = []
+        if not self._storage.exists(f"{SNAPSHOTS}/{snapshot}"):  # a cache may still have it
+            raise _no_snapshot(snapshot)
+        self._assets.snapshot(snapshot)
+        yield replaced
+        now = self._collections.read()
+        if now == before and not now.under_way_us:
+            return
+        if now.under_way_us and not self._led_to(snapshot, file, replaced):
+            self._take_back(file, snapshot, replaced)
+            raise SessionStateError(
+                f"garbage is being collected, and no branch or tag leads to snapshot {snapshot}, "
+                "which may be deleted; try again when the collection has ended",
+                kind=ErrorKind.NOT_ALLOWED,
+            )
+        try:
+            for _ in self._stored_line(snapshot):
+                pass
+        except (ObjectNotFoundError, FormatError):
+            self._take_back(file, snapshot, replaced)
+            raise _no_snapshot(snapshot) from None
+
+    def _led_to(self, snapshot: SnapshotId, file: RefFile | None, tips: Iterable[SnapshotId]) -> bool:
+        """Whether some snapshots, or refs other than one, lead to a snapshot."""
+        others = (id for each, id in self.all_refs().items() if each != file and id is not None)
+        for tip in {*tips, *others}:
+            with contextlib.suppress(
+                ObjectNotFoundError, FormatError
+            ):  # a history that is broken leads no further
+                if snapshot in self._stored_line(tip):
+                    return True
+        return False
+
+    def _stored_line(self, id: SnapshotId) -> Iterator[SnapshotId]:
+        """A snapshot and those before it, as the files say now: an expiration writes them anew."""
+        at: SnapshotId | None = id
+        while at is not None:
+            data, _ = self._storage.get(f"{SNAPSHOTS}/{at}")
+            yield at
+            at = read_snapshot_info(data, at).parent_id
+
+    def _take_back(self, file: RefFile, snapshot: SnapshotId, replaced: Sequence[SnapshotId]) -> None:
+        found = self._read(file)
+        if found is None or found[0] != snapshot:
+            return  # somebody else has moved it on
+        if not replaced:
+            self._storage.delete([file.path])
+            return
+        with contextlib.suppress(ConditionNotMetError):
+            self._put(file, replaced[0], Unchanged(found[1]))
+
+    def _move(
+        self,
+        name: str,
+        to: SnapshotId,
+        expected: SnapshotId | None,
+        kind: ErrorKind,
+        since: int | None = None,
+    ) -> list[SnapshotId]:
+        """Point a branch elsewhere, from where it is expected or from anywhere, again and again while others
+        write in between; not after a collection since a mark. Where it pointed to.
+        """
+        self._storage.require_conditional_writes()
+        written: list[SnapshotId] = []
+        for _ in attempts(self._assets.config):
+            tip, version = self._branch(name)
+            if written and self._follows(tip, to, expected):
+                return written  # the answer to our write was lost, and others may have gone on from it
+            if expected is not None and tip != expected:
+                raise ConflictError(str(expected), str(tip), kind=kind)
+            # After the version was read, which a collection changes after it has set its mark.
+            if since is not None and self.now() != since:
+                raise CollectedError
+            try:
+                self._put(RefFile(RefKind.BRANCH, name), to, Unchanged(version))
+            except ConditionNotMetError:
+                written = [tip]
+            except StorageError:
+                if self._follows(self.branch(name), to, expected):
+                    return [tip]
+                raise
+            else:
+                return [tip]
+        raise AssertionError("attempts end with an error")
+
+    def _follows(self, tip: SnapshotId, snapshot: SnapshotId, base: SnapshotId | None) -> bool:
+        """Whether a snapshot is in a history, looking no further back than `base`."""
+        if base is None:
+            return tip == snapshot
+        ids = (info.id for info in self.ancestry(tip))
+        return snapshot in takewhile(lambda id: id != base, ids)
+
+    def create_tag(self, name: str, snapshot: SnapshotId) -> None:
+        file = self._file(RefKind.TAG, name)
+        with self._standing(file, snapshot):
+            try:
+                self._create(file, snapshot)
+            except ConditionNotMetError:
+                raise AlreadyExistsError(
+                    f"tag already exists, or was deleted: {name}", kind=ErrorKind.TAG_ALREADY_EXISTS
+                ) from None
+
+    def delete_tag(self, name: str) -> None:
+        self.tag(name)
+        self._storage.require_conditional_writes()
+        try:
+            self._storage.put(RefFile(RefKind.TAG, name, deleted=True).path, b"", ABSENT)
+        except ConditionNotMetError:
+            raise _not_found("tag", name) from None
+
+    def check_tip(self, branch: str, base: SnapshotId) -> None:
+        tip = self.branch(branch)
+        if tip != base:
+            raise ConflictError(str(base), str(tip), kind=ErrorKind.COMMIT_CONFLICT)
+
+    def now(self) -> int:
+        """The time of the last collection by icefloe, in microseconds; there is no log of others."""
+        return self._collections.read().last_us
+
+    def note_collection(self) -> int:
+        """Tell sessions that are open now that what they wrote may be deleted; give the answer to
+        `note_end_of_collection`.
+
+        A commit that has looked for the mark already, and not moved its branch yet, has to look again:
+        branches get another version, with the same meaning. One that moves its branch before that is seen by
+        whoever reads refs thereafter.
+        """
+        begun_us = self._collections.begin()
+        try:
+            self._respell_branches(begun_us)
+        except BaseException:
+            self._collections.end(begun_us)
+            raise
+        return begun_us
+
+    def _respell_branches(self, now_us: int) -> None:
+        for file in self._files():
+            if file.kind is RefKind.BRANCH and not file.deleted:
+                with contextlib.suppress(ObjectNotFoundError, ConditionNotMetError):
+                    data, version = self._storage.get(file.path)
+                    self._storage.put(file.path, respelt(data, now_us), Unchanged(version))
+
+    def note_end_of_collection(self, begun_us: int) -> None:
+        """Tell that nothing more is deleted."""
+        self._collections.end(begun_us)
+
+    def advance(
+        self, branch: str, base: SnapshotId, snapshot: SnapshotInfo, since: int | None = None
+    ) -> None:
+        self._move(branch, snapshot.id, base, ErrorKind.COMMIT_CONFLICT, since)
+
+    def amend(
+        self, branch: str, base: SnapshotId, snapshot: SnapshotInfo, since: int | None = None
+    ) -> NoReturn:
+        raise unsupported("amend", self.spec)
+
+    def detach(self, snapshot: SnapshotInfo, since: int | None = None) -> None:
+        """Refuse a snapshot whose base is gone. Apart from that, its file makes it known."""
+        if since is not None and self.now() != since:
+            raise CollectedError
+        if snapshot.parent_id is not None and not self._will_stay(snapshot.parent_id):
+            raise lost_base(snapshot.parent_id)
+
+    def _will_stay(self, base: SnapshotId) -> bool:
+        """Whether a snapshot, its history and its manifests are there and no collection is deleting them.
+
+        The snapshot that needs them has been written before, so collections that begin now spare them.
+        """
+        if base in {*self.branches().values(), *self.tags().values()}:
+            return True
+        if self._collections.read().under_way_us and not self._led_to(base, None, ()):
+            return False
+        try:
+            for _ in self._stored_line(base):
+                pass
+        except (ObjectNotFoundError, FormatError):
+            return False
+        # Official collections may delete manifests and leave the snapshot.
+        manifests = self._assets.snapshot(base).manifest_files
+        return all(self._storage.exists(f"{MANIFESTS}/{info.id}") for info in manifests)
+
+    def snapshot(self, id: SnapshotId) -> SnapshotInfo:
+        found = self._assets.snapshot(id)
+        return SnapshotInfo(found.id, found.parent_id, found.flushed_at_us, found.message, found.metadata)
+
+    def ancestry(self, id: SnapshotId) -> Iterator[SnapshotInfo]:
+        seen: set[SnapshotId] = set()
+        at: SnapshotId | None = id
+        while at is not None and at not in seen:
+            seen.add(at)
+            info = self.snapshot(at)
+            yield info
+            at = info.parent_id
+
+    def _config(self) -> tuple[dict[str, Any], Version] | None:
+        try:
+            data, version = self._storage.get(CONFIG_PATH)
+        except ObjectNotFoundError:
+            return None
+        return decode_config_yaml(data, CONFIG_PATH), version
+
+    def config(self) -> dict[str, Any] | None:
+        found = self._config()
+        return None if found is None else found[0]
+
+    def save_config(self, config: dict[str, Any]) -> None:
+        self._storage.require_conditional_writes()
+        found = self._config()
+        condition: PutCondition = ABSENT
+        if found is not None:
+            backup = backup_name(time.time_ns() // 1_000_000, CONFIG_PATH)
+            self._storage.back_up(CONFIG_PATH, f"{OVERWRITTEN}/{backup}", found[1])
+            condition = Unchanged(found[1])
+        try:
+            self._storage.put(CONFIG_PATH, encode_config_yaml(config), condition)
+        except ConditionNotMetError:
+            raise ConflictError(
+                message="the configuration was changed by somebody else", kind=ErrorKind.CONFIG_UPDATED
+            ) from None
+
+    def metadata(self) -> Mapping[str, Any]:
+        raise unsupported("metadata of the repository", self.spec)
+
+    def set_metadata(self, metadata: Mapping[str, Any]) -> None:
+        raise unsupported("metadata of the repository", self.spec)
+
+    def update_metadata(self, metadata: Mapping[str, Any]) -> Mapping[str, Any]:
+        raise unsupported("metadata of the repository", self.spec)
+
+    def tip_to_write(self, name: str) -> SnapshotId:
+        return self.branch(name)
+
+    def status(self) -> RepoStatus:
+        return RepoStatus()
+
+    def set_status(self, status: RepoStatus) -> None:
+        raise unsupported("a status of the repository", self.spec)
+
+    def feature_flags(self) -> Mapping[int, bool]:
+        return {}
+
+    def set_feature_flag(self, flag: int, setting: bool | None) -> None:
+        raise unsupported("a feature flag", self.spec)
+
+    def ops_log(self) -> Iterator[Update]:
+        raise unsupported("the ops log", self.spec)
+
+
+def check_name(name: str) -> None:
+    """Refuse names that cannot be a folder's in every place."""
+    check_storable(name)
+    if not name or "/" in name or _UNSPEAKABLE.search(name):
+        raise invalid_name(
+            name, "it must not be empty, nor contain '/', control characters or U+FFFE and U+FFFF"
+        )
+
+
+def _no_snapshot(id: SnapshotId) -> SnapshotNotFoundError:
+    return SnapshotNotFoundError(f"snapshot not found: {id}", kind=ErrorKind.SNAPSHOT_NOT_FOUND)
+
+
+def _not_found(what: str, name: str) -> RefNotFoundError:
+    return RefNotFoundError(f"ref not found: there is no {what} `{name}`", kind=ErrorKind.REF_NOT_FOUND)

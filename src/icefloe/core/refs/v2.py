@@ -1,0 +1,383 @@
+"""References of V2 repositories: everything in the repo info file, changed by compare-and-swap."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from itertools import chain
+from typing import Any, Final
+
+from icefloe._internal.ids import ObjectId, SnapshotId
+from icefloe.config import EffectiveConfig
+from icefloe.core.assets import object_metadata
+from icefloe.core.refs.backoff import attempts
+from icefloe.core.refs.base import READ_ONLY_FORMAT, CollectedError, check_storable
+from icefloe.core.refs.clock import check_clock
+from icefloe.errors import (
+    ConflictError,
+    ErrorKind,
+    IcechunkError,
+    ReadOnlyError,
+    RepositoryNotFoundError,
+    SessionStateError,
+    StorageError,
+)
+from icefloe.format import repo_changes as changes
+from icefloe.format.config_codec import decode_config, encode_config
+from icefloe.format.files import (
+    OVERWRITTEN,
+    REPO_PATH,
+    is_own_path,
+    read_ops_log,
+    read_repo_info,
+    write_repo_info,
+)
+from icefloe.format.repo_changes import Change
+from icefloe.format.repo_info import RepoInfo, SnapshotInfo
+from icefloe.format.spec import V2
+from icefloe.format.updates import GCRan, RepoAvailability, RepoStatus, Update, Updates
+from icefloe.storage.base import (
+    ABSENT,
+    BucketNotFoundError,
+    ConditionNotMetError,
+    ObjectNotFoundError,
+    Storage,
+    Unchanged,
+    Version,
+)
+
+_YEAR_3000_MS: Final = 32_503_680_000_000
+
+CREATE_TAG: Final = 4
+DELETE_TAG: Final = 5
+FLAG_NAMES: Final = {3: "move_node", CREATE_TAG: "create_tag", DELETE_TAG: "delete_tag"}
+"""The feature flags that are known; all are on by default."""
+
+
+class RefStoreV2:
+    """A `RefStore` over the repo info file."""
+
+    spec = V2
+
+    def __init__(self, storage: Storage, config: EffectiveConfig) -> None:
+        self._storage = storage
+        self._config = config
+        self._seen: tuple[RepoInfo, Version] | None = None
+
+    # The file
+
+    def create(self, info: RepoInfo, data: bytes | None = None) -> None:
+        """Write the first repo info file, given where it was encoded; ConflictError if there is one."""
+        if data is None:
+            data = write_repo_info(info, V2, self._config.compression_level)
+        try:
+            version = self._put(data, ABSENT)
+        except ConditionNotMetError:
+            raise ConflictError(
+                message=f"there is a repository in {self._storage.place} already",
+                kind=ErrorKind.REPO_INFO_UPDATED,
+            ) from None
+        self._seen = (info, version)
+
+    def take_over(self, other: RefStoreV2) -> None:
+        """Know what another store over the same file has read."""
+        self._seen = other._seen
+
+    def load(self) -> RepoInfo:
+        """The repo info as it is now."""
+        return self._load()[0]
+
+    def seen(self) -> RepoInfo:
+        """The repo info as it was when it was last looked at."""
+        return self._seen[0] if self._seen else self.load()
+
+    def _load(self) -> tuple[RepoInfo, Version]:
+        seen = self._seen
+        try:
+            if seen is None:
+                data, version = self._storage.get(REPO_PATH)
+            else:
+                fresh = self._storage.get_if_changed(REPO_PATH, seen[1])
+                if fresh is None:
+                    return seen
+                data, version = fresh
+        except ObjectNotFoundError:
+            way_out = "check where it is" if self._storage.read_only else "create one with Repository.create"
+            raise _no_repository(
+                f"the repository doesn't exist: there is none in {self._storage.place}; {way_out}"
+            ) from None
+        except BucketNotFoundError as missing:
+            raise _no_repository(missing.message) from None
+        self._seen = (read_repo_info(data), version)
+        return self._seen
+
+    def update(
+        self,
+        change: Change,
+        *,
+        brings: SnapshotId | None = None,
+        while_read_only: bool = False,
+        as_seen: bool = False,
+    ) -> RepoInfo:
+        """Apply a change to the repo info and write it, again and again while others write in between.
+
+        A change that cannot be made any more raises its own error out of here. The answer to a write may be
+        lost: the change is then known by the backup it made, or by the new snapshot that it brings.
+        A change that is tried on what was seen last saves a request; it fails where that is old, and is then
+        tried on what is there.
+        """
+        tried: set[str] = set()
+        for attempt in attempts(self._config):
+            seen = self._seen if as_seen and attempt == 0 else None
+            info, version = seen or self._load()
+            if tried and changes.was_written(info, tried, brings):
+                return info  # the answer to our write was lost, and others may have gone on from it
+            try:
+                if not while_read_only:
+                    check_writable(info.status)
+                changed, kind = change(info)
+            except IcechunkError:
+                if seen is not None:
+                    continue
+                raise
+            now_us = time.time_ns() // 1000
+            backup = backup_name(now_us // 1000, REPO_PATH)
+            new = changes.logged(changed, kind, now_us, backup, self._config.num_updates_per_repo_info_file)
+            tried.add(backup)
+            self._storage.require_conditional_writes()
+            try:
+                log = info.latest_updates
+                if self._replace(new, version, backup, log.newest_at_us if len(log) else None):
+                    return new
+            except StorageError:
+                info = self.load()
+                if not changes.was_written(info, tried, brings):
+                    raise
+                return info
+        raise AssertionError("attempts end with an error")
+
+    def _replace(self, new: RepoInfo, version: Version, backup: str, newest_us: int | None) -> bool:
+        """Write the file in place of one version of it, which is kept; False where that is not there.
+
+        The clock of this machine is compared with that of the storage, given the time of the newest change.
+        """
+        data = write_repo_info(new, V2, self._config.compression_level)
+        try:
+            self._storage.back_up(REPO_PATH, f"{OVERWRITTEN}/{backup}", version)
+            if newest_us is not None:
+                check_clock(self._storage, f"{OVERWRITTEN}/{backup}", newest_us)
+            self._seen = (new, self._put(data, Unchanged(version)))
+        except ConditionNotMetError:
+            return False
+        return True
+
+    def old_backups(self) -> Iterator[str]:
+        """Give the paths of backups that the ops log does not need, oldest first."""
+        needed: set[str] = set()
+        before = self.load().repo_before_updates
+        while before is not None and before not in needed:
+            needed.add(before)
+            try:
+                before = read_ops_log(self._storage.get(f"{OVERWRITTEN}/{before}")[0])[1]
+            except ObjectNotFoundError:
+                break
+        paths = sorted((info.key for info in self._storage.list_prefix(f"{OVERWRITTEN}/")), reverse=True)
+        kept = {f"{OVERWRITTEN}/{name}" for name in needed}
+        return (path for path in paths if is_own_path(path) and path not in kept)
+
+    def _put(self, data: bytes, condition: Any) -> Version:
+        return self._storage.put(REPO_PATH, data, condition, metadata=object_metadata(V2, "repo-info"))
+
+    # docstrings below are inherited from RefStore
+
+    def branches(self) -> Mapping[str, SnapshotId]:
+        return self.load().branches
+
+    def tags(self) -> Mapping[str, SnapshotId]:
+        return self.load().tags
+
+    def branch(self, name: str) -> SnapshotId:
+        return changes.branch_tip(self.load(), name)
+
+    def tip_to_write(self, name: str) -> SnapshotId:
+        info = self.load()
+        check_writable(info.status)
+        return changes.branch_tip(info, name)
+
+    def tag(self, name: str) -> SnapshotId:
+        return changes.tag_target(self.load(), name)
+
+    def create_branch(self, name: str, snapshot: SnapshotId) -> None:
+        check_storable(name)
+        self.update(lambda info: changes.create_branch(info, name, snapshot))
+
+    def delete_branch(self, name: str) -> None:
+        with self._storage.making_room(self.old_backups):
+            self.update(lambda info: changes.delete_branch(info, name))
+
+    def reset_branch(self, name: str, snapshot: SnapshotId, expected: SnapshotId | None = None) -> None:
+        self.update(lambda info: changes.reset_branch(info, name, snapshot, expected))
+
+    def create_tag(self, name: str, snapshot: SnapshotId) -> None:
+        check_storable(name)
+        self.update(_flagged(CREATE_TAG, lambda info: changes.create_tag(info, name, snapshot)))
+
+    def delete_tag(self, name: str) -> None:
+        with self._storage.making_room(self.old_backups):
+            self.update(_flagged(DELETE_TAG, lambda info: changes.delete_tag(info, name)))
+
+    def check_tip(self, branch: str, base: SnapshotId) -> None:
+        info = self.load()
+        check_writable(info.status)
+        changes.check_tip(info, branch, base)
+
+    def now(self) -> int:
+        log = self.seen().latest_updates
+        return log[0].updated_at_us if len(log) else 0
+
+    def advance(
+        self, branch: str, base: SnapshotId, snapshot: SnapshotInfo, since: int | None = None
+    ) -> None:
+        self._bring(lambda info: changes.new_commit(info, branch, base, snapshot), snapshot.id, since)
+
+    def amend(self, branch: str, base: SnapshotId, snapshot: SnapshotInfo, since: int | None = None) -> None:
+        self._bring(lambda info: changes.amend_commit(info, branch, base, snapshot), snapshot.id, since)
+
+    def detach(self, snapshot: SnapshotInfo, since: int | None = None) -> None:
+        self._bring(lambda info: changes.detached_snapshot(info, snapshot), snapshot.id, since)
+
+    def _bring(self, change: Change, snapshot: SnapshotId, since: int | None) -> None:
+        """A change that makes a new snapshot known, unless garbage was collected since a mark."""
+
+        def checked(info: RepoInfo) -> changes.Changed:
+            changed = change(info)  # a conflict is told first
+            if since is not None and self.collected_since(info, since):
+                raise CollectedError
+            return changed
+
+        self.update(checked, brings=snapshot, as_seen=True)
+
+    def collected_since(self, info: RepoInfo, since: int) -> bool:
+        """Whether garbage was collected between a mark and a state of the repository, or may have been."""
+        for update in chain.from_iterable(self._log_files(info)):
+            if update.updated_at_us <= since:
+                return False
+            if isinstance(update.update_type, GCRan):
+                return True
+        return bool(since)  # older parts of the log are lost, and the mark is in them
+
+    def snapshot(self, id: SnapshotId) -> SnapshotInfo:
+        return changes.listed(self.load(), id)
+
+    def ancestry(self, id: SnapshotId) -> Iterator[SnapshotInfo]:
+        info = self.load()
+        changes.listed(info, id)
+        return (info.snapshots[row] for row in info.snapshots.ancestry(id))
+
+    def config(self) -> dict[str, Any] | None:
+        return stored_config(self.load())
+
+    def save_config(self, config: dict[str, Any]) -> None:
+        self.update(lambda info: changes.set_config(info, encode_config(config)))
+
+    def metadata(self) -> Mapping[str, Any]:
+        return self.load().metadata
+
+    def set_metadata(self, metadata: Mapping[str, Any]) -> None:
+        self.update(lambda info: changes.set_metadata(info, metadata))
+
+    def update_metadata(self, metadata: Mapping[str, Any]) -> Mapping[str, Any]:
+        return self.update(lambda info: changes.set_metadata(info, {**info.metadata, **metadata})).metadata
+
+    def status(self) -> RepoStatus:
+        return self.load().status
+
+    def set_status(self, status: RepoStatus) -> None:
+        self.update(lambda info: changes.set_status(info, status), while_read_only=True)
+
+    def feature_flags(self) -> Mapping[int, bool]:
+        return _settings(self.load())
+
+    def set_feature_flag(self, flag: int, setting: bool | None) -> None:
+        self.update(lambda info: changes.set_feature_flag(info, flag, setting))
+
+    def ops_log(self) -> Iterator[Update]:
+        return chain.from_iterable(self.ops_log_files())
+
+    def ops_log_files(self) -> Iterator[Updates]:
+        """The ops log as it is kept: the part in each repo info file, newest first."""
+        return self._log_files(self.load())
+
+    def _log_files(self, info: RepoInfo) -> Iterator[Updates]:
+        """What was done up to a state of the repository."""
+        log, before = info.latest_updates, info.repo_before_updates
+        yield log
+        seen: set[str] = set()
+        while before is not None and before not in seen:
+            seen.add(before)
+            place = f"{OVERWRITTEN}/{before}"
+            try:
+                data, _ = self._storage.get(place)
+            except ObjectNotFoundError:
+                return  # the official reader ends the log here too
+            log, older = read_ops_log(data, place)
+            yield log.in_backup(before)
+            before = older
+
+
+def _no_repository(text: str) -> RepositoryNotFoundError:
+    return RepositoryNotFoundError(text, kind=ErrorKind.REPOSITORY_NOT_FOUND)
+
+
+def stored_config(info: RepoInfo) -> dict[str, Any] | None:
+    """The configuration that a repo info file holds; None where it holds none."""
+    return None if info.config is None else decode_config(info.config, REPO_PATH)
+
+
+def _settings(info: RepoInfo) -> dict[int, bool]:
+    on = dict.fromkeys(info.enabled_feature_flags or (), True)
+    return on | dict.fromkeys(info.disabled_feature_flags or (), False)
+
+
+def _flagged(flag: int, change: Change) -> Change:
+    """A change that is refused while its feature flag is off."""
+
+    def checked(info: RepoInfo) -> changes.Changed:
+        check_flag(_settings(info), flag)
+        return change(info)
+
+    return checked
+
+
+def check_flag(settings: Mapping[int, bool], flag: int) -> None:
+    """Refuse what a feature flag forbids."""
+    if not settings.get(flag, True):
+        raise SessionStateError(
+            f"the feature flag {FLAG_NAMES.get(flag, flag)} of this repository is off",
+            kind=ErrorKind.FEATURE_FLAG_DISABLED,
+        )
+
+
+def check_writable(status: RepoStatus) -> None:
+    """Refuse to change a repository that is not online."""
+    if status.availability is not RepoAvailability.ONLINE:
+        reason = status.limited_availability_reason
+        raise ReadOnlyError(
+            f"repository status is {status.availability.name.lower().replace('_', '-')}"
+            + (f": {reason}" if reason else "")
+            + ("" if reason == READ_ONLY_FORMAT else "; set_status can put it online"),
+            kind=ErrorKind.READ_ONLY_REPOSITORY,
+        )
+
+
+def backup_name(now_ms: int, name: str) -> str:
+    """The name of a backup below `overwritten/`: the newest sorts first."""
+    return f"{name}.{_YEAR_3000_MS - now_ms:014d}.{_Random.random()}"
+
+
+class _Random(ObjectId):
+    """Twelve random bytes for a name."""
+
+    __slots__ = ()
+    _NAME = "random name"
+    SIZE = 12

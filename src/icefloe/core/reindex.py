@@ -1,0 +1,114 @@
+"""Chunks that change their place in an array's grid."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from operator import index
+from typing import Final
+
+import numpy as np
+
+from icefloe.core.commit.limits import check_changed_chunks
+from icefloe.core.workspace import Workspace
+from icefloe.errors import ErrorKind, InvalidInputError, SessionStateError
+from icefloe.format import coordinates
+from icefloe.format.coordinates import Coords
+from icefloe.format.manifest import ArrayManifest
+from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot
+
+Reindex = Callable[[Iterable[int]], Iterable[int] | None]
+_TOO_MANY: Final = "rechunk the array to fewer, larger chunks first"
+
+
+def shift(workspace: Workspace, node: NodeSnapshot, offset: Sequence[int]) -> None:
+    """Move all chunks of an array by an offset per dimension; those that leave the grid are dropped."""
+    steps = [index(step) for step in offset]
+    grid = _regular_grid(node)
+    if len(steps) != len(grid):
+        raise InvalidInputError(
+            f"{node.path} has {len(grid)} dimensions, and the offset has {len(steps)}",
+            kind=ErrorKind.INVALID_CHUNK_INDEX,
+        )
+    if not any(steps):
+        return
+    # Steps as long as the grid empty it; longer ones are cut to that, so that numbers stay within 64 bits.
+    cut = np.array([max(-len(axis), min(step, len(axis))) for axis, step in zip(grid, steps, strict=True)])
+    with workspace.editing():
+        refs = workspace.refs(node)
+        check_changed_chunks([(len(refs), len(grid))], _TOO_MANY)
+        moved = refs.coords.astype(np.int64) + cut
+        kept = ((moved >= 0) & (moved < [len(axis) for axis in grid])).all(axis=1)
+        written = replace(refs.take(kept), coords=moved[kept].astype(np.uint32))
+        gone = refs.coords[~coordinates.contains(refs.coords, written.coords)]
+        workspace.replace_chunks(node, written, gone)
+
+
+def reindex(workspace: Workspace, node: NodeSnapshot, forward: Reindex, backward: Reindex | None) -> None:
+    """Give chunks other coordinates; see `Session.reindex_array`."""
+    for function in (forward, backward):
+        if function is not None and not callable(function):
+            raise TypeError(f"'{type(function).__name__}' object is not callable")
+    with workspace.editing():
+        refs = workspace.refs(node)
+        check_changed_chunks([(len(refs), refs.rank)], _TOO_MANY)
+        written, gone = _reindexed(refs, node, forward, backward)
+        workspace.replace_chunks(node, written, gone)
+
+
+def _reindexed(
+    refs: ArrayManifest, node: NodeSnapshot, forward: Reindex, backward: Reindex | None
+) -> tuple[ArrayManifest, Coords]:
+    """The references at their new coordinates, and the cells that are left empty."""
+    grid = _regular_grid(node)
+    rows, targets, gone = [], [], []
+    for row, coords in enumerate(refs.coords.tolist()):  # each calls a Python function of the user's
+        target = _placed(forward(list(coords)), grid, node.path)
+        if target is not None:
+            rows.append(row)
+            targets.append(target)
+        if backward is not None:
+            source = _placed(backward(list(coords)), grid, node.path)
+            if source is None or coordinates.find(refs.coords, source) is None:
+                gone.append(coords)
+    rank = len(grid)
+    return _at(refs, rows, targets, rank), np.array(gone, np.uint32).reshape(-1, rank)
+
+
+def _regular_grid(node: NodeSnapshot) -> list[range]:
+    """The chunk grid; an error where chunks differ in size, so that one cannot stand in another's place."""
+    data = node.node_data
+    if not isinstance(data, ArrayNodeData):
+        raise InvalidInputError(f"not an array: {node.path}", kind=ErrorKind.NOT_AN_ARRAY)
+    name = json.loads(node.user_data)["chunk_grid"]["name"]
+    if name != "regular":
+        raise SessionStateError(
+            f"{node.path} has a {name} chunk grid, and chunks move in regular ones only",
+            kind=ErrorKind.UNIMPLEMENTED,
+        )
+    return [range(dimension.num_chunks) for dimension in data.shape]
+
+
+def _placed(coords: Iterable[int] | None, grid: Sequence[range], path: str) -> tuple[int, ...] | None:
+    """Coordinates that a function returned; an error for those that are not in the grid."""
+    if coords is None:
+        return None
+    numbers = tuple(index(number) for number in coords)
+    if len(numbers) != len(grid) or any(n not in axis for n, axis in zip(numbers, grid, strict=True)):
+        raise InvalidInputError(
+            f"{list(numbers)} is not in the chunk grid of {path}, which has {[len(axis) for axis in grid]} "
+            "chunks",
+            kind=ErrorKind.INVALID_CHUNK_INDEX,
+        )
+    return numbers
+
+
+def _at(
+    refs: ArrayManifest, rows: Sequence[int], targets: Sequence[Sequence[int]], rank: int
+) -> ArrayManifest:
+    """Some references at other coordinates; of several at one place the last."""
+    coords = np.array(targets, np.uint32).reshape(-1, rank)
+    moved = replace(refs.take(np.array(rows, np.int64)), coords=coords)
+    _, order = coordinates.last_of_equal(coords)
+    return moved if order is None else moved.take(order)

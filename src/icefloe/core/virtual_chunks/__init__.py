@@ -1,0 +1,1 @@
+"""Virtual chunks: their locations, their references and their bytes."""

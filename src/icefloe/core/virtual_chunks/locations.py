@@ -1,0 +1,246 @@
+"""Locations of virtual chunks: which URLs are allowed, their stored form, the container they are in.
+
+A location is an absolute URL, or `vcc://NAME/PATH` for a path in the container of that name. Its key is the
+percent-decoded path. No key may have a `.` or `..` segment, however it is spelled: it would lead out of the
+container that was authorised.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+from urllib.parse import quote, unquote_to_bytes
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icefloe._internal.printable import printable
+from icefloe._internal.redaction import redact
+from icefloe.config import VirtualChunkContainer
+from icefloe.encoding.columns import BLOCK, I64, Blobs, windows
+from icefloe.errors import ErrorKind, InvalidInputError
+
+NAMED: Final = "vcc://"
+"""What a location relative to a named container begins with."""
+
+_logger = logging.getLogger(__name__)
+_SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*):")
+_FILE: Final = "file://"
+_ORIGINS: Final = 8
+"""So many different servers are recognised in bulk; locations on others are looked at one by one."""
+_SCAN_BYTES: Final = 1 << 22
+_SLASH: Final = ord("/")
+_PLAIN: Final = np.zeros(256, np.bool_)
+_PLAIN[list(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~!$&'()*+,;=:@/")] = True
+_KEPT_IN_FILE_PATHS: Final = "!$%&'()*+,-./:;=@[]^_|~"
+
+
+@dataclass(frozen=True)
+class Containers:
+    """The virtual chunk containers of a repository, the longest url prefix first."""
+
+    ordered: tuple[VirtualChunkContainer, ...] = ()
+    named: Mapping[str, VirtualChunkContainer] = field(default_factory=dict)
+
+    @staticmethod
+    def of(containers: Iterable[VirtualChunkContainer]) -> Containers:
+        """The containers of a configuration; those that make no sense are left out, with a warning."""
+        usable = [found for each in containers if (found := _usable(each)) is not None]
+        usable.sort(key=lambda container: len(container.url_prefix), reverse=True)
+        return Containers(tuple(usable), {each.name: each for each in usable if each.name})
+
+    def find(self, location: str) -> VirtualChunkContainer | None:
+        """The container a location in its stored form is in."""
+        if location.startswith(NAMED):
+            name, slash, _ = location.removeprefix(NAMED).partition("/")
+            return self.named.get(name) if slash else None
+        return next((each for each in self.ordered if location.startswith(each.url_prefix)), None)
+
+    def absolute(self, location: str) -> str:
+        """The URL behind a location; InvalidInputError where there is no container of the name it has."""
+        if not location.startswith(NAMED):
+            return location
+        name, _, rest = location.removeprefix(NAMED).partition("/")
+        container = self.find(location)
+        if container is None:
+            raise InvalidInputError(
+                f"no virtual chunk container named {name!r} found for {location}, check the configuration",
+                kind=ErrorKind.NO_CONTAINER_FOR_VIRTUAL_CHUNK,
+            )
+        return container.url_prefix + rest
+
+    def prefixes(self) -> list[str]:
+        """What locations in the containers begin with."""
+        return [each.url_prefix for each in self.ordered] + [f"{NAMED}{name}/" for name in self.named]
+
+
+def _usable(container: VirtualChunkContainer) -> VirtualChunkContainer | None:
+    prefix = container.url_prefix
+    try:
+        prefix = stored_form(prefix if prefix.endswith("/") else f"{prefix}/")
+        container = replace(container, url_prefix=prefix)
+        container.check()
+    except (InvalidInputError, ValueError) as error:
+        named, reason = (printable(redact(text)) for text in (prefix, str(error)))
+        _logger.warning("virtual chunk container %s is ignored: %s", named, reason)
+        return None
+    return container
+
+
+class BadLocationError(InvalidInputError):
+    """One of many locations is wrong; whoever knows its chunk names that too."""
+
+    def __init__(self, row: int, reason: str) -> None:
+        super().__init__(reason, kind=ErrorKind.INVALID_VIRTUAL_REF)
+        self.row = row
+
+
+def checked_locations(
+    locations: Blobs, containers: Containers, *, validate: bool
+) -> tuple[Blobs, NDArray[np.bool_]]:
+    """Locations in the form they are stored in, and which of them are in no container.
+
+    BadLocationError for the first that is no URL or, with `validate`, has a `.` or `..` segment. Locations in
+    containers, or on few servers, are looked at as columns; only odd ones become texts.
+    """
+    locations = locations.compact()
+    homeless = np.ones(len(locations), np.bool_)
+    unknown = np.ones(len(locations), np.bool_)
+    last_odd = _last_odd(locations)
+    prefixes = containers.prefixes()
+    for number in range(len(prefixes) + _ORIGINS):
+        rest = np.flatnonzero(unknown)
+        if not len(rest):
+            break
+        in_container = number < len(prefixes)
+        prefix = prefixes[number] if in_container else _origin(locations[int(rest[0])])
+        if prefix is None:
+            break
+        rows = rest[_begin_with(locations, rest, prefix.encode())]
+        rows = rows[last_odd[rows] < len(prefix.encode()) - 1]
+        unknown[rows] = False
+        if in_container:
+            homeless[rows] = False
+        elif not len(rows):
+            break
+    odd = np.flatnonzero(unknown).tolist()
+    return (_one_by_one(locations, odd, containers, homeless, validate) if odd else locations), homeless
+
+
+def _one_by_one(
+    locations: Blobs, odd: Sequence[int], containers: Containers, homeless: NDArray[np.bool_], validate: bool
+) -> Blobs:
+    """Look at the locations that are not plain; `homeless` takes note of those in a container."""
+    stored = locations.tolist()
+    for row in odd:
+        try:
+            text = stored_form(stored[row].decode())
+            container = containers.find(text)
+            if validate and container is not None:
+                key_of(containers.absolute(text))
+        except InvalidInputError as error:
+            raise BadLocationError(row, error.message) from None
+        homeless[row] = container is None
+        stored[row] = text.encode()
+    return Blobs.from_list(stored)
+
+
+def _last_odd(locations: Blobs) -> I64:
+    """Where in each row the last byte stands that needs a closer look, or the last `//` or `/.`; else -1."""
+    last = np.full(len(locations), -1, np.int64)
+    data = locations.buffer
+    for start in range(0, len(data), _SCAN_BYTES):
+        part = data[start : start + _SCAN_BYTES + 1]
+        odd = ~_PLAIN[part]
+        odd[:-1] |= (part[:-1] == _SLASH) & ((part[1:] == _SLASH) | (part[1:] == ord(".")))
+        places = start + np.flatnonzero(odd)
+        rows = locations.starts.searchsorted(places, "right") - 1
+        last[rows] = places - locations.starts[rows]  # ascending: the last one stays
+    return last
+
+
+def _begin_with(locations: Blobs, rows: I64, prefix: bytes) -> NDArray[np.bool_]:
+    """Which of some rows begin with a prefix."""
+    found = np.zeros(len(rows), np.bool_)
+    wanted = np.frombuffer(prefix, np.uint8)
+    for start in range(0, len(rows), BLOCK):
+        part = rows[start : start + BLOCK]
+        long = locations.lengths[part] >= len(prefix)
+        heads = windows(locations.buffer, len(prefix))[locations.starts[part[long]]]
+        same = (heads.view(np.uint8).reshape(-1, len(prefix)) == wanted).all(axis=1)
+        found[start : start + BLOCK][long] = same
+    return found
+
+
+def _origin(location: bytes) -> str | None:
+    """Scheme and server of a location, as a prefix for others; None where they need a closer look."""
+    found = re.match(rb"([a-z][a-z0-9+.\-]*)://([^/?#\\\s]*)/", location)
+    if found is None or not location.isascii() or (not found[2] and found[1] != b"file"):
+        return None
+    return None if found[1] in (b"vcc", b"file") and found[2] else found[0].decode()
+
+
+def stored_form(location: str) -> str:
+    """A location as it is stored: the scheme in small letters, the path of a file as browsers normalise it.
+
+    InvalidInputError where it is no absolute URL.
+    """
+    if location.startswith(_FILE) or location[:5].lower() == "file:":
+        return _file_url(location)
+    scheme = _SCHEME.match(location)
+    if scheme is None:
+        raise _bad(f"error parsing virtual ref URL: {location!r}: relative URL without a base")
+    rest = location[scheme.end() :]
+    if not rest.startswith("//") or rest[2:3] in ("", "/", "?", "#", "\\"):
+        raise _bad(f"error parsing bucket name from virtual ref URL {location!r}")
+    return f"{scheme[1].lower()}:{rest}"
+
+
+def _file_url(location: str) -> str:
+    """A file URL as the URL standard normalises it, so that `..` is gone before prefixes are compared."""
+    rest = re.sub(r"[\t\n\r]", "", location.strip(" \0\t\n\r"))[5:]
+    tail = re.search(r"[?#].*", rest, re.DOTALL)
+    path = (rest if tail is None else rest[: tail.start()]).replace("\\", "/")
+    host = ""
+    if path.startswith("//"):
+        host, slash, path = path[2:].partition("/")
+        path = slash + path
+    host = "" if host.lower() == "localhost" else host
+    kept: list[str] = []
+    segments = path.lstrip("/").split("/") if path[:2] != "//" else path[1:].split("/")
+    for segment in segments:
+        dots = segment.lower().replace("%2e", ".")
+        if dots == "..":
+            del kept[-1:]
+        elif dots != ".":
+            kept.append(segment)
+    if segments[-1].lower().replace("%2e", ".") in (".", ".."):
+        kept.append("")
+    encoded = quote("/".join(kept), safe=_KEPT_IN_FILE_PATHS)
+    return f"{_FILE}{host}/{encoded}{'' if tail is None else quote(tail[0], safe=_KEPT_IN_FILE_PATHS + '?#')}"
+
+
+def key_of(location: str) -> str:
+    """The decoded path of a URL, without the leading slash; InvalidInputError where it could lead elsewhere.
+
+    Backslashes count as slashes here, since some servers and all browsers take them for such.
+    """
+    path = re.sub(r"^[^:]*://[^/?#]*/?", "", location, count=1)
+    try:
+        key = unquote_to_bytes(re.split(r"[?#]", path, maxsplit=1)[0]).decode()
+    except UnicodeDecodeError:
+        raise _bad(f"{location!r}: the path is not UTF-8 once its percent signs are decoded") from None
+    segments = key.replace("\\", "/").split("/")
+    if "." in segments or ".." in segments or "\0" in key:
+        raise _bad(
+            f"{location!r} could lead out of its virtual chunk container: its path must have no '.' or '..'"
+            " segments, encoded or not, and no null bytes"
+        )
+    return key
+
+
+def _bad(text: str) -> InvalidInputError:
+    return InvalidInputError(text, kind=ErrorKind.INVALID_VIRTUAL_REF)

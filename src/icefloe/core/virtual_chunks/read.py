@@ -1,0 +1,225 @@
+"""Reading virtual chunks: only from containers that were authorised, only in the version that was known."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from icefloe._internal.concurrency import fork_safe_lock
+from icefloe.config import StorageSettings, VirtualChunkContainer
+from icefloe.core.virtual_chunks.locations import Containers, key_of, stored_form
+from icefloe.core.virtual_chunks.range_reads import KeptBytes, RangeReader, ReadLimits
+from icefloe.errors import ErrorKind, InvalidInputError, StorageError
+from icefloe.format.manifest import Checksum, ETag, LastModified, VirtualRef
+from icefloe.storage.base import ObjectNotFoundError, Storage
+from icefloe.storage.external.base import ExternalSource, Fetched
+
+if TYPE_CHECKING:
+    from icefloe.credentials import AnyCredential
+
+Authorized: TypeAlias = "Mapping[str, AnyCredential | None]"
+"""Credentials by the url prefix of the container they are for."""
+
+_NO_SETTINGS: Final = StorageSettings()
+_FILES: Final = 256
+"""So many files are remembered with their latest reads."""
+
+
+class VirtualReader:
+    """Reads virtual chunks from the containers that were authorised. Safe for many threads.
+
+    Credentials for a container go to an endpoint that only the stored configuration names if it is the
+    provider's own, or that of the repository's `storage`, or the container is `trusted`.
+
+    There is one source per container, and with it one pool of connections, for all stores of a repository.
+    """
+
+    def __init__(
+        self,
+        containers: Mapping[str, VirtualChunkContainer] | None = None,
+        authorized: Authorized | None = None,
+        settings: StorageSettings | None = None,
+        storage: Storage | None = None,
+        trusted: Collection[str] = (),
+    ) -> None:
+        self.containers = Containers.of((containers or {}).values())
+        self._authorized = {_container_prefix(key): value for key, value in (authorized or {}).items()}
+        for container in self.containers.ordered:
+            from icefloe.storage.external.sources import check_credential  # many have no containers
+
+            check_credential(container, self._authorized.get(container.url_prefix))
+        self.withheld = self._withheld_from(storage, {_container_prefix(each) for each in trusted})
+        """Endpoints that get no credentials, by the url prefix of their container."""
+        reachable = {each.url_prefix for each in self.containers.ordered} & self._authorized.keys()
+        self.answers_at_once = all(prefix.startswith("file:") for prefix in reachable)
+        """Whether no virtual chunk that may be read is on a network."""
+        self._settings = settings or _NO_SETTINGS
+        self.limits = ReadLimits()
+        """For files that are read for the first time; may be replaced."""
+        self._kept = KeptBytes()
+        self._sources: dict[str, ExternalSource] = {}
+        self._places: dict[str, tuple[ExternalSource, str]] = {}
+        self._files: OrderedDict[tuple[str, Checksum | None], RangeReader] = OrderedDict()
+        self._lock = fork_safe_lock()
+
+    def _withheld_from(self, storage: Storage | None, trusted: Collection[str]) -> dict[str, str]:
+        """Find the containers whose endpoint only the stored configuration names, and nobody vouches for."""
+        asked = [each for each in self.containers.ordered if each.url_prefix in self._authorized]
+        unknown = [each for each in asked if each.url_prefix not in trusted]
+        if storage is None or not unknown:
+            return {}
+        from icefloe.storage.external.endpoints import foreign_endpoint
+
+        found = {
+            each.url_prefix: foreign_endpoint(each, self._authorized[each.url_prefix], storage)
+            for each in unknown
+        }
+        return {prefix: endpoint for prefix, endpoint in found.items() if endpoint is not None}
+
+    def read(self, ref: VirtualRef, start: int, stop: int, chunk: str) -> bytes:
+        """Bytes `start` to `stop` of a virtual chunk; errors name the chunk and its file.
+
+        InvalidInputError where its container is missing or not authorised. StorageError where the file is not
+        there, ends too early, or has changed since the reference was made.
+        """
+        source, key = self.place(ref.location)
+        first, last = ref.offset + start, ref.offset + stop
+        with named_errors(ref.location, chunk):
+            if source.answers_at_once:
+                found = source.fetch(key, first, last)
+            else:
+                found = self._file(source, key, ref).read(first, last)
+        check_version(found, ref.checksum, ref.location, chunk)
+        if len(found.data) < last - first:
+            raise too_short(found, first, last, ref.location, chunk)
+        return found.data
+
+    def place(self, location: str) -> tuple[ExternalSource, str]:
+        """Where the file with a location is fetched, and its key there."""
+        place = self._places.get(location)
+        if place is None:
+            place = self._find(location)
+            if len(self._places) > 64 * _FILES:
+                self._places.clear()
+            self._places[location] = place
+        return place
+
+    def _find(self, location: str) -> tuple[ExternalSource, str]:
+        # Manifests may be anybody's: nothing that was checked when a reference was set is taken for granted.
+        url = stored_form(self.containers.absolute(location))
+        container = self.containers.find(url)
+        if container is None:
+            raise InvalidInputError(
+                f"no virtual chunk container can handle the chunk location ({location}), edit the repository "
+                "configuration adding one",
+                kind=ErrorKind.NO_CONTAINER_FOR_VIRTUAL_CHUNK,
+            )
+        key = key_of(url)
+        if not key.startswith(key_of(container.url_prefix)):
+            raise InvalidInputError(
+                f"{location} is outside of the virtual chunk container {container.url_prefix}",
+                kind=ErrorKind.INVALID_VIRTUAL_REF,
+            )
+        return self._source(container, location), key
+
+    def _source(self, container: VirtualChunkContainer, location: str) -> ExternalSource:
+        prefix = container.url_prefix
+        if prefix not in self._authorized:
+            name = f" (container: {container.name})" if container.name else ""
+            raise InvalidInputError(
+                f"the virtual chunk at {location} resolves to the url prefix {prefix}{name}; to fetch it, "
+                "authorise the virtual chunk container "
+                "when you open or create the repository, with authorize_virtual_chunk_access",
+                kind=ErrorKind.UNAUTHORIZED_VIRTUAL_CHUNK_CONTAINER,
+            )
+        if prefix in self.withheld:
+            raise InvalidInputError(
+                f"{prefix}: the configuration stored in the repository names {self.withheld[prefix]}, which "
+                "would receive your credentials for this virtual chunk container. If you trust it, "
+                "pass the container in `config` when you open the repository",
+                kind=ErrorKind.UNAUTHORIZED_VIRTUAL_CHUNK_CONTAINER,
+            )
+        from icefloe.storage.external.sources import open_source
+
+        with self._lock:
+            source = self._sources.get(prefix)
+            if source is None:
+                source = open_source(container, self._authorized[prefix], self._settings)
+                self._sources[prefix] = source
+            return source
+
+    def _file(self, source: ExternalSource, key: str, ref: VirtualRef) -> RangeReader:
+        name = (ref.location, ref.checksum)
+        with self._lock:
+            reader = self._files.get(name)
+            if reader is None:
+                reader = RangeReader(partial(source.fetch, key), self.limits, self._kept)
+                for other in self._files.values():
+                    other.forget_old()
+                self._files[name] = reader
+                while len(self._files) > _FILES:
+                    self._files.popitem(last=False)[1].close()
+            self._files.move_to_end(name)
+            return reader
+
+
+def _container_prefix(key: str) -> str:
+    """The url prefix that a key of `authorize_virtual_chunk_access` stands for."""
+    try:
+        return stored_form(key if key.endswith("/") else f"{key}/")
+    except InvalidInputError:
+        return key  # no container has such a prefix, so it authorises nothing
+
+
+@contextmanager
+def named_errors(location: str, chunk: str) -> Iterator[None]:
+    """Errors of a source become errors of a virtual chunk."""
+    try:
+        yield
+    except StorageError as error:
+        text = "there is no such file" if isinstance(error, ObjectNotFoundError) else error.message
+        modified = error.kind == ErrorKind.VIRTUAL_CHUNK_MODIFIED
+        raise StorageError(
+            f"error fetching virtual reference {location} of chunk {chunk}: {text}",
+            kind=ErrorKind.VIRTUAL_CHUNK_MODIFIED if modified else ErrorKind.VIRTUAL_CHUNK_FETCH,
+        ) from None
+
+
+def check_version(found: Fetched, checksum: Checksum | None, location: str, chunk: str) -> None:
+    """Raise StorageError unless a file is still what it was when the reference was made."""
+    match checksum:
+        case None:
+            return
+        case ETag(value):
+            if found.e_tag is not None and _same_tag(found.e_tag, value):
+                return
+            was, now = f"the etag {value!r}", "none" if found.e_tag is None else repr(found.e_tag)
+        case LastModified(seconds):
+            # Strict, though whole seconds are recorded: a change within the same second must not pass.
+            if found.last_modified is not None and found.last_modified.timestamp() <= seconds:
+                return
+            was = f"last modified at {datetime.fromtimestamp(seconds, UTC).isoformat()}"
+            now = "no such time" if found.last_modified is None else found.last_modified.isoformat()
+    raise StorageError(
+        f"the checksum of the object owning the virtual chunk has changed ({location}): chunk {chunk} was "
+        f"recorded with {was}, and the file has {now}",
+        kind=ErrorKind.VIRTUAL_CHUNK_MODIFIED,
+    )
+
+
+def _same_tag(one: str, other: str) -> bool:
+    return one.removeprefix("W/").strip('"') == other.removeprefix("W/").strip('"')
+
+
+def too_short(found: Fetched, first: int, last: int, location: str, chunk: str) -> StorageError:
+    """The error for a file that ends inside a reference."""
+    size = "fewer" if found.size_bytes is None else str(found.size_bytes)
+    return StorageError(
+        f"error fetching virtual reference {location} of chunk {chunk}: it is bytes {first} to {last}, and "
+        f"the file has {size} bytes",
+        kind=ErrorKind.VIRTUAL_CHUNK_FETCH,
+    )

@@ -1,0 +1,373 @@
+"""References to chunks in files elsewhere: taken in as columns, checked, and listed again.
+
+However many references a call brings, nothing here makes an object for each of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from itertools import chain
+from operator import attrgetter
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icefloe._internal.ids import encode_column
+from icefloe.core.changeset import rank_of
+from icefloe.core.virtual_chunks.locations import NAMED, BadLocationError, Containers, checked_locations
+from icefloe.core.workspace import Workspace
+from icefloe.encoding.columns import Blobs, constant
+from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.format.coordinates import Coords, of_window
+from icefloe.format.locations import used_only
+from icefloe.format.manifest import (
+    INLINE,
+    NATIVE,
+    NO_ETAG,
+    VIRTUAL,
+    ArrayManifest,
+    Checksum,
+    ETag,
+    LastModified,
+    factorize,
+)
+from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot
+from icefloe.types import VirtualChunkSpec
+
+_U32_MAX: Final = 0xFFFFFFFF
+_FIRST_OF_NAMED: Final = ord(NAMED[0])
+
+Failed = list[tuple[int, ...]] | None
+"""The coordinates of references that were left out because they are in no container."""
+
+U64 = NDArray[np.uint64]
+ChunkBatch = tuple[Coords, NDArray[np.uint8], list[str], U64, U64, dict[int, bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class VirtualColumns:
+    """References that a call brought, as columns; a row per reference."""
+
+    coords: Coords
+    codes: NDArray[np.uint32]
+    """Rows of `locations`."""
+    locations: Blobs
+    offsets: NDArray[np.uint64]
+    lengths: NDArray[np.uint64]
+    checksums: dict[str, Any]
+    """The checksum columns of `ArrayManifest`."""
+    ascending: bool = False
+    """Whether coordinates are known to be in order and unique."""
+
+    def take(self, rows: Any) -> VirtualColumns:
+        """The given rows, a mask."""
+        checksums = {name: each if name == "etags" else each[rows] for name, each in self.checksums.items()}
+        return VirtualColumns(
+            self.coords[rows],
+            *used_only(self.codes[rows], self.locations),
+            self.offsets[rows],
+            self.lengths[rows],
+            checksums,
+            self.ascending,
+        )
+
+
+def set_virtual_refs(
+    workspace: Workspace, path: str, refs: VirtualColumns, containers: Containers, *, validate: bool
+) -> Failed:
+    """Set many references of an array, or none if one of them is wrong: the error says which.
+
+    With `validate`, references into no container are left out; their coordinates are returned.
+    """
+    node = workspace.array(path)
+    if not rank_of(node) and not refs.coords.any():
+        # The one chunk of a scalar has no coordinates; VirtualiZarr, for one, gives it a 0.
+        refs = replace(refs, coords=refs.coords[:, :0])
+    _check_grid(node, refs.coords)
+    _check_ranges(node, refs)
+    try:
+        locations, homeless = checked_locations(refs.locations, containers, validate=validate)
+    except BadLocationError as error:
+        row = int(np.flatnonzero(refs.codes == error.row)[0])
+        raise InvalidInputError(
+            f"chunk {_at(refs, row)} of {path}: {error.message}", kind=ErrorKind.INVALID_VIRTUAL_REF
+        ) from None
+    refs = replace(refs, locations=locations)
+    failed: Failed = None
+    if validate and homeless.any():
+        lost = homeless[refs.codes]
+        failed = list(map(tuple, refs.coords[lost].tolist())) or None
+        refs = refs.take(~lost)
+    build = ArrayManifest.of_sorted if refs.ascending else ArrayManifest.of
+    manifest = build(
+        refs.coords,
+        VIRTUAL,
+        location_codes=refs.codes,
+        locations=refs.locations,
+        offsets=refs.offsets,
+        lengths=refs.lengths,
+        **refs.checksums,
+    )
+    if len(manifest):
+        workspace.put_refs(node, manifest)
+    return failed
+
+
+def _at(refs: VirtualColumns, row: int) -> tuple[int, ...]:
+    return tuple(refs.coords[row].tolist())
+
+
+def _check_grid(node: NodeSnapshot, coords: Coords) -> None:
+    data = node.node_data
+    shape = data.shape if isinstance(data, ArrayNodeData) else ()
+    grid = tuple(max(dimension.num_chunks, 1) for dimension in shape)
+    if coords.shape[1] != len(grid):
+        raise InvalidInputError(
+            f"references of {node.path} have {coords.shape[1]} coordinates, and the array {len(grid)} "
+            "dimensions",
+            kind=ErrorKind.INVALID_CHUNK_INDEX,
+        )
+    if not len(coords) or (coords.max(axis=0) < grid).all():
+        return
+    row = int((coords >= grid).any(axis=1).argmax())
+    raise InvalidInputError(
+        f"chunk {tuple(coords[row].tolist())} is outside the chunk grid {grid} of {node.path}; resize the "
+        "array first",
+        kind=ErrorKind.INVALID_CHUNK_INDEX,
+    )
+
+
+def _check_ranges(node: NodeSnapshot, refs: VirtualColumns) -> None:
+    empty = refs.lengths == 0
+    if empty.any():
+        row = int(empty.argmax())
+        raise InvalidInputError(
+            f"zero-length chunk: the reference of chunk {_at(refs, row)} of {node.path} has no "
+            "bytes; leave it out, or delete the chunk",
+            kind=ErrorKind.ZERO_LENGTH_CHUNK,
+        )
+    over = refs.offsets + refs.lengths < refs.offsets
+    if over.any():
+        row = int(over.argmax())
+        raise InvalidInputError(
+            f"chunk {_at(refs, row)} of {node.path}: offset {refs.offsets[row]} and length "
+            f"{refs.lengths[row]} go beyond 2**64",
+            kind=ErrorKind.INVALID_VIRTUAL_REF,
+        )
+
+
+def from_grid(
+    grid_shape: Sequence[int],
+    locations: Any,
+    offsets: Any,
+    lengths: Any,
+    arr_offset: Sequence[int] | None,
+    checksum: str | datetime | None,
+) -> VirtualColumns:
+    """References of a whole window of the chunk grid in C order; an empty location is a missing chunk."""
+    shape = tuple(int(size) for size in grid_shape)
+    codes, texts = _coded(locations)
+    count = len(codes)
+    starts, sizes = _numbers(offsets, "offset"), _numbers(lengths, "length")
+    if len(starts) != count or len(sizes) != count:
+        raise ValueError("locations, offsets, and lengths must have the same length")
+    cells = math.prod(shape)
+    if cells != count or min(shape, default=0) < 0:
+        raise ValueError(f"product of chunk_grid_shape ({cells}) != array length ({count})")
+    first = (0,) * len(shape) if arr_offset is None else tuple(int(start) for start in arr_offset)
+    if len(first) != len(shape):
+        raise ValueError(f"arr_offset length ({len(first)}) != chunk_grid_shape length ({len(shape)})")
+    coords = _grid_coords(shape, first)
+    checksums = checksum_columns(checksum, count)
+    refs = VirtualColumns(coords, codes, texts, starts, sizes, checksums, ascending=True)
+    missing = texts.lengths == 0
+    return refs.take(~missing[codes]) if missing.any() else refs
+
+
+def _coded(locations: Any) -> tuple[NDArray[np.uint32], Blobs]:
+    """Codes and distinct texts of a list, a numpy array, or a pyarrow column, which codes for itself."""
+    if hasattr(locations, "dictionary_encode"):
+        coded = locations.dictionary_encode()
+        coded = coded.combine_chunks() if hasattr(coded, "combine_chunks") else coded
+        texts = [*coded.dictionary.to_pylist(), ""]
+        codes = coded.indices.fill_null(len(texts) - 1).to_numpy(zero_copy_only=False).astype(np.uint32)
+        return codes, Blobs.from_texts(texts)
+    texts = locations.tolist() if isinstance(locations, np.ndarray) else locations
+    if not isinstance(texts, list):
+        texts = list(texts)
+    try:
+        return factorize(texts)
+    except (TypeError, AttributeError):
+        row = next((row for row, text in enumerate(texts) if not isinstance(text, str)), 0)
+        raise TypeError(
+            f"location number {row} is not a str but {type(texts[row]).__name__}; '' is a missing chunk"
+        ) from None
+
+
+def _numbers(values: Any, what: str) -> NDArray[np.uint64]:
+    """A column of our own, whatever happens to the caller's array; the error says which number is wrong."""
+    given = np.asarray(values)
+    if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
+        raise TypeError(f"{what}s must be one flat array of whole numbers, not {given.dtype} {given.shape}")
+    if given.dtype.kind == "i" and given.size and int(given.min()) < 0:
+        row = int((given < 0).argmax())
+        raise InvalidInputError(
+            f"{what} number {row} is negative: {given[row]}", kind=ErrorKind.INVALID_VIRTUAL_REF
+        )
+    return given.astype(np.uint64)
+
+
+def _grid_coords(shape: tuple[int, ...], first: tuple[int, ...]) -> Coords:
+    """The coordinates of all cells of a window, in C order."""
+    for size, start in zip(shape, first, strict=True):
+        if start < 0 or start + size > _U32_MAX + 1:
+            raise InvalidInputError(
+                f"chunk indices {start} to {start + size} do not fit into 32 bits",
+                kind=ErrorKind.INVALID_CHUNK_INDEX,
+            )
+    return of_window([range(start, start + size) for size, start in zip(shape, first, strict=True)])
+
+
+def from_specs(chunks: Sequence[VirtualChunkSpec], rank: int) -> VirtualColumns:
+    """References as they come one by one; of two of the same chunk the later wins."""
+    others = set(map(type, chunks)) - {VirtualChunkSpec}
+    if others:
+        raise TypeError(f"'{others.pop().__name__}' object is not an instance of 'VirtualChunkSpec'")
+    count = len(chunks)
+    indices = list(map(attrgetter("index"), chunks))
+    ranks = np.fromiter(map(len, indices), np.int64, count)
+    rank = int(ranks[0]) if not rank and count else rank
+    if (ranks != rank).any():
+        row = int((ranks != rank).argmax())
+        raise InvalidInputError(
+            f"chunk {tuple(indices[row])}, number {row}, has {ranks[row]} coordinates, and the array {rank} "
+            "dimensions",
+            kind=ErrorKind.INVALID_CHUNK_INDEX,
+        )
+    coords = np.fromiter(chain.from_iterable(indices), np.int64, count * rank).reshape(count, rank)
+    outside = ((coords < 0) | (coords > _U32_MAX)).any(axis=1)
+    if outside.any():
+        row = int(outside.argmax())
+        raise InvalidInputError(
+            f"chunk {tuple(indices[row])}, number {row}, is in no chunk grid",
+            kind=ErrorKind.INVALID_CHUNK_INDEX,
+        )
+    codes, locations = _coded(list(map(attrgetter("location"), chunks)))
+    offsets = _numbers(np.array(list(map(attrgetter("offset"), chunks)), ndmin=1), "offset")
+    lengths = _numbers(np.array(list(map(attrgetter("length"), chunks)), ndmin=1), "length")
+    checksums = _spec_checksums(chunks)
+    return VirtualColumns(coords.astype(np.uint32), codes, locations, offsets, lengths, checksums)
+
+
+def _spec_checksums(chunks: Sequence[VirtualChunkSpec]) -> dict[str, Any]:
+    columns: dict[str, Any] = {}
+    tags = list(map(attrgetter("etag_checksum"), chunks))
+    times = list(map(attrgetter("last_updated_at_checksum"), chunks))
+    if any(tag is not None for tag in tags):
+        codes, etags = factorize([_bare(tag or "") for tag in tags])
+        given = np.fromiter((tag is not None for tag in tags), np.bool_, len(tags))
+        columns |= {"etag_codes": np.where(given, codes, np.uint32(NO_ETAG)), "etags": etags}
+    if any(time is not None for time in times):
+        pairs = zip(times, tags, strict=True)
+        seconds = (0 if time is None or tag is not None else _seconds(time) for time, tag in pairs)
+        columns["last_modified"] = np.fromiter(seconds, np.uint32, len(times))
+    return columns
+
+
+def checksum_columns(checksum: str | datetime | None, count: int) -> dict[str, Any]:
+    """The columns of a checksum that many references share."""
+    match checksum_of(checksum):
+        case ETag(value):
+            return {"etag_codes": np.zeros(count, np.uint32), "etags": Blobs.from_texts([value])}
+        case LastModified(seconds):
+            return {"last_modified": constant(seconds, count, np.uint32)}
+    return {}
+
+
+def checksum_of(checksum: str | datetime | None) -> Checksum | None:
+    """A checksum as it is stored: an etag without its quotes, a time in whole seconds."""
+    match checksum:
+        case None:
+            return None
+        case str():
+            return ETag(_bare(checksum))
+        case datetime():
+            return LastModified(_seconds(checksum))
+    raise TypeError(f"a checksum is an etag or the time of last modification, not {type(checksum).__name__}")
+
+
+def _bare(etag: str) -> str:
+    return etag[1:-1] if len(etag) > 1 and etag[0] == etag[-1] == '"' else etag
+
+
+def _seconds(time: datetime) -> int:
+    if time.tzinfo is None:
+        raise TypeError(f"the time of last modification {time} needs a time zone")
+    seconds = int(time.timestamp() // 1)
+    if not 0 < seconds <= _U32_MAX:
+        raise InvalidInputError(
+            f"the time of last modification {time} is not between 1970 and 2106",
+            kind=ErrorKind.INVALID_VIRTUAL_REF,
+        )
+    return seconds
+
+
+def all_locations(workspace: Workspace, containers: Containers) -> list[str]:
+    """The URL of each virtual chunk, in the order of paths and coordinates."""
+    found: list[str] = []
+    for node in workspace.arrays_with_chunks(workspace.paths()):
+        refs = workspace.refs(node)
+        codes = refs.location_codes[refs.kind == VIRTUAL]
+        if len(refs.locations) * 2 < len(codes):
+            texts = absolute_texts(refs.locations, containers)
+            found.extend(map(texts.__getitem__, codes.tolist()))
+        else:
+            found += absolute_texts(refs.locations.take(codes), containers)
+    return found
+
+
+def chunk_batches(
+    workspace: Workspace, node: NodeSnapshot, containers: Containers, batch_size: int
+) -> Iterator[ChunkBatch]:
+    """All references of an array in the form of `IcechunkStore.array_chunk_iterator`."""
+    refs = workspace.refs(node)
+    shared = len(refs.locations) * 2 < len(refs)
+    texts = absolute_texts(refs.locations, containers) if shared else []
+    for start in range(0, len(refs), batch_size):
+        part = refs.take(slice(start, start + batch_size))
+        virtual, native, inline = (part.kind == kind for kind in (VIRTUAL, NATIVE, INLINE))
+        if virtual.all():
+            paths = _paths(part, texts, containers)
+        else:
+            paths = [""] * len(part)
+            _fill(paths, virtual, _paths(part.take(virtual), texts, containers))
+            _fill(paths, native, encode_column(part.chunk_ids[native]))
+        rows = np.flatnonzero(inline)
+        inlined = dict(zip(rows.tolist(), part.inline.take(rows).tolist(), strict=True))
+        lengths = np.where(inline, part.inline.lengths.astype(np.uint64), part.lengths)
+        offsets = np.where(inline, np.uint64(0), part.offsets)
+        yield np.array(part.coords), np.array(part.kind), paths, offsets, lengths, inlined
+
+
+def _paths(part: ArrayManifest, texts: list[str], containers: Containers) -> list[str]:
+    if texts:
+        return list(map(texts.__getitem__, part.location_codes.tolist()))
+    return absolute_texts(part.locations.take(part.location_codes), containers)
+
+
+def absolute_texts(locations: Blobs, containers: Containers) -> list[str]:
+    """Locations as URLs, those relative to a named container too."""
+    texts = locations.texts("location of a virtual chunk")
+    heads = locations.buffer[locations.starts[locations.lengths > 0]]
+    if (heads == _FIRST_OF_NAMED).any():
+        return [containers.absolute(text) for text in texts]
+    return texts
+
+
+def _fill(target: list[str], rows: NDArray[np.bool_], values: list[str]) -> None:
+    for row, value in zip(np.flatnonzero(rows).tolist(), values, strict=True):
+        target[row] = value

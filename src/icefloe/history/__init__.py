@@ -1,0 +1,1 @@
+"""The history of a repository as public values: snapshots, pages of ancestry, the ops log."""

@@ -1,0 +1,103 @@
+"""The ops log as users see it: the values of a page are made at once, of the columns of their file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
+from itertools import chain
+from typing import Any, Final
+
+import numpy as np
+
+from icefloe._internal.ids import ObjectId, encode_column
+from icefloe._internal.times import column_from_microseconds, from_microseconds
+from icefloe.core.refs.base import RefStore
+from icefloe.core.refs.v2 import RefStoreV2
+from icefloe.encoding.flatbuffers.schema import Struct
+from icefloe.encoding.flatbuffers.tables import Tables, to_rows, values_of
+from icefloe.format import updates
+from icefloe.format.schema import UPDATE, UPDATE_KINDS
+from icefloe.history.pages import PAGE, made
+from icefloe.history.snapshots import public_status
+from icefloe.ops import Update, UpdateType
+
+_STORED_OTHERWISE: Final = (updates.FeatureFlagChanged, updates.RepoStatusChanged)
+"""Kinds of which users see other values than those in the columns."""
+
+
+def ops_log(refs: RefStore) -> Iterator[Update]:
+    """What was done to a repository, newest first. The older parts are read when they are asked for."""
+    if not isinstance(refs, RefStoreV2):
+        return map(public_update, refs.ops_log())
+    return chain.from_iterable(map(entries, refs.ops_log_files()))
+
+
+def entries(log: updates.Updates) -> Iterator[Update]:
+    """The part of an ops log that one file holds."""
+    return chain.from_iterable(_log_pages(log))
+
+
+def public_update(update: updates.Update) -> Update:
+    """An entry of the ops log as users see it."""
+    kind = update.update_type
+    values = {name: _public_value(getattr(kind, name)) for name in updates.FIELDS[type(kind)]}
+    if isinstance(kind, updates.RepoStatusChanged) and kind.status is None:
+        values["status"] = public_status(updates.RepoStatus(set_at_us=update.updated_at_us))
+    return Update(
+        getattr(UpdateType, type(kind).__name__)(**values),
+        from_microseconds(update.updated_at_us),
+        update.backup_path,
+    )
+
+
+def _public_value(value: Any) -> Any:
+    if isinstance(value, updates.RepoStatus):
+        return public_status(value)
+    return str(value) if isinstance(value, ObjectId) else value
+
+
+def _log_pages(log: updates.Updates) -> Iterator[Sequence[Update]]:
+    if not len(log):
+        return
+    yield (public_update(log[0]),)  # most who ask want no more
+    older = log.older
+    for start in range(0, len(older), PAGE):
+        yield _updates(older.columns.take(slice(start, start + PAGE)), older.place)
+
+
+def _updates(page: Tables, place: str) -> list[Update]:
+    """Entries of the ops log."""
+    what = page["update_type"]
+    kinds = np.empty(len(page), object)
+    for code, tables in what.tables.items():
+        here = what.kinds == code
+        if updates.UPDATE_TYPES[code - 1] in _STORED_OTHERWISE:
+            rows = to_rows(UPDATE, page.take(here), place)
+            found = [public_update(updates.read_update(row)).kind for row in rows]
+        else:
+            found = _kinds(code, tables, f"{place}: {UPDATE.name}.update_type")
+        kinds[here] = found
+    times = column_from_microseconds(page["updated_at"])
+    return made(Update, len(page), kinds.tolist(), times, _backups(page, place))
+
+
+def _kinds(code: int, tables: Tables, place: str) -> list[Any]:
+    """What entries of one kind say."""
+    table = UPDATE_KINDS[code]
+    kind = getattr(UpdateType, updates.UPDATE_TYPES[code - 1].__name__)
+    columns = []
+    for each in fields(kind):
+        field, column = table.fields[each.name], tables[each.name]
+        is_id = isinstance(field, Struct)
+        columns.append(
+            encode_column(column) if is_id else values_of(field, column, f"{place}: {table.name}.{each.name}")
+        )
+    return made(kind, len(tables), *columns)
+
+
+def _backups(page: Tables, place: str) -> Sequence[str | None]:
+    if "backup_path" not in page.columns:
+        return [None] * len(page)
+    texts: list[str] = page["backup_path"].texts(f"{place}: {UPDATE.name}.backup_path")
+    there = page.has("backup_path").tolist()
+    return [text if known else None for text, known in zip(texts, there, strict=True)]

@@ -1,0 +1,1 @@
+"""Third stage: combine the schemas of all sources with the arrays that already exist."""

@@ -1,0 +1,272 @@
+"""What the repository has already: arrays that new files are added to, seen as one more source."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise, product
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import xarray as xr
+import zarr
+from zarr.errors import GroupNotFoundError
+
+from icefloe.ingest.discover.sources import Source
+from icefloe.ingest.inspect.packing import signature
+from icefloe.ingest.inspect.schema import FileSchema, Stored, quiet, schema_of, stored_dataset
+from icefloe.ingest.ledger.table import LedgerRow
+from icefloe.ingest.plan.arrays import Target
+from icefloe.session import Session
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of what is there."""
+
+    schema: FileSchema
+    box: Mapping[str, tuple[int, int]]
+    """Along the dimensions in which it is not all that is there."""
+
+    @property
+    def begin(self) -> dict[str, int]:
+        """Where it begins."""
+        return {dim: start for dim, (start, _) in self.box.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Existing:
+    """A group of the repository."""
+
+    stored: Stored
+    schema: FileSchema
+    targets: Mapping[str, Target]
+
+
+def look(session: Session, group: str) -> Existing | None:
+    """The arrays of a group, or None where there are none. The session must stay as it is."""
+    with quiet():
+        try:
+            arrays = dict(zarr.open_group(session.store, path=group, mode="r").arrays())
+        except (GroupNotFoundError, FileNotFoundError):
+            return None
+        if not arrays:
+            return None
+        schema = schema_of(Source("", 0, 0), stored_dataset(session, group), "")
+    targets = {each.name: _target(each.name, arrays[each.name], schema) for each in schema.variables}
+    return Existing(Stored(session, group), schema, targets)
+
+
+def _target(name: str, array: zarr.Array[Any], schema: FileSchema) -> Target:
+    found = schema.variable(name)
+    if found is None:
+        raise KeyError(name)
+    dtype = "string" if array.dtype.kind in "TO" else np.dtype(array.dtype).str
+    return Target(
+        name,
+        found.dims,
+        tuple(array.shape),
+        dtype,
+        dict(array.attrs),
+        found.packing,
+        signature(found),
+        tuple(array.chunks),
+        tuple(array.shards) if array.shards else None,
+        None,
+        is_new=False,
+        document=json.dumps(array.metadata.to_dict(), default=str) if array.shards is None else None,
+    )
+
+
+def parts(
+    existing: Existing, rows: Sequence[LedgerRow], new: Sequence[FileSchema], *, replacing: bool = False
+) -> list[Part]:
+    """What is there, without what new files replace, and cut where new files go between.
+
+    What sources brought is cut between two of them only; what the ledger does not know, anywhere. With
+    `replacing` new files also take the place of what it does not know.
+    """
+    schema, sizes = existing.schema, existing.schema.sizes
+    again = {file.source.url for file in new}
+    kept: dict[tuple[str, ...], list[Mapping[str, tuple[int, int]]]] = {}
+    for row in rows:
+        if row.source not in again:
+            kept.setdefault(row.names(), []).append(row.box())
+    groups = {row.names() for row in rows}
+    unnamed = _names(schema) - {name for names in groups for name in names}
+    left = [cut for box in _by_hand(schema, rows) for cut in _cut_anywhere(box, schema, new)]
+    by_hand = [box for box, is_repeated in left if not (is_repeated and replacing)]
+    others = _names(schema) - {each.name for file in new for each in file.variables}
+    found = [
+        _part(_only(schema, others), box) for box, is_repeated in left if is_repeated and replacing and others
+    ]
+    for names, boxes in kept.items():
+        cut = [dim for dim in sizes if any(box.get(dim, (0, sizes[dim])) != (0, sizes[dim]) for box in boxes)]
+        spans = dict.fromkeys(tuple((dim, box[dim]) for dim in cut if dim in box) for box in boxes)
+        boxes_cut = [dict(box) for box in spans]
+        if len(groups) == 1:
+            boxes_cut += by_hand
+            by_hand = []
+        mine = schema if len(groups) == 1 else _only(schema, {*names, *unnamed})
+        found += [_part(mine, box) for box in _joined(boxes_cut, schema, new)]
+    return [*found, *(_part(schema, box) for box in by_hand)]
+
+
+def overwritten(existing: Existing, rows: Sequence[LedgerRow], new: Sequence[FileSchema]) -> list[str]:
+    """What of that which the ledger does not know new files have too, in words."""
+    left = (
+        cut for box in _by_hand(existing.schema, rows) for cut in _cut_anywhere(box, existing.schema, new)
+    )
+    return [
+        ", ".join(f"{dim} {start} to {stop - 1}" for dim, (start, stop) in box.items()) or "all of it"
+        for box, is_repeated in left
+        if is_repeated
+    ]
+
+
+def _by_hand(schema: FileSchema, rows: Sequence[LedgerRow]) -> list[dict[str, tuple[int, int]]]:
+    """The boxes along whose dimensions no source of the ledger lies: others have written them."""
+    if not rows:
+        return [{}]
+    boxes = [row.box() for row in rows]
+    runs: dict[str, list[tuple[int, int, bool]]] = {}
+    for dim, size in schema.sizes.items():
+        spans = np.array([box[dim] for box in boxes if dim in box], np.int64).reshape(-1, 2)
+        begins, ends = (np.bincount(column, minlength=size + 1) for column in spans.T)
+        known = (begins - ends).cumsum()[:size] > 0
+        if len(spans) and not known.all():
+            borders = np.concatenate([[False], known[1:] != known[:-1], [False]])
+            runs[dim] = [(start, stop, bool(known[start])) for start, stop in _pieces(size, borders)]
+    return [
+        {dim: (start, stop) for dim, (start, stop, _) in zip(runs, box, strict=True)}
+        for box in product(*runs.values())
+        if not all(known for _, _, known in box)
+    ]
+
+
+def _cut_anywhere(
+    box: dict[str, tuple[int, int]], schema: FileSchema, new: Sequence[FileSchema]
+) -> Iterator[tuple[dict[str, tuple[int, int]], bool]]:
+    """A box in parts that new files lie before or behind, and those, marked, whose labels they have too."""
+    dims = list(_unlike(schema, new))
+    if len(dims) != 1 or set(box) - set(dims):
+        yield box, not dims
+        return
+    (dim,) = dims
+    repeated, borders = _repeated(schema, dim, new), _between(schema, dim, new)
+    borders[1:-1] |= repeated[1:] != repeated[:-1]
+    start, stop = box.get(dim, (0, schema.sizes[dim]))
+    inside = [at for at in np.flatnonzero(borders).tolist() if start < at < stop]
+    for span in pairwise([start, *inside, stop]):
+        yield ({dim: span} if inside or box else {}), bool(repeated[span[0]])
+
+
+def _unlike(schema: FileSchema, new: Sequence[FileSchema]) -> Iterator[str]:
+    """The dimensions along which new files do not have the labels that are there."""
+    for dim, size in schema.sizes.items():
+        labels = schema.values.get(dim)
+        if labels is not None and labels.ndim == 1 and size:
+            theirs = [file.values[dim] for file in new if dim in file.values]
+            if any(not np.array_equal(each, labels) for each in theirs):
+                yield dim
+
+
+def _repeated(schema: FileSchema, dim: str, new: Sequence[FileSchema]) -> npt.NDArray[np.bool_]:
+    """Whether the label of each cell is one that new files have."""
+    theirs = np.concatenate([file.values[dim].reshape(-1) for file in new if dim in file.values])
+    found: npt.NDArray[np.bool_] = xr.Variable(dim, schema.values[dim]).to_index().isin(theirs)
+    return found
+
+
+def _part(schema: FileSchema, box: Mapping[str, tuple[int, int]]) -> Part:
+    return Part(_cut(schema, box), dict(box))
+
+
+def _between(schema: FileSchema, dim: str, new: Sequence[FileSchema]) -> npt.NDArray[np.bool_]:
+    """Whether a new file begins between a cell along a dimension and the one before it."""
+    values = schema.values.get(dim)
+    firsts = [file.values[dim].reshape(-1)[0] for file in new if dim in file.values and file.values[dim].size]
+    if values is None or values.ndim != 1 or len(values) < 2 or not firsts:
+        return np.zeros(schema.sizes.get(dim, 0) + 1, bool)
+    low, high = np.minimum(values[1:], values[:-1]), np.maximum(values[1:], values[:-1])
+    order = np.sort(np.array(firsts, dtype=values.dtype))
+    inside = order.searchsorted(low, "right") < order.searchsorted(high, "left")
+    return np.concatenate([[False], inside, [False]])
+
+
+def _pieces(size: int, borders: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
+    edges = [0, *np.flatnonzero(borders).tolist(), size]
+    return list(pairwise(edges))
+
+
+def _joined(
+    boxes: Sequence[dict[str, tuple[int, int]]], schema: FileSchema, new: Sequence[FileSchema]
+) -> list[dict[str, tuple[int, int]]]:
+    """Boxes that follow each other along a dimension and are alike otherwise become one, if no new file goes
+    between.
+
+    In a grid of several dimensions a new file may also fill a hole: boxes stay cut where it begins and ends.
+    """
+    found = list(boxes)
+    if len({frozenset(box) for box in boxes}) != 1:
+        return found
+    dims = list(boxes[0])
+    for dim in dims:
+        between = _between(schema, dim, new)
+        if len(dims) > 1:
+            between |= _beside(schema, dim, new)
+        rows: dict[tuple[Any, ...], list[tuple[int, int]]] = {}
+        for box in found:
+            rest = tuple((other, box[other]) for other in dims if other != dim)
+            rows.setdefault(rest, []).append(box[dim])
+        found = [
+            {**dict(rest), dim: span} for rest, spans in rows.items() for span in _in_a_row(spans, between)
+        ]
+    return found
+
+
+def _beside(schema: FileSchema, dim: str, new: Sequence[FileSchema]) -> npt.NDArray[np.bool_]:
+    """Whether a new file begins with a cell along a dimension, or ends before it; anywhere without labels."""
+    labels = schema.values.get(dim)
+    theirs = [file.values[dim] for file in new if dim in file.values and file.values[dim].size]
+    found = np.zeros(schema.sizes[dim] + 1, bool)
+    index = None if labels is None or labels.ndim != 1 else xr.Variable(dim, labels).to_index()
+    if index is None or not index.is_unique or len(theirs) < len(new):
+        return ~found
+    for end, step in ((0, 0), (-1, 1)):
+        at = index.get_indexer([each.reshape(-1)[end] for each in theirs])
+        found[at[at >= 0] + step] = True
+    return found
+
+
+def _in_a_row(spans: Sequence[tuple[int, int]], between: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
+    joined: list[tuple[int, int]] = []
+    for start, stop in sorted(spans):
+        if joined and joined[-1][1] == start and not between[start]:
+            joined[-1] = (joined[-1][0], stop)
+        else:
+            joined.append((start, stop))
+    return joined
+
+
+def _names(schema: FileSchema) -> set[str]:
+    return {each.name for each in schema.variables if not each.is_coordinate}
+
+
+def _only(schema: FileSchema, names: Collection[str]) -> FileSchema:
+    variables = tuple(each for each in schema.variables if each.is_coordinate or each.name in names)
+    dims = {dim for each in variables for dim in each.dims}
+    values = {name: schema.values[name] for name in schema.values if any(name == v.name for v in variables)}
+    return replace(schema, variables=variables, sizes={d: schema.sizes[d] for d in dims}, values=values)
+
+
+def _cut(schema: FileSchema, box: Mapping[str, tuple[int, int]]) -> FileSchema:
+    sizes = {dim: box[dim][1] - box[dim][0] if dim in box else size for dim, size in schema.sizes.items()}
+    dims = {each.name: each.dims for each in schema.variables}
+    values = {
+        name: value[tuple(slice(*box[dim]) if dim in box else slice(None) for dim in dims[name])]
+        for name, value in schema.values.items()
+    }
+    return replace(schema, sizes=sizes, values=values)

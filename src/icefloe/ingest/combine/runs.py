@@ -1,0 +1,239 @@
+"""Files that are alike and follow each other, outlined as one.
+
+xarray compares every dataset that it combines with every other, variable by variable, which for thousands of
+files takes longer than all that they bring. Most archives are files that differ in nothing but their place
+along one dimension, or rows of such files; of those it is plain what xarray would make. Any other file is
+left to xarray.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from icefloe.errors import InvalidInputError
+from icefloe.ingest.combine.grid import Combining, Digests, combined, outline
+from icefloe.ingest.combine.pieces import Origin, PieceArray, Pieces
+from icefloe.ingest.inspect.schema import FileSchema, VariableSchema, attribute_key
+
+Numbered = tuple[int, FileSchema]
+"""A file, and the number that its pieces have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """Files that follow each other along a dimension, in that order."""
+
+    dim: str
+    runs: Sequence[Sequence[Numbered]]
+    dims: Mapping[str, tuple[str, ...]]
+    """The dimensions that variables have in all files together, of those that lack the dimension in each."""
+
+    def outlines(self, digests: Digests) -> list[xr.Dataset]:
+        """What xarray would make of the files of each run."""
+        return [outline_of_run(run, self.dim, self.dims, digests) for run in self.runs]
+
+
+def runs_of(
+    files: Sequence[FileSchema], others: Sequence[FileSchema], how: Combining, digests: Digests
+) -> Runs | None:
+    """Files that can be outlined as one.
+
+    No run reaches over one of the `others`, which are outlined for themselves. None where xarray has to see
+    every file. UndigestedError where it would want to know whether values are equal.
+    """
+    if len(files) < 2 or how.coords == "all":
+        return None
+    try:
+        found = _rows(files) if how.concat_dim is None else _row(files, how.concat_dim)
+        if found is None:
+            return None
+        dim, rows = found
+        dims = _given_dimensions(dim, rows, how, digests)
+        runs = None if dims is None else _runs(dim, rows, files, others)
+        return None if runs is None or dims is None else Runs(dim, runs, dims)
+    except TypeError:  # times of different calendars: xarray will say so
+        return None
+
+
+def _given_dimensions(
+    dim: str, rows: Sequence[Sequence[Numbered]], how: Combining, digests: Digests
+) -> dict[str, tuple[str, ...]] | None:
+    """The dimensions that xarray gives to what lacks the one along which files follow each other.
+
+    Two files show it; values that are the same in these must be so in all. None where they are not.
+    """
+    _, first = rows[0][0]
+    left = [each for each in first.variables if dim not in each.dims and each.name not in first.values]
+    if len(rows) > 1:
+        moving = _moving_dimensions([file for row in rows for _, file in row])
+        if any(not set(moving).issubset({*each.dims, dim}) for each in left):
+            return None  # which of its new dimensions comes first depends on more than two files
+    try:
+        made = combined([outline(*each, digests) for each in rows[0][:2]], how)
+    except InvalidInputError:
+        return None
+    for each in left:
+        known = {digests.get((number, each.name)) for row in rows for number, _ in row}
+        if dim not in made.variables[each.name].dims and len(known) > 1:
+            return None
+    return {each.name: tuple(map(str, made.variables[each.name].dims)) for each in left}
+
+
+def _runs(
+    dim: str,
+    rows: Sequence[Sequence[Numbered]],
+    files: Sequence[FileSchema],
+    others: Sequence[FileSchema],
+) -> Sequence[Sequence[Numbered]] | None:
+    if dim not in files[0].values:
+        return rows  # nobody says where files belong: they come as they are given, behind what is there
+    if not all(dim in each.values and each.values[dim].size for each in (*files, *others)):
+        return None
+    breaks = sorted(_first(each, dim) for each in others)
+    runs: dict[tuple[int, int], list[Numbered]] = {}
+    for number, row in enumerate(rows):
+        for each in row:
+            runs.setdefault((number, bisect_right(breaks, _first(each[1], dim))), []).append(each)
+    return list(runs.values())
+
+
+def _row(files: Sequence[FileSchema], dim: str) -> tuple[str, list[list[Numbered]]] | None:
+    """All files, if they differ along a dimension only, as they were given."""
+    return (dim, [list(enumerate(files))]) if _alike(files, dim) else None
+
+
+def _rows(files: Sequence[FileSchema]) -> tuple[str, list[list[Numbered]]] | None:
+    """Files in order along the dimension in which they are in most places.
+
+    Those of a grid, such as tiles, make several rows, which all have the same places.
+    """
+    moving = _moving_dimensions(files)
+    if not moving:
+        return None
+    dim = max(moving, key=lambda each: len({id(file.values.get(each)) for file in files}))
+    groups: dict[tuple[int, ...], list[Numbered]] = {}
+    for number, file in enumerate(files):
+        place = tuple(id(file.values.get(each)) for each in moving if each != dim)
+        groups.setdefault(place, []).append((number, file))
+    rows = []
+    for group in groups.values():
+        ordered = _in_a_row(group, dim) if _alike([file for _, file in group], dim) else None
+        if ordered is None:
+            return None
+        rows.append(ordered)
+    places = {tuple(id(file.values[dim]) for _, file in row) for row in rows}
+    return (dim, rows) if len(places) == 1 < len(rows[0]) else None
+
+
+def outline_of_run(
+    run: Sequence[Numbered], dim: str, given: Mapping[str, tuple[str, ...]], digests: Digests
+) -> xr.Dataset:
+    """The dataset that xarray would make of the outlines of some files."""
+    if len(run) == 1:
+        return outline(*run[0], digests)
+    (_, first), files = run[0], [file for _, file in run]
+    alone = outline(*run[0], digests)
+    variables: dict[str, xr.Variable] = {}
+    for each in first.variables:
+        dims = given.get(each.name, each.dims)
+        data: Any = first.values.get(each.name)
+        if dim not in dims:
+            variables[each.name] = alone.variables[each.name]  # the same in all of them
+            continue
+        if data is None:
+            data = _joined(run, each, dims, dim, digests)
+        else:
+            data = np.concatenate([file.values[each.name] for file in files], each.dims.index(dim))
+        variables[each.name] = xr.Variable(dims, data, dict(each.attrs))
+    coords = {each.name: variables.pop(each.name) for each in first.variables if each.is_coordinate}
+    return xr.Dataset(variables, coords, dict(first.attrs))
+
+
+def _joined(
+    run: Sequence[Numbered], variable: VariableSchema, dims: Sequence[str], dim: str, digests: Digests
+) -> PieceArray:
+    axis = dims.index(dim)
+    lengths = np.array([file.sizes[dim] for _, file in run], np.int64)
+    numbers = np.array([number for number, _ in run], np.int64)
+    sizes = [run[0][1].sizes[each] for each in dims]
+    shape = np.tile(np.array(sizes, np.int64), (len(run), 1))
+    shape[:, axis] = lengths
+    starts = np.zeros_like(shape)
+    starts[:, axis] = lengths.cumsum() - lengths
+    lacks = [variable.dims.index(each) if each in variable.dims else -1 for each in dims]
+    axes = np.tile(np.array(lacks, np.int64), (len(run), 1))
+    pieces = Pieces(numbers, starts, shape, np.zeros_like(shape), axes)
+    origins = {}
+    for number, file in run:
+        stored = tuple(file.sizes[each] for each in variable.dims)
+        origins[number] = Origin(stored, digests.get((number, variable.name)))
+    whole = [*sizes[:axis], int(lengths.sum()), *sizes[axis + 1 :]]
+    return PieceArray(variable.name, whole, np.dtype(variable.dtype), pieces, origins)
+
+
+def _moving_dimensions(files: Sequence[FileSchema]) -> list[str]:
+    """The dimensions along which files have other coordinates than the first."""
+    first = files[0]
+    return [
+        name
+        for name, values in first.values.items()
+        if name in first.sizes and any(file.values.get(name) is not values for file in files)
+    ]
+
+
+def _alike(files: Sequence[FileSchema], dim: str) -> bool:
+    """Whether files differ in nothing but their cells along a dimension, and in values that nobody knows."""
+    kind = _Kinds()
+    first = files[0]
+    by_value = first.values.keys()
+    fixed = [each.name for each in first.variables if dim not in each.dims and each.name in by_value]
+    if dim not in first.sizes:
+        return False
+    kinds = [kind(each) for each in first.variables]
+    others = {name: size for name, size in first.sizes.items() if name != dim}
+    return all(
+        [kind(each) for each in file.variables] == kinds
+        and file.values.keys() == by_value
+        and file.sizes.keys() == first.sizes.keys()
+        and all(file.sizes[name] == size for name, size in others.items())
+        and all(file.values[name] is first.values[name] for name in fixed)
+        for file in files[1:]
+    )
+
+
+class _Kinds:
+    """Tells variables apart by all that outlines have of them."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[int, int] = {}
+        self._known: dict[Any, int] = {}
+
+    def __call__(self, variable: VariableSchema) -> int:
+        found = self._numbers.get(id(variable))
+        if found is None:
+            shown = (variable.name, variable.dims, variable.dtype, variable.is_coordinate)
+            key = (*shown, attribute_key(variable.attrs))
+            found = self._numbers[id(variable)] = self._known.setdefault(key, len(self._known))
+        return found
+
+
+def _in_a_row(files: Sequence[Numbered], dim: str) -> list[Numbered] | None:
+    """The files by their coordinates, if these go one way in all of them, and from each to the next."""
+    if not all(file.values[dim].size for _, file in files):
+        return None
+    ordered = sorted(files, key=lambda each: _first(each[1], dim))
+    for order, ahead in ((ordered, np.greater), (ordered[::-1], np.less)):
+        values = np.concatenate([file.values[dim] for _, file in order])
+        if bool(np.all(ahead(values[1:], values[:-1]))):
+            return order
+    return None
+
+
+def _first(file: FileSchema, dim: str) -> Any:
+    return file.values[dim].reshape(-1)[0]

@@ -1,0 +1,1 @@
+"""First stage: find the sources that the user names."""

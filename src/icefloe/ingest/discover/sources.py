@@ -1,0 +1,422 @@
+"""What is to be ingested: files and Zarr stores, found by path, pattern, folder, URL or list."""
+
+from __future__ import annotations
+
+import glob
+import io
+import json
+import os
+import re
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path, PurePosixPath
+from typing import Any
+from urllib.parse import unquote
+
+from icefloe._internal.concurrency import pool
+from icefloe.errors import ErrorKind, IcechunkError, InvalidInputError
+from icefloe.ingest.discover.remote import Server, copied, drop_copy, server_of
+from icefloe.ingest.discover.urls import origin_of, quoted, shown
+from icefloe.ingest.discover.versions import Seen
+from icefloe.repository import Repository
+from icefloe.storage.base import ObjectNotFoundError
+from icefloe.storage.external.access import without_query
+from icefloe.storage.urls import storage_from_url
+from icefloe.virtual.parsers.icechunk import DEFAULT_VERSION, is_repository, open_version
+
+SUFFIXES = (
+    *(".nc", ".nc3", ".nc4", ".cdf", ".netcdf", ".h5", ".hdf5", ".he5", ".hdf"),
+    *(".grib", ".grib1", ".grib2", ".grb", ".grb1", ".grb2", ".tif", ".tiff", ".zarr", ".zarr.zip"),
+    *(".fits", ".fit", ".fts", ".hdf4", ".h4", ".dmrpp"),
+)
+"""What is taken from a folder, and nothing else."""
+_OTHERS = "; of a folder files with known endings are taken (.nc, .grib, .tif, .zarr, ...), by a pattern any"
+_LISTS = (".txt", ".list", ".urls")
+_ZARR = ("zarr.json", ".zgroup", ".zmetadata", ".zarray")
+_URL = re.compile(r"^[a-z][a-z0-9+]+://", re.IGNORECASE)
+_FILE_URL = re.compile(r"^file://(localhost)?(?=/)", re.IGNORECASE)
+_MAGIC = re.compile(r"[*?\[]")
+_BRACES = re.compile(r"\{([^{}]*,[^{}]*)\}")
+_KEPT_COPIES = 4
+_LOOKING = 16
+"""So many files of lists are looked at side by side."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A file or a Zarr store, and what tells its versions apart."""
+
+    url: str
+    """An absolute path, or a URL: as it is shown and kept."""
+    size_bytes: int
+    """0 for a Zarr store, which is many files; -1 where a web server does not tell."""
+    modified_us: int
+    etag: str = ""
+    """What its server calls this version of it."""
+    signed_url: str | None = field(default=None, repr=False)
+    """The URL with the signature or password that its server wants, which is shown and kept nowhere."""
+    is_store: bool = False
+    """Whether it is a Zarr store rather than a file."""
+
+    @property
+    def seen(self) -> Seen:
+        """What tells this version apart."""
+        return Seen(self.size_bytes, self.modified_us, self.etag)
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether it is read over the network."""
+        return bool(_URL.match(self.url))
+
+    @property
+    def is_repository(self) -> bool:
+        """Whether it is a version of an Icechunk repository of this machine; `etag` is its snapshot."""
+        return self.is_store and not self.is_remote and bool(self.etag)
+
+    @property
+    def address(self) -> str:
+        """Where it is read from."""
+        return self.signed_url or self.url
+
+
+@dataclass(frozen=True, slots=True)
+class Unfound:
+    """A file that was named and cannot be found, and why."""
+
+    url: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What names stand for."""
+
+    sources: tuple[Source, ...]
+    unfound: tuple[Unfound, ...]
+
+
+def find_sources(
+    given: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], options: Mapping[str, Any] | None = None
+) -> list[Source]:
+    """All sources that some names stand for, each once, sorted within a pattern, folder or list.
+
+    A name is a path, a pattern with `*`, `?`, `**` or `{a,b}`, a folder (its files with a known ending, and
+    those below it), a Zarr store, a URL (with a pattern, or ending in `/` for a folder), or a text file with
+    a name per line. `options` are those of `storage_from_url` for URLs. A name that stands for nothing is an
+    error.
+    """
+    return list(_found(given, options, skip=False).sources)
+
+
+def find_most(
+    given: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], options: Mapping[str, Any] | None = None
+) -> Found:
+    """The same, and the names that stand for nothing; an error if all do."""
+    return _found(given, options, skip=True)
+
+
+def _found(
+    given: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    options: Mapping[str, Any] | None,
+    *,
+    skip: bool,
+) -> Found:
+    names = [given] if isinstance(given, str | os.PathLike) else list(given)
+    found: dict[str, Source] = {}
+    unfound: dict[str, Unfound] = {}
+    for each in _Finder(dict(options or {}), skip).all([os.fspath(name) for name in names]):
+        if isinstance(each, Source):
+            found.setdefault(each.url, each)
+        else:
+            unfound.setdefault(each.url, each)
+    if not found:
+        told = "; ".join(each.reason for each in unfound.values()) or "no source was given"
+        raise InvalidInputError(f"there is nothing to ingest: {told}", ErrorKind.INVALID_PATH)
+    return Found(tuple(found.values()), tuple(unfound.values()))
+
+
+class _Finder:
+    """Finds sources. A server is opened once, however many of its files are named."""
+
+    def __init__(self, options: Mapping[str, Any], skip: bool) -> None:
+        self._options = options
+        self._skip = skip
+        self._servers: dict[str, Server] = {}
+
+    def all(self, names: Iterable[str]) -> Iterator[Source | Unfound]:
+        """What names stand for, in their order. Files elsewhere are looked at side by side."""
+        named = [each for name in names for each in _without_braces(name)]
+        for name in named:
+            if _URL.match(name) and not _FILE_URL.match(name):
+                self._server(name)
+        for sources in pool("finding", _LOOKING).map(self._tried, named):
+            yield from sources
+
+    def _tried(self, name: str) -> list[Source | Unfound]:
+        try:
+            return list(self._found(name))
+        except (IcechunkError, OSError) as error:
+            if not self._skip:
+                raise
+            return [Unfound(shown(name), getattr(error, "message", None) or str(error))]
+
+    def _found(self, name: str) -> Iterator[Source | Unfound]:
+        """What a name stands for."""
+        if not name:  # a variable of a script that is not set
+            raise InvalidInputError("a source has an empty name; . is this folder", ErrorKind.INVALID_PATH)
+        if _FILE_URL.match(name):
+            name = unquote(_FILE_URL.sub("", name))
+        sources = list(self._remote(name) if _URL.match(name) else self._local(name))
+        if not sources:
+            what = f"no file to ingest there{_OTHERS if os.path.isdir(name) or name.endswith('/') else ''}"
+            raise InvalidInputError(f"nothing matches {shown(name)!r}: {what}", ErrorKind.INVALID_PATH)
+        yield from sources
+
+    def _local(self, name: str) -> Iterator[Source | Unfound]:
+        path = Path(os.path.expanduser(name))  # which leaves a file `~$x` alone
+        if (repository := _repository(path)) is not None:
+            yield repository
+            return
+        if not path.exists() and _MAGIC.search(name):
+            for each in sorted(glob.glob(str(path), recursive=True)):
+                if os.path.isfile(each) or _is_zarr(Path(each)):
+                    yield _of_path(Path(each))
+        elif path.is_dir():
+            yield from [_of_path(path)] if _is_zarr(path) else _folder(path)
+        elif path.suffix.lower() in _LISTS and path.is_file():
+            lines = _lines(path.read_bytes(), name)
+            yield from self.all(_below(str(path.parent), line) for line in lines)
+        elif path.exists():
+            yield _of_path(path)
+        else:
+            raise InvalidInputError(f"there is no file {name!r}", ErrorKind.INVALID_PATH)
+
+    def _remote(self, name: str) -> Iterator[Source | Unfound]:
+        server = self._server(name)
+        whole, query = without_query(name)
+        ending = f"?{query}" if query else ""
+        if whole.endswith("/") or _MAGIC.search(whole):
+            fixed = _MAGIC.split(whole)[0].rpartition("/")[0]
+            for path, seen, is_store in _chosen(server.below(f"{fixed}/"), whole[len(fixed) + 1 :]):
+                yield _of_url(f"{fixed}/{quoted(path)}{ending}", seen, is_store=is_store)
+        elif PurePosixPath(whole).suffix.lower() in _LISTS:
+            folder = whole.rpartition("/")[0]
+            text = io.BytesIO()
+            server.copy(name, text)
+            lines = _lines(text.getvalue(), shown(name))
+            yield from self.all(line if _URL.match(line) else f"{folder}/{line}{ending}" for line in lines)
+        else:
+            yield _looked(server, whole, ending)
+
+    def _server(self, name: str) -> Server:
+        origin = origin_of(name)
+        if origin not in self._servers:
+            self._servers[origin] = server_of(name, self._options)
+        return self._servers[origin]
+
+
+def _lines(data: bytes, name: str) -> list[str]:
+    """The names in a text file."""
+    try:
+        lines = [line.strip() for line in data.decode("utf-8-sig").splitlines()]
+    except UnicodeDecodeError as error:
+        raise InvalidInputError(
+            f"{name} is no list of files: byte {error.start} is no UTF-8 text", ErrorKind.INVALID_PATH
+        ) from None
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+def _below(folder: str, line: str) -> str:
+    """A name in a list of this machine, which begins at the folder of the list."""
+    return line if _URL.match(line) or line.startswith("~") else os.path.join(folder, line)
+
+
+def _without_braces(name: str) -> list[str]:
+    """What a shell makes of `{a,b}`; a file that is called so is meant itself."""
+    match = _BRACES.search(name)
+    if match is None or os.path.exists(name):
+        return [name]
+    before, after = name[: match.start()], name[match.end() :]
+    return [each for choice in match[1].split(",") for each in _without_braces(f"{before}{choice}{after}")]
+
+
+def _folder(folder: Path) -> Iterator[Source]:
+    for path in sorted(folder.iterdir()):
+        if path.name.startswith((".", "_")):
+            continue
+        if path.is_dir() and not _is_zarr(path):
+            yield from _folder(path)
+        elif path.name.lower().endswith(SUFFIXES) or path.is_dir():
+            yield _of_path(path)
+
+
+def _is_zarr(path: Path) -> bool:
+    return path.is_dir() and any((path / name).exists() for name in _ZARR)
+
+
+def _repository(path: Path) -> Source | None:
+    """Find an Icechunk repository, or with `@` and a version behind its path that version of it."""
+    folder, version = path, ""
+    if not path.exists():
+        name, _, version = str(path).rpartition("@")
+        folder = Path(name or path)
+    if not is_repository(str(folder)):
+        return None
+    whole = folder.absolute()
+    repo = Repository.open(storage_from_url(str(whole)))
+    snapshot = repo.lookup_snapshot(open_version(repo, version or DEFAULT_VERSION).snapshot_id)
+    written_us = int(snapshot.written_at.timestamp() * 1_000_000)
+    url = f"{whole}@{version}" if version else str(whole)
+    return Source(url, 0, written_us, snapshot.id, is_store=True)
+
+
+def _of_path(path: Path) -> Source:
+    whole = path.absolute()
+    if ".." in whole.parts:
+        whole = whole.resolve()
+    if whole.is_dir():
+        return Source(str(whole), 0, max(_metadata_times(whole)) // 1000, is_store=True)
+    return Source(str(whole), *_seen(whole))
+
+
+def _metadata_times(folder: Path) -> Iterator[int]:
+    """When the metadata of a Zarr store were changed, those of its groups and arrays too: as it grows."""
+    for name in (*_ZARR, ".zattrs"):
+        with suppress(FileNotFoundError):
+            yield (folder / name).stat().st_mtime_ns
+    if not _is_array(folder):
+        for entry in os.scandir(folder):
+            if entry.is_dir():
+                yield from _metadata_times(Path(entry.path))
+
+
+def _is_array(folder: Path) -> bool:
+    """Whether a folder of a Zarr store has chunks in it, or none of its metadata."""
+    try:
+        return bool(json.loads((folder / "zarr.json").read_bytes()).get("node_type") != "group")
+    except FileNotFoundError:
+        return not ((folder / ".zgroup").exists() or (folder / ".zmetadata").exists())
+    except (ValueError, AttributeError):
+        return True  # damaged: whoever opens it will say so
+
+
+def _seen(path: Path) -> Seen:
+    status = path.stat()
+    return Seen(status.st_size, status.st_mtime_ns // 1000)
+
+
+def refuse_changed(source: Source, options: Mapping[str, Any]) -> None:
+    """ValueError if a file is not what it was when it was found. Zarr stores pass, which are many files.
+
+    `options` are those of `storage_from_url`, for a remote one.
+    """
+    if source.is_store:
+        return
+    now = (
+        server_of(source.address, options).look(source.address)
+        if source.is_remote
+        else _seen(Path(source.url))
+    )
+    if not now.is_same(source.seen):
+        raise ValueError("it changed while it was ingested: run again when nobody writes to it")
+
+
+def _looked(server: Server, whole: str, ending: str) -> Source:
+    """A file, or a Zarr store, which has no object of its own name."""
+    with suppress(ObjectNotFoundError):
+        return _of_url(whole + ending, server.look(whole + ending))
+    found = []
+    for name in _ZARR:
+        with suppress(ObjectNotFoundError):
+            found.append(server.look(f"{whole}/{name}{ending}"))
+    if not found:
+        raise InvalidInputError(f"there is no object {shown(whole + ending)!r}", ErrorKind.INVALID_PATH)
+    return _of_url(whole + ending, _store_seen(found), is_store=True)
+
+
+def _store_seen(documents: Iterable[Seen]) -> Seen:
+    """A Zarr store as its metadata tell."""
+    return Seen(0, max(each.modified_us for each in documents))
+
+
+def _chosen(listed: Iterable[tuple[str, Seen]], pattern: str) -> list[tuple[str, Seen, bool]]:
+    """Files that a pattern, or a folder, stands for, and Zarr stores in the place of their many files.
+
+    Whether it is a store comes last.
+    """
+    files: dict[str, Seen] = {}
+    stores: dict[str, Seen] = {}
+    for path, seen in listed:
+        folder, _, last = path.rpartition("/")
+        if folder and last in _ZARR:
+            stores[folder] = _store_seen([seen, *([stores[folder]] if folder in stores else [])])
+        files[path] = seen
+    outer = {path: seen for path, seen in stores.items() if not any(each in stores for each in _above(path))}
+    files = {path: seen for path, seen in files.items() if not any(each in outer for each in _above(path))}
+    found = {**files, **outer}
+    return sorted(
+        (path, seen, path in outer)
+        for path, seen in found.items()
+        if (_matches(path, pattern) if pattern else path in outer or _is_wanted(path))
+    )
+
+
+def _above(path: str) -> Iterator[str]:
+    parts = path.split("/")
+    return ("/".join(parts[:count]) for count in range(1, len(parts)))
+
+
+def _is_wanted(path: str) -> bool:
+    hidden = any(part.startswith((".", "_")) for part in path.split("/"))
+    return not hidden and path.lower().endswith(SUFFIXES)
+
+
+def _matches(path: str, pattern: str) -> bool:
+    """As on a disk, `*` ends at a slash and `**` does not."""
+    return re.fullmatch(_expression(pattern), path, re.DOTALL) is not None
+
+
+@cache
+def _expression(pattern: str) -> str:
+    *folders, last = pattern.split("/")
+    inside = "".join("(?:[^/]+/)*" if part == "**" else f"{_segment(part)}/" for part in folders)
+    return inside + (".*" if last == "**" else _segment(last))
+
+
+def _segment(part: str) -> str:
+    kinds = re.split(r"(\*|\?|\[!?\]?[^]]*\])", part)
+    signs = {"*": "[^/]*", "?": "[^/]"}
+    return "".join(
+        signs.get(kind) or (kind.replace("[!", "[^", 1) if number % 2 else re.escape(kind))
+        for number, kind in enumerate(kinds)
+    )
+
+
+def _of_url(url: str, seen: Seen, *, is_store: bool = False) -> Source:
+    plain = shown(url)
+    return Source(plain, *seen, None if plain == url else url, is_store)
+
+
+# Reading: an executor's part
+
+_copies: OrderedDict[Source, str] = OrderedDict()
+
+
+def local_path(source: Source, options: Mapping[str, Any] | None = None) -> str:
+    """Where a source can be opened: its path, or that of a copy in this process's temporary folder.
+
+    The copies of a few remote files are kept for the next region that is read from them.
+    """
+    if not source.is_remote:
+        return source.url
+    known = _copies.get(source)
+    if known is None or not os.path.exists(known):
+        known = copied(source.address, source.seen, lambda: server_of(source.address, options or {}))
+        _copies[source] = known
+    _copies.move_to_end(source)
+    while len(_copies) > _KEPT_COPIES:
+        drop_copy(_copies.popitem(last=False)[1])
+    return known

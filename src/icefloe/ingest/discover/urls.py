@@ -1,0 +1,105 @@
+"""URLs of sources: as they are shown and kept, without secrets, and as references have them."""
+
+from __future__ import annotations
+
+import base64
+from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urlsplit
+
+from icefloe._internal.redaction import is_signature, may_be_secret
+from icefloe.core.virtual_chunks.locations import key_of
+from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.storage.external.access import without_query
+
+_BESIDE_SIGNATURES = frozenset(
+    {
+        *("expires", "awsaccesskeyid", "googleaccessid", "policy", "key-pair-id", "response-cache-control"),
+        # Shared access signatures of Azure.
+        *("sv", "ss", "srt", "sp", "se", "st", "spr", "sr", "sip", "sdd"),
+        *("skoid", "sktid", "skt", "ske", "sks", "skv", "saoid", "suoid", "scid"),
+    }
+)
+"""What a signature covers. It differs from one signed URL to the next for the same file."""
+
+
+def is_web(url: str) -> bool:
+    """Whether a URL is that of a web server."""
+    return urlsplit(url).scheme.lower() in ("http", "https")
+
+
+def shown(url: str) -> str:
+    """A URL without passwords, signatures and tokens: as it may be printed and kept."""
+    whole, query = without_query(url)
+    if not is_web(whole):
+        return whole.replace(f"//{urlsplit(whole).netloc}", f"//{_host(urlsplit(whole))}", 1) + (
+            f"?{query}" if query else ""
+        )
+    whole = urlsplit(whole)._replace(netloc=_host(urlsplit(whole))).geturl()
+    pairs = parse_qsl(query, keep_blank_values=True)
+    signed = any(is_signature(name) for name, _ in pairs)
+    kept = [
+        (name, value)
+        for name, value in pairs
+        if not (may_be_secret(name) or is_signature(name))
+        and not (signed and name.lower() in _BESIDE_SIGNATURES)
+    ]
+    return f"{whole}?{urlencode(kept)}" if kept else whole
+
+
+def _host(parts: SplitResult) -> str:
+    """The host of a URL, or its bucket, without who asks; `container@account` of Azure stays."""
+    who, _, host = parts.netloc.rpartition("@")
+    return host if ":" in who or is_web(f"{parts.scheme}://") else parts.netloc
+
+
+def without_password(url: str) -> tuple[str, dict[str, str]]:
+    """A web address, and the header that says what `user:password@` in it does."""
+    parts = urlsplit(url)
+    who, at, host = parts.netloc.rpartition("@")
+    if not at:
+        return url, {}
+    name, _, password = who.partition(":")
+    basic = base64.b64encode(f"{unquote(name)}:{unquote(password)}".encode()).decode()
+    return parts._replace(netloc=host).geturl(), {"Authorization": f"Basic {basic}"}
+
+
+def refuse_password(url: str) -> None:
+    """InvalidInputError for keys in the URL of a bucket: they are options."""
+    parts = urlsplit(url)
+    if not is_web(url) and ":" in parts.netloc.rpartition("@")[0]:
+        raise InvalidInputError(
+            f"{shown(url)}: keys must not stand in the URL of a bucket: give them as source options",
+            ErrorKind.INVALID_CREDENTIALS,
+        )
+
+
+def origin_of(url: str) -> str:
+    """What URLs of one server have in common."""
+    whole, query = without_query(url)
+    parts = urlsplit(whole)
+    return f"{parts.scheme}://{parts.netloc}" + (f"?{query}" if not is_web(whole) else "")
+
+
+def reference_location(url: str) -> str:
+    """The location that references into a file have: without options, and of a kind that containers know."""
+    whole, query = without_query(url)
+    parts = urlsplit(whole)
+    if is_web(whole) and (query or "@" in parts.netloc):
+        what = "the query" if query else "the password"
+        raise InvalidInputError(
+            f"{shown(url)}: references cannot have {what} of a web address: copy the data instead",
+            ErrorKind.INVALID_VIRTUAL_REF,
+        )
+    container, at, _ = parts.netloc.partition("@")
+    if at:
+        return f"az://{container}{parts.path}"
+    return f"s3://{parts.netloc}{parts.path}" if parts.scheme == "r2" else whole
+
+
+def key_in_bucket(url: str) -> str:
+    """The key of an object."""
+    return key_of(reference_location(url))
+
+
+def quoted(key: str) -> str:
+    """A key as the path of a URL."""
+    return quote(key, safe="/!$&'()*+,;=:@~")

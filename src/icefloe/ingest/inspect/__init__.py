@@ -1,0 +1,1 @@
+"""Second stage: open each source and describe it without reading its data."""

@@ -1,0 +1,286 @@
+"""Whether files fit together: what differs is named by file and variable before anything is written."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Literal
+
+import numpy as np
+import xarray as xr
+
+from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.ingest.inspect.packing import signature
+from icefloe.ingest.inspect.schema import FileSchema, VariableSchema
+
+Severity = Literal["error", "note"]
+_KINDS = {"i": "a number", "u": "a number", "f": "a number", "M": "a time", "m": "a span of time"}
+_TOLD_ATTRIBUTES = ("standard_name", "cell_methods", "positive", "grid_mapping")
+_CFTIME = "cftime"
+_SHOWN = 5
+_REMEDY = (
+    ", and files follow each other along this coordinate: sort its rows and remove those that are repeated, "
+    "or put files together along another dimension with --concat-dim"
+)
+_OTHER_TARGET = ": put files together along another dimension with --concat-dim, or into another --group"
+_GAP = 1.5
+"""A step this many times the usual one is a gap."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something about a file, or one of its variables, that is not as in the others."""
+
+    source: str
+    variable: str
+    text: str
+    severity: Severity
+
+    def __str__(self) -> str:
+        return ": ".join(filter(None, (self.source, self.variable, self.text)))
+
+
+class DisagreementError(InvalidInputError):
+    """Files do not fit together. `findings` has all that was found; nothing was written."""
+
+    findings: tuple[Finding, ...]
+
+    def __init__(self, findings: Sequence[Finding]) -> None:
+        wrong = [finding for finding in findings if finding.severity == "error"]
+        shown = "; ".join(map(str, wrong[:_SHOWN]))
+        more = f"; and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
+        super().__init__(f"the files do not fit together: {shown}{more}", ErrorKind.INVALID_ARRAY_METADATA)
+        self.findings = tuple(findings)
+        self.args = (self.findings,)
+
+
+def compare(
+    files: Sequence[FileSchema], existing: FileSchema | None, concat_dim: str | None
+) -> Iterator[Finding]:
+    """How variables of files differ from what they are in the repository, or else in most of the files."""
+    usual = _usual(files, concat_dim)
+    if existing is not None:
+        usual |= {each.name: (existing, each) for each in existing.variables}
+    often = Counter(each.name for file in files for each in file.variables)
+    common = {each.name for each in existing.variables} if existing is not None else set()
+    common |= {name for name, count in often.items() if 2 * count > len(files)}
+    for file in files:
+        found = {each.name: each for each in file.variables}
+        if concat_dim is not None:
+            for name in sorted(common - found.keys()):
+                yield Finding(file.source.url, name, "is not here: other files have it", "note")
+        for name, variable in found.items():
+            if usual[name][0] is not file:
+                yield from _differences(file, variable, *usual[name], concat_dim)
+            if concat_dim is not None and name not in common:
+                yield Finding(file.source.url, name, "is only here: other files lack it", "note")
+
+
+def _usual(
+    files: Sequence[FileSchema], concat_dim: str | None
+) -> dict[str, tuple[FileSchema, VariableSchema]]:
+    """Each variable as most files have it, or the first of them where they are of two minds."""
+    counts: dict[str, Counter[Any]] = {}
+    firsts: dict[tuple[str, Any], tuple[FileSchema, VariableSchema]] = {}
+    for file in files:
+        for each in file.variables:
+            unlabelled = [
+                file.sizes[dim] for dim in each.dims if dim not in file.values and dim != concat_dim
+            ]
+            way = (each.dims, each.dtype, _calendar(each), str(each.attrs.get("units")), *unlabelled)
+            counts.setdefault(each.name, Counter())[way] += 1
+            firsts.setdefault((each.name, way), (file, each))
+    return {name: firsts[name, ways.most_common(1)[0][0]] for name, ways in counts.items()}
+
+
+def _differences(
+    file: FileSchema,
+    one: VariableSchema,
+    reference: FileSchema,
+    other: VariableSchema,
+    concat_dim: str | None,
+) -> Iterator[Finding]:
+    def finding(text: str, severity: Severity = "error") -> Finding:
+        return Finding(file.source.url, one.name, text, severity)
+
+    # xarray gives a variable that files have without it the dimension along which they are put together.
+    if not (set(one.dims) <= set(other.dims) or set(other.dims) <= set(one.dims)):
+        yield finding(f"has the dimensions {_listed(one.dims)}, others have {_listed(other.dims)}")
+        return
+    for dim in one.dims:
+        here, there = file.sizes[dim], reference.sizes.get(dim, file.sizes[dim])
+        if here != there and dim != concat_dim and dim not in file.values:
+            yield finding(f"has {here} cells along {dim}, others have {there}")
+        elif here < min(there, 1) and concat_dim is None:  # xarray finds no place for it
+            yield finding(f"has no cells along {dim}")
+    if one is other:  # as in most files of most archives
+        return
+    calendars = _calendar(one), _calendar(other)
+    if None not in calendars and calendars[0] != calendars[1]:
+        # Those of datetime64 differ before 1582, and xarray has decoded that.
+        is_cftime = _CFTIME in (_kind(one), _kind(other))
+        told = "has the calendar {}, others have {}".format(*calendars)
+        yield finding(told, "error" if is_cftime else "note")
+    elif _kind(one) != _kind(other):
+        yield finding(f"is of type {_type(one)}, others are of {_type(other)}{_way_out(one, other)}")
+    elif one.dtype != other.dtype:
+        yield finding(f"is of type {_type(one)}, others are of {_type(other)}", "note")
+    if one.attrs.get("units") != other.attrs.get("units"):
+        units = [str(each.attrs.get("units", "no units")) for each in (one, other)]
+        is_known = "units" in one.attrs and "units" in other.attrs and _plain(units[0]) != _plain(units[1])
+        yield finding("is in {}, others are in {}".format(*units), "error" if is_known else "note")
+    if (
+        one.name not in file.values
+        and signature(one) != signature(other)
+        and one.raw_dtype[1:] != one.dtype[1:]
+    ):
+        yield finding("is packed or counted in another way than in others, and is stored anew", "note")
+    for name in _TOLD_ATTRIBUTES:
+        if one.attrs.get(name) != other.attrs.get(name):
+            yield finding(f"has {name} {one.attrs.get(name)!r}, others {other.attrs.get(name)!r}", "note")
+
+
+def _plain(units: str) -> str:
+    """Units without what people write in other ways: `m s**-1`, `m.s^-1`."""
+    return " ".join(units.replace("**", "").replace("^", "").replace(".", " ").split())
+
+
+def _kind(variable: VariableSchema) -> str:
+    return _CFTIME if _is_cftime(variable) else _KINDS.get(np.dtype(variable.dtype).kind, "text")
+
+
+def _type(variable: VariableSchema) -> str:
+    if _is_cftime(variable):
+        return _CFTIME
+    return "text" if variable.dtype == "O" else str(np.dtype(variable.dtype))
+
+
+def _is_cftime(variable: VariableSchema) -> bool:
+    return variable.dtype == "O" and _calendar(variable) is not None
+
+
+def _way_out(one: VariableSchema, other: VariableSchema) -> str:
+    if None in (_calendar(one), _calendar(other)):
+        return ""
+    return ": some times are before 1678 or after 2262, and those files have to be taken for themselves"
+
+
+def _calendar(variable: VariableSchema) -> str | None:
+    calendar = variable.packing.get("calendar")
+    if calendar is None and " since " in str(variable.packing.get("units", "")):
+        return "standard"
+    return {"gregorian": "standard"}.get(str(calendar), str(calendar)) if calendar is not None else None
+
+
+def _listed(dims: Sequence[str]) -> str:
+    return "(" + ", ".join(dims) + ")"
+
+
+def label_problems(
+    files: Sequence[FileSchema], existing: FileSchema | None, concat_dim: str | None
+) -> Iterator[Finding]:
+    """Find files with repeated or unsorted labels along a dimension in which files follow each other."""
+    schemas = [*files, *([existing] if existing is not None else [])]
+    dims = {dim for file in files for dim in file.sizes} if concat_dim is None else {concat_dim}
+    for dim in sorted(dims):
+        labels = [each.values[dim] for each in schemas if dim in each.sizes and dim in each.values]
+        if len(labels) < (2 if concat_dim is None else 1):
+            continue  # a single file follows no other, unless others are announced
+        if _is_same_everywhere(labels, several=concat_dim is None):
+            continue
+        for file in files:
+            if dim in file.sizes and (wrong := _disorder(dim, file.values.get(dim), "in the file")):
+                yield Finding(file.source.url, dim, f"{wrong}{_REMEDY}", "error")
+        if existing is not None and (wrong := _disorder(dim, existing.values.get(dim), "in the repository")):
+            yield from (
+                Finding(file.source.url, dim, f"cannot be appended to: {wrong}{_OTHER_TARGET}", "error")
+                for file in files
+                if dim in file.values and not np.array_equal(file.values[dim], existing.values[dim])
+            )
+
+
+def _is_same_everywhere(labels: Sequence[Any], *, several: bool) -> bool:
+    """Tell whether all files have the same labels; unless `several` is set, the same single label."""
+    first = labels[0]
+    if several:
+        return all(each is first or np.array_equal(each, first) for each in labels)
+    return all(each.size and bool((each == first.reshape(-1)[0]).all()) for each in labels)
+
+
+def _disorder(dim: str, labels: Any, where: str) -> str:
+    """Say which label is repeated, or follows a larger and a smaller one; nothing if all is well."""
+    if labels is None or labels.ndim != 1 or labels.size < 2:
+        return ""
+    if labels.dtype.kind in "iufmM":
+        later = labels[1:] > labels[:-1]
+        if later.all() or (labels[1:] < labels[:-1]).all():
+            return ""
+    index: Any = xr.Variable(dim, labels).to_index()
+    if not index.is_unique:
+        twice = index[index.duplicated()][0]
+        return f"{twice} appears twice {where}"
+    if goes_one_way(index):
+        return ""
+    rises = index[1] > index[0]
+    row = next(at for at in range(len(index) - 1) if (index[at + 1] > index[at]) != rises)
+    return f"{index[row + 1]} follows {index[row]} {where}"
+
+
+def order_problems(
+    dataset: xr.Dataset,
+    side_by_side: Sequence[str],
+    boxes: Mapping[int, Mapping[str, tuple[int, int]]],
+    names: Mapping[int, str],
+) -> Iterator[Finding]:
+    """Whether coordinates go one way along the dimensions in which files lie side by side, and have gaps."""
+    for dim in side_by_side:
+        if dim not in dataset.indexes:
+            continue
+        values = dataset.indexes[dim]
+        if len(values) > 1 and values.nunique() == 1:
+            yield Finding("", dim, f"is {values[0]} in all files, which are taken in the order given", "note")
+            continue
+        if not goes_one_way(values):
+            yield _overlap(dim, values, boxes, names)
+            continue
+        yield from _gaps(dim, values, boxes, names)
+
+
+def goes_one_way(index: Any) -> bool:
+    """Whether labels rise or fall, none of them twice; names are in any order."""
+    is_monotonic = index.is_monotonic_increasing or index.is_monotonic_decreasing
+    return bool(index.is_unique and (is_monotonic or is_of_names(index)))
+
+
+def is_of_names(index: Any) -> bool:
+    """Whether labels are texts."""
+    return index.inferred_type in ("string", "bytes")
+
+
+def _overlap(
+    dim: str, values: Any, boxes: Mapping[int, Mapping[str, tuple[int, int]]], names: Mapping[int, str]
+) -> Finding:
+    spans = sorted((box[dim], number) for number, box in boxes.items() if dim in box)
+    for ((start, stop), one), ((begin, end), other) in pairwise(spans):
+        if one != other and (start, stop) != (begin, end) and not values[stop - 1] < values[begin]:
+            return Finding(
+                names[other],
+                dim,
+                f"begins at {values[begin]}, but {names[one]} goes on to {values[stop - 1]}: they overlap",
+                "error",
+            )
+    first = int(np.flatnonzero(values.duplicated())[0]) if not values.is_unique else 0
+    return Finding("", dim, f"{values[first]} appears twice or is not in order{_REMEDY}", "error")
+
+
+def _gaps(
+    dim: str, values: Any, boxes: Mapping[int, Mapping[str, tuple[int, int]]], names: Mapping[int, str]
+) -> Iterator[Finding]:
+    if len(values) < 3 or values.dtype == object or is_of_names(values):
+        return
+    steps = np.abs(np.diff(values.to_numpy()).astype(float))
+    for row in np.flatnonzero(steps > _GAP * np.median(steps))[:_SHOWN].tolist():
+        after = next((names[n] for n, box in boxes.items() if dim in box and box[dim][0] == row + 1), "")
+        yield Finding(after, dim, f"has a gap between {values[row]} and {values[row + 1]}", "note")

@@ -1,0 +1,181 @@
+"""How values are stored: whether a file's bytes can be taken as they are, and how they are stored if not."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import xarray as xr
+from xarray.backends.zarr import FillValueCoder, encode_zarr_attr_value
+
+from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.ingest.inspect.schema import VariableSchema, quiet
+
+_FILL = "_FillValue"
+_UNITS_SINCE = ("days", "hours", "minutes", "seconds", "milliseconds", "microseconds", "nanoseconds")
+_COPIED_KINDS = "iuf"
+
+_fill_values: Any = FillValueCoder
+_plain_attribute: Any = encode_zarr_attr_value
+
+
+def signature(schema: VariableSchema) -> str | None:
+    """What stored variables have in common if one's bytes may stand for another's; None: never."""
+    dtype = np.dtype(schema.raw_dtype)
+    if dtype.kind not in _COPIED_KINDS or schema.raw_dims != schema.dims or "dtype" in schema.packing:
+        return None
+    parts = {name: _comparable(name, value) for name, value in sorted(schema.packing.items())}
+    return json.dumps([dtype.newbyteorder("=").str, parts])
+
+
+def _comparable(name: str, value: Any) -> str:
+    if name in ("scale_factor", "add_offset"):  # xarray takes the type of the values from these
+        return f"{np.asarray(value).dtype.str} {np.asarray(value).tolist()!r}"
+    return repr(np.asarray(value).tolist())
+
+
+def survives(schema: VariableSchema) -> bool:
+    """Whether the stored values mean the same when their attributes went through JSON, as Zarr's do."""
+    raw = np.dtype(schema.raw_dtype).newbyteorder("=")
+    before = xr.Variable(("x",), _sample(raw, schema.packing), dict(schema.packing))
+    after = xr.Variable(("x",), before.values, attributes_of_zarr(zarr_attributes(schema.packing, raw), raw))
+    return same_meaning(before, after)
+
+
+def same_meaning(one: xr.Variable, other: xr.Variable) -> bool:
+    """Whether xarray shows two stored variables as the same values of the same type."""
+    try:
+        first, second = (decoded(variable) for variable in (one, other))
+    except (ValueError, OverflowError, TypeError):
+        return False
+    return first.dtype == second.dtype and _equal(first, second)
+
+
+def _equal(one: Any, other: Any) -> bool:
+    return bool(one.equals(other))
+
+
+def decoded(variable: xr.Variable) -> xr.Variable:
+    """What xarray shows of a stored variable, loaded."""
+    with quiet():
+        found = xr.decode_cf(xr.Dataset({"v": (tuple(variable.dims), variable.values, dict(variable.attrs))}))
+        return found.variables["v"].load()
+
+
+def _sample(dtype: np.dtype[Any], packing: Mapping[str, Any]) -> np.ndarray[Any, Any]:
+    """Some values that can be stored, and those that stand for missing ones."""
+    if "units" in packing:
+        values = np.arange(64).astype(dtype)
+    elif dtype.kind == "f":
+        values = np.linspace(-1e3, 1e3, 64).astype(dtype)
+    else:
+        limits = np.iinfo(dtype)
+        span = limits.max - limits.min  # Python's numbers: floats would round beyond the limits of int64
+        values = np.array([limits.min + span * step // 63 for step in range(64)], dtype)
+    missing = [np.atleast_1d(packing[name]) for name in (_FILL, "missing_value") if name in packing]
+    numbers = [each for each in missing if each.dtype.kind in "iuf"]
+    return np.concatenate([values, *numbers]).astype(dtype)
+
+
+def zarr_attributes(attrs: Mapping[str, Any], dtype: np.dtype[Any]) -> dict[str, Any]:
+    """Attributes of a stored variable in terms of JSON, as xarray reads them from a Zarr array."""
+    found = {}
+    for name, value in attrs.items():
+        if name == _FILL:
+            if dtype.kind in "biufcSU":
+                found[name] = _fill_values.encode(_scalar(value, dtype), dtype)
+        elif (plain := _plain(value)) is not None:
+            found[name] = plain
+    return found
+
+
+def _scalar(value: Any, dtype: np.dtype[Any]) -> Any:
+    scalar = np.asarray(value).reshape(-1)[0]
+    return bytes(scalar) if dtype.kind == "S" else scalar.item()
+
+
+def _plain(value: Any) -> Any:
+    """A value for JSON, which knows no bytes and has no number for what is not finite."""
+    value = _plain_attribute(value)
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    if value is None or isinstance(value, str | int | float | bool | dict):
+        return value
+    return str(value)
+
+
+def attributes_of_zarr(attrs: Mapping[str, Any], dtype: np.dtype[Any]) -> dict[str, Any]:
+    """The attributes as xarray reads them."""
+    found = dict(attrs)
+    if _FILL in found:
+        found[_FILL] = _fill_values.decode(found[_FILL], dtype.str)
+    return found
+
+
+def stored(
+    variable: xr.Variable, packing: Mapping[str, Any], raw_dtype: str, name: str = "a variable"
+) -> xr.Variable:
+    """Values as they are stored: packed as before if nothing is lost, else as finer times or as they are."""
+    wanted = {name: value for name, value in packing.items() if name not in ("dtype", "_Unsigned")}
+    dtype = np.dtype(raw_dtype)
+    if dtype.kind in _COPIED_KINDS:
+        wanted["dtype"] = dtype.newbyteorder("=")
+    for encoding in (wanted, *_finer_times(variable, packing), {}):
+        found = _encoded(variable, encoding)
+        if found is not None:
+            return found
+    raise InvalidInputError(
+        f"{name} cannot be stored: there is no way to say in Zarr's attributes what its values "
+        f"({variable.dtype}) mean, or that some are missing; leave it out, or complete the files",
+        ErrorKind.INVALID_ARRAY_METADATA,
+    )
+
+
+def _finer_times(variable: xr.Variable, packing: Mapping[str, Any]) -> list[dict[str, Any]]:
+    units = packing.get("units", "")
+    if " since " not in units:
+        return []
+    since = units.partition(" since ")[2]
+    calendar = {"calendar": packing["calendar"]} if "calendar" in packing else {}
+    return [{"units": f"{unit} since {since}", "dtype": "int64", **calendar} for unit in _UNITS_SINCE]
+
+
+def _encoded(variable: xr.Variable, encoding: Mapping[str, Any]) -> xr.Variable | None:
+    """The stored form, or None where it would mean something else."""
+    whole = xr.Variable(variable.dims, variable.values, dict(variable.attrs), encoding=dict(encoding))
+    if is_text(whole):
+        return whole if not encoding else None
+    try:
+        with quiet():
+            found = xr.conventions.encode_cf_variable(whole).load()
+    except (ValueError, OverflowError, TypeError):
+        return None
+    if found.dtype == object:
+        return None  # times of a calendar of their own, some of them missing
+    if found.dtype.kind == "b" or ("dtype" in found.attrs and variable.dtype.kind != "m"):
+        return whole if variable.dtype.kind == "b" else None
+    attrs = attributes_of_zarr(zarr_attributes(found.attrs, found.dtype), found.dtype)
+    back = xr.Variable(found.dims, found.values, attrs)
+    try:
+        shown = decoded(back)
+    except (ValueError, OverflowError, TypeError):
+        return None
+    same = _equal(shown, variable) and (shown.dtype == variable.dtype or variable.dtype == object)
+    return found if same else None
+
+
+def is_text(variable: xr.Variable) -> bool:
+    """Whether values are texts, as far as they are there."""
+    if variable.dtype.kind in "SUT":
+        return True
+    if variable.dtype != object:
+        return False
+    there = (value for value in variable.values.ravel() if value is not None and value == value)
+    return isinstance(next(there, ""), str | bytes)

@@ -1,0 +1,66 @@
+"""Files of the ledger that lie elsewhere now: an archive that moved to another folder, or another bucket.
+
+A file is taken for one of the ledger if size, ends and time of change (or etag, where both have one) are the
+same, and it has the same variables, and the labels of the region that the ledger names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from icefloe.ingest.combine.existing import Existing
+from icefloe.ingest.discover.sources import Source
+from icefloe.ingest.inspect.schema import FileSchema
+from icefloe.ingest.ledger.table import LedgerRow
+
+
+@dataclass(frozen=True, slots=True)
+class Renamed:
+    """A file that the ledger has under another name."""
+
+    source: Source
+    was: str
+    is_referred_to: bool
+    """Whether references lead to where it was, and nobody says that it is still there."""
+
+
+def find_renamed(
+    files: Iterable[FileSchema],
+    existing: Existing | None,
+    rows: Sequence[LedgerRow],
+    given: Collection[str],
+) -> list[Renamed]:
+    """Which of new files are in the ledger already. `given` are the names of all sources of the run."""
+    if existing is None:
+        return []
+    names = {row.source for row in rows}
+    by_content = {(row.content_id, row.size_bytes): row for row in rows if row.content_id}
+    found = []
+    for file in files:
+        row = by_content.get((file.content_id, file.source.size_bytes))
+        if row is None or file.source.url in names or not _is_same(file, row, existing):
+            continue
+        is_referred_to = row.mode != "native" and row.source not in given
+        found.append(Renamed(file.source, row.source, is_referred_to))
+    return found
+
+
+def _is_same(file: FileSchema, row: LedgerRow, existing: Existing) -> bool:
+    if not (row.is_of(file.source) and (row.etag or row.modified_us)):
+        return False
+    if {each.name for each in file.variables if not each.is_coordinate} != set(row.names()):
+        return False
+    box = row.box()
+    for name, labels in file.values.items():
+        there = existing.schema.values.get(name)
+        if name in box and (there is None or not np.array_equal(there[slice(*box[name])], labels)):
+            return False
+    return True
+
+
+def with_new_names(rows: Iterable[LedgerRow], renamed: Mapping[str, str]) -> list[LedgerRow]:
+    """Rows by the names that their files have now."""
+    return [replace(row, source=renamed.get(row.source, row.source)) for row in rows]

@@ -1,0 +1,133 @@
+"""What was ingested from where: a small table in the repository, committed together with the data.
+
+It lies in the group `_icefloe/ledger` (and below it, by the path of the target group), one array per column
+and one row per source. Readers of the data need not know it. The batch of a row is also in the metadata of
+the commit that brought it, so that a row leads to its snapshot.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import zarr
+from zarr.errors import GroupNotFoundError
+
+from icefloe.ingest.discover.sources import Source
+from icefloe.ingest.inspect.schema import quiet
+from icefloe.session import Session
+
+HIDDEN = "_icefloe"
+"""The group that our listings leave out."""
+_GROUP = f"{HIDDEN}/ledger"
+_CHUNK = 4096
+_ABOUT = "which sources were ingested into this repository, where to, and by which batch (see docs/ingest.md)"
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerRow:
+    """A source that is in the repository."""
+
+    source: str
+    size_bytes: int
+    """0 for a Zarr store."""
+    modified_us: int
+    content_id: str
+    region: str
+    """Where it is, as JSON: the first cell and the one after the last, by dimension."""
+    variables: str
+    """The names of what it brought, as JSON."""
+    batch: str
+    mode: str
+    """native, virtual, or hybrid for a file of which a part was copied."""
+    etag: str = ""
+    """What the server of the file called this version of it."""
+
+    def box(self) -> Mapping[str, tuple[int, int]]:
+        """The region by dimension."""
+        return _box(self.region)
+
+    def names(self) -> tuple[str, ...]:
+        """The names of the variables."""
+        return _names(self.variables)
+
+    def as_source(self) -> Source:
+        """The source as it was."""
+        return Source(self.source, self.size_bytes, self.modified_us, self.etag, is_store=not self.size_bytes)
+
+    def is_of(self, source: Source) -> bool:
+        """Whether a source is still what was ingested."""
+        return self.as_source().seen.is_same(source.seen)
+
+
+# Each batch of an ingest asks every row, more than once.
+
+
+@lru_cache(1 << 16)
+def _box(region: str) -> Mapping[str, tuple[int, int]]:
+    return MappingProxyType(
+        {dim: (int(start), int(stop)) for dim, (start, stop) in json.loads(region).items()}
+    )
+
+
+@lru_cache(1 << 10)
+def _names(variables: str) -> tuple[str, ...]:
+    return tuple(json.loads(variables))
+
+
+def region_text(box: Mapping[str, Sequence[int]]) -> str:
+    """A region as the ledger has it."""
+    return json.dumps({dim: list(span) for dim, span in box.items()}, sort_keys=True)
+
+
+def read_ledger(session: Session, group: str) -> list[LedgerRow]:
+    """The rows for a target group, in the order in which they were written."""
+    with quiet():
+        try:
+            table = zarr.open_group(session.store, path=_path(group), mode="r")
+        except (GroupNotFoundError, FileNotFoundError):
+            return []
+        if LedgerRow.__slots__[0] not in table:
+            return []
+        # Ledgers of before have no etags.
+        named = [field.name for field in fields(LedgerRow) if field.name in table]
+        columns = [np.asarray(table[name][...]).tolist() for name in named]  # type: ignore[index]
+    return [LedgerRow(*row) for row in zip(*columns, strict=True)]
+
+
+def write_ledger(
+    session: Session, group: str, rows: Sequence[LedgerRow], before: Sequence[LedgerRow]
+) -> None:
+    """Make the table say this; only chunks with rows that differ are written."""
+    pairs = enumerate(zip(rows, before, strict=False))
+    same = next((i for i, (new, old) in pairs if new is not old and new != old), len(before))
+    first = min(same, len(rows)) // _CHUNK * _CHUNK
+    with quiet():
+        table = zarr.open_group(session.store, path=_path(group), mode="a")
+        if not before:
+            table.attrs.update({"about": _ABOUT, "version": 1})
+        for field in fields(LedgerRow):
+            values = [getattr(row, field.name) for row in rows[first:]]
+            _write_column(table, field.name, field.type == "int", values, first)
+
+
+def _write_column(table: zarr.Group, name: str, is_number: bool, values: Sequence[Any], first: int) -> None:
+    """Make a column have these values from its `first` row on, and end with them."""
+    shape = (first + len(values),)
+    if name not in table:
+        dtype: Any = "int64" if is_number else str
+        table.create_array(name, shape=shape, dtype=dtype, chunks=(_CHUNK,), dimension_names=("row",))
+    array: Any = table[name]
+    if array.shape != shape:
+        array.resize(shape)
+    if values:
+        array[first:] = np.array(values, np.int64 if is_number else object)
+
+
+def _path(group: str) -> str:
+    return f"{_GROUP}/{group.strip('/')}" if group.strip("/") else _GROUP

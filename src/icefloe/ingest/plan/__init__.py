@@ -1,0 +1,1 @@
+"""Fourth stage: decide on arrays, chunks and tasks."""

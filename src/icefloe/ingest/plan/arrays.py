@@ -1,0 +1,376 @@
+"""The arrays of the repository that the data goes into: types, attributes, chunks, codecs."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import xarray as xr
+import zarr
+from zarr.core.buffer import cpu
+from zarr.core.sync import sync
+
+from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.ingest.combine.pieces import PieceArray
+from icefloe.ingest.inspect.packing import signature, stored, survives, zarr_attributes
+from icefloe.ingest.inspect.schema import VariableSchema, quiet
+
+_MIB = 1 << 20
+_CHUNK_BYTES = 16 * _MIB
+"""What a chunk is cut down to where nobody says."""
+_SMALL_CHUNK_BYTES = 2 * _MIB
+_MOST_CHUNK_BYTES = (1 << 31) - 1
+"""Codecs take no more at once."""
+_LONGEST_COORDINATE_CHUNK = 1 << 16
+_UNITS = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How arrays are cut and encoded. Dimensions without a size are whole in each chunk."""
+
+    chunks: Mapping[str, int] | None = None
+    """Cells per chunk by dimension, -1 for all of them; None: as in the files, within reason."""
+    shards: Mapping[str, int] | None = None
+    """Cells per shard."""
+    codec: str = "zstd"
+    """`zstd`, `zstd:9`, `blosc`, `blosc:lz4:5`, `gzip:6` or `none`."""
+
+    def __post_init__(self) -> None:
+        for what in ("chunks", "shards"):
+            given: Any = getattr(self, what)  # of whatever type a recipe has it
+            if given is None:
+                continue
+            if not isinstance(given, Mapping) or not all(type(size) is int for size in given.values()):
+                raise _wrong(f"{what} must be dimensions with whole numbers, as in time: 24, not {given!r}")
+            for dim, size in given.items():
+                if size < 1 and size != -1:
+                    raise _wrong(
+                        f"{what} of {size} along {dim} make no sense: give a positive number, or -1 for all"
+                    )
+        compressors(self.codec)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One array of the repository, as it will be."""
+
+    name: str
+    dims: tuple[str, ...]
+    shape: tuple[int, ...]
+    dtype: str
+    """That of the stored values; `string` for text of any length."""
+    attrs: Mapping[str, Any]
+    """In terms of JSON."""
+    packing: Mapping[str, Any]
+    """How the values are stored, for files that store them in another way."""
+    signature: str | None
+    """Files with the same one are copied as they are."""
+    chunks: tuple[int, ...]
+    shards: tuple[int, ...] | None = None
+    fill_value: Any = None
+    document: str | None = None
+    """The zarr.json of an array whose chunks are as in files."""
+    is_new: bool = True
+    """Whether the array is made, be it in the place of another one."""
+
+    @property
+    def unit(self) -> tuple[int, ...]:
+        """What is written at once: a shard, or a chunk."""
+        return self.shards or self.chunks
+
+    def count_units(self) -> int:
+        """How many shards or chunks its grid has."""
+        return math.prod(-(-size // max(unit, 1)) for size, unit in zip(self.shape, self.unit, strict=True))
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes per cell; a guess for text."""
+        return 32 if self.dtype == "string" else np.dtype(self.dtype).itemsize
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all cells."""
+        return math.prod(self.shape) * self.itemsize
+
+
+def new_target(
+    name: str,
+    variable: xr.Variable,
+    schemas: Sequence[VariableSchema],
+    layout: Layout,
+    attrs: Mapping[str, Any],
+) -> Target:
+    """The array for a variable that the repository does not have yet.
+
+    `schemas` are those of the variable in all files that have it. If all store it in the same way, so does
+    the repository; if not, or where Zarr could not tell what the bytes mean, values are stored as users see
+    them.
+    """
+    dims, shape = tuple(map(str, variable.dims)), variable.shape
+    common = {signature(schema) for schema in schemas}
+    first = schemas[0]
+    holes = isinstance(variable.data, PieceArray) and not variable.data.is_complete
+    if holes and variable.dtype == object and np.dtype(first.dtype).kind == "b":
+        raise InvalidInputError(
+            f"{name} is true or false, and some files lack it: there is no third value to fill it with",
+            ErrorKind.INVALID_ARRAY_METADATA,
+        )
+    alike = len(common) == 1 and None not in common and np.dtype(first.dtype) == variable.dtype
+    if alike and survives(first) and (not holes or can_miss(first)):
+        dtype, packing = np.dtype(first.raw_dtype).newbyteorder("="), dict(first.packing)
+        target = Target(name, dims, shape, dtype.str, {}, packing, common.pop(), ())
+    else:
+        dtype, packing = _plain_storage(variable, schemas)
+        if holes and dtype.kind == "i" and "units" in packing:
+            packing["_FillValue"] = np.iinfo(dtype).min
+        text = "string" if dtype.kind == "O" else dtype.str
+        target = Target(name, dims, shape, text, {}, packing, None, ())
+    chunks, shards = grid(variable, target.itemsize, schemas, layout, name)
+    return replace(
+        target,
+        attrs=zarr_attributes({**attrs, **target.packing}, dtype),
+        chunks=chunks,
+        shards=shards,
+        fill_value=fill_value(dtype, target.packing),
+    )
+
+
+def can_miss(schema: VariableSchema) -> bool:
+    """Whether a stored value stands for a missing one."""
+    dtype = np.dtype(schema.raw_dtype)
+    missing = schema.packing.get("_FillValue", schema.packing.get("missing_value"))
+    return dtype.kind == "f" or np.asarray(missing).dtype.kind in "iuf"
+
+
+def missing_value(target: Target) -> Any:
+    """What is stored where no source has a value; "" for text."""
+    if target.dtype == "string":
+        return ""
+    dtype = np.dtype(target.dtype)
+    if dtype.kind == "S":
+        return b""
+    missing = target.packing.get("_FillValue", target.packing.get("missing_value"))
+    if missing is None:
+        missing = target.attrs.get("_FillValue", target.attrs.get("missing_value"))
+    if isinstance(missing, str) or missing is None:
+        missing = math.nan if dtype.kind in "fc" else None
+    if missing is None:
+        raise InvalidInputError(
+            f"{target.name} has no value that stands for missing ones ({dtype}), and some files lack it",
+            ErrorKind.INVALID_ARRAY_METADATA,
+        )
+    return np.asarray(missing).reshape(-1)[0].astype(dtype)
+
+
+def _plain_storage(
+    variable: xr.Variable, schemas: Sequence[VariableSchema]
+) -> tuple[np.dtype[Any], dict[str, Any]]:
+    """A type for values as users see them: text and times have one of their own in Zarr."""
+    times = [schema.packing for schema in schemas if "units" in schema.packing]
+    if variable.dtype.kind == "M" or (variable.dtype == object and times):
+        calendar = str(times[0].get("calendar", "standard")) if times else "standard"
+        return np.dtype("i8"), {"units": f"{_unit(variable.dtype)} since 1970-01-01", "calendar": calendar}
+    if variable.dtype.kind == "m":
+        return np.dtype("i8"), {"units": _unit(variable.dtype), "dtype": str(variable.dtype)}
+    if variable.dtype.kind in "U":
+        return np.dtype(object), {}
+    own = [np.dtype(schema.dtype) for schema in schemas]
+    if variable.dtype == object and all(dtype.kind == "S" for dtype in own):
+        return np.result_type(*own), {}  # xarray makes objects of bytes where some files lack them
+    return variable.dtype, {"_FillValue": np.nan} if variable.dtype.kind == "f" else {}
+
+
+def _unit(dtype: np.dtype[Any]) -> str:
+    """The unit in which times of a type are counted without loss; microseconds for those of a calendar."""
+    return _UNITS.get(np.datetime_data(dtype)[0], "microseconds") if dtype.kind in "mM" else "microseconds"
+
+
+def fill_value(dtype: np.dtype[Any], packing: Mapping[str, Any]) -> Any:
+    """What cells read as that nobody wrote: missing, where the type has a value for that."""
+    missing = packing.get("_FillValue", packing.get("missing_value"))
+    if np.asarray(missing).dtype.kind in "iuf" and dtype.kind in "iuf":
+        return np.asarray(missing).reshape(-1)[0].astype(dtype).item()
+    if dtype.kind == "f":
+        return math.nan
+    return complex(math.nan, math.nan) if dtype.kind == "c" else None
+
+
+def grid(
+    variable: xr.Variable, itemsize: int, schemas: Sequence[VariableSchema], layout: Layout, name: str
+) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
+    """The chunks and shards of an array."""
+    dims, shape = tuple(map(str, variable.dims)), variable.shape
+    if layout.chunks is None:
+        chunks = _own_chunks(variable, itemsize, schemas)
+    else:
+        chunks = _named(layout.chunks, dims, shape, shape)
+    check_chunk_bytes(name, dims, chunks, itemsize)
+    return chunks, shards_of(name, dims, shape, chunks, layout.shards)
+
+
+def check_chunk_bytes(name: str, dims: Sequence[str], chunks: tuple[int, ...], itemsize: int) -> None:
+    """A chunk is not larger than codecs can take."""
+    if math.prod(chunks) * itemsize > _MOST_CHUNK_BYTES:
+        raise InvalidInputError(
+            f"a chunk of {name} ({_sizes(dims, chunks)}) would take {math.prod(chunks) * itemsize} bytes, "
+            "more than codecs take at once: choose smaller ones",
+            ErrorKind.INVALID_ARRAY_METADATA,
+        )
+
+
+def shards_of(
+    name: str,
+    dims: Sequence[str],
+    shape: Sequence[int],
+    chunks: tuple[int, ...],
+    given: Mapping[str, int] | None,
+) -> tuple[int, ...] | None:
+    """The shards of an array, of whole chunks; None where there are none."""
+    if given is None or not dims:
+        return None
+    whole = tuple(-(-size // chunk) * chunk for size, chunk in zip(shape, chunks, strict=True))
+    shards = _named(given, dims, whole, chunks)
+    if any(shard % chunk for shard, chunk in zip(shards, chunks, strict=True)):
+        raise InvalidInputError(
+            f"shards of {name} ({_sizes(dims, shards)}) must be of whole chunks ({_sizes(dims, chunks)})",
+            ErrorKind.INVALID_ARRAY_METADATA,
+        )
+    return shards
+
+
+def check_layout(layout: Layout, sizes: Mapping[str, int]) -> None:
+    """Chunks and shards are for dimensions that there are."""
+    for what, given in (("chunks", layout.chunks), ("shards", layout.shards)):
+        for dim in given or {}:
+            if dim not in sizes:
+                raise _wrong(
+                    f"{what} are given for {dim!r}, which is no dimension; there are {', '.join(sizes)}"
+                )
+
+
+def _named(
+    given: Mapping[str, int], dims: Sequence[str], whole: Sequence[int], default: Sequence[int]
+) -> tuple[int, ...]:
+    sizes = []
+    for dim, size, usual in zip(dims, whole, default, strict=True):
+        wanted = given.get(dim, usual)
+        sizes.append(max(1, size if wanted == -1 else wanted))
+    return tuple(sizes)
+
+
+def _own_chunks(variable: xr.Variable, itemsize: int, schemas: Sequence[VariableSchema]) -> tuple[int, ...]:
+    """The chunks of the files; or else a file's box, cut or joined to a handy size."""
+    data, shape = variable.data, variable.shape
+    own = schemas[0].chunks
+    if own is not None and len(own) == len(shape) and math.prod(own) * itemsize <= 4 * _CHUNK_BYTES:
+        chunks = [min(size, whole) for size, whole in zip(own, shape, strict=True)]
+    elif isinstance(data, PieceArray):
+        chunks = [int(size) for size in data.pieces.shape.max(axis=0, initial=1)]
+    else:
+        chunks = list(shape)
+    while math.prod(chunks) * itemsize > _CHUNK_BYTES and max(chunks) > 1:
+        longest = chunks.index(max(chunks))
+        chunks[longest] = -(-chunks[longest] // 2)
+    axis = next((axis for axis, size in enumerate(chunks) if size < shape[axis]), None)
+    while (
+        axis is not None
+        and chunks[axis] < shape[axis]
+        and math.prod(chunks) * itemsize * 2 <= _SMALL_CHUNK_BYTES
+    ):
+        chunks[axis] *= 2
+    return tuple(max(1, size) for size in chunks)
+
+
+def coordinate_target(
+    name: str, variable: xr.Variable, schema: VariableSchema, attrs: Mapping[str, Any]
+) -> tuple[Target, xr.Variable]:
+    """The array for a coordinate, and its values as they are stored."""
+    plain = xr.Variable(variable.dims, variable.values, dict(attrs))
+    values = stored(plain, schema.packing, schema.raw_dtype, name)
+    text = values.dtype.kind in "OUT"
+    dtype = np.dtype(object) if text else values.dtype
+    chunks = tuple(
+        min(max(1024, 1 << max(0, size - 1).bit_length()), _LONGEST_COORDINATE_CHUNK) for size in values.shape
+    )
+    if values.ndim > 1:
+        chunks = (chunks[0], *(max(1, size) for size in values.shape[1:]))
+    return (
+        Target(
+            name,
+            tuple(map(str, variable.dims)),
+            variable.shape,
+            "string" if text else dtype.str,
+            zarr_attributes(values.attrs, dtype),
+            {},
+            None,
+            chunks,
+            None,
+            fill_value(dtype, values.attrs),
+        ),
+        values,
+    )
+
+
+def compressors(codec: str) -> Any:
+    """What zarr takes as compressors."""
+    from zarr.codecs import BloscCodec, GzipCodec, ZstdCodec
+
+    name, *rest = str(codec).split(":")
+    try:
+        if name == "none" and not rest:
+            return None
+        if name == "zstd" and len(rest) < 2:
+            return ZstdCodec(level=int(rest[0]) if rest else 3)
+        if name == "gzip" and len(rest) < 2:
+            return GzipCodec(level=int(rest[0]) if rest else 5)
+        if name == "blosc" and len(rest) < 3:
+            level = int(rest[1]) if len(rest) > 1 else 5
+            blosc: Any = BloscCodec  # its arguments have other types in older releases
+            return blosc(cname=rest[0] if rest else "zstd", clevel=level, shuffle="shuffle")
+    except (ValueError, TypeError) as error:
+        told = "a level is a number" if "int()" in str(error) else str(error)
+        raise _wrong(f"codec {codec!r}: {told}") from error
+    raise _wrong(
+        f"there is no codec {codec!r}: zstd, zstd:LEVEL, blosc, blosc:NAME:LEVEL, gzip:LEVEL or none"
+    )
+
+
+def _wrong(text: str) -> InvalidInputError:
+    return InvalidInputError(text, ErrorKind.INVALID_ARRAY_METADATA)
+
+
+def create(group: zarr.Group, target: Target, codec: str) -> zarr.Array[Any]:
+    """Make the array, empty."""
+    if target.document is not None:
+        return _create_by_document(group, target)
+    dtype: Any = str if target.dtype == "string" else np.dtype(target.dtype)
+    with quiet():
+        return group.create_array(
+            target.name,
+            shape=target.shape,
+            dtype=dtype,
+            chunks=target.chunks,
+            shards=target.shards,
+            compressors=compressors(codec),
+            fill_value=target.fill_value,
+            attributes=dict(target.attrs),
+            dimension_names=target.dims,
+        )
+
+
+def _create_by_document(group: zarr.Group, target: Target) -> zarr.Array[Any]:
+    document = {**json.loads(target.document or ""), "shape": target.shape, "attributes": dict(target.attrs)}
+    path = f"{group.path}/{target.name}".strip("/")
+    data = cpu.Buffer.from_bytes(json.dumps(document).encode())
+    sync(group.store.set(f"{path}/zarr.json", data))
+    array: Any = group[target.name]
+    return array  # type: ignore[no-any-return]
+
+
+def _sizes(dims: Sequence[str], sizes: Sequence[int]) -> str:
+    return ", ".join(f"{dim}={size}" for dim, size in zip(dims, sizes, strict=True))

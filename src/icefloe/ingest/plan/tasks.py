@@ -1,0 +1,397 @@
+"""Who writes what: blocks of whole chunks, small enough for a task, with the pieces of files in them."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.ingest.combine.pieces import EXISTING, Column, PieceArray, Pieces
+from icefloe.ingest.plan.arrays import Target
+from icefloe.ingest.plan.block_shapes import Grain, best_block, overlaps, read_factor
+from icefloe.ingest.plan.memory import READ_COPIES, WRITE_COPIES, part_bytes, under_way
+from icefloe.ingest.write.spill import Exchange
+
+DEFAULT_MEMORY_BYTES = 256 << 20
+_TASK_BYTES = 256 << 20
+"""What a task should have to do at most, if there are enough tasks."""
+_OBJECT_BYTES = 16 << 20
+"""Small pieces are put into objects of about this size."""
+_ASIDE_COST = 2.0
+"""What it costs to put a byte aside and take it up again, if decoding it costs 1. Measured on a folder."""
+_REQUEST_BYTES = 128 << 10
+"""What could be decoded in the time that a request takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A box of an array that one task writes at once, and the pieces that make it."""
+
+    name: str
+    start: tuple[int, ...]
+    stop: tuple[int, ...]
+    pieces: Pieces
+    """Within the block: they begin where they begin in it."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Cells along each dimension."""
+        return tuple(stop - start for start, stop in zip(self.start, self.stop, strict=True))
+
+    @property
+    def box(self) -> tuple[tuple[int, int], ...]:
+        """Where it begins and ends along each dimension."""
+        return tuple(zip(self.start, self.stop, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class SourceCut:
+    """How a variable is cut where it comes from."""
+
+    unit: tuple[int, ...] | None = None
+    """What is decoded at once; None: a part of any shape is read by itself."""
+    partial: bool = False
+    """Whether units lie in something larger, of which a part is read."""
+    in_parts: bool = False
+    """Whether parts are read beside the block, as of files; zarr reads into the block itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All blocks of all arrays, by array and place, and how they are dealt out."""
+
+    blocks: tuple[Block, ...]
+    tasks: tuple[range, ...]
+    """The blocks of each task."""
+    nbytes: int
+    """Bytes of all blocks, as they are stored but not compressed."""
+    memory_bytes: int
+    """What a task holds at most: a block, and the chunks that are under way while it is read or written."""
+    read_factor: float
+    """How often a chunk of a file is decoded, on average; 1 where blocks and files fit."""
+    exchanges: Mapping[str, Exchange]
+    """The arrays that are put aside in between: their blocks are made of that."""
+    readings: tuple[Block, ...]
+    """The blocks that are put aside, array by array."""
+    reading_tasks: tuple[range, ...]
+    """Those of each task."""
+
+    @property
+    def aside_bytes(self) -> int:
+        """Bytes that are put aside in between."""
+        return sum(math.prod(block.shape) * self.exchanges[block.name].itemsize for block in self.readings)
+
+
+def make_plan(
+    targets: Sequence[Target],
+    arrays: Mapping[str, PieceArray],
+    cuts: Mapping[str, SourceCut],
+    memory_bytes: int,
+    parallelism: int,
+    referred: Collection[tuple[int, str]] = (),
+) -> Plan:
+    """Blocks for all arrays that are not what they were, and tasks of about equal size.
+
+    The variables of sources that are `referred` to need none: a chunk is all theirs, or not at all. An array
+    whose chunks would be read many times over is put aside in between if that is cheaper.
+    """
+    blocks: list[Block] = []
+    weights: list[int] = []
+    readings: list[Block] = []
+    exchanges: dict[str, Exchange] = {}
+    factors: list[tuple[float, int]] = []
+    most = 0
+    for target in targets:
+        array, cut = arrays[target.name], cuts.get(target.name, SourceCut())
+        mine = [number for number, name in referred if name == target.name]
+        layout = _Layout(target, array, cut, memory_bytes, parallelism)
+        way = layout.direct() if mine else layout.best()
+        found = list(_changed(target, array, target.unit if mine else way.block, mine))
+        if way.reading is not None and not _fills_a_box(found):
+            way = layout.direct()
+            found = list(_changed(target, array, way.block, mine))
+        if way.reading is not None and found:
+            exchanges[target.name] = exchange = _exchange(
+                target, array, cut, way.reading, way.together, found
+            )
+            readings += _readings(exchange, array)
+        blocks += found
+        new = [math.prod(block.shape) * target.itemsize for block in found]
+        weights += new
+        factors.append((way.read_factor, sum(new)))
+        most = max(most, way.memory_bytes) if found else most
+    total = sum(weights)
+    factor = sum(each * size for each, size in factors) / total if total else 1.0
+    heavy = [math.prod(block.shape) * exchanges[block.name].itemsize for block in readings]
+    return Plan(
+        tuple(blocks),
+        _dealt(weights, parallelism),
+        total,
+        most,
+        factor,
+        exchanges,
+        tuple(readings),
+        _dealt(heavy, parallelism),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """How an array gets its chunks: shapes of blocks."""
+
+    block: tuple[int, ...]
+    memory_bytes: int
+    read_factor: float
+    cost: float
+    """In bytes that could be decoded."""
+    reading: tuple[int, ...] | None = None
+    """The shape of what is put aside."""
+    together: int = 1
+    """So many pieces of it are put into one object."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """The ways to make one array."""
+
+    target: Target
+    array: PieceArray
+    cut: SourceCut
+    memory_bytes: int
+    parallelism: int
+
+    @property
+    def write(self) -> Grain:
+        """How it will be cut."""
+        return Grain(self.target.shape, self.target.unit, self.target.itemsize)
+
+    @property
+    def read(self) -> Grain:
+        """How it is cut where it comes from."""
+        unit = tuple(_source_extent(self.array, self.cut.unit).tolist())
+        return Grain(self.target.shape, unit, self.target.itemsize)
+
+    @property
+    def reading_bytes(self) -> int:
+        """What is under way while a block is read."""
+        unit = self.read.unit_bytes
+        if self.cut.in_parts:
+            part = min(part_bytes(self.memory_bytes), self.read.nbytes)
+            return READ_COPIES * (part if self.cut.unit is None else max(part, unit))
+        if self.cut.partial or self.cut.unit is None:  # no more than of the block, which then is as large
+            unit = min(unit, self.memory_bytes // (READ_COPIES + 1))
+        return under_way(unit, READ_COPIES, self.memory_bytes)
+
+    @property
+    def writing_bytes(self) -> int:
+        """What is under way while a block is written."""
+        return under_way(self.write.unit_bytes, WRITE_COPIES, self.memory_bytes)
+
+    def best(self) -> _Way:
+        """The cheaper way."""
+        direct = self.direct()
+        aside = self.aside() if direct.read_factor > 1 and self.target.dtype != "string" else None
+        return aside if aside is not None and aside.cost < direct.cost else direct
+
+    def direct(self) -> _Way:
+        """Each block reads what it needs, however often others have read it."""
+        beside = max(self.reading_bytes, self.writing_bytes)
+        block = best_block(self.write, self.read.unit, self.memory_bytes - beside)
+        if block is None:
+            raise self._too_little(beside)
+        factor = read_factor(self.read, block)
+        return _Way(block, beside + self.write.block_bytes(block), factor, factor * self._reading_cost)
+
+    def aside(self) -> _Way | None:
+        """Each chunk is read once, put aside in pieces, and taken up."""
+        memory = self.memory_bytes
+        beside = max(self.writing_bytes, memory // 3)
+        room = min(memory - beside, max(self.write.unit_bytes, self.write.nbytes // self.parallelism))
+        block = best_block(self.write, self.read.unit, room)
+        if block is None:
+            return None
+        # Twice: as it is laid down or found, and as the client of a storage may copy it.
+        piece = memory // 3 // 2
+        aside = max(self.reading_bytes, 2 * piece)
+        reading = best_block(self.read, block, memory - aside, (block, piece))
+        if reading is None:
+            return None
+        common = math.prod(map(min, reading, block, self.read.shape)) * self.target.itemsize
+        together = max(1, min(piece, _OBJECT_BYTES) // common)
+        pieces = overlaps(self.read.shape, reading, block)
+        cost = self._reading_cost + _ASIDE_COST * self.write.nbytes + _REQUEST_BYTES * pieces
+        holds = max(self.write.block_bytes(block) + beside, self.read.block_bytes(reading) + aside)
+        return _Way(block, holds, 1.0, cost, reading, together)
+
+    @property
+    def _reading_cost(self) -> float:
+        return float(self.read.nbytes + _REQUEST_BYTES * self.read.units)
+
+    def _too_little(self, beside: int) -> InvalidInputError:
+        name, unit = self.target.name, self.write.unit_bytes
+        need = self.write.block_bytes(self.write.unit) + beside
+        return InvalidInputError(
+            f"one chunk or shard of {name} takes {unit} bytes and a task may use {self.memory_bytes}, but "
+            f"needs {need} to read, encode and write it: choose smaller chunks or more memory per task",
+            ErrorKind.INVALID_ARRAY_METADATA,
+        )
+
+
+def _source_extent(array: PieceArray, source_chunk: tuple[int, ...] | None) -> Column:
+    """What is decoded at once when a file is read: a chunk of it, or all of it."""
+    files = array.pieces.source != EXISTING
+    whole: Column = array.pieces.shape[files].max(axis=0, initial=1)
+    if source_chunk is None or len(source_chunk) != array.ndim:
+        return whole
+    return np.minimum(whole, np.array(source_chunk, np.int64))
+
+
+def _fills_a_box(blocks: Sequence[Block]) -> bool:
+    """Whether blocks leave out none between them."""
+    if not blocks:
+        return True
+    starts, stops = (
+        np.array(ends, np.int64) for ends in zip(*((b.start, b.stop) for b in blocks), strict=True)
+    )
+    extent: list[int] = (stops.max(axis=0) - starts.min(axis=0)).tolist()
+    return math.prod(extent) == sum(math.prod(block.shape) for block in blocks)
+
+
+def _exchange(
+    target: Target,
+    array: PieceArray,
+    cut: SourceCut,
+    reading: tuple[int, ...],
+    together: int,
+    blocks: Sequence[Block],
+) -> Exchange:
+    low = np.min([block.start for block in blocks], axis=0).tolist()
+    high = np.max([block.stop for block in blocks], axis=0).tolist()
+    rows, columns = [], []
+    for axis, (first, last) in enumerate(zip(low, high, strict=True)):
+        borders = _source_borders(array, cut.unit, axis)
+        rows.append(_joined(borders[(borders > first) & (borders < last)], first, last, reading[axis]))
+        starts = np.unique([block.start[axis] for block in blocks])
+        columns.append(np.append(starts, last).astype(np.int64))
+    return Exchange(target.name, target.dtype, tuple(rows), tuple(columns), together, os.urandom(16).hex())
+
+
+def _source_borders(array: PieceArray, source_chunk: tuple[int, ...] | None, axis: int) -> Column:
+    """Where an array may be cut along a dimension so that no chunk of a source is."""
+    pieces = array.pieces
+    spans = np.unique(
+        np.stack([pieces.starts[:, axis], pieces.shape[:, axis], pieces.source_starts[:, axis]], axis=1),
+        axis=0,
+    )
+    step = source_chunk[axis] if source_chunk is not None and len(source_chunk) == array.ndim else None
+    found = [spans[:, 0], spans[:, 0] + spans[:, 1]]
+    if step is not None:
+        for start, size, begin in spans.tolist():  # as many as there are files side by side
+            found.append(np.arange(start + -begin % step, start + size, step, dtype=np.int64))
+    return np.unique(np.concatenate(found))
+
+
+def _joined(borders: Column, first: int, last: int, extent: int) -> Column:
+    """Some of the borders, as far apart as an extent allows, between the first and the last."""
+    allowed = np.append(borders, last)
+    edges = [first]
+    while edges[-1] < last:
+        furthest = int(allowed.searchsorted(edges[-1] + extent, "right")) - 1
+        nearest = int(allowed.searchsorted(edges[-1], "right"))
+        edges.append(int(allowed[max(furthest, nearest)]))
+    return np.array(edges, np.int64)
+
+
+def _readings(exchange: Exchange, array: PieceArray) -> Iterator[Block]:
+    """The blocks that are put aside, with what makes them."""
+    finder = _Finder(array.pieces)
+    for number in range(exchange.blocks):
+        start, stop = (np.array(ends, np.int64) for ends in zip(*exchange.row(number).box, strict=True))
+        yield Block(exchange.name, tuple(start.tolist()), tuple(stop.tolist()), finder.within(start, stop))
+
+
+def _changed(
+    target: Target, array: PieceArray, shape: tuple[int, ...], referred: Sequence[int]
+) -> Iterator[Block]:
+    """The blocks of an array, without those that the repository has where they belong."""
+    if math.prod(target.shape) == 0:
+        return
+    pieces = array.pieces
+    settled = np.isin(pieces.source, referred)
+    if not target.is_new:
+        settled |= (pieces.source == EXISTING) & (pieces.source_starts == pieces.starts).all(axis=1)
+    finder = _Finder(pieces)
+    new = pieces.taken(~settled)
+    if not target.is_new and len(new) and not array.is_complete:
+        new = Pieces.whole(EXISTING, target.shape)  # what lies where nothing is now must be overwritten
+    # Blocks begin with the first chunk that is written: those before it stay as they are.
+    first: Column = new.starts.min(axis=0, initial=math.prod(target.shape)) // target.unit * target.unit
+    left = tuple((np.array(target.shape, np.int64) - first).tolist())
+    for begin in _touched(replace(new, starts=new.starts - first), shape, left):
+        start = first + begin
+        stop = np.minimum(start + shape, target.shape)
+        found = finder.within(start, stop)
+        yield Block(target.name, tuple(start.tolist()), tuple(stop.tolist()), found)
+
+
+def _touched(pieces: Pieces, shape: tuple[int, ...], whole: tuple[int, ...]) -> Iterator[Column]:
+    """Where the blocks begin that some pieces lie in, in order."""
+    if not len(pieces):
+        return
+    if not whole:
+        yield np.zeros(0, np.int64)
+        return
+    counts = [-(-size // extent) for size, extent in zip(whole, shape, strict=True)]
+    first, last = pieces.starts // shape, (pieces.stops - 1) // shape
+    numbers = []
+    for low, high in zip(first.tolist(), last.tolist(), strict=True):  # files, not chunks
+        ranges = np.meshgrid(*map(np.arange, low, [each + 1 for each in high]), indexing="ij", copy=False)
+        numbers.append(np.ravel_multi_index([axis.reshape(-1) for axis in ranges], counts))
+    for index in zip(*np.unravel_index(np.unique(np.concatenate(numbers)), counts), strict=True):
+        yield np.array(index, np.int64) * shape
+
+
+class _Finder:
+    """Finds the pieces in a box, by binary search along the dimension that has most of them."""
+
+    def __init__(self, pieces: Pieces) -> None:
+        distinct = [len(np.unique(column)) for column in pieces.starts.T]
+        self._axis = int(np.argmax(distinct)) if distinct else None
+        if self._axis is not None:
+            pieces = pieces.taken(np.argsort(pieces.starts[:, self._axis], kind="stable"))
+            self._longest = int(pieces.shape[:, self._axis].max(initial=0))
+        self._pieces = pieces
+
+    def within(self, start: Column, stop: Column) -> Pieces:
+        """What of the pieces lies in a box, counted from where it begins."""
+        found = self._pieces
+        if self._axis is not None:
+            begins = found.starts[:, self._axis]
+            first = begins.searchsorted(start[self._axis] - self._longest + 1)
+            last = begins.searchsorted(stop[self._axis])
+            found = found.taken(slice(int(first), int(last)))
+        low, high = np.maximum(found.starts, start), np.minimum(found.stops, stop)
+        rows = (low < high).all(axis=1)
+        inside = found.taken(rows)
+        low, high = low[rows], high[rows]
+        moved = np.where(inside.axes >= 0, inside.source_starts + low - inside.starts, 0)
+        return replace(inside, starts=low - start, shape=high - low, source_starts=moved)
+
+
+def _dealt(weights: Sequence[int], parallelism: int) -> tuple[range, ...]:
+    """Neighbours in one task: enough tasks for all cores, and not many more."""
+    if not weights:
+        return ()
+    share = min(_TASK_BYTES, max(1, sum(weights) // max(1, 2 * parallelism)))
+    tasks, begin, size = [], 0, 0
+    for number, weight in enumerate(weights):
+        if size and size + weight > share:
+            tasks.append(range(begin, number))
+            begin, size = number, 0
+        size += weight
+    tasks.append(range(begin, len(weights)))
+    return tuple(tasks)

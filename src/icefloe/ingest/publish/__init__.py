@@ -1,0 +1,1 @@
+"""Sixth stage: stage, audit and publish what was written."""

@@ -1,0 +1,513 @@
+"""Checks of what was staged, before anybody else sees it."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from icefloe._internal.amounts import counted
+from icefloe._internal.concurrency import FanOut
+from icefloe.ingest.combine.existing import look
+from icefloe.ingest.combine.intake import Combined
+from icefloe.ingest.combine.pieces import EXISTING, Pieces
+from icefloe.ingest.discover.sources import Source
+from icefloe.ingest.inspect.agreement import goes_one_way, is_of_names
+from icefloe.ingest.inspect.packing import decoded
+from icefloe.ingest.inspect.schema import Reading, Stored, decode, opened, quiet, reason, stored_dataset
+from icefloe.ingest.ledger.table import LedgerRow
+from icefloe.ingest.options import Options
+from icefloe.ingest.plan.memory import part_bytes
+from icefloe.ingest.plan.tasks import Block
+from icefloe.ingest.publish.arrivals import Arrivals, Box, arrived, same_labels, sample
+from icefloe.ingest.publish.checks import Answering, Check, CheckResult, wrong_check
+from icefloe.ingest.write.batch import Design
+from icefloe.ingest.write.chunks import read_piece, unit_of
+from icefloe.session import Session
+
+_SAMPLED_BLOCKS = 8
+_SAMPLED_FILES = 4
+"""Of each of them."""
+_SAMPLED_CELLS = 1 << 20
+"""Of each of those."""
+_DECODED_BYTES = 8
+"""Of a cell, at most."""
+_BOXES = 8
+"""So many are counted by one task."""
+_GAP = 1.5
+_SCALED = 1e-6
+"""So far values may be off, of the largest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Audited:
+    """What is checked: files, where they lie, and blocks that are made of them."""
+
+    stored: Stored
+    """The group as the commit left it: later ones may have put others before its blocks."""
+    sources: Sequence[Source]
+    """A piece's source is a number in this."""
+    boxes: Sequence[Mapping[str, tuple[int, int]]]
+    blocks: Sequence[Block]
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """What one commit brought: which files, into which blocks."""
+
+    stored: Stored
+    combined: Combined
+    designed: Design
+
+    @property
+    def audited(self) -> Audited:
+        """What of it is checked."""
+        sources = [file.source for file in self.combined.files]
+        return Audited(self.stored, sources, [*self.combined.boxes.values()], self.designed.plan.blocks)
+
+
+def staged_before(stored: Stored, rows: Sequence[LedgerRow], found: Sequence[Source]) -> Audited:
+    """What runs that were broken off have staged, as rows of the ledger have it: nobody has checked it yet.
+
+    `found` are the sources of this run, with what it takes to read them.
+    """
+    by_url = {source.url: source for source in found}
+    sources = [by_url.get(row.source, row.as_source()) for row in rows]
+    existing = look(stored.session, stored.group)
+    targets = existing.targets if existing is not None else {}
+    blocks = []
+    for number, row in enumerate(rows):
+        for target in (targets[name] for name in row.names() if name in targets and row.mode != "virtual"):
+            whole = dict(zip(target.dims, ((0, size) for size in target.shape), strict=True))
+            spans = [row.box().get(dim, span) for dim, span in whole.items()]
+            start, stop = (tuple(span[end] for span in spans) for end in (0, 1))
+            shape = [last - first for first, last in spans]
+            if math.prod(shape):
+                blocks.append(Block(target.name, start, stop, Pieces.whole(number, shape)))
+    return Audited(stored, sources, [row.box() for row in rows], blocks)
+
+
+@dataclass(frozen=True, slots=True)
+class CompareOrder:
+    """A block to compare with the files it came from."""
+
+    stored: Stored
+    block: Block
+    sources: Mapping[int, Any]
+    reading: Reading
+    cells: int
+    """So many are compared of each file, or a chunk of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SampleOrder:
+    """A file to compare with its region of the group: some cells of each of its variables."""
+
+    stored: Stored
+    row: LedgerRow
+    names: tuple[str, ...]
+    source: Source
+    reading: Reading
+    cells: int
+    """So many at most, of each."""
+
+
+@dataclass(frozen=True, slots=True)
+class CountOrder:
+    """A box of a variable whose values are counted."""
+
+    stored: Stored
+    name: str
+    boxes: tuple[Box, ...]
+    """They are read one after the other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What the values of a box are like."""
+
+    low: float
+    high: float
+    lowest: tuple[int, ...]
+    """Where the least value is."""
+    highest: tuple[int, ...]
+    nulls: int
+    cells: int
+    null: tuple[int, ...]
+    """Where the first missing value is, if one is."""
+
+
+def refuse_unrunnable(checks: Sequence[Check], *, on_spark: bool) -> None:
+    """Before any work is done: SQL needs somebody to answer it, and functions must be there."""
+    for check in checks:
+        if check.name == "sql" and not on_spark:
+            raise wrong_check("the check sql runs on Spark: give a master other than none")
+        if check.name == "python":
+            _function(check)
+
+
+def refuse_unknown(checks: Sequence[Check], names: Collection[str]) -> None:
+    """Before anything is written: checks are about variables that there are."""
+    for check in checks:
+        if check.variable and check.variable not in names:
+            near = difflib.get_close_matches(check.variable, names, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(names))}"
+            raise wrong_check(
+                f"the check {check.name} is about {check.variable!r}, which is no variable; {hint}"
+            )
+
+
+def audit(
+    session: Session,
+    before: Session,
+    staged: Sequence[Audited],
+    checks: Sequence[Check],
+    options: Options,
+    fan_out: FanOut,
+) -> list[CheckResult]:
+    """Run all checks on what was staged; `session` sees all of it, `before` what the branch has."""
+    with quiet():
+        dataset = decode(stored_dataset(session, options.group))
+    arrivals = Arrivals(tuple(arrived(before, session, options.group)), dataset)
+    results = []
+    for check in checks:
+        wrong = _RUN[check.name](_Audit(check, arrivals, session, before, staged, options, fan_out))
+        results.append(CheckResult(check.title, not wrong, wrong or "as it should be"))
+    return results
+
+
+@dataclass(frozen=True, slots=True)
+class _Audit:
+    check: Check
+    arrivals: Arrivals
+    session: Session
+    before: Session
+    staged: Sequence[Audited]
+    options: Options
+    fan_out: FanOut
+
+    @property
+    def dataset(self) -> xr.Dataset:
+        return self.arrivals.dataset
+
+    @property
+    def stored(self) -> Stored:
+        return Stored(self.session, self.options.group)
+
+    def steps(self) -> Iterator[tuple[str, Any]]:
+        """The coordinates along which files lie side by side, and those of times."""
+        dims = self.arrivals.dims
+        dims |= {str(dim) for dim, index in self.dataset.indexes.items() if _is_of_times(index)}
+        if self.options.combining.concat_dim is not None:
+            dims.add(self.options.combining.concat_dim)
+        for dim in sorted(dims):
+            index = self.dataset.indexes.get(dim)
+            if index is not None and len(index) > 1 and index.nunique() > 1:
+                yield dim, index
+
+    @property
+    def cells(self) -> int:
+        """So many cells a task may read at once."""
+        return part_bytes(self.options.memory_bytes) // _DECODED_BYTES
+
+    def blocks(self) -> Iterator[tuple[Audited, Block]]:
+        for each in self.staged:
+            yield from ((each, block) for block in each.blocks)
+
+
+def _is_of_times(index: Any) -> bool:
+    return index.dtype.kind == "M" or isinstance(index, xr.CFTimeIndex)
+
+
+def _monotone(audit: _Audit) -> str:
+    """Check coordinates along which files follow each other; others may repeat values, as radar sweeps do."""
+    for dim, index in audit.steps():
+        if dim in audit.arrivals.dims and not goes_one_way(index):
+            rises, falls = np.asarray(index[1:] > index[:-1]), np.asarray(index[1:] < index[:-1])
+            at = int(np.flatnonzero(~rises if rises.sum() >= falls.sum() else ~falls)[0])
+            return f"{dim} is not strictly increasing or decreasing: {index[at + 1]} follows {index[at]}"
+    return ""
+
+
+def _gaps(audit: _Audit) -> str:
+    for dim, index in audit.steps():
+        if is_of_names(index):
+            continue
+        if index.dtype == object:
+            values = xr.Variable(dim, index.values)
+            steps = np.array([step.total_seconds() for step in np.diff(values.values)])
+        else:
+            steps = np.abs(np.diff(index.to_numpy()).astype(float))
+        wide = np.flatnonzero(steps > _GAP * np.median(steps))
+        if len(wide):
+            found = counted(len(wide), "gap")
+            return f"{dim} has {found}, the first between {index[wide[0]]} and {index[wide[0] + 1]}"
+    return ""
+
+
+def _source(audit: _Audit) -> str:
+    """Parts of files from all over, read once more, by the way that decodes."""
+    orders = _sample_orders(audit)
+    found = [text for text in audit.fan_out(compare_sample, orders) if text] if orders else []
+    return found[0] if found else _blocks_differ(audit)
+
+
+def _sample_orders(audit: _Audit) -> list[SampleOrder]:
+    """Files that are referred to: no block was made of them."""
+    sources = {source.url: source for each in audit.staged for source in each.sources}
+    rows = [row for row in audit.arrivals.rows if row.mode != "native" and row.source in sources]
+    reading, left_out = audit.options.reading, _overridden(audit)
+    return [
+        SampleOrder(
+            audit.stored,
+            row,
+            tuple(name for name in row.names() if name not in left_out),
+            sources[row.source],
+            reading,
+            audit.cells,
+        )
+        for row in sample(rows, _SAMPLED_FILES)
+    ]
+
+
+def _overridden(audit: _Audit) -> set[str]:
+    """The variables that only one of the files gave, whatever others have, because somebody said so."""
+    dims = audit.arrivals.dims
+    if audit.options.combining.compat != "override" or not dims:
+        return set()
+    variables = audit.dataset.variables.items()
+    return {str(name) for name, each in variables if dims.isdisjoint(map(str, each.dims))}
+
+
+def compare_sample(order: SampleOrder) -> str:
+    """What differs between a file and its region, if anything: an executor's part."""
+    source, region = order.source, order.row.box()
+    try:
+        with opened(order.stored, order.reading) as raw, opened(source, order.reading) as file:
+            here, there = decode(raw), decode(file)
+            if not same_labels(here.indexes, there.indexes, region):
+                return ""  # its cells do not lie in a row, and are compared where they were copied
+            for name in order.names:
+                now, then = _of_its_dimensions(here.variables[name], there.variables[name], region)
+                for mine, its in _some_cells(now, then, region, order.cells):
+                    if not _alike(now[mine].load(), then[its].load()):
+                        return f"{name} at {[each.start for each in mine]} is not what {source.url} has"
+    except Exception as error:  # noqa: BLE001 - engines raise whatever they like
+        return f"{source.url}: cannot be compared: {reason(error)}"
+    return ""
+
+
+def _of_its_dimensions(
+    here: xr.Variable, there: xr.Variable, region: Mapping[str, tuple[int, int]]
+) -> tuple[xr.Variable, xr.Variable]:
+    """Both, here at the first place along dimensions that are not there."""
+    first = {dim: region.get(str(dim), (0, 0))[0] for dim in here.dims if dim not in there.dims}
+    return here.isel(first) if first else here, there
+
+
+def _some_cells(
+    here: xr.Variable, there: xr.Variable, region: Mapping[str, tuple[int, int]], cells: int
+) -> Iterator[tuple[tuple[slice, ...], tuple[slice, ...]]]:
+    """The first and the last cells of a file along its first dimension, so many at most: where they are here,
+    and there.
+    """
+    spans = [region.get(str(dim), (0, size)) for dim, size in zip(here.dims, here.shape, strict=True)]
+    if here.dims != there.dims or tuple(stop - start for start, stop in spans) != there.shape:
+        return
+    counts: list[int] = []
+    for size in reversed(there.shape[1:]):
+        counts.insert(0, min(size, max(1, cells)))
+        cells //= max(1, counts[0])
+    for at in {0, *((there.shape[0] - 1,) if there.ndim and there.shape[0] else ())}:
+        its = (slice(at, at + 1), *(slice(0, count) for count in counts))[: there.ndim]
+        yield (
+            tuple(slice(s.start + a, s.stop + a) for s, (a, _) in zip(its, spans, strict=True)),
+            its,
+        )
+
+
+def _blocks_differ(audit: _Audit) -> str:
+    blocks = [(staged, block) for staged, block in audit.blocks() if (block.pieces.source != EXISTING).any()]
+    step = max(1, len(blocks) // _SAMPLED_BLOCKS)
+    orders = []
+    for staged, whole in blocks[::step][:_SAMPLED_BLOCKS]:
+        block = _thinned(whole)
+        numbers = {int(number) for number in block.pieces.source}
+        sources = {number: staged.sources[number] for number in numbers}
+        cells = min(audit.cells, _SAMPLED_CELLS)
+        orders.append(CompareOrder(staged.stored, block, sources, audit.options.reading, cells))
+    found = [text for text in audit.fan_out(compare_block, orders) if text]
+    return found[0] if found else ""
+
+
+def _thinned(block: Block) -> Block:
+    """The block with some of its files only: of time series each has a cell of every file there is."""
+    rows = np.flatnonzero(block.pieces.source != EXISTING)
+    some = np.unique(np.linspace(0, len(rows) - 1, _SAMPLED_FILES).round().astype(int))
+    return replace(block, pieces=block.pieces.taken(rows[some]))
+
+
+def compare_block(order: CompareOrder) -> str:
+    """What differs between a block and its files, if anything: an executor's part."""
+    block = order.block
+    with opened(order.stored, order.reading) as raw:
+        here = decode(raw).variables[block.name]
+        for row in range(len(block.pieces)):
+            number = int(block.pieces.source[row])
+            try:
+                with opened(order.sources[number], order.reading, glance=True) as source:
+                    variable = decode(source).variables[block.name]
+                    piece = _with_axes(block.pieces.taken(slice(row, row + 1)), variable.dims, here.dims)
+                    piece = _sampled(piece, source.variables[block.name], order.cells)
+                    there = read_piece(piece, variable)
+            except Exception as error:  # noqa: BLE001 - engines raise whatever they like
+                return f"{order.sources[number].url}: {block.name} cannot be read: {reason(error)}"
+            start = piece.starts[0] + np.array(block.start, np.int64)
+            ends = zip(start.tolist(), (start + piece.shape[0]).tolist(), strict=True)
+            now = here[tuple(slice(a, b) for a, b in ends)].load()
+            if not bool(_equal(now, xr.Variable(now.dims, np.broadcast_to(there, now.shape)))):
+                return f"{block.name} at {start.tolist()} is not what {order.sources[number].url} has"
+    return ""
+
+
+def _with_axes(piece: Pieces, dims: Sequence[Any], of_array: Sequence[Any]) -> Pieces:
+    """The piece, with the dimensions of its source found by their names: the ledger does not have them."""
+    axes = [dims.index(dim) if dim in dims else -1 for dim in of_array]
+    return replace(piece, axes=np.array([axes], np.int64).reshape(1, len(of_array)))
+
+
+def _sampled(piece: Pieces, variable: xr.Variable, cells: int) -> Pieces:
+    """A part in the middle, of a chunk of the file at least: what is compared need not all be read again."""
+    parts = list(piece.parted(unit_of(piece, variable), cells))
+    return parts[len(parts) // 2]
+
+
+def _equal(one: Any, other: Any) -> Any:
+    return one.equals(other)
+
+
+def _alike(one: xr.Variable, other: xr.Variable) -> bool:
+    """Equal but for what comes of scales: those that a file has with 32 bits are kept with 64."""
+    if _equal(one, other):
+        return True
+    if one.dtype.kind != "f" or other.dtype.kind != "f" or one.shape != other.shape:
+        return False
+    span = float(np.nanmax(np.abs(other.values), initial=0))
+    return np.allclose(one.values, other.values, rtol=0, atol=_SCALED * span, equal_nan=True)
+
+
+def _range(audit: _Audit) -> str:
+    check = audit.check
+    for counts in _counted(audit):
+        low = counts.low < check.low
+        if low or counts.high > check.high:
+            value, place = (counts.low, counts.lowest) if low else (counts.high, counts.highest)
+            where = audit.arrivals.place(check.variable, place)
+            return f"{check.variable} is {value:g} at {where}, allowed is {check.low:g} to {check.high:g}"
+    return ""
+
+
+def _nulls(audit: _Audit) -> str:
+    counts = list(_counted(audit))
+    cells = sum(each.cells for each in counts)
+    share = sum(each.nulls for each in counts) / cells if cells else 0.0
+    if share <= audit.check.most:
+        return ""
+    worst = max(counts, key=lambda each: each.nulls / max(each.cells, 1))
+    where = audit.arrivals.place(audit.check.variable, worst.null)
+    told = f"{share:.2%} of {audit.check.variable} are missing, more than {audit.check.most:.2%}"
+    return f"{told}; such as at {where}"
+
+
+def _counted(audit: _Audit) -> Iterator[Counts]:
+    name = audit.check.variable
+    refuse_unknown([audit.check], [str(each) for each in audit.dataset.variables])
+    if audit.dataset.variables[name].dtype.kind not in "biuf" and audit.check.name == "range":
+        raise wrong_check(f"the check range is about numbers, and {name!r} has none")
+    boxes = list(audit.arrivals.blocks(name, audit.cells))
+    orders = [
+        CountOrder(audit.stored, name, tuple(boxes[at : at + _BOXES])) for at in range(0, len(boxes), _BOXES)
+    ]
+    for counts in audit.fan_out(count_boxes, orders):
+        yield from counts
+
+
+def count_boxes(order: CountOrder) -> list[Counts]:
+    """The least and the greatest value of each box, and how many are missing: an executor's part."""
+    with opened(order.stored, Reading()) as raw:
+        variable = raw.variables[order.name]
+        return [_counts(variable, box) for box in order.boxes]
+
+
+def _counts(variable: xr.Variable, box: Box) -> Counts:
+    values = decoded(variable[tuple(slice(*span) for span in box)].load())
+    missing = np.asarray(values.isnull().values)
+    start = np.array([first for first, _ in box], np.int64)
+
+    def place(flat: int) -> tuple[int, ...]:
+        return tuple((np.array(np.unravel_index(flat, missing.shape), np.int64) + start).tolist())
+
+    nulls = int(missing.sum())
+    null = place(int(missing.argmax())) if nulls else ()
+    if nulls == missing.size or values.dtype.kind not in "biuf":
+        return Counts(math.nan, math.nan, (), (), nulls, missing.size, null)
+    low = np.where(missing, np.inf, values.values)
+    high = np.where(missing, -np.inf, values.values)
+    least, most = int(low.argmin()), int(high.argmax())
+    return Counts(
+        float(low.flat[least]), float(high.flat[most]), place(least), place(most), nulls, missing.size, null
+    )
+
+
+def _python(audit: _Audit) -> str:
+    call = audit.check.call
+    try:
+        said = _function(audit.check)(audit.dataset)
+    except Exception as error:
+        raise wrong_check(f"the check {call} cannot be run: {reason(error)}") from error
+    return "" if said is None or said is True else str(said) if said else f"{call} says no"
+
+
+def _function(check: Check) -> Callable[[xr.Dataset], Any]:
+    module, _, name = check.call.partition(":")
+    try:
+        function: Callable[[xr.Dataset], Any] = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise wrong_check(f"the check {check.call} cannot be loaded: {error}") from error
+    return function
+
+
+def _sql(audit: _Audit) -> str:
+    """Rows are what is wrong; one value alone says yes or no, or how many are wrong."""
+    if not isinstance(audit.fan_out, Answering):
+        raise wrong_check("the check sql runs on Spark")
+    rows = audit.fan_out.ask(audit.check.query, {"staged": audit.session, "published": audit.before})
+    if not rows:
+        return ""
+    (value, *more) = rows[0]
+    if len(rows) > 1 or more:
+        return f"the answer has rows, the first one {_told(rows[0])}"
+    if isinstance(value, bool | np.bool_):
+        return "" if value else "the answer is false"
+    return "" if isinstance(value, int) and value == 0 else f"the answer is {_told(rows[0])}, not 0 or true"
+
+
+def _told(row: tuple[Any, ...]) -> str:
+    return ", ".join(str(value) for value in row)
+
+
+_RUN: dict[str, Callable[[_Audit], str]] = {
+    "monotone": _monotone,
+    "gaps": _gaps,
+    "source": _source,
+    "range": _range,
+    "nulls": _nulls,
+    "python": _python,
+    "sql": _sql,
+}

@@ -1,0 +1,1 @@
+"""Change the chunking of arrays in a repository."""

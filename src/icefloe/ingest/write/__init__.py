@@ -1,0 +1,1 @@
+"""Fifth stage: write chunks or references, and commit them."""

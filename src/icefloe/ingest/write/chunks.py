@@ -1,0 +1,314 @@
+"""Writing blocks: an executor's part. It may run twice and does not mind."""
+
+from __future__ import annotations
+
+import math
+import time
+import weakref
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import xarray as xr
+import zarr
+
+from icefloe.distributed import receipt
+from icefloe.errors import ErrorKind, IcechunkError, InvalidInputError
+from icefloe.ingest.combine.pieces import EXISTING, Pieces
+from icefloe.ingest.discover.sources import Source, refuse_changed
+from icefloe.ingest.inspect.packing import is_text, stored
+from icefloe.ingest.inspect.schema import Reading, Stored, decode, opened, quiet, reason
+from icefloe.ingest.plan.arrays import Target, missing_value
+from icefloe.ingest.plan.memory import WRITE_COPIES, at_once, chunks_at_once, part_bytes
+from icefloe.ingest.plan.tasks import Block
+from icefloe.ingest.write.spill import Exchange, put_aside, taken_up
+from icefloe.session import ForkSession
+
+_OPEN_FILES = 64
+_DECODED_BYTES = 8
+"""Of a cell, while it is decoded."""
+_SLABS = 2
+"""What may be read at once is decoded in so many parts, or more."""
+_NUMBERS = frozenset("iuf")
+_MOMENT_S = 0.5
+_conventions: Any = xr.conventions
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOrder:
+    """Some blocks to write, with what they are made of."""
+
+    fork: ForkSession
+    group: str
+    blocks: tuple[Block, ...]
+    targets: Mapping[str, Target]
+    sources: Mapping[int, Source | Stored]
+    reading: Reading
+    copied: frozenset[tuple[int, str]]
+    """The variables of sources, by number and name, whose stored values are taken as they are."""
+    exchanges: Mapping[str, Exchange]
+    """The arrays that are put aside in between, or whose blocks are made of what was."""
+    numbers: range
+    """Which blocks of an exchange these are, where they are to be put aside."""
+    memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What a task did."""
+
+    receipt: bytes
+    nbytes: int
+    bad: Mapping[int, str]
+    """The sources, by number, that could not be read, and why; their blocks were not written."""
+
+
+class _ReadError(Exception):
+    """A source could not be read."""
+
+    def __init__(self, number: int, text: str) -> None:
+        super().__init__(number, text)
+        self.number = number
+        self.text = text
+
+
+def write(order: WriteOrder) -> Written:
+    """Write the blocks through the fork; the receipt is for the commit."""
+    size = 0
+    bad: dict[int, str] = {}
+    with _Sources(order) as sources, quiet():
+        group = zarr.open_group(order.fork.store, path=order.group, mode="r+")
+        arrays = {name: group[name] for name in {block.name for block in order.blocks}}
+        for block in order.blocks:
+            exchange = order.exchanges.get(block.name)
+            try:
+                if exchange is not None:
+                    data = taken_up(exchange, block.box, order.fork.workspace.assets.storage)
+                else:
+                    data = _assembled(block, order.targets[block.name], sources)
+            except _ReadError as error:
+                bad[error.number] = error.text
+                continue
+            array: Any = arrays[block.name]
+            unit = math.prod(array.shards or array.chunks) * order.targets[block.name].itemsize
+            with chunks_at_once(at_once(unit, WRITE_COPIES, order.memory_bytes)):
+                array[tuple(slice(start, stop) for start, stop in block.box)] = data
+            size += data.nbytes
+            gone = weakref.ref(data)
+            del data
+            _wait_for(gone)
+        bad |= sources.changed()
+    return Written(receipt(order.fork), size, bad)
+
+
+def _wait_for(gone: weakref.ref[Any]) -> None:
+    """Wait until a block is let go: zarr's loop has it a moment longer, and the next needs its room."""
+    until = time.monotonic() + _MOMENT_S
+    while gone() is not None and time.monotonic() < until:
+        time.sleep(_MOMENT_S / 1000)
+
+
+def set_aside(order: WriteOrder) -> dict[int, str]:
+    """Read blocks of one array and put them aside; the sources that could not be read, and why."""
+    bad: dict[int, str] = {}
+    storage = order.fork.workspace.assets.storage.for_a_while()
+    with _Sources(order) as sources, quiet():
+        for number, block in zip(order.numbers, order.blocks, strict=True):
+            try:
+                data = _assembled(block, order.targets[block.name], sources)
+            except _ReadError as error:
+                bad[error.number] = error.text
+                continue
+            put_aside(order.exchanges[block.name], number, data, storage)
+            del data
+        bad |= sources.changed()
+    return bad
+
+
+class _Sources:
+    """The sources of some orders, opened when they are needed, and some kept open."""
+
+    def __init__(self, order: WriteOrder) -> None:
+        self._order = order
+        self._open: dict[int, tuple[ExitStack, xr.Dataset, xr.Dataset | None]] = {}
+        self._read: set[int] = set()
+
+    def __enter__(self) -> _Sources:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for stack, *_rest in self._open.values():
+            stack.close()
+
+    def values(self, number: int, target: Target, key: Mapping[int, slice]) -> Any:
+        """A box of a variable, as the target stores it."""
+        with self._told(number, target):
+            found = self._values(number, target, key)
+        if found.dtype == object and target.dtype != "string":  # whatever type the engine has told
+            raise _not_plain(target)
+        return found
+
+    @contextmanager
+    def _told(self, number: int, target: Target) -> Iterator[None]:
+        try:
+            yield
+        except IcechunkError:
+            raise
+        except Exception as error:  # engines raise whatever they like about a damaged file
+            if number == EXISTING:
+                raise
+            raise _ReadError(number, f"{target.name} cannot be read: {reason(error)}") from error
+
+    def parts(self, piece: Pieces, target: Target) -> Iterator[Pieces]:
+        """A piece in parts that can be read one after the other, in the memory that there is."""
+        number = int(piece.source[0])
+        copied = (number, target.name) in self._order.copied
+        with self._told(number, target):
+            unit = unit_of(piece, self._dataset(number, decoded=False).variables[target.name])
+        cell = target.itemsize if copied else max(_DECODED_BYTES, target.itemsize)
+        return piece.parted(unit, part_bytes(self._order.memory_bytes) // cell)
+
+    def changed(self) -> dict[int, str]:
+        """The sources, by number, that are not what they were: parts of both may have been read."""
+        found = {}
+        for number in self._read:
+            source = self._order.sources[number]
+            try:
+                if not isinstance(source, Stored) and not source.is_remote:  # a copy of it was read
+                    refuse_changed(source, {})
+            except (OSError, ValueError) as error:
+                found[number] = reason(error)
+        return found
+
+    def _values(self, number: int, target: Target, key: Mapping[int, slice]) -> Any:
+        raw = self._dataset(number, decoded=False).variables[target.name]
+        box = tuple(key.get(axis, slice(None)) for axis in range(raw.ndim))
+        if (number, target.name) in self._order.copied:
+            return raw[box].load().values
+        shown = self._dataset(number, decoded=True).variables[target.name]
+        if {raw.dtype.kind, shown.dtype.kind} <= _NUMBERS and raw.dims == shown.dims:
+            return self._in_slabs(raw[box].load(), target)
+        box = tuple(key.get(axis, slice(None)) for axis in range(shown.ndim))
+        return transcoded(shown[box].load(), target)
+
+    def _in_slabs(self, raw: xr.Variable, target: Target) -> Any:
+        """Stored numbers as the target stores them: a few at a time, for decoding makes several copies."""
+        found = np.empty(raw.shape, target.dtype)
+        flat, filled = raw.values.reshape(-1), found.reshape(-1)
+        cells = max(1, part_bytes(self._order.memory_bytes) // _DECODED_BYTES // _SLABS)
+        for start in range(0, flat.size, cells):
+            slab = xr.Variable(("x",), flat[start : start + cells], dict(raw.attrs))
+            shown: xr.Variable = _conventions.decode_cf_variable(
+                target.name, slab, decode_times=False, decode_timedelta=False
+            )
+            filled[start : start + cells] = transcoded(shown.load(), target)
+        return found
+
+    def _dataset(self, number: int, *, decoded: bool) -> xr.Dataset:
+        if number not in self._open:
+            if len(self._open) >= _OPEN_FILES:
+                oldest = next(iter(self._open))
+                self._open.pop(oldest)[0].close()
+            stack = ExitStack()
+            raw = stack.enter_context(opened(self._order.sources[number], self._order.reading))
+            self._open[number] = (stack, raw, None)
+            self._read.add(number)
+        stack, raw, shown = self._open[number]
+        if not decoded:
+            return raw
+        if shown is None:
+            shown = decode(raw)
+            self._open[number] = (stack, raw, shown)
+        return shown
+
+
+def transcoded(values: xr.Variable, target: Target) -> Any:
+    """Values that a file stores in another way than the repository, as the repository stores them."""
+    if target.dtype == "string":
+        if not is_text(values):
+            raise _not_plain(target)
+        return values.values.astype(object)
+    plain = xr.Variable(values.dims, values.values)
+    dtype = np.dtype(target.dtype)
+    if not target.packing or (
+        dtype.kind == "f" and values.dtype.kind in "iufb" and "scale_factor" not in target.packing
+    ):
+        return _cast(plain.values, dtype, target)
+    found = stored(plain, target.packing, target.dtype, target.name)
+    if found.dtype != dtype or found.attrs.get("units") != target.packing.get("units"):
+        raise InvalidInputError(
+            f"values of {target.name} do not fit the way the repository stores them ({_told(target)})",
+            ErrorKind.INVALID_ARRAY_METADATA,
+        )
+    return found.values
+
+
+def _not_plain(target: Target) -> InvalidInputError:
+    return InvalidInputError(
+        f"values of {target.name} are neither numbers nor text (lists?), and cannot be copied: name the "
+        "variables that are wanted",
+        ErrorKind.INVALID_ARRAY_METADATA,
+    )
+
+
+def _cast(values: Any, dtype: np.dtype[Any], target: Target) -> Any:
+    missing = target.packing.get("_FillValue")
+    if missing is not None and not np.isnan(missing):
+        values = np.where(np.isnan(values), np.asarray(missing, dtype), values)
+    cast = values.astype(dtype)
+    if values.dtype.kind in "iub" and dtype.kind == "f":
+        return cast  # as xarray does where a whole number may be missing
+    if not np.can_cast(values.dtype, dtype, "safe") and not np.array_equal(cast, values, equal_nan=True):
+        raise InvalidInputError(
+            f"values of {target.name} of type {values.dtype} do not fit into {dtype}",
+            ErrorKind.INVALID_ARRAY_METADATA,
+        )
+    return cast
+
+
+def _told(target: Target) -> str:
+    return ", ".join(f"{name} {value}" for name, value in {"dtype": target.dtype, **target.packing}.items())
+
+
+def _assembled(block: Block, target: Target, sources: _Sources) -> Any:
+    """The cells of a block, from its pieces one after the other."""
+    dtype = np.dtype(object) if target.dtype == "string" else np.dtype(target.dtype)
+    pieces = block.pieces
+    covered = int(pieces.shape.prod(axis=1).sum()) == math.prod(block.shape)
+    data = np.empty(block.shape, dtype) if covered else np.full(block.shape, missing_value(target), dtype)
+    for row in range(len(pieces)):
+        for part in sources.parts(pieces.taken(slice(row, row + 1)), target):
+            place = zip(part.starts[0].tolist(), part.shape[0].tolist(), strict=True)
+            values = sources.values(int(part.source[0]), target, _key(part))
+            data[tuple(slice(start, start + size) for start, size in place)] = _turned(part, values)
+            del values  # before the next ones are read
+    return data
+
+
+def read_piece(piece: Pieces, variable: xr.Variable) -> Any:
+    """The values of one piece from its source, with the dimensions in the order of the array."""
+    key = _key(piece)
+    box = tuple(key.get(axis, slice(None)) for axis in range(variable.ndim))
+    return _turned(piece, variable[box].values)
+
+
+def unit_of(piece: Pieces, variable: xr.Variable) -> tuple[int, ...]:
+    """How the source of a piece is cut, by the dimensions of the array; ones where it is not."""
+    chunks = variable.encoding.get("chunksizes") or variable.encoding.get("chunks")
+    if chunks is None or variable.encoding.get("contiguous", False):
+        chunks = (1,) * variable.ndim
+    return tuple(int(chunks[axis]) if axis >= 0 else 1 for axis in piece.axes[0].tolist())
+
+
+def _key(piece: Pieces) -> dict[int, slice]:
+    """What of the source is wanted, by its dimensions."""
+    spans = zip(piece.axes[0].tolist(), piece.source_starts[0].tolist(), piece.shape[0].tolist(), strict=True)
+    return {axis: slice(start, start + size) for axis, start, size in spans if axis >= 0}
+
+
+def _turned(piece: Pieces, found: Any) -> Any:
+    values, axes = np.asarray(found), piece.axes[0].tolist()
+    values = values.transpose([axis for axis in axes if axis >= 0])
+    return values[tuple(slice(None) if axis >= 0 else None for axis in axes)]

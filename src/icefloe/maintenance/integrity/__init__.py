@@ -1,0 +1,1 @@
+"""Verify a repository, record checksums and repair damage."""

@@ -1,0 +1,163 @@
+"""Objects compared with the checksums that were recorded of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from icefloe._internal.concurrency import FanOut
+from icefloe._internal.ids import encode_column
+from icefloe.errors import IcechunkError
+from icefloe.format.files import REPO_PATH, SNAPSHOTS, read_ops_log
+from icefloe.format.id_columns import is_member
+from icefloe.format.updates import Updates
+from icefloe.maintenance.copy_objects import Progress
+from icefloe.maintenance.integrity import catalogue
+from icefloe.maintenance.integrity.catalogue import Catalogue, Rows, row_ids
+from icefloe.maintenance.integrity.findings import Finding, Report
+from icefloe.maintenance.listings import OBJECT_ID, Listing
+from icefloe.maintenance.reachable import Ids
+from icefloe.storage.base import ObjectNotFoundError, Storage
+
+
+def check_checksums(
+    storage: Storage,
+    listed: Mapping[str, Listing],
+    used: Mapping[str, Ids],
+    fan_out: FanOut,
+    report: Report,
+) -> None:
+    """Read all objects in use whose checksum was recorded, and report those with other bytes."""
+    try:
+        known = catalogue.load(storage)
+    except IcechunkError as damage:
+        report.findings.append(Finding("unreadable", catalogue.PLACE, "the catalogue", str(damage)))
+        return
+    wanted = [_recorded(known, listed[folder], ids, report) for folder, ids in used.items()]
+    for rows in catalogue.digests(storage, wanted, fan_out):
+        for folder in catalogue.FOLDERS:
+            _compare(known, folder, rows, report)
+    _check_repo_info(storage, known, report)
+
+
+def record_checksums(
+    storage: Storage,
+    listed: Mapping[str, Listing],
+    used: Mapping[str, Ids],
+    fan_out: FanOut,
+    progress: Progress | None,
+) -> int:
+    """Record the checksums of objects in use that have none yet; of how many."""
+    known = catalogue.load(storage)
+    fresh = []
+    for folder, ids in used.items():
+        there = listed[folder]
+        _, recorded = known.find(folder, ids)
+        fresh.append(there.take(is_member(there.ids, ids[~recorded])))
+    again = _tied_anew(storage, known, listed[SNAPSHOTS], used[SNAPSHOTS], fan_out)
+    rows = np.concatenate(
+        [
+            again,
+            *catalogue.digests(storage, fresh, fan_out, progress),
+            _repo_info_now(storage, known),
+        ]
+    )
+    catalogue.record(storage, rows)
+    return int((rows["kind"] < len(catalogue.FOLDERS)).sum())
+
+
+def record_again(storage: Storage, folder: str, ids: Iterable[bytes]) -> None:
+    """Record the checksums of objects that were made again, where those before were recorded."""
+    column = np.frombuffer(b"".join(ids), np.uint8).reshape(-1, OBJECT_ID)
+    if not len(column):
+        return
+    was, _ = catalogue.load(storage).find(folder, column)
+    again = Listing(folder, row_ids(was), was["size"].astype(np.int64), np.zeros(0, np.int64))
+    rows = list(catalogue.digests(storage, [again], map))
+    if rows:
+        catalogue.record(storage, np.concatenate(rows))
+
+
+def _tied_anew(storage: Storage, known: Catalogue, listed: Listing, snapshots: Ids, fan_out: FanOut) -> Rows:
+    """The checksums of snapshot files that an expiration wrote anew since."""
+    told, _ = known.find(catalogue.BUT_PARENT, snapshots)
+    again = listed.take(is_member(listed.ids, row_ids(told)))
+    rows = np.concatenate([told[:0], *catalogue.digests(storage, [again], fan_out)])
+    return rows[is_member(row_ids(rows), known.tied_anew(rows))]
+
+
+def _recorded(known: Catalogue, listed: Listing, ids: Ids, report: Report) -> Listing:
+    """Those in use that were recorded and are there; the others are reported, if they are not yet."""
+    recorded = ids[known.find(listed.folder, ids)[1]]
+    there = is_member(recorded, listed.ids)
+    reported = {found.object for found in report.findings}
+    for name in encode_column(recorded[~there]):
+        path = f"{listed.folder}/{name}"
+        if path not in reported:
+            report.findings.append(Finding("missing", path, "the catalogue", "the file is not there"))
+    return listed.take(is_member(listed.ids, recorded[there]))
+
+
+def _compare(known: Catalogue, folder: str, rows: Rows, report: Report) -> None:
+    objects = catalogue.of_kind(rows, folder)
+    if not len(objects):
+        return
+    report.checksums += len(objects)
+    expected, _ = known.find(folder, row_ids(objects))
+    wrong = (expected["size"] != objects["size"]) | (expected["digest"] != objects["digest"])
+    if folder == SNAPSHOTS and wrong.any():
+        wrong &= ~is_member(row_ids(objects), known.tied_anew(rows))
+    for name, was, size in zip(
+        encode_column(row_ids(objects[wrong])),
+        expected["size"][wrong].tolist(),
+        objects["size"][wrong].tolist(),
+        strict=True,
+    ):
+        what = f"{size} bytes where {was} were recorded" if was != size else "other bytes than were recorded"
+        report.findings.append(Finding("checksum", f"{folder}/{name}", "the catalogue", what))
+
+
+# The repo info file
+
+
+def _repo_info_now(storage: Storage, known: Catalogue) -> Rows:
+    """Its checksum, where there is such a file and this state of it was not recorded yet."""
+    found = _repo_info(storage)
+    if found is None:
+        return known.rows[:0]
+    row = catalogue.repo_info_row(found[0], found[1].newest_at_us)
+    return row[~known.find(catalogue.REPO_INFO, row_ids(row))[1]]
+
+
+def _repo_info(storage: Storage) -> tuple[bytes, Updates, bool] | None:
+    """The file, the ops log in it, and whether that is all of the log."""
+    try:
+        data, _ = storage.get(REPO_PATH)
+    except ObjectNotFoundError:
+        return None
+    log, before = read_ops_log(data)
+    return (data, log, before is None) if len(log) else None
+
+
+def _check_repo_info(storage: Storage, known: Catalogue, report: Report) -> None:
+    """It must have the bytes that were recorded, or have been changed since, as its ops log tells."""
+    recorded = known.of(catalogue.REPO_INFO)
+    try:
+        found = _repo_info(storage) if len(recorded) else None
+    except IcechunkError as damage:
+        report.findings.append(Finding("unreadable", REPO_PATH, "the catalogue", str(damage)))
+        return
+    if found is None:
+        return
+    data, log, whole = found
+    now = catalogue.repo_info_row(data, log.newest_at_us)
+    expected, there = known.find(catalogue.REPO_INFO, row_ids(now))
+    if there.all():
+        report.checksums += 1
+        if (expected["size"] != now["size"]) | (expected["digest"] != now["digest"]):
+            what = "other bytes than were recorded"
+            report.findings.append(Finding("checksum", REPO_PATH, "the catalogue", what))
+    elif whole and not is_member(row_ids(recorded[-1:]), catalogue.times_as_ids(log.times_us)[::-1])[0]:
+        what = "its ops log has lost the change that was recorded last"
+        report.findings.append(Finding("checksum", REPO_PATH, "the catalogue", what))

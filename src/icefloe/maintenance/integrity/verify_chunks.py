@@ -1,0 +1,136 @@
+"""Every chunk read and decoded, through the codecs that its array names."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from hashlib import blake2b
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from icefloe._internal.concurrency import FanOut
+from icefloe._internal.ids import SnapshotId
+from icefloe.core.assets import AssetStore
+from icefloe.core.workspace import Workspace
+from icefloe.format import coordinates
+from icefloe.format.id_columns import is_member
+from icefloe.format.manifest import INLINE, VIRTUAL, ArrayManifest
+from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot
+from icefloe.format.transaction_log import TransactionLog
+from icefloe.maintenance.integrity.findings import Finding, Report
+from icefloe.maintenance.reachable import NO_IDS, Ids, each_id
+
+if TYPE_CHECKING:
+    import zarr
+
+OpenArray = Callable[[SnapshotId, str], "zarr.Array[Any]"]
+"""An array of a snapshot, by its path."""
+
+
+def check_chunks(
+    snapshots: Ids,
+    assets: AssetStore,
+    open_array: OpenArray,
+    fan_out: FanOut,
+    report: Report,
+    after: Ids = NO_IDS,
+) -> None:
+    """Decode all chunks of some snapshots; what several of them share is decoded once.
+
+    Of snapshots that come right `after` verified ones, only what their transaction logs tell of is decoded.
+    """
+    known: set[bytes] = set()
+    following = set(each_id(after))
+    for id in map(SnapshotId, each_id(snapshots)):
+        workspace = Workspace(assets.snapshot(id), assets)
+        log = assets.transaction_log(id) if bytes(id) in following else None
+        for node in workspace.base.nodes:
+            if isinstance(node.node_data, ArrayNodeData) and node.node_data.manifests:
+                refs = workspace.refs(node)
+                refs = refs if log is None else _changed(log, node, refs)
+                _check_array(id, node, refs, known, open_array, fan_out, report)
+
+
+def _changed(log: TransactionLog, node: NodeSnapshot, refs: ArrayManifest) -> ArrayManifest:
+    """The references that a commit wrote; all where the array is new or is read in another way since."""
+    own = np.frombuffer(node.id, np.uint8)[None]
+    if is_member(own, log.new_arrays)[0] or is_member(own, log.updated_arrays)[0]:
+        return refs
+    lists = [coords for id, coords in log.updated_chunks if id == node.id and coords.shape[1] == refs.rank]
+    written = np.concatenate([refs.coords[:0], *lists])
+    return refs.take(coordinates.contains(refs.coords, coordinates.last_of_equal(written)[0]))
+
+
+def _check_array(
+    id: SnapshotId,
+    node: NodeSnapshot,
+    refs: ArrayManifest,
+    known: set[bytes],
+    open_array: OpenArray,
+    fan_out: FanOut,
+    report: Report,
+) -> None:
+    fresh = []
+    for row, key in enumerate(_keys(node, refs)):
+        if key not in known:
+            known.add(key)
+            fresh.append(row)
+    if not fresh:
+        return
+    try:
+        array = open_array(id, node.path)
+    except Exception as error:  # noqa: BLE001  a codec or a chunk grid that this release of zarr does not know
+        why = f"zarr cannot open the array: {type(error).__name__}: {error}"
+        report.findings.append(Finding("undecodable", node.path, f"snapshot {id}", why))
+        return
+    borders = _borders(node, array)
+
+    def decode(row: int) -> str | None:
+        coords = refs.coords[row].tolist()
+        try:
+            array[tuple(slice(edges[at], edges[at + 1]) for at, edges in zip(coords, borders, strict=True))]
+        except Exception as error:  # noqa: BLE001  codecs raise whatever they like
+            return f"chunk {coords}: {type(error).__name__}: {error}"
+        return None
+
+    for message in fan_out(decode, fresh):
+        report.chunks += 1
+        if message is not None:
+            report.findings.append(Finding("undecodable", node.path, f"snapshot {id}", message))
+
+
+def _borders(node: NodeSnapshot, array: zarr.Array[Any]) -> list[list[int] | range]:
+    """Per dimension where each chunk begins, and where the last one ends."""
+    grid = json.loads(node.user_data)["chunk_grid"]
+    if grid["name"] == "rectilinear":
+        pairs = zip(grid["configuration"]["chunk_shapes"], array.shape, strict=True)
+        return [_edges(given, length) for given, length in pairs]
+    sizes = array.shards or array.chunks
+    return [_edges(size, length) for size, length in zip(sizes, array.shape, strict=True)]
+
+
+def _edges(given: Any, length: int) -> list[int] | range:
+    """Those of a dimension with one size for all chunks, or a list of sizes and `[size, times]` runs."""
+    if isinstance(given, int):
+        size = max(given, 1)
+        return range(0, length + 2 * size, size)
+    runs = [run if isinstance(run, list) else [run, 1] for run in given]
+    return [0, *accumulate(size for size, times in runs for _ in range(times))]
+
+
+def _keys(node: NodeSnapshot, refs: ArrayManifest) -> Iterator[bytes]:
+    """What tells one chunk of one array from another: its bytes, its place, and how they are read."""
+    start = blake2b(node.id + node.user_data, digest_size=16)
+    for row in range(len(refs)):
+        key = start.copy()
+        key.update(refs.coords[row].tobytes())
+        if refs.kind[row] == INLINE:
+            key.update(refs.inline[row])
+        elif refs.kind[row] == VIRTUAL:
+            key.update(repr(refs.ref(row)).encode())
+        else:
+            key.update(refs.chunk_ids[row].tobytes())
+            key.update(np.array([refs.offsets[row], refs.lengths[row]]).tobytes())
+        yield key.digest()

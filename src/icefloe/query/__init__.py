@@ -1,0 +1,1 @@
+"""Arrays as tables, for any query engine: schema, SQL analysis, scans and writes. Does not import pyspark."""

@@ -1,0 +1,259 @@
+"""What the stored values of an array mean, as xarray decodes them, and as which type Spark sees them.
+
+Fill values and NaN are null. Types that Spark lacks are widened: see docs/tables.md.
+"""
+
+from __future__ import annotations
+
+import base64
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from icefloe.cf import TimeCoding, time_coding
+from icefloe.errors import ErrorKind, InvalidInputError
+
+Values = NDArray[Any]
+Mask = NDArray[np.bool_]
+
+_WIDENED: Final[Mapping[str, pa.DataType]] = {
+    "bool": pa.bool_(),
+    "int8": pa.int8(),
+    "int16": pa.int16(),
+    "int32": pa.int32(),
+    "int64": pa.int64(),
+    "uint8": pa.int16(),
+    "uint16": pa.int32(),
+    "uint32": pa.int64(),
+    "uint64": pa.decimal128(20, 0),
+    "float16": pa.float32(),
+    "float32": pa.float32(),
+    "float64": pa.float64(),
+    "complex64": pa.struct([("real", pa.float32()), ("imag", pa.float32())]),
+    "complex128": pa.struct([("real", pa.float64()), ("imag", pa.float64())]),
+}
+_BY_KIND: Final = {"U": pa.string(), "T": pa.string(), "S": pa.binary(), "V": pa.binary()}
+_NO_TIME: Final = np.int64(np.iinfo(np.int64).min)
+"""What numpy and xarray store for a time that is missing."""
+TIMESTAMP: Final = pa.timestamp("us")
+INTERVAL: Final = pa.duration("us")
+
+_SPARK_TYPES: Final[Mapping[pa.DataType, str]] = {
+    pa.bool_(): "boolean",
+    pa.int8(): "tinyint",
+    pa.int16(): "smallint",
+    pa.int32(): "int",
+    pa.int64(): "bigint",
+    pa.float32(): "float",
+    pa.float64(): "double",
+    pa.string(): "string",
+    pa.binary(): "binary",
+    pa.decimal128(20, 0): "decimal(20,0)",
+    TIMESTAMP: "timestamp_ntz",
+    pa.timestamp("us", tz="UTC"): "timestamp",
+    INTERVAL: "interval day to second",
+    _WIDENED["complex64"]: "struct<real: float, imag: float>",
+    _WIDENED["complex128"]: "struct<real: double, imag: double>",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Coding:
+    """From stored values to columns."""
+
+    stored: np.dtype[Any]
+    arrow: pa.DataType
+    """The type of the column."""
+    seen_as: np.dtype[Any] | None = None
+    """Another type for the same bits: signed or not, or truth values."""
+    fills: tuple[Any, ...] = ()
+    scale: float | None = None
+    offset: float | None = None
+    floating: np.dtype[Any] | None = None
+    """The type that scaled values are computed in."""
+    times: TimeCoding | None = None
+
+    def decode(self, raw: Values) -> tuple[Values, Mask | None]:
+        """Values as numpy has them, and which are missing; None where all are there."""
+        if self.seen_as is not None:
+            raw = raw.astype(np.bool_) if self.seen_as.kind == "b" else raw.view(self.seen_as)
+        missing = self._missing(raw)
+        if self.times is not None:
+            return self._times(raw, self.times), missing
+        if raw.dtype.kind in "mM":
+            return raw.astype(f"{raw.dtype.kind}8[us]"), missing
+        if self.floating is not None:
+            raw = raw.astype(self.floating)
+            if self.scale is not None:
+                raw = raw * self.floating.type(self.scale)
+            if self.offset is not None:
+                raw = raw + self.floating.type(self.offset)
+        return raw, missing
+
+    def _times(self, raw: Values, times: TimeCoding) -> Values:
+        since = times.microseconds(raw)
+        if self.arrow == pa.string():
+            return times.texts(since)
+        return since.view("m8[us]" if self.arrow == INTERVAL else "M8[us]")
+
+    def settled(self, raw: Values) -> Coding:
+        """The same for values that are known: times before 1582 become text, they are not Spark's."""
+        if self.times is None or self.arrow != TIMESTAMP:
+            return self
+        missing = self._missing(raw if self.seen_as is None else raw.view(self.seen_as))
+        since = self.times.microseconds(raw if missing is None else raw[~missing])
+        return self if self.times.is_timestamp(since) else replace(self, arrow=pa.string())
+
+    def _missing(self, raw: Values) -> Mask | None:
+        missing: Mask | None = None
+        if raw.dtype.kind in "fc":
+            missing = np.isnan(raw)
+        elif raw.dtype.kind in "mM":
+            missing = np.isnat(raw)
+        elif self.times is not None and raw.dtype == np.int64:
+            missing = raw == _NO_TIME
+        for fill in self.fills:
+            here = np.asarray(raw == fill, np.bool_)
+            missing = here if missing is None else missing | here
+        return missing if missing is not None and missing.any() else None
+
+    def column(self, raw: Values) -> pa.Array:
+        """Stored values, in one dimension, as a column."""
+        return to_arrow(*self.decode(raw), self.arrow)
+
+
+def to_arrow(values: Values, missing: Mask | None, arrow: pa.DataType) -> pa.Array:
+    """Decoded values in one dimension as a column of a type."""
+    kind = values.dtype.kind
+    if kind == "c":
+        parts = [pa.array(np.ascontiguousarray(part)) for part in (values.real, values.imag)]
+        mask = None if missing is None else pa.array(missing)
+        return pa.StructArray.from_arrays(parts, fields=list(arrow), mask=mask)
+    if kind in "UTSVO":
+        return pa.array(values.astype(object), type=arrow, mask=missing)
+    if values.dtype == np.uint64:
+        return pa.array(values, mask=missing).cast(arrow)
+    if kind in "fiu":
+        values = values.astype(arrow.to_pandas_dtype(), copy=False)
+    return pa.array(values, type=arrow, mask=missing)
+
+
+def spark_type(arrow: pa.DataType) -> str:
+    """A type in the words of Spark's SQL."""
+    if pa.types.is_list(arrow):
+        return f"array<{spark_type(arrow.value_type)}>"
+    return _SPARK_TYPES[arrow]
+
+
+def ddl(schema: pa.Schema) -> str:
+    """Columns in the words of Spark's SQL."""
+    return ", ".join(f"{quoted(field.name)} {spark_type(field.type)}" for field in schema)
+
+
+def quoted(name: str) -> str:
+    """A name as SQL takes it, whatever is in it."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def coding_of(stored: np.dtype[Any], attributes: Mapping[str, Any], name: str) -> Coding:
+    """How an array is decoded; InvalidInputError for values that no column can hold."""
+    seen_as = _seen_as(stored, attributes)
+    effective = seen_as or stored
+    fills = tuple(_fills(stored, seen_as, attributes))
+    times = None
+    if effective.kind in "iuf":
+        times = time_coding(attributes.get("units"), attributes.get("calendar"))
+    if times is not None:
+        arrow = TIMESTAMP if times.has_timestamps else pa.string()
+        return Coding(stored, arrow, seen_as, fills, times=times)
+    span = attributes.get("dtype")
+    if effective.kind == "i" and isinstance(span, str) and span.startswith("timedelta64"):
+        elapsed = time_coding(f"{attributes.get('units')} since 1970-01-01", _UNLEAPED)
+        if elapsed is not None:
+            return Coding(stored, INTERVAL, seen_as, fills, times=elapsed)
+    scale, offset = (_number(attributes.get(key)) for key in ("scale_factor", "add_offset"))
+    if (scale is not None or offset is not None) and effective.kind in "iuf":
+        floating = np.dtype(np.float64)
+        return Coding(stored, pa.float64(), seen_as, fills, scale, offset, floating)
+    return Coding(stored, _arrow_type(effective, name), seen_as, fills)
+
+
+_UNLEAPED: Final = "proleptic_gregorian"
+
+
+def _arrow_type(dtype: np.dtype[Any], name: str) -> pa.DataType:
+    found = _WIDENED.get(dtype.name) or _BY_KIND.get(dtype.kind)
+    if dtype.kind == "M":
+        found = TIMESTAMP
+    if dtype.kind == "m":
+        found = INTERVAL
+    if found is None or dtype.fields:
+        raise InvalidInputError(
+            f"{name} holds values of type {dtype}, which no column can hold; leave it out with the option"
+            " variables",
+            kind=ErrorKind.INVALID_ARRAY_METADATA,
+        )
+    return found
+
+
+def _seen_as(stored: np.dtype[Any], attributes: Mapping[str, Any]) -> np.dtype[Any] | None:
+    if attributes.get("dtype") == "bool" and stored.kind in "iu":
+        return np.dtype(np.bool_)
+    word = str(attributes.get("_Unsigned", "")).lower()
+    if stored.kind == "i" and word == "true":
+        return np.dtype(f"u{stored.itemsize}")
+    if stored.kind == "u" and word == "false":
+        return np.dtype(f"i{stored.itemsize}")
+    return None
+
+
+def _fills(stored: np.dtype[Any], seen_as: np.dtype[Any] | None, attributes: Mapping[str, Any]) -> list[Any]:
+    """Values that stand for nothing. NaN is none of them: it does so in any case."""
+    found: list[Any] = []
+    for key in ("_FillValue", "missing_value"):
+        given = attributes.get(key)
+        if given is None:
+            continue
+        for value in given if isinstance(given, Sequence) and not isinstance(given, str) else [given]:
+            fill = _fill(value, stored)
+            if fill is None or fill != fill:
+                continue
+            found.append(fill.view(seen_as) if seen_as is not None and seen_as.kind != "b" else fill)
+    return found
+
+
+def _fill(value: Any, stored: np.dtype[Any]) -> Any:
+    """A fill value as the array holds it; None where it cannot be in it."""
+    if stored.kind in "UT":
+        return str(value)
+    if stored.kind == "f" and isinstance(value, str):
+        value = _packed_float(value)
+    if stored.kind not in "iufb" or isinstance(value, str) or value is None:
+        return None
+    try:
+        fill = stored.type(value)
+    except (OverflowError, ValueError, TypeError):
+        return None
+    same = stored.kind == "f" or fill == value
+    return fill if same else None
+
+
+def _packed_float(text: str) -> float | None:
+    """A number as xarray writes it into Zarr's JSON: the base 64 of its eight bytes."""
+    try:
+        if len(packed := base64.standard_b64decode(text)) == 8:
+            return float(struct.unpack("<d", packed)[0])
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, list) and len(value) == 1:
+        value = value[0]
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

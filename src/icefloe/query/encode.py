@@ -1,0 +1,128 @@
+"""From columns of rows to what arrays store: the way back of `coding`, and coordinates as keys to look up."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.query.decode import INTERVAL, Coding
+
+Values = NDArray[Any]
+_NO_TIME: Final = np.iinfo(np.int64).min
+
+
+def bad_rows(sentence: str) -> InvalidInputError:
+    """The error for rows that cannot be written."""
+    return InvalidInputError(sentence, kind=ErrorKind.INVALID_ARRAY_METADATA)
+
+
+def keys_of(column: pa.Array, name: str) -> Values:
+    """The values of a coordinate as whole numbers, floats or text; times as microseconds since 1970."""
+    if column.null_count:
+        raise bad_rows(
+            f"{column.null_count} rows have no {name}: a row without a coordinate has no place; drop them"
+        )
+    kind = column.type
+    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+        return np.asarray(_microseconds(column))
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return np.array(column.to_pylist(), object)
+    if pa.types.is_decimal(kind):  # which 45.5 is to Spark
+        number = pa.float64() if kind.scale > 0 else pa.int64()
+        return np.asarray(column.cast(number).to_numpy(zero_copy_only=False))
+    values = np.asarray(column.to_numpy(zero_copy_only=False))
+    if values.dtype.kind == "f":
+        if np.isnan(values).any():
+            raise bad_rows(f"a row has NaN for {name}: a row without a coordinate has no place; drop it")
+        return values
+    if values.dtype.kind in "iub":
+        return values.astype(np.int64)
+    raise bad_rows(f"{name} is of type {kind}, which is no coordinate")
+
+
+def _microseconds(column: pa.Array) -> Values:
+    """Times since 1970, in UTC where they are moments."""
+    if pa.types.is_date(column.type):
+        return np.asarray(column.cast(pa.int32()).fill_null(0).to_numpy(zero_copy_only=False), np.int64) * (
+            86400 * 10**6
+        )
+    plain = column.cast(pa.timestamp("us", tz=column.type.tz)) if column.type.unit != "us" else column
+    return np.asarray(plain.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False))
+
+
+def stored_values(column: pa.Array, coding: Coding, name: str) -> Values:
+    """What an array stores for the values of a column; nulls become its fill value."""
+    missing = np.asarray(column.is_null().to_numpy(zero_copy_only=False), np.bool_)
+    stored = coding.stored
+    try:
+        values = _encoded(column, coding, name)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError, OverflowError) as error:
+        raise bad_rows(f"{name} cannot hold the values of a column of type {column.type}: {error}") from None
+    if missing.any():
+        values = values.copy()
+        values[missing] = _fill(coding, name)
+    if stored.kind in "iu" and values.dtype != stored:
+        low, high = np.iinfo(stored).min, np.iinfo(stored).max
+        if ((values < low) | (values > high)).any():
+            raise bad_rows(f"a value of {name} is outside the range of its type {stored}: {low} to {high}")
+    return values.astype(stored)
+
+
+def _encoded(column: pa.Array, coding: Coding, name: str) -> Values:
+    kind = coding.stored.kind
+    if coding.times is not None and coding.arrow != INTERVAL:
+        if not (pa.types.is_timestamp(column.type) or pa.types.is_date(column.type)):
+            raise ValueError("it stores times")
+        return coding.times.numbers(_microseconds(column), coding.stored)
+    if pa.types.is_timestamp(column.type) or pa.types.is_date(column.type):
+        raise ValueError("it stores no times")
+    if kind in "UT":
+        return np.array(column.cast(pa.string()).fill_null("").to_pylist(), object)
+    if kind == "S":
+        return np.array(column.cast(pa.binary()).fill_null(b"").to_pylist(), object)
+    if kind not in "iufb":
+        raise ValueError(f"arrays of type {coding.stored} are not written from rows")
+    if coding.floating is not None:
+        return _packed(column, coding)
+    if kind == "f":
+        return np.asarray(column.cast(pa.float64(), safe=False).fill_null(0).to_numpy(zero_copy_only=False))
+    if kind == "b" or (coding.seen_as is not None and coding.seen_as.kind == "b"):
+        return np.asarray(column.cast(pa.bool_()).fill_null(False).to_numpy(zero_copy_only=False))
+    whole = column.cast(pa.uint64() if coding.stored == np.uint64 else pa.int64())  # refuses fractions
+    values = np.asarray(whole.fill_null(0).to_numpy(zero_copy_only=False))
+    if coding.seen_as is not None:
+        return values.astype(coding.seen_as).view(coding.stored)
+    return values
+
+
+def _packed(column: pa.Array, coding: Coding) -> Values:
+    values = np.asarray(column.cast(pa.float64(), safe=False).fill_null(0).to_numpy(zero_copy_only=False))
+    values = (values - (coding.offset or 0.0)) / (1.0 if coding.scale is None else coding.scale)
+    if coding.stored.kind == "f":
+        return values
+    if not np.isfinite(values).all():
+        raise ValueError("NaN and infinity have no packed form; give null")
+    return np.rint(values).astype(np.int64)
+
+
+def _fill(coding: Coding, name: str) -> Any:
+    if coding.fills:
+        return coding.fills[0]
+    if coding.stored.kind == "f":
+        return np.nan
+    if coding.times is not None and coding.stored == np.int64:
+        return _NO_TIME
+    raise bad_rows(
+        f"{name} has no fill value to store a null as; leave such rows out, or create it with one: the option"
+        " fillValue"
+    )
+
+
+def unique_keys(parts: list[Values]) -> Values:
+    """All keys once, ascending."""
+    whole = np.concatenate(parts) if parts else np.zeros(0)
+    return np.array(sorted(set(whole.tolist())), object) if whole.dtype == object else np.unique(whole)

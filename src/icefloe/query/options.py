@@ -1,0 +1,324 @@
+"""The options of the Spark source: their names, whatever their case and spelling, and what they say."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import cache
+from typing import Any, Final
+
+from icefloe.credentials import (
+    AnyCredential,
+    Credentials,
+    azure_from_env_credentials,
+    containers_credentials,
+    gcs_anonymous_credentials,
+    gcs_from_env_credentials,
+    s3_anonymous_credentials,
+    s3_from_env_credentials,
+)
+from icefloe.errors import ErrorKind, InvalidInputError, RefNotFoundError
+from icefloe.query.scan.plan import BATCH_ROWS, PARTITION_BYTES
+from icefloe.query.schema import unknown
+from icefloe.repository import Repository
+from icefloe.session import Session
+from icefloe.storage import factories
+from icefloe.storage.external.endpoints import same_endpoint
+from icefloe.storage.urls import SECRETS, storage_from_url
+
+READING: Final = ("path", "group", "variables", "branch", "tag", "snapshot", "versionAsOf", "timestampAsOf")
+READING_MORE: Final = ("sel", "isel", "table", "fromVersion", "maxPartitionBytes", "batchRows")
+WRITING: Final = (
+    *("commitMessage", "userMetadata", "txnAppId", "txnVersion", "solver", "dims", "chunks", "dtype"),
+    *("fillValue", "appendDim", "maxFragmentBytes"),
+)
+PLACE: Final = ("virtualChunks", "credentialsProvider")
+_NAMES: Final = (*READING, *READING_MORE, *WRITING, *PLACE)
+_ALIASES: Final = {
+    "snapshotid": "snapshot",
+    "url": "path",
+    "uri": "path",
+    "columns": "variables",
+    "asoftimestamp": "timestampAsOf",
+    "startsnapshotid": "fromVersion",
+    "fromref": "fromVersion",
+    "endsnapshotid": "snapshot",
+    "toversion": "versionAsOf",
+    "toref": "versionAsOf",
+    "message": "commitMessage",
+    "metadata": "userMetadata",
+    "endpoint": "endpoint_url",
+    "chunksizes": "chunks",
+}
+_REFS: Final = ("branch", "tag", "snapshot", "versionAsOf")
+_SECRET_WORDS: Final = ("secret", "password", "token", "accesskey", "sastoken", "credentials")
+_BEFORE_ENDPOINT: Final = re.compile(r"@(?=https?://)")
+_MEANT_FOR_SPARK: Final = ("checkpointlocation",)
+"""What Spark itself puts among the options."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the options of one read or write say."""
+
+    given: Mapping[str, str]
+    """By their own names."""
+    storage: Mapping[str, str] = field(default_factory=dict)
+    """Arguments of the function that makes the storage."""
+
+    def text(self, name: str) -> str | None:
+        """One option; None where it is not given."""
+        return self.given.get(name)
+
+    def names(self, name: str) -> list[str] | None:
+        """An option that lists names: separated by commas, or as JSON."""
+        value = self.given.get(name)
+        if value is None:
+            return None
+        if value.lstrip().startswith("["):
+            listed = _json(name, value)
+            return [str(each) for each in listed]
+        return [each.strip() for each in value.split(",") if each.strip()]
+
+    def mapping(self, name: str) -> dict[str, Any]:
+        """An option that is a JSON object; empty where it is not given."""
+        value = self.given.get(name)
+        if value is None:
+            return {}
+        found = _json(name, value)
+        if not isinstance(found, dict):
+            raise _wrong(name, value, 'a JSON object, such as {"lat": {"start": 40, "stop": 50}}')
+        return found
+
+    def count(self, name: str, default: int) -> int:
+        """An option that is a number of bytes or rows, such as 64m."""
+        value = self.given.get(name)
+        if value is None:
+            return default
+        match = re.fullmatch(r"(\d+)\s*([kmg]?)i?b?", value.strip().lower())
+        if match is None or int(match[1]) == 0:
+            raise _wrong(name, value, "a whole number from 1 on, such as 65536 or 64m")
+        return int(match[1]) * {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}[match[2]]
+
+    @property
+    def group(self) -> str:
+        """The group whose arrays are meant."""
+        return "/" + (self.text("group") or "").strip("/")
+
+    @property
+    def partition_bytes(self) -> int:
+        """About how much one task reads."""
+        return self.count("maxPartitionBytes", PARTITION_BYTES)
+
+    @property
+    def batch_rows(self) -> int:
+        """How many rows go to Spark at a time."""
+        return self.count("batchRows", BATCH_ROWS)
+
+    def open(self) -> Repository:
+        """The repository they name."""
+        path = self.text("path")
+        if not path:
+            raise InvalidInputError(
+                "no repository is named; give its folder or URL with the option path",
+                kind=ErrorKind.STORAGE_CONFIG,
+            )
+        extra = dict(self.storage)
+        provider = self.text("credentialsProvider")
+        storage = storage_from_url(path, **extra, **_provided(provider))
+        repo = Repository.open(storage, authorize_virtual_chunk_access=self._authorized())
+        withheld = repo._assets.virtual.withheld
+        named = {prefix.rstrip("/"): endpoint for prefix, endpoint in self._containers().items()}
+        trusted = [
+            each for each in withheld if same_endpoint(named.get(each.rstrip("/"), ""), withheld[each])
+        ]
+        return repo._reopen(None, None, frozenset(trusted)) if trusted else repo
+
+    def _containers(self) -> dict[str, str]:
+        """Url prefixes of virtual chunk containers, and the endpoint where one is named behind an @."""
+        pairs = [_BEFORE_ENDPOINT.split(text, maxsplit=1) for text in self.names("virtualChunks") or []]
+        return {prefix: "".join(endpoint) for prefix, *endpoint in pairs}
+
+    def _authorized(self) -> dict[str, AnyCredential | None]:
+        prefixes = self._containers()
+        anonymous = self.storage.get("anonymous", "").lower() in ("true", "1", "yes")
+        return containers_credentials({prefix: _credential(prefix, anonymous) for prefix in prefixes})
+
+    def session(self, repo: Repository) -> Session:
+        """A read-only session on the version they name: the tip of main without a word on it."""
+        return session_at(repo, {name: self.given[name] for name in self.given if name in _REF_WORDS})
+
+
+_REF_WORDS: Final = (*_REFS, "timestampAsOf")
+
+
+def parse(options: Mapping[str, str]) -> Options:
+    """Options as Spark hands them over; InvalidInputError for one that nobody knows."""
+    known = _known_names()
+    given: dict[str, str] = {}
+    storage: dict[str, str] = {}
+    for spelled, value in options.items():
+        folded = _folded(spelled)
+        if folded in _MEANT_FOR_SPARK:
+            continue
+        name = known.get(folded)
+        if name is None or name in SECRETS:
+            _refuse_secret(folded, spelled)
+            names = sorted({*_NAMES, *_storage_names().values()})
+            raise unknown("option", spelled, names, kind=ErrorKind.STORAGE_CONFIG)
+        target = given if name in _NAMES else storage
+        if target.get(name, value) != value:
+            raise InvalidInputError(
+                f"the option {name} is given twice, with two values", kind=ErrorKind.STORAGE_CONFIG
+            )
+        target[name] = value
+    return Options(given, storage)
+
+
+def session_at(repo: Repository, version: Mapping[str, str]) -> Session:
+    """A read-only session on the version that some options name."""
+    refs = [name for name in _REFS if version.get(name)]
+    moment = version.get("timestampAsOf")
+    if len(refs) > 1 or (moment and refs not in ([], ["branch"])):
+        both = ", ".join([*refs, *(["timestampAsOf"] if moment else [])])
+        raise InvalidInputError(
+            f"{both} name a version each; give one of them, or branch and timestampAsOf",
+            kind=ErrorKind.INVALID_REF_NAME,
+        )
+    if moment:
+        return repo.readonly_session(version.get("branch") or "main", as_of=parse_time(moment))
+    match refs:
+        case ["tag"]:
+            return repo.readonly_session(tag=version["tag"])
+        case ["snapshot"]:
+            return repo.readonly_session(snapshot_id=version["snapshot"])
+        case ["versionAsOf"]:
+            return any_version(repo, version["versionAsOf"])
+    return repo.readonly_session(version.get("branch") or "main")
+
+
+def any_version(repo: Repository, name: str) -> Session:
+    """A session on a branch, a tag or a snapshot, whichever has this name."""
+    is_branch, is_tag = name in repo.list_branches(), name in repo.list_tags()
+    if is_branch and is_tag:
+        raise InvalidInputError(
+            f"{name} is both a branch and a tag; say which with the option branch or tag",
+            kind=ErrorKind.INVALID_REF_NAME,
+        )
+    if is_branch:
+        return repo.readonly_session(name)
+    if is_tag:
+        return repo.readonly_session(tag=name)
+    try:
+        return repo.readonly_session(snapshot_id=name)
+    except InvalidInputError:
+        known = ", ".join(sorted(repo.list_branches() | repo.list_tags()))
+        raise RefNotFoundError(
+            f"there is no branch, tag or snapshot {name!r}; branches and tags are {known}",
+            kind=ErrorKind.REF_NOT_FOUND,
+        ) from None
+
+
+def parse_time(text: str) -> datetime:
+    """A moment: ISO 8601, in UTC where no zone is given, or milliseconds since 1970."""
+    text = text.strip()
+    if re.fullmatch(r"\d{9,}", text):
+        return datetime.fromtimestamp(int(text) / 1000, UTC)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidInputError(
+            f"{text!r} is no time; write 2024-05-01 or 2024-05-01T12:00:00Z", kind=ErrorKind.INVALID_REF_NAME
+        ) from None
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def _folded(name: str) -> str:
+    return re.sub(r"[-_.]", "", name).lower()
+
+
+@cache
+def _known_names() -> Mapping[str, str]:
+    return {
+        **_storage_names(),
+        **_ALIASES,
+        **{_folded(name): name for name in _NAMES},
+    }
+
+
+@cache
+def _storage_names() -> Mapping[str, str]:
+    """What the makers of storages take as words."""
+    makers = (
+        factories.s3_storage,
+        factories.gcs_storage,
+        factories.azure_storage,
+        factories.r2_storage,
+        factories.tigris_storage,
+    )
+    names = {
+        name
+        for maker in makers
+        for name, parameter in inspect.signature(maker).parameters.items()
+        if str(parameter.annotation).split(" ")[0] in ("str", "bool", "int")
+    }
+    plain = names - {"bucket", "prefix", "container"} - SECRETS | {"sync"}
+    return {_folded(name): name for name in plain}
+
+
+def _refuse_secret(folded: str, spelled: str) -> None:
+    """The value is never told: options are shown in plans and in Spark's pages."""
+    if folded in {_folded(name) for name in SECRETS} or any(word in folded for word in _SECRET_WORDS):
+        raise InvalidInputError(
+            f"{spelled} is a secret, and options are shown in plans and logs: set it in the environment of"
+            " the executors, or name a function that gives credentials with the option credentialsProvider",
+            kind=ErrorKind.INVALID_CREDENTIALS,
+        )
+
+
+def _json(name: str, value: str) -> Any:
+    try:
+        return json.loads(value)
+    except ValueError as error:
+        raise _wrong(name, value, f"JSON ({error})") from None
+
+
+def _wrong(name: str, value: str, expected: str) -> InvalidInputError:
+    return InvalidInputError(
+        f"the option {name} must be {expected}, not {value!r}", kind=ErrorKind.STORAGE_CONFIG
+    )
+
+
+def _provided(provider: str | None) -> dict[str, Any]:
+    """Credentials by a function: `package.module:function`, imported wherever they are needed."""
+    if provider is None:
+        return {}
+    module, colon, name = provider.partition(":")
+    try:
+        function = getattr(importlib.import_module(module), name) if colon else None
+    except (ImportError, AttributeError) as error:
+        raise InvalidInputError(
+            f"the function {provider} of the option credentialsProvider cannot be imported: {error}",
+            kind=ErrorKind.INVALID_CREDENTIALS,
+        ) from None
+    if not callable(function):
+        raise _wrong("credentialsProvider", provider, "package.module:function")
+    return {"get_credentials": function}
+
+
+def _credential(prefix: str, anonymous: bool) -> Any:
+    scheme = prefix.partition("://")[0]
+    if scheme == "file" or "://" not in prefix:
+        return Credentials.LocalFileSystemAccess()
+    if scheme in ("http", "https"):
+        return Credentials.HttpAccess()
+    if scheme in ("gs", "gcs"):
+        return gcs_anonymous_credentials() if anonymous else gcs_from_env_credentials()
+    if scheme in ("az", "azure", "abfs"):
+        return azure_from_env_credentials()
+    return s3_anonymous_credentials() if anonymous else s3_from_env_credentials()

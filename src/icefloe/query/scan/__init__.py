@@ -1,0 +1,1 @@
+"""Select chunks, read them and reduce them."""

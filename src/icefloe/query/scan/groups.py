@@ -1,0 +1,114 @@
+"""Groups of cells that are a grid: for each dimension of a table a code per index.
+
+Rows are grouped by coordinates along one dimension, and by what follows from one, such as the month.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.query.decode import TIMESTAMP, Mask, Values
+from icefloe.query.scan.selection import Coordinates, Selection
+from icefloe.query.schema import unknown
+from icefloe.query.sql.predicates import DATE_PARTS
+
+_TERM: Final = re.compile(r"\s*(\w+)\s*\(\s*(.+?)\s*\)\s*")
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """Something that indices of one dimension have in common."""
+
+    name: str
+    axis: int
+    arrow: pa.DataType
+    values: Values
+    """Per index of the dimension."""
+    missing: Mask | None
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """How the indices of one dimension are grouped."""
+
+    codes: NDArray[np.int64]
+    """A group per index of the dimension; -1 where it is not wanted."""
+    firsts: NDArray[np.int64]
+    """Per group its first index."""
+
+    @property
+    def groups(self) -> int:
+        """How many."""
+        return len(self.firsts)
+
+    def key(self, term: Term) -> Key:
+        """A column with the value that each group has, or its first index has."""
+        missing = None if term.missing is None else term.missing[self.firsts]
+        return Key(term.name, term.axis, term.arrow, term.values[self.firsts], missing)
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A column of the result that is the same for all cells of a group."""
+
+    name: str
+    axis: int
+    arrow: pa.DataType
+    values: Values
+    """Per group of the axis."""
+    missing: Mask | None
+
+
+def term_of(coordinates: Coordinates, text: str) -> Term:
+    """A coordinate, or a date part of one."""
+    match = _TERM.fullmatch(text)
+    column = coordinates.along(match[2] if match else text)
+    values, missing = coordinates.values(column)
+    if match is None:
+        return Term(column.name, column.axes[0], column.arrow, values, missing)
+    part = DATE_PARTS.get(match[1].lower())
+    if part is None:
+        raise unknown("date part", match[1], list(DATE_PARTS), f"in {text}")
+    if column.arrow != TIMESTAMP:
+        raise InvalidInputError(f"{text}: {column.name} has no dates", kind=ErrorKind.INVALID_ARRAY_METADATA)
+    name = f"{match[1].lower()}({column.name})"
+    return Term(name, column.axes[0], pa.int32(), part(values.astype("M8[us]")), missing)
+
+
+def grouped(shape: Sequence[int], selection: Selection, terms: Sequence[Term]) -> tuple[Axis, ...]:
+    """The groups along each dimension: wanted indices with the same values of all its terms."""
+    axes = []
+    for axis, size in enumerate(shape):
+        chosen = selection.indices[axis]
+        indices = np.arange(size) if chosen is None else chosen
+        mine = [term for term in terms if term.axis == axis]
+        codes = np.full(size, -1, np.int64)
+        parts = [(each.values[indices], _at(each.missing, indices)) for each in mine]
+        codes[indices], first = _codes(parts, len(indices))
+        axes.append(Axis(codes, indices[first]))
+    return tuple(axes)
+
+
+def _at(missing: Mask | None, indices: Any) -> Mask | None:
+    return None if missing is None else missing[indices]
+
+
+def _codes(terms: Sequence[tuple[Values, Any]], count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """A code per index, equal where all terms are, and the first index of each code."""
+    if not terms:
+        return np.zeros(count, np.int64), np.zeros(min(count, 1), np.int64)
+    codes = np.zeros(count, np.int64)
+    for values, missing in terms:
+        _, inverse = np.unique(values, return_inverse=True)
+        inverse = inverse + 1 if missing is None else np.where(missing, 0, inverse + 1)
+        codes = codes * (int(inverse.max(initial=0)) + 1) + inverse
+    _, first, dense = np.unique(codes, return_index=True, return_inverse=True)
+    return dense.astype(np.int64), first.astype(np.int64)

@@ -1,0 +1,199 @@
+"""Which chunks are read for a table, and by whom: blocks between common chunk borders, in partitions."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from icefloe.query.scan.selection import Indices, Selection
+from icefloe.query.schema import Table
+
+PARTITION_BYTES: Final = 64 * 2**20
+BATCH_ROWS: Final = 65536
+_ROWS_WITHOUT_CHUNKS: Final = 2**20
+"""The size of a block of a table without variables, which has no chunks to keep together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Part of one dimension between two borders, and what is wanted of it."""
+
+    start: int
+    stop: int
+    wanted: Indices | None
+    """Indices of the dimension; None stands for all of the span."""
+
+    @property
+    def count(self) -> int:
+        """The number of wanted indices."""
+        return self.stop - self.start if self.wanted is None else len(self.wanted)
+
+
+Block = tuple[Span, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How the wanted rows of a table are read.
+
+    Blocks are numbered along `order`, the last dimension of it fastest. Each holds whole chunks of every
+    variable: no chunk is in two blocks.
+    """
+
+    table: Table
+    selection: Selection
+    edges: tuple[NDArray[np.int64], ...]
+    """Per dimension the borders of the spans in which something is wanted: (n, 2)."""
+    order: tuple[int, ...]
+    """All dimensions, the one first along which the number of a block changes last."""
+    starts: NDArray[np.int64]
+    """The first block of each partition, and the number of blocks."""
+
+    def __reduce__(self) -> Any:
+        """Small, since it goes to every task: borders at equal distances are next to nothing."""
+        return _unpacked, (
+            _without_edges(self.table),
+            *map(_packed, (self.edges, self.selection.indices)),
+            self.order,
+            _packed((self.starts,)),
+        )
+
+    @property
+    def partitions(self) -> int:
+        """How many."""
+        return len(self.starts) - 1
+
+    def blocks(self, partition: int) -> Iterator[Block]:
+        """The blocks of a partition."""
+        shape = tuple(len(self.edges[axis]) for axis in self.order)
+        for number in range(int(self.starts[partition]), int(self.starts[partition + 1])):
+            places = dict(zip(self.order, np.unravel_index(number, shape), strict=True))
+            yield tuple(self._span(axis, int(places[axis])) for axis in range(len(self.edges)))
+
+    def _span(self, axis: int, place: int) -> Span:
+        start, stop = map(int, self.edges[axis][place])
+        wanted = self.selection.indices[axis]
+        if wanted is None:
+            return Span(start, stop, None)
+        first, last = np.searchsorted(wanted, (start, stop))
+        if last - first == stop - start:
+            return Span(start, stop, None)
+        return Span(start, stop, wanted[first:last])
+
+    @property
+    def rows(self) -> int:
+        """How many rows the table has."""
+        return int(np.prod(self.selection.counts(self.table), dtype=np.int64))
+
+
+def plan(
+    table: Table,
+    selection: Selection,
+    *,
+    partition_bytes: int = PARTITION_BYTES,
+    order: Sequence[int] | None = None,
+) -> Plan:
+    """Partitions of about so many bytes of columns, each of some blocks in a row."""
+    axes = tuple(range(len(table.dims)) if order is None else order)
+    spans = [_spans(edges, wanted) for edges, wanted in zip(_borders(table), selection.indices, strict=True)]
+    counts = [_counts(span, wanted) for span, wanted in zip(spans, selection.indices, strict=True)]
+    rows = np.ones(1, np.int64)
+    for axis in axes:
+        rows = np.multiply.outer(rows, counts[axis]).ravel()
+    width = sum(width_of(column.arrow) for column in table.columns)
+    starts = _cut(rows, max(partition_bytes // max(width, 1), 1))
+    return Plan(table, selection, tuple(spans), axes, starts)
+
+
+def _borders(table: Table) -> list[NDArray[np.int64]]:
+    if table.variables or not table.dims:
+        return table.edges()
+    borders = [np.arange(size + 1) for size in table.shape]
+    room = _ROWS_WITHOUT_CHUNKS
+    for axis in range(len(table.dims) - 1, -1, -1):
+        step = max(min(room, table.shape[axis]), 1)
+        borders[axis] = np.append(np.arange(0, table.shape[axis], step), table.shape[axis])
+        room //= step
+    return borders
+
+
+def _spans(borders: NDArray[np.int64], wanted: Indices | None) -> NDArray[np.int64]:
+    """The spans between borders in which something is wanted: (n, 2)."""
+    spans = np.stack([borders[:-1], borders[1:]], axis=1)
+    if wanted is None:
+        return spans[spans[:, 1] > spans[:, 0]]
+    return spans[np.unique(np.searchsorted(borders, wanted, side="right") - 1)]
+
+
+def _counts(spans: NDArray[np.int64], wanted: Indices | None) -> NDArray[np.int64]:
+    if wanted is None:
+        return np.asarray(spans[:, 1] - spans[:, 0], np.int64)
+    bounds = np.searchsorted(wanted, spans)
+    return np.asarray(bounds[:, 1] - bounds[:, 0], np.int64)
+
+
+def _cut(rows: NDArray[np.int64], most: int) -> NDArray[np.int64]:
+    """Where partitions begin: in each so many rows at most, or one block."""
+    if not len(rows):
+        return np.zeros(1, np.int64)
+    before = np.cumsum(rows) - rows
+    total = int(before[-1] + rows[-1])
+    count = max(-(-total // most), 1)
+    even = -(-total // count)  # partitions of much the same size, rather than a small one at the end
+    starts = np.unique(np.searchsorted(before, np.arange(0, total, max(even, 1))))
+    return np.append(starts[starts < len(rows)], len(rows)).astype(np.int64)
+
+
+def width_of(arrow: pa.DataType) -> int:
+    """About how many bytes a value of a type takes."""
+    try:
+        return max(int(arrow.bit_width) // 8, 1)
+    except ValueError:  # text has no width
+        return 16
+
+
+Packed = tuple[tuple[tuple[int, ...], bytes] | None, ...]
+
+
+def _packed(columns: Sequence[NDArray[np.int64] | None]) -> Packed:
+    """Ascending numbers as their differences, compressed."""
+    return tuple(
+        None
+        if column is None
+        else (column.shape, zlib.compress(np.diff(column, axis=0, prepend=0).tobytes(), 1))
+        for column in columns
+    )
+
+
+def _unpacked(table: Table, edges: Packed, indices: Packed, order: tuple[int, ...], starts: Packed) -> Plan:
+    (first,) = _columns(starts)
+    if first is None:
+        raise ValueError("a plan without partitions is no plan")
+    borders = tuple(column for column in _columns(edges) if column is not None)
+    return Plan(table, Selection(tuple(_columns(indices))), borders, order, first)
+
+
+def _columns(packed: Packed) -> list[NDArray[np.int64] | None]:
+    return [
+        None
+        if each is None
+        else np.cumsum(np.frombuffer(zlib.decompress(each[1]), np.int64).reshape(each[0]), axis=0)
+        for each in packed
+    ]
+
+
+def _without_edges(table: Table) -> Table:
+    """A task knows its blocks, and needs the borders of single arrays no more."""
+    return replace(
+        table,
+        columns=tuple(
+            column if column.array is None else replace(column, array=replace(column.array, edges=()))
+            for column in table.columns
+        ),
+    )

@@ -1,0 +1,186 @@
+"""Reading partitions of a table: chunks in, Arrow record batches out."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import product
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from icefloe.query.decode import to_arrow
+from icefloe.query.scan.plan import BATCH_ROWS, Block, Plan, Span
+from icefloe.query.schema import Column, Role
+from icefloe.session import Session
+
+_AHEAD: Final = 4
+"""Blocks that are fetched while others are handed out."""
+_KEPT_BYTES: Final = 2**27
+"""Coordinates up to this size are read once for all blocks of a task."""
+
+Values = NDArray[Any]
+
+
+def read_partition(
+    session: Session, plan: Plan, partition: int, batch_rows: int = BATCH_ROWS
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a partition, in the order of the blocks, and in each in that of the dimensions."""
+    for block, values in read_blocks(session, plan, partition):
+        yield from _batches(plan, block, values, batch_rows)
+
+
+def read_blocks(session: Session, plan: Plan, partition: int) -> Iterator[tuple[Block, list[Values]]]:
+    """The blocks of a partition with the stored values of each column in it, along the table's dimensions.
+
+    Each array has as many dimensions as the table, with length 1 where a column does not vary.
+    """
+    arrays = _Arrays(session, plan)
+    with ThreadPoolExecutor(_AHEAD, "icefloe-blocks") as pool:
+        waiting: deque[tuple[Block, Future[list[Values]]]] = deque()
+        for block in plan.blocks(partition):
+            waiting.append((block, pool.submit(arrays.read, block)))
+            if len(waiting) > _AHEAD:
+                first, values = waiting.popleft()
+                yield first, values.result()
+        while waiting:
+            first, values = waiting.popleft()
+            yield first, values.result()
+
+
+class _Arrays:
+    """The arrays behind the columns of a table."""
+
+    def __init__(self, session: Session, plan: Plan) -> None:
+        import zarr
+
+        self._columns = plan.table.columns
+        self._rank = len(plan.table.dims)
+        paths = {column.array.path for column in self._columns if column.array is not None}
+        store = session.store
+        self._arrays: dict[str, Any] = {
+            path: zarr.open_array(store, path=path, mode="r") for path in sorted(paths)
+        }
+        self._whole = {
+            column.array.path: np.asarray(self._arrays[column.array.path][...])
+            for column in self._columns
+            if column.array is not None and _is_kept(column)
+        }
+
+    def read(self, block: Block) -> list[Values]:
+        """What the columns hold in a block."""
+        found: dict[str, Values] = {}
+        return [self._read(column, block, found) for column in self._columns]
+
+    def _read(self, column: Column, block: Block, found: dict[str, Values]) -> Values:
+        spans = [block[axis] for axis in column.axes]
+        if column.array is None:
+            return self._placed(_indices(spans[0]), column)
+        path = column.array.path
+        if path not in found:
+            whole = self._whole.get(path)
+            found[path] = fetched(self._arrays[path], spans) if whole is None else chosen(whole, spans)
+        return self._placed(found[path], column)
+
+    def _placed(self, values: Values, column: Column) -> Values:
+        """Values along the dimensions of the table."""
+        order = sorted(range(len(column.axes)), key=column.axes.__getitem__)
+        values = values.transpose(order) if values.ndim else values
+        here = dict(zip(sorted(column.axes), values.shape, strict=True))
+        return values.reshape([here.get(axis, 1) for axis in range(self._rank)])
+
+
+def _is_kept(column: Column) -> bool:
+    array = column.array
+    if array is None or column.role is Role.VARIABLE:
+        return False
+    return int(np.prod(array.shape, dtype=np.int64)) * array.coding.stored.itemsize <= _KEPT_BYTES
+
+
+def _indices(span: Span) -> NDArray[np.int64]:
+    return np.arange(span.start, span.stop) if span.wanted is None else span.wanted
+
+
+def _selector(span: Span) -> slice | NDArray[np.int64]:
+    """The wanted part of a span, as a slice where it is one."""
+    wanted = span.wanted
+    if wanted is None:
+        return slice(span.start, span.stop)
+    first, last = int(wanted[0]), int(wanted[-1])
+    return slice(first, last + 1) if last - first + 1 == len(wanted) else wanted
+
+
+def fetched(array: Any, spans: Sequence[Span]) -> Values:
+    """The wanted part of some spans of an array. Only chunks with something wanted are fetched."""
+    selectors = tuple(_selector(span) for span in spans)
+    if all(isinstance(each, slice) for each in selectors):
+        return np.asarray(array[selectors])
+    return np.asarray(array.oindex[selectors])
+
+
+def chosen(whole: Values, spans: Sequence[Span]) -> Values:
+    """The same of an array in memory."""
+    for axis, span in enumerate(spans):
+        selector = _selector(span)
+        whole = whole[(slice(None),) * axis + (selector,)]
+    return whole
+
+
+def _batches(plan: Plan, block: Block, values: Sequence[Values], rows: int) -> Iterator[pa.RecordBatch]:
+    schema = plan.table.schema
+    shape = tuple(span.count for span in block)
+    known: dict[tuple[Any, ...], pa.Array] = {}
+    for slab in _slabs(shape, rows):
+        extent = tuple(part.stop - part.start for part in slab)
+        columns = []
+        for number, (column, raw) in enumerate(zip(plan.table.columns, values, strict=True)):
+            varies = [axis for axis in range(len(shape)) if raw.shape[axis] > 1 or axis in column.axes]
+            key = (number, extent, *((slab[axis].start, slab[axis].stop) for axis in varies))
+            part = raw[tuple(slab[a] if a in varies else slice(None) for a in range(len(shape)))]
+            if column.role is Role.VARIABLE and len(varies) == len(shape):
+                columns.append(_column(column, part.reshape(-1)))
+                continue
+            if key not in known:
+                known = {old: array for old, array in known.items() if old[0] != number}
+                known[key] = _spread(column, part, extent)
+            columns.append(known[key])
+        yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _slabs(shape: Sequence[int], rows: int) -> Iterator[tuple[slice, ...]]:
+    """Parts of a block whose rows follow each other, so many at most where that can be."""
+    after = 1
+    steps = []
+    for size in reversed(shape):
+        step = max(min(size, rows // max(after, 1)), 1) if after <= rows else 1
+        steps.append(step)
+        # Once a dimension is cut, those before it go one by one: rows stay in order.
+        after = after * size if step == size else rows + 1
+    cuts: Iterable[list[slice]] = (
+        [slice(start, min(start + step, size)) for start in range(0, size, step)]
+        for size, step in zip(shape, reversed(steps), strict=True)
+    )
+    return product(*cuts)
+
+
+def _spread(column: Column, part: Values, extent: Sequence[int]) -> pa.Array:
+    """A coordinate as a column: each value as often as there are rows with it."""
+    if column.coding is not None and not column.numeric and part.size < 1024:
+        # Text and the like cost much per value: made once for each, then repeated.
+        once = _column(column, part.reshape(-1))
+        codes = np.broadcast_to(np.arange(part.size).reshape(part.shape), extent).reshape(-1)
+        if once.null_count or not pa.types.is_primitive(once.type):
+            return once.take(pa.array(codes))
+    return _column(column, np.broadcast_to(part, extent).reshape(-1))
+
+
+def _column(column: Column, raw: Values) -> pa.Array:
+    if column.coding is None:
+        return pa.array(raw, type=column.arrow)
+    if column.numeric:
+        values = raw.astype(np.float64)
+        return to_arrow(values, np.isnan(values) if raw.dtype.kind == "f" else None, column.arrow)
+    return column.coding.column(raw)

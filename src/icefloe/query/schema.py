@@ -1,0 +1,409 @@
+"""A group of arrays as tables: one row per cell, a column per coordinate and per variable.
+
+Variables with the same dimensions make one table. Nothing here knows Spark.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from icefloe.errors import ErrorKind, InvalidInputError, NodeNotFoundError
+from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot
+from icefloe.query.decode import Coding, coding_of, ddl
+from icefloe.session import Session
+
+NUMERIC: Final = "_numeric"
+"""What the name of the column ends with that has the stored numbers of times of other calendars."""
+
+
+class Role(Enum):
+    """What a column is to its table."""
+
+    DIMENSION = "dimension"
+    """The coordinate of a dimension, or its index where it has none."""
+    AUXILIARY = "auxiliary coordinate"
+    VARIABLE = "variable"
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayInfo:
+    """An array of a group, as its metadata describes it."""
+
+    name: str
+    path: str
+    dims: tuple[str, ...]
+    shape: tuple[int, ...]
+    edges: tuple[NDArray[np.int64], ...]
+    """Per dimension where its chunks begin, and the end."""
+    coding: Coding
+    attributes: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table."""
+
+    name: str
+    role: Role
+    axes: tuple[int, ...]
+    """The dimensions of the table that it varies along, in the order the array has them."""
+    array: ArrayInfo | None
+    """None for an index column."""
+    coding: Coding | None
+    numeric: bool = False
+    """Whether it has the stored numbers of times that stand beside it as text."""
+
+    @property
+    def arrow(self) -> pa.DataType:
+        """Its type."""
+        if self.numeric:
+            return pa.float64()
+        return pa.int64() if self.coding is None else self.coding.arrow
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows over the cells of some dimensions."""
+
+    group: str
+    dims: tuple[str, ...]
+    shape: tuple[int, ...]
+    columns: tuple[Column, ...]
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns in terms of Arrow."""
+        return pa.schema([(column.name, column.arrow) for column in self.columns])
+
+    @property
+    def ddl(self) -> str:
+        """The columns in terms of Spark's SQL."""
+        return ddl(self.schema)
+
+    @property
+    def variables(self) -> tuple[Column, ...]:
+        """The columns that are not coordinates."""
+        return tuple(column for column in self.columns if column.role is Role.VARIABLE)
+
+    def column(self, name: str) -> Column:
+        """A column by its name, whatever its case where only one fits; an error with a suggestion else."""
+        for column in self.columns:
+            if column.name == name:
+                return column
+        folded = [column for column in self.columns if column.name.lower() == name.lower()]
+        if len(folded) == 1:
+            return folded[0]
+        raise unknown("column", name, [column.name for column in self.columns], f"in group {self.group}")
+
+    def only(self, names: Iterable[str]) -> Table:
+        """The same rows with some of the columns, in the order given."""
+        found = (self.column(name) for name in names)
+        return replace(self, columns=tuple({column.name: column for column in found}.values()))
+
+    def edges(self) -> list[NDArray[np.int64]]:
+        """Per dimension the places that are chunk borders of every variable, and both ends."""
+        borders: list[NDArray[np.int64] | None] = [None] * len(self.dims)
+        for column in self.columns:
+            if column.role is not Role.VARIABLE or column.array is None:
+                continue
+            for axis, edges in zip(column.axes, column.array.edges, strict=True):
+                known = borders[axis]
+                borders[axis] = edges if known is None else np.intersect1d(known, edges)
+        whole = [np.array([0, size], np.int64) for size in self.shape]
+        return [whole[axis] if known is None else known for axis, known in enumerate(borders)]
+
+
+def unknown(
+    what: str,
+    name: str,
+    known: Sequence[str],
+    where: str = "",
+    kind: ErrorKind = ErrorKind.NODE_NOT_FOUND,
+) -> InvalidInputError:
+    """The error for a name that there is none of, with the nearest one."""
+    folded = {each.lower(): each for each in known}
+    begun = [
+        each for each in folded if each and (each.startswith(name.lower()) or name.lower().startswith(each))
+    ]
+    close = difflib.get_close_matches(name.lower(), folded, 1) or begun
+    near = folded[close[0]] if close else None
+    place = f" {where}" if where else ""
+    hint = f"did you mean {near!r}?" if near else f"there are {', '.join(known) or 'none'}"
+    return InvalidInputError(f"there is no {what} {name!r}{place}; {hint}", kind=kind)
+
+
+def arrays_of(session: Session, group: str) -> tuple[dict[str, NodeSnapshot], Mapping[str, Any]]:
+    """The arrays directly in a group, by name, and the attributes of the group."""
+    path = "/" + group.strip("/")
+    workspace = session.workspace
+    node = workspace.node(path)
+    if node is None and not (path == "/" or workspace.has_nodes_below(path)):
+        raise NodeNotFoundError(
+            f"there is no group {path} in snapshot {session.snapshot_id}", kind=ErrorKind.NODE_NOT_FOUND
+        )
+    if node is not None and isinstance(node.node_data, ArrayNodeData):
+        raise InvalidInputError(
+            f"{path} is an array; name its group, and the array with the option variables",
+            kind=ErrorKind.NOT_A_GROUP,
+        )
+    prefix = path.rstrip("/") + "/"
+    found = {name: workspace.node(prefix + name) for name in workspace.children(path)}
+    arrays = {
+        name: each
+        for name, each in found.items()
+        if each is not None and isinstance(each.node_data, ArrayNodeData)
+    }
+    attributes = json.loads(node.user_data).get("attributes", {}) if node is not None else {}
+    return arrays, attributes
+
+
+@dataclass(frozen=True, slots=True)
+class GroupTables:
+    """The tables of a group, one per set of variables with the same dimensions. The largest comes first."""
+
+    group: str
+    tables: tuple[Table, ...]
+    refused: Mapping[str, InvalidInputError]
+    """Arrays that make no column, by name, and why."""
+
+    def choose(self, variables: Sequence[str] | None) -> Table:
+        """The table that has some variables, with just those; without names the only one there is."""
+        if not variables:
+            return self._only()
+        known = {column.name for table in self.tables for column in table.columns}
+        for name in variables:
+            if name in self.refused:
+                raise self.refused[name]
+            if name not in known:
+                raise unknown("variable", name, sorted(known), f"in group {self.group}")
+        fitting = [t for t in self.tables if {column.name for column in t.columns}.issuperset(variables)]
+        if len(fitting) > 1:  # these are coordinates, and each table has other rows
+            raise several(self.group, fitting)
+        for table in fitting:
+            kept = [column.name for column in table.columns if column.role is not Role.VARIABLE]
+            return table.only([*kept, *variables])
+        raise InvalidInputError(
+            f"{', '.join(variables)} have different dimensions and make no table together: "
+            f"{described(self.tables)}",
+            kind=ErrorKind.INVALID_ARRAY_METADATA,
+        )
+
+    def _only(self) -> Table:
+        for problem in self.refused.values():
+            raise problem
+        if len(self.tables) == 1:
+            return self.tables[0]
+        if not self.tables:
+            raise InvalidInputError(
+                f"group {self.group} has no arrays to make a table of; name another with the option group",
+                kind=ErrorKind.NODE_NOT_FOUND,
+            )
+        raise several(self.group, self.tables)
+
+
+def several(group: str, tables: Sequence[Table]) -> InvalidInputError:
+    """The error where one table is meant, and it is not said which."""
+    array = next((column.name for table in tables for column in table.variables), "name")
+    return InvalidInputError(
+        f"group {group} has {len(tables)} tables, for variables of different dimensions: "
+        f"{described(tables)}; choose with the option variables, or in SQL with a variable in the query or"
+        f" an array in place of the group, such as repo{group.rstrip('/').replace('/', '.')}.{array}",
+        kind=ErrorKind.INVALID_ARRAY_METADATA,
+    )
+
+
+def tables_of(session: Session, group: str = "/") -> GroupTables:
+    """What a group has as tables. Coordinates alone make one where there is nothing else."""
+    path = "/" + group.strip("/")
+    nodes, attributes = arrays_of(session, group)
+    metadata = {name: json.loads(node.user_data) for name, node in nodes.items()}
+    coordinates = _coordinate_names(metadata, attributes)
+    arrays = _Group(session, path, nodes, metadata, coordinates)
+    sets: dict[frozenset[str], list[str]] = {}
+    refused: dict[str, InvalidInputError] = {}
+    for name, document in metadata.items():
+        try:
+            arrays.info(name)
+        except InvalidInputError as problem:
+            refused[name] = problem
+            continue
+        if name not in coordinates:
+            sets.setdefault(frozenset(dims_of(name, document)), []).append(name)
+    if not sets:
+        own = [frozenset(dims_of(name, metadata[name])) for name in metadata if name not in refused]
+        sets = {max(own, key=len): []} if own else {}
+    tables = [arrays.table(names, dims) for dims, names in sets.items()]
+    ordered = sorted(tables, key=lambda table: (-len(table.dims), -len(table.variables), table.dims))
+    return GroupTables(path, tuple(ordered), refused)
+
+
+def described(tables: Sequence[Table]) -> str:
+    """Tables in a few words."""
+    return "; ".join(
+        f"({', '.join(table.dims)}): {', '.join(column.name for column in table.variables)}"
+        for table in tables
+    )
+
+
+def dims_of(name: str, metadata: Mapping[str, Any]) -> tuple[str, ...]:
+    """The names of an array's dimensions; one without a name is called after its place."""
+    rank = len(metadata["shape"])
+    names = metadata.get("dimension_names") or [None] * rank
+    return tuple(given or f"dim_{axis}" for axis, given in enumerate(names))
+
+
+def _coordinate_names(metadata: Mapping[str, Mapping[str, Any]], attributes: Mapping[str, Any]) -> set[str]:
+    """As xarray finds them: named like their dimension, or in an attribute `coordinates`."""
+    found = {name for name, document in metadata.items() if dims_of(name, document) == (name,)}
+    for owner in (attributes, *(document.get("attributes", {}) for document in metadata.values())):
+        named = owner.get("coordinates")
+        if isinstance(named, str):
+            found.update(name for name in named.split() if name in metadata)
+    return found
+
+
+def array_info(path: str, metadata: Mapping[str, Any], session: Session) -> ArrayInfo:
+    """What the metadata of an array say."""
+    name = path.rpartition("/")[2]
+    attributes = metadata.get("attributes", {})
+    shape = tuple(metadata["shape"])
+    return ArrayInfo(
+        name,
+        path,
+        dims_of(name, metadata),
+        shape,
+        tuple(_edges(path, metadata, session)),
+        coding_of(_dtype(metadata["data_type"], path), attributes, path),
+        attributes,
+    )
+
+
+def _edges(path: str, metadata: Mapping[str, Any], session: Session) -> list[NDArray[np.int64]]:
+    shape = metadata["shape"]
+    grid = metadata["chunk_grid"]
+    if grid["name"] == "regular":
+        sizes = grid["configuration"]["chunk_shape"]
+        starts = [np.arange(0, length, max(size, 1)) for length, size in zip(shape, sizes, strict=True)]
+        return [np.append(start, length) for start, length in zip(starts, shape, strict=True)]
+    import zarr
+
+    array: Any = zarr.open_array(session.store, path=path, mode="r")
+    return [np.cumsum([0, *sizes]) for sizes in array.write_chunk_sizes]
+
+
+def _dtype(data_type: Any, path: str) -> np.dtype[Any]:
+    if isinstance(data_type, str) and data_type in _PLAIN_TYPES:
+        return np.dtype(data_type)
+    from zarr.dtype import parse_dtype
+
+    try:
+        return np.dtype(parse_dtype(data_type, zarr_format=3).to_native_dtype())
+    except (ValueError, TypeError) as error:
+        raise InvalidInputError(
+            f"{path} has the data type {json.dumps(data_type)}, which cannot be read: {error}",
+            kind=ErrorKind.INVALID_ARRAY_METADATA,
+        ) from None
+
+
+_PLAIN_TYPES: Final = frozenset(
+    (
+        *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+        *("float16", "float32", "float64", "complex64", "complex128"),
+    )
+)
+
+
+class _Group:
+    """What the tables of a group have in common."""
+
+    def __init__(
+        self,
+        session: Session,
+        path: str,
+        nodes: Mapping[str, NodeSnapshot],
+        metadata: Mapping[str, Mapping[str, Any]],
+        coordinates: set[str],
+    ) -> None:
+        self._session = session
+        self._path = path
+        self._nodes = nodes
+        self._metadata = metadata
+        self._coordinates = sorted(coordinates)
+        self._infos: dict[str, ArrayInfo] = {}
+
+    def table(self, names: Sequence[str], dims: frozenset[str]) -> Table:
+        """That of some variables, which have these dimensions."""
+        infos = [self.info(name) for name in names]
+        order = infos[0].dims if infos else self._order(dims)
+        sizes = self._sizes(infos, order)
+        columns = [column for dim in order for column in self._dimension(dim, order)]
+        for name in self._coordinates:
+            own = dims_of(name, self._metadata[name])
+            if name not in order and dims.issuperset(own):
+                columns += self._columns(self.info(name), Role.AUXILIARY, order)
+        for info in infos:
+            columns += self._columns(info, Role.VARIABLE, order)
+        return Table(self._path, order, tuple(sizes[dim] for dim in order), tuple(columns))
+
+    def _order(self, dims: frozenset[str]) -> tuple[str, ...]:
+        return next(
+            own
+            for name, document in self._metadata.items()
+            if (own := dims_of(name, document)) and frozenset(own) == dims
+        )
+
+    def info(self, name: str) -> ArrayInfo:
+        """One of its arrays; InvalidInputError where it makes no column."""
+        if name not in self._infos:
+            info = array_info(self._nodes[name].path, self._metadata[name], self._session)
+            if len(set(info.dims)) < len(info.dims):
+                raise InvalidInputError(
+                    f"{info.path} has one dimension twice, ({', '.join(info.dims)}), and makes no table",
+                    kind=ErrorKind.INVALID_ARRAY_METADATA,
+                )
+            if name in self._coordinates and info.coding.times is not None and len(info.dims) <= 1:
+                info = replace(info, coding=info.coding.settled(read_whole(self._session, info)))
+            self._infos[name] = info
+        return self._infos[name]
+
+    def _sizes(self, infos: Sequence[ArrayInfo], order: Sequence[str]) -> dict[str, int]:
+        named = [self.info(dim) for dim in order if dim in self._coordinates]
+        sizes: dict[str, int] = {}
+        for info in (*infos, *named):
+            for dim, size in zip(info.dims, info.shape, strict=True):
+                if sizes.setdefault(dim, size) != size:
+                    raise InvalidInputError(
+                        f"dimension {dim} of group {self._path} has {sizes[dim]} places in one array and"
+                        f" {size} in {info.name}",
+                        kind=ErrorKind.INVALID_ARRAY_METADATA,
+                    )
+        return sizes
+
+    def _dimension(self, dim: str, order: Sequence[str]) -> list[Column]:
+        if dim in self._coordinates and dims_of(dim, self._metadata[dim]) == (dim,):
+            return self._columns(self.info(dim), Role.DIMENSION, order)
+        return [Column(dim, Role.DIMENSION, (order.index(dim),), None, None)]
+
+    def _columns(self, info: ArrayInfo, role: Role, order: Sequence[str]) -> list[Column]:
+        axes = tuple(order.index(dim) for dim in info.dims)
+        columns = [Column(info.name, role, axes, info, info.coding)]
+        if info.coding.times is not None and info.coding.arrow == pa.string():
+            columns.append(Column(info.name + NUMERIC, role, axes, info, info.coding, numeric=True))
+        return columns
+
+
+def read_whole(session: Session, info: ArrayInfo) -> NDArray[Any]:
+    """All stored values of an array."""
+    import zarr
+
+    array: Any = zarr.open_array(session.store, path=info.path, mode="r")
+    return np.asarray(array[...])

@@ -1,0 +1,1 @@
+"""Analyze a SQL query: which tables, columns, conditions and aggregates it needs."""

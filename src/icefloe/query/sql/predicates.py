@@ -1,0 +1,382 @@
+"""Which values of a coordinate a condition of SQL can hold for, with the meaning that Spark gives it.
+
+An answer never leaves out a value for which the condition holds. Where the meaning is not known for certain
+the answer is None: all values. An answer is *exact* when it has no value too many either.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from sqlglot import exp
+
+from icefloe.query.decode import TIMESTAMP, Mask, Values
+
+_DAY: Final = np.timedelta64(86400 * 10**6, "us")
+_EXACT_INTEGERS: Final = 2**53
+_EXACT_SMALL: Final = 2**24
+_EXACT_DIGITS: Final = 15
+_TIME_TEXT: Final = re.compile(r"\d{4}(-\d{2}(-\d{2}([T ]\d{2}:\d{2}(:\d{2}(\.\d{1,6})?)?)?)?)?")
+_DATE_TEXT: Final = re.compile(r"\d{4}-\d{2}-\d{2}")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """For which values a condition may hold."""
+
+    mask: Mask
+    exact: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One side of a comparison: values of a kind, or one value."""
+
+    kind: str
+    """number, time, date, text or bool"""
+    value: Any
+    zoned: bool = False
+    """Whether it is a moment whose reading depends on the zone of the Spark session."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A column whose values are at hand."""
+
+    values: Values
+    missing: Mask | None
+    arrow: pa.DataType
+    utc: bool
+    """Whether the Spark session is in UTC."""
+
+    def side(self) -> Side | None:
+        """The column in a comparison."""
+        arrow = self.arrow
+        if arrow == TIMESTAMP:
+            return Side("time", self.values.astype("M8[us]"))
+        if arrow == pa.string():
+            return Side("text", self.values.astype(object))
+        if arrow == pa.bool_():
+            return Side("bool", self.values)
+        if pa.types.is_integer(arrow) or pa.types.is_floating(arrow):
+            return Side("number", self.values)
+        return None
+
+
+def answer(condition: exp.Expr, column: Known) -> Answer | None:
+    """For which values of its only column a condition may hold; None where that is not known."""
+    found = _truth(condition, column, wanted=True)
+    if found is None:
+        return None
+    if column.missing is not None:  # no comparison holds for a missing value
+        found = Answer(found.mask & ~column.missing, found.exact)
+    return found
+
+
+def _truth(condition: exp.Expr, column: Known, wanted: bool) -> Answer | None:
+    """Where a condition is true, or where it is false: not the opposite, since it may be neither."""
+    match condition:
+        case exp.Paren():
+            return _truth(condition.this, column, wanted)
+        case exp.Not():
+            return _truth(condition.this, column, not wanted)
+        case exp.And() | exp.Or():
+            both = isinstance(condition, exp.And) == wanted
+            return _joined([_truth(side, column, wanted) for side in condition.flatten()], both)
+        case exp.Between():
+            low = exp.GTE(this=condition.this, expression=condition.args["low"])
+            high = exp.LTE(this=condition.this, expression=condition.args["high"])
+            if condition.args.get("symmetric"):
+                return None
+            return _joined([_truth(side, column, wanted) for side in (low, high)], wanted)
+        case exp.In():
+            if condition.args.get("query") or condition.args.get("unnest") or condition.args.get("field"):
+                return None
+            if len({_kind(each) for each in condition.expressions if not isinstance(each, exp.Null)}) > 1:
+                return None  # Spark compares all of them as values of one type
+            options = [exp.EQ(this=condition.this, expression=each) for each in condition.expressions]
+            return _joined([_truth(each, column, wanted) for each in options], not wanted)
+    return _comparison(condition, column, wanted)
+
+
+def _kind(expression: exp.Expr) -> str:
+    constant = _constant(expression)
+    return "" if constant is None else constant.kind
+
+
+def _joined(sides: list[Answer | None], both: bool) -> Answer | None:
+    """Where all sides hold, or where any does."""
+    known = [side for side in sides if side is not None]
+    if not known or (not both and len(known) < len(sides)):
+        return None
+    combine: Any = np.logical_and if both else np.logical_or
+    mask = combine.reduce([side.mask for side in known])
+    return Answer(mask, len(known) == len(sides) and all(side.exact for side in known))
+
+
+_COMPARISONS: Final[Mapping[type[exp.Expr], tuple[str, str]]] = {
+    exp.EQ: ("==", "!="),
+    exp.NullSafeEQ: ("==", ""),  # its opposite holds for missing values
+    exp.NEQ: ("!=", "=="),
+    exp.GT: (">", "<="),
+    exp.GTE: (">=", "<"),
+    exp.LT: ("<", ">="),
+    exp.LTE: ("<=", ">"),
+}
+_MIRRORED: Final = {"==": "==", "!=": "!=", ">": "<", ">=": "<=", "<": ">", "<=": ">="}
+_OPERATIONS: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
+    "==": np.equal,
+    "!=": np.not_equal,
+    ">": np.greater,
+    ">=": np.greater_equal,
+    "<": np.less,
+    "<=": np.less_equal,
+}
+
+
+def _comparison(condition: exp.Expr, column: Known, wanted: bool) -> Answer | None:
+    words = _COMPARISONS.get(type(condition))
+    if words is None:
+        return None
+    word = words[0] if wanted else words[1]
+    left, right = condition.this, condition.expression
+    if not word:
+        return None
+    if not left.find(exp.Column):
+        left, right, word = right, left, _MIRRORED[word]
+    if right.find(exp.Column):
+        return None
+    values, constant = term(left, column), _constant(right)
+    if values is None or constant is None:
+        return None
+    return _compared(values, word, constant, column)
+
+
+def _compared(values: Side, word: str, constant: Side, column: Known) -> Answer | None:
+    if values.kind == "number" and constant.kind == "number":
+        return _numbers(values.value, word, constant.value)
+    if values.kind in ("time", "date") and constant.kind in ("time", "date", "text"):
+        return _moments(values, word, constant, column.utc)
+    if values.kind == constant.kind == "text" or values.kind == constant.kind == "bool":
+        return Answer(np.asarray(_OPERATIONS[word](values.value, constant.value), np.bool_), True)
+    return None
+
+
+def _numbers(values: Values, word: str, constant: int | float | Decimal) -> Answer | None:
+    """Integers are compared exactly; a float with a decimal as doubles, as Spark does."""
+    if isinstance(constant, Decimal):
+        if values.dtype.kind != "f":
+            return None
+        constant = float(constant)
+    if values.dtype.kind in "iub":
+        if isinstance(constant, float) and not _are_exact(values):
+            return None
+        if isinstance(constant, int) and abs(constant) >= 2**62:
+            return None
+    elif isinstance(constant, int) and abs(constant) >= (
+        _EXACT_SMALL if values.dtype.itemsize < 8 else _EXACT_INTEGERS
+    ):
+        return None
+    exact = values.astype(np.float64) if values.dtype.kind == "f" else values
+    return Answer(np.asarray(_OPERATIONS[word](exact, constant), np.bool_), True)
+
+
+def _are_exact(integers: Values) -> bool:
+    """Whether doubles hold these integers."""
+    limit = _EXACT_INTEGERS
+    return not len(integers) or bool(integers.min() > -limit and integers.max() < limit)
+
+
+def _moments(values: Side, word: str, constant: Side, utc: bool) -> Answer | None:
+    moment = constant.value
+    if constant.kind == "text":
+        moment = _moment(str(moment), dates_only=values.kind == "date")
+        if moment is None:
+            return None
+    moment = np.datetime64(moment, "us")
+    stored = values.value.astype("M8[us]")
+    if utc or not (values.zoned or constant.zoned):
+        return Answer(np.asarray(_OPERATIONS[word](stored, moment), np.bool_), True)
+    # In a zone with summer time an hour may come twice or not at all: a day on each side is more than enough.
+    match word:
+        case "==":
+            near = (stored >= moment - _DAY) & (stored <= moment + _DAY)
+        case "!=":
+            return None
+        case ">" | ">=":
+            near = stored >= moment - _DAY
+        case _:
+            near = stored <= moment + _DAY
+    return Answer(np.asarray(near, np.bool_), False)
+
+
+def _moment(text: str, dates_only: bool = False) -> np.datetime64 | None:
+    """A time as both Spark and numpy read it."""
+    text = text.strip()
+    if not (_DATE_TEXT if dates_only else _TIME_TEXT).fullmatch(text):
+        return None
+    try:
+        return np.datetime64(text.replace(" ", "T"), "us")
+    except ValueError:
+        return None
+
+
+def _constant(expression: exp.Expr) -> Side | None:
+    """A literal, with its sign or its type."""
+    match expression:
+        case exp.Paren():
+            return _constant(expression.this)
+        case exp.Neg():
+            inner = _constant(expression.this)
+            return Side("number", -inner.value) if inner is not None and inner.kind == "number" else None
+        case exp.Boolean():
+            return Side("bool", bool(expression.this))
+        case exp.Literal() if expression.is_string:
+            return Side("text", str(expression.this))
+        case exp.Literal():
+            return _number(str(expression.this))
+        case exp.Cast() if isinstance(expression.this, exp.Literal) and expression.this.is_string:
+            return _typed(str(expression.this.this), expression.to)
+    return None
+
+
+def _number(text: str) -> Side | None:
+    try:
+        if re.fullmatch(r"\d+", text):
+            return Side("number", int(text))
+        # More digits than a double has matter next to an integer.
+        many = len(text) > _EXACT_DIGITS and "e" not in text.lower()
+        return Side("number", Decimal(text) if many else float(text))
+    except (ValueError, InvalidOperation):
+        return None
+
+
+def _typed(text: str, type_: exp.DataType) -> Side | None:
+    kinds = exp.DataType.Type
+    if type_.is_type(kinds.DATE):
+        moment = _moment(text, dates_only=True)
+        return None if moment is None else Side("date", moment)
+    if type_.is_type(kinds.TIMESTAMP, kinds.TIMESTAMPTZ, kinds.TIMESTAMPLTZ, kinds.TIMESTAMPNTZ):
+        moment = _moment(text)
+        zoned = not type_.is_type(kinds.TIMESTAMPNTZ)
+        return None if moment is None else Side("time", moment, zoned)
+    return None
+
+
+def term(expression: exp.Expr, column: Known) -> Side | None:
+    """A column, or a function of it, with the values it has; None for what is not known here."""
+    match expression:
+        case exp.Paren():
+            return term(expression.this, column)
+        case exp.Column():
+            return column.side()
+        case exp.Neg() | exp.Abs():
+            inner = term(expression.this, column)
+            if inner is None or inner.kind != "number" or inner.value.dtype.kind != "f":
+                return None
+            return Side("number", -inner.value if isinstance(expression, exp.Neg) else np.abs(inner.value))
+        case exp.TsOrDsToDate() | exp.Date():
+            return _as_date(term(expression.this, column)) if not expression.args.get("zone") else None
+        case exp.Cast() if expression.to.is_type(exp.DataType.Type.DATE):
+            return _as_date(term(expression.this, column))
+        case exp.TimestampTrunc():
+            return _truncated(term(expression.this, column), _unit(expression), column.utc)
+        case exp.DateTrunc():
+            return _first_day(_as_date(term(expression.this, column)), _unit(expression))
+        case exp.Extract():
+            return _part(str(expression.this.name), term(expression.expression, column))
+        case exp.Anonymous():
+            single = expression.expressions[0] if len(expression.expressions) == 1 else None
+            return None if single is None else _part(expression.name, term(single, column))
+    if type(expression) in _PARTS_OF and not expression.args.get("expression"):
+        return _part(_PARTS_OF[type(expression)], term(expression.this, column))
+    return None
+
+
+_PARTS_OF: Final[Mapping[type[exp.Expr], str]] = {
+    exp.Year: "year",
+    exp.Month: "month",
+    exp.Day: "day",
+    exp.DayOfMonth: "day",
+    exp.Quarter: "quarter",
+    exp.DayOfYear: "dayofyear",
+    exp.Hour: "hour",
+    exp.Minute: "minute",
+}
+
+
+def _unit(expression: exp.Expr) -> str:
+    unit = expression.args.get("unit")
+    return "" if unit is None else str(unit.name).lower()
+
+
+def _as_date(side: Side | None) -> Side | None:
+    if side is None or side.kind not in ("time", "date"):
+        return None
+    return Side("date", side.value.astype("M8[D]"))
+
+
+def _truncated(side: Side | None, unit: str, utc: bool) -> Side | None:
+    code = {"year": "Y", "month": "M", "day": "D", "hour": "h", "minute": "m"}.get(unit)
+    if side is None or side.kind != "time" or code is None or (code in "hm" and not utc):
+        return None  # Spark truncates moments of its zone, in which an hour may be missing
+    return Side("time", side.value.astype(f"M8[{code}]").astype("M8[us]"), zoned=not utc)
+
+
+def _first_day(side: Side | None, unit: str) -> Side | None:
+    """What Spark's `trunc` gives: a date."""
+    code = {"year": "Y", "month": "M"}.get(unit)
+    return None if side is None or code is None else Side("date", side.value.astype(f"M8[{code}]"))
+
+
+def _part(name: str, side: Side | None) -> Side | None:
+    """A part of a date, such as its month."""
+    function = DATE_PARTS.get(name.lower())
+    if side is None or side.kind not in ("time", "date") or function is None:
+        return None
+    return Side("number", function(side.value.astype("M8[us]")))
+
+
+def _year(times: Values) -> NDArray[np.int64]:
+    return np.asarray(times.astype("M8[Y]").astype(np.int64) + 1970)
+
+
+def _month(times: Values) -> NDArray[np.int64]:
+    return np.asarray(times.astype("M8[M]").astype(np.int64) % 12 + 1)
+
+
+def _day(times: Values) -> NDArray[np.int64]:
+    return np.asarray((times.astype("M8[D]") - times.astype("M8[M]").astype("M8[D]")).astype(np.int64) + 1)
+
+
+def _day_of_year(times: Values) -> NDArray[np.int64]:
+    return np.asarray((times.astype("M8[D]") - times.astype("M8[Y]").astype("M8[D]")).astype(np.int64) + 1)
+
+
+def _hour(times: Values) -> NDArray[np.int64]:
+    return np.asarray((times - times.astype("M8[D]").astype("M8[us]")).astype(np.int64) // (3600 * 10**6))
+
+
+def _minute(times: Values) -> NDArray[np.int64]:
+    return np.asarray((times - times.astype("M8[h]").astype("M8[us]")).astype(np.int64) // (60 * 10**6))
+
+
+DATE_PARTS: Final[Mapping[str, Callable[[Values], NDArray[np.int64]]]] = {
+    "year": _year,
+    "month": _month,
+    "day": _day,
+    "dayofmonth": _day,
+    "dayofyear": _day_of_year,
+    "doy": _day_of_year,
+    "quarter": lambda times: (_month(times) - 1) // 3 + 1,
+    "hour": _hour,
+    "minute": _minute,
+}
+"""Parts of a time, by the names that Spark has for them."""

@@ -1,0 +1,1 @@
+"""Write rows into arrays."""

@@ -1,0 +1,122 @@
+"""Writing placed rows block by block. Nothing here knows Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from icefloe.query.encode import bad_rows, stored_values
+from icefloe.query.write.target import Target, Variable
+from icefloe.session import Session
+
+BLOCK = "__block"
+CELL = "__cell"
+
+
+def placed(target: Target, batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Rows with their block and cell in place of their coordinates; raises where one has no place."""
+    blocks, cells, known = target.place(batch)
+    if not known.all():
+        row = int(np.flatnonzero(~known)[0])
+        where = ", ".join(f"{dim} {batch.column(dim)[row]}" for dim in target.dims)
+        raise bad_rows(
+            f"the row at {where} was not there when the frame was looked at first: its rows change from one"
+            " reading to the next; cache it before it is written"
+        )
+    names = [variable.name for variable in target.variables]
+    columns = [pa.array(blocks), pa.array(cells), *(batch.column(name) for name in names)]
+    return pa.RecordBatch.from_arrays(columns, names=[BLOCK, CELL, *names])
+
+
+def write_sorted(session: Session, target: Target, batches: Iterator[pa.RecordBatch]) -> int:
+    """Write placed rows that are sorted by block; how many there were."""
+    writer = BlockWriter(session, target)
+    waiting: list[pa.RecordBatch] = []
+    count = 0
+    for batch in batches:
+        blocks = batch.column(0).to_numpy(zero_copy_only=False)
+        starts = [0, *(np.flatnonzero(np.diff(blocks)) + 1).tolist(), len(blocks)]
+        for first, last in pairwise(starts):
+            part = batch.slice(first, last - first)
+            if waiting and part.num_rows and waiting[-1].column(0)[0].as_py() != part.column(0)[0].as_py():
+                count += writer.write(waiting)
+                waiting = []
+            if part.num_rows:
+                waiting.append(part)
+    return count + (writer.write(waiting) if waiting else 0)
+
+
+class BlockWriter:
+    """Writes rows into the arrays of a target, a whole block at a time."""
+
+    def __init__(self, session: Session, target: Target) -> None:
+        import zarr
+
+        self._target = target
+        store = session.store
+        self._arrays: dict[str, Any] = {
+            variable.name: zarr.open_array(store, path=variable.path, mode="r+")
+            for variable in target.variables
+        }
+
+    def write(self, parts: Sequence[pa.RecordBatch]) -> int:
+        """Write all rows of one block. Cells that have none keep what they hold."""
+        rows = pa.Table.from_batches(parts).combine_chunks()
+        block = int(rows.column(0)[0].as_py())
+        region = self._target.region(block)
+        cells = rows.column(1).to_numpy()
+        self._refuse_doubles(cells)
+        places = self._local(cells, region)
+        whole = len(cells) == int(np.prod([part.stop - part.start for part in region], dtype=np.int64))
+        for variable in self._target.variables:
+            column = rows.column(variable.name)
+            self._write(variable, region, places, column.combine_chunks(), whole)
+        return len(cells)
+
+    def _refuse_doubles(self, cells: NDArray[np.int64]) -> None:
+        unique, counts = np.unique(cells, return_counts=True)
+        if len(unique) == len(cells):
+            return
+        target = self._target
+        positions = np.unravel_index(int(unique[counts > 1][0]), target.shape) if target.shape else ()
+        where = ", ".join(
+            f"{dim} {lookup.shown(int(place))}"
+            for dim, lookup, place in zip(target.dims, target.lookups, positions, strict=True)
+        )
+        raise bad_rows(f"two rows are at {where or 'the one cell'}; a cell takes one value: drop duplicates")
+
+    def _local(self, cells: NDArray[np.int64], region: tuple[slice, ...]) -> tuple[NDArray[np.int64], ...]:
+        """Positions within the region, per dimension of the target."""
+        if not self._target.shape:
+            return ()
+        positions = np.unravel_index(cells, self._target.shape)
+        return tuple(place - part.start for place, part in zip(positions, region, strict=True))
+
+    def _write(
+        self,
+        variable: Variable,
+        region: tuple[slice, ...],
+        places: tuple[NDArray[np.int64], ...],
+        column: pa.Array,
+        whole: bool,
+    ) -> None:
+        array = self._arrays[variable.name]
+        values = stored_values(column, variable.coding, variable.name)
+        own = tuple(region[axis] for axis in variable.axes)
+        shape = tuple(part.stop - part.start for part in own)
+        if whole:
+            held = np.empty(shape, values.dtype)
+        elif variable.fresh:
+            held = np.full(shape, array.fill_value, values.dtype)
+        else:
+            held = np.asarray(array[own]).astype(values.dtype)
+        if held.shape:
+            held[tuple(places[axis] for axis in variable.axes)] = values
+        else:
+            held = values.reshape(())
+        array[own] = held

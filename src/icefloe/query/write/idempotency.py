@@ -1,0 +1,99 @@
+"""What the commit of a Spark job is to be. With a key, it is made once, however often the job is run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from icefloe.conflicts import BasicConflictSolver, ConflictDetector, ConflictSolver, VersionSelection
+from icefloe.core.commit.idempotency import CommitKey, has_key
+from icefloe.errors import ErrorKind, InvalidInputError, RefNotFoundError
+from icefloe.query.schema import unknown
+from icefloe.repository import Repository
+from icefloe.session import Session
+
+APP: Final = "txnAppId"
+VERSION: Final = "txnVersion"
+_TRIES: Final = 100
+_SOLVERS: Final[Mapping[str, ConflictSolver | None]] = {
+    "none": None,
+    "detect": ConflictDetector(),
+    "ours": BasicConflictSolver(on_chunk_conflict=VersionSelection.UseOurs),
+    "theirs": BasicConflictSolver(on_chunk_conflict=VersionSelection.UseTheirs),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class CommitOrder:
+    """What the commit of a write is to be."""
+
+    branch: str = "main"
+    message: str = "written by Spark"
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    app: str | None = None
+    version: str | None = None
+    """Together with `app` the key that no two commits of a branch share."""
+    solver: ConflictSolver | None = None
+    """What to do when the branch has moved; None gives up."""
+
+    def __post_init__(self) -> None:
+        if (self.app is None) != (self.version is None):
+            raise InvalidInputError(
+                "txnAppId and txnVersion are one key together; give both or none",
+                kind=ErrorKind.INVALID_COMMIT_CONFIGURATION,
+            )
+
+    @property
+    def key(self) -> CommitKey | None:
+        """The key, if one was given."""
+        return None if self.app is None or self.version is None else CommitKey(self.app, self.version)
+
+    @property
+    def properties(self) -> dict[str, Any]:
+        """The metadata of the commit, with the key."""
+        key = {} if self.app is None else {APP: self.app, VERSION: self.version}
+        return {**self.metadata, **key}
+
+
+def solver_of(word: str | ConflictSolver | None) -> ConflictSolver | None:
+    """A solver by name: none, detect, ours or theirs."""
+    if isinstance(word, ConflictSolver):
+        return word
+    name = "detect" if word is None else word.lower()
+    if name not in _SOLVERS:
+        raise unknown("solver", name, list(_SOLVERS), kind=ErrorKind.INVALID_COMMIT_CONFIGURATION)
+    return _SOLVERS[name]
+
+
+def check_branch(repo: Repository, branch: str) -> None:
+    """An error that says more where a tag is written to."""
+    if branch not in repo.list_branches() and branch in repo.list_tags():
+        raise RefNotFoundError(
+            f"{branch} is a tag, and a tag never moves; write to a branch", kind=ErrorKind.BRANCH_NOT_FOUND
+        )
+
+
+def committed(repo: Repository, order: CommitOrder) -> str | None:
+    """Find the commit with the key of an order on its branch.
+
+    Where that commit has expired, or was squashed or merged, return the tip of the branch, which contains its
+    data. Releases before the key store kept keys in the metadata of commits alone.
+    """
+    if order.key is None:
+        return None
+    for info in repo.ancestry(branch=order.branch):
+        if str(info.metadata.get(APP)) == order.app and str(info.metadata.get(VERSION)) == order.version:
+            return info.id
+    tip = repo.readonly_session(order.branch)
+    return tip.snapshot_id if has_key(tip.workspace.base, order.key) else None
+
+
+def commit_once(repo: Repository, session: Session, order: CommitOrder) -> str:
+    """Commit a session, unless its key is on the branch already; the id of the one commit there is."""
+    if order.key is None:
+        return session.commit(order.message, order.properties, rebase_with=order.solver, rebase_tries=_TRIES)
+    made = session.commit_once(
+        order.message, order.properties, key=order.key, rebase_with=order.solver, rebase_tries=_TRIES
+    )
+    return made or committed(repo, order) or session.snapshot_id

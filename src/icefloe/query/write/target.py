@@ -1,0 +1,415 @@
+"""Where rows go: arrays made or lengthened for them, and the place of each row in the blocks of their grid.
+
+Nothing here knows Spark. The session is the caller's, and so is the commit.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.query.decode import TIMESTAMP, Coding
+from icefloe.query.encode import Values, bad_rows, keys_of, stored_values
+from icefloe.query.schema import NUMERIC, ArrayInfo, Role, Table, array_info, tables_of, unknown
+from icefloe.session import Session
+
+APPEND: Final = "append"
+OVERWRITE: Final = "overwrite"
+_CHUNK_CELLS: Final = 2**20
+_COORDINATE_CHUNK: Final = 4096
+_TIME_ATTRIBUTES: Final = {"units": "microseconds since 1970-01-01", "calendar": "proleptic_gregorian"}
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """How arrays that are not there yet are made."""
+
+    dims: tuple[str, ...] | None = None
+    chunks: Mapping[str, int] = field(default_factory=dict)
+    dtype: Mapping[str, str] = field(default_factory=dict)
+    """By variable; "" for all others."""
+    fill_value: Mapping[str, Any] = field(default_factory=dict)
+    """By variable; "" for all others."""
+    append_dim: str | None = None
+    """The dimension that may grow; the first one without a word on it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """From keys of a coordinate to positions along its dimension."""
+
+    name: str
+    keys: Values
+    """Ascending."""
+    positions: NDArray[np.int64]
+    times: bool
+    """Whether the keys are microseconds since 1970."""
+
+    @staticmethod
+    def of(name: str, keys: Values, times: bool) -> Lookup:
+        """Of the keys in the order of the dimension; an error where one is there twice."""
+        order = np.argsort(keys, kind="stable")
+        ordered = keys[order]
+        if len(ordered) > 1 and (ordered[1:] == ordered[:-1]).any():
+            raise bad_rows(f"coordinate {name} has a value twice, so the place of a row is not certain")
+        return Lookup(name, ordered, order.astype(np.int64), times)
+
+    def shown(self, position: int) -> str:
+        """The key at a position, for people."""
+        return shown_key(self.keys[np.flatnonzero(self.positions == position)[0]], self.times)
+
+    def find(self, keys: Values) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """The positions, and which keys there are."""
+        if not len(self.keys):
+            return np.zeros(len(keys), np.int64), np.zeros(len(keys), np.bool_)
+        keys = keys.astype(self.keys.dtype) if self.keys.dtype.kind == "f" else keys
+        at = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
+        return self.positions[at], np.asarray(self.keys[at] == keys, np.bool_)
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """An array that rows go into."""
+
+    name: str
+    path: str
+    axes: tuple[int, ...]
+    coding: Coding
+    fresh: bool
+    """Whether it was made for this write: nothing is in it yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """All that a task needs to know to place and to write rows."""
+
+    dims: tuple[str, ...]
+    shape: tuple[int, ...]
+    lookups: tuple[Lookup, ...]
+    variables: tuple[Variable, ...]
+    edges: tuple[NDArray[np.int64], ...]
+    """Borders that the chunks of all variables share."""
+
+    @property
+    def grid(self) -> tuple[int, ...]:
+        """The number of blocks along each dimension."""
+        return tuple(max(len(edges) - 1, 1) for edges in self.edges)
+
+    def place(self, batch: pa.RecordBatch) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
+        """For each row its block, its cell in the whole grid, and whether its coordinates are known."""
+        blocks, cells = np.zeros(batch.num_rows, np.int64), np.zeros(batch.num_rows, np.int64)
+        known = np.ones(batch.num_rows, np.bool_)
+        for dim, size, lookup, edges, count in zip(
+            self.dims, self.shape, self.lookups, self.edges, self.grid, strict=True
+        ):
+            positions, found = lookup.find(keys_of(batch.column(dim), dim))
+            known &= found
+            cells = cells * size + positions
+            blocks = blocks * count + np.clip(
+                np.searchsorted(edges, positions, side="right") - 1, 0, count - 1
+            )
+        return blocks, cells, known
+
+    def region(self, block: int) -> tuple[slice, ...]:
+        """The part of the dimensions that a block is."""
+        places = np.unravel_index(block, self.grid) if self.dims else ()
+        return tuple(
+            slice(int(edges[place]), int(edges[place + 1]))
+            for edges, place in zip(self.edges, places, strict=True)
+        )
+
+
+def dims_for(session: Session, group: str, columns: Sequence[str], template: Template) -> tuple[str, ...]:
+    """The dimensions of the rows: those named, or those of the arrays that have these names."""
+    if template.dims is not None:
+        chosen: tuple[str, ...] = template.dims
+    else:
+        tables = _existing(session, group)
+        holding = [t for t in tables if {c.name for c in t.variables} & set(columns)]
+        fitting = holding or [t for t in tables if set(t.dims) <= set(columns)]
+        if len(fitting) != 1:
+            raise bad_rows(
+                f"group {group} does not tell the dimensions of {', '.join(columns)}; give them with the"
+                " option dims, such as time,lat,lon"
+            )
+        chosen = fitting[0].dims
+    for dim in chosen:
+        if dim not in columns:
+            raise unknown("column", dim, list(columns), "among the rows, which every dimension needs")
+    return chosen
+
+
+def _existing(session: Session, group: str) -> list[Table]:
+    workspace = session.workspace
+    path = "/" + group.strip("/")
+    if workspace.node(path) is None and not workspace.has_nodes_below(path):
+        return []
+    return list(tables_of(session, group).tables)
+
+
+def prepare(
+    session: Session,
+    group: str,
+    schema: pa.Schema,
+    dims: tuple[str, ...],
+    keys: Mapping[str, Values],
+    template: Template,
+    mode: str,
+) -> Target:
+    """Make room for rows with these keys, in the session; raises where they have no place."""
+    return _Preparation(session, "/" + group.strip("/"), schema, dims, template, mode).run(keys)
+
+
+class _Preparation:
+    """The arrays of one group on their way to hold some rows."""
+
+    def __init__(
+        self,
+        session: Session,
+        group: str,
+        schema: pa.Schema,
+        dims: tuple[str, ...],
+        template: Template,
+        mode: str,
+    ) -> None:
+        import zarr
+
+        self._session = session
+        self._path = group
+        self._dims = dims
+        self._template = template
+        self._schema = schema
+        self._tables = _existing(session, group)
+        columns = {c.name: c for table in self._tables for c in table.columns if c.array is not None}
+        coordinates = {name for name, c in columns.items() if c.role is not Role.VARIABLE}
+        skipped = coordinates | {name + NUMERIC for name in coordinates} | set(dims)
+        self._names = [name for name in schema.names if name not in skipped]
+        if not self._names:
+            raise bad_rows(
+                f"the rows have coordinates alone, {', '.join(schema.names)}, and nothing to write"
+            )
+        self._group: Any = zarr.open_group(session.store, path=group.strip("/") or None, mode="a")
+        self._arrays: dict[str, ArrayInfo] = {
+            name: column.array for name, column in columns.items() if column.array is not None
+        }
+        self._fresh: set[str] = set()
+        if mode == OVERWRITE:
+            self._forget(coordinates)
+
+    def _forget(self, coordinates: set[str]) -> None:
+        for name in self._names:
+            if name in self._arrays:
+                del self._group[name]
+                del self._arrays[name]
+        used = {dim for name, info in self._arrays.items() if name not in coordinates for dim in info.dims}
+        for dim in self._dims:
+            if dim in self._arrays and dim not in used:
+                del self._group[dim]
+                del self._arrays[dim]
+
+    def run(self, keys: Mapping[str, Values]) -> Target:
+        shape, lookups = [], []
+        for dim in self._dims:
+            lookup, size = self._dimension(dim, keys[dim])
+            lookups.append(lookup)
+            shape.append(size)
+        variables = [self._variable(name, tuple(shape)) for name in self._names]
+        infos = [self._arrays[name] for name in self._names]
+        edges: list[NDArray[np.int64]] = []
+        for axis in range(len(self._dims)):
+            borders = [
+                info.edges[variable.axes.index(axis)] for info, variable in zip(infos, variables, strict=True)
+            ]
+            shared = borders[0]
+            for each in borders[1:]:
+                shared = np.intersect1d(shared, each)
+            edges.append(shared)
+        return Target(self._dims, tuple(shape), tuple(lookups), tuple(variables), tuple(edges))
+
+    # Dimensions
+
+    def _dimension(self, dim: str, keys: Values) -> tuple[Lookup, int]:
+        size = self._size(dim)
+        if size is None:
+            self._create_coordinate(dim, keys)
+            return Lookup.of(dim, keys, self._has_times(dim)), len(keys)
+        known = self._keys(dim, size)
+        lookup = Lookup.of(dim, known, self._has_times(dim))
+        fresh = keys[~lookup.find(keys)[1]] if len(keys) else keys
+        if not len(fresh):
+            return lookup, size
+        fresh = self._checked_extension(dim, known, fresh)
+        self._extend(dim, size, fresh)
+        longer = np.concatenate([known, fresh.astype(known.dtype)])
+        return Lookup.of(dim, longer, self._has_times(dim)), size + len(fresh)
+
+    def _has_times(self, dim: str) -> bool:
+        info = self._arrays.get(dim)
+        return info is not None and info.coding.arrow == TIMESTAMP
+
+    def _size(self, dim: str) -> int | None:
+        for info in self._arrays.values():
+            if dim in info.dims:
+                return info.shape[info.dims.index(dim)]
+        return None
+
+    def _keys(self, dim: str, size: int) -> Values:
+        info = self._arrays.get(dim)
+        if info is None:
+            return np.arange(size)
+        raw = np.asarray(self._group[dim][...])
+        values, missing = info.coding.decode(raw)
+        if missing is not None:
+            raise bad_rows(f"coordinate {dim} has missing values, so the place of a row is not certain")
+        if info.coding.arrow == TIMESTAMP:
+            return values.astype(np.int64)
+        if values.dtype.kind in "UT":
+            return values.astype(object)
+        return values.astype(np.int64) if values.dtype.kind in "iub" else values
+
+    def _checked_extension(self, dim: str, known: Values, fresh: Values) -> Values:
+        """New keys in the order in which they follow the known ones."""
+        growing = self._template.append_dim or self._dims[0]
+        times = self._has_times(dim)
+        shown = shown_key(fresh[0], times)
+        if dim != growing:
+            raise bad_rows(
+                f"{dim} {shown} is no coordinate of group {self._path}, and only {growing} grows; the option"
+                " appendDim names another dimension"
+            )
+        falls = len(known) > 1 and known[-1] < known[0]
+        ordered = np.sort(fresh)[::-1] if falls else np.sort(fresh)
+        if len(known) and not (ordered[0] < known[-1] if falls else ordered[0] > known[-1]):
+            first, last = (shown_key(key, times) for key in (ordered[0], known[-1]))
+            raise bad_rows(
+                f"{dim} {first} lies between the coordinates of group {self._path}; {dim} grows at its end"
+                f" only, after {last}"
+            )
+        return ordered
+
+    def _extend(self, dim: str, size: int, fresh: Values) -> None:
+        longer = size + len(fresh)
+        for name, info in list(self._arrays.items()):
+            if dim not in info.dims:
+                continue
+            shape = tuple(longer if own == dim else n for own, n in zip(info.dims, info.shape, strict=True))
+            self._group[name].resize(shape)
+            # The coding stays: that of times may have been settled by their values.
+            self._arrays[name] = replace(self._info(name), coding=info.coding)
+        info_of = self._arrays.get(dim)
+        if info_of is not None:
+            column = _as_column(fresh, info_of.coding)
+            self._group[dim][size:longer] = stored_values(column, info_of.coding, dim)
+
+    def _create_coordinate(self, dim: str, keys: Values) -> None:
+        kind = self._schema.field(dim).type
+        times = pa.types.is_timestamp(kind) or pa.types.is_date(kind)
+        dtype: Any = "string" if keys.dtype == object else keys.dtype
+        self._group.create_array(
+            dim,
+            shape=(len(keys),),
+            chunks=(max(len(keys), _COORDINATE_CHUNK),),
+            dtype=dtype,
+            dimension_names=(dim,),
+            attributes=dict(_TIME_ATTRIBUTES) if times else {},
+        )
+        self._group[dim][:] = keys
+        self._remember(dim)
+
+    # Variables
+
+    def _variable(self, name: str, shape: tuple[int, ...]) -> Variable:
+        if name not in self._arrays:
+            self._create(name, shape)
+        info = self._arrays[name]
+        if frozenset(info.dims) != frozenset(self._dims):
+            own, given = ", ".join(info.dims), ", ".join(self._dims)
+            raise bad_rows(f"{info.path} has the dimensions ({own}), and the rows have ({given})")
+        axes = tuple(self._dims.index(dim) for dim in info.dims)
+        return Variable(name, info.path, axes, info.coding, name in self._fresh)
+
+    def _create(self, name: str, shape: tuple[int, ...]) -> None:
+        template = self._template
+        kind = self._schema.field(name).type
+        times = pa.types.is_timestamp(kind) or pa.types.is_date(kind)
+        dtype = (
+            np.dtype("i8") if times else _dtype(kind, template.dtype.get(name, template.dtype.get("")), name)
+        )
+        given = template.fill_value.get(name, template.fill_value.get(""))
+        attributes: dict[str, Any] = dict(_TIME_ATTRIBUTES) if times else {}
+        fill: Any = np.nan if dtype.kind == "f" else None
+        if times:
+            fill = np.iinfo(np.int64).min
+        elif given is not None:
+            try:
+                fill = dtype.type(given).item()
+            except (TypeError, ValueError, OverflowError):
+                raise bad_rows(f"the fill value {given!r} of {name} is none of type {dtype}") from None
+            attributes["_FillValue"] = fill
+        self._group.create_array(
+            name,
+            shape=shape,
+            chunks=self._chunks(shape),
+            dtype="string" if dtype.kind in "TO" else dtype,
+            fill_value=fill if fill is not None else None,
+            dimension_names=self._dims,
+            attributes=attributes,
+        )
+        self._remember(name)
+
+    def _chunks(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """As the template says; else the trailing dimensions whole, as long as a chunk stays small."""
+        chunks = []
+        room = _CHUNK_CELLS
+        for dim, size in zip(reversed(self._dims), reversed(shape), strict=True):
+            chosen = int(self._template.chunks.get(dim, 0)) or max(min(size, room), 1)
+            chunks.append(chosen)
+            room = max(room // chosen, 1)
+        return tuple(reversed(chunks))
+
+    def _remember(self, name: str) -> None:
+        self._arrays[name] = self._info(name)
+        self._fresh.add(name)
+
+    def _info(self, name: str) -> ArrayInfo:
+        path = f"{self._path.rstrip('/')}/{name}"
+        return array_info(path, json.loads(self._session.workspace.array(path).user_data), self._session)
+
+
+def _dtype(kind: pa.DataType, asked: str | None, name: str) -> np.dtype[Any]:
+    if asked is not None:
+        try:
+            return np.dtype(asked)
+        except TypeError:
+            raise bad_rows(f"{asked!r}, asked for {name}, is no data type; write float32 or int16") from None
+    if pa.types.is_string(kind):
+        return np.dtype(object)
+    if pa.types.is_boolean(kind):
+        return np.dtype(bool)
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind):
+        dtype: np.dtype[Any] = np.dtype(kind.to_pandas_dtype())
+        return dtype
+    if pa.types.is_decimal(kind):
+        return np.dtype("f8")
+    raise InvalidInputError(
+        f"{name} is of type {kind}, which no array holds; cast it, or leave it out",
+        kind=ErrorKind.INVALID_ARRAY_METADATA,
+    )
+
+
+def _as_column(keys: Values, coding: Coding) -> pa.Array:
+    if coding.arrow == TIMESTAMP:
+        return pa.array(keys.astype(np.int64), pa.int64()).cast(TIMESTAMP)
+    return pa.array(keys.tolist()) if keys.dtype == object else pa.array(keys)
+
+
+def shown_key(key: Any, times: bool) -> str:
+    """A key for people."""
+    return str(np.datetime64(int(key), "us")).removesuffix(".000000") if times else str(key)

@@ -1,0 +1,1 @@
+"""Files outside the repository: credentials, byte ranges and their versions."""

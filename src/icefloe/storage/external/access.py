@@ -1,0 +1,86 @@
+"""How files elsewhere are reached, said once: what may be written into a configuration, and what may not."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+from icefloe._internal.redaction import may_be_secret
+from icefloe.config.stores import AnyObjectStoreConfig, ObjectStoreConfig
+from icefloe.credentials import AnyCredential, Credentials
+from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.storage.urls import storage_from_url
+
+_QUERY = re.compile(r"\?(?=[^/?]*=)")
+"""What begins a query, and is no sign for any one letter in a pattern."""
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """What a virtual chunk container has of a place, and the credential, which is written nowhere."""
+
+    store: AnyObjectStoreConfig
+    credential: AnyCredential = field(repr=False)
+
+
+def without_query(url: str) -> tuple[str, str]:
+    """A URL, perhaps a pattern, and its query, which has options for buckets."""
+    whole, *query = _QUERY.split(url, maxsplit=1)
+    return whole, query[0] if query else ""
+
+
+def access_of(url: str, options: Mapping[str, Any]) -> Access:
+    """The access to a bucket, a container or a web server, by the options that `storage_from_url` takes."""
+    from icefloe.storage.object_store.clients import (  # obstore takes its time
+        AzurePlace,
+        GcsPlace,
+        HttpPlace,
+        S3Place,
+    )
+    from icefloe.storage.object_store.storage import ObjectStorage
+
+    whole, query = without_query(url)
+    parts = urlsplit(whole)
+    origin = f"{parts.scheme}://{parts.netloc}"
+    in_query = f"?{query}" if query and not parts.scheme.startswith("http") else ""
+    storage = storage_from_url(origin + in_query, **options)
+    place = storage.location if isinstance(storage, ObjectStorage) else None
+    match place:
+        case S3Place():
+            kind = ObjectStoreConfig.S3Compatible if place.options.endpoint_url else ObjectStoreConfig.S3
+            return Access(kind(place.options), Credentials.S3(place.credentials))
+        case GcsPlace():
+            _refuse_secrets(origin, place.config)
+            return Access(ObjectStoreConfig.Gcs(dict(place.config)), Credentials.Gcs(place.credentials))
+        case AzurePlace():
+            _refuse_secrets(origin, place.config)
+            store = ObjectStoreConfig.Azure({"account": place.account, **place.config})
+            return Access(store, Credentials.Azure(place.credentials))
+        case HttpPlace():
+            headers = dict(place.headers.both) or None
+            return Access(ObjectStoreConfig.Http(dict(place.config), headers), Credentials.HttpAccess())
+    raise InvalidInputError(
+        f"files are not read from {parts.scheme}:// places", kind=ErrorKind.CANNOT_PARSE_URL
+    )
+
+
+def without_secrets(store: AnyObjectStoreConfig, place: str) -> AnyObjectStoreConfig:
+    """The same, to be written into a configuration; InvalidInputError where it has what may be secret."""
+    if isinstance(store, ObjectStoreConfig.Http) and store.headers:
+        raise InvalidInputError(
+            f"{place}: headers may hold secrets, and references to it would need them in the configuration "
+            "of the repository; put a virtual chunk container for it there yourself, or copy the data",
+            kind=ErrorKind.INVALID_CREDENTIALS,
+        )
+    return store
+
+
+def _refuse_secrets(place: str, config: Mapping[str, str]) -> None:
+    if secret := sorted(name for name in config if may_be_secret(name)):
+        raise InvalidInputError(
+            f"{place}: {', '.join(secret)} must not stand in config: give it as an option of its own",
+            kind=ErrorKind.INVALID_CREDENTIALS,
+        )

@@ -1,0 +1,159 @@
+"""Where the credentials for a virtual chunk container would be sent, and whether somebody trusts that server.
+
+The configuration stored in a repository belongs to whoever wrote the repository. An endpoint in it receives
+the credentials of its readers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from icefloe.config import ObjectStoreConfig, S3Options, VirtualChunkContainer
+from icefloe.config.stores import AnyObjectStoreConfig
+from icefloe.credentials import (
+    AnyCredential,
+    AzureCredentials,
+    Credentials,
+    GcsCredentials,
+    S3Credentials,
+)
+from icefloe.storage.base import Storage
+
+if TYPE_CHECKING:
+    from icefloe.storage.object_store.clients import Place
+
+_REGION = re.compile(r"[A-Za-z0-9-]+")
+_ACCOUNT = re.compile(r"[A-Za-z0-9-]+")
+# Any host below amazonaws.com would not do: customers own ec2-....compute.amazonaws.com.
+_AMAZON = re.compile(
+    r"s3(-accelerate|-fips|-external-1)?(\.dualstack)?([.-][a-z]{2}(-[a-z]+)+-\d+)?\.amazonaws\.com(\.cn)?"
+)
+_TIGRIS = re.compile(r"t3\.storage\.dev|fly\.storage\.tigris\.dev")
+_GOOGLE = re.compile(r"storage\.googleapis\.com|storage\.[a-z0-9-]+\.rep\.googleapis\.com")
+_MICROSOFT = re.compile(
+    r"[a-z0-9-]+\.(blob|dfs)\.(core\.windows\.net|core\.chinacloudapi\.cn|core\.usgovcloudapi\.net)"
+    r"|(blob|dfs|onelake)\.(blob\.|dfs\.)?fabric\.microsoft\.com"
+)
+_VENDORS = re.compile(r"^(azure_storage_|azure_|google_|gcs_)")
+_ENDPOINTS = ("base_url", "endpoint")
+_HARMLESS = frozenset(
+    {
+        *("account", "account_name", "allow_http", "bucket", "bucket_name", "container", "container_name"),
+        *("connect_timeout", "default_content_type", "http1_only", "http2_keep_alive_interval"),
+        *("http2_keep_alive_timeout", "http2_keep_alive_while_idle", "http2_only", "pool_idle_timeout"),
+        *("pool_max_idle_per_host", "randomize_addresses", "read_timeout", "skip_signature", "timeout"),
+        *("use_fabric_endpoint", "user_agent"),
+    }
+)
+"""Options of Google's and Microsoft's stores that do not change who receives a request."""
+
+
+def foreign_endpoint(
+    container: VirtualChunkContainer, credential: AnyCredential | None, storage: Storage
+) -> str | None:
+    """Find the server that would receive credentials for a container, if its configuration alone names it.
+
+    Returns
+    -------
+    str or None
+        The endpoint, or the option that leads requests elsewhere. None where no credentials are sent, or
+        they go to the provider of the store or to the endpoint of the repository's own storage.
+    """
+    store = container.store
+    match store:
+        case ObjectStoreConfig.S3(options) | ObjectStoreConfig.S3Compatible(options):
+            provider = _AMAZON
+        case ObjectStoreConfig.Tigris(options):
+            provider = _TIGRIS
+        case ObjectStoreConfig.Gcs(opts):
+            return _foreign_option(opts or {}, _GOOGLE, credential, _place(storage))
+        case ObjectStoreConfig.Azure(opts):
+            return _foreign_option(opts or {}, _MICROSOFT, credential, _place(storage))
+        case _:
+            return None  # a folder, or a web server, which gets no credentials
+    if _is_anonymous(credential) or options.anonymous:
+        return None
+    return _foreign_s3(options, provider, _place(storage))
+
+
+def same_endpoint(one: str, other: str) -> bool:
+    """Tell whether two URLs name one server, or two texts are equal."""
+    return _normal(one) == _normal(other)
+
+
+def leads_to(store: AnyObjectStoreConfig, other: AnyObjectStoreConfig) -> bool:
+    """Tell whether requests to one store go to the same server as those to another."""
+    mine, yours = getattr(store, "options", None), getattr(other, "options", None)
+    if not isinstance(mine, S3Options) or not isinstance(yours, S3Options):
+        return store == other
+    if mine.endpoint_url and yours.endpoint_url:
+        return same_endpoint(mine.endpoint_url, yours.endpoint_url)
+    return mine.endpoint_url == yours.endpoint_url and mine.region == yours.region
+
+
+def _foreign_s3(options: S3Options, provider: re.Pattern[str], place: Place | None) -> str | None:
+    from icefloe.storage.object_store.clients import S3Place
+
+    if options.region and not _REGION.fullmatch(options.region):
+        return f"https://s3.{options.region}.amazonaws.com"  # as the host is made of it
+    endpoint = options.endpoint_url
+    if not endpoint or _is_at(endpoint, provider):
+        return None
+    own = place.endpoint if isinstance(place, S3Place) else None
+    return None if own and same_endpoint(endpoint, own) else endpoint
+
+
+def _foreign_option(
+    options: Mapping[str, str],
+    provider: re.Pattern[str],
+    credential: AnyCredential | None,
+    place: Place | None,
+) -> str | None:
+    if _is_anonymous(credential):
+        return None
+    own = {_VENDORS.sub("", name.lower()): value for name, value in getattr(place, "config", {}).items()}
+    for spelled, value in options.items():
+        name = _VENDORS.sub("", spelled.lower())
+        if name in ("account", "account_name") and not _ACCOUNT.fullmatch(value):
+            return f"https://{value}.blob.core.windows.net"  # as the host is made of it
+        if name in _HARMLESS or own.get(name) == value:
+            continue
+        if name not in _ENDPOINTS:
+            return f"{spelled}={value}"
+        if not _is_at(value, provider):
+            return value
+    return None
+
+
+def _place(storage: Storage) -> Any:
+    """Describe where a repository is, if it is in an object store."""
+    return getattr(storage, "location", None)
+
+
+def _is_anonymous(credential: AnyCredential | None) -> bool:
+    match credential:
+        case Credentials.S3(inner) | Credentials.Gcs(inner) | Credentials.Azure(inner):
+            return isinstance(
+                inner, (S3Credentials.Anonymous, GcsCredentials.Anonymous, AzureCredentials.Anonymous)
+            )
+    return False
+
+
+def _is_at(endpoint: str, provider: re.Pattern[str]) -> bool:
+    scheme, host, port, _ = _normal(endpoint)
+    return scheme == "https" and port == "443" and provider.fullmatch(host) is not None
+
+
+def _normal(endpoint: str) -> tuple[str, str, str, str]:
+    """Split a URL into scheme, host, port and path, as clients take it."""
+    try:
+        url = urlsplit(endpoint)
+        port = url.port or {"https": 443, "http": 80}.get(url.scheme)
+    except ValueError:
+        return ("", endpoint, "", "")
+    if not url.hostname or "@" in url.netloc or "\\" in endpoint or not endpoint.isprintable():
+        return ("", endpoint, "", "")
+    return (url.scheme, url.hostname, str(port), url.path.rstrip("/"))

@@ -1,0 +1,229 @@
+"""Where virtual chunks are fetched: files of this machine, object stores and web servers."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+from icefloe._internal.concurrency import ThreadFanOut
+from icefloe.config import (
+    EffectiveStorageSettings,
+    ObjectStoreConfig,
+    StorageSettings,
+    VirtualChunkContainer,
+)
+from icefloe.credentials import (
+    AnyCredential,
+    Credentials,
+    azure_from_env_credentials,
+    gcs_from_env_credentials,
+    s3_anonymous_credentials,
+    s3_from_env_credentials,
+)
+from icefloe.errors import ErrorKind, InvalidInputError, StorageError
+from icefloe.storage.base import ObjectNotFoundError
+from icefloe.storage.external.base import ExternalSource, Fetched
+
+if TYPE_CHECKING:
+    from icefloe.storage.base import Storage
+    from icefloe.storage.object_store.clients import Place
+
+_TIGRIS_ENDPOINT = "https://t3.storage.dev"
+_OPENED = "/proc/self/fd"
+# Without O_NONBLOCK the opening of a pipe would wait for a writer.
+_READING = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+
+
+def check_credential(container: VirtualChunkContainer, credential: AnyCredential | None) -> None:
+    """Raise StorageError for a credential that is not for the kind of store a container is in."""
+    expected: tuple[type[Any], ...]
+    match container.store:
+        case ObjectStoreConfig.LocalFileSystem():
+            expected, what = (Credentials.LocalFileSystemAccess,), "local file storage"
+        case ObjectStoreConfig.Http():
+            expected, what = (Credentials.HttpAccess,), "HTTP storage"
+        case ObjectStoreConfig.Gcs():
+            expected, what = (Credentials.Gcs,), "Google Cloud storage"
+        case ObjectStoreConfig.Azure():
+            expected, what = (Credentials.Azure,), "Azure storage"
+        case _:
+            expected, what = (Credentials.S3,), "S3 storage"
+    if credential is not None and not isinstance(credential, expected):
+        raise StorageError(
+            f"{what} does not accept credentials of the kind given for {container.url_prefix}; it takes "
+            f"Credentials.{expected[0].__name__}",
+            kind=ErrorKind.STORAGE_OTHER,
+        )
+
+
+def open_source(
+    container: VirtualChunkContainer, credential: AnyCredential | None, settings: StorageSettings
+) -> ExternalSource:
+    """The source of a container. No request is made yet."""
+    url = urlsplit(container.url_prefix)
+    store = container.store
+    match store:
+        case ObjectStoreConfig.LocalFileSystem():
+            return FolderSource(unquote(url.path))
+        case ObjectStoreConfig.Http():
+            from icefloe.storage.external.web import WebSource  # TLS takes its time to import
+
+            options, headers = store.opts or {}, store.headers or {}
+            return WebSource(container.url_prefix, options, headers, settings.effective())
+        case ObjectStoreConfig.InMemory():
+            raise StorageError(
+                f"{container.url_prefix}: virtual chunks cannot be in memory", kind=ErrorKind.STORAGE_OTHER
+            )
+    return ObjectSource(_place(container, url.netloc, credential), settings)
+
+
+def _place(container: VirtualChunkContainer, bucket: str, credential: AnyCredential | None) -> Place:
+    from icefloe.storage.object_store.clients import (  # obstore takes its time
+        AzurePlace,
+        GcsPlace,
+        Headers,
+        S3Place,
+    )
+
+    match container.store:
+        case ObjectStoreConfig.Gcs(opts):
+            gcs = credential.credentials if isinstance(credential, Credentials.Gcs) else None
+            return GcsPlace(bucket, "", dict(opts or {}), gcs or gcs_from_env_credentials(), Headers())
+        case ObjectStoreConfig.Azure(opts):
+            azure = credential.credentials if isinstance(credential, Credentials.Azure) else None
+            options = dict(opts or {})
+            account = options.pop("account", "")
+            return AzurePlace(account, bucket, "", options, azure or azure_from_env_credentials())
+        case ObjectStoreConfig.S3(options) | ObjectStoreConfig.S3Compatible(options):
+            s3_options, headers = options, Headers()
+        case ObjectStoreConfig.Tigris(options):
+            s3_options = replace(options, endpoint_url=options.endpoint_url or _TIGRIS_ENDPOINT)
+            headers = Headers({"X-Tigris-Consistent": "true"})
+        case _:
+            raise StorageError(f"{container.url_prefix}: unknown store", kind=ErrorKind.STORAGE_OTHER)
+    if isinstance(credential, Credentials.S3):
+        return S3Place(bucket, "", s3_options, credential.credentials, headers)
+    chosen = s3_anonymous_credentials() if s3_options.anonymous else s3_from_env_credentials()
+    return S3Place(bucket, "", s3_options, chosen, headers)
+
+
+class ObjectSource(ExternalSource):
+    """Objects of a bucket."""
+
+    def __init__(self, place: Place, settings: StorageSettings) -> None:
+        from icefloe.storage.object_store.storage import ObjectStorage  # obstore takes its time to import
+
+        self._storage = ObjectStorage(place, settings, read_only=True)
+
+    def fetch(self, key: str, start: int, stop: int) -> Fetched:
+        # docstring inherited
+        if any(part in ("", ".", "..") for part in key.split("/")):
+            raise InvalidInputError(
+                f"the object store client cannot address the key {key!r}: it has empty path segments (//)",
+                kind=ErrorKind.INVALID_VIRTUAL_REF,
+            )
+        settings = self._storage.settings
+        fan_out = ThreadFanOut(settings.max_concurrent_requests_for_object, "parts")
+        parts = list(fan_out(lambda part: self._fetch(key, *part), _parts(start, stop, settings)))
+        first = parts[0]
+        if any(part.e_tag != first.e_tag or part.last_modified != first.last_modified for part in parts):
+            raise StorageError(f"{key} changed while it was read", kind=ErrorKind.VIRTUAL_CHUNK_MODIFIED)
+        return first if len(parts) == 1 else replace(first, data=b"".join(part.data for part in parts))
+
+    def list_files(self, prefix: str) -> Iterator[tuple[str, Fetched]]:
+        """The keys of all objects below a prefix, and what a listing tells of them: no bytes."""
+        for meta in self._storage.list_foreign(prefix):
+            yield meta["path"], Fetched(b"", meta["size"], meta["e_tag"], meta["last_modified"])
+
+    def _fetch(self, key: str, start: int, stop: int) -> Fetched:
+        data, meta = self._storage.get_foreign(key, start, stop)
+        return Fetched(data, meta["size"], meta["e_tag"], meta["last_modified"])
+
+
+def _parts(start: int, stop: int, settings: EffectiveStorageSettings) -> list[tuple[int, int]]:
+    """A range in equal parts of about the ideal size, no more than may be asked for at a time."""
+    wanted = -(-(stop - start) // settings.ideal_concurrent_request_size)
+    count = max(min(settings.max_concurrent_requests_for_object, wanted), 1)
+    return list(pairwise(start + (stop - start) * i // count for i in range(count + 1)))
+
+
+class FolderSource(ExternalSource):
+    """Files of this machine, below one folder. A symbolic link that leads out of the folder is refused."""
+
+    answers_at_once = True
+
+    def __init__(self, folder: str) -> None:
+        self._root = os.path.join(os.path.realpath(folder), "")
+
+    def fetch(self, key: str, start: int, stop: int) -> Fetched:
+        # docstring inherited
+        path = f"/{key}"
+        try:
+            descriptor = os.open(path, _READING)
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            raise ObjectNotFoundError(path) from None
+        except OSError as cause:
+            raise StorageError(f"{path}: {cause.strerror}", kind=ErrorKind.IO) from None
+        try:
+            return self._read(descriptor, path, start, stop)
+        except OSError as cause:
+            raise StorageError(f"{path}: {cause.strerror}", kind=ErrorKind.IO) from None
+        finally:
+            os.close(descriptor)
+
+    def _read(self, descriptor: int, path: str, start: int, stop: int) -> Fetched:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise ObjectNotFoundError(path)
+        real = _real_path(descriptor, path)
+        if not real.startswith(self._root):
+            raise InvalidInputError(
+                f"{path} is a link that leads to {real}, out of the virtual chunk container at {self._root}; "
+                "make a container of the folder it leads to",
+                kind=ErrorKind.UNAUTHORIZED_VIRTUAL_CHUNK_CONTAINER,
+            )
+        data = bytearray()
+        while len(data) < stop - start:
+            more = os.pread(descriptor, stop - start - len(data), start + len(data))
+            if not more:
+                break
+            data += more
+        after = os.fstat(descriptor)
+        if (after.st_mtime_ns, after.st_size) != (status.st_mtime_ns, status.st_size):
+            raise StorageError(f"{path} changed while it was read", kind=ErrorKind.VIRTUAL_CHUNK_MODIFIED)
+        modified = datetime.fromtimestamp(status.st_mtime, UTC)
+        return Fetched(bytes(data), status.st_size, _file_tag(status), modified)
+
+
+def _real_path(descriptor: int, path: str) -> str:
+    """Where an open file is, whatever links led to it."""
+    try:
+        return os.readlink(f"{_OPENED}/{descriptor}")
+    except OSError:  # no such folder outside Linux; there the links are followed once more
+        return os.path.realpath(path)
+
+
+def _file_tag(status: os.stat_result) -> str:
+    """The etag that object_store, and so the official package and obstore, give a local file."""
+    return f"{status.st_ino:x}-{status.st_mtime_ns // 1000:x}-{status.st_size:x}"
+
+
+def repository_storage(
+    location: str, container: VirtualChunkContainer, credential: AnyCredential | None
+) -> Storage:
+    """Return the storage of a repository, to be read, at a location that a container has."""
+    from icefloe.storage.urls import storage_from_url
+
+    if isinstance(container.store, ObjectStoreConfig.LocalFileSystem | ObjectStoreConfig.Http):
+        return storage_from_url(location)
+    from icefloe.storage.object_store.storage import ObjectStorage  # obstore takes its time to import
+
+    url = urlsplit(location)
+    place: Any = _place(container, url.netloc, credential)
+    return ObjectStorage(replace(place, prefix=unquote(url.path).strip("/")), read_only=True)

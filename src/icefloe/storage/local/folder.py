@@ -1,0 +1,644 @@
+"""A folder as storage, by plain system calls: works in forked children and swaps refs atomically.
+
+The compare-and-swap. A writer puts the new content aside, takes the folder's lock, compares the content in
+place with the version it expects, and renames. No update is lost between processes of one host, whatever
+`unsafe_use_conditional_update` says: the official library stores `false` for folders because it has no such
+swap. It writes unconditionally, so do not let both write to one folder at the same time.
+
+The version is a hash of the content. Inode, time and size would be cheaper, but inodes are reused and the
+kernel's clock ticks in milliseconds, so two different contents can share them. Equal contents with equal
+versions do no harm: a change computed from the one is a change of the other.
+
+Durability. Unconditional writes are collected and synced side by side before the next conditional one, so
+that a ref never points at files a power cut can take away. `sync=False` leaves it to the operating system.
+The backup of a ref is a second name of its file, where the file system has hard links.
+
+Names on disk are percent-encoded like those of the official library (object_store's rules). A temporary file
+has the name of its target, `#` and digits; both libraries leave such names out of listings.
+
+Links. A folder below the root that is a symbolic link can be read and written, but nothing is deleted through
+it: the files behind it may belong to others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import itertools
+import os
+import re
+import stat
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Self, TypeVar
+
+import numpy as np
+
+from icefloe.config import StorageConcurrencySettings, StorageRetriesSettings, StorageSettings
+from icefloe.errors import ErrorKind, StorageError
+from icefloe.storage.base import (
+    ALWAYS,
+    LISTED_AT_ONCE,
+    Always,
+    Buffer,
+    ConditionNotMetError,
+    DeleteReport,
+    ListedObjects,
+    ObjectKind,
+    ObjectNotFoundError,
+    PutCondition,
+    Storage,
+    StorageObjectInfo,
+    SweepReport,
+    Unchanged,
+    Version,
+    checked_path,
+    checked_range,
+    too_short,
+)
+from icefloe.storage.local.keys import decode_key, encode_key
+from icefloe.storage.local.lock import LOCK_FILE, folder_locked
+from icefloe.storage.local.sync import Unsynced
+
+R = TypeVar("R")
+
+_MAX_UNSYNCED = 1024
+_MAX_NAME_BYTES = 255  # in nearly every file system
+_MAX_PATH_BYTES = 4096 - len("#18446744073709551615")  # PATH_MAX of Linux, for a temporary file
+_PLAIN_PATH = re.compile(r"[0-9A-Za-z_-]+(?:/[0-9A-Za-z_-]+)*")
+_ASIDE = re.compile(r"#\d+$")
+_OWN_ASIDE = re.compile(r"(.+)#\d{17,20}")
+"""The names of `_write_aside`. Earlier versions did not pad the number."""
+_MISSING = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_WAYS_OUT = {
+    **dict.fromkeys(_FULL, "; make room there and try again"),
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "; get access to it and try again"),
+}
+_NO_HARD_LINKS = {errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EXDEV, errno.EACCES}
+
+
+class LocalStorage(Storage):
+    """A folder of this machine. It is made when the first object is written.
+
+    `sync` says whether commits wait for the disk.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        settings: StorageSettings | None = None,
+        *,
+        sync: bool = True,
+        _unsynced: Unsynced | None = None,
+    ) -> None:
+        self._path = os.fspath(path)
+        self._root = os.path.abspath(self._path)
+        self._sync = sync
+        self._unsynced = _unsynced or Unsynced()
+        self._expendable = threading.local()
+        super().__init__(settings)
+
+    @property
+    def answers_at_once(self) -> bool:
+        # docstring inherited
+        return True
+
+    def default_settings(self) -> StorageSettings:
+        # docstring inherited
+        return StorageSettings(
+            concurrency=StorageConcurrencySettings(5, 4096),
+            retries=StorageRetriesSettings(1, 0, 0),
+            unsafe_use_conditional_update=False,
+            unsafe_use_metadata=False,
+        )
+
+    def with_settings(self, settings: StorageSettings) -> Self:
+        # docstring inherited
+        return type(self)(self._root, settings, sync=self._sync, _unsynced=self._unsynced)
+
+    def for_a_while(self) -> Self:
+        # docstring inherited
+        return type(self)(self._root, self._settings, sync=False)
+
+    def describe(self) -> Mapping[str, str]:
+        # docstring inherited
+        return {"type": "local filesystem", "path": self._path}
+
+    @property
+    def identity(self) -> str:
+        # docstring inherited
+        return f"local filesystem storage (path {self._root})"
+
+    def fits(self, path: str) -> bool:
+        # docstring inherited
+        file = self._file(path)
+        whole = len(os.fsencode(file)) < _MAX_PATH_BYTES
+        return whole and all(len(os.fsencode(name)) <= _MAX_NAME_BYTES for name in file.split("/"))
+
+    def prepare_for_creation(self) -> None:
+        # docstring inherited
+        with self._translated(self._path, writing=True):
+            if not os.path.isdir(self._root):
+                self._make_folders(self._root)
+
+    def get(self, path: str) -> tuple[bytes, Version]:
+        # docstring inherited
+        with self._translated(path), open(self._file(path), "rb", buffering=0) as file:
+            data = file.readall()
+        return data, _version_of(data)
+
+    def get_range(self, path: str, start: int, stop: int | None) -> bytes:
+        # docstring inherited
+        checked_range(path, start, stop)
+        # Chunks are read here; context managers would take as long as the system calls.
+        try:
+            descriptor = os.open(self._file(path), os.O_RDONLY)
+            try:
+                end = os.fstat(descriptor).st_size if stop is None else stop
+                data = _read(descriptor, start, end)
+            finally:
+                os.close(descriptor)
+        except OSError as cause:
+            raise self._error(path, cause) from None
+        if len(data) < end - start and stop is not None:
+            raise too_short(path, start, end, len(data))
+        return data
+
+    def get_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> Sequence[bytes]:
+        # docstring inherited
+        parts = []
+        with self._translated(path), _opened(self._file(path)) as descriptor:
+            for start, stop in ranges:
+                checked_range(path, start, stop)
+                data = _read(descriptor, start, stop)
+                if len(data) < stop - start:
+                    raise too_short(path, start, stop, len(data))
+                parts.append(data)
+        return parts
+
+    def head(self, path: str) -> tuple[StorageObjectInfo, Version]:
+        # docstring inherited
+        with self._translated(path), open(self._file(path), "rb", buffering=0) as file:
+            status = os.fstat(file.fileno())
+            version = _version_of(file.readall())
+        return _info(path, status), version
+
+    def clock(self, written: str) -> datetime | None:
+        # docstring inherited
+        with self._translated(written, writing=True):
+            aside, descriptor = self._write_aside(self._file(written), b"")
+            try:
+                return datetime.fromtimestamp(os.fstat(descriptor).st_mtime, UTC)
+            finally:
+                os.close(descriptor)
+                _remove(aside)
+
+    def exists(self, path: str) -> bool:
+        # docstring inherited
+        return os.path.isfile(self._file(path))
+
+    def list_prefix(self, prefix: str = "") -> Iterator[StorageObjectInfo]:
+        # docstring inherited
+        return (_info(key, status) for key, status in self._below(prefix))
+
+    def list_columns(self, prefix: str = "") -> Iterator[ListedObjects]:
+        # docstring inherited
+        folder = prefix.strip("/")
+        start = self._file(folder) if folder else self._root
+        with self._translated(folder or self._path):
+            for part in _parts(_objects_in(start, f"{folder}/" if folder else "")):
+                keys, sizes, times = part
+                yield ListedObjects(keys, np.array(sizes, np.int64), np.array(times, np.int64) // 1000)
+
+    def _below(self, prefix: str) -> Iterator[tuple[str, os.stat_result]]:
+        folder = prefix.strip("/")
+        start = self._file(folder) if folder else self._root
+        with self._translated(folder or self._path):
+            yield from _walk(start, f"{folder}/" if folder else "")
+
+    def put(
+        self,
+        path: str,
+        data: Buffer,
+        condition: PutCondition = ALWAYS,
+        *,
+        kind: ObjectKind = ObjectKind.METADATA,
+        metadata: Mapping[str, str] | None = None,
+    ) -> Version:
+        # docstring inherited
+        target = self._file(path)
+        # Every file is written here; context managers would take as long as the system calls.
+        try:
+            if isinstance(condition, Always):
+                self._write(target, data)
+            else:
+                self._swap(path, target, data, condition)
+        except OSError as cause:
+            self._put_into_full(path, target, data, condition, cause)
+        # Hashing would halve the speed of writing chunks, and nobody replaces a chunk.
+        return Version(None) if kind is ObjectKind.CHUNK else _version_of(data)
+
+    @contextlib.contextmanager
+    def making_room(self, expendable: Callable[[], Iterator[str]]) -> Iterator[None]:
+        # docstring inherited
+        self._expendable.paths = _deferred(expendable)
+        try:
+            yield
+        finally:
+            self._expendable.paths = iter(())
+
+    def _put_into_full(
+        self, path: str, target: str, data: Buffer, condition: PutCondition, cause: OSError
+    ) -> None:
+        """Write a file again after it did not fit, and make room for it; raise the error where that fails.
+
+        The lock is held all the time: nobody can begin to need what is deleted before the file tells of it.
+        """
+        try:
+            if cause.errno not in _FULL:
+                raise cause
+            if isinstance(condition, Always):
+                self._fit(lambda: self._write(target, data))
+                return
+            with folder_locked(os.path.dirname(target), sync=self._sync):
+                _check_condition(path, target, condition)
+                aside = self._fit(lambda: self._write_synced(target, data))
+                try:
+                    _put_in_place(path, aside, target, condition)
+                except BaseException:
+                    _remove(aside)
+                    raise
+        except OSError as error:
+            raise self._error(path, error, writing=True) from None
+
+    def _write_synced(self, target: str, data: Buffer) -> str:
+        aside, descriptor = self._write_aside(target, data)
+        try:
+            if self._sync:
+                self._unsynced.sync(descriptor)
+        except BaseException:
+            _remove(aside)
+            raise
+        finally:
+            os.close(descriptor)
+        return aside
+
+    def _fit(self, write: Callable[[], R]) -> R:
+        """Write again and again, and delete an expendable object whenever the disk is full."""
+        while True:
+            try:
+                return write()
+            except OSError as cause:
+                path = next(getattr(self._expendable, "paths", iter(())), None)
+                if cause.errno not in _FULL or path is None:
+                    raise
+                self.delete([path])
+
+    def copy(self, source: str, target: str, version: Version | None = None) -> None:
+        # docstring inherited
+        data, current = self.get(source)
+        if version is not None and version != current:
+            raise ConditionNotMetError(source, Unchanged(version))
+        self.put(target, data)
+
+    def back_up(self, source: str, target: str, version: Version) -> None:
+        # A second name costs no writing. Objects are replaced by others and never written to, so what it
+        # names stays what it is.
+        name = self._file(target)
+        try:
+            self._fit(lambda: self._link(self._file(source), name))
+        except OSError as cause:
+            if cause.errno not in _NO_HARD_LINKS:
+                raise self._error(source, cause) from None
+            self.copy(source, target, version)
+            return
+        if not _has_version(name, version):
+            os.unlink(name)
+            raise ConditionNotMetError(source, Unchanged(version))
+        if self._sync:
+            self._unsynced.add(name)
+
+    def _link(self, file: str, name: str) -> None:
+        try:
+            os.link(file, name)
+        except FileNotFoundError:
+            self._make_folders(os.path.dirname(name))
+            os.link(file, name)
+
+    def _make_folders(self, folder: str) -> None:
+        """Make a folder that was not there a moment ago, and those above it."""
+        try:
+            os.mkdir(folder)
+        except FileNotFoundError:
+            self._make_folders(os.path.dirname(folder))
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(folder)  # once: some places say that it is not found whatever is above it
+        except FileExistsError:
+            if not os.path.isdir(folder):
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), folder) from None
+        if self._sync:  # even if another made it: who knows when that one syncs
+            self._unsynced.add_folder(os.path.dirname(folder))
+
+    def delete(self, paths: Iterable[str]) -> DeleteReport:
+        # docstring inherited
+        deleted, failed = 0, []
+        checked: set[str] = set()
+        for path in paths:
+            try:
+                file = self._file(path)
+                self._check_no_link(os.path.dirname(file), checked)
+                os.unlink(file)
+            except FileNotFoundError:
+                pass
+            except OSError as cause:
+                failed.append((path, self._error(path, cause, writing=True)))
+                continue
+            deleted += 1
+        return DeleteReport(deleted, tuple(failed))
+
+    def _check_no_link(self, folder: str, checked: set[str]) -> None:
+        """Raise OSError if a folder, or one between it and the root, is a symbolic link."""
+        if folder in checked or len(folder) <= len(self._root):
+            return
+        self._check_no_link(os.path.dirname(folder), checked)
+        if os.path.islink(folder):
+            raise OSError(
+                errno.ELOOP,
+                f"{folder} is a symbolic link, and nothing is deleted through links; delete it where it is, "
+                "or mount that folder here instead",
+            )
+        checked.add(folder)
+
+    def remove_empty_folder(self, folder: str) -> None:
+        # docstring inherited
+        with contextlib.suppress(OSError):
+            os.rmdir(self._file(folder) if folder else self._root)
+
+    def sync(self) -> None:
+        # docstring inherited
+        if self._sync:
+            with self._translated(self._path, writing=True):
+                self._unsynced.sync()
+
+    def sweep(
+        self,
+        older_than: datetime,
+        folders: Sequence[str],
+        is_own_path: Callable[[str], bool],
+        *,
+        dry_run: bool = False,
+    ) -> SweepReport:
+        # docstring inherited
+        deleted: list[StorageObjectInfo] = []
+        failed: list[tuple[str, StorageError]] = []
+        for key, file in self._temporary_files(folders, is_own_path):
+            try:
+                status = os.lstat(file)
+                if not stat.S_ISREG(status.st_mode) or status.st_mtime >= older_than.timestamp():
+                    continue
+                if not dry_run:
+                    os.unlink(file)
+            except FileNotFoundError:
+                continue
+            except OSError as cause:
+                failed.append((key, self._error(key, cause, writing=True)))
+                continue
+            deleted.append(_info(key, status))
+        return SweepReport(tuple(deleted), tuple(failed))
+
+    def _temporary_files(
+        self, folders: Sequence[str], is_own_path: Callable[[str], bool]
+    ) -> Iterator[tuple[str, str]]:
+        """Find the temporary files of this class: their keys and their paths on disk."""
+        found = [_without_links(self._root, "", deep=False)]
+        found += [_without_links(f"{self._root}/{folder}", f"{folder}/") for folder in folders]
+        for key, file in itertools.chain.from_iterable(found):
+            match = _OWN_ASIDE.fullmatch(key)
+            if match is not None and is_own_path(match[1]):
+                yield key, file
+
+    def _file(self, path: str) -> str:
+        if _PLAIN_PATH.fullmatch(path):  # nearly all: the names of chunks and manifests
+            return f"{self._root}/{path}"
+        return f"{self._root}/{encode_key(checked_path(path))}"
+
+    def _write(self, target: str, data: Buffer) -> None:
+        """Write a file whatever was there, to be synced later."""
+        aside, descriptor = self._write_aside(target, data)
+        os.close(descriptor)
+        try:
+            os.replace(aside, target)
+        except BaseException:
+            _remove(aside)
+            raise
+        if self._sync and self._unsynced.add(target) > _MAX_UNSYNCED:
+            self._unsynced.sync()
+
+    def _swap(self, path: str, target: str, data: Buffer, condition: PutCondition) -> None:
+        """Write a file on condition, after all that was written before is safe."""
+        aside, descriptor = self._write_aside(target, data)
+        try:
+            if self._sync:
+                self._unsynced.sync(descriptor)
+            with folder_locked(os.path.dirname(target), sync=self._sync):
+                _put_in_place(path, aside, target, condition)
+        except BaseException:
+            _remove(aside)
+            raise
+        finally:
+            os.close(descriptor)
+
+    def _write_aside(self, target: str, data: Buffer) -> tuple[str, int]:
+        """A new file beside the target, and its open descriptor."""
+        aside = f"{target}#{int.from_bytes(os.urandom(8)):020d}"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+        try:
+            descriptor = os.open(aside, flags, 0o666)
+        except FileNotFoundError:
+            self._make_folders(os.path.dirname(target))
+            descriptor = os.open(aside, flags, 0o666)
+        try:
+            rest = memoryview(data).cast("B")
+            while rest:
+                rest = rest[os.write(descriptor, rest) :]
+        except BaseException:
+            os.close(descriptor)
+            _remove(aside)
+            raise
+        return aside, descriptor
+
+    @contextlib.contextmanager
+    def _translated(self, path: str, *, writing: bool = False) -> Iterator[None]:
+        """Turn the operating system's errors into ours."""
+        try:
+            yield
+        except OSError as cause:
+            raise self._error(path, cause, writing=writing) from None
+
+    def _error(self, path: str, cause: OSError, *, writing: bool = False) -> StorageError:
+        if isinstance(cause, _MISSING) and not writing:
+            return ObjectNotFoundError(path)
+        place = path if path == self._path else f"{self._path}/{path}"
+        way = _WAYS_OUT.get(cause.errno or 0, "")
+        return StorageError(f"{place}: {cause.strerror or cause}{way}", kind=ErrorKind.IO)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_unpickled, (type(self), self._root, self._settings, self._sync))
+
+
+def _without_links(folder: str, prefix: str, *, deep: bool = True) -> Iterator[tuple[str, str]]:
+    """Give the keys and paths of all files in a folder and below. Links are neither followed nor given."""
+    if deep and os.path.islink(folder):
+        return
+    try:
+        entries = os.scandir(folder)
+    except (*_MISSING, PermissionError):
+        return
+    with entries:
+        for entry in entries:
+            key = prefix + decode_key(entry.name)
+            if entry.is_file(follow_symlinks=False):
+                yield key, entry.path
+            elif deep and entry.is_dir(follow_symlinks=False):
+                yield from _without_links(entry.path, f"{key}/")
+
+
+def _unpickled(cls: type[LocalStorage], root: str, settings: StorageSettings, sync: bool) -> LocalStorage:
+    return cls(root, settings, sync=sync)
+
+
+def _deferred(items: Callable[[], Iterator[str]]) -> Iterator[str]:
+    """Call a function when its first item is asked for."""
+    yield from items()
+
+
+def _check_condition(path: str, target: str, condition: PutCondition) -> None:
+    if isinstance(condition, Unchanged):
+        holds = _has_version(target, condition.version)
+    else:
+        holds = not os.path.exists(target)
+    if not holds:
+        raise ConditionNotMetError(path, condition)
+
+
+def _put_in_place(path: str, aside: str, target: str, condition: PutCondition) -> None:
+    """Give a file put aside its name, if the condition holds."""
+    if isinstance(condition, Unchanged):
+        if not _has_version(target, condition.version):
+            raise ConditionNotMetError(path, condition)
+        os.replace(aside, target)
+        return
+    try:
+        # Unlike a rename, a link fails if the official library has created the object meanwhile.
+        os.link(aside, target)
+    except FileExistsError:
+        raise ConditionNotMetError(path, condition) from None
+    except OSError as cause:
+        if cause.errno not in _NO_HARD_LINKS:
+            raise
+        if os.path.exists(target):
+            raise ConditionNotMetError(path, condition) from None
+        os.replace(aside, target)
+    else:
+        os.unlink(aside)
+
+
+def _remove(aside: str) -> None:
+    with contextlib.suppress(OSError):
+        os.unlink(aside)
+
+
+def _version_of(data: Buffer) -> Version:
+    return Version(hashlib.sha256(data).hexdigest())
+
+
+def _has_version(file: str, version: Version) -> bool:
+    try:
+        with open(file, "rb", buffering=0) as current:
+            return _version_of(current.readall()) == version
+    except FileNotFoundError:
+        return False
+
+
+def _walk(
+    folder: str, prefix: str, above: frozenset[tuple[int, int]] = frozenset()
+) -> Iterator[tuple[str, os.stat_result]]:
+    """Give every object in a folder and below, and behind links, as the official library does.
+
+    A link that leads back to a folder above it (`above`: their devices and inodes) is not followed.
+    """
+    try:
+        status = os.stat(folder)
+    except _MISSING:
+        return
+    here = (status.st_dev, status.st_ino)
+    if here in above:
+        return
+    folders: list[os.DirEntry[str]] = []
+    yield from _objects_in(folder, prefix, folders)
+    for entry in folders:
+        yield from _walk(entry.path, f"{prefix}{decode_key(entry.name)}/", above | {here})
+
+
+def _objects_in(
+    folder: str, prefix: str, folders: list[os.DirEntry[str]] | None = None
+) -> Iterator[tuple[str, os.stat_result]]:
+    """Give the objects of one folder while it is read: there may be millions. Folders in it are appended."""
+    try:
+        entries = os.scandir(folder)
+    except _MISSING:
+        return
+    with entries:
+        for entry in entries:
+            name = entry.name
+            if name == LOCK_FILE or ("#" in name and _ASIDE.search(name)):
+                continue
+            try:
+                if entry.is_file():  # not a pipe or socket, whose reader would wait forever
+                    yield prefix + decode_key(name), entry.stat()
+                elif folders is not None and entry.is_dir():
+                    folders.append(entry)
+            except FileNotFoundError:
+                continue
+
+
+def _parts(found: Iterator[tuple[str, os.stat_result]]) -> Iterator[tuple[list[str], list[int], list[int]]]:
+    """Give objects some at a time: keys, sizes and times in nanoseconds."""
+    while True:
+        keys: list[str] = []
+        sizes: list[int] = []
+        times: list[int] = []
+        for key, status in itertools.islice(found, LISTED_AT_ONCE):
+            keys.append(key)
+            sizes.append(status.st_size)
+            times.append(status.st_mtime_ns)
+        if not keys:
+            return
+        yield keys, sizes, times
+
+
+def _info(key: str, status: os.stat_result) -> StorageObjectInfo:
+    return StorageObjectInfo(key, status.st_size, datetime.fromtimestamp(status.st_mtime, UTC))
+
+
+@contextlib.contextmanager
+def _opened(file: str) -> Iterator[int]:
+    descriptor = os.open(file, os.O_RDONLY)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _read(descriptor: int, start: int, stop: int) -> bytes:
+    data = os.pread(descriptor, stop - start, start)
+    if len(data) < stop - start and data:  # the kernel gives at most 2 GiB at a time
+        parts = [data]
+        while data and sum(map(len, parts)) < stop - start:
+            data = os.pread(descriptor, stop - start - sum(map(len, parts)), start + sum(map(len, parts)))
+            parts.append(data)
+        return b"".join(parts)
+    return data

@@ -1,0 +1,424 @@
+"""Object stores through obstore: S3 and its relatives, Google Cloud Storage, Azure, and HTTP for reading.
+
+obstore's exceptions become ours here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from itertools import islice, pairwise
+from typing import Any, Self
+
+import obstore
+from obstore.exceptions import (
+    AlreadyExistsError,
+    BaseError,
+    NotModifiedError,
+    NotSupportedError,
+    PermissionDeniedError,
+    PreconditionError,
+    UnauthenticatedError,
+)
+
+from icefloe._internal.concurrency import ThreadFanOut, fork_safe_lock
+from icefloe._internal.redaction import redact
+from icefloe.config import Attribution, StorageSettings
+from icefloe.errors import ErrorKind, IcechunkError, InvalidInputError, StorageError
+from icefloe.storage.base import (
+    ALWAYS,
+    Absent,
+    Always,
+    BucketNotFoundError,
+    Buffer,
+    ConditionNotMetError,
+    DeleteReport,
+    ObjectKind,
+    ObjectNotFoundError,
+    PutCondition,
+    Storage,
+    StorageObjectInfo,
+    Unchanged,
+    Version,
+    checked_path,
+    checked_range,
+    too_short,
+)
+from icefloe.storage.local.keys import decode_key, encode_key
+from icefloe.storage.object_store.clients import (
+    Client,
+    HttpPlace,
+    Place,
+    Role,
+    S3Place,
+    check_process,
+    user_agent,
+)
+from icefloe.storage.object_store.conditional_writes import (
+    RefusedError,
+    Swap,
+    UncertainError,
+    UnchangedError,
+    version_of,
+)
+from icefloe.storage.object_store.errors import BUCKET_CODES, explained, server_code
+from icefloe.storage.object_store.trust import require_conditions
+
+_LIST_PAGE = 1000
+_MAX_KEY_BYTES = 1024  # in S3, GCS and Azure
+_DELETE_BATCH = 1000
+_MIN_PART_BYTES = 8 * 1024 * 1024
+_MAX_PARTS = 10_000
+_BEYOND_THE_END = "status code: 416"
+_CLIENT_ERROR = re.compile(r"status code: 4(?!08|29)\d\d")
+
+
+class ObjectStorage(Storage):
+    """A place in an object store; the clients are made when first used."""
+
+    def __init__(
+        self,
+        place: Place,
+        settings: StorageSettings | None = None,
+        *,
+        read_only: bool = False,
+        attribution: Attribution | None = None,
+    ) -> None:
+        self._place = place
+        self._read_only = read_only or isinstance(place, HttpPlace)
+        self._attribution = attribution
+        self._source = place.source()
+        self._clients: dict[Role, Client] = {}
+        self._lock = fork_safe_lock()
+        self._unquoted_etags = False
+        super().__init__(settings)
+
+    # What it is
+
+    @property
+    def location(self) -> Place:
+        """The place and all that it takes to get there; may hold secrets."""
+        return self._place
+
+    @property
+    def read_only(self) -> bool:
+        # docstring inherited
+        return self._read_only
+
+    def with_settings(self, settings: StorageSettings) -> Self:
+        # docstring inherited
+        return type(self)(self._place, settings, read_only=self._read_only, attribution=self._attribution)
+
+    def with_attribution(self, attribution: Attribution) -> Self:
+        # docstring inherited
+        return type(self)(self._place, self._settings, read_only=self._read_only, attribution=attribution)
+
+    def describe(self) -> Mapping[str, str]:
+        # docstring inherited
+        return self._place.describe()
+
+    def prepare_for_creation(self) -> None:
+        # docstring inherited
+        self.check_writable()
+        if not isinstance(self._place, HttpPlace) and not self._place.prefix:
+            raise InvalidInputError(
+                "a repository cannot be created at an empty prefix, the root of a bucket: give a prefix",
+                kind=ErrorKind.EMPTY_PREFIX_CREATION,
+            )
+
+    def fits(self, path: str) -> bool:
+        # docstring inherited
+        if isinstance(self._place, HttpPlace):
+            return True
+        return len(f"{self._place.prefix}/{self._key(path)}".encode()) <= _MAX_KEY_BYTES
+
+    def require_conditional_writes(self) -> None:
+        # docstring inherited
+        if isinstance(self._place, S3Place) and not self._place.is_amazon:
+            require_conditions(self, self.place)
+
+    # Reading
+
+    def get(self, path: str) -> tuple[bytes, Version]:
+        # docstring inherited
+        return self._get(path, {})
+
+    def get_if_changed(self, path: str, version: Version) -> tuple[bytes, Version] | None:
+        # docstring inherited
+        if version.e_tag is None:
+            return self.get(path)
+        try:
+            return self._get(path, {"if_none_match": version.e_tag})
+        except UnchangedError:
+            return None
+
+    def get_range(self, path: str, start: int, stop: int | None) -> bytes:
+        # docstring inherited
+        checked_range(path, start, stop)
+        if stop is None:
+            stop = self.head(path)[0].size_bytes
+        if stop <= start:
+            return b""
+        return self._get_parts(path, start, stop, None)
+
+    def get_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> Sequence[bytes]:
+        # docstring inherited
+        return list(self._fan_out(lambda r: self.get_range(path, *r), ranges))
+
+    def get_foreign(self, key: str, start: int, stop: int) -> tuple[bytes, Mapping[str, Any]]:
+        """Bytes of an object that is not the repository's, with what the store says of it.
+
+        Named by its key as it stands in the store. Fewer bytes where the object ends.
+        """
+        with self._translated(key):
+            client = self._client(Role.READ)
+            try:
+                found = obstore.get(client, key, options={"range": (start, stop)})
+                return found.bytes().to_bytes(), found.meta
+            except BaseError as cause:
+                if _BEYOND_THE_END not in str(cause):
+                    raise
+                return b"", obstore.head(client, key)
+
+    def list_foreign(self, folder: str) -> Iterator[Mapping[str, Any]]:
+        """What the store says of the objects below a folder that are not the repository's."""
+        with self._translated(folder):
+            client = self._client(Role.READ)
+            for page in obstore.list(client, folder.strip("/") or None, chunk_size=_LIST_PAGE):
+                yield from page
+
+    def head(self, path: str) -> tuple[StorageObjectInfo, Version]:
+        # docstring inherited
+        with self._translated(path):
+            meta = obstore.head(self._client(Role.READ), self._key(path))
+        return StorageObjectInfo(path, meta["size"], meta["last_modified"]), version_of(meta)
+
+    def clock(self, written: str) -> datetime | None:
+        # docstring inherited
+        return self.head(written)[0].created_at
+
+    def list_prefix(self, prefix: str = "") -> Iterator[StorageObjectInfo]:
+        # docstring inherited
+        folder = prefix.strip("/")
+        decode = decode_key if self._place.encodes_keys else str
+        with self._translated(folder):
+            pages = obstore.list(
+                self._client(Role.READ), self._key(folder) if folder else None, chunk_size=_LIST_PAGE
+            )
+            for page in pages:
+                for meta in page:
+                    yield StorageObjectInfo(decode(meta["path"]), meta["size"], meta["last_modified"])
+
+    # Writing
+
+    def put(
+        self,
+        path: str,
+        data: Buffer,
+        condition: PutCondition = ALWAYS,
+        *,
+        kind: ObjectKind = ObjectKind.METADATA,
+        metadata: Mapping[str, str] | None = None,
+    ) -> Version:
+        # docstring inherited
+        self.check_writable()
+        attributes = self._attributes(kind, metadata)
+        if isinstance(condition, Absent) and not self.settings.use_conditional_create:
+            condition = ALWAYS
+        if isinstance(condition, Unchanged) and not self.settings.use_conditional_update:
+            condition = ALWAYS
+        if isinstance(condition, Always):
+            return self._put_always(path, data, attributes)
+        return Swap(self, path, data, condition, attributes).run()
+
+    def copy(self, source: str, target: str, version: Version | None = None) -> None:
+        # docstring inherited
+        self.check_writable()
+        if version is None:
+            with self._translated(source):
+                obstore.copy(self._client(Role.WRITE), self._key(source), self._key(target))
+            return
+        # obstore cannot copy on condition; these bytes are of that version and no other.
+        try:
+            with self._translated(source):
+                options = {"if_match": self._etag(version)}
+                found = obstore.get(self._client(Role.READ), self._key(source), options=options)  # type: ignore[arg-type]
+                data = found.bytes().to_bytes()
+        except RefusedError:
+            raise ConditionNotMetError(source, Unchanged(version)) from None
+        self.put(target, data)
+
+    def delete(self, paths: Iterable[str]) -> DeleteReport:
+        # docstring inherited
+        self.check_writable()
+        deleted = 0
+        failed: list[tuple[str, StorageError]] = []
+        remaining = iter(paths)
+        while batch := list(islice(remaining, _DELETE_BATCH)):
+            keys = [self._key(path) for path in batch]
+            try:
+                with self._translated(batch[0]):
+                    obstore.delete(self._client(Role.WRITE), keys)
+                deleted += len(batch)
+            except StorageError:
+                # obstore stops at the first failure and does not say what was deleted: ask one by one.
+                outcomes = list(self._fan_out(self._delete_one, batch))
+                failed += [(path, error) for path, error in zip(batch, outcomes, strict=True) if error]
+                deleted += outcomes.count(None)
+        return DeleteReport(deleted, tuple(failed))
+
+    # Helpers
+
+    def _get(self, path: str, options: dict[str, Any]) -> tuple[bytes, Version]:
+        with self._translated(path):
+            found = obstore.get(self._client(Role.READ), self._key(path), options=options)  # type: ignore[arg-type]
+            size_bytes = found.meta["size"]
+            version = version_of(found.meta)
+            if size_bytes <= 2 * self.settings.ideal_concurrent_request_size:
+                return found.bytes().to_bytes(), version
+        del found  # closes the connection: the parts are read over others
+        try:
+            return self._get_parts(path, 0, size_bytes, version), version
+        except RefusedError:
+            return self._get(path, options)  # replaced between two parts: begin again
+
+    def _get_parts(self, path: str, start: int, stop: int, version: Version | None) -> bytes:
+        parts = self._parts(start, stop)
+        if len(parts) == 1:  # nearly all chunks
+            return self._get_part(path, parts[0], version)
+        return b"".join(self._fan_out(lambda part: self._get_part(path, part, version), parts))
+
+    def _get_part(self, path: str, part: tuple[int, int], version: Version | None = None) -> bytes:
+        client, key = self._client(Role.READ), self._key(path)
+        with self._translated(path):
+            if version is None or version.e_tag is None:
+                data = obstore.get_range(client, key, start=part[0], end=part[1]).to_bytes()
+            else:
+                options: Any = {"range": part, "if_match": self._etag(version)}
+                data = obstore.get(client, key, options=options).bytes().to_bytes()
+        if len(data) != part[1] - part[0]:
+            raise too_short(path, *part, len(data))
+        return data
+
+    def _parts(self, start: int, stop: int) -> list[tuple[int, int]]:
+        """The range in equal parts of about the ideal size, no more than may be asked for at a time."""
+        ideal = self.settings.ideal_concurrent_request_size
+        count = min(self.settings.max_concurrent_requests_for_object, -(-(stop - start) // ideal))
+        edges = [start + (stop - start) * i // count for i in range(count + 1)]
+        return list(pairwise(edges))
+
+    @property
+    def _fan_out(self) -> ThreadFanOut:
+        return ThreadFanOut(self.settings.max_concurrent_requests_for_object, "parts")
+
+    def _put_always(self, path: str, data: Buffer, attributes: dict[str, str]) -> Version:
+        view = memoryview(data).cast("B")
+        multipart = len(view) >= max(self.settings.minimum_size_for_multipart_upload, 1)
+        with self._translated(path):
+            result = obstore.put(
+                self._client(Role.WRITE),
+                self._key(path),
+                view,
+                attributes=attributes or None,
+                use_multipart=multipart,
+                chunk_size=max(_MIN_PART_BYTES, -(-len(view) // _MAX_PARTS)),
+                max_concurrency=self.settings.max_concurrent_requests_for_object,
+            )
+        return version_of(result)
+
+    def _delete_one(self, path: str) -> StorageError | None:
+        try:
+            with self._translated(path):
+                obstore.delete(self._client(Role.WRITE), [self._key(path)])
+        except ObjectNotFoundError:
+            return None
+        except StorageError as error:
+            return error
+        return None
+
+    def _attributes(self, kind: ObjectKind, metadata: Mapping[str, str] | None) -> dict[str, str]:
+        attributes = dict(metadata or {}) if self.settings.use_metadata else {}
+        storage_class = (
+            self.settings.chunks_storage_class
+            if kind is ObjectKind.CHUNK
+            else self.settings.metadata_storage_class
+        )
+        if storage_class:
+            attributes["Storage-Class"] = storage_class
+        return attributes
+
+    def _key(self, path: str) -> str:
+        return encode_key(checked_path(path)) if self._place.encodes_keys else checked_path(path)
+
+    def _etag(self, version: Version) -> str | None:
+        # Ceph compares If-Match with the bare tag.
+        return version.e_tag.strip('"') if version.e_tag and self._unquoted_etags else version.e_tag
+
+    def _client(self, role: Role) -> Client:
+        check_process()
+        with self._lock:
+            client = self._clients.get(role)
+            if client is None:
+                agent = user_agent(self._attribution)
+                client = self._place.client(self.settings, role, agent, self._source)
+                self._clients[role] = client
+        return client
+
+    @contextlib.contextmanager
+    def _translated(self, path: str) -> Iterator[None]:
+        """Turn obstore's errors into ours."""
+        try:
+            try:
+                yield
+            except Exception as foreign:
+                _hide_secrets(foreign)
+                raise
+        except IcechunkError:
+            raise
+        except NotModifiedError:
+            raise UnchangedError(path) from None
+        except (AlreadyExistsError, PreconditionError):
+            raise RefusedError(path) from None
+        except FileNotFoundError as cause:
+            if server_code(str(cause)) not in BUCKET_CODES:
+                raise ObjectNotFoundError(path) from None
+            raise self._error(path, cause) from None
+        except UnauthenticatedError as cause:
+            raise (self._source.failure or self._error(path, cause)) from None
+        except (PermissionDeniedError, NotSupportedError) as cause:
+            raise self._error(path, cause) from None
+        except (BaseError, OSError, ValueError) as cause:
+            error = self._error(path, cause)
+            known = isinstance(cause, ValueError) or isinstance(error, BucketNotFoundError)
+            if known or _CLIENT_ERROR.search(str(cause)):
+                raise error from None
+            raise UncertainError(error.message, error.kind) from None
+
+    def _error(self, path: str, cause: Exception) -> StorageError:
+        text = str(cause)
+        message = explained(path, self.place, text)
+        if server_code(text) in BUCKET_CODES:
+            return BucketNotFoundError(message, ErrorKind.OBJECT_STORE)
+        throttled = any(word in text for word in ("SlowDown", "503 ", "429 "))
+        return StorageError(message, kind=ErrorKind.THROTTLED if throttled else ErrorKind.OBJECT_STORE)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_unpickled, (type(self), self._place, self._settings, self._read_only, self._attribution))
+
+
+def _hide_secrets(error: Exception) -> None:
+    """Redact the text of a foreign error, which stays attached to ours as its context."""
+    if not isinstance(error, IcechunkError):
+        error.args = tuple(redact(each) if isinstance(each, str) else each for each in error.args)
+
+
+def _unpickled(
+    cls: type[ObjectStorage],
+    place: Place,
+    settings: StorageSettings,
+    read_only: bool,
+    attribution: Attribution | None,
+) -> ObjectStorage:
+    return cls(place, settings, read_only=read_only, attribution=attribution)

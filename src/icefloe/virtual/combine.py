@@ -1,0 +1,353 @@
+"""Many virtual datasets as one, if all that decoding needs agrees; otherwise a report of what does not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+
+from icefloe.config.stores import AnyObjectStoreConfig
+from icefloe.credentials import AnyCredential
+from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.virtual.access import by
+from icefloe.virtual.agreement import GEO_TRANSFORM, differences, document_of, properties_of
+from icefloe.virtual.cf_times import counted_like
+from icefloe.virtual.dataset import VirtualDataset
+from icefloe.virtual.loaded import loaded_variable
+from icefloe.virtual.sources import Source
+from icefloe.virtual.variables import ChunkReferences, VirtualVariable
+
+_SHOWN: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """One thing that differs between a file and the first of those it shall be combined with."""
+
+    variable: str
+    location: str
+    """The file that differs."""
+    what: str
+    """`dtype`, `codecs`, `chunk shape`, `fill value`, `dimensions`, an attribute, `shape`, `values`, ..."""
+    expected: Any
+    """What the first file has."""
+    found: Any
+
+
+class MismatchError(InvalidInputError):
+    """Datasets that cannot be combined. `mismatches` has all reasons, by variable and file."""
+
+    def __init__(self, mismatches: Sequence[Mismatch]) -> None:
+        self.mismatches = tuple(mismatches)
+        variables = sorted({each.variable for each in mismatches})
+        lines = [
+            f"{each.variable} of {each.location}: {each.what} is {each.found}, in the first {each.expected}"
+            for each in self.mismatches[:_SHOWN]
+        ]
+        if len(self.mismatches) > _SHOWN:
+            lines.append(f"and {len(self.mismatches) - _SHOWN} more")
+        super().__init__(
+            f"the files do not agree in {', '.join(variables)}; decoded as one they would be wrong:\n"
+            + "\n".join(lines),
+            kind=ErrorKind.BAD_METADATA,
+        )
+        self.args = (self.mismatches,)
+
+
+def combine(
+    datasets: Iterable[VirtualDataset],
+    concat_dim: str | None = None,
+    *,
+    by_coords: bool = False,
+    compare_static: bool = False,
+    store: AnyObjectStoreConfig | None = None,
+    credential: AnyCredential | None = None,
+) -> VirtualDataset:
+    """One dataset of many: in the order given along `concat_dim`, or ordered by their coordinates.
+
+    By coordinates, the dimensions whose loaded coordinates differ between datasets are those they are
+    combined along, and the values say in which order.
+
+    Variables with the dimension are concatenated. The others are those of the first dataset, and must be the
+    same in all as far as values were loaded; with `compare_static` the values in the files are compared too,
+    which are then read, reached by `store` and `credential` as in `virtualize`.
+
+    Every variable must agree in data type, codecs, fill value, scale and offset, units, chunk shape and
+    dimensions, and all but the last dataset must end with a chunk. Times that were loaded, and their bounds,
+    are counted as in the first dataset where files count from dates of their own.
+
+    MismatchError lists everything that does not agree. What was refused in one dataset is refused in the
+    result.
+    """
+    given = list(datasets)
+    if not given:
+        raise ValueError("no datasets to combine")
+    if by_coords == (concat_dim is not None):
+        raise ValueError("say either concat_dim or by_coords=True")
+    given, left = _in_same_times(given)
+    dimensions = [concat_dim] if concat_dim is not None else _varying(given)
+    if compare_static:
+        left += _static_differences(given, dimensions, store, credential)
+    if concat_dim is not None:
+        return _concat(given, concat_dim, left)
+    if left:
+        raise MismatchError(left)
+    return _by_coords(given, dimensions)
+
+
+def _static_differences(
+    datasets: Sequence[VirtualDataset],
+    dimensions: Sequence[str],
+    store: AnyObjectStoreConfig | None,
+    credential: AnyCredential | None,
+) -> list[Mismatch]:
+    """Variables without the dimensions, not loaded, whose values in a file are not those in the first."""
+    from icefloe.virtual.values import open_values
+
+    def values_of(dataset: VirtualDataset) -> dict[str, Any]:
+        static = _static(dataset, frozenset(dimensions))
+        paths = [f"{path}/{name}".strip("/") for path, group in static.walk() for name in group.variables]
+        return open_values(static, paths, by(store, credential)) if paths else {}
+
+    expected = values_of(datasets[0])
+    return [
+        Mismatch(path, dataset.sources[0].location, "values", "those of the first", "others")
+        for dataset in datasets[1:]
+        for path, values in values_of(dataset).items()
+        if path in expected and not _same_values(expected[path], values)
+    ]
+
+
+def _static(dataset: VirtualDataset, dimensions: frozenset[str]) -> VirtualDataset:
+    """Only the variables that are not loaded and have none of some dimensions."""
+    return replace(
+        dataset,
+        variables={
+            name: each
+            for name, each in dataset.variables.items()
+            if not each.loaded and dimensions.isdisjoint(each.dimensions)
+        },
+        groups={name: _static(group, dimensions) for name, group in dataset.groups.items()},
+    )
+
+
+def _same_values(one: Any, other: Any) -> bool:
+    return np.array_equal(one, other, equal_nan=one.dtype.kind in "fc" and other.dtype.kind in "fc")
+
+
+def _in_same_times(datasets: Sequence[VirtualDataset]) -> tuple[list[VirtualDataset], list[Mismatch]]:
+    """The datasets with times that are counted as those of the first, and what could not be counted anew."""
+    left: list[Mismatch] = []
+    first = datasets[0]
+    return [first, *(_counted(first, other, "", other.sources, left) for other in datasets[1:])], left
+
+
+def _counted(
+    first: VirtualDataset,
+    other: VirtualDataset,
+    path: str,
+    sources: Sequence[Source],
+    left: list[Mismatch],
+) -> VirtualDataset:
+    existing = {name: each.attributes for name, each in first.variables.items()}
+    variables, unmoved = counted_like(existing, other.variables)
+    for bounds, name in unmoved:
+        was, now = existing[name]["units"], other.variables[name].attributes["units"]
+        left.append(Mismatch(f"{path}{bounds}", sources[0].location, f"units of {name}", was, now))
+    groups = {
+        name: _counted(first.groups[name], group, f"{path}{name}/", sources, left)
+        if name in first.groups
+        else group
+        for name, group in other.groups.items()
+    }
+    return replace(other, variables=variables, groups=groups)
+
+
+def _by_coords(datasets: list[VirtualDataset], dimensions: Sequence[str]) -> VirtualDataset:
+    if not dimensions:
+        if len(datasets) == 1:
+            return datasets[0]
+        raise InvalidInputError(
+            f"{datasets[1].sources[0].location} and {datasets[0].sources[0].location} have the same "
+            "coordinates: no dimension to combine along; say concat_dim",
+            kind=ErrorKind.BAD_METADATA,
+        )
+    *outer, inner = dimensions
+    rows: dict[bytes, list[VirtualDataset]] = {}
+    for dataset in datasets:
+        key = b"".join(_coordinate(dataset, name).tobytes() for name in outer)
+        rows.setdefault(key, []).append(dataset)
+    joined = [_concat(_in_order(row, inner), inner) for row in rows.values()]
+    return _by_coords(joined, outer)
+
+
+def _varying(datasets: Sequence[VirtualDataset]) -> list[str]:
+    """Dimensions with coordinates that were loaded and are not the same everywhere."""
+    first = datasets[0]
+    names = [name for name, each in first.variables.items() if each.loaded and each.dimensions == (name,)]
+    return [
+        name
+        for name in names
+        if any(
+            not np.array_equal(_coordinate(dataset, name), _coordinate(first, name))
+            for dataset in datasets[1:]
+        )
+    ]
+
+
+def _coordinate(dataset: VirtualDataset, name: str) -> Any:
+    variable = dataset.variables.get(name)
+    if variable is None or not isinstance(variable.chunks, np.ndarray):
+        raise InvalidInputError(
+            f"{dataset.sources[0].location} has no loaded coordinate {name} to be ordered by; name it in "
+            "loadable_variables, or say concat_dim",
+            kind=ErrorKind.BAD_METADATA,
+        )
+    return variable.chunks
+
+
+def _in_order(datasets: Sequence[VirtualDataset], dimension: str) -> list[VirtualDataset]:
+    """By the first value of a coordinate, the way it runs; InvalidInputError where two overlap."""
+    values = [_coordinate(dataset, dimension) for dataset in datasets]
+    full = [row for row in range(len(values)) if values[row].size]
+    falling = any(values[row][0] > values[row][-1] for row in full)
+    full.sort(key=lambda row: values[row][0], reverse=falling)
+    for before, after in pairwise(full):
+        end, start = values[before][-1], values[after][0]
+        if end == start or (end > start) != falling:
+            raise InvalidInputError(
+                f"{datasets[before].sources[0].location} and {datasets[after].sources[0].location} overlap "
+                f"along {dimension}: one ends with {end}, the other begins with {start}",
+                kind=ErrorKind.BAD_METADATA,
+            )
+    return [datasets[row] for row in full]
+
+
+def _concat(
+    datasets: Sequence[VirtualDataset], dimension: str, known: Sequence[Mismatch] = ()
+) -> VirtualDataset:
+    first = datasets[0]
+    if not any(dimension in group.sizes for _, group in first.walk()):
+        raise InvalidInputError(
+            f"{first.sources[0].location} has no dimension {dimension!r}; give it one with expand_dims",
+            kind=ErrorKind.BAD_METADATA,
+        )
+    mismatches = list(known)
+    joined = _joined(datasets, dimension, "", mismatches)
+    if mismatches:
+        raise MismatchError(mismatches)
+    return joined
+
+
+def _joined(
+    datasets: Sequence[VirtualDataset], dimension: str, path: str, mismatches: list[Mismatch]
+) -> VirtualDataset:
+    first = datasets[0]
+    names = {name: None for dataset in datasets for name in dataset.variables}
+    variables: dict[str, VirtualVariable] = {}
+    for name in names:
+        found = [dataset.variables.get(name) for dataset in datasets]
+        wrong = _compare(found, datasets, dimension, f"{path}{name}")
+        mismatches += wrong
+        if not wrong:
+            variables[name] = _one([each for each in found if each], datasets, dimension)
+    groups = {name: None for dataset in datasets for name in dataset.groups}
+    empty = VirtualDataset({}, ())
+    return replace(
+        first,
+        variables=variables,
+        sources=tuple(source for dataset in datasets for source in dataset.sources),
+        groups={
+            name: _joined(
+                [replace(dataset.groups.get(name, empty), sources=dataset.sources) for dataset in datasets],
+                dimension,
+                f"{path}{name}/",
+                mismatches,
+            )
+            for name in groups
+        },
+        refused=tuple({each.variable: each for dataset in datasets for each in dataset.refused}.values()),
+    )
+
+
+def _compare(
+    found: Sequence[VirtualVariable | None],
+    datasets: Sequence[VirtualDataset],
+    dimension: str,
+    path: str,
+) -> list[Mismatch]:
+    wrong: list[Mismatch] = []
+    first = found[0]
+    expected = None if first is None else properties_of(document_of(first), loaded=first.loaded)
+    last = len(found) - 1
+    for row, variable in enumerate(found):
+        location = datasets[row].sources[0].location
+        if first is None or variable is None or expected is None:
+            if first is not variable:
+                words = ("missing" if each is None else "there" for each in (first, variable))
+                wrong.append(Mismatch(path, location, "variable", *words))
+            continue
+        if first.loaded != variable.loaded:
+            kinds = ("loaded" if each.loaded else "virtual" for each in (first, variable))
+            wrong.append(Mismatch(path, location, "kind", *kinds))
+            continue
+        if row:
+            there = properties_of(document_of(variable), loaded=variable.loaded)
+            wrong += [
+                Mismatch(path, location, what, was, now) for what, was, now in differences(expected, there)
+            ]
+            wrong += _compare_values(first, variable, dimension, path, location)
+        if row < last and dimension in variable.dimensions and not variable.loaded:
+            axis = variable.dimensions.index(dimension)
+            size, chunk = variable.shape[axis], variable.chunk_shape[axis]
+            if size % chunk:
+                wrong.append(
+                    Mismatch(
+                        path, location, f"length of {dimension}", f"a multiple of chunks of {chunk}", size
+                    )
+                )
+    return wrong
+
+
+def _compare_values(
+    first: VirtualVariable, variable: VirtualVariable, dimension: str, path: str, location: str
+) -> list[Mismatch]:
+    if first.dimensions != variable.dimensions:
+        return []
+    rest = [name != dimension for name in first.dimensions]
+    was = tuple(size for size, kept in zip(first.shape, rest, strict=True) if kept)
+    now = tuple(size for size, kept in zip(variable.shape, rest, strict=True) if kept)
+    if was != now:
+        return [Mismatch(path, location, "shape", first.shape, variable.shape)]
+    if dimension in first.dimensions or not first.loaded:
+        return []
+    if _same_values(first.values, variable.values):
+        return []
+    return [Mismatch(path, location, "values", "those of the first", "others")]
+
+
+def _one(
+    variables: Sequence[VirtualVariable], datasets: Sequence[VirtualDataset], dimension: str
+) -> VirtualVariable:
+    first = variables[0]
+    if dimension not in first.dimensions:
+        if len({str(each.attributes.get(GEO_TRANSFORM)) for each in variables}) == 1:
+            return first
+        kept = {name: value for name, value in first.attributes.items() if name != GEO_TRANSFORM}
+        return replace(first, attributes=kept)
+    axis = first.dimensions.index(dimension)
+    if first.loaded:
+        values = np.concatenate([np.asarray(each.chunks) for each in variables], axis=axis)
+        return loaded_variable(first.dimensions, values, first.attributes)
+    parts: list[ChunkReferences] = []
+    chunks = sources = 0
+    for variable, dataset in zip(variables, datasets, strict=True):
+        parts.append(variable.references.shifted(axis, chunks, sources))
+        chunks += variable.grid_shape[axis]
+        sources += len(dataset.sources)
+    size = sum(each.shape[axis] for each in variables)
+    shape = (*first.shape[:axis], size, *first.shape[axis + 1 :])
+    return replace(first, shape=shape, chunks=ChunkReferences.concat(parts))

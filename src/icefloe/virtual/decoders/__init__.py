@@ -1,0 +1,1 @@
+"""Decoders for compressed bytes that neither zarr nor numcodecs can decode."""

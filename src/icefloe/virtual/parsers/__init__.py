@@ -1,0 +1,1 @@
+"""One parser per file format. Each turns a file into a VirtualDataset."""

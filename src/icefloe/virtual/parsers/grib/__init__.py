@@ -1,0 +1,1 @@
+"""GRIB editions 1 and 2."""

@@ -1,0 +1,133 @@
+"""GRIB messages as bytes: where they begin and end, and the fields that share one message."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from icefloe.virtual.errors import CannotVirtualizeError
+from icefloe.virtual.sources import SourceFile
+
+MAGIC: Final = b"GRIB"
+_END: Final = b"7777"
+_SEARCHED: Final = 1 << 12
+_HAS_GRID, _HAS_BITMAP = 0x80, 0x40
+"""Flags of the product of a message of edition 1."""
+_BITMAP, _VALUES = 6, 7
+"""Sections of edition 2."""
+_NO_BITMAP: Final = (6).to_bytes(4) + bytes([_BITMAP, 255])
+_NO_VALUES: Final = (5).to_bytes(4) + bytes([_VALUES])
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """The place of a message in its file."""
+
+    offset: int
+    length: int
+    edition: int
+
+
+def headers_of(file: SourceFile, message: Message) -> list[bytes]:
+    """The fields of a message as messages without values: what says what they are, and little more.
+
+    Of large messages of edition 2 only the parts around the values are read. In edition 1 the number of
+    points may follow from the values alone: a message is left as it is.
+    """
+    if message.edition == 1:
+        return [file.read(message.offset, message.offset + message.length)]
+    return _headers_2(file, message)
+
+
+def _headers_2(file: SourceFile, message: Message) -> list[bytes]:
+    head = file.peek(message.offset, message.offset + 16)
+    position, end = message.offset + 16, message.offset + message.length - len(_END)
+    shared: dict[int, bytes] = {}
+    fields: list[bytes] = []
+    while position < end:
+        start = file.peek(position, position + 6)
+        length, number = int.from_bytes(start[:4]), start[4]
+        if length < 5 or position + length > end:
+            raise ValueError(f"a section of {length} bytes at byte {position}")
+        if number == _VALUES:
+            body = b"".join(shared[each] for each in sorted(shared)) + _NO_VALUES + _END
+            fields.append(head[:8] + (16 + len(body)).to_bytes(8) + body)
+        elif number == _BITMAP:
+            shared[number] = _NO_BITMAP
+        else:
+            shared[number] = file.peek(position, position + length)
+        position += length
+    return fields
+
+
+def messages_of(file: SourceFile) -> Iterator[Message]:
+    """The messages of a file in their order; what stands between them is passed over."""
+    position = _next_magic(file, 0)
+    while position is not None:
+        message = _message_at(file, position)
+        end = message.offset + message.length
+        if end > file.size_bytes or file.peek(end - 4, end) != _END:
+            raise CannotVirtualizeError(
+                f"{file.location}: the GRIB message at byte {position} has {message.length} bytes, and "
+                f"does not end there; the file, of {file.size_bytes} bytes, is cut off or damaged"
+            )
+        yield message
+        position = _next_magic(file, end)
+
+
+def _next_magic(file: SourceFile, start: int) -> int | None:
+    while start < file.size_bytes:
+        window = file.peek(start, start + _SEARCHED)
+        found = window.find(MAGIC)
+        if found >= 0:
+            return start + found
+        start += max(len(window) - len(MAGIC) + 1, 1)
+    return None
+
+
+def _message_at(file: SourceFile, offset: int) -> Message:
+    head = file.peek(offset, offset + 16)
+    edition = head[7] if len(head) == 16 else 0
+    if edition == 2:
+        return Message(offset, int.from_bytes(head[8:16]), 2)
+    if edition == 1:
+        return Message(offset, _first_edition_length(file, offset, int.from_bytes(head[4:7])), 1)
+    raise CannotVirtualizeError(f"{file.location}: the GRIB message at byte {offset} has edition {edition}")
+
+
+def _first_edition_length(file: SourceFile, offset: int, length: int) -> int:
+    """The length of a message of edition 1, whose three bytes are too few for those beyond 8 MB.
+
+    For these it is in units of 120 bytes, and the length field of the last section tells the rest.
+    """
+    if not length & 0x800000:
+        return length
+    total = (length & 0x7FFFFF) * 120
+    section = offset + 8
+    flags = file.peek(section + 7, section + 8)[0]
+    for present in (True, bool(flags & _HAS_GRID), bool(flags & _HAS_BITMAP)):
+        if present:
+            section += int.from_bytes(file.peek(section, section + 3))
+    rest = int.from_bytes(file.peek(section, section + 3))
+    return total - rest + 4 if rest < 120 else total
+
+
+def fields_of(message: bytes) -> list[bytes]:
+    """A message of edition 2 for each field of one that has several; the message itself where it has one."""
+    if message[7] != 2:
+        return [message]
+    shared: dict[int, bytes] = {}
+    fields: list[bytes] = []
+    position = 16
+    while message[position : position + 4] != _END:
+        length, number = int.from_bytes(message[position : position + 4]), message[position + 4]
+        if length < 5 or position + length > len(message):
+            raise ValueError(f"a section of {length} bytes at byte {position} of a GRIB message")
+        shared[number] = message[position : position + length]
+        position += length
+        if number == 7:
+            fields.append(b"".join(shared[each] for each in sorted(shared)) + _END)
+    if len(fields) == 1:
+        return [message]
+    return [message[:8] + (16 + len(body)).to_bytes(8) + body for body in fields]

@@ -1,0 +1,147 @@
+"""Icechunk repositories, at one version: native chunks become references to the objects that hold them."""
+
+from __future__ import annotations
+
+import json
+import os
+from datetime import UTC, datetime
+from typing import Any, Final
+from urllib.parse import unquote, urlsplit
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icefloe._internal.ids import encode_column
+from icefloe.config import VirtualChunkContainer
+from icefloe.core.virtual_chunks.locations import Containers
+from icefloe.core.virtual_chunks.references import absolute_texts
+from icefloe.errors import ErrorKind, InvalidInputError, RefNotFoundError
+from icefloe.format.manifest import INLINE, NATIVE, NO_ETAG, VIRTUAL, ArrayManifest
+from icefloe.format.snapshot import ArrayNodeData
+from icefloe.repository import Repository
+from icefloe.session import Session
+from icefloe.storage.external.sources import check_credential, repository_storage
+from icefloe.virtual.access import Reach
+from icefloe.virtual.dataset import VirtualDataset
+from icefloe.virtual.errors import CannotVirtualizeError
+from icefloe.virtual.parsers.zarr.hierarchy import ArrayChunks, dataset_of
+from icefloe.virtual.selection import Wanted
+from icefloe.virtual.sources import Source, container_of
+
+_HIDDEN: Final = "_icefloe"
+DEFAULT_VERSION: Final = "branch:main"
+
+
+def is_repository(folder: str) -> bool:
+    """Tell whether a folder of this machine holds an Icechunk repository."""
+    has = {
+        name: os.path.exists(os.path.join(folder, name))
+        for name in ("repo", "refs", "snapshots", "zarr.json")
+    }
+    return (has["repo"] or has["refs"]) and has["snapshots"] and not has["zarr.json"]
+
+
+def parse_repository(location: str, wanted: Wanted, reach: Reach) -> VirtualDataset:
+    """Parse a version of a repository, by default the branch main."""
+    store, credential = reach(location)
+    container = container_of(location, store)
+    check_credential(container, credential)
+    target = unquote(urlsplit(location).path) if location.startswith("file:") else location
+    repo = Repository.open(repository_storage(target, container, credential))
+    session = open_version(repo, wanted.version or DEFAULT_VERSION)
+    configured = repo.config.virtual_chunk_containers or {}
+    sources = _Sources(location.rstrip("/"), configured.values())
+    documents: dict[str, Any] = {}
+    chunks: dict[str, ArrayChunks] = {}
+    workspace = session.workspace
+    for path in workspace.paths():
+        name = path.strip("/")
+        node = workspace.node(path)
+        if node is None or name.partition("/")[0] == _HIDDEN:
+            continue
+        documents[f"{name}/zarr.json".lstrip("/")] = json.loads(node.user_data)
+        if isinstance(node.node_data, ArrayNodeData):
+            chunks[name] = _chunks(workspace.refs(node), sources)
+    return dataset_of(documents, chunks, sources.found(), wanted, location)
+
+
+def open_version(repo: Repository, version: str) -> Session:
+    """Open a branch, a tag or a snapshot; `branch:NAME`, `tag:NAME` and `snapshot:ID` leave no doubt."""
+    kind, colon, name = version.partition(":")
+    if colon and kind == "branch":
+        return repo.readonly_session(name)
+    if colon and kind == "tag":
+        return repo.readonly_session(tag=name)
+    if colon and kind == "snapshot":
+        return repo.readonly_session(snapshot_id=name)
+    is_branch, is_tag = version in repo.list_branches(), version in repo.list_tags()
+    if is_branch and is_tag:
+        raise InvalidInputError(
+            f"{version} is both a branch and a tag: say branch:{version} or tag:{version}",
+            kind=ErrorKind.INVALID_REF_NAME,
+        )
+    if is_branch:
+        return repo.readonly_session(version)
+    if is_tag:
+        return repo.readonly_session(tag=version)
+    try:
+        return repo.readonly_session(snapshot_id=version)
+    except InvalidInputError:
+        raise RefNotFoundError(
+            f"no branch, tag or snapshot {version} in the repository", kind=ErrorKind.REF_NOT_FOUND
+        ) from None
+
+
+class _Sources:
+    """The files that chunks are in, as they are met: a number for each version of each."""
+
+    def __init__(self, location: str, containers: Any) -> None:
+        self._location = location
+        self._containers = Containers.of(list[VirtualChunkContainer](containers))
+        self._numbers: dict[Source, int] = {}
+
+    def found(self) -> tuple[Source, ...]:
+        return tuple(self._numbers)
+
+    def number(self, source: Source) -> int:
+        return self._numbers.setdefault(source, len(self._numbers))
+
+    def of_native(self, ids: NDArray[np.uint8]) -> list[int]:
+        """Number chunk objects, which are never changed and need no checksum."""
+        return [self.number(Source(f"{self._location}/chunks/{each}", None)) for each in encode_column(ids)]
+
+    def of_virtual(self, refs: ArrayManifest) -> list[int]:
+        """Number the files of virtual references, each with the checksum that the repository has."""
+        texts = absolute_texts(refs.locations, self._containers)
+        etags = refs.etags.texts("etag of a virtual chunk") if len(refs.etags) else []
+        rows = np.stack([refs.location_codes, refs.etag_codes, refs.last_modified], axis=1)
+        distinct, codes = np.unique(rows, axis=0, return_inverse=True)
+        numbers = []
+        for location, etag, seconds in distinct.tolist():
+            if texts[location].startswith("file:") and not self._location.startswith("file:"):
+                raise CannotVirtualizeError(
+                    f"{self._location} refers to {texts[location]}, a file of this machine: only a "
+                    "repository that is on this machine too may do that"
+                )
+            modified = datetime.fromtimestamp(seconds, UTC) if seconds else None
+            tag = None if etag == NO_ETAG else etags[etag]
+            numbers.append(self.number(Source(texts[location], None, tag, modified)))
+        return [numbers[code] for code in codes.reshape(-1).tolist()]
+
+
+def _chunks(refs: ArrayManifest, sources: _Sources) -> ArrayChunks:
+    native, virtual, inline = (refs.kind == kind for kind in (NATIVE, VIRTUAL, INLINE))
+    numbers = np.zeros(len(refs), np.uint32)
+    numbers[native] = sources.of_native(refs.chunk_ids[native])
+    if virtual.any():
+        numbers[virtual] = sources.of_virtual(refs.take(virtual))
+    rows = np.flatnonzero(inline)
+    places = map(tuple, refs.coords[inline].tolist())
+    kept = ~inline
+    return ArrayChunks(
+        refs.coords[kept].astype(np.int64),
+        numbers[kept],
+        refs.offsets[kept],
+        refs.lengths[kept],
+        dict(zip(places, map(bytes, refs.inline.take(rows).tolist()), strict=True)),
+    )

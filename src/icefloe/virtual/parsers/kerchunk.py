@@ -1,0 +1,261 @@
+"""References that kerchunk wrote: JSON of both versions, and folders of Parquet.
+
+They say nothing of the versions of the files they point into: these are taken to be what they are now.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import os
+from array import array
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+from urllib.parse import unquote, urlsplit
+
+import numpy as np
+
+from icefloe.virtual.access import Reach
+from icefloe.virtual.dataset import VirtualDataset
+from icefloe.virtual.errors import CannotVirtualizeError
+from icefloe.virtual.parsers.zarr.hierarchy import METADATA, ArrayChunks, KeyedChunks, dataset_of, parsed
+from icefloe.virtual.selection import Wanted
+from icefloe.virtual.sources import Source, SourceFile, location_of, look_at, open_file, wait_until_told_apart
+
+_ENCODED: Final = "base64:"
+_RANGE: Final = [str, int, int]
+_UNKNOWN: Final = 1 << 62
+"""Larger than any file: the size of those that nobody looked at."""
+
+
+class _Sources:
+    """The files that references point into, as they are met: a number for each."""
+
+    def __init__(self, place: str, reach: Reach) -> None:
+        self._place = place
+        self._reach = reach
+        self._numbers: dict[str, int] = {}
+        self._locations: list[str] = []
+        self.whole: dict[int, int] = {}
+        """The sizes of those that a reference takes the whole of."""
+
+    def number(self, url: str) -> int:
+        found = self._numbers.get(url)
+        if found is None:
+            location = location_of(url)
+            if location.startswith("file:") and not self._place.startswith("file:"):
+                raise CannotVirtualizeError(
+                    f"{self._place} refers to {url!r}, a file of this machine: only references that are on "
+                    "this machine too may do that"
+                )
+            found = self._numbers.setdefault(location, len(self._locations))
+            self._numbers[url] = found
+            if found == len(self._locations):
+                self._locations.append(location)
+        return found
+
+    def size_of(self, number: int) -> int:
+        """Of the whole file, which must be there."""
+        if number not in self.whole:
+            opened = open_file(self._locations[number], *self._reach(self._locations[number]))
+            self.whole[number] = opened.size_bytes
+        return self.whole[number]
+
+    def seen(self) -> tuple[Source, ...]:
+        """The files as they are now; without checksums where they cannot be reached."""
+        found = look_at(self._locations, self._reach)
+        wait_until_told_apart(found)
+        return tuple(found)
+
+
+def _check_ends(
+    sources: Sequence[Source], codes: Any, offsets: Any, lengths: Any, name: Callable[[int], str], place: str
+) -> None:
+    """CannotVirtualizeError for the first reference that goes beyond the end of its file."""
+    sizes = np.array(
+        [_UNKNOWN if each.size_bytes is None else each.size_bytes for each in sources], np.uint64
+    )
+    if not len(codes):
+        return
+    beyond = np.flatnonzero(
+        (offsets > sizes[codes]) | (lengths > sizes[codes] - np.minimum(offsets, sizes[codes]))
+    )
+    if len(beyond):
+        row = int(beyond[0])
+        source = sources[int(codes[row])]
+        raise CannotVirtualizeError(
+            f"{place}: the reference {name(row)} is {lengths[row]} bytes at {offsets[row]} of "
+            f"{source.location}, which has {source.size_bytes}"
+        )
+
+
+def parse_kerchunk_json(file: SourceFile, wanted: Wanted, reach: Reach) -> VirtualDataset:
+    """The dataset of a JSON file of references."""
+    place = file.location
+    try:
+        found = json.loads(file.read(0, file.size_bytes))
+    except ValueError as error:
+        raise CannotVirtualizeError(f"{place} is not JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise CannotVirtualizeError(f"{place} has no references: it is not a JSON object")
+    refs = found.get("refs", found)
+    if not isinstance(refs, dict) or not any(key.rpartition("/")[2] in METADATA for key in refs):
+        raise CannotVirtualizeError(f"{place} has no references of kerchunk: no Zarr metadata in it")
+    if found.get("gen"):
+        raise CannotVirtualizeError(
+            f"{place} has generated references (gen); let kerchunk write them out first"
+        )
+    return _dataset_of_json(refs, found.get("templates") or {}, _Sources(place, reach), wanted, place)
+
+
+def _dataset_of_json(
+    refs: Mapping[str, Any], templates: Mapping[str, str], sources: _Sources, wanted: Wanted, place: str
+) -> VirtualDataset:
+    documents: dict[str, Any] = {}
+    inline: dict[str, bytes] = {}
+    keys: list[str] = []
+    codes, offsets, lengths = array("L"), array("Q"), array("Q")
+    filled: dict[str, int] = {}
+    for key, value in refs.items():  # JSON comes as objects: the columns begin here
+        if isinstance(value, list):
+            url, offset, length = value if _is_range(value) else _range(key, value, place)
+            code = filled.get(url)
+            if code is None:
+                code = filled[url] = sources.number(_filled(url, templates))
+            if length is None:
+                offset, length = 0, sources.size_of(code)
+            if length:
+                keys.append(key)
+                codes.append(code)
+                offsets.append(offset)
+                lengths.append(length)
+        elif isinstance(value, Mapping):
+            documents[key] = value
+        elif isinstance(value, str):
+            data = _decoded(key, value, place)
+            if key.rpartition("/")[2] in METADATA:
+                documents[key] = parsed(key, data, place)
+            elif data:
+                inline[key] = data
+        else:
+            raise CannotVirtualizeError(f"{place}: the reference {key} is {type(value).__name__}")
+    seen = sources.seen()
+    columns = (np.array(codes, np.uint32), np.array(offsets, np.uint64), np.array(lengths, np.uint64))
+    _check_ends(seen, *columns, keys.__getitem__, place)
+    chunks = KeyedChunks(keys, *columns, inline)
+    return dataset_of(documents, chunks.by_array(documents), seen, wanted, place)
+
+
+def _is_range(value: list[Any]) -> bool:
+    if [type(each) for each in value] != _RANGE:
+        return False
+    return bool(0 <= value[1] < _UNKNOWN and 0 <= value[2] < _UNKNOWN)
+
+
+def _range(key: str, value: list[Any], place: str) -> tuple[str, int, int | None]:
+    """URL, offset and length of a reference; no length for one to a whole file."""
+    if len(value) == 1 and isinstance(value[0], str):
+        return value[0], 0, None
+    raise CannotVirtualizeError(f"{place}: the reference {key} is {value!r}, not a URL and a range")
+
+
+def _filled(url: str, templates: Mapping[str, str]) -> str:
+    for name, text in templates.items():
+        url = url.replace("{{" + name + "}}", text)
+    return url
+
+
+def _decoded(key: str, value: str, place: str) -> bytes:
+    if not value.startswith(_ENCODED):
+        return value.encode()
+    try:
+        return base64.b64decode(value.removeprefix(_ENCODED), validate=True)
+    except ValueError as error:
+        raise CannotVirtualizeError(f"{place}: the reference {key} is not base 64: {error}") from None
+
+
+def is_parquet(folder: str) -> bool:
+    """Whether a folder of this machine has references in Parquet."""
+    try:
+        with open(os.path.join(folder, ".zmetadata"), encoding="utf-8") as file:
+            return "record_size" in json.load(file)
+    except (OSError, ValueError):
+        return False
+
+
+def parse_kerchunk_parquet(location: str, wanted: Wanted, reach: Reach) -> VirtualDataset:
+    """The dataset of a folder of this machine with a Parquet file for so many chunks of an array each."""
+    folder = unquote(urlsplit(location).path)
+    with open(os.path.join(folder, ".zmetadata"), encoding="utf-8") as file:
+        consolidated = json.load(file)
+    documents = {key: parsed(key, each, location) for key, each in consolidated["metadata"].items()}
+    size = int(consolidated["record_size"])
+    sources = _Sources(location, reach)
+    chunks: dict[str, ArrayChunks] = {}
+    for key, document in documents.items():
+        if key.rpartition("/")[2] == ".zarray":
+            path = key.rpartition("/")[0]
+            chunks[path] = _array_of_parquet(os.path.join(folder, path), document, size, sources)
+    seen = sources.seen()
+    for path, each in chunks.items():
+        coords = each.coords
+        _check_ends(
+            seen,
+            each.sources,
+            each.offsets,
+            each.lengths,
+            lambda row, path=path, coords=coords: f"{path}/{'.'.join(map(str, coords[row]))}",  # type: ignore[misc]
+            location,
+        )
+    return dataset_of(documents, chunks, seen, wanted, location)
+
+
+def _array_of_parquet(folder: str, document: Mapping[str, Any], size: int, sources: _Sources) -> ArrayChunks:
+    import pyarrow.parquet
+
+    grid = [-(-total // chunk) for total, chunk in zip(document["shape"], document["chunks"], strict=True)]
+    parts: list[tuple[Any, Any, Any, Any]] = []
+    inline: dict[tuple[int, ...], bytes] = {}
+    for part in range(-(-math.prod(grid) // size)):
+        name = os.path.join(folder, f"refs.{part}.parq")
+        if os.path.exists(name):
+            table = pyarrow.parquet.read_table(name).slice(0, math.prod(grid) - part * size)
+            rows, raw = _columns_of(table, sources)
+            parts.append((rows[0] + part * size, *rows[1:]))
+            inline |= {_place(part * size + row, grid): data for row, data in raw.items() if data}
+    empty = np.zeros(0, np.int64)
+    numbers, codes, offsets, lengths = (
+        np.concatenate(column) for column in zip((empty,) * 4, *parts, strict=True)
+    )
+    coords = (
+        np.stack(np.unravel_index(numbers, grid), axis=1) if grid else np.zeros((len(numbers), 1), np.int64)
+    )
+    return ArrayChunks(
+        coords, codes.astype(np.uint32), offsets.astype(np.uint64), lengths.astype(np.uint64), inline
+    )
+
+
+def _columns_of(table: Any, sources: _Sources) -> tuple[tuple[Any, Any, Any, Any], dict[int, bytes]]:
+    """Row, source, offset and length of the references to files, and the bytes that are within the table."""
+    raw: dict[int, bytes] = {}
+    if "raw" in table.column_names:
+        column = table["raw"].combine_chunks()
+        present = np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False))
+        raw = {int(row): column[int(row)].as_py() for row in present}
+    paths = table["path"].combine_chunks()
+    if not hasattr(paths, "dictionary"):
+        paths = paths.dictionary_encode()
+    rows = np.flatnonzero(paths.is_valid().to_numpy(zero_copy_only=False))
+    rows = rows[~np.isin(rows, list(raw))]
+    table_of = np.array([sources.number(url) for url in paths.dictionary.to_pylist()], np.int64)
+    codes = table_of[paths.indices.fill_null(0).to_numpy(zero_copy_only=False)[rows]] if len(rows) else rows
+    offsets = table["offset"].to_numpy()[rows].astype(np.int64)
+    lengths = table["size"].to_numpy()[rows].astype(np.int64)
+    for row in np.flatnonzero(lengths == 0).tolist():  # whole files, of which each is a source of its own
+        offsets[row], lengths[row] = 0, sources.size_of(int(codes[row]))
+    return (rows, codes, offsets, lengths), raw
+
+
+def _place(number: int, grid: list[int]) -> tuple[int, ...]:
+    return tuple(int(at) for at in np.unravel_index(number, grid)) if grid else ()

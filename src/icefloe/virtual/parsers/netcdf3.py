@@ -1,0 +1,233 @@
+"""NetCDF-3, all three kinds: classic, 64-bit offsets, and CDF-5. Only the header is read.
+
+Values are big-endian and not compressed. A variable is one run of bytes; with the record dimension, one run
+for each record, in between those of the other variables.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from icefloe.virtual.dataset import VirtualDataset
+from icefloe.virtual.errors import CannotVirtualizeError
+from icefloe.virtual.loaded import loaded_variable, run_of_chunks
+from icefloe.virtual.selection import Wanted
+from icefloe.virtual.sources import SourceFile
+from icefloe.virtual.variables import ChunkReferences, Values, VirtualVariable
+from icefloe.virtual.zarr_metadata import bytes_codec, fill_value_json, json_attributes
+
+SIGNATURES: Final = (b"CDF\x01", b"CDF\x02", b"CDF\x05")
+_TYPES: Final = {
+    1: ">i1",
+    2: "S1",
+    3: ">i2",
+    4: ">i4",
+    5: ">f4",
+    6: ">f8",
+    7: ">u1",
+    8: ">u2",
+    9: ">u4",
+    10: ">i8",
+    11: ">u8",
+}
+_DIMENSIONS, _VARIABLES, _ATTRIBUTES = 10, 11, 12
+_STREAMING: Final = (0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF)
+"""What stands for the number of records while they are still being written."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Declared:
+    """A variable as the header has it."""
+
+    name: str
+    dimensions: tuple[int, ...]
+    attributes: dict[str, Any]
+    dtype: np.dtype[Any]
+    begin: int
+
+
+def parse_netcdf3(file: SourceFile, wanted: Wanted) -> VirtualDataset:
+    """The dataset of a NetCDF-3 file, all chunks in source 0."""
+    if wanted.group not in (None, "", "/"):
+        raise CannotVirtualizeError(f"{file.location} is NetCDF-3, which has no groups: {wanted.group!r}")
+    header = _Header(file)
+    records = _record_count(header, file)
+    variables: dict[str, VirtualVariable] = {}
+    for declared in header.variables:
+        if wanted.drops(declared.name):
+            continue
+        variables[declared.name] = _Placed(file, header, declared, records).variable(wanted)
+    return VirtualDataset(variables, (), json_attributes(header.attributes))
+
+
+class _Header:
+    """The declarations at the start of a file."""
+
+    def __init__(self, file: SourceFile) -> None:
+        self._file = file
+        self._at = 4
+        version = file.read(3, 4)
+        self._count: Callable[[], int] = self._u64 if version == b"\x05" else self._u32
+        offset = self._u32 if version == b"\x01" else self._u64
+        self.numrecs = self._count()
+        self.dimensions: list[tuple[str, int]] = self._list(
+            _DIMENSIONS, lambda: (self._name(), self._count())
+        )
+        self.attributes = dict(self._list(_ATTRIBUTES, self._attribute))
+        self.variables: list[_Declared] = self._list(_VARIABLES, lambda: self._variable(offset))
+        self.record_dimension = next(
+            (number for number, (_, size) in enumerate(self.dimensions) if size == 0), None
+        )
+        for variable in self.variables:
+            if any(number >= len(self.dimensions) for number in variable.dimensions):
+                raise self._bad(f"{variable.name} has a dimension that is not declared")
+        self.record_bytes = self._record_bytes()
+
+    def is_record(self, variable: _Declared) -> bool:
+        """Whether a variable has the record dimension."""
+        return bool(variable.dimensions) and variable.dimensions[0] == self.record_dimension
+
+    def slab_bytes(self, variable: _Declared) -> int:
+        """Of a variable, or of one record of it, without padding."""
+        numbers = variable.dimensions[1:] if self.is_record(variable) else variable.dimensions
+        return math.prod(self.dimensions[number][1] for number in numbers) * variable.dtype.itemsize
+
+    def _record_bytes(self) -> int:
+        """From one record to the next: a lone record variable of narrow values is not padded."""
+        sizes = [self.slab_bytes(variable) for variable in self.variables if self.is_record(variable)]
+        return sizes[0] if len(sizes) == 1 else sum(-(-size // 4) * 4 for size in sizes)
+
+    def _list(self, tag: int, item: Callable[[], Any]) -> list[Any]:
+        found, count = self._u32(), self._count()
+        if found not in (0, tag) or (found == 0 and count):
+            raise self._bad(f"tag {found} at byte {self._at} of the header, expected {tag}")
+        if count > self._file.size_bytes:
+            raise self._bad(f"a list of {count} things in the header, more than the file can have")
+        return [item() for _ in range(count)]
+
+    def _attribute(self) -> tuple[str, Any]:
+        name, dtype, count = self._name(), self._type(), self._count()
+        data = self._padded(count * dtype.itemsize)
+        if dtype.kind == "S":  # programs in C often count the zero at the end, which no reader shows
+            return name, data if name == "_FillValue" else data.replace(b"\0", b"")
+        return name, np.frombuffer(data, dtype)
+
+    def _variable(self, offset: Callable[[], int]) -> _Declared:
+        name, rank = self._name(), self._count()
+        if rank > len(self.dimensions) * 8 + 8:
+            raise self._bad(f"{name} has {rank} dimensions")
+        dimensions = tuple(self._count() for _ in range(rank))
+        attributes = dict(self._list(_ATTRIBUTES, self._attribute))
+        dtype = self._type()
+        self._count()  # the size, which is wrong for large variables: it follows from the shape
+        return _Declared(name, dimensions, attributes, dtype, offset())
+
+    def _name(self) -> str:
+        data = self._padded(self._count())
+        try:
+            return data.decode()
+        except UnicodeDecodeError:
+            return data.decode("latin-1")
+
+    def _type(self) -> np.dtype[Any]:
+        code = self._u32()
+        if code not in _TYPES:
+            raise self._bad(f"unknown type {code} at byte {self._at} of the header")
+        return np.dtype(_TYPES[code])
+
+    def _padded(self, size: int) -> bytes:
+        data = self._take(size)
+        self._at += -size % 4
+        return data
+
+    def _u32(self) -> int:
+        return int.from_bytes(self._take(4))
+
+    def _u64(self) -> int:
+        return int.from_bytes(self._take(8))
+
+    def _take(self, size: int) -> bytes:
+        if size > self._file.size_bytes:
+            raise self._bad(f"{size} bytes at byte {self._at} of the header, more than the file has")
+        data = self._file.read(self._at, self._at + size)
+        if len(data) < size:
+            raise self._bad("the file ends within its header")
+        self._at += size
+        return data
+
+    def _bad(self, what: str) -> CannotVirtualizeError:
+        return CannotVirtualizeError(f"{self._file.location} is not sound NetCDF-3: {what}")
+
+
+def _record_count(header: _Header, file: SourceFile) -> int:
+    if header.numrecs not in _STREAMING:
+        return header.numrecs
+    begins = [each.begin for each in header.variables if header.is_record(each)]
+    if not begins or not header.record_bytes:
+        return 0
+    return max(file.size_bytes - min(begins), 0) // header.record_bytes
+
+
+class _Placed:
+    """A declared variable and where its values are."""
+
+    def __init__(self, file: SourceFile, header: _Header, declared: _Declared, records: int) -> None:
+        self._file = file
+        self._declared = declared
+        self._step = header.record_bytes if header.is_record(declared) else 0
+        self._slab = header.slab_bytes(declared)
+        self._record = header.is_record(declared)
+        names = [header.dimensions[number][0] for number in declared.dimensions]
+        self._names = tuple(
+            name if name not in names[:axis] else f"{name}_{axis + 1}" for axis, name in enumerate(names)
+        )
+        sizes = [header.dimensions[number][1] for number in declared.dimensions]
+        self._shape = (records, *sizes[1:]) if self._record else tuple(sizes)
+        runs = records if self._record else 1
+        if runs and self._slab and declared.begin + (runs - 1) * self._step + self._slab > file.size_bytes:
+            raise CannotVirtualizeError(
+                f"{file.location} is cut off: {declared.name} reaches beyond its {file.size_bytes} bytes"
+            )
+
+    def variable(self, wanted: Wanted) -> VirtualVariable:
+        declared, shape, dtype = self._declared, self._shape, self._declared.dtype
+        attributes = json_attributes(declared.attributes, dtype)
+        if wanted.loads(declared.name, self._names, math.prod(shape) * dtype.itemsize):
+            return loaded_variable(self._names, self._values(), attributes)
+        if self._record:
+            chunk_shape = (1, *(max(size, 1) for size in shape[1:]))
+            chunks = self._record_chunks()
+        else:
+            chunk_shape = wanted.chunks_of_contiguous(shape, dtype.itemsize)
+            chunks = run_of_chunks(declared.begin, shape, chunk_shape, dtype.itemsize)
+        return VirtualVariable(
+            self._names,
+            shape,
+            dtype.newbyteorder("="),
+            chunk_shape,
+            (bytes_codec(dtype),),
+            fill_value_json(None, dtype),
+            attributes,
+            chunks,
+        )
+
+    def _record_chunks(self) -> ChunkReferences:
+        count = self._shape[0] if self._slab else 0
+        coords = np.zeros((count, len(self._shape)), np.uint32)
+        coords[:, 0] = np.arange(count, dtype=np.uint32)
+        offsets = self._declared.begin + self._step * np.arange(count, dtype=np.uint64)
+        return ChunkReferences.of(coords, offsets, np.full(count, self._slab, np.uint64))
+
+    def _values(self) -> Values:
+        begin, count = self._declared.begin, self._shape[0] if self._record else 1
+        if self._step == self._slab:
+            data = self._file.read(begin, begin + count * self._slab)
+        else:
+            starts = (begin + self._step * number for number in range(count))
+            data = b"".join(self._file.read(start, start + self._slab) for start in starts)
+        return np.frombuffer(data, self._declared.dtype).reshape(self._shape)

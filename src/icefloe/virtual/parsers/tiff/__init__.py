@@ -1,0 +1,1 @@
+"""TIFF, BigTIFF, GeoTIFF and COG."""

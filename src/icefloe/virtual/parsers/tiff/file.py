@@ -1,0 +1,300 @@
+"""TIFF, BigTIFF, GeoTIFF and COG: strips and tiles become chunks, overviews become groups.
+
+The first image of a file is the variable `image`, with the dimensions y, x and, where pixels have several
+samples, band; further images of other shapes are `image_1` and so on, with dimensions of their own. If the
+file says where on Earth its pixels are, x and y are coordinates, and `spatial_ref` is the grid mapping.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from icefloe.errors import IcechunkError
+from icefloe.virtual.codecs import TIFF
+from icefloe.virtual.dataset import VirtualDataset
+from icefloe.virtual.decoders.tiff import decode_segment
+from icefloe.virtual.errors import DAMAGE, CannotVirtualizeError, RefusalReason, Refused, RefusedVariable
+from icefloe.virtual.parsers.tiff.georeference import placed
+from icefloe.virtual.selection import Wanted
+from icefloe.virtual.sources import SourceFile
+from icefloe.virtual.variables import ChunkReferences, VirtualVariable
+from icefloe.virtual.zarr_metadata import (
+    bytes_codec,
+    fill_value_json,
+    json_attributes,
+    numcodec,
+    zarr_type,
+    zstd_codec,
+)
+
+if TYPE_CHECKING:
+    import tifffile
+
+SIGNATURES: Final = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
+_COMPRESSIONS: Final = {
+    1: "none",
+    5: "lzw",
+    7: "jpeg",
+    8: "deflate",
+    32773: "packbits",
+    32946: "deflate",
+    34712: "jpeg2000",
+    34887: "lerc",
+    34925: "lzma",
+    50000: "zstd",
+    50001: "webp",
+}
+_YCBCR: Final = 6
+
+
+def parse_tiff(file: SourceFile, wanted: Wanted) -> VirtualDataset:
+    """The dataset of a TIFF file, all chunks in source 0."""
+    import tifffile
+
+    try:
+        reader: Any = file.local_path or file.as_binary()
+        with tifffile.TiffFile(reader) as opened:
+            dataset = _dataset(opened, wanted, file)
+    except IcechunkError:
+        raise
+    except (tifffile.TiffFileError, *DAMAGE) as error:
+        raise CannotVirtualizeError(f"{file.location} cannot be read as TIFF: {error}") from None
+    if wanted.group is None:
+        return dataset
+    if wanted.group not in dataset.groups:
+        names = ", ".join(dataset.groups) or "none"
+        raise CannotVirtualizeError(f"{file.location} has no group {wanted.group!r}; it has {names}")
+    return dataset.groups[wanted.group]
+
+
+def _dataset(opened: tifffile.TiffFile, wanted: Wanted, file: SourceFile) -> VirtualDataset:
+    variables: dict[str, VirtualVariable] = {}
+    refused: list[Refused] = []
+    groups: dict[str, VirtualDataset] = {}
+    if not opened.series:
+        raise CannotVirtualizeError(f"{file.location} is TIFF without an image")
+    for number, series in enumerate(opened.series):
+        name = f"image_{number}" if number else "image"
+        if wanted.drops(name):
+            continue
+        for depth, level in enumerate(series.levels):
+            try:
+                variable = _Image(level, file, opened.byteorder).variable(f"_{number}" if number else "")
+            except RefusedVariable as refusal:
+                found = refusal.named(name)
+                if depth:
+                    above = groups.get(f"overview_{depth}", VirtualDataset({}, ()))
+                    groups[f"overview_{depth}"] = replace(above, refused=(*above.refused, found))
+                else:
+                    refused.append(found)
+                continue
+            found_here = {name: variable}
+            if number == 0:
+                located = placed(opened.pages.first, variable)
+                found_here = {name: located.pop("")}
+                found_here |= {other: each for other, each in located.items() if not wanted.drops(other)}
+            if depth == 0:
+                variables |= found_here
+            else:
+                above = groups.get(f"overview_{depth}", VirtualDataset({}, ()))
+                groups[f"overview_{depth}"] = replace(above, variables={**above.variables, **found_here})
+    return VirtualDataset(variables, (), _file_attributes(opened), groups, tuple(refused))
+
+
+def _file_attributes(opened: tifffile.TiffFile) -> dict[str, Any]:
+    """What the first page says of the place of its pixels on Earth, and of itself."""
+    page = opened.pages.first
+    found = {
+        f"geotiff_{name}": getattr(value, "name", value) for name, value in (page.geotiff_tags or {}).items()
+    }
+    if page.description:
+        found["description"] = page.description
+    return json_attributes(found)
+
+
+class _Image:
+    """One series of pages that are alike, at one resolution."""
+
+    def __init__(self, series: Any, file: SourceFile, byteorder: str) -> None:
+        self._series = series
+        self._pages = list(series.pages)
+        self._file = file
+        self._order = byteorder
+        page = series.keyframe
+        self._page = page
+        self._planes = page.samplesperpixel if page.planarconfig == 2 else 1
+        self._samples = page.samplesperpixel if page.planarconfig != 2 else 1
+        self._compression = _COMPRESSIONS.get(int(page.compression), "")
+        self._check()
+        self._dtype = np.dtype(page.dtype).newbyteorder(byteorder)
+        if page.is_tiled:
+            self._chunk = (page.tilelength, page.tilewidth)
+        else:
+            self._chunk = (min(page.rowsperstrip, page.imagelength), page.imagewidth)
+
+    def _check(self) -> None:
+        page = self._page
+        if (
+            page.dtype is None
+            or page.bitspersample not in (8, 16, 32, 64)
+            or page.dtype.itemsize * 8 != page.bitspersample
+        ):
+            raise RefusedVariable(
+                RefusalReason.UNSUPPORTED_TYPE,
+                f"its samples are {page.bitspersample} bits of kind {page.sampleformat}",
+            )
+        zarr_type(np.dtype(page.dtype))
+        if not self._compression:
+            raise RefusedVariable(
+                RefusalReason.UNSUPPORTED_FILTER, f"no codec undoes the compression {page.compression!r}"
+            )
+        if page.imagedepth > 1 or getattr(page, "fillorder", 1) == 2:
+            raise RefusedVariable(
+                RefusalReason.UNSUPPORTED_LAYOUT, "its images have depth, or bits turned around"
+            )
+        if int(page.photometric) == _YCBCR and self._compression != "jpeg":
+            raise RefusedVariable(RefusalReason.UNSUPPORTED_LAYOUT, "its colours are subsampled YCbCr")
+        for other in self._pages:
+            if other is None:
+                raise RefusedVariable(RefusalReason.UNEVEN_CHUNKS, "some of its pages are missing")
+            if other.hash != page.hash:
+                raise RefusedVariable(RefusalReason.UNEVEN_CHUNKS, "its pages are encoded differently")
+
+    def variable(self, suffix: str) -> VirtualVariable:
+        """The image as a variable, whose dimensions end with a suffix."""
+        page, rows = self._page, self._page.imagelength
+        lead = ([("page", len(self._pages))] if len(self._pages) > 1 else []) + (
+            [("band", self._planes)] if self._planes > 1 else []
+        )
+        tail = [("band", self._samples)] if self._samples > 1 else []
+        shape = (*(size for _, size in lead), rows, page.imagewidth, *(size for _, size in tail))
+        chunk_shape = (*(1 for _ in lead), *self._chunk, *(size for _, size in tail))
+        plain = self._plain_codecs()
+        chunks = self._references(len(lead), len(tail), chunk_shape, plain is not None)
+        names = (*(name for name, _ in lead), "y", "x", *(name for name, _ in tail))
+        dtype = self._dtype.newbyteorder("=")
+        return VirtualVariable(
+            tuple(f"{name}{suffix}" for name in names),
+            shape,
+            dtype,
+            chunk_shape,
+            plain or (self._own_codec(),),
+            fill_value_json(self._nodata(dtype), dtype),  # tiles that are not there have no data
+            self._attributes(dtype),
+            chunks,
+        )
+
+    def _plain_codecs(self) -> tuple[dict[str, Any], ...] | None:
+        """Codecs that every Zarr reader has, where they are enough."""
+        if self._page.predictor != 1:
+            return None
+        match self._compression:
+            case "none":
+                return (bytes_codec(self._dtype),)
+            case "deflate":
+                return bytes_codec(self._dtype), numcodec("zlib", level=6)
+            case "zstd":
+                return bytes_codec(self._dtype), zstd_codec(3)
+        return None
+
+    def _own_codec(self) -> dict[str, Any]:
+        tables = self._page.jpegtables or b""
+        return {
+            "name": TIFF,
+            "configuration": {
+                "compression": self._compression,
+                "predictor": int(self._page.predictor),
+                "endian": "little" if self._order == "<" else "big",
+                "samples": self._samples,
+                "tables": base64.standard_b64encode(tables).decode(),
+            },
+        }
+
+    def _references(
+        self, leading: int, trailing: int, chunk_shape: tuple[int, ...], plain: bool
+    ) -> ChunkReferences:
+        height, width = self._chunk
+        down, across = -(-self._page.imagelength // height), -(-self._page.imagewidth // width)
+        grid = (len(self._pages), self._planes, down, across)
+        offsets = np.array([page.dataoffsets for page in self._pages], np.uint64).reshape(-1)
+        lengths = np.array([page.databytecounts for page in self._pages], np.uint64).reshape(-1)
+        offsets, lengths = self._divided(offsets, lengths, grid)
+        places = np.indices(grid, np.uint32).reshape(4, -1)
+        kept = [axis for axis, size in ((0, len(self._pages)), (1, self._planes)) if size > 1]
+        coords = np.zeros((len(offsets), leading + 2 + trailing), np.uint32)
+        for column, axis in enumerate([*kept, 2, 3]):
+            coords[:, column] = places[axis]
+        self._check_ends(offsets, lengths)
+        present = lengths > 0  # sparse files leave tiles out
+        short = self._page.imagelength % height
+        inline: dict[tuple[int, ...], bytes] = {}
+        if plain and short and not self._page.is_tiled:
+            last = present & (places[2] == down - 1)
+            for row in np.flatnonzero(last).tolist():  # one per page and plane
+                place = tuple(coords[row].tolist())
+                inline[place] = self._filled_strip(int(offsets[row]), int(lengths[row]), chunk_shape)
+            present &= ~last
+        return ChunkReferences.of(coords[present], offsets[present], lengths[present], inline=inline)
+
+    def _divided(self, offsets: Any, lengths: Any, grid: tuple[int, ...]) -> tuple[Any, Any]:
+        """tifffile joins strips that are one run of bytes: here they are apart again."""
+        if len(offsets) == math.prod(grid):
+            return offsets, lengths
+        strip = math.prod(self._chunk) * self._samples * self._dtype.itemsize
+        page_bytes = self._page.imagelength * self._page.imagewidth * self._samples * self._dtype.itemsize
+        runs = len(self._pages) * self._planes
+        if (
+            self._compression != "none"
+            or self._page.is_tiled
+            or len(offsets) * page_bytes != runs * page_bytes
+        ):
+            raise RefusedVariable(
+                RefusalReason.UNEVEN_CHUNKS,
+                f"it has {len(offsets)} segments, and its size makes {math.prod(grid)}",
+            )
+        starts = np.arange(grid[2], dtype=np.uint64) * np.uint64(strip)
+        sizes = np.minimum(np.uint64(strip), np.uint64(page_bytes) - starts)
+        return (offsets[:, None] + starts).reshape(-1), np.tile(sizes, runs)
+
+    def _filled_strip(self, offset: int, length: int, chunk_shape: tuple[int, ...]) -> bytes:
+        """The last strip, which has fewer rows, with rows of zeros: Zarr's chunks are all of one size."""
+        from numcodecs import Zlib, Zstd
+
+        from icefloe.virtual.codecs import TiffCodec
+
+        coding = TiffCodec.from_dict(self._own_codec())
+        data = self._file.read(offset, offset + length)
+        values = decode_segment(coding, data, chunk_shape, self._dtype.newbyteorder("="))
+        raw: bytes = values.astype(self._dtype).tobytes()
+        match self._compression:
+            case "deflate":
+                return bytes(Zlib().encode(raw))
+            case "zstd":
+                return bytes(Zstd().encode(raw))
+        return raw
+
+    def _check_ends(self, offsets: Any, lengths: Any) -> None:
+        ends = offsets + lengths
+        if len(ends) and ends.max() > self._file.size_bytes:
+            raise CannotVirtualizeError(
+                f"{self._file.location} is cut off: an image reaches to byte {ends.max()}, and the file has "
+                f"{self._file.size_bytes}"
+            )
+
+    def _attributes(self, dtype: np.dtype[Any]) -> dict[str, Any]:
+        nodata = self._nodata(dtype)
+        return {} if nodata is None else json_attributes({"_FillValue": nodata}, dtype)
+
+    def _nodata(self, dtype: np.dtype[Any]) -> Any:
+        """What stands for missing values; None where the file does not say, or what it cannot have."""
+        if self._page.tags.get("GDAL_NODATA") is None:
+            return None
+        try:
+            return dtype.type(self._page.nodata)
+        except (OverflowError, ValueError, TypeError):
+            return None

@@ -1,0 +1,155 @@
+"""Formats that VirtualiZarr parses: FITS, HDF4 and DMR++.
+
+VirtualiZarr reads a file of this machine; a remote file is copied for the time of parsing. References point
+to the remote file.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
+from urllib.parse import unquote, urlsplit
+
+from icefloe._internal.extras import missing_package
+from icefloe.storage.object_store.clients import local_object_store
+from icefloe.virtual.access import Reach
+from icefloe.virtual.dataset import VirtualDataset, with_sources
+from icefloe.virtual.errors import DAMAGE, CannotVirtualizeError, RefusalReason, Refused
+from icefloe.virtual.selection import Wanted
+from icefloe.virtual.sources import SourceFile, location_of, look_at
+from icefloe.virtual.virtualizarr import from_manifest_group
+
+_COPIED_BYTES: Final = 1 << 24
+_TO_SKIP: Final = re.compile(r"Pass skip_variables=\['(.*?)'\]")
+
+
+class _Parser(NamedTuple):
+    title: str
+    class_name: str
+    since: str
+    """The first release of VirtualiZarr that has it."""
+
+
+_PARSERS: Final = {
+    # Before, it read the first extension only, and took the reciprocal of BSCALE.
+    "fits": _Parser("FITS", "FITSParser", "2.8"),
+    "hdf4": _Parser("HDF4", "HDF4Parser", "2.7.1"),
+    "dmrpp": _Parser("DMR++", "DMRPPParser", "2.0"),
+}
+
+
+def parse_with_virtualizarr(file: SourceFile, format: str, wanted: Wanted, reach: Reach) -> VirtualDataset:
+    """Parse a file with the parser that VirtualiZarr has for its format."""
+    parser = _PARSERS[format]
+    with _on_this_machine(file) as path:
+        refused: list[Refused] = []
+        while True:
+            skipped = {*wanted.drop_variables, *(each.variable for each in refused)}
+            try:
+                found = _parsed(parser, path, file.location, wanted.group, sorted(skipped))
+                break
+            except ModuleNotFoundError as error:
+                if missing_package(error) is None:
+                    raise CannotVirtualizeError(
+                        f"{file.location}: {parser.title} needs {error.name}"
+                    ) from None
+                raise
+            except CannotVirtualizeError:
+                raise
+            except (*DAMAGE, SyntaxError) as error:  # XML that is not well-formed is a SyntaxError
+                unsupported = _TO_SKIP.search(str(error))
+                if unsupported is None or unsupported[1] in skipped:
+                    reason = " ".join(str(error).split())
+                    raise CannotVirtualizeError(
+                        f"{file.location} cannot be read as {parser.title}: {type(error).__name__}: {reason}"
+                    ) from None
+                name, why = unsupported[1], " ".join(str(error)[: unsupported.start()].split())
+                refused.append(Refused(name, RefusalReason.UNSUPPORTED_LAYOUT, f"{name}: {why}"))
+        dataset = from_manifest_group(found)
+        if format == "hdf4":
+            dataset = _big_endian(dataset)
+    return replace(_located(dataset, file, path, reach), refused=tuple(refused))
+
+
+def _big_endian(dataset: VirtualDataset) -> VirtualDataset:
+    """Correct the byte order of HDF4, whose numbers are big-endian; kerchunk says otherwise of floats.
+
+    Other byte orders have other type codes, which kerchunk refuses.
+    """
+    variables = {
+        name: replace(variable, codecs=tuple(map(_with_big_endian, variable.codecs)))
+        for name, variable in dataset.variables.items()
+    }
+    groups = {name: _big_endian(group) for name, group in dataset.groups.items()}
+    return replace(dataset, variables=variables, groups=groups)
+
+
+def _with_big_endian(codec: Mapping[str, Any]) -> Mapping[str, Any]:
+    is_ordered = codec["name"] == "bytes" and "endian" in (codec.get("configuration") or {})
+    return {"name": "bytes", "configuration": {"endian": "big"}} if is_ordered else codec
+
+
+def _parsed(parser: _Parser, path: str, shown: str, group: str | None, skipped: list[str]) -> Any:
+    """Return the manifest group of a file."""
+    import virtualizarr.parsers
+    from obspec_utils.registry import ObjectStoreRegistry
+
+    found: Any = getattr(virtualizarr.parsers, parser.class_name, None)
+    if found is None or _numbers(_installed()) < _numbers(parser.since):
+        raise CannotVirtualizeError(
+            f"{shown} is {parser.title}, which VirtualiZarr reads from release {parser.since} on, and "
+            f"{_installed()} is installed: pip install 'virtualizarr>={parser.since}' (Python 3.12 and newer)"
+        )
+    registry = ObjectStoreRegistry({"file://": local_object_store()})
+    store = found(group=group, skip_variables=skipped)(f"file://{path}", registry)
+    return store._group
+
+
+def _installed() -> str:
+    from importlib.metadata import version
+
+    return version("virtualizarr")
+
+
+def _numbers(release: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"\d+", release)[:3])
+
+
+@contextmanager
+def _on_this_machine(file: SourceFile) -> Iterator[str]:
+    """Provide the path of a file, or of a copy that has the same name."""
+    if file.local_path is not None:
+        yield file.local_path
+        return
+    with tempfile.TemporaryDirectory(prefix="icefloe-") as folder:
+        path = os.path.join(folder, unquote(urlsplit(file.location).path).rpartition("/")[2] or "file")
+        with open(path, "wb") as copy:
+            for start in range(0, file.size_bytes, _COPIED_BYTES):
+                copy.write(file.read(start, start + _COPIED_BYTES))
+        yield path
+
+
+def _located(dataset: VirtualDataset, file: SourceFile, path: str, reach: Reach) -> VirtualDataset:
+    """Point references to where the file is, rather than its copy, and look at the files they lead to."""
+    copies, remote = (f"{location_of(os.path.dirname(path))}/", f"{file.location.rpartition('/')[0]}/")
+    locations = []
+    for source in dataset.sources:
+        location = source.location
+        if file.local_path is None and location.startswith(copies):
+            location = remote + location.removeprefix(copies)
+        elif location.startswith("file:") and not file.location.startswith("file:"):
+            raise CannotVirtualizeError(
+                f"{file.location} refers to {location}, a file of this machine: only files that are on this "
+                "machine too may do that"
+            )
+        locations.append(location)
+    others = [location for location in locations if location != file.location]
+    seen = {each.location: each for each in look_at(others, reach)}
+    seen[file.location] = file.finish()
+    sources = tuple(seen[location] for location in locations)
+    return with_sources(dataset, sources)

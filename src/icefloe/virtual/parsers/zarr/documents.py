@@ -1,0 +1,179 @@
+"""The documents of Zarr arrays, of version 2 and 3, as variables without chunks."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from icefloe.virtual.errors import RefusalReason, RefusedVariable
+from icefloe.virtual.variables import ChunkReferences, VirtualVariable
+from icefloe.virtual.zarr_metadata import (
+    blosc_codec,
+    bytes_codec,
+    fill_value_json,
+    json_attributes,
+    numcodec,
+    zarr_type,
+    zstd_codec,
+)
+
+_TEXTS: Final = np.dtypes.StringDType()
+_OF_ARRAYS: Final = ("delta", "fixedscaleoffset", "quantize", "bitround", "astype", "packbits")
+_BLOSC_AUTOMATIC, _BLOSC_ITEM_LIMIT = -1, 256
+_OF_BYTES: Final = (
+    "adler32",
+    "blosc",
+    "bz2",
+    "crc32",
+    "crc32c",
+    "fletcher32",
+    "gzip",
+    "jenkins_lookup3",
+    "lz4",
+    "lzma",
+    "shuffle",
+    "zlib",
+    "zstd",
+)
+
+
+def array_from_v3(document: Mapping[str, Any]) -> VirtualVariable:
+    """The variable that a zarr.json describes."""
+    from zarr.core.dtype import get_data_type_from_json
+
+    grid = document.get("chunk_grid") or {}
+    if grid.get("name") != "regular":
+        raise RefusedVariable(RefusalReason.UNEVEN_CHUNKS, f"its chunk grid is {grid.get('name')!r}")
+    if document.get("storage_transformers"):
+        raise RefusedVariable(RefusalReason.UNSUPPORTED_LAYOUT, "it has storage transformers")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            kind = get_data_type_from_json(document["data_type"], zarr_format=3)
+            dtype: Any = kind.to_native_dtype()
+    except (ValueError, TypeError, KeyError) as error:
+        raise RefusedVariable(
+            RefusalReason.UNSUPPORTED_TYPE, f"zarr has no such data type: {error}"
+        ) from None
+    if document["data_type"] == "string":
+        dtype = _TEXTS
+    zarr_type(dtype)
+    shape = tuple(document["shape"])
+    names = document.get("dimension_names") or [None] * len(shape)
+    return _without_chunks(
+        tuple(name or f"dim_{axis}" for axis, name in enumerate(names)),
+        shape,
+        dtype,
+        tuple(grid["configuration"]["chunk_shape"]),
+        tuple(_named(codec) for codec in document["codecs"]),
+        document["fill_value"],
+        dict(document.get("attributes") or {}),
+    )
+
+
+def _named(codec: Any) -> dict[str, Any]:
+    return {"name": codec} if isinstance(codec, str) else dict(codec)
+
+
+def array_from_v2(document: Mapping[str, Any], attributes: Mapping[str, Any]) -> VirtualVariable:
+    """The variable that a .zarray and a .zattrs describe, with codecs of version 3."""
+    shape, chunks = tuple(document["shape"]), tuple(document["chunks"])
+    dtype, filters = _type_from_v2(document)
+    codecs = _codecs_from_v2(document, dtype, filters, len(shape))
+    rest = dict(attributes)
+    names = rest.pop("_ARRAY_DIMENSIONS", None) or [f"dim_{axis}" for axis in range(len(shape))]
+    given = document.get("fill_value")
+    fill = _fill_from_v2(given, dtype)
+    if given is not None and dtype.kind not in "TMm":
+        # In version 2 the fill value says which values are missing, for xarray at least.
+        value = zarr_type(dtype).from_json_scalar(given, zarr_format=2)
+        rest |= json_attributes({"_FillValue": value}, dtype)
+    elif "_FillValue" in rest:
+        rest |= json_attributes({"_FillValue": rest["_FillValue"]}, dtype)
+    native = dtype if dtype.kind == "T" else dtype.newbyteorder("=")
+    return _without_chunks(
+        tuple(names), shape, native, tuple(max(size, 1) for size in chunks), codecs, fill, rest
+    )
+
+
+def _type_from_v2(document: Mapping[str, Any]) -> tuple[np.dtype[Any], list[Mapping[str, Any]]]:
+    filters = list(document.get("filters") or [])
+    given = document["dtype"]
+    if isinstance(given, list):
+        raise RefusedVariable(RefusalReason.UNSUPPORTED_TYPE, "its values are compound")
+    if given == "|O":
+        if filters and filters[0].get("id") == "vlen-utf8":
+            return _TEXTS, filters[1:]
+        raise RefusedVariable(RefusalReason.UNSUPPORTED_TYPE, "its values are objects of Python")
+    dtype = np.dtype(given)
+    zarr_type(dtype)
+    return dtype, filters
+
+
+def _codecs_from_v2(
+    document: Mapping[str, Any], dtype: np.dtype[Any], filters: list[Mapping[str, Any]], rank: int
+) -> tuple[dict[str, Any], ...]:
+    codecs: list[dict[str, Any]] = []
+    if document.get("order", "C") == "F" and rank > 1:
+        codecs.append({"name": "transpose", "configuration": {"order": list(reversed(range(rank)))}})
+    compressor = document.get("compressor")
+    steps = [dict(step) for step in (*filters, *([compressor] if compressor else []))]
+    serializer = {"name": "vlen-utf8"} if dtype.kind == "T" else bytes_codec(dtype)
+    in_bytes = False
+    for step in steps:
+        name = str(step.pop("id"))
+        if name in _OF_ARRAYS and not in_bytes and not dtype.str.startswith(">"):
+            codecs.append(numcodec(name, **step))
+            continue
+        if name not in _OF_BYTES:
+            raise RefusedVariable(
+                RefusalReason.UNSUPPORTED_FILTER,
+                f"no codec of Zarr version 3 is what {name!r} is in version 2",
+            )
+        if not in_bytes:
+            codecs.append(serializer)
+            in_bytes = True
+        codecs.append(_of_bytes(name, step, dtype))
+    return tuple(codecs if in_bytes else [*codecs, serializer])
+
+
+def _of_bytes(name: str, step: Mapping[str, Any], dtype: np.dtype[Any]) -> dict[str, Any]:
+    """A compressor of version 2; by its own name of version 3, which more readers know, where it has one."""
+    match name:
+        case "zstd":
+            return zstd_codec(step.get("level", 1))
+        case "gzip":
+            return {"name": "gzip", "configuration": {"level": step.get("level", 1)}}
+        case "blosc":
+            itemsize = dtype.itemsize if 0 < dtype.itemsize < _BLOSC_ITEM_LIMIT else 1
+            shuffle = step.get("shuffle", 1)
+            if shuffle == _BLOSC_AUTOMATIC:
+                shuffle = 2 if itemsize == 1 else 1
+            return blosc_codec(
+                step.get("cname", "lz4"), step.get("clevel", 5), shuffle, itemsize, step.get("blocksize", 0)
+            )
+    return numcodec(name, **step)
+
+
+def _fill_from_v2(given: Any, dtype: np.dtype[Any]) -> Any:
+    if dtype.kind == "T":
+        return given if isinstance(given, str) else ""
+    if given is None:
+        return fill_value_json(None, dtype)
+    return fill_value_json(zarr_type(dtype).from_json_scalar(given, zarr_format=2), dtype)
+
+
+def _without_chunks(
+    names: tuple[str, ...],
+    shape: tuple[int, ...],
+    dtype: np.dtype[Any],
+    chunk_shape: tuple[int, ...],
+    codecs: tuple[dict[str, Any], ...],
+    fill_value: Any,
+    attributes: dict[str, Any],
+) -> VirtualVariable:
+    nothing = ChunkReferences.of(np.empty((0, len(shape))), [], [])
+    return VirtualVariable(names, shape, dtype, chunk_shape, codecs, fill_value, attributes, nothing)

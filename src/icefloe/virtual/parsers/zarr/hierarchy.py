@@ -1,0 +1,258 @@
+"""Zarr hierarchies whose chunks are already told apart: from their keys to variables.
+
+Zarr stores are one kind, with an object for each chunk; kerchunk's references another, with ranges of files.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+from urllib.parse import unquote
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icefloe.virtual.dataset import VirtualDataset
+from icefloe.virtual.errors import DAMAGE, CannotVirtualizeError, Refused, RefusedVariable
+from icefloe.virtual.parsers.zarr.documents import array_from_v2, array_from_v3
+from icefloe.virtual.selection import Wanted
+from icefloe.virtual.sources import Source
+from icefloe.virtual.variables import ChunkReferences, VirtualVariable
+
+METADATA: Final = ("zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata")
+_DIGITS: Final = 10
+_NUMBER: Final = rf"(?:0|[1-9][0-9]{{0,{_DIGITS - 1}}})"
+_PLACE: Final = re.compile(rf"{_NUMBER}(?:[./]{_NUMBER})*")
+_BETWEEN: Final = np.frombuffer(b"./\n", np.uint8)
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayChunks:
+    """The chunks of one array, in columns."""
+
+    coords: NDArray[np.int64]
+    """(n, dimensions)."""
+    sources: NDArray[np.uint32]
+    offsets: NDArray[np.uint64]
+    lengths: NDArray[np.uint64]
+    inline: Mapping[tuple[int, ...], bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedChunks:
+    """The chunks of a hierarchy by their keys, in columns."""
+
+    keys: Sequence[str]
+    sources: NDArray[np.uint32]
+    offsets: NDArray[np.uint64]
+    lengths: NDArray[np.uint64]
+    inline: Mapping[str, bytes]
+
+    def by_array(self, documents: Mapping[str, Any]) -> dict[str, ArrayChunks]:
+        """The chunks of each array, where their keys are keys of chunks."""
+        rows, inline = _by_path(self.keys, documents), _by_path(list(self.inline), documents)
+        inline_keys = list(self.inline)
+        found: dict[str, ArrayChunks] = {}
+        for path in dict.fromkeys((*rows, *inline)):
+            numbers = np.array(rows.get(path, []), np.int64)
+            coords, known = _coordinates(path, [self.keys[row] for row in numbers.tolist()])
+            taken = [inline_keys[row] for row in inline.get(path, [])]
+            places, placed = _coordinates(path, taken)
+            numbers = numbers[known]
+            found[path] = ArrayChunks(
+                coords,
+                self.sources[numbers],
+                self.offsets[numbers],
+                self.lengths[numbers],
+                {
+                    tuple(place): self.inline[taken[row]]
+                    for place, row in zip(places.tolist(), np.flatnonzero(placed).tolist(), strict=True)
+                },
+            )
+        return found
+
+
+def dataset_of(
+    documents: Mapping[str, Any],
+    chunks: Mapping[str, ArrayChunks],
+    sources: tuple[Source, ...],
+    wanted: Wanted,
+    place: str,
+) -> VirtualDataset:
+    """The dataset of a hierarchy. `documents` are the metadata, parsed, by their keys; chunks go by paths."""
+    root = wanted.group or ""
+    if root and not any(key.startswith(f"{root}/") for key in documents):
+        raise CannotVirtualizeError(f"{place} has no group {wanted.group!r}")
+    if _is_array(root, documents):  # nothing but an array: it is called as the place is
+        name = unquote(place.rstrip("/").rpartition("/")[2]).partition(".")[0] or "array"
+        try:
+            variable = _sound_variable(root, documents, chunks.get(root), place)
+            return VirtualDataset({name: variable}, sources)
+        except RefusedVariable as refusal:
+            return VirtualDataset({}, sources, refused=(refusal.named(name),))
+    return _group(root, documents, chunks, sources, wanted, root, place)
+
+
+def _group(
+    path: str,
+    documents: Mapping[str, Any],
+    chunks: Mapping[str, ArrayChunks],
+    sources: tuple[Source, ...],
+    wanted: Wanted,
+    root: str,
+    place: str,
+) -> VirtualDataset:
+    variables: dict[str, VirtualVariable] = {}
+    refused: list[Refused] = []
+    groups: dict[str, VirtualDataset] = {}
+    for name in sorted(_children(path, documents)):
+        child = f"{path}/{name}" if path else name
+        shown = child.removeprefix(f"{root}/")
+        if wanted.drops(shown):
+            continue
+        if not _is_array(child, documents):
+            groups[name] = _group(child, documents, chunks, sources, wanted, root, place)
+            continue
+        try:
+            variables[name] = _sound_variable(child, documents, chunks.get(child), place)
+        except RefusedVariable as refusal:
+            refused.append(refusal.named(name))
+    return VirtualDataset(variables, sources, _group_attributes(path, documents), groups, tuple(refused))
+
+
+def _children(path: str, documents: Mapping[str, Any]) -> set[str]:
+    prefix = f"{path}/" if path else ""
+    found = set()
+    for key in documents:
+        name, slash, rest = key.removeprefix(prefix).partition("/")
+        if key.startswith(prefix) and slash and rest:
+            found.add(name)
+    return found
+
+
+def _is_array(path: str, documents: Mapping[str, Any]) -> bool:
+    document = documents.get(_key(path, "zarr.json"))
+    return _key(path, ".zarray") in documents or (
+        document is not None and document.get("node_type") == "array"
+    )
+
+
+def _key(path: str, name: str) -> str:
+    return f"{path}/{name}" if path else name
+
+
+def _group_attributes(path: str, documents: Mapping[str, Any]) -> Mapping[str, Any]:
+    prefix = f"{path}/" if path else ""
+    if f"{prefix}zarr.json" in documents:
+        return dict(documents[f"{prefix}zarr.json"].get("attributes") or {})
+    return dict(documents.get(f"{prefix}.zattrs") or {})
+
+
+def _by_path(keys: Sequence[str], documents: Mapping[str, Any]) -> dict[str, list[int]]:
+    """The numbers of the keys below each array: `a/0.1`, `a/0/1` and `a/c/0/1` are all of `a`."""
+    known = {path for path in (key.rpartition("/")[0] for key in documents) if _is_array(path, documents)}
+    found: dict[str, list[int]] = {}
+    prefix, rows = "\0", list[int]()
+    for row, key in enumerate(keys):  # as keys come, the array is mostly that of the one before
+        if not key.startswith(prefix):
+            path = key.rpartition("/")[0]
+            while path and path not in known:
+                path = path.rpartition("/")[0]
+            if path not in known:
+                continue
+            prefix, rows = f"{path}/" if path else "", found.setdefault(path, [])
+        rows.append(row)
+    return found
+
+
+def _coordinates(path: str, keys: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """The places that the keys of an array's chunks name, and which of the keys name one.
+
+    All have as many numbers as the first has; the key of the only chunk of a scalar has none, or a zero.
+    """
+    start = len(path) + 1 if path else 0
+    texts = [key[start:].removeprefix("c").lstrip("./") or "0" for key in keys]
+    known = np.ones(len(texts), np.bool_)
+    if not _all_places(texts):
+        known = np.array([_PLACE.fullmatch(text) is not None for text in texts], np.bool_)
+        texts = [texts[row] for row in np.flatnonzero(known).tolist()]
+    if not texts:
+        return np.empty((0, 1), np.int64), known
+    counts = np.array([text.count(".") + text.count("/") for text in texts], np.int64) + 1
+    numbers = np.fromstring(" ".join(texts).replace(".", " ").replace("/", " "), np.int64, sep=" ")
+    alike = counts == counts[0]
+    known[np.flatnonzero(known)[~alike]] = False
+    return numbers[np.repeat(alike, counts)].reshape(-1, counts[0]), known
+
+
+def _all_places(texts: Sequence[str]) -> bool:
+    """Whether all texts are numbers with points or slashes between them: `_PLACE` for many."""
+    data = np.frombuffer("\n".join(["", *texts, ""]).encode(), np.uint8)
+    digit = (data >= ord("0")) & (data <= ord("9"))
+    between = np.flatnonzero(~digit)
+    widths = np.diff(between)
+    zero_first = data[between[:-1] + 1] == ord("0")
+    return bool(
+        np.isin(data[between], _BETWEEN).all()
+        and (widths > 1).all()
+        and (widths <= _DIGITS + 1).all()
+        and (widths[zero_first] == 2).all()
+    )
+
+
+def _sound_variable(
+    path: str, documents: Mapping[str, Any], found: ArrayChunks | None, place: str
+) -> VirtualVariable:
+    try:
+        return _variable(path, documents, found)
+    except DAMAGE as error:
+        raise CannotVirtualizeError(
+            f"{place}: the metadata of {path or 'the array'} makes no sense: {type(error).__name__}: {error}"
+        ) from None
+
+
+def _variable(path: str, documents: Mapping[str, Any], found: ArrayChunks | None) -> VirtualVariable:
+    if _key(path, "zarr.json") in documents:
+        variable = array_from_v3(documents[_key(path, "zarr.json")])
+    else:
+        attributes = documents.get(_key(path, ".zattrs")) or {}
+        variable = array_from_v2(documents[_key(path, ".zarray")], attributes)
+    rank, grid = len(variable.shape), np.array(variable.grid_shape, np.int64)
+    if found is None:
+        return variable
+    coords = found.coords if rank and len(found.coords) else np.empty((len(found.coords), rank), np.int64)
+    if coords.shape[1] != rank:
+        return variable  # left over from an array of other dimensions
+    inside = (coords < grid).all(axis=1)  # what is not is left over from a larger shape
+    places = {place[:rank] if not rank else place: data for place, data in found.inline.items()}
+    return replace(
+        variable,
+        chunks=ChunkReferences.of(
+            coords[inside],
+            found.offsets[inside],
+            found.lengths[inside],
+            found.sources[inside],
+            {
+                place: data
+                for place, data in places.items()
+                if len(place) == rank
+                and all(at < size for at, size in zip(place, grid.tolist(), strict=True))
+            },
+        ),
+    )
+
+
+def parsed(key: str, data: Any, place: str) -> Any:
+    """A metadata document, which may be parsed already."""
+    if isinstance(data, Mapping):
+        return data
+    try:
+        found = json.loads(data)
+    except ValueError as error:
+        raise CannotVirtualizeError(f"{place}: {key} is not JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise CannotVirtualizeError(f"{place}: {key} is not a JSON object")
+    return found

@@ -1,0 +1,75 @@
+"""Zarr stores in zip files: a chunk is a range of the file, since zarr does not compress it once more."""
+
+from __future__ import annotations
+
+import io
+import struct
+import zipfile
+from array import array
+from collections.abc import Iterable
+from typing import Final, cast
+
+import numpy as np
+
+from icefloe.virtual.dataset import VirtualDataset
+from icefloe.virtual.errors import CannotVirtualizeError
+from icefloe.virtual.parsers.zarr.hierarchy import METADATA, KeyedChunks, dataset_of, parsed
+from icefloe.virtual.selection import Wanted
+from icefloe.virtual.sources import SourceFile
+
+MAGIC: Final = (b"PK\x03\x04", b"PK\x05\x06")
+"""What a zip file begins with; the latter if there is nothing in it."""
+_LOCAL: Final = struct.Struct("<4s22xHH")
+"""The header before the bytes of a member: signature, and the lengths of its name and of what is extra."""
+_ENCRYPTED: Final = 1
+
+
+def parse_zarr_zip(file: SourceFile, wanted: Wanted) -> VirtualDataset:
+    """The dataset of a zip file that has a Zarr store in it, at its top or in a folder."""
+    place = file.location
+    try:
+        with zipfile.ZipFile(io.BufferedReader(file.as_binary())) as opened:
+            # Of members with one name the last counts.
+            members = {each.filename: each for each in opened.infolist() if not each.is_dir()}
+            root = root_of(members, place)
+            documents = {
+                name.removeprefix(root): parsed(name, opened.read(each), place)
+                for name, each in members.items()
+                if name.startswith(root) and name.rpartition("/")[2] in METADATA
+            }
+    except (zipfile.BadZipFile, RuntimeError, NotImplementedError) as error:
+        raise CannotVirtualizeError(f"{place} is a damaged zip file: {error}") from None
+    keys: list[str] = []
+    offsets, lengths = array("Q"), array("Q")
+    for name, each in members.items():  # zipfile has them as objects: the columns begin here
+        if name.startswith(root) and name.rpartition("/")[2] not in METADATA and each.file_size:
+            keys.append(name.removeprefix(root))
+            offsets.append(_begin(file, each))
+            lengths.append(each.compress_size)
+    columns = np.zeros(len(keys), np.uint32), np.array(offsets, np.uint64), np.array(lengths, np.uint64)
+    chunks = KeyedChunks(keys, *columns, {})
+    return dataset_of(documents, chunks.by_array(documents), (file.seen,), wanted, place)
+
+
+def root_of(names: Iterable[str], place: str) -> str:
+    """The folder of the store: where the metadata lie that are nearest to the top."""
+    found = [name.rpartition("/")[0] for name in names if name.rpartition("/")[2] in METADATA]
+    if not found:
+        raise CannotVirtualizeError(f"{place} is a zip file without a Zarr store in it")
+    nearest = min(found, key=lambda folder: (folder.count("/") + bool(folder), folder))
+    return f"{nearest}/" if nearest else ""
+
+
+def _begin(file: SourceFile, member: zipfile.ZipInfo) -> int:
+    """Where the bytes of a member are."""
+    if member.compress_type != zipfile.ZIP_STORED or member.flag_bits & _ENCRYPTED:
+        raise CannotVirtualizeError(
+            f"{file.location}: {member.filename} is compressed or encrypted by zip, and no Zarr codec undoes "
+            "that; copy it, or zip the store without compression"
+        )
+    start = member.header_offset
+    head = file.peek(start, start + _LOCAL.size)
+    if len(head) < _LOCAL.size or head[:4] != MAGIC[0]:
+        raise CannotVirtualizeError(f"{file.location} is a damaged zip file: no member at byte {start}")
+    _, name, extra = cast(tuple[bytes, int, int], _LOCAL.unpack(head))
+    return start + _LOCAL.size + name + extra

@@ -1,0 +1,80 @@
+"""A look at the decoded values of a virtual dataset, through a repository in memory."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import zarr
+
+from icefloe.config import RepositoryConfig
+from icefloe.credentials import AnyCredential, Credentials
+from icefloe.repository import Repository
+from icefloe.storage import in_memory_storage
+from icefloe.store import IcechunkStore
+from icefloe.virtual.access import Reach, as_implied
+from icefloe.virtual.sources import container_of
+
+if TYPE_CHECKING:
+    from icefloe.virtual.dataset import VirtualDataset
+
+
+def open_store(dataset: VirtualDataset, reach: Reach = as_implied) -> IcechunkStore:
+    """A store of its own with a dataset in it, without what was refused."""
+    config = RepositoryConfig()
+    authorized: dict[str, AnyCredential] = {}
+    for location in dict.fromkeys(source.location for source in dataset.sources):
+        store, credential = reach(location)
+        container = container_of(location, store)
+        if container.url_prefix not in authorized:
+            config.set_virtual_chunk_container(container)
+            authorized[container.url_prefix] = credential or default_credential(location)
+    repository = Repository.create(in_memory_storage(), config, authorized)
+    session = repository.writable_session("main")
+    dataset.drop_refused().to_icechunk(session.store)
+    return session.store
+
+
+def open_dataset(dataset: VirtualDataset, reach: Reach, **options: Any) -> Any:
+    """What `VirtualDataset.to_xarray` gives."""
+    import xarray
+
+    opened = open_store(dataset, reach)
+    return xarray.open_zarr(opened, **{"consolidated": False, "zarr_format": 3, "chunks": None, **options})
+
+
+def open_values(
+    dataset: VirtualDataset,
+    paths: Sequence[str],
+    reach: Reach = as_implied,
+) -> dict[str, Any]:
+    """The decoded values of some variables."""
+    opened = open_store(dataset, reach)
+    found: dict[str, Any] = {}
+    with warnings.catch_warnings():  # on data types and codecs that the core specification has not
+        warnings.simplefilter("ignore")
+        for path in paths:
+            found[path] = np.asarray(zarr.open_array(opened, path=path, mode="r", zarr_format=3)[...])
+    return found
+
+
+def default_credential(location: str) -> AnyCredential:
+    """What a location is read with where nobody says: the access of this process."""
+    from icefloe.credentials import (
+        azure_from_env_credentials,
+        gcs_from_env_credentials,
+        s3_from_env_credentials,
+    )
+
+    match location.partition(":")[0]:
+        case "file":
+            return Credentials.LocalFileSystemAccess()
+        case "http" | "https":
+            return Credentials.HttpAccess()
+        case "gs" | "gcs":
+            return Credentials.Gcs(gcs_from_env_credentials())
+        case "az" | "azure" | "abfs":
+            return Credentials.Azure(azure_from_env_credentials())
+    return Credentials.S3(s3_from_env_credentials())

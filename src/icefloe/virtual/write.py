@@ -1,0 +1,299 @@
+"""Writing virtual datasets to a store: documents, and the references of an array in one call."""
+
+from __future__ import annotations
+
+import json
+import math
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import zarr
+from zarr.core.buffer import default_buffer_prototype
+from zarr.core.metadata.v3 import ArrayV3Metadata
+
+from icefloe.core.virtual_chunks.references import VirtualColumns, checksum_of
+from icefloe.encoding.columns import Blobs
+from icefloe.errors import AlreadyExistsError, ErrorKind, InvalidInputError, NodeNotFoundError
+from icefloe.format.manifest import NO_ETAG, ETag, LastModified
+from icefloe.store import IcechunkStore
+from icefloe.virtual import codecs
+from icefloe.virtual.agreement import document_of, mismatches_with
+from icefloe.virtual.cf_times import counted_like
+from icefloe.virtual.errors import CannotVirtualizeError
+from icefloe.virtual.sources import Source
+from icefloe.virtual.variables import ChunkReferences, VirtualVariable
+
+if TYPE_CHECKING:
+    from icefloe.virtual.dataset import VirtualDataset
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """Where a variable goes: the document the array shall have, and the element it begins at."""
+
+    path: str
+    variable: VirtualVariable
+    document: Mapping[str, Any] | None
+    """None where the one that is there is right."""
+    start: tuple[int, ...]
+
+
+def write_dataset(
+    dataset: VirtualDataset,
+    store: IcechunkStore,
+    *,
+    group: str | None = None,
+    append_dim: str | None = None,
+    region: Mapping[str, slice] | None = None,
+    validate_containers: bool = True,
+) -> None:
+    """What `VirtualDataset.to_icechunk` does. All is checked before anything is written."""
+    codecs.register()
+    store = getattr(store, "store", store)  # a session will do
+    if not isinstance(store, IcechunkStore):
+        raise TypeError(f"expected the store of an icefloe session, not {type(store).__name__}")
+    if append_dim is not None and region is not None:
+        raise ValueError("say append_dim or region, not both")
+    refused = dataset.all_refused()
+    if refused:
+        listed = "; ".join(each.sentence for each in refused[:10])
+        raise CannotVirtualizeError(
+            f"{len(refused)} variables were refused, and would be missing: {listed}. Leave them out with "
+            "drop_refused() or drop_variables(), and write them as native arrays",
+            refused,
+        )
+    base = (group or "").strip("/")
+    groups = [(f"{base}/{path}".strip("/"), each) for path, each in dataset.walk()]
+    targets = [target for path, each in groups for target in _targets(each, store, path, append_dim, region)]
+    for path, each in groups:
+        _write_group(store, path, each.attributes)
+    for target in targets:
+        _write(target, store, dataset.sources, replaces=region is not None, validate=validate_containers)
+
+
+def _targets(
+    dataset: VirtualDataset,
+    store: IcechunkStore,
+    group: str,
+    append_dim: str | None,
+    region: Mapping[str, slice] | None,
+) -> Iterator[_Target]:
+    documents = {name: _document(store, f"{group}/{name}".strip("/")) for name in dataset.variables}
+    variables = dataset.variables
+    if append_dim is not None or region is not None:
+        variables = _counted_as_there(dataset, documents, group)
+    for name, variable in variables.items():
+        path, found = f"{group}/{name}".strip("/"), documents[name]
+        if append_dim is None and region is None:
+            if found is not None:
+                raise AlreadyExistsError(
+                    f"there is an array at {path} already; append to it, write to a region, or delete it",
+                    kind=ErrorKind.NODE_ALREADY_EXISTS,
+                )
+            yield _Target(path, variable, document_of(variable), (0,) * len(variable.shape))
+        elif found is None:
+            raise NodeNotFoundError(f"there is no array at {path} to write to", kind=ErrorKind.NODE_NOT_FOUND)
+        else:
+            target = _existing(path, variable, found, append_dim, region or {})
+            if target is not None:
+                yield target
+
+
+def _document(store: IcechunkStore, path: str) -> dict[str, Any] | None:
+    """The zarr.json of an array, None where there is none."""
+    found = store.get_sync(f"{path}/zarr.json", prototype=default_buffer_prototype())
+    return None if found is None else dict(json.loads(found.to_bytes()))
+
+
+def _counted_as_there(
+    dataset: VirtualDataset, documents: Mapping[str, dict[str, Any] | None], group: str
+) -> dict[str, VirtualVariable]:
+    """The variables, with times counted as those of the arrays that are there."""
+    existing = {name: each.get("attributes", {}) for name, each in documents.items() if each is not None}
+    variables, left = counted_like(existing, dataset.variables)
+    for bounds, times in left:
+        raise InvalidInputError(
+            f"{group}/{bounds} is counted as {times} is, and that is counted from another date here; name "
+            "it in loadable_variables",
+            kind=ErrorKind.BAD_METADATA,
+        )
+    return variables
+
+
+def _existing(
+    path: str,
+    variable: VirtualVariable,
+    document: dict[str, Any],
+    append_dim: str | None,
+    region: Mapping[str, slice],
+) -> _Target | None:
+    """The place in an array that is there; None for a variable that the appending or region leaves alone."""
+    wrong = mismatches_with(document, variable)
+    moving = [axis for axis, name in enumerate(variable.dimensions) if name == append_dim or name in region]
+    if wrong and (moving or not variable.loaded):
+        raise InvalidInputError(
+            f"{path} does not fit the array that is there: {'; '.join(wrong)}", kind=ErrorKind.BAD_METADATA
+        )
+    if not moving:
+        return None
+    shape, start = list(document["shape"]), [0] * len(variable.shape)
+    for axis, (name, size) in enumerate(zip(variable.dimensions, variable.shape, strict=True)):
+        if name == append_dim:
+            start[axis] = shape[axis]
+            shape[axis] += size
+        elif name in region:
+            first, stop, _ = region[name].indices(shape[axis])
+            if stop - first != size:
+                raise ValueError(f"{path}: the region has {stop - first} of {name}, and the data {size}")
+            start[axis] = first
+        elif size != shape[axis]:
+            raise InvalidInputError(
+                f"{path} has {shape[axis]} of {name}, and the data {size}", kind=ErrorKind.BAD_METADATA
+            )
+    if not variable.loaded:
+        _check_borders(path, variable, start, shape)
+    changed = None if shape == document["shape"] else {**document, "shape": shape}
+    return _Target(path, variable, changed, tuple(start))
+
+
+def _check_borders(path: str, variable: VirtualVariable, start: list[int], shape: list[int]) -> None:
+    """References replace whole chunks: they begin at the border of one, and end at one or with the array."""
+    for axis, chunk in enumerate(variable.chunk_shape):
+        stop = start[axis] + variable.shape[axis]
+        if start[axis] % chunk or (stop % chunk and stop != shape[axis]):
+            raise InvalidInputError(
+                f"{path}: elements {start[axis]} to {stop} of {variable.dimensions[axis]} do not begin and "
+                f"end with chunks of {chunk}; references cannot be moved within chunks",
+                kind=ErrorKind.INVALID_CHUNK_INDEX,
+            )
+
+
+def _write_group(store: IcechunkStore, path: str, attributes: Mapping[str, Any]) -> None:
+    parts = path.split("/") if path else []
+    for depth in range(len(parts) + 1):
+        own = depth == len(parts)
+        key = "/".join([*parts[:depth], "zarr.json"])
+        found = store.get_sync(key, prototype=default_buffer_prototype())
+        if found is not None and not (own and attributes and _is_bare_group(found.to_bytes())):
+            continue
+        document = {"zarr_format": 3, "node_type": "group", "attributes": attributes if own else {}}
+        _set_document(store, key, document)
+
+
+def _is_bare_group(data: bytes) -> bool:
+    document = json.loads(data)
+    return document.get("node_type") == "group" and not document.get("attributes")
+
+
+def _write(
+    target: _Target, store: IcechunkStore, sources: tuple[Source, ...], *, replaces: bool, validate: bool
+) -> None:
+    variable, path = target.variable, target.path
+    if target.document is not None:
+        with warnings.catch_warnings():  # on data types and codecs that the core specification has not
+            warnings.simplefilter("ignore")
+            ArrayV3Metadata.from_dict(dict(target.document))  # zarr must be able to open it
+        _set_document(store, f"{path}/zarr.json", target.document)
+    if isinstance(variable.chunks, np.ndarray):
+        _write_values(store, target, variable.chunks)
+        return
+    step = tuple(at // size for at, size in zip(target.start, variable.chunk_shape, strict=True))
+    part = Placed(variable.references, sources, step, variable.grid_shape)
+    write_placed(store, path, [part], replaces=replaces, validate=validate)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Placed:
+    """Chunks of some files, and where they go in the chunk grid of an array."""
+
+    references: ChunkReferences
+    sources: tuple[Source, ...]
+    step: tuple[int, ...]
+    """The chunk that the first one becomes, by dimension."""
+    grid_shape: tuple[int, ...]
+    """So many chunks there can be, by dimension."""
+
+
+def write_placed(
+    store: IcechunkStore, path: str, parts: Sequence[Placed], *, replaces: bool = True, validate: bool = True
+) -> None:
+    """Set references of one array, however many files they are to.
+
+    With `replaces`, chunks that the files do not have are deleted from their places.
+    """
+    failed = store.set_virtual_columns(path, _columns(parts), validate_containers=validate)
+    if failed is not None:
+        lost = sorted({part.sources[code].location for part in parts for code in part.references.sources})
+        raise InvalidInputError(
+            f"no virtual chunk container of the repository has chunk {failed[0]} of {path} and "
+            f"{len(failed) - 1} more, in {', '.join(lost[:3])}; add one to the configuration, or say "
+            "validate_containers=False",
+            kind=ErrorKind.NO_CONTAINER_FOR_VIRTUAL_CHUNK,
+        )
+    prefix = f"{path}/c".lstrip("/")
+    for part in parts:
+        places = part.references.inline_coords + np.array(part.step, np.uint32)
+        for place, data in zip(places.tolist(), part.references.inline, strict=True):
+            key = "/".join([prefix, *map(str, place)])
+            store.set_sync(key, default_buffer_prototype().buffer.from_bytes(data))
+        if replaces:
+            _delete_missing(store, prefix, part)
+
+
+def _columns(parts: Sequence[Placed]) -> VirtualColumns:
+    """References as the engine takes them, each with the checksum of its source."""
+    sources = [source for part in parts for source in part.sources]
+    before = np.cumsum([0, *(len(part.sources) for part in parts)]).astype(np.uint32)
+    codes = np.concatenate(
+        [part.references.sources + first for part, first in zip(parts, before, strict=False)]
+    )
+    checksums: dict[str, Any] = {}
+    found = [checksum_of(source.checksum) for source in sources]
+    etags = [each.value if isinstance(each, ETag) else None for each in found]
+    if any(etag is not None for etag in etags):
+        rows = np.array([NO_ETAG if etag is None else row for row, etag in enumerate(etags)], np.uint32)
+        checksums = {
+            "etag_codes": rows[codes],
+            "etags": Blobs.from_texts([etag or "" for etag in etags]),
+        }
+    times = np.array([each.seconds if isinstance(each, LastModified) else 0 for each in found], np.uint32)
+    if times.any():
+        checksums["last_modified"] = times[codes]
+    return VirtualColumns(
+        np.concatenate([part.references.coords + np.array(part.step, np.uint32) for part in parts]),
+        codes,
+        Blobs.from_texts([source.location for source in sources]),
+        np.concatenate([part.references.offsets for part in parts]),
+        np.concatenate([part.references.lengths for part in parts]),
+        checksums,
+    )
+
+
+def _write_values(store: IcechunkStore, target: _Target, values: Any) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        array = zarr.open_array(store, path=target.path, mode="r+", zarr_format=3)
+    if not values.size:
+        return
+    place = tuple(slice(first, first + size) for first, size in zip(target.start, values.shape, strict=True))
+    array[place if place else ...] = values
+
+
+def _delete_missing(store: IcechunkStore, prefix: str, part: Placed) -> None:
+    """Chunks of a region that the new data does not have: they were all fill value, and are again."""
+    grid, references = part.grid_shape, part.references
+    if len(references) == math.prod(grid):
+        return
+    have = np.zeros(grid, np.bool_)
+    for coords in (references.coords, references.inline_coords):
+        have[tuple(coords.T)] = True
+    for place in (np.argwhere(~have) + np.array(part.step, np.int64)).tolist():
+        store.delete_sync("/".join([prefix, *map(str, place)]))
+
+
+def _set_document(store: IcechunkStore, key: str, document: Mapping[str, Any]) -> None:
+    data = json.dumps(document, allow_nan=False).encode()
+    store.set_sync(key, default_buffer_prototype().buffer.from_bytes(data))

@@ -1,0 +1,178 @@
+"""What is found in files, in the terms of a Zarr version 3 document: data types, fill values, attributes."""
+
+from __future__ import annotations
+
+import base64
+import functools
+import math
+import struct
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from icefloe.virtual.errors import RefusalReason, RefusedVariable
+
+_FILL: Final = "_FillValue"
+_MISSING: Final = "missing_value"
+_KINDS: Final = "biufcSUMmTV"
+_ZSTD_LEVEL_LIMIT: Final = 22
+_BLOSC_SHUFFLES: Final = ("noshuffle", "shuffle", "bitshuffle")
+
+
+@functools.lru_cache(64)
+def zarr_type(dtype: np.dtype[Any]) -> Any:
+    """zarr's own object for a data type; RefusedVariable where there is none."""
+    from zarr.core.dtype import get_data_type_from_native_dtype
+
+    if dtype.kind not in _KINDS or dtype in (np.dtype(np.longdouble), np.dtype(np.clongdouble)):
+        raise RefusedVariable(RefusalReason.UNSUPPORTED_TYPE, f"Zarr has no data type for {dtype}")
+    if dtype.kind in "SUV" and not dtype.itemsize:
+        raise RefusedVariable(RefusalReason.UNSUPPORTED_TYPE, "its values have no length")
+    # By its name, since numpy has two types of 64 bits, and zarr knows one.
+    named = dtype.kind == "T" or dtype.names is not None
+    native = dtype if named else np.dtype(dtype.str).newbyteorder("=")
+    with warnings.catch_warnings():  # that strings of fixed length are not in the core specification
+        warnings.simplefilter("ignore")
+        return get_data_type_from_native_dtype(native)
+
+
+def data_type_json(dtype: np.dtype[Any]) -> Any:
+    """The `data_type` of a zarr.json."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return zarr_type(dtype).to_json(zarr_format=3)
+
+
+def fill_value_json(value: Any, dtype: np.dtype[Any]) -> Any:
+    """The `fill_value` of a zarr.json; None is zero, as HDF5 has it."""
+    kind = zarr_type(dtype)
+    scalar = kind.default_scalar() if value is None else kind.cast_scalar(value)
+    found = kind.to_json_scalar(scalar, zarr_format=3)
+    return list(found) if isinstance(found, tuple) else found
+
+
+def bytes_codec(dtype: np.dtype[Any]) -> dict[str, Any]:
+    """The codec between an array and bytes in the order a data type has."""
+    if dtype.itemsize == 1 or dtype.kind == "S" or (dtype.kind == "V" and not _has_order(dtype)):
+        return {"name": "bytes"}
+    big = dtype.str.startswith(">")
+    return {"name": "bytes", "configuration": {"endian": "big" if big else "little"}}
+
+
+def _has_order(dtype: np.dtype[Any]) -> bool:
+    """Whether a compound type has a field for which the order of bytes matters."""
+    parts = [dtype[name] for name in dtype.names or ()]
+    return any(_has_order(part) if part.names else part.byteorder != "|" for part in parts)
+
+
+def numcodec(name: str, **configuration: Any) -> dict[str, Any]:
+    """A codec of the numcodecs package, as a step of a pipeline."""
+    return {"name": f"numcodecs.{name}", "configuration": configuration}
+
+
+def zstd_codec(level: int) -> dict[str, Any]:
+    """Zstandard, as every reader of Zarr version 3 knows it. Levels that it does not have do not matter."""
+    known = level if 0 <= level <= _ZSTD_LEVEL_LIMIT else 3
+    return {"name": "zstd", "configuration": {"level": known, "checksum": False}}
+
+
+def blosc_codec(compressor: str, level: int, shuffle: int, itemsize: int, block: int = 0) -> dict[str, Any]:
+    """Blosc, as every reader of Zarr version 3 knows it; `shuffle` is Blosc's own number."""
+    configuration = {
+        "typesize": itemsize,
+        "cname": compressor,
+        "clevel": level,
+        "shuffle": _BLOSC_SHUFFLES[shuffle],
+        "blocksize": block,
+    }
+    return {"name": "blosc", "configuration": configuration}
+
+
+def json_attributes(found: Mapping[str, Any], dtype: np.dtype[Any] | None = None) -> dict[str, Any]:
+    """Attributes as JSON. The `_FillValue` of a variable becomes what xarray expects in Zarr version 3.
+
+    JSON has no NaN: one that says which values are missing is left out, being the one that says nothing new,
+    any other becomes the text "NaN", as in Zarr's fill values.
+    """
+    plain: dict[str, Any] = {}
+    for name, value in found.items():
+        if name == _FILL and dtype is not None:
+            encoded = _fill_attribute(value, dtype)
+            if encoded is not None:
+                plain[name] = encoded
+        elif name == _MISSING and _is_nan(value):
+            continue
+        else:
+            plain[name] = json_value(value)
+    return plain
+
+
+def json_value(value: Any) -> Any:
+    """An attribute as JSON: numpy scalars and arrays as numbers and lists, bytes as text."""
+    if isinstance(value, np.ndarray):
+        if value.dtype.kind == "S":
+            value = np.char.rstrip(value, b"\0")
+        listed = value.tolist()
+        if isinstance(listed, list) and len(listed) == 1:
+            return json_value(listed[0])  # netCDF has no scalars: attributes are lists of one
+        return json_value(listed)
+    if isinstance(value, np.generic):
+        return json_value(value.item())
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            return value.decode("latin-1")
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, complex):
+        return [json_value(value.real), json_value(value.imag)]
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [json_value(each) for each in value]
+    if value is None or isinstance(value, str | int | float):
+        return value
+    return str(value)
+
+
+def _is_nan(value: Any) -> bool:
+    flat = np.asarray(value).reshape(-1)
+    return flat.dtype.kind == "f" and bool(flat.size) and bool(np.isnan(flat).all())
+
+
+def _fill_attribute(value: Any, dtype: np.dtype[Any]) -> Any:
+    """A `_FillValue` as xarray writes and reads it in attributes; None where it makes no sense.
+
+    Of characters it is left out: xarray writes it, but then cannot open what it wrote.
+    """
+    flat = np.asarray(value).reshape(-1)
+    if not flat.size:
+        return None
+    first = flat[0]
+    match dtype.kind:
+        case "f" if flat.dtype.kind in "fiu":
+            return _packed(first)
+        case "c" if flat.dtype.kind in "fiuc":
+            return [_packed(first.real), _packed(first.imag)]
+        case "i" | "u" if flat.dtype.kind in "fiu" and math.isfinite(first):
+            return int(first)
+        case "b" if flat.dtype.kind in "biu":
+            return bool(first)
+        case "T" | "O":
+            return json_value(first)
+    return None
+
+
+def fills_of(attributes: Mapping[str, Any], dtype: np.dtype[Any]) -> list[Any]:
+    """The values that attributes, as `json_attributes` makes them, say are missing."""
+    found = np.atleast_1d(np.asarray(attributes.get(_MISSING, ())))
+    fills = [value for value in found.tolist() if isinstance(value, int | float)]
+    fill = attributes.get(_FILL)
+    if isinstance(fill, str) and dtype.kind == "f":
+        fill = struct.unpack("<d", base64.standard_b64decode(fill))[0]
+    return [dtype.type(value) for value in (*fills, fill) if isinstance(value, int | float)]
+
+
+def _packed(value: Any) -> str:
+    return base64.standard_b64encode(struct.pack("<d", float(value))).decode()

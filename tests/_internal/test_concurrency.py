@@ -1,0 +1,258 @@
+"""Fan-out over threads and the async twins of blocking methods."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import functools
+import multiprocessing
+import pickle
+import threading
+import warnings
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from icefloe._internal.concurrency import ProcessFanOut, ThreadFanOut, async_twin, in_thread, pool
+
+
+def test_results_come_in_order() -> None:
+    gates = [threading.Event() for _ in range(8)]
+    gates[7].set()
+
+    def reverse(i: int) -> int:
+        assert gates[i].wait(10)
+        if i:
+            gates[i - 1].set()
+        return i * i
+
+    assert list(ThreadFanOut(8)(reverse, range(8))) == [i * i for i in range(8)]
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 1000])
+def test_any_number_of_items(count: int) -> None:
+    assert list(ThreadFanOut(4)(str, range(count))) == [str(i) for i in range(count)]
+
+
+def test_look_ahead_is_bounded() -> None:
+    read: list[int] = []
+
+    def items() -> Iterator[int]:
+        for i in range(1000):
+            read.append(i)
+            yield i
+
+    results = ThreadFanOut(4)(lambda i: i, items())
+
+    assert next(results) == 0
+    assert len(read) <= 6
+    assert next(results) == 1
+    assert len(read) <= 7
+
+
+def test_concurrency_is_bounded_and_reached() -> None:
+    lock, arrived = threading.Lock(), threading.Barrier(5)
+    running, most = 0, 0
+
+    def work(i: int) -> None:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        arrived.wait(10)
+        with lock:
+            running -= 1
+
+    list(ThreadFanOut(5)(work, range(20)))
+
+    assert most == 5
+
+
+def test_failure_is_raised_before_slower_items_end() -> None:
+    release = threading.Event()
+
+    def work(i: int) -> int:
+        if i == 3:
+            raise KeyError(i)
+        assert release.wait(10)
+        return i
+
+    with pytest.raises(KeyError):
+        list(ThreadFanOut(4)(work, range(100)))
+    release.set()
+
+
+def test_items_after_a_failure_are_not_begun() -> None:
+    begun: list[int] = []
+
+    def work(i: int) -> int:
+        begun.append(i)
+        if i == 0:
+            raise ValueError(i)
+        return i
+
+    with pytest.raises(ValueError, match="0"):
+        list(ThreadFanOut(2)(work, range(1000)))
+
+    assert len(begun) < 10
+
+
+def test_failure_of_the_items_themselves_is_raised() -> None:
+    def items() -> Iterator[int]:
+        yield from range(10)
+        raise LookupError("no more")
+
+    with pytest.raises(LookupError):
+        list(ThreadFanOut(4)(str, items()))
+
+
+def test_fan_out_inside_fan_out_runs_in_place() -> None:
+    inner = ThreadFanOut(2)
+
+    nested = ThreadFanOut(2)(lambda i: sum(inner(lambda j: i * j, range(10))), range(20))
+
+    assert list(nested) == [45 * i for i in range(20)]
+
+
+def test_many_fan_outs_share_one_pool_without_waiting_for_each_other() -> None:
+    fan_out = ThreadFanOut(2)
+    with ThreadPoolExecutor(16) as callers:
+        sums = list(callers.map(lambda _: sum(fan_out(lambda i: i, range(50))), range(32)))
+
+    assert sums == [1225] * 32
+
+
+variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable")
+
+
+def test_context_variables_reach_the_workers() -> None:
+    variable.set("here")
+
+    assert set(ThreadFanOut(4)(lambda _: variable.get(), range(8))) == {"here"}
+    assert asyncio.run(in_thread(variable.get)) == "here"
+
+
+def test_fan_out_pickles() -> None:
+    copy = pickle.loads(pickle.dumps(ThreadFanOut(7)))
+
+    assert copy.max_concurrent_requests == 7
+
+
+class Greeter:
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def greet(self, greeting: str = "hello") -> str:
+        """Greet by name."""
+        return f"{greeting}, {self.name}"
+
+    greet_async = async_twin(greet)
+
+    @classmethod
+    def make(cls, name: str) -> Greeter:
+        return cls(name)
+
+    @classmethod
+    async def make_async(cls, name: str) -> Greeter:
+        return await in_thread(functools.partial(cls.make, name))
+
+    def fail(self) -> None:
+        raise KeyError(self.name)
+
+    fail_async = async_twin(fail)
+
+
+def test_async_twins_do_what_the_blocking_methods_do() -> None:
+    async def main() -> None:
+        greeter = await Greeter.make_async("Ann")
+        assert await greeter.greet_async(greeting="hi") == "hi, Ann"
+        with pytest.raises(KeyError):
+            await greeter.fail_async()
+
+    asyncio.run(main())
+    assert Greeter.greet_async.__doc__ == "Greet by name."
+    assert Greeter.greet_async.__name__ == "greet_async"
+
+
+def test_more_twins_run_at_once_than_asyncio_has_threads() -> None:
+    barrier = threading.Barrier(64)
+
+    class Waiter:
+        def wait(self) -> int:
+            return barrier.wait(10)
+
+        wait_async = async_twin(wait)
+
+    async def main() -> list[int]:
+        return await asyncio.gather(*(Waiter().wait_async() for _ in range(64)))
+
+    assert sorted(asyncio.run(main())) == list(range(64))
+
+
+def test_twins_may_fan_out_even_when_all_their_threads_are_busy() -> None:
+    class Summing:
+        def total(self) -> int:
+            return sum(ThreadFanOut(4)(lambda i: i, range(20)))
+
+        total_async = async_twin(total)
+
+    async def main() -> list[int]:
+        return await asyncio.gather(*(Summing().total_async() for _ in range(300)))
+
+    assert set(asyncio.run(main())) == {190}
+
+
+def test_blocking_calls_work_in_a_thread_with_a_running_loop() -> None:
+    async def main() -> int:
+        return sum(ThreadFanOut(4)(lambda i: i, range(10)))
+
+    assert asyncio.run(main()) == 45
+
+
+def _fan_out_in_child(results: multiprocessing.SimpleQueue[int]) -> None:
+    results.put(sum(ThreadFanOut(4)(lambda i: i, range(10))))
+
+
+def test_fan_out_works_in_a_forked_child() -> None:
+    sum(ThreadFanOut(4)(lambda i: i, range(10)))
+    context = multiprocessing.get_context("fork")
+    results: multiprocessing.SimpleQueue[int] = context.SimpleQueue()
+    child = context.Process(target=_fan_out_in_child, args=(results,))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # forking with threads is what is tested
+        child.start()
+    child.join(300)
+
+    assert child.exitcode == 0
+    assert results.get() == 45
+
+
+def test_a_pool_is_made_once() -> None:
+    assert pool("work", 3) is pool("work", 3)
+    assert pool("work", 3) is not pool("calls", 3)
+
+
+def _held_after_large_buffers(_: int) -> int:
+    """What a process holds more after buffers that grow, each freed before the next."""
+    before = _resident_bytes()
+    kept = []
+    for size in range(2, 31, 2):
+        buffers = [bytearray(size << 20) for _ in range(3)]
+        kept.append(bytearray(100_000))  # on top of them, where the heap could not shrink
+        del buffers
+    assert len(kept) == 15
+    return _resident_bytes() - before
+
+
+def _resident_bytes() -> int:
+    status = Path("/proc/self/status").read_text()
+    return next(int(line.split()[1]) << 10 for line in status.splitlines() if line.startswith("VmRSS:"))
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux tells what a process holds")
+def test_worker_processes_keep_no_large_buffers() -> None:
+    with ProcessFanOut(1) as fan_out:
+        assert max(fan_out(_held_after_large_buffers, range(2))) < 8 << 20

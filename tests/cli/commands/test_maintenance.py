@@ -1,0 +1,151 @@
+"""Commands for the upkeep, as typed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import icefloe
+from icefloe.cli import errors as faults
+from icefloe.cli.progress import Meter
+from tests.cli.test_cli import Terminal, typed
+
+__all__ = ["typed"]
+
+
+def test_gc_shows_every_object_and_why(typed: Terminal) -> None:
+    typed("expire", "--keep-last", "1", "--tags")
+
+    rows = typed.json("gc", "--older-than", "0s", "--dry-run", "--table")
+
+    assert {row["kind"] for row in rows} >= {"snapshot", "manifest"}
+    assert all(row["reason"] and row["bytes"] > 0 for row in rows)
+    assert "reason" in typed("gc", "--older-than", "0s", "--dry-run", "--table").splitlines()[0]
+    typed("gc", "--older-than", "0s", "--table", code=faults.USAGE)
+
+
+def test_deletions_and_rewritten_manifests_are_counted(
+    monkeypatch: pytest.MonkeyPatch, typed: Terminal
+) -> None:
+    told: list[tuple[str, int, int]] = []
+    monkeypatch.setattr(Meter, "__call__", lambda _, *what: told.append(what))
+
+    typed("rewrite-manifests")
+    typed("expire", "--keep-last", "1", "--tags")
+    typed("gc", "--older-than", "0s", "--yes")
+
+    assert told[0][0] == "manifests"
+    assert told[-1] == ("requests to delete", 1, 1)
+
+
+def test_gc_of_young_objects_needs_a_yes(typed: Terminal) -> None:
+    typed("gc", "--older-than", "1h", code=faults.USAGE)
+
+    assert "--yes" in typed.errors
+    typed("gc", "--older-than", "2999-01-01", code=faults.USAGE)
+    assert "lies in the future" in typed.errors
+    typed("gc", "--older-than", "1h", "--yes")
+
+
+def test_expire_shows_what_stays_before_it_does_anything(typed: Terminal) -> None:
+    shown = typed.json("expire", "--keep-last", "1", "--dry-run")
+
+    assert [row["kept"] for row in shown["snapshots"]] == [True, True, True]  # the tag keeps one
+    assert shown["freed"]["snapshots"] == 0
+    again = typed.json("expire", "--keep-last", "1", "--tags", "--dry-run")
+    assert again["freed"]["snapshots"] == 1
+    assert "would expire" in typed("expire", "--older-than", "0s", "--dry-run")
+    assert len(typed.json("log")) == 3
+
+
+def test_expire_by_rules(typed: Terminal) -> None:
+    gone = typed.json("expire", "--keep-daily", "1", "--keep-on", "main:last=1", "--tags")["expired"]
+
+    assert len(gone) == 1
+    assert len(typed.json("log")) == 2
+    assert typed.json("refs")[0]["name"] == "main"
+
+
+def test_expire_refuses_what_makes_no_sense(typed: Terminal) -> None:
+    for words in (
+        (),
+        ("--older-than", "1d", "--keep-last", "2"),
+        ("--older-than", "2999-01-01"),
+        ("--keep-on", "main"),
+        ("--keep-on", "main:often=3"),
+        ("--keep-last", "1", "--branches"),
+    ):
+        typed("expire", *words, code=faults.USAGE)
+
+    assert len(typed.json("log")) == 3
+
+
+def test_stats_by_array_and_snapshot(typed: Terminal) -> None:
+    (array,) = typed.json("stats", "--by", "array")
+    rows = typed.json("stats", "--by", "snapshot")
+    (one,) = typed.json("stats", "--by", "array", "-r", "v1")
+
+    assert array["array"] == "/air/t2m"
+    assert array["chunks"] == 6  # small chunks are inline, in each manifest anew
+    assert one["chunks"] == 3
+    assert [row["message"] for row in rows] == ["correct t2m", "add t2m", "Repository initialized"]
+    assert typed.json("stats", "--if-older-than", "0s")["snapshots"] == 0
+
+
+def test_a_dry_run_of_rewriting_writes_nothing(typed: Terminal) -> None:
+    assert typed.json("rewrite-manifests", "--dry-run")["manifests"] == 1
+    assert len(typed.json("log")) == 3
+
+
+def test_verify_of_a_part_with_checksums(typed: Terminal) -> None:
+    assert "recorded" in typed("checksums")
+    assert typed.json("checksums")["recorded"] == 0
+    assert typed.json("verify", "--branch", "main", "--no-history", "--checksums")["checksums"] > 0
+    assert typed.json("verify", "--incremental")["skipped"] == 0
+    assert typed.json("verify", "--incremental")["skipped"] == 3
+    typed("verify", "--no-history", code=faults.USAGE)
+    typed("verify", "--branch", "main", "--tag", "v1", code=faults.USAGE)
+    typed("verify", "--tag", "nope", code=faults.NOT_FOUND)
+
+
+def test_repair_takes_what_is_lost_from_a_clone(typed: Terminal, tmp_path: Path) -> None:
+    typed("clone", str(tmp_path / "copy"))
+    repo = icefloe.open(typed.repo)
+    (manifest,) = repo.list_manifest_files(repo.lookup_branch("main"))
+    repo.storage.delete([f"manifests/{manifest.id}"])
+    typed("verify", code=faults.NOT_WELL)
+
+    typed("repair", "--dry-run", code=faults.NOT_WELL)
+    told = typed.json("repair", "--from", str(tmp_path / "copy"))
+
+    assert [row["action"] for row in told["actions"]] == ["made again"]
+    typed("verify", "--branch", "main", "--no-history", "--level", "chunks")
+    assert "nothing is lost" in typed("repair")
+
+
+@pytest.mark.needs("xarray")
+def test_repair_without_a_ledger_knows_nothing(typed: Terminal) -> None:
+    repo = icefloe.open(typed.repo)
+    (manifest,) = repo.list_manifest_files(repo.lookup_branch("main"))
+    repo.storage.delete([f"manifests/{manifest.id}"])
+
+    told = typed.json("repair", "--from-ledger", "--virtual", code=faults.NOT_WELL)
+
+    assert told["complete"] is False
+    assert {row["action"] for row in told["actions"]} == {"left as it is"}
+    typed("repair", "--relocate", "nowhere", code=faults.USAGE)
+    assert "OLD=NEW" in typed.errors
+
+
+def test_dry_runs_of_what_only_looks(typed: Terminal) -> None:
+    assert typed.json("verify", "--dry-run") == {
+        "dry_run": True,
+        "level": "graph",
+        "snapshots": 3,
+        "skipped": 0,
+    }
+    typed("verify", "--incremental")
+    assert "would look at 0 snapshots; verified before: 3" in typed("verify", "--incremental", "--dry-run")
+    assert typed.json("stats", "--dry-run") == {"dry_run": True, "snapshots": 3}
+    assert typed.json("verify", "--level", "objects")["level"] == "objects"

@@ -1,0 +1,256 @@
+"""Manifests that writers write before the commit: taken as they are where they can be, read where not."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+
+from icefloe import (
+    ManifestConfig,
+    ManifestSplitCondition,
+    ManifestSplitDimCondition,
+    ManifestSplittingConfig,
+    Repository,
+    RepositoryConfig,
+    in_memory_storage,
+)
+from icefloe._internal.ids import ManifestId, NodeId
+from icefloe.core.changeset import ChangeSet
+from icefloe.core.changeset_codec import decode_changes, encode_changes
+from icefloe.core.commit.early_manifests import EarlyManifest
+from icefloe.core.commit.flush import flush
+from icefloe.distributed import receipt
+from icefloe.errors import FormatError
+from icefloe.format.snapshot import ArrayNodeData, ManifestFileInfo
+from icefloe.session import ForkSession, Session
+
+GRID = (8, 3)
+pytestmark = pytest.mark.filterwarnings("ignore::zarr.errors.UnstableSpecificationWarning")
+
+
+def repository(window: int = 2, names: Sequence[str] = ("a",)) -> Repository:
+    """An array of 8 x 3 chunks whose manifests have so many rows of them."""
+    rules: Any = {ManifestSplitCondition.AnyArray(): {ManifestSplitDimCondition.Axis(0): window}}
+    splitting = ManifestSplittingConfig.from_dict(rules)
+    config = RepositoryConfig(manifest=ManifestConfig(splitting=splitting), inline_chunk_threshold_bytes=0)
+    repo = Repository.create(in_memory_storage(), config)
+    session = repo.writable_session("main")
+    for name in names:
+        zarr.create_array(session.store, name=name, shape=GRID, chunks=(1, 1), dtype="i4", fill_value=-1)
+    session.commit("arrays")
+    return repo
+
+
+def array(session: Session, name: str = "a") -> Any:
+    return zarr.open_array(session.store, path=name)
+
+
+def manifests(repo: Repository, name: str = "a") -> dict[tuple[range, ...], str]:
+    node = repo.readonly_session("main").workspace.array(f"/{name}")
+    assert isinstance(node.node_data, ArrayNodeData)
+    return {ref.extents: str(ref.id) for ref in node.node_data.manifests}
+
+
+def written(fork: ForkSession, rows: range, value: int, window: Sequence[range] | None = None) -> bytes:
+    """What a worker does with its rows."""
+    mine = fork.fork()
+    array(mine)[rows.start : rows.stop] = value
+    mine.write_manifests("/a", window)
+    return receipt(mine)
+
+
+def test_a_commit_takes_manifests_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    repo = repository()
+    session = repo.writable_session("main")
+    fork = session.fork()
+    receipts = [written(fork, range(start, start + 2), start) for start in range(0, 8, 2)]
+    monkeypatch.setattr(EarlyManifest, "refs", None)  # the committer reads none of them
+
+    session.merge_receipts(receipts)
+    session.commit("all")
+
+    assert list(manifests(repo)) == [(range(start, start + 2), range(3)) for start in range(0, 8, 2)]
+    assert array(repo.readonly_session("main"))[:, 0].tolist() == [0, 0, 2, 2, 4, 4, 6, 6]
+    (log,) = (each for each in [repo.diff(from_snapshot_id=_first(repo), to_branch="main")])
+    assert len(log.updated_chunks["/a"]) == 24
+
+
+def _first(repo: Repository) -> str:
+    return [info.id for info in repo.ancestry(branch="main")][1]
+
+
+def test_what_shares_a_window_is_written_anew() -> None:
+    """Two writers in one window, one over what was committed, one over single writes, one alone."""
+    repo = repository(window=4)
+    session = repo.writable_session("main")
+    fork = session.fork()
+    session.merge_receipts([written(fork, range(2), 1), written(fork, range(2, 4), 2)])
+    session.commit("two in one window")
+    before = manifests(repo)
+    assert list(before) == [(range(4), range(3))]
+
+    session = repo.writable_session("main")
+    fork = session.fork()
+    receipts = [written(fork, range(1, 3), 3), written(fork, range(4, 6), 4)]
+    session.merge_receipts(receipts)
+    array(session)[5, 2] = 9
+    session.commit("over what was there")
+
+    found = array(repo.readonly_session("main"))[...]
+    assert found[:, 0].tolist() == [1, 3, 3, 2, 4, 4, -1, -1]
+    assert found[5, 2] == 9
+    assert list(manifests(repo)) == [(range(4), range(3)), (range(4, 6), range(3))]
+
+
+def test_later_writes_win_whatever_they_come_as() -> None:
+    repo = repository(window=8)
+    session = repo.writable_session("main")
+    fork = session.fork()
+    plain = fork.fork()
+    array(plain)[0:3] = 5
+    receipts = [written(fork, range(2), 1), receipt(plain), written(fork, range(1, 2), 7)]
+
+    session.merge_receipts(receipts)
+
+    assert array(session)[:4, 0].tolist() == [5, 7, 5, -1]
+    session.commit("in order")
+    assert array(repo.readonly_session("main"))[:4, 0].tolist() == [5, 7, 5, -1]
+
+
+def test_references_outside_the_window_are_forgotten() -> None:
+    repo = repository()
+    session = repo.writable_session("main")
+    session.merge_receipts([written(session.fork(), range(8), 3, [range(2, 4), range(3)])])
+
+    session.commit("a window")
+
+    assert array(repo.readonly_session("main"))[:, 0].tolist() == [-1, -1, 3, 3, -1, -1, -1, -1]
+
+
+def test_sparse_windows_and_deletions() -> None:
+    repo = repository()
+    session = repo.writable_session("main")
+    array(session)[...] = 1
+    session.commit("full")
+    session = repo.writable_session("main")
+    fork = session.fork()
+    mine = fork.fork()
+    array(mine)[0, 0] = 5
+    array(mine)[1, 2] = 6
+    mine.store.delete_sync("a/c/0/1")
+    mine.write_manifests("/a")
+
+    session.merge_receipts([receipt(mine)])
+    session.commit("sparse")
+
+    assert array(repo.readonly_session("main"))[:2].tolist() == [[5, -1, 1], [1, 1, 6]]
+
+
+def test_deletions_of_what_never_was_do_not_stand_in_the_way() -> None:
+    repo = repository()
+    session = repo.writable_session("main")
+    mine = session.fork()
+    array(mine)[0] = 5
+    mine.store.delete_sync("a/c/1/1")
+    mine.write_manifests("/a")
+
+    assert not mine.workspace.changes.chunks[mine.workspace.array("/a").id].segments
+
+
+def test_a_fork_that_travels_keeps_its_manifests(tmp_path: Any) -> None:
+    from icefloe import local_filesystem_storage
+
+    source = repository()
+    repo = Repository.create(local_filesystem_storage(str(tmp_path / "repo")), source.config)
+    session = repo.writable_session("main")
+    zarr.create_array(session.store, name="a", shape=GRID, chunks=(1, 1), dtype="i4", fill_value=-1)
+    session.commit("array")
+    session = repo.writable_session("main")
+    fork = session.fork()
+    array(fork)[0:2] = 4
+    fork.write_manifests("/a")
+
+    back = pickle.loads(pickle.dumps(fork))
+
+    assert array(back)[0, 0] == 4
+    array(back)[0, 0] = 5
+    session.merge(back)
+    session.commit("travelled")
+    assert array(repo.readonly_session("main"))[:3, 0].tolist() == [5, 4, -1]
+
+
+def test_another_commit_in_between() -> None:
+    """The window of the other one is read and written anew; the conflict solver decides as ever."""
+    from icefloe import BasicConflictSolver, VersionSelection
+
+    repo = repository()
+    session = repo.writable_session("main")
+    session.merge_receipts([written(session.fork(), range(4), 3)])
+    other = repo.writable_session("main")
+    array(other)[0, 0] = 8
+    other.commit("meanwhile")
+
+    session.commit("late", rebase_with=BasicConflictSolver(on_chunk_conflict=VersionSelection.UseOurs))
+
+    assert array(repo.readonly_session("main"))[:5, 0].tolist() == [3, 3, 3, 3, -1]
+
+
+def test_a_smaller_shape_drops_what_is_outside() -> None:
+    repo = repository(window=4)
+    session = repo.writable_session("main")
+    session.merge_receipts([written(session.fork(), range(8), 3)])
+    array(session).resize((6, 3))
+
+    session.commit("cut")
+
+    assert list(manifests(repo)) == [(range(4), range(3)), (range(4, 6), range(3))]
+    assert array(repo.readonly_session("main"))[...].tolist() == [[3] * 3] * 6
+
+
+def test_early_manifests_come_back_from_bytes() -> None:
+    repo = repository()
+    fork = repo.writable_session("main").fork()
+    array(fork)[0:2] = 1
+    array(fork)[3, 1] = 1
+    fork.write_manifests("/a")
+    data = encode_changes(fork.workspace.changes)
+
+    back = decode_changes(data, read=fork.workspace.assets.manifest)
+
+    ((id, delta),) = back.chunks.items()
+    ours = fork.workspace.changes.chunks[id]
+    assert [each.info for each in delta.early] == [each.info for each in ours.early]
+    assert np.array_equal(delta.coords(), ours.coords())
+    with pytest.raises(FormatError, match="no storage to read it from"):
+        decode_changes(data)
+
+
+def test_a_receipt_that_claims_other_chunks_than_it_has_is_refused() -> None:
+    repo = repository()
+    fork = repo.writable_session("main").fork()
+    array(fork)[0:2] = 1
+    fork.write_manifests("/a")
+    (delta,) = fork.workspace.changes.chunks.values()
+    (early,) = delta.early
+    info = ManifestFileInfo(ManifestId.random(), 10, 5)
+    changes = ChangeSet(chunks={NodeId(bytes(8)): delta})
+    delta.early = [EarlyManifest(early.node, info, early.extents, None, early.read)]
+
+    with pytest.raises(FormatError, match="5 references that covers 6 chunks"):
+        decode_changes(encode_changes(changes), read=early.read)
+
+
+def test_a_snapshot_for_a_fork_uses_them_too() -> None:
+    repo = repository()
+    session = repo.writable_session("main")
+    session.merge_receipts([written(session.fork(), range(2), 3)])
+
+    made = flush(session.workspace, "look", {}, session.fan_out, None).snapshot
+
+    assert array(session.fork())[0, 0] == 3
+    assert [info.num_chunk_refs for info in made.manifest_files] == [6]

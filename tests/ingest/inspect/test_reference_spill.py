@@ -1,0 +1,153 @@
+"""What is parsed of a file is put aside for the task that refers to it, and gone when the job is over."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from icefloe import IcechunkError, Repository, in_memory_storage
+from icefloe.ingest.inspect import reference_spill as asides
+from icefloe.ingest.inspect import tasks as looking
+from icefloe.ingest.inspect.reference_spill import Parsed, Putting, ReferredVariable, Shelf, taken_up
+from icefloe.ingest.write import references as referring
+from icefloe.virtual.sources import Source
+from icefloe.virtual.variables import ChunkReferences
+from tests.ingest.files import expected, new_repo, read_all, run
+from tests.ingest.test_virtual import chunked
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore:Numcodecs codecs"),
+]
+
+
+def objects(repo: Repository) -> set[str]:
+    return {info.key for info in repo.storage.list_prefix("chunks")}
+
+
+@st.composite
+def parsed(draw: st.DrawFn) -> Parsed:
+    moment = datetime(2024, 1, 1, tzinfo=UTC)
+    versions = st.tuples(
+        st.none() | st.integers(0, 9), st.none() | st.text("ab"), st.sampled_from([None, moment])
+    )
+    found = draw(st.lists(versions, min_size=1, max_size=3))
+    sources = tuple(Source(f"file:///{number}.nc", *each) for number, each in enumerate(found))
+    variables = {}
+    for name in draw(st.sets(st.sampled_from("abc"))):
+        grid = tuple(draw(st.lists(st.integers(0, 3), min_size=1, max_size=3)))
+        places = np.indices(grid, np.uint32).reshape(len(grid), -1).T
+        kept = np.array(draw(st.lists(st.booleans(), min_size=len(places), max_size=len(places))), bool)
+        count = int(kept.sum())
+        codes = draw(st.lists(st.integers(0, len(sources) - 1), min_size=count, max_size=count))
+        numbers = np.arange(count, dtype=np.uint64) * np.uint64(2**40)
+        inline = {tuple(place): bytes(place) for place in places[~kept].tolist()[:2]}
+        chunks = ChunkReferences.of(places[kept], numbers, numbers + np.uint64(1), codes, inline)
+        variables[name] = ReferredVariable(grid, tuple(2 for _ in grid), chunks)
+    return Parsed(sources, variables)
+
+
+def facts(of: Parsed) -> Any:
+    return of.sources, {
+        name: (
+            each.grid_shape,
+            each.chunk_shape,
+            [getattr(each.chunks, column).tolist() for column in ("coords", "sources", "offsets", "lengths")],
+            each.chunks.inline_coords.tolist(),
+            each.chunks.inline,
+        )
+        for name, each in of.variables.items()
+    }
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(parsed(), max_size=4), st.integers(1, 400))
+def test_what_is_put_aside_is_taken_up(found: list[Parsed], object_bytes: int) -> None:
+    storage = in_memory_storage()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(asides, "_OBJECT_BYTES", object_bytes)
+        putting = Putting(storage)
+        for number, each in enumerate(found):
+            putting.put(number, each)
+        putting.done()
+
+    back = taken_up(putting.places.values(), storage)
+    assert [facts(back[putting.places[number]]) for number in range(len(found))] == list(map(facts, found))
+
+    shelf = Shelf(storage)
+    shelf.note(putting.places.values())
+    shelf.clear()
+    assert not list(storage.list_prefix("chunks"))
+    assert taken_up(putting.places.values(), storage) == {}
+
+
+@pytest.fixture
+def parses(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The files that are parsed, one after the other."""
+    names: list[str] = []
+    for module in (looking, referring):
+        usual = module.virtualized
+
+        def counted(source: Any, *more: Any, usual: Any = usual) -> Any:
+            names.append(Path(source.url).name)
+            return usual(source, *more)
+
+        monkeypatch.setattr(module, "virtualized", counted)
+    return names
+
+
+@pytest.mark.parametrize("options", [{}, {"commit_every": 2}, {"manifest_references": 3}])
+def test_files_are_parsed_once(tmp_path: Path, parses: list[str], options: dict[str, Any]) -> None:
+    files = chunked(tmp_path, 4, 2, 2)
+    repo = new_repo(tmp_path)
+
+    run(repo, files, mode="virtual", **options)
+
+    assert sorted(parses) == ["000.nc", "004.nc", "006.nc"]
+    xr.testing.assert_identical(read_all(repo), expected(files))
+    assert repo.garbage_collect(datetime.now(UTC)).chunks_deleted == 0
+
+
+def test_what_is_collected_meanwhile_is_parsed_again(
+    tmp_path: Path, parses: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = chunked(tmp_path, 4, 2)
+    repo = new_repo(tmp_path)
+    usual = asides.taken_up
+
+    def gone(wanted: Any, storage: Any) -> Any:
+        storage.delete([info.key for info in storage.list_prefix("chunks")])
+        return usual(wanted, storage)
+
+    monkeypatch.setattr(referring, "taken_up", gone)
+    run(repo, files, mode="virtual")
+
+    assert sorted(parses) == ["000.nc", "000.nc", "004.nc", "004.nc"]
+    xr.testing.assert_identical(read_all(repo), expected(files))
+
+
+def test_a_job_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    files = chunked(tmp_path, 4, 2)
+    (tmp_path / "bad.nc").write_bytes(b"nothing")
+    repo = new_repo(tmp_path)
+
+    with pytest.raises(IcechunkError, match="cannot be ingested"):
+        run(repo, [*files, tmp_path / "bad.nc"], mode="virtual")
+
+    assert not objects(repo)
+
+
+def test_a_plan_puts_nothing_aside(tmp_path: Path) -> None:
+    files = chunked(tmp_path, 4, 2)
+    repo = new_repo(tmp_path)
+
+    assert run(repo, files, mode="virtual", dry_run=True).plan is not None
+
+    assert not objects(repo)

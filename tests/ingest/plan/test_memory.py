@@ -1,0 +1,101 @@
+"""What a task holds: files are read in parts, and parts are those of their chunks."""
+
+from __future__ import annotations
+
+import gc
+import math
+import tracemalloc
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from icefloe.ingest.combine.pieces import Pieces
+from icefloe.ingest.job import ingest
+from icefloe.ingest.options import make_options
+from icefloe.ingest.publish.checks import Check
+from tests.ingest.files import START, assert_same, expected, new_repo, read, write
+
+MEMORY_BYTES = 4 << 20
+TRACED = {"write", "compare_block", "count_boxes"}
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_parts_fill_a_piece_and_do_not_cut_chunks(data: st.DataObject) -> None:
+    rank = data.draw(st.integers(0, 3))
+    shape, unit, begin = (
+        data.draw(st.lists(st.integers(low, 9), min_size=rank, max_size=rank)) for low in (1, 1, 0)
+    )
+    cells = data.draw(st.integers(0, 80))
+    whole = Pieces.whole(3, shape, begin)
+
+    parts = list(whole.parted(unit, cells))
+
+    filled = np.zeros(shape, int)
+    for part in parts:
+        start, stop = part.starts[0], part.starts[0] + part.shape[0]
+        filled[tuple(map(slice, start.tolist(), stop.tolist()))] += 1
+        assert (part.source_starts[0] - part.starts[0] == begin).all()
+        for axis, (a, b) in enumerate(zip(start.tolist(), stop.tolist(), strict=True)):
+            assert a == 0 or (a + begin[axis]) % unit[axis] == 0
+            assert b == shape[axis] or (b + begin[axis]) % unit[axis] == 0
+        assert int(part.shape.prod()) <= max(cells, math.prod(unit))
+    assert (filled == 1).all()
+
+
+class Measuring:
+    """A fan-out in this process that knows the most that a task ever held."""
+
+    def __init__(self) -> None:
+        self.peaks: dict[str, int] = {}
+
+    def __call__(self, function: Callable[[Any], Any], items: Iterable[Any], /) -> Iterator[Any]:
+        if function.__name__ not in TRACED:
+            yield from map(function, items)
+            return
+        gc.collect()  # so that the next collection does not depend on what ran before
+        for item in items:
+            tracemalloc.start()
+            try:
+                yield function(item)
+                peak = tracemalloc.get_traced_memory()[1]
+            finally:
+                tracemalloc.stop()
+            name = function.__name__
+            self.peaks[name] = max(peak, self.peaks.get(name, 0))
+
+
+@pytest.mark.parametrize(("chunks", "packed"), [(None, False), ((1, 300, 300), False), ((6, 50, 300), True)])
+def test_no_task_holds_more_than_it_may(tmp_path: Path, chunks: tuple[int, ...] | None, packed: bool) -> None:
+    """A file of twice the memory, and another that stores its values in another way."""
+    files = []
+    for number in range(2):
+        values = np.random.default_rng(number).integers(0, 1000, (24, 300, 300)).astype("f4") / 4
+        time = START + (np.arange(24) + 24 * number) * np.timedelta64(1, "h")
+        encoding: dict[str, Any] = {"chunksizes": chunks} if chunks else {"contiguous": True}
+        if packed:
+            encoding |= {"dtype": "i2", "scale_factor": 0.25 / (number + 1), "_FillValue": -1}
+        files.append(
+            write(
+                tmp_path / f"{number}.nc",
+                xr.Dataset({"a": (("time", "y", "x"), values)}, {"time": time}),
+                {"a": encoding},
+            )
+        )
+    repo, measuring = new_repo(tmp_path), Measuring()
+    checks = (Check("source"), Check("range", "a", low=0, high=1000))
+
+    options = make_options(chunks={"time": 4, "y": 50}, memory_bytes=MEMORY_BYTES, checks=checks)
+    report = ingest(repo, files, options, measuring)
+
+    assert_same(read(repo), expected(files))
+    assert report.plan is not None
+    assert report.plan.memory_bytes <= MEMORY_BYTES
+    assert set(measuring.peaks) == TRACED
+    assert max(measuring.peaks.values()) < MEMORY_BYTES, measuring.peaks

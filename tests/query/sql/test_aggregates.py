@@ -1,0 +1,211 @@
+"""SELECTs answered from groups of cells have the answer of all cells. With SQLite in place of Spark."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from icefloe.query.scan.groups import grouped
+from icefloe.query.scan.moments import moment_of
+from icefloe.query.scan.plan import plan
+from icefloe.query.scan.reduce import planned, run_partition
+from icefloe.query.sql.aggregates import reduction
+from icefloe.query.sql.parse import Edit, parse_query, understood
+from tests.query.sql.test_parse import (
+    COLUMNS,
+    COORDINATES,
+    SESSION,
+    TABLE,
+    WHOLE,
+    answer,
+    comparisons,
+    conditions,
+    pruned,
+    queries,
+)
+from tests.spark.weather import counted_chunks, read_all
+
+
+def tables_for(text: str, partition_bytes: int) -> tuple[list[pa.Table], list[Edit], set[int]]:
+    """What each use of a query is replaced by, the edits, and which uses are replaced by groups."""
+    query = parse_query(text, ["w"])
+    found = understood(query, dict.fromkeys(range(len(query.uses)), COLUMNS), {})
+    tables: dict[int, pa.Table] = {}
+    edits: list[Edit] = []
+    for number, scope in found.alone:
+        if found.needs[number].columns is None:
+            continue
+        _, selection = pruned(found.needs[number])
+        made = reduction(query.text, query.tokens, scope, COORDINATES, utc=True)
+        if made is None:
+            continue
+        axes = grouped(TABLE.shape, selection, made.terms)
+        keys = [axes[term.axis].key(term) for term in made.shown]
+        moments = made.moments or (moment_of("cells", None),)
+        order = planned(SESSION, TABLE, selection, axes, keys, moments, partition_bytes)
+        batches = [b for n in range(order.plan.partitions) for b in run_partition(SESSION, order, n)]
+        tables[number] = pa.Table.from_batches(batches, order.partial_schema)
+        edits += made.edits
+    grouped_uses = set(tables)
+    for use in query.uses:
+        if use.number not in tables:
+            table, selection = pruned(found.needs[use.number])
+            tables[use.number] = read_all(SESSION, plan(table, selection))
+    return [tables[use.number] for use in query.uses], edits, grouped_uses
+
+
+def check(text: str, partition_bytes: int = 2**26) -> set[int]:
+    query = parse_query(text, ["w"])
+    tables, edits, found = tables_for(text, partition_bytes)
+
+    ours = answer(query, tables, edits)
+    theirs = answer(query, [WHOLE] * len(tables))
+
+    assert len(ours) == len(theirs), query.rewritten(dict.fromkeys(range(9), "t"), edits)
+    for mine, other in zip(rounded(ours), rounded(theirs), strict=True):
+        assert mine == other, query.rewritten(dict.fromkeys(range(9), "t"), edits)
+    return found
+
+
+def rounded(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    def plain(value: Any) -> Any:
+        return float(f"{value:.9g}") if isinstance(value, float) else value
+
+    return sorted((tuple(map(plain, row)) for row in rows), key=repr)
+
+
+AGGREGATES = [
+    "count(*)",
+    "count(1)",
+    "count(t2m)",
+    "sum(rain)",
+    "avg(t2m)",
+    "min(t2m), max(t2m)",
+    "stddev(t2m)",
+    "var_pop(rain)",
+    "max(rain) - min(rain) AS width",
+    "avg(t2m - 273.15)",
+    "sum(t2m * 1.5 * lat) / sum(lat)",
+    "avg(w.t2m) - avg(lat)",
+    "max(t2m * 1.8 - 459.67)",
+    "avg(CASE WHEN month(time) = 1 THEN t2m END)",
+    "count(CASE WHEN lat > 45 THEN rain END)",
+    "sum(rain) FILTER (WHERE lon < 5)",
+    "count(*) FILTER (WHERE lat + 1 > 45)",
+    "count(DISTINCT lat)",
+    "min(time), max(lat)",
+    "count(lat)",
+]
+KEYS = [
+    "lat",
+    "lon",
+    "month(time)",
+    "year(time), lat",
+    "CASE WHEN lat > 45 THEN 'north' ELSE 'south' END",
+    "round(lat / 10)",
+    "lat + lon",
+    "time",
+]
+about_coordinates = comparisons("").filter(lambda text: "t2m" not in text and "rain" not in text)
+
+
+def shaped() -> st.SearchStrategy[str]:
+    aggregates = st.lists(st.sampled_from(AGGREGATES), min_size=1, max_size=3, unique=True).map(", ".join)
+    key, one = st.sampled_from(KEYS), st.sampled_from([each for each in AGGREGATES if "," not in each])
+    where = st.lists(about_coordinates, max_size=2).map(
+        lambda parts: "WHERE " + " AND ".join(parts) if parts else ""
+    )
+    plain = one.map(lambda text: text.partition(" AS ")[0])
+    return st.one_of(
+        st.builds("SELECT {} FROM w {}".format, aggregates, where),
+        st.builds("SELECT {0}, {1} FROM w {2} GROUP BY {0}".format, key, aggregates, where),
+        st.builds(
+            "SELECT {0} AS k, {1} FROM w {2} GROUP BY {0} HAVING {3} > 10".format,
+            key,
+            aggregates,
+            where,
+            plain,
+        ),
+        st.builds(
+            "SELECT {0}, {1} AS t2m FROM w {2} GROUP BY {0} ORDER BY t2m LIMIT 100".format, key, plain, where
+        ),
+        st.builds("SELECT DISTINCT {} FROM w {}".format, key, where),
+        st.builds(
+            "WITH m AS (SELECT lat, {0} AS v FROM w {1} GROUP BY lat) SELECT a.lat, a.v, b.v FROM m a"
+            " JOIN m b ON a.lat = b.lat WHERE a.lat > 40".format,
+            plain,
+            where,
+        ),
+        st.builds(
+            "SELECT lat, rain - m FROM (SELECT lat AS l, avg(rain) AS m FROM w {} GROUP BY lat) s"
+            " JOIN w ON w.lat = s.l WHERE lon = 0".format,
+            where,
+        ),
+        st.builds("SELECT lon, sum({}) OVER (ORDER BY lon) FROM w {} GROUP BY lon".format, plain, where),
+        st.builds(
+            "SELECT {} FROM w WHERE lat IN (SELECT lat FROM w WHERE {})".format, aggregates, conditions()
+        ),
+    )
+
+
+@settings(max_examples=30)
+@given(shaped(), st.sampled_from([1, 5000, 2**26]))
+def test_groups_have_the_answer_of_cells(text: str, partition_bytes: int) -> None:
+    assert check(text, partition_bytes)
+
+
+@settings(max_examples=30)
+@given(queries())
+def test_other_queries_keep_their_answers(text: str) -> None:
+    check(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT avg(t2m) FROM w WHERE rain > 50",
+        "SELECT rain, count(*) FROM w GROUP BY rain",
+        "SELECT lat, avg(t2m - rain) FROM w GROUP BY lat",
+        "SELECT lat, avg(t2m * t2m) FROM w GROUP BY lat",
+        "SELECT avg(t2m - 273) FROM w",
+        "SELECT count(DISTINCT rain) FROM w",
+        "SELECT avg(coalesce(t2m, 0)) FROM w",
+        "SELECT max(-t2m) FROM w",
+        "SELECT sum(CASE WHEN t2m > 280 THEN 1 ELSE 0 END) FROM w",
+        "SELECT sum(CASE WHEN lat > 40 THEN t2m ELSE 1 END) FROM w",
+        "SELECT sum(t2m) FILTER (WHERE rain > 3) FROM w",
+        "SELECT lat, t2m FROM w",
+        "SELECT DISTINCT lat, row_number() OVER (ORDER BY lon) FROM w",
+        "SELECT avg(t2m) OVER (PARTITION BY lat) FROM w",
+        "SELECT random() > 0, count(*) FROM w GROUP BY 1",
+        "SELECT lat, (SELECT max(b.rain) FROM w b WHERE b.lat = a.lat) FROM w a",
+        "SELECT max(a.rain) FROM w a JOIN w b ON a.lat = b.lat",
+        "SELECT max(rain) FROM w AS x(a, b, c, t2m, rain)",
+        "SELECT `avg(t2m)` FROM (SELECT avg(t2m) FROM w UNION SELECT 1)",
+    ],
+)
+def test_what_needs_the_cells_gets_them(text: str) -> None:
+    assert 0 not in tables_for(text, 2**26)[2]
+
+
+def test_cells_are_counted_without_reading_them() -> None:
+    with counted_chunks(pytest.MonkeyPatch()) as fetched:
+        (table,), edits, found = tables_for("SELECT lat, count(*) FROM w WHERE lon < 5 GROUP BY lat", 2**26)
+
+    assert found == {0}
+    assert table.column(".cells").to_pylist() == [20] * 6
+    assert [edit.text for edit in edits] == ["coalesce(sum(`.cells`), 0)"]
+    assert fetched == []
+
+
+def test_groups_are_as_large_as_can_be() -> None:
+    (table,), _, _ = tables_for(
+        "SELECT month(time) AS m, avg(t2m) FROM w WHERE lat > 40 AND time > '2019-12-30' GROUP BY m", 2**26
+    )
+
+    assert table.num_rows == 2
+    assert set(table.schema.names) == {"time", "lat", "t2m.count", "t2m.sum"}

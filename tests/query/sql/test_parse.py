@@ -1,0 +1,398 @@
+"""What queries need of their tables: a query over what was thought needed has the answer of all rows.
+
+The answers here are those of SQLite, which is quick; tests/spark/test_sql.py asks Spark.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import statistics
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from icefloe.errors import InvalidInputError
+from icefloe.query.decode import spark_type
+from icefloe.query.scan.plan import plan
+from icefloe.query.scan.selection import Coordinates, Selection
+from icefloe.query.schema import Table, tables_of
+from icefloe.query.sql.parse import Edit, Needs, Query, parse_query, understood
+from icefloe.spark.run_sql import _needed, masks
+from tests.spark.weather import CHUNKS, counted_chunks, read_all, repository, weather
+
+REPO = repository(weather(), encoding=CHUNKS)
+SESSION = REPO.readonly_session("main")
+TABLE = tables_of(SESSION).choose(None)
+COLUMNS = {column.name: spark_type(column.arrow) for column in TABLE.columns}
+COORDINATES = Coordinates(SESSION, TABLE)
+EVERYTHING = Selection.everything(TABLE)
+WHOLE = read_all(SESSION, plan(TABLE, EVERYTHING))
+
+
+def needs(text: str) -> list[Needs]:
+    query = parse_query(text, ["w"])
+    found = understood(query, dict.fromkeys(range(len(query.uses)), COLUMNS), {}).needs
+    return [found[number] for number in range(len(query.uses))]
+
+
+def pruned(need: Needs) -> tuple[Table, Selection]:
+    selection = EVERYTHING
+    for axis, mask in masks(COORDINATES, need.conditions, utc=True).items():
+        selection = selection.narrowed(axis, np.flatnonzero(mask))
+    return _needed(TABLE, need.columns), selection
+
+
+class _Spread:
+    """An aggregate that SQLite has not."""
+
+    def __init__(self) -> None:
+        self._values: list[float] = []
+
+    def step(self, value: float | None, /) -> None:
+        self._values += [] if value is None else [value]
+
+    def finalize(self) -> float | None:
+        return statistics.stdev(self._values) if len(self._values) > 1 else None
+
+
+class _SpreadOfAll(_Spread):
+    def finalize(self) -> float | None:
+        return statistics.pvariance(self._values) if self._values else None
+
+
+def answer(query: Query, tables: list[pa.Table], edits: Iterable[Edit] = ()) -> list[tuple[Any, ...]]:
+    database = sqlite3.connect(":memory:")
+    database.create_function("month", 1, lambda day: day and int(day[5:7]), deterministic=True)
+    database.create_function("year", 1, lambda day: day and int(day[:4]), deterministic=True)
+    database.create_function("greatest", 2, lambda a, b: None if None in (a, b) else max(a, b))
+    database.create_aggregate("stddev", 1, _Spread)  # type: ignore[arg-type]
+    database.create_aggregate("var_pop", 1, _SpreadOfAll)  # type: ignore[arg-type]
+    names = {}
+    for number, table in enumerate(tables):
+        names[number] = f"t{number}"
+        columns = ", ".join(f'"{name}"' for name in table.schema.names)
+        database.execute(f"CREATE TABLE t{number} ({columns})")
+        places = ", ".join("?" * table.num_columns)
+        values = [[_plain(value) for value in column.to_pylist()] for column in table.columns]
+        database.executemany(f"INSERT INTO t{number} VALUES ({places})", zip(*values, strict=True))
+    made = query.rewritten(names, edits).format(**{name: name for name in names.values()})
+    found = database.execute(made).fetchall()
+    database.close()
+    return sorted(found, key=repr)
+
+
+def _plain(value: Any) -> Any:
+    return f"{value:%Y-%m-%d}" if hasattr(value, "year") else value
+
+
+def check(text: str) -> None:
+    query = parse_query(text, ["w"])
+    parts = []
+    for need in needs(text):
+        table, selection = pruned(need)
+        parts.append(read_all(SESSION, plan(table, selection)))
+
+    found = answer(query, parts)
+
+    assert found == answer(query, [WHOLE] * len(parts))
+
+
+numbers = st.sampled_from(["35", "40.0", "45", "47.5", "-10", "60", "2.5", "7", "12.5", "1e1"])
+days = st.sampled_from(["'2019-12-28'", "'2019-12-31'", "'2020-01-01'", "'2020-01-04'", "'2021-01-01'"])
+words = st.sampled_from(["=", "<", "<=", ">", ">=", "<>", "!="])
+
+
+def comparisons(alias: str) -> st.SearchStrategy[str]:
+    column = st.sampled_from([f"{alias}lat", f"{alias}lon"])
+    time = st.just(f"{alias}time")
+    return st.one_of(
+        st.builds("{} {} {}".format, column, words, numbers),
+        st.builds("{2} {1} {0}".format, column, words, numbers),
+        st.builds("{} BETWEEN {} AND {}".format, column, numbers, numbers),
+        st.builds("{} NOT BETWEEN {} AND {}".format, column, numbers, numbers),
+        st.builds("{} IN ({}, {})".format, column, numbers, numbers),
+        st.builds("{} NOT IN ({}, {}, NULL)".format, column, numbers, numbers),
+        st.builds("{} {} {}".format, time, words, days),
+        st.builds("month({}) {} {}".format, time, words, st.sampled_from(["1", "12", "6"])),
+        st.builds("year({}) = {}".format, time, st.sampled_from(["2019", "2020"])),
+        st.builds("{}t2m > {}".format, st.just(alias), st.sampled_from(["270", "285"])),
+        st.builds("{}rain * 2 < {}".format, st.just(alias), st.sampled_from(["50", "150"])),
+        st.builds("{}lat + 0 > {}".format, st.just(alias), numbers),
+        st.builds("{}t2m IS NULL".format, st.just(alias)),
+        st.builds("{0}lat < {0}lon".format, st.just(alias)),
+    )
+
+
+def conditions(alias: str = "") -> st.SearchStrategy[str]:
+    return st.recursive(
+        comparisons(alias),
+        lambda inner: st.one_of(
+            st.builds("({} AND {})".format, inner, inner),
+            st.builds("({} OR {})".format, inner, inner),
+            st.builds("NOT ({})".format, inner),
+        ),
+        max_leaves=5,
+    )
+
+
+joins = st.sampled_from(["JOIN", "LEFT JOIN", "RIGHT JOIN", "FULL JOIN", "INNER JOIN"])
+sums = st.sampled_from(["count(*)", "sum(rain)", "min(t2m)", "count(t2m), max(lat)", "count(DISTINCT time)"])
+
+
+def queries() -> st.SearchStrategy[str]:
+    c, a, b = conditions(), conditions("a."), conditions("b.")
+    match = "a.time = b.time AND a.lat = b.lat AND a.lon = b.lon"
+    few = "a.time = b.time AND a.lon = 0 AND b.lon = 2.5"
+    return st.one_of(
+        st.builds("SELECT {} FROM w WHERE {}".format, sums, c),
+        st.builds("SELECT lat, {} FROM w WHERE {} GROUP BY lat HAVING count(*) > 3".format, sums, c),
+        st.builds("SELECT * FROM w WHERE {}".format, c),
+        st.builds(
+            "SELECT a.lat, b.rain FROM w a JOIN w AS b ON {} AND {} WHERE {}".format, st.just(match), a, b
+        ),
+        st.builds(
+            "SELECT count(*), sum(a.rain), sum(b.rain) FROM w a {} w b ON {} AND {} WHERE {}".format,
+            joins,
+            st.just(few),
+            b,
+            a,
+        ),
+        st.builds(
+            "SELECT count(*), sum(b.lat) FROM w a, w b WHERE {} AND {} AND {}".format, st.just(few), a, b
+        ),
+        st.builds("SELECT lat FROM w WHERE {} UNION SELECT lon FROM w WHERE {}".format, c, c),
+        st.builds("SELECT lat, rain FROM w WHERE {} EXCEPT SELECT lat, rain FROM w WHERE {}".format, c, c),
+        st.builds(
+            "WITH x AS (SELECT lat, time, rain FROM w WHERE {}) SELECT {} FROM x JOIN (SELECT 1 AS one)"
+            " WHERE lat > {}".format,
+            c,
+            st.just("sum(rain)"),
+            numbers,
+        ),
+        st.builds(
+            "WITH x AS (SELECT lat AS l, rain FROM w) SELECT p.l, count(*) FROM x p JOIN x q ON p.l = q.l"
+            " AND p.rain = q.rain WHERE p.l > {} AND q.l < {} GROUP BY p.l".format,
+            numbers,
+            numbers,
+        ),
+        st.builds("SELECT {} FROM (SELECT * FROM w WHERE {}) AS s WHERE {}".format, sums, c, c),
+        st.builds(
+            "SELECT {} FROM (SELECT * FROM w ORDER BY rain, time, lat, lon LIMIT 100) AS s WHERE {}".format,
+            sums,
+            c,
+        ),
+        st.builds(
+            "SELECT count(*) FROM (SELECT lat AS l, rain AS r FROM w UNION ALL SELECT lon, rain FROM w"
+            " WHERE {}) AS s WHERE l >= {}".format,
+            c,
+            numbers,
+        ),
+        st.builds("SELECT {} FROM w WHERE {} AND lat IN (SELECT lat FROM w WHERE {})".format, sums, c, c),
+        st.builds(
+            "SELECT count(*) FROM w a WHERE {} AND NOT EXISTS (SELECT 1 FROM w b WHERE b.rain > a.rain AND"
+            " b.lat = a.lat AND {})".format,
+            a,
+            b,
+        ),
+        st.builds(
+            "SELECT lat, (SELECT max(b.rain) FROM w b WHERE b.lat = a.lat AND {}) FROM w a WHERE {}".format,
+            b,
+            a,
+        ),
+        st.builds("SELECT CASE WHEN {} THEN 1 ELSE 0 END AS k, count(*) FROM w GROUP BY k".format, c),
+        st.builds("SELECT sum(rain) FILTER (WHERE {}) FROM w".format, c),
+        st.builds(
+            "SELECT row_number() OVER (PARTITION BY lat ORDER BY rain, time, lon) FROM w WHERE {}".format,
+            c,
+        ),
+        st.builds("SELECT LAT, Sum(Rain) FROM W WHERE {} GROUP BY Lat".format, c),
+    )
+
+
+@settings(max_examples=30)
+@given(queries())
+def test_what_is_left_out_does_not_matter(text: str) -> None:
+    check(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT * FROM w NATURAL JOIN (SELECT lat, rain FROM w WHERE lat > 50) AS o WHERE lon = 0",
+        "SELECT sum(rain) FROM w JOIN (SELECT DISTINCT lat FROM w WHERE lat < 45) AS o USING (lat)",
+        "SELECT '{\"brace\"}', count(*) FROM w -- {comment}\nWHERE lat > 40",
+        "SELECT w.lat FROM w WHERE w.lat = 45",
+        'SELECT `lat`, "x" FROM `w` WHERE `lat` = 45',
+        "SELECT lat FROM w ORDER BY t2m, time, lon, lat LIMIT 5",
+        "WITH w AS (SELECT 1 AS lat) SELECT * FROM w",
+        "SELECT lat FROM w GROUP BY lat HAVING avg(t2m) > 280 ORDER BY max(rain)",
+        "WITH x(lon, lat) AS (SELECT lat, lon FROM w) SELECT * FROM x WHERE lat > 10",
+        "WITH RECURSIVE r AS (SELECT lat, 0 AS d FROM w WHERE lon = 0 UNION ALL SELECT lat - 5, d + 1 FROM r"
+        " WHERE d < 3) SELECT count(*) FROM r WHERE lat < 40",
+        "SELECT count(*) FROM (SELECT * FROM w WHERE lat > 50 UNION ALL SELECT * FROM w) AS s WHERE lon > 5",
+        "SELECT sum(b.rain) FROM w a LEFT JOIN w b USING (time, lat, lon) WHERE lat < 50 AND lon > 5",
+        "SELECT count(b.rain), sum(a.rain) FROM w a FULL JOIN (SELECT * FROM w WHERE lat < 50) b"
+        " USING (time, lat, lon) WHERE lat > 40 AND lon > 5",
+        "SELECT count(*) FROM w a WHERE EXISTS (SELECT * FROM w b WHERE b.lat = a.lat AND b.lon = 5)",
+        "SELECT rn, lat FROM (SELECT *, row_number() OVER (PARTITION BY lat ORDER BY rain, time, lon) AS rn"
+        " FROM w) AS s WHERE rn = 1 AND lat > 40",
+        "WITH W AS (SELECT * FROM w WHERE lat > 40) SELECT count(*) FROM w WHERE lon > 3",
+        "WITH Box AS (SELECT lat, lon FROM w WHERE lat > 40) SELECT count(*) FROM bOX WHERE lon > 3",
+        "SELECT * FROM w WHERE lat > 55 UNION SELECT * FROM w WHERE lat < 36 ORDER BY 1, 2, 3 LIMIT 3",
+        "SELECT * FROM (SELECT lat FROM w UNION ALL SELECT lat FROM w ORDER BY lat LIMIT 3) WHERE lat > 40",
+        "WITH c AS (SELECT lat, lon FROM w) SELECT count(*) FROM c WHERE lat > 45 AND lon IN"
+        " (SELECT lon FROM c WHERE lat < 40)",
+        f"SELECT count(*) FROM w WHERE {' OR '.join(f'lon = {each}' for each in range(400))}",
+    ],
+)
+def test_queries_of_odd_forms(text: str) -> None:
+    check(text.replace('"x"', "'x'"))
+
+
+@pytest.mark.parametrize(
+    ("text", "columns", "chunks"),
+    [
+        ("SELECT avg(t2m) FROM w WHERE lat BETWEEN 40 AND 46", {"t2m", "lat"}, 3 * 1 * 2),
+        ("SELECT avg(t2m) FROM w WHERE time >= '2020-01-02'", {"t2m", "time"}, 2 * 2 * 2),
+        ("SELECT avg(t2m), sum(rain) FROM w WHERE lon = 0", {"t2m", "rain", "lon"}, 2 * 3 * 2 * 1),
+        ("SELECT count(*) FROM w", set(), 0),
+        ("SELECT DISTINCT lat FROM w WHERE lon > 100", {"lat", "lon"}, 0),
+        ("SELECT max(t2m) FROM w WHERE lat > 50 OR lat < 36", {"t2m", "lat"}, 3 * 2 * 2),
+        ("SELECT max(t2m) FROM w WHERE lat > 50 AND (lon < 3 OR lon > 100)", {"t2m", "lat", "lon"}, 3),
+        ("SELECT max(t2m) FROM w WHERE NOT (lat <= 50) AND lon IN (0, 2.5)", {"t2m", "lat", "lon"}, 3),
+        ("SELECT max(t2m) FROM w WHERE year(time) = 2019", {"t2m", "time"}, 1 * 2 * 2),
+        ("SELECT max(t2m) FROM w WHERE date(time) = DATE '2020-01-06'", {"t2m", "time"}, 1 * 2 * 2),
+        ("SELECT max(t2m) FROM w WHERE date_trunc('month', time) > '2020-01-01'", {"t2m", "time"}, 0),
+        ("SELECT max(t2m) FROM w WHERE trunc(time, 'month') = DATE '2019-12-01'", {"t2m", "time"}, 4),
+        ("SELECT max(t2m) FROM w WHERE trunc(time, 'month') = '2019-12-01 05:00:00'", {"t2m", "time"}, 12),
+        ("SELECT max(t2m) FROM w WHERE time = TIMESTAMP '2020-01-06 00:00:00'", {"t2m", "time"}, 4),
+        (
+            "SELECT max(t2m) FROM w WHERE extract(month FROM time) = 1 AND abs(lat) > 59",
+            {"t2m", "time", "lat"},
+            4,
+        ),
+        ("SELECT max(t2m) FROM w WHERE rain > 3 AND lat > 50", {"t2m", "rain", "lat"}, 2 * 3 * 2),
+        ("SELECT max(m) FROM (SELECT t2m AS m, lat AS l FROM w) AS s WHERE l > 50", {"t2m", "lat"}, 6),
+        (
+            "WITH s AS (SELECT * FROM w WHERE lon = 0) SELECT max(t2m) FROM s WHERE lat > 50",
+            {"t2m", "lat", "lon"},
+            3,
+        ),
+        (
+            "SELECT max(t2m) FROM (SELECT * FROM (SELECT * FROM w) AS s) AS t WHERE lat > 50",
+            {"t2m", "lat"},
+            6,
+        ),
+        ("SELECT m FROM (SELECT lat AS l, max(t2m) AS m FROM w GROUP BY 1) WHERE l > 50", {"t2m", "lat"}, 6),
+        ("SELECT lat, a FROM w PIVOT (sum(rain) FOR lon IN (0 AS a))", None, 2 * 12),
+        ("SELECT max(t2m) FROM w TABLESAMPLE (10 ROWS) WHERE lat > 50", {"t2m", "lat"}, 12),
+    ],
+)
+def test_the_number_of_chunks_is_exact(text: str, columns: set[str] | None, chunks: int) -> None:
+    (need,) = needs(text)
+    table, selection = pruned(need)
+    made = plan(table, selection)
+
+    with counted_chunks(pytest.MonkeyPatch()) as fetched:
+        read_all(SESSION, made)
+
+    assert need.columns == columns
+    coordinates = sum(column.array is not None for column in table.columns) - len(table.variables)
+    assert len(fetched) == chunks + coordinates * made.partitions
+
+
+def test_each_use_has_needs_of_its_own() -> None:
+    north, south = needs("SELECT a.t2m FROM w a JOIN w b ON a.time = b.time WHERE a.lat > 50 AND b.lat < 40")
+
+    assert north.columns == {"t2m", "time", "lat"}
+    assert south.columns == {"time", "lat"}
+    assert [each.sql() for each in north.conditions] != [each.sql() for each in south.conditions]
+
+
+@pytest.mark.parametrize(
+    ("text", "first", "second"),
+    [
+        ("a JOIN w b USING (time, lat) WHERE lat > 50", ["a.lat > 50"], ["b.lat > 50"]),
+        ("a, w b WHERE a.lat = b.lat AND b.lat > 50", ["a.lat > 50"], ["b.lat > 50"]),
+        ("a LEFT JOIN w b ON a.lat = b.lat WHERE a.lat > 50", ["a.lat > 50"], ["b.lat > 50"]),
+        ("a LEFT JOIN w b ON a.lat = b.lat AND b.lat > 50", [], ["b.lat > 50"]),
+        ("a LEFT ANTI JOIN w b ON a.lat = b.lat AND b.lat > 50", [], ["b.lat > 50"]),
+        ("a FULL JOIN w b USING (lat) WHERE lat > 50", [], []),
+        ("a JOIN w b ON a.lat = b.rain WHERE a.lat > 50", ["a.lat > 50"], []),
+    ],
+)
+def test_what_follows_from_a_join(text: str, first: list[str], second: list[str]) -> None:
+    found = needs(f"SELECT a.rain FROM w {text}")
+
+    assert [[each.sql().replace('"', "") for each in need.conditions] for need in found] == [first, second]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT t FROM (SELECT time AS t FROM w UNION ALL SELECT '2020') WHERE t > '2020-01-01'",
+        "SELECT l FROM (SELECT lat AS l FROM w UNION SELECT rain FROM w) WHERE l > 5",
+        "WITH RECURSIVE r AS (SELECT lat l FROM w UNION ALL SELECT l - 5 FROM r) SELECT l FROM r WHERE l < 9",
+        "SELECT lat FROM (SELECT lat, max(rain) AS m FROM w GROUP BY lat) WHERE m > 5",
+        "SELECT lat FROM (SELECT lat, max(rain) AS m FROM w GROUP BY ROLLUP (lat)) WHERE lat > 5",
+        "SELECT lat FROM (SELECT lat, sum(max(rain)) OVER () AS m FROM w GROUP BY lat) WHERE lat > 5",
+        "SELECT lat FROM (SELECT max(lat) AS lat, lon FROM w GROUP BY lon) WHERE lat > 5",
+        "SELECT lat FROM (SELECT lat, rain FROM w ORDER BY rain LIMIT 5) WHERE lat > 5",
+        "SELECT lat FROM (SELECT lat FROM w UNION ALL SELECT lat FROM w LIMIT 5) WHERE lat > 5",
+        "SELECT lat FROM ((SELECT lat FROM w) LIMIT 5) x WHERE lat > 5",
+        "SELECT lat FROM (((SELECT lat FROM w) LIMIT 5) UNION ALL SELECT 7) WHERE lat > 5",
+        "SELECT lat FROM (SELECT lat FROM w) x TABLESAMPLE (5 ROWS) WHERE lat > 5",
+        "WITH c AS (SELECT lat FROM w) SELECT * FROM c x LEFT SEMI JOIN c y ON x.lat > y.lat WHERE x.lat > 5",
+        "FROM w |> LIMIT 5 |> WHERE lat > 5",
+    ],
+)
+def test_conditions_that_stay_where_they_are(text: str) -> None:
+    assert next(iter(needs(text))).conditions == []
+
+
+def test_versions_and_places() -> None:
+    text = "SELECT * FROM w VERSION AS OF 'v1' a JOIN w FOR TIMESTAMP AS OF '2024-05-01' JOIN w.refs r, v.x"
+
+    query = parse_query(text, ["W"])
+
+    assert [use.version for use in query.uses] == [{"versionAsOf": "v1"}, {"timestampAsOf": "2024-05-01"}, {}]
+    assert [use.rest for use in query.uses] == [(), (), ("refs",)]
+    assert (
+        query.rewritten({0: "t0", 1: "t1", 2: "t2"})
+        == "SELECT * FROM {t0} a JOIN {t1} AS `W` JOIN {t2} r, v.x"
+    )
+
+
+def test_an_alias_stands_after_a_sample() -> None:
+    query = parse_query("SELECT w.lat FROM w TABLESAMPLE (5 ROWS) REPEATABLE (1) WHERE w.lat > 5", ["w"])
+
+    made = query.rewritten({0: "t"})
+
+    assert made == "SELECT w.lat FROM {t} TABLESAMPLE (5 ROWS) REPEATABLE (1) AS `w` WHERE w.lat > 5"
+
+
+def test_what_cannot_be_parsed_is_said() -> None:
+    with pytest.raises(InvalidInputError, match="the query cannot be parsed"):
+        parse_query("SELECT FROM WHERE", ["w"])
+    with pytest.raises(InvalidInputError, match="the version of w must be a literal"):
+        parse_query("SELECT * FROM w TIMESTAMP AS OF current_date()", ["w"])
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("TABLE w", "w is a repository and can be asked with a query"),
+        ("DESCRIBE w", "w is a repository"),
+        ("EXPLAIN SELECT * FROM w", "w is a repository"),
+        ("CREATE OR REPLACE TEMPORARY VIEW v AS SELECT * FROM w", "make it of the answer"),
+        ("CACHE TABLE v AS SELECT * FROM w", "make it of the answer"),
+    ],
+)
+def test_statements_that_are_no_queries_are_refused(text: str, sentence: str) -> None:
+    with pytest.raises(InvalidInputError, match=sentence):
+        parse_query(text, ["w"])

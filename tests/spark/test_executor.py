@@ -1,0 +1,70 @@
+"""Work on a local Spark: fanned-out functions, and forks written by executors."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+
+from icefloe import ErrorKind, ForkSession, NodeNotFoundError, Repository, local_filesystem_storage
+from icefloe._internal.concurrency import FanOut
+from icefloe.distributed import commit_forks, receipt
+from icefloe.spark import SparkFanOut, local_session
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.xdist_group("spark"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # py4j leaves its sockets to the collector
+]
+
+
+def write_part(order: tuple[ForkSession, int]) -> tuple[int, bytes]:
+    fork, part = order
+    zarr.open_array(fork.store, path="a", mode="r+")[100 * part : 100 * part + 100] = part
+    return os.getpid(), receipt(fork)
+
+
+def refuse(number: int) -> int:
+    if number > 1:
+        raise NodeNotFoundError(f"there is no {number}", kind=ErrorKind.NODE_NOT_FOUND)
+    return number
+
+
+def test_executors_write_and_the_driver_commits(spark: Any, tmp_path: Path) -> None:
+    repo = Repository.create(local_filesystem_storage(str(tmp_path / "repo")))
+    session = repo.writable_session("main")
+    zarr.create_array(session.store, name="a", shape=(400,), chunks=(10,), dtype="f8", fill_value=-1)
+    fork = session.fork()
+    fan_out: FanOut = SparkFanOut(spark, tasks=2)
+
+    results = list(fan_out(write_part, [(fork, part) for part in range(4)]))
+    commit_forks(session, [receipt for _, receipt in results], "all parts")
+
+    assert os.getpid() not in {process for process, _ in results}
+    values = zarr.open_array(repo.readonly_session("main").store, path="a", mode="r")[...]
+    assert np.array_equal(np.asarray(values), np.repeat(np.arange(4), 100))
+    assert len(list(repo.ancestry(branch="main"))) == 2
+
+
+def test_an_exception_comes_home_as_it_is(spark: Any) -> None:
+    with pytest.raises(NodeNotFoundError, match="there is no 2") as caught:
+        list(SparkFanOut(spark, tasks=1)(refuse, range(5)))
+
+    assert caught.value.kind == ErrorKind.NODE_NOT_FOUND
+
+
+def test_nothing_to_do_needs_no_spark() -> None:
+    nobody: Any = None
+
+    assert list(SparkFanOut(nobody)(refuse, [])) == []
+    with pytest.raises(ValueError, match="at least 1"):
+        SparkFanOut(nobody, tasks=0)
+
+
+def test_a_running_session_is_used(spark: Any) -> None:
+    assert local_session() is spark
+    assert spark.conf.get("spark.driver.host") == "127.0.0.1"

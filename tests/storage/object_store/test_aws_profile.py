@@ -1,0 +1,227 @@
+"""Keys and regions of the files that the AWS tools share, seen in the requests they sign."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from icefloe.errors import ErrorKind, InvalidInputError, StorageError
+from icefloe.storage import Storage, s3_storage
+from icefloe.storage.object_store.aws_profile import has_profile_keys_from_env, profile_keys
+from tests.servers.proxy import Proxy, faulty_proxy
+from tests.storage.conftest import BUCKET, SECRET
+
+CONFIG = """\
+# where we are
+[default]
+region = eu-north-1
+s3 =
+    max_concurrent_requests = 20
+[profile other]
+region = eu-south-1
+[profile sso]
+sso_session = somewhere
+"""
+CREDENTIALS = f"""\
+[default]
+aws_access_key_id = default-key
+aws_secret_access_key = {SECRET}
+[other]
+aws_access_key_id = other-key
+aws_secret_access_key = {SECRET}
+aws_session_token = other-token
+"""
+
+
+@pytest.fixture
+def proxy(s3_url: str) -> Iterator[Proxy]:
+    with faulty_proxy(s3_url) as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home with two profiles, and an environment without a word on AWS."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / ".aws").mkdir()
+    (tmp_path / ".aws" / "config").write_text(CONFIG)
+    (tmp_path / ".aws" / "credentials").write_text(CREDENTIALS)
+    return tmp_path
+
+
+def storage_at(proxy: Proxy, **arguments: Any) -> Storage:
+    return s3_storage(
+        bucket=BUCKET,
+        prefix="profiles",
+        endpoint_url=proxy.url,
+        allow_http=True,
+        force_path_style=True,
+        **arguments,
+    )
+
+
+def signed_for(proxy: Proxy, storage: Storage) -> tuple[str, str]:
+    """The key and the region with which the storage signs."""
+    storage.put("a", b"x")
+    key, _, region, *_ = proxy.seen[-1].headers["authorization"].partition("Credential=")[2].split("/")
+    return key, region
+
+
+def test_the_default_profile(proxy: Proxy) -> None:
+    assert signed_for(proxy, storage_at(proxy)) == ("default-key", "eu-north-1")
+    assert signed_for(proxy, storage_at(proxy, region="us-west-2")) == ("default-key", "us-west-2")
+
+
+def test_a_named_profile_with_a_token(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_PROFILE", "other")
+
+    assert signed_for(proxy, storage_at(proxy, from_env=True)) == ("other-key", "eu-south-1")
+    assert proxy.seen[-1].headers["x-amz-security-token"] == "other-token"
+
+
+def test_the_environment_goes_first(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "environment-key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-2")
+
+    assert signed_for(proxy, storage_at(proxy, from_env=True)) == ("environment-key", "eu-west-2")
+
+
+def test_given_keys_take_the_region_of_the_profile(proxy: Proxy) -> None:
+    given = storage_at(proxy, access_key_id="given", secret_access_key=SECRET)
+
+    assert signed_for(proxy, given) == ("given", "eu-north-1")
+
+
+def test_without_files_the_region_is_the_oldest(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/nowhere")
+
+    given = storage_at(proxy, access_key_id="given", secret_access_key=SECRET)
+
+    assert signed_for(proxy, given) == ("given", "us-east-1")
+
+
+def test_profiles_that_tell_where_keys_can_be_had_are_not_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_PROFILE", "sso")
+
+    assert not has_profile_keys_from_env()
+
+
+def process_profile(home: Path, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    (home / ".aws" / "config").write_text(f"{CONFIG}[profile process]\ncredential_process = {command}\n")
+    monkeypatch.setenv("AWS_PROFILE", "process")
+
+
+def printing(home: Path, document: str) -> str:
+    """The command line of a program that prints something."""
+    (home / "a program.py").write_text(f"print({document!r})")
+    return f'{sys.executable} "{home}/a program.py" {SECRET}'
+
+
+KEYS = {"Version": 1, "AccessKeyId": "printed-key", "SecretAccessKey": SECRET}
+
+
+def test_keys_that_a_program_prints(proxy: Proxy, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expires = "2099-01-01T00:00:00Z"
+    document = json.dumps({**KEYS, "SessionToken": "token", "Expiration": expires})
+    process_profile(home, printing(home, document), monkeypatch)
+
+    found = profile_keys()
+
+    assert (found.access_key_id, found.secret_access_key, found.session_token) == (
+        "printed-key",
+        SECRET,
+        "token",
+    )
+    assert found.expires_after == datetime(2099, 1, 1, tzinfo=UTC)
+    assert signed_for(proxy, storage_at(proxy))[0] == "printed-key"
+
+
+def test_printed_keys_that_do_not_expire_are_asked_for_again(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process_profile(home, printing(home, json.dumps(KEYS)), monkeypatch)
+
+    assert profile_keys().expires_after is not None
+
+
+@pytest.mark.parametrize(
+    ("printed", "words"),
+    [
+        (SECRET, "no JSON"),
+        ("[]", "no keys"),
+        (json.dumps({**KEYS, "Version": 2}), "no keys"),
+        (json.dumps({**KEYS, "Expiration": SECRET}), "no keys"),
+        (json.dumps({"Version": 1, "SecretAccessKey": SECRET}), "no keys"),
+    ],
+)
+def test_programs_that_print_something_else(
+    printed: str, words: str, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process_profile(home, printing(home, printed), monkeypatch)
+
+    with pytest.raises(InvalidInputError, match=words) as error:
+        profile_keys()
+
+    assert SECRET not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("/no/such/program", "cannot be run"),
+        ("false", "exit code 1"),
+        ('"', "no command"),
+        ("", "cannot be run"),
+    ],
+)
+def test_programs_that_do_not_run(
+    command: str, words: str, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process_profile(home, command, monkeypatch)
+
+    with pytest.raises(InvalidInputError, match=words):
+        profile_keys()
+
+
+def test_files_may_be_elsewhere(proxy: Proxy, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable, name in (("AWS_CONFIG_FILE", "config"), ("AWS_SHARED_CREDENTIALS_FILE", "credentials")):
+        (home / ".aws" / name).rename(home / name)
+        monkeypatch.setenv(variable, str(home / name))
+
+    assert signed_for(proxy, storage_at(proxy)) == ("default-key", "eu-north-1")
+
+
+def test_a_pickle_names_no_key_and_looks_again(proxy: Proxy, home: Path) -> None:
+    data = pickle.dumps(storage_at(proxy))
+    (home / ".aws" / "credentials").write_text(CREDENTIALS.replace("default-key", "renewed-key"))
+
+    assert SECRET.encode() not in data
+    assert signed_for(proxy, pickle.loads(data))[0] == "renewed-key"
+
+
+def test_keys_that_went_away(home: Path) -> None:
+    (home / ".aws" / "credentials").unlink()
+
+    with pytest.raises(InvalidInputError, match="no aws_access_key_id any more"):
+        profile_keys()
+
+
+def test_a_file_that_is_something_else(proxy: Proxy, home: Path) -> None:
+    (home / ".aws" / "credentials").write_text(f"{SECRET}\n")
+
+    with pytest.raises(StorageError, match=r"\.aws/credentials is no file of AWS profiles") as caught:
+        storage_at(proxy)
+
+    assert caught.value.kind == ErrorKind.STORAGE_CONFIG
+    assert SECRET not in str(caught.value)
