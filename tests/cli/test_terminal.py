@@ -156,7 +156,7 @@ def test_ctrl_c_on_spark_ends_in_silence(capsys: pytest.CaptureFixture[str]) -> 
 def test_signals_end_the_work_in_order(name: str) -> None:
     """What is open is closed, even if whoever sent it is impatient, and one word is said."""
     program = (
-        "import os, signal, sys; from icefloe import Repository; from icefloe.cli import app\n"
+        "import os, signal, sys; from icefloe import Repository; from icefloe.cli import main as app\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background it is ignored\n"
         "signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it\n"
         "def opened(*_, **__):\n"
@@ -177,7 +177,7 @@ def test_signals_end_the_work_in_order(name: str) -> None:
 def test_tasks_that_nobody_waits_for_are_not_told_of() -> None:
     """Those of zarr that were under way when one of them failed, for no space was left, say."""
     program = (
-        "import asyncio, sys; from icefloe.cli import app\n"
+        "import asyncio, sys; from icefloe.cli import main as app\n"
         "def left(_):\n"
         "    loop = asyncio.new_event_loop(); loop.create_task(asyncio.sleep(1)); return 1\n"
         "app.run_with_streams = left; sys.argv = ['icefloe', *sys.argv[1:]]; app.run()"

@@ -42,7 +42,7 @@ def test_a_folder_that_is_not_there(storage: Storage) -> None:
 
 
 def test_more_than_one_part(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("base", "local"):
+    for module in ("base", "local.folder"):
         monkeypatch.setattr(f"icefloe.storage.{module}.LISTED_AT_ONCE", 7)
     ids = sorted(bytes(ChunkId.random()) for _ in range(30))
     for id in ids:
@@ -54,7 +54,7 @@ def test_more_than_one_part(storage: Storage, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_parts_are_sifted_as_they_come(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("base", "local"):
+    for module in ("base", "local.folder"):
         monkeypatch.setattr(f"icefloe.storage.{module}.LISTED_AT_ONCE", 4)
     for size in range(10):
         storage.put(f"chunks/{ChunkId.random()}", bytes(size))
