@@ -32,8 +32,9 @@ def scaled(count: int, least: int = 1) -> int:
 
 def spark(cores: int = WORKERS) -> Any:
     """A session with workers that have loaded what they need. One with other cores is stopped before."""
+    from icefloe._internal.executor import Task
     from icefloe.spark import QUICK_START, local_session
-    from icefloe.spark.executor import SparkFanOut
+    from icefloe.spark.executor import SparkExecutor
 
     if _running and _running[0].sparkContext.defaultParallelism != cores:
         _running.pop().stop()
@@ -41,7 +42,7 @@ def spark(cores: int = WORKERS) -> Any:
         _running.append(local_session(cores=cores, settings=QUICK_START))  # as the command line does
         atexit.register(_running[0].stop)
         for _ in range(2):
-            list(SparkFanOut(_running[0])(warm, range(2 * cores)))
+            list(SparkExecutor(_running[0]).map(Task(warm, "warm-ups"), range(2 * cores)))
         _before["pyspark.daemon"] = max(_held("pyspark.daemon", "VmRSS:"), default=0)
     _confine(cores)
     return _running[0]

@@ -42,7 +42,7 @@ class Import:
 
 
 def component_of(module_name: str) -> str:
-    """Return the second part of a dotted name, or an empty string. Each module of `_internal` counts for itself."""
+    """Return the second part of a dotted name. Each module of `_internal` is a component of its own."""
     parts = module_name.split(".")
     depth = 3 if parts[1:2] == ["_internal"] else 2
     return ".".join(parts[1:depth])

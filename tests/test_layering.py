@@ -46,6 +46,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "_internal.ids",
         "_internal.paths",
         "_internal.concurrency",
+        "_internal.executor",
         "_internal.times",
         "_internal.table",
         "_internal.streams",

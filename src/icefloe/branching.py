@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from icefloe._internal.concurrency import ThreadFanOut, async_twin
+from icefloe._internal.concurrency import async_twin
+from icefloe._internal.executor import ThreadExecutor
 from icefloe._internal.ids import SnapshotId
 from icefloe.core.assets import AssetStore
 from icefloe.core.refs.base import RefStore
@@ -104,8 +105,8 @@ class BranchOperations:
     def _branching(self) -> Branching:
         from icefloe.core.merge.branches import Branching  # most who open a repository do without
 
-        fan_out = ThreadFanOut(self._assets.config.max_concurrent_requests)
-        return Branching(self._refs, self._assets, fan_out, self._commit_metadata)
+        executor = ThreadExecutor(self._assets.config.max_concurrent_requests)
+        return Branching(self._refs, self._assets, executor, self._commit_metadata)
 
     def _any_ref(self, name: str) -> SnapshotId:
         """A branch, else a tag, else the snapshot with this id."""

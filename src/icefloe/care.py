@@ -25,9 +25,9 @@ from icefloe.storage.base import Storage
 from icefloe.upkeep import Upkeep
 
 if TYPE_CHECKING:
+    from icefloe._internal.executor import Progress
     from icefloe._internal.table import Table
     from icefloe.maintenance.clone import CloneReport
-    from icefloe.maintenance.copy_objects import Progress
     from icefloe.maintenance.history import History
     from icefloe.maintenance.integrity.repair import ChunkSource, RepairReport
     from icefloe.maintenance.retention import Kept, RetentionPolicy
@@ -78,8 +78,8 @@ class Care(Upkeep):
 
         self._require_present_format("looking for garbage")
         cutoff = to_microseconds(delete_object_older_than)
-        fan_out = self._spread_reads(_THREADS)
-        garbage = find_garbage(self._refs, self._assets, cutoff, fan_out, dated=True)
+        executor = self._spread_reads(_THREADS)
+        garbage = find_garbage(self._refs, self._assets, cutoff, executor, dated=True)
         return garbage_table(garbage, find_temporary_files(self._assets.storage, cutoff).deleted)
 
     garbage_async = async_twin(garbage)
@@ -216,18 +216,18 @@ class Care(Upkeep):
         from icefloe.maintenance.reachable import chunks_used, logs_used, manifests_used, reachable_snapshots
 
         self._require_present_format("recording checksums")
-        storage, fan_out = self._assets.storage, self._spread(_THREADS)
+        storage, executor = self._assets.storage, self._spread(_THREADS)
         storage.check_writable()
         snapshots = reachable_snapshots(self._refs)
-        manifests = manifests_used(storage, snapshots, fan_out)
+        manifests = manifests_used(storage, snapshots, executor)
         listed = {folder: list_folder(storage, folder) for folder in FOLDERS}
         used = {
             SNAPSHOTS: snapshots,
             TRANSACTIONS: logs_used(self._refs, snapshots),
             MANIFESTS: manifests,
-            CHUNKS: chunks_used(storage, manifests, fan_out),
+            CHUNKS: chunks_used(storage, manifests, executor),
         }
-        return record_checksums(storage, listed, used, fan_out, progress)
+        return record_checksums(storage, listed, used, executor, progress)
 
     record_checksums_async = async_twin(record_checksums)
 
@@ -350,7 +350,7 @@ class Care(Upkeep):
             overwrite=overwrite,
             dry_run=dry_run,
             progress=progress,
-            fan_out=self._fan_out,
+            executor=self._executor,
         )
 
     clone_to_async = async_twin(clone_to)

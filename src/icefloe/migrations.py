@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from icefloe._internal.concurrency import ThreadFanOut
+from icefloe._internal.executor import ThreadExecutor
 from icefloe.core.refs.v1 import RefStoreV1
 from icefloe.errors import ErrorKind, SessionStateError
 from icefloe.maintenance.upgrade import delete_files_of_version_1, has_files_of_version_1, upgrade
@@ -45,7 +45,7 @@ def upgrade_icechunk_repository(
         )
     storage.check_writable()
     threads = prefetch_concurrency or (1 if storage.answers_at_once else _READ_AHEAD)
-    upgrade(repo._assets, refs, repo.fan_out or ThreadFanOut(threads), dry_run=dry_run)
+    upgrade(repo._assets, refs, repo.executor or ThreadExecutor(threads), dry_run=dry_run)
     if dry_run:
         return repo
     upgraded = Repository.open(

@@ -90,7 +90,7 @@ class Repository(BranchOperations, Care, Shown):
         return cls(opened, recipe, attribution)
 
     def __getstate__(self) -> dict[str, Any]:
-        derived = {"_opened", "_refs", "_assets", "_config_in_effect", "_fan_out"}
+        derived = {"_opened", "_refs", "_assets", "_config_in_effect", "_executor"}
         return {name: value for name, value in self.__dict__.items() if name not in derived}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

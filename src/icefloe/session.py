@@ -9,7 +9,8 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from icefloe._internal.concurrency import FanOut, ThreadFanOut, async_twin, fork_safe_lock
+from icefloe._internal.concurrency import async_twin, fork_safe_lock
+from icefloe._internal.executor import Executor, ThreadExecutor
 from icefloe._internal.ids import SnapshotId
 from icefloe._internal.paths import ROOT, validate
 from icefloe._internal.telemetry import traced
@@ -95,7 +96,7 @@ class Session(SessionContents, Shown):
             if isinstance(snapshot, Snapshot)
             else _Unread(snapshot, ChangeSet())
         )
-        self._fan_out = ThreadFanOut(assets.config.max_concurrent_requests)
+        self._executor = ThreadExecutor(assets.config.max_concurrent_requests)
         if since is None:
             since = 0 if mode is SessionMode.readonly else refs.now()
         self._since = since
@@ -185,9 +186,9 @@ class Session(SessionContents, Shown):
         return self._state.base_id if isinstance(self._state, _Unread) else self._state.base.id
 
     @property
-    def fan_out(self) -> FanOut:
+    def executor(self) -> Executor:
         """How requests of this session run side by side."""
-        return self._fan_out
+        return self._executor
 
     def tree(self) -> Tree:
         # docstring inherited
@@ -239,7 +240,7 @@ class Session(SessionContents, Shown):
         base: Snapshot | SnapshotId = self._base_id
         if self.has_uncommitted_changes:
             with self._workspace.committing():
-                base = flush(self._workspace, "fork", {}, self._fan_out, self._base_id).snapshot
+                base = flush(self._workspace, "fork", {}, self._executor, self._base_id).snapshot
         elif not isinstance(self._state, _Unread):
             base = self._state.base
         return ForkSession(
@@ -447,7 +448,7 @@ class Session(SessionContents, Shown):
 
         with self._committing(self._require_branch):
             check_solver(solver)
-            rebase(self._workspace, self._refs, self._require_branch(), solver, self._fan_out)
+            rebase(self._workspace, self._refs, self._require_branch(), solver, self._executor)
 
     rebase_async = async_twin(rebase)
 
@@ -534,7 +535,7 @@ class Session(SessionContents, Shown):
             properties[OWN_METADATA] = {**known, "rebase_attempts": rebase_attempts}
         if self._mode is SessionMode.rearrange:
             check_flag(self._refs.feature_flags(), _MOVE_NODE)
-        return flush(self._workspace, message, properties, self._fan_out, parent_id, earlier).snapshot
+        return flush(self._workspace, message, properties, self._executor, parent_id, earlier).snapshot
 
     def _properties(self, message: str, metadata: Mapping[str, Any] | None) -> dict[str, Any]:
         _check_message(message)
@@ -545,12 +546,12 @@ class Session(SessionContents, Shown):
         while True:
             snapshot = write()
             if not self._refs.spec.refs_in_repo_info:
-                check_presence(self._workspace, self._fan_out)
+                check_presence(self._workspace, self._executor)
             try:
                 move(snapshot)
             except CollectedError:
                 since = self._refs.now()
-                rescue(self._workspace, self._fan_out)
+                rescue(self._workspace, self._executor)
                 self._since = since  # not where chunks are gone: the next commit must not find all well
                 continue
             return self._settle(snapshot)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 
-from icefloe._internal.concurrency import FanOut, async_twin, in_thread
+from icefloe._internal.concurrency import async_twin, in_thread
+from icefloe._internal.executor import Executor
 from icefloe._internal.paths import validate
 from icefloe.core.assets import AssetStore
 from icefloe.core.reindex import reindex, shift
@@ -21,7 +22,7 @@ class SessionContents:
     """The part of a session that describes and rearranges the chunks of arrays."""
 
     _assets: AssetStore
-    _fan_out: FanOut
+    _executor: Executor
 
     @property
     @abstractmethod
@@ -84,7 +85,7 @@ class SessionContents:
         """
         self._require_edits()
         node = self._workspace.array(validate(path))
-        return materialize(self._workspace, node, region, self._fan_out)
+        return materialize(self._workspace, node, region, self._executor)
 
     materialize_async = async_twin(materialize)
 

@@ -14,7 +14,8 @@ from zarr.abc.store import ByteRequest, OffsetByteRequest, RangeByteRequest, Sto
 from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
 from zarr.core.sync import SyncMixin
 
-from icefloe._internal.concurrency import FanOut, in_thread
+from icefloe._internal.concurrency import in_thread
+from icefloe._internal.executor import Executor, Task
 from icefloe.config.display import Shown, Tree, qualified
 from icefloe.core.listing import Listing
 from icefloe.core.workspace import ReadOnlyStoreError, Workspace, read_only_store
@@ -58,7 +59,7 @@ class Owner(Protocol):
         """What is read and written."""
 
     @property
-    def fan_out(self) -> FanOut:
+    def executor(self) -> Executor:
         """How requests run side by side."""
 
 
@@ -198,12 +199,12 @@ class IcechunkStore(VirtualReferences, Shown, Store, SyncMixin):
     ) -> list[Buffer | None]:
         # docstring inherited
         wanted = list(key_ranges)
-        fan_out = self._session.fan_out
+        executor = self._session.executor
 
         def read(one: tuple[str, ByteRequest | None]) -> Buffer | None:
             return self.get_sync(one[0], prototype=prototype, byte_range=one[1])
 
-        return await in_thread(lambda: list(fan_out(read, wanted)))
+        return await in_thread(lambda: list(executor.map(Task(read, "chunks"), wanted)))
 
     def _read(self, key: Key, byte_range: ByteRequest | None) -> bytes | None:
         if isinstance(key, MetadataKey):
@@ -357,7 +358,7 @@ class IcechunkStore(VirtualReferences, Shown, Store, SyncMixin):
 
     async def getsize_prefix(self, prefix: str) -> int:
         # docstring inherited
-        return await self._call(lambda: self._listing.size_bytes(node_path(prefix), self._session.fan_out))
+        return await self._call(lambda: self._listing.size_bytes(node_path(prefix), self._session.executor))
 
     async def _call(self, function: Callable[[], R]) -> R:
         """Call what may have to load manifests, but no chunks."""

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from icefloe._internal.concurrency import FanOut, ThreadFanOut, async_twin
+from icefloe._internal.concurrency import async_twin
+from icefloe._internal.executor import Executor, ThreadExecutor
 from icefloe._internal.ids import SnapshotId, encode_column
 from icefloe._internal.times import to_microseconds
 from icefloe.config import ManifestSplittingConfig
@@ -43,27 +44,27 @@ class Upkeep:
     _refs: RefStore
     _assets: AssetStore
     _recipe: Recipe
-    _fan_out: FanOut | None = None
+    _executor: Executor | None = None
 
-    def working_with(self, fan_out: FanOut) -> Self:
+    def working_with(self, executor: Executor) -> Self:
         """The same repository, whose upkeep runs on something else than threads: Spark, for example.
 
         Objects are read, copied and decoded there. Refs are moved, and objects deleted, from here.
         """
         other = copy.copy(self)
-        other._fan_out = fan_out
+        other._executor = executor
         return other
 
     @property
-    def fan_out(self) -> FanOut | None:
+    def executor(self) -> Executor | None:
         """What upkeep runs on in place of threads."""
-        return self._fan_out
+        return self._executor
 
-    def _spread(self, max_concurrent_requests: int) -> FanOut:
-        """What upkeep runs on: the given fan-out, or so many threads."""
-        return self._fan_out or ThreadFanOut(max_concurrent_requests)
+    def _spread(self, max_concurrent_requests: int) -> Executor:
+        """Return the given executor, or one with this many threads."""
+        return self._executor or ThreadExecutor(max_concurrent_requests)
 
-    def _spread_reads(self, max_concurrent_requests: int) -> FanOut:
+    def _spread_reads(self, max_concurrent_requests: int) -> Executor:
         """The same for reading small files: no threads where the storage answers at once."""
         return self._spread(1 if self._assets.storage.answers_at_once else max_concurrent_requests)
 
@@ -240,8 +241,8 @@ class Upkeep:
             raise ValueError(f"Invalid commit method: '{commit_method}'. Expected 'new_commit' or 'amend'.")
         session = self.writable_session(branch)
         session.workspace.all_anew = True
-        if self._fan_out is not None:
-            rewrite_ahead(session.workspace, self._recipe, self._fan_out)
+        if self._executor is not None:
+            rewrite_ahead(session.workspace, self._recipe, self._executor)
         properties = dict(metadata or {})
         known = properties.get(OWN_METADATA)
         splitting = ManifestSplittingConfig(self._assets.config.split_sizes)
@@ -291,7 +292,7 @@ class Upkeep:
             raise ValueError(f"no level {level!r} of verification; choose one of {', '.join(Level)}")
         _check_positive(max_concurrent_requests=max_concurrent_requests)
         self._require_present_format("verification")
-        fan_out = self._spread(max_concurrent_requests)
+        executor = self._spread(max_concurrent_requests)
         depth = Level(level)
         whole = self._snapshots_to_verify(branch, tag, snapshot_id, history=history)
         done = verified.load(self._assets.storage, depth) if incremental else NO_IDS
@@ -302,7 +303,7 @@ class Upkeep:
         report = verify(
             self._refs,
             self._assets,
-            fan_out,
+            executor,
             depth,
             wanted,
             settled=settled,
@@ -310,7 +311,7 @@ class Upkeep:
         )
         report.skipped = len(whole) - len(wanted)
         if depth.includes(Level.CHUNKS) and report.ok:
-            check_chunks(wanted, self._assets, self._array_to_read, fan_out, report, after)
+            check_chunks(wanted, self._assets, self._array_to_read, executor, report, after)
         if incremental and report.ok:
             verified.record(self._assets.storage, depth, wanted, reachable_snapshots(self._refs))
         return report

@@ -15,7 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from icefloe._internal.concurrency import ProcessFanOut, ThreadFanOut, async_twin, in_thread, pool
+from icefloe._internal.concurrency import async_twin, in_thread, pool
+from icefloe._internal.executor import ProcessExecutor, Task, ThreadExecutor
+
+
+def same(number: int) -> int:
+    return number
 
 
 def test_results_come_in_order() -> None:
@@ -28,12 +33,12 @@ def test_results_come_in_order() -> None:
             gates[i - 1].set()
         return i * i
 
-    assert list(ThreadFanOut(8)(reverse, range(8))) == [i * i for i in range(8)]
+    assert list(ThreadExecutor(8).map(Task(reverse, "items"), range(8))) == [i * i for i in range(8)]
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 1000])
 def test_any_number_of_items(count: int) -> None:
-    assert list(ThreadFanOut(4)(str, range(count))) == [str(i) for i in range(count)]
+    assert list(ThreadExecutor(4).map(Task(str, "items"), range(count))) == [str(i) for i in range(count)]
 
 
 def test_look_ahead_is_bounded() -> None:
@@ -44,7 +49,7 @@ def test_look_ahead_is_bounded() -> None:
             read.append(i)
             yield i
 
-    results = ThreadFanOut(4)(lambda i: i, items())
+    results = ThreadExecutor(4).map(Task(same, "numbers"), items())
 
     assert next(results) == 0
     assert len(read) <= 6
@@ -65,7 +70,7 @@ def test_concurrency_is_bounded_and_reached() -> None:
         with lock:
             running -= 1
 
-    list(ThreadFanOut(5)(work, range(20)))
+    list(ThreadExecutor(5).map(Task(work, "items"), range(20)))
 
     assert most == 5
 
@@ -80,7 +85,7 @@ def test_failure_is_raised_before_slower_items_end() -> None:
         return i
 
     with pytest.raises(KeyError):
-        list(ThreadFanOut(4)(work, range(100)))
+        list(ThreadExecutor(4).map(Task(work, "items"), range(100)))
     release.set()
 
 
@@ -94,7 +99,7 @@ def test_items_after_a_failure_are_not_begun() -> None:
         return i
 
     with pytest.raises(ValueError, match="0"):
-        list(ThreadFanOut(2)(work, range(1000)))
+        list(ThreadExecutor(2).map(Task(work, "items"), range(1000)))
 
     assert len(begun) < 10
 
@@ -105,21 +110,23 @@ def test_failure_of_the_items_themselves_is_raised() -> None:
         raise LookupError("no more")
 
     with pytest.raises(LookupError):
-        list(ThreadFanOut(4)(str, items()))
+        list(ThreadExecutor(4).map(Task(str, "items"), items()))
 
 
-def test_fan_out_inside_fan_out_runs_in_place() -> None:
-    inner = ThreadFanOut(2)
+def test_executor_inside_executor_runs_in_place() -> None:
+    inner = ThreadExecutor(2)
 
-    nested = ThreadFanOut(2)(lambda i: sum(inner(lambda j: i * j, range(10))), range(20))
+    nested = ThreadExecutor(2).map(
+        Task(lambda i: sum(inner.map(Task(lambda j: i * j, "numbers"), range(10))), "sums"), range(20)
+    )
 
     assert list(nested) == [45 * i for i in range(20)]
 
 
-def test_many_fan_outs_share_one_pool_without_waiting_for_each_other() -> None:
-    fan_out = ThreadFanOut(2)
+def test_many_executors_share_one_pool_without_waiting_for_each_other() -> None:
+    executor = ThreadExecutor(2)
     with ThreadPoolExecutor(16) as callers:
-        sums = list(callers.map(lambda _: sum(fan_out(lambda i: i, range(50))), range(32)))
+        sums = list(callers.map(lambda _: sum(executor.map(Task(same, "numbers"), range(50))), range(32)))
 
     assert sums == [1225] * 32
 
@@ -130,12 +137,12 @@ variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable")
 def test_context_variables_reach_the_workers() -> None:
     variable.set("here")
 
-    assert set(ThreadFanOut(4)(lambda _: variable.get(), range(8))) == {"here"}
+    assert set(ThreadExecutor(4).map(Task(lambda _: variable.get(), "items"), range(8))) == {"here"}
     assert asyncio.run(in_thread(variable.get)) == "here"
 
 
-def test_fan_out_pickles() -> None:
-    copy = pickle.loads(pickle.dumps(ThreadFanOut(7)))
+def test_executor_pickles() -> None:
+    copy = pickle.loads(pickle.dumps(ThreadExecutor(7)))
 
     assert copy.max_concurrent_requests == 7
 
@@ -191,10 +198,10 @@ def test_more_twins_run_at_once_than_asyncio_has_threads() -> None:
     assert sorted(asyncio.run(main())) == list(range(64))
 
 
-def test_twins_may_fan_out_even_when_all_their_threads_are_busy() -> None:
+def test_twins_may_executor_even_when_all_their_threads_are_busy() -> None:
     class Summing:
         def total(self) -> int:
-            return sum(ThreadFanOut(4)(lambda i: i, range(20)))
+            return sum(ThreadExecutor(4).map(Task(same, "numbers"), range(20)))
 
         total_async = async_twin(total)
 
@@ -206,20 +213,20 @@ def test_twins_may_fan_out_even_when_all_their_threads_are_busy() -> None:
 
 def test_blocking_calls_work_in_a_thread_with_a_running_loop() -> None:
     async def main() -> int:
-        return sum(ThreadFanOut(4)(lambda i: i, range(10)))
+        return sum(ThreadExecutor(4).map(Task(same, "numbers"), range(10)))
 
     assert asyncio.run(main()) == 45
 
 
-def _fan_out_in_child(results: multiprocessing.SimpleQueue[int]) -> None:
-    results.put(sum(ThreadFanOut(4)(lambda i: i, range(10))))
+def _executor_in_child(results: multiprocessing.SimpleQueue[int]) -> None:
+    results.put(sum(ThreadExecutor(4).map(Task(same, "numbers"), range(10))))
 
 
-def test_fan_out_works_in_a_forked_child() -> None:
-    sum(ThreadFanOut(4)(lambda i: i, range(10)))
+def test_executor_works_in_a_forked_child() -> None:
+    sum(ThreadExecutor(4).map(Task(same, "numbers"), range(10)))
     context = multiprocessing.get_context("fork")
     results: multiprocessing.SimpleQueue[int] = context.SimpleQueue()
-    child = context.Process(target=_fan_out_in_child, args=(results,))
+    child = context.Process(target=_executor_in_child, args=(results,))
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # forking with threads is what is tested
@@ -254,5 +261,5 @@ def _resident_bytes() -> int:
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux tells what a process holds")
 def test_worker_processes_keep_no_large_buffers() -> None:
-    with ProcessFanOut(1) as fan_out:
-        assert max(fan_out(_held_after_large_buffers, range(2))) < 8 << 20
+    with ProcessExecutor(1) as executor:
+        assert max(executor.map(Task(_held_after_large_buffers, "items"), range(2))) < 8 << 20

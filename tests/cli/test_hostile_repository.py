@@ -19,7 +19,7 @@ import pytest
 import zarr
 
 import icefloe
-from icefloe._internal.concurrency import ProcessFanOut
+from icefloe._internal.executor import ProcessExecutor, Task
 from icefloe._internal.printable import printable, printable_json, printable_lines
 from icefloe._internal.streams import SafeStream
 from icefloe._internal.table import Table
@@ -213,8 +213,8 @@ def _print_evil(_: int) -> bool:
 
 
 def test_processes_of_ours_print_safely(capfd: pytest.CaptureFixture[str]) -> None:
-    with ProcessFanOut(1) as fan_out:
-        assert list(fan_out(_print_evil, [1, 2])) == [True, True]
+    with ProcessExecutor(1) as executor:
+        assert list(executor.map(Task(_print_evil, "lines"), [1, 2])) == [True, True]
 
     printed = capfd.readouterr().err
     assert "FORGED" in printed

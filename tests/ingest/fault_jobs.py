@@ -14,7 +14,7 @@ import zarr
 
 import icefloe
 from icefloe import Repository
-from icefloe._internal.concurrency import FanOut
+from icefloe._internal.executor import Executor
 from icefloe.ingest import ingest, make_options, rechunk
 from icefloe.ingest.ledger.table import read_ledger
 from icefloe.ingest.write.batch import METADATA
@@ -47,13 +47,13 @@ class Job:
             options = {name: value for name, value in options.items() if name != "memory_bytes"}
             ingest(repo, list(files[: self.first]), make_options(**options), Travelling())
 
-    def run(self, folder: Path, files: Sequence[str], fan_out: FanOut, on_change: str = "report") -> None:
+    def run(self, folder: Path, files: Sequence[str], executor: Executor, on_change: str = "report") -> None:
         """Do it, or what is left of it."""
         repo = Repository.open(icefloe.local_filesystem_storage(str(folder)))
         if self.is_rechunk:
-            rechunk(repo, "t2m", fan_out, **self.options)
+            rechunk(repo, "t2m", executor, **self.options)
         else:
-            report = ingest(repo, list(files), make_options(**self.options, on_change=on_change), fan_out)
+            report = ingest(repo, list(files), make_options(**self.options, on_change=on_change), executor)
             if not report.ok:
                 raise CheckFailedError("; ".join(check.text for check in report.checks if not check.passed))
 

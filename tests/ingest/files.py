@@ -6,7 +6,7 @@ import hashlib
 import os
 import pickle
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import numpy as np
 import xarray as xr
 
 from icefloe import Credentials, Repository, storage_from_url
+from icefloe._internal.executor import Executor, Task
 from icefloe.ingest.job import ingest
 from icefloe.ingest.options import make_options
 from icefloe.ingest.report import Report
@@ -25,17 +26,17 @@ _ENCODED: dict[bytes, bytes] = {}
 _COMBINED: dict[tuple[tuple[bytes, ...], str], xr.Dataset] = {}
 
 
-class Travelling:
-    """A fan-out in this process; all that goes out or comes home is pickled, and counted."""
+class Travelling(Executor):
+    """An executor in this process that pickles items and results, and counts the bytes."""
 
     def __init__(self) -> None:
         self.home_bytes = 0
         self.calls: list[str] = []
 
-    def __call__(self, function: Callable[[Any], Any], items: Iterable[Any], /) -> Iterator[Any]:
-        self.calls.append(function.__name__)
+    def map(self, task: Task[Any, Any], items: Iterable[Any], /) -> Iterator[Any]:
+        self.calls.append(getattr(task.run, "__name__", ""))
         for item in items:
-            result = pickle.dumps(function(pickle.loads(pickle.dumps(item))))
+            result = pickle.dumps(task.run(pickle.loads(pickle.dumps(item))))
             self.home_bytes += len(result)
             yield pickle.loads(result)
 

@@ -234,10 +234,10 @@ def test_a_file_that_changes_while_it_is_ingested(tmp_path: Path) -> None:
     files = archive(tmp_path, (3, 3, 3))
 
     class Changing(Travelling):
-        def __call__(self, function: Any, items: Any, /) -> Any:
-            if function.__name__ in {"write", "write_references"}:
+        def map(self, task: Any, items: Any, /) -> Any:
+            if task.run.__name__ in {"write", "write_references"}:
                 write(Path(files[1]), days(3, 3) + 1)
-            return super().__call__(function, items)
+            return super().map(task, items)
 
     for mode in ("native", "virtual"):
         repo = new_repo(tmp_path)

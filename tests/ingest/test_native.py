@@ -199,12 +199,12 @@ def test_no_data_comes_home(tmp_path: Path) -> None:
         time = START + np.arange(first, first + 4) * np.timedelta64(1, "D")
         dataset = xr.Dataset({"a": (("time", "y", "x"), values)}, {"time": time})
         files.append(write(tmp_path / f"{first}.nc", dataset))
-    repo, fan_out = new_repo(tmp_path), Travelling()
+    repo, executor = new_repo(tmp_path), Travelling()
 
-    ingest(repo, files, make_options(chunks={"time": 3, "y": 50}), fan_out)
+    ingest(repo, files, make_options(chunks={"time": 3, "y": 50}), executor)
 
-    assert fan_out.calls == ["survey_some", "write", "compare_block"]
-    assert fan_out.home_bytes < 20_000 < read(repo)["a"].nbytes / 50
+    assert executor.calls == ["survey_some", "write", "compare_block"]
+    assert executor.home_bytes < 20_000 < read(repo)["a"].nbytes / 50
 
 
 def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:

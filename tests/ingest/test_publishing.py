@@ -130,11 +130,11 @@ def test_values_that_are_not_those_of_the_files(tmp_path: Path) -> None:
     repo = new_repo(tmp_path)
 
     class Spoiling(Travelling):
-        def __call__(self, function: Any, items: Any, /) -> Any:
-            if function.__name__ == "compare_block":
+        def map(self, task: Any, items: Any, /) -> Any:
+            if task.run.__name__ == "compare_block":
                 for file in files:
                     write(Path(file), xr.open_dataset(file).load() + 1)
-            return super().__call__(function, items)
+            return super().map(task, items)
 
     report = ingest(repo, files, make_options(), Spoiling())
 
@@ -264,10 +264,10 @@ def test_what_a_broken_run_staged_is_checked_by_the_next(tmp_path: Path, check: 
     repo = new_repo(tmp_path)
 
     class Broken(Travelling):
-        def __call__(self, function: Any, items: Any, /) -> Any:
-            if function.__name__ == "compare_block":
+        def map(self, task: Any, items: Any, /) -> Any:
+            if task.run.__name__ == "compare_block":
                 raise KeyboardInterrupt
-            return super().__call__(function, items)
+            return super().map(task, items)
 
     with pytest.raises(KeyboardInterrupt):
         ingest(repo, files, make_options(commit_every=1), Broken())

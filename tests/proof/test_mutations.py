@@ -131,8 +131,8 @@ def test_a_collection_that_ignores_what_it_may_not_delete_yet_is_found(
 ) -> None:
     collect = gc.collect
 
-    def hasty(refs: Any, assets: Any, cutoff: int, fan_out: Any, **options: Any) -> Any:
-        return collect(refs, assets, cutoff + 10**13, fan_out, **options)
+    def hasty(refs: Any, assets: Any, cutoff: int, executor: Any, **options: Any) -> Any:
+        return collect(refs, assets, cutoff + 10**13, executor, **options)
 
     monkeypatch.setattr(gc, "collect", hasty)
 

@@ -15,10 +15,10 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+from icefloe._internal.executor import Task
 from icefloe.cli.errors import explained
 from icefloe.spark import session_at
-from icefloe.spark.executor import SparkFanOut
-from icefloe.spark.ingest_files import IngestFanOut, cores
+from icefloe.spark.executor import SparkExecutor
 from tests.ingest.fault_jobs import JOBS
 from tests.spark.cluster_job import QUICK
 
@@ -41,13 +41,13 @@ def main(master: str, *settings: str) -> None:
     spark: Any = session_at(
         master, "icefloe ingest faults", {**QUICK, "spark.executor.memory": "512m", **pairs}
     )
-    list(SparkFanOut(spark)(warm, range(4)))
-    fan_out = IngestFanOut(spark, cores(spark))
+    list(SparkExecutor(spark).map(Task(warm, "warm-ups"), range(4)))
+    executor = SparkExecutor(spark)
     say("ready")
     for line in sys.stdin:
         order = json.loads(line)
         try:
-            JOBS[order["job"]].run(Path(order["folder"]), order["files"], fan_out, order["on_change"])
+            JOBS[order["job"]].run(Path(order["folder"]), order["files"], executor, order["on_change"])
         except Exception as error:  # noqa: BLE001 - whatever it is, a sentence is made of it
             say(json.dumps(explained(error)[0]))
         else:

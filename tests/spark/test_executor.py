@@ -11,9 +11,9 @@ import pytest
 import zarr
 
 from icefloe import ErrorKind, ForkSession, NodeNotFoundError, Repository, local_filesystem_storage
-from icefloe._internal.concurrency import FanOut
+from icefloe._internal.executor import Executor, Task
 from icefloe.distributed import commit_forks, receipt
-from icefloe.spark import SparkFanOut, local_session
+from icefloe.spark import SparkExecutor, local_session
 
 pytestmark = [
     pytest.mark.spark,
@@ -39,9 +39,9 @@ def test_executors_write_and_the_driver_commits(spark: Any, tmp_path: Path) -> N
     session = repo.writable_session("main")
     zarr.create_array(session.store, name="a", shape=(400,), chunks=(10,), dtype="f8", fill_value=-1)
     fork = session.fork()
-    fan_out: FanOut = SparkFanOut(spark, tasks=2)
+    executor: Executor = SparkExecutor(spark, tasks=2)
 
-    results = list(fan_out(write_part, [(fork, part) for part in range(4)]))
+    results = list(executor.map(Task(write_part, "parts"), [(fork, part) for part in range(4)]))
     commit_forks(session, [receipt for _, receipt in results], "all parts")
 
     assert os.getpid() not in {process for process, _ in results}
@@ -52,7 +52,7 @@ def test_executors_write_and_the_driver_commits(spark: Any, tmp_path: Path) -> N
 
 def test_an_exception_comes_home_as_it_is(spark: Any) -> None:
     with pytest.raises(NodeNotFoundError, match="there is no 2") as caught:
-        list(SparkFanOut(spark, tasks=1)(refuse, range(5)))
+        list(SparkExecutor(spark, tasks=1).map(Task(refuse, "numbers"), range(5)))
 
     assert caught.value.kind == ErrorKind.NODE_NOT_FOUND
 
@@ -60,9 +60,9 @@ def test_an_exception_comes_home_as_it_is(spark: Any) -> None:
 def test_nothing_to_do_needs_no_spark() -> None:
     nobody: Any = None
 
-    assert list(SparkFanOut(nobody)(refuse, [])) == []
+    assert list(SparkExecutor(nobody).map(Task(refuse, "numbers"), [])) == []
     with pytest.raises(ValueError, match="at least 1"):
-        SparkFanOut(nobody, tasks=0)
+        SparkExecutor(nobody, tasks=0)
 
 
 def test_a_running_session_is_used(spark: Any) -> None:

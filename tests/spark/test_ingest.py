@@ -26,14 +26,14 @@ pytestmark = [
 def test_ingest_on_executors(spark: Any, tmp_path: Path) -> None:
     files = archive(tmp_path, (3, 4, 2))
     repo = new_repo(tmp_path)
-    seen: list[tuple[int, int]] = []
+    seen: list[tuple[str, int, int]] = []
 
     ingest(spark, files[:2], repo, chunks={"time": 2, "lat": 2}, progress=lambda *done: seen.append(done))
     report = ingest(spark, files, repo)
 
     assert_same(read(repo), expected(files))
     assert [len(report.outcome.sources.known), len(report.commits)] == [2, 1]
-    assert seen[-1][0] == seen[-1][1] > 0
+    assert seen[-1][1] == seen[-1][2] > 0
 
 
 def test_maps_become_series_on_executors(spark: Any, tmp_path: Path) -> None:

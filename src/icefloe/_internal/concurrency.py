@@ -1,8 +1,8 @@
-"""Threads for blocking work: async twins of blocking methods, and fan-out over many items.
+"""Thread pools, fork-safe locks, and async counterparts of blocking methods.
 
-There are two pools. Async twins run in one, fanned-out work in the other, so that a twin waiting for its
-fan-out never takes the thread that work needs. asyncio's default executor is not used: it has six threads on
-two cores, too few to keep an object store busy.
+Async methods run in a pool of their own, and the tasks of a `ThreadExecutor` in another, so that a method
+that waits for its tasks never occupies a thread that they need. asyncio's default executor is not
+used: it has six threads on two cores, too few to keep an object store busy.
 
 A forked child gets fresh pools: threads do not survive a fork.
 """
@@ -14,22 +14,17 @@ import ctypes
 import functools
 import logging
 import os
-import signal
 import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from importlib import _bootstrap
-from itertools import islice
-from queue import SimpleQueue
 from types import CoroutineType
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, runtime_checkable
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
 from weakref import WeakSet
-
-from icefloe._internal.streams import make_streams_safe
 
 DEFAULT_THREADS = 256
 """As many as the default of `max_concurrent_requests`."""
@@ -58,125 +53,6 @@ def fork_safe_lock(*, reentrant: bool = False) -> Any:
 
 
 _lock = fork_safe_lock()
-
-
-class FanOut(Protocol):
-    """Applies a function to many items side by side: threads locally, Spark on a cluster.
-
-    Results come in the order of the items. The first failure is raised as soon as it is known, and items not
-    yet begun are dropped. The function must be a leaf: it fans out nothing itself.
-    """
-
-    def __call__(self, function: Callable[[T], R], items: Iterable[T], /) -> Iterator[R]: ...
-
-
-@runtime_checkable
-class TellingFanOut(FanOut, Protocol):
-    """A fan-out that tells people how far it is."""
-
-    def over(self, inner: FanOut) -> FanOut:
-        """The same of another one."""
-
-
-def told_of(fan_out: FanOut, inner: FanOut) -> FanOut:
-    """`inner`, which tells how far it is where `fan_out` does."""
-    return fan_out.over(inner) if isinstance(fan_out, TellingFanOut) else inner
-
-
-class ThreadFanOut:
-    """A `FanOut` over this process's threads.
-
-    At most `max_concurrent_requests` items are under way; `items` is read no further ahead than that beyond
-    the result last taken. Work begins when the first result is asked for. Fan-outs of one `purpose` share
-    threads; one that is nested in another of the same purpose runs in place.
-    """
-
-    __slots__ = ("max_concurrent_requests", "purpose")
-
-    def __init__(self, max_concurrent_requests: int = DEFAULT_THREADS, purpose: str = "work") -> None:
-        self.max_concurrent_requests = max(1, max_concurrent_requests)
-        self.purpose = purpose
-
-    def __call__(self, function: Callable[[T], R], items: Iterable[T], /) -> Iterator[R]:
-        iterator = iter(items)
-        head = list(islice(iterator, 2))
-        # One item needs no thread, and a worker that waited for other workers could wait for ever.
-        nested = self.purpose in getattr(_this_thread, "purposes", ())
-        if len(head) < 2 or self.max_concurrent_requests == 1 or nested:
-            yield from map(function, head)
-            yield from map(function, iterator)
-            return
-        yield from self._spread(function, head, iterator)
-
-    def _spread(self, function: Callable[[T], R], head: list[T], rest: Iterator[T]) -> Iterator[R]:
-        workers = pool(self.purpose, self.max_concurrent_requests)
-        finished: SimpleQueue[tuple[int, Future[R]]] = SimpleQueue()
-        running: set[Future[R]] = set()
-        results: dict[int, R] = {}
-        purposes = (*getattr(_this_thread, "purposes", ()), self.purpose)
-        submitted = taken = 0
-
-        def submit(item: T) -> None:
-            nonlocal submitted
-            context = contextvars.copy_context()
-            future = workers.submit(context.run, _as_worker, purposes, function, item)
-            running.add(future)
-            future.add_done_callback(functools.partial(_report, finished, submitted))
-            submitted += 1
-
-        try:
-            for item in head:
-                submit(item)
-            for item in islice(rest, self.max_concurrent_requests - len(head)):
-                submit(item)
-            while taken < submitted:
-                while taken not in results:
-                    index, future = finished.get()
-                    running.discard(future)
-                    results[index] = future.result()
-                for item in islice(rest, 1):
-                    submit(item)
-                yield results.pop(taken)
-                taken += 1
-        finally:
-            for future in running:
-                future.cancel()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (type(self), (self.max_concurrent_requests, self.purpose))
-
-
-class ProcessFanOut:
-    """A `FanOut` over processes of this machine, for work that does not bear threads; closed at the end.
-
-    The function and the items are pickled, and so are the results. A process starts afresh and loads what it
-    needs, which takes about a second, when the first items come.
-    """
-
-    def __init__(self, processes: int) -> None:
-        import multiprocessing
-        from concurrent.futures import ProcessPoolExecutor
-
-        context = multiprocessing.get_context("spawn")
-        self._workers = ProcessPoolExecutor(processes, context, _begin_worker)
-
-    def __enter__(self) -> ProcessFanOut:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._workers.shutdown(cancel_futures=True)
-
-    def __call__(self, function: Callable[[T], R], items: Iterable[T], /) -> Iterator[R]:
-        todo = list(items)
-        if len(todo) < 2:  # not worth a process
-            return map(function, todo)
-        return self._workers.map(function, todo)
-
-
-def _begin_worker() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends it at once, and without a word of its own
-    make_streams_safe()
-    silence_asyncio()
 
 
 def silence_asyncio() -> None:
@@ -302,18 +178,6 @@ def pool(purpose: str, threads: int) -> ThreadPoolExecutor:
                 found = ThreadPoolExecutor(threads, thread_name_prefix=f"icefloe-{purpose}")
                 _pools[key] = found
     return found
-
-
-def _report(finished: SimpleQueue[tuple[int, Future[R]]], index: int, future: Future[R]) -> None:
-    finished.put((index, future))
-
-
-def _as_worker(purposes: tuple[str, ...], function: Callable[[T], R], item: T) -> R:
-    _this_thread.purposes = purposes
-    try:
-        return function(item)
-    finally:
-        _this_thread.purposes = ()
 
 
 def _forget_threads() -> None:

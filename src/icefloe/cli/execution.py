@@ -15,11 +15,10 @@ from typing import Any, TypeVar
 
 import click
 
-from icefloe._internal.concurrency import FanOut, ProcessFanOut, ThreadFanOut
+from icefloe._internal.executor import Executor, ProcessExecutor, ThreadExecutor
 from icefloe._internal.extras import SPARK, pip_install
 from icefloe.cli.output import Output
 from icefloe.cli.progress import Meter
-from icefloe.cli.watched import Watched
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -65,19 +64,21 @@ def spark_options(function: F) -> F:
 
 
 @contextmanager
-def running_fan_out(choice: SparkChoice, out: Output) -> Iterator[tuple[FanOut, int]]:
-    """A fan-out of the user's choice, and how many tasks it runs at once; stopped at the end."""
+def running_executor(choice: SparkChoice, out: Output) -> Iterator[tuple[Executor, int]]:
+    """Start the executor that the user chose, and stop it at the end."""
     without = _WITHOUT_SPARK.fullmatch(choice.master)
     if without is not None:
         processes = (os.cpu_count() or 1) if without[1] == "*" else int(without[1] or 1)
         # In this process one after the other: libraries that read files do not all bear threads.
-        with ProcessFanOut(processes) if processes > 1 else nullcontext(ThreadFanOut(1)) as fan_out:
-            yield Watched(fan_out, out), processes
+        alone = nullcontext(ThreadExecutor(1, progress=out.progress))
+        with ProcessExecutor(processes, out.progress) if processes > 1 else alone as executor:
+            yield executor, processes
         return
     with running_spark(choice, "; --master none works without it") as spark:
-        from icefloe.spark.ingest_files import IngestFanOut, cores
+        from icefloe.spark.executor import SparkExecutor
 
-        yield IngestFanOut(spark, cores(spark), lambda *done: out.progress("tasks", *done)), cores(spark)
+        on_spark = SparkExecutor(spark, progress=out.progress)
+        yield on_spark, on_spark.parallelism
 
 
 @contextmanager

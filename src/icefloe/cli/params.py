@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import click
 
 import icefloe
-from icefloe._internal.concurrency import FanOut
+from icefloe._internal.executor import Executor
 from icefloe.cli import revisions
 from icefloe.cli.complete import complete_place, complete_revision
 from icefloe.cli.output import Output
@@ -108,16 +108,16 @@ def is_file(storage: Storage) -> bool:
 def spark_option(function: F) -> F:
     """`--spark MASTER`: the function's `repo` works there. Stands below `repo_argument`."""
 
-    @fan_out_option
+    @executor_option
     @functools.wraps(function)
-    def wrapped(*args: Any, repo: Repository, fan_out: FanOut | None, **kwargs: Any) -> Any:
-        return function(*args, repo=repo if fan_out is None else repo.working_with(fan_out), **kwargs)
+    def wrapped(*args: Any, repo: Repository, executor: Executor | None, **kwargs: Any) -> Any:
+        return function(*args, repo=repo if executor is None else repo.working_with(executor), **kwargs)
 
     return wrapped  # type: ignore[return-value]
 
 
-def fan_out_option(function: F) -> F:
-    """`--spark MASTER`: the function gets `fan_out`, or None without it."""
+def executor_option(function: F) -> F:
+    """`--spark MASTER`: the function gets `executor`, or None without it."""
 
     @click.option(
         "--spark", "master", metavar="MASTER", help="Work on Spark: local[2], spark://host:7077, yarn."
@@ -126,13 +126,13 @@ def fan_out_option(function: F) -> F:
     @functools.wraps(function)
     def wrapped(*args: Any, master: str | None, tasks: int | None, **kwargs: Any) -> Any:
         if master is None:
-            return function(*args, fan_out=None, **kwargs)
+            return function(*args, executor=None, **kwargs)
         from icefloe.cli.execution import SparkChoice, running_spark
 
         with running_spark(SparkChoice(master), "; without --spark this works on threads") as session:
-            from icefloe.spark import SparkFanOut
+            from icefloe.spark import SparkExecutor
 
-            return function(*args, fan_out=SparkFanOut(session, tasks or _tasks(session)), **kwargs)
+            return function(*args, executor=SparkExecutor(session, tasks or _tasks(session)), **kwargs)
 
     return wrapped  # type: ignore[return-value]
 

@@ -7,7 +7,7 @@ from itertools import chain
 
 import numpy as np
 
-from icefloe._internal.concurrency import FanOut
+from icefloe._internal.executor import Executor, Task
 from icefloe._internal.paths import ancestors
 from icefloe.core.workspace import Workspace
 from icefloe.core.zarr_keys import CHUNK_NAME, METADATA_NAME, chunk_prefix, coords_within, metadata_keys
@@ -76,14 +76,16 @@ class Listing:
             own += [CHUNK_NAME] if written else []
         return own + [name for name in self._workspace.children(path) if name not in own]
 
-    def size_bytes(self, path: str, fan_out: FanOut) -> int:
+    def size_bytes(self, path: str, executor: Executor) -> int:
         """The number of bytes behind all keys in a folder."""
         inside = self.inside_array(path)
         if inside is not None:
             return _chunk_bytes(self._workspace.refs(*inside))
         nodes = self._workspace.below(path)
         arrays = self._workspace.arrays_with_chunks(nodes)
-        chunks = sum(fan_out(lambda array: _chunk_bytes(self._workspace.refs(array)), arrays))
+        chunks = sum(
+            executor.map(Task(lambda array: _chunk_bytes(self._workspace.refs(array)), "arrays"), arrays)
+        )
         return self._workspace.metadata_bytes(nodes) + chunks
 
 

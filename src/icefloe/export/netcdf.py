@@ -18,14 +18,13 @@ from typing import Any, Final
 import numpy as np
 import zarr
 
-from icefloe._internal.concurrency import ThreadFanOut
+from icefloe._internal.executor import Progress, Task, ThreadExecutor
 from icefloe._internal.extras import pip_install
 from icefloe._internal.paths import name as last_name
 from icefloe.errors import AlreadyExistsError, ErrorKind, InvalidInputError
 from icefloe.export.reports import ExportReport
 from icefloe.export.selections import Indexers, Labels, Selected, Selection, dimensions_of, select, too_long
 from icefloe.format.snapshot import NodeSnapshot
-from icefloe.maintenance.copy_objects import Progress
 from icefloe.session import Session
 
 try:
@@ -216,7 +215,7 @@ def _fill(
     if any(not len(span) for span in array.spans):
         return
     blocks = list(_blocks(array, source, dtype))
-    found = ThreadFanOut(threads, "export")(partial(_read, source), blocks)
+    found = ThreadExecutor(threads, "export").map(Task(partial(_read, source), "blocks"), blocks)
     for done, (block, values) in enumerate(zip(blocks, found, strict=True), 1):
         at = tuple(
             slice(b.start - s.start, b.stop - s.start) for b, s in zip(block, array.spans, strict=True)

@@ -12,13 +12,13 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from icefloe._internal.concurrency import FanOut, ThreadFanOut
+from icefloe._internal.executor import Executor, Progress, Task, ThreadExecutor
 from icefloe.errors import ErrorKind, InvalidInputError, StorageError
 from icefloe.export.reports import ExportReport
 from icefloe.export.selections import Indexers, Labels, Selected, Selection, select, shape_of, too_long
 from icefloe.format.manifest import INLINE, ArrayManifest, ref_length
 from icefloe.format.snapshot import NodeSnapshot
-from icefloe.maintenance.copy_objects import Limits, Progress
+from icefloe.maintenance.copy_objects import Limits
 from icefloe.session import Session
 from icefloe.storage.base import ObjectKind, Storage
 from icefloe.storage.local.folder import LocalStorage
@@ -44,7 +44,7 @@ def export_zarr(
     max_concurrent_requests: int = 64,
     max_memory_bytes: int = 512 << 20,
     progress: Progress | None = None,
-    fan_out: FanOut | None = None,
+    executor: Executor | None = None,
 ) -> ExportReport:
     """Write a group of a session to another place as Zarr version 3, which any reader of Zarr opens.
 
@@ -68,7 +68,7 @@ def export_zarr(
         place.prepare_for_creation()
     limits = Limits(max_concurrent_requests, max_memory_bytes)
     for array in chosen.arrays:
-        _export_array(session, place, chosen, array, report, limits, progress, fan_out)
+        _export_array(session, place, chosen, array, report, limits, progress, executor)
     if not dry_run:
         for array in chosen.arrays:
             _put_metadata(place, chosen, array.node, _array_document(array), report)
@@ -160,7 +160,7 @@ def _export_array(
     report: ExportReport,
     limits: Limits,
     progress: Progress | None,
-    fan_out: FanOut | None,
+    executor: Executor | None,
 ) -> None:
     refs = session.workspace.refs(array.node)
     sizes = _chunk_sizes(array)
@@ -180,9 +180,11 @@ def _export_array(
     ]
     largest = max(int(lengths.max(initial=1)), _decoded_bytes(array, sizes) if len(encoded) else 1)
     threads = max(1, min(limits.max_concurrent_requests, limits.max_memory_bytes // (2 * largest)))
-    spread = fan_out or ThreadFanOut(threads, "export")
+    spread = executor or ThreadExecutor(threads, "export")
     done, total = 0, len(copied) + len(encoded)
-    for order, written in zip(orders, spread(partial(_export, session, target), orders), strict=True):
+    for order, written in zip(
+        orders, spread.map(Task(partial(_export, session, target), "chunks"), orders), strict=True
+    ):
         report.bytes_written += written
         done += len(order.copied) + len(order.encoded)
         if progress is not None:

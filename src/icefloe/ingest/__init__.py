@@ -2,7 +2,7 @@
 
 Sources are found, surveyed, combined and checked; the plan says which part of which file goes into which
 chunks; tasks write them; a ledger in the repository keeps what came from where. Whoever runs the job hands in
-a fan-out: `icefloe.spark.ingest` takes Spark's, a test may take threads.
+an executor: `icefloe.spark.ingest` takes Spark's, a test may take threads.
 """
 
 from icefloe.ingest.job import ingest

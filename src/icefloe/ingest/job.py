@@ -1,4 +1,4 @@
-"""The whole job, for whatever fan-out: find, survey, combine, plan, write, check, publish."""
+"""Ingest: discover, inspect, combine, plan, write, publish, on any executor."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from icefloe._internal.amounts import counted
-from icefloe._internal.concurrency import FanOut
+from icefloe._internal.executor import Executor
 from icefloe.errors import ConflictError, IcechunkError
 from icefloe.ingest.combine.existing import Existing, look
 from icefloe.ingest.combine.intake import (
@@ -36,7 +36,6 @@ from icefloe.ingest.publish.audit import (
     refuse_unrunnable,
     staged_before,
 )
-from icefloe.ingest.publish.checks import Answering
 from icefloe.ingest.publish.staging import OvertakenError, Staging, left_behind
 from icefloe.ingest.report import Outcome, PlanReport, Report, plan_report
 from icefloe.ingest.write.batch import METADATA, Design, UnreadableError, Ways, design, ways_of, write_batch
@@ -54,20 +53,20 @@ def ingest(
     repo: Repository,
     sources: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
     options: Options,
-    fan_out: FanOut,
+    executor: Executor,
     *,
     dry_run: bool = False,
     told: Told = lambda _: None,
 ) -> Report:
     """Bring sources into a repository, those that are not in it yet, and say what was done.
 
-    Files are looked at and written by `fan_out`; commits are made here, on a branch of their own. The target
+    Files are looked at and written by `executor`; commits are made here, on a branch of their own. The target
     branch moves when all is written and checked, and stays where it is if anything fails.
     """
-    refuse_unrunnable(options.checks, on_spark=isinstance(fan_out, Answering))
+    refuse_unrunnable(options.checks, on_spark=executor.has_sql)
     found, unfound = found_sources(sources, options)
     report = nothing_new(repo, found, options, told) or ingest_found(
-        repo, found, options, fan_out, dry_run=dry_run, told=told
+        repo, found, options, executor, dry_run=dry_run, told=told
     )
     return replace(report, bad=(*unfound, *report.bad))
 
@@ -85,7 +84,7 @@ def found_sources(
 def nothing_new(repo: Repository, found: Sequence[Source], options: Options, told: Told) -> Report | None:
     """The report of a job whose sources are all in the repository; None where there is something to do.
 
-    No file is opened, nothing is written, and no fan-out is needed. What is left of a run that was broken off
+    No file is opened, nothing is written, and no executor is needed. What is left of a run that was broken off
     is something to do.
     """
     if left_behind(repo, options.branch):
@@ -102,19 +101,19 @@ def ingest_found(
     repo: Repository,
     found: Sequence[Source],
     options: Options,
-    fan_out: FanOut,
+    executor: Executor,
     *,
     dry_run: bool = False,
     told: Told = lambda _: None,
 ) -> Report:
     """`ingest` for sources that were looked up already."""
     if dry_run:
-        return _refuse_empty(_Job(repo, options, fan_out, told, options.branch).outlined(found))
+        return _refuse_empty(_Job(repo, options, executor, told, options.branch).outlined(found))
     if options.mode != "native":
         repo = with_containers(repo, found, options.reading)
     for _ in range(_TRIES):
         try:
-            return _refuse_empty(_staged_and_published(repo, found, options, fan_out, told))
+            return _refuse_empty(_staged_and_published(repo, found, options, executor, told))
         except OvertakenError:
             told(f"{options.branch} was changed in the same places meanwhile: what is staged is made anew")
     raise ConflictError(
@@ -132,17 +131,17 @@ def _refuse_empty(report: Report) -> Report:
 
 
 def _staged_and_published(
-    repo: Repository, found: Sequence[Source], options: Options, fan_out: FanOut, told: Told
+    repo: Repository, found: Sequence[Source], options: Options, executor: Executor, told: Told
 ) -> Report:
     staging = Staging.begin(repo, options.branch)
     try:
         earlier, stale = _staged_before(staging, options, found)
-        report, new, repo = _Job(repo, options, fan_out, told, staging.branch, stale).written(found)
+        report, new, repo = _Job(repo, options, executor, told, staging.branch, stale).written(found)
         staging = replace(staging, repo=repo)
         if staging.is_empty:
             staging.drop()
             return report
-        return _published(report, [*earlier, *new], staging, options, fan_out, told)
+        return _published(report, [*earlier, *new], staging, options, executor, told)
     except OvertakenError:
         staging.drop()
         raise
@@ -169,11 +168,16 @@ def _staged_before(
 
 
 def _published(
-    report: Report, staged: Sequence[Audited], staging: Staging, options: Options, fan_out: FanOut, told: Told
+    report: Report,
+    staged: Sequence[Audited],
+    staging: Staging,
+    options: Options,
+    executor: Executor,
+    told: Told,
 ) -> Report:
     session = staging.repo.readonly_session(branch=staging.branch)
     before = staging.repo.readonly_session(snapshot_id=staging.base)
-    results = tuple(audit(session, before, staged, options.checks, options, fan_out))
+    results = tuple(audit(session, before, staged, options.checks, options, executor))
     for result in results:
         told(f"check {result.name}: {'passed' if result.passed else 'FAILED'}, {result.text}")
     if not all(result.passed for result in results):
@@ -191,7 +195,7 @@ class _Job:
 
     repo: Repository
     options: Options
-    fan_out: FanOut
+    executor: Executor
     told: Told
     branch: str
     stale: frozenset[str] = frozenset()
@@ -219,7 +223,7 @@ class _Job:
         bad: list[BadFile] = []
         while files:
             try:
-                return combine_all(files, existing, rows, self.options, self.fan_out), bad
+                return combine_all(files, existing, rows, self.options, self.executor), bad
             except DisagreementError as error:
                 wrong = {each.source: str(each) for each in error.findings if each.severity == "error"}
                 misfits = [file.source for file in files if file.source.url in wrong]
@@ -281,7 +285,7 @@ class _Job:
         report = Report(outcome)
         if not outcome.wanted:
             return report, []
-        surveyed = survey_all(outcome.wanted, existing, rows, self.options, self.fan_out, shelf)
+        surveyed = survey_all(outcome.wanted, existing, rows, self.options, self.executor, shelf)
         renamed = find_renamed(surveyed.files, existing, rows, {each.url for each in sources})
         there = {each.source.url for each in renamed if not each.is_referred_to}
         self.told(f"{counted(len(surveyed.files), 'file')} surveyed, {len(surveyed.bad)} left out")
@@ -324,7 +328,7 @@ class _Job:
             session = repo.writable_session(self.branch)
             if session.snapshot_id != base.snapshot_id:
                 continue  # somebody else is at work on the branch: look again
-            given = (existing, rows, self.options, self.fan_out, windows)
+            given = (existing, rows, self.options, self.executor, windows)
             try:
                 id, rows = write_batch(session, combined, designed, *given)
             except UnreadableError as error:

@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from icefloe._internal.concurrency import FanOut, ThreadFanOut
+from icefloe._internal.executor import Executor, Progress, ThreadExecutor
 from icefloe._internal.ids import SnapshotId
 from icefloe.config import RepositoryConfig
 from icefloe.core.open import Opened, open_parts, parts
@@ -43,7 +43,7 @@ from icefloe.format.updates import (
     Update,
     Updates,
 )
-from icefloe.maintenance.copy_objects import Copier, Limits, Progress, absent_from, copy_all, needed_rows
+from icefloe.maintenance.copy_objects import Copier, Limits, absent_from, copy_all, needed_rows
 from icefloe.maintenance.history import History, history_of
 from icefloe.maintenance.listings import Listing, list_folder
 from icefloe.maintenance.reachable import Ids, chunks_used, manifests_used
@@ -131,16 +131,16 @@ def clone_parts(
     overwrite: bool = False,
     dry_run: bool = False,
     progress: Progress | None = None,
-    fan_out: FanOut | None = None,
+    executor: Executor | None = None,
 ) -> CloneReport:
-    """`clone` of an open repository, with a fan-out of one's own."""
+    """Clone an open repository with the given executor."""
     if not source.refs.spec.writable:
         raise read_only_format("a clone; icefloe.migrate copies it with `target`")
     if not dry_run:
         target.check_writable()
     there, exists = _opened(target, source)
     before = history_of(there.refs) if exists else None
-    work = _Work(source, there, before, choice, fan_out or ThreadFanOut(limits.max_concurrent_requests))
+    work = _Work(source, there, before, choice, executor or ThreadExecutor(limits.max_concurrent_requests))
     _check_branches(work, overwrite=overwrite)
     missing = work.missing()
     report = CloneReport(
@@ -160,7 +160,7 @@ def clone_parts(
         target.prepare_for_creation()
     copier = Copier(source.assets.storage, there.assets.storage, source.refs.spec, read_back)
     for folder in _FOLDERS:
-        copy_all(copier, missing[folder], fan_out, limits, progress)
+        copy_all(copier, missing[folder], executor, limits, progress)
     work.rewrite_borders()
     work.check_sizes()
     work.move_refs()
@@ -198,9 +198,9 @@ class _Work:
     """What the target needs, worked out from one state of both places."""
 
     def __init__(
-        self, source: Opened, there: Opened, before: History | None, choice: Choice, fan_out: FanOut
+        self, source: Opened, there: Opened, before: History | None, choice: Choice, executor: Executor
     ) -> None:
-        self.source, self.there, self.before, self._fan_out = source, there, before, fan_out
+        self.source, self.there, self.before, self._executor = source, there, before, executor
         self.whole = history_of(source.refs)
         self.part = choice.of(self.whole)
         self.since = 0 if before is None else there.refs.now()
@@ -250,7 +250,7 @@ class _Work:
     def _needed(self, logs_there: Ids) -> dict[str, Ids]:
         storage = self.source.assets.storage
         snapshots = self.part.snapshots.ids[self.rows]
-        manifests = manifests_used(storage, snapshots, self._fan_out)
+        manifests = manifests_used(storage, snapshots, self._executor)
         required = [*(log for info in self.new.values() for log in info.pruned_ancestor_tx_logs)]
         required += [info.id for info in self.new.values() if info.parent_id is not None]
         wanted = _column([] if self._is_v1 else required)
@@ -261,7 +261,7 @@ class _Work:
             SNAPSHOTS: snapshots,
             TRANSACTIONS: logs,
             MANIFESTS: manifests,
-            CHUNKS: chunks_used(storage, manifests, self._fan_out),
+            CHUNKS: chunks_used(storage, manifests, self._executor),
         }
 
     @property

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, TypeAlias
+from typing import Final
 
 import numpy as np
 
-from icefloe._internal.concurrency import FanOut, ThreadFanOut
+from icefloe._internal.executor import Executor, Progress, Task, ThreadExecutor
 from icefloe._internal.ids import encode_column
 from icefloe.core.assets import object_metadata
 from icefloe.errors import ErrorKind, StorageError
@@ -19,9 +19,6 @@ from icefloe.format.spec import Spec
 from icefloe.maintenance.listings import Listing
 from icefloe.maintenance.reachable import Ids
 from icefloe.storage.base import ObjectKind, ObjectNotFoundError, Storage
-
-Progress: TypeAlias = Callable[[str, int, int], None]
-"""Is told what is under way, how many of it are done, and how many there are."""
 
 _BATCH_BYTES: Final = 8 << 20
 _BATCH_OBJECTS: Final = 100
@@ -90,14 +87,16 @@ def absent_from(wanted: Listing, there: Listing) -> Listing:
 
 
 def copy_all(
-    copier: Copier, listing: Listing, fan_out: FanOut | None, limits: Limits, progress: Progress | None
+    copier: Copier, listing: Listing, executor: Executor | None, limits: Limits, progress: Progress | None
 ) -> int:
     """Copy all objects of a listing; how many bytes."""
     batches = list(_batches(listing))
-    spread = fan_out or ThreadFanOut(limits.threads_for(listing), "copies")
+    spread = executor or ThreadExecutor(limits.threads_for(listing), "copies")
     total, done = 0, 0
     for count, copied in zip(
-        (len(names) for _, names in batches), spread(partial(_run, copier), batches), strict=True
+        (len(names) for _, names in batches),
+        spread.map(Task(partial(_run, copier), "batches of objects"), batches),
+        strict=True,
     ):
         total += copied
         done += count

@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from icefloe._internal.concurrency import FanOut, ThreadFanOut, told_of
+from icefloe._internal.executor import Executor, Task, ThreadExecutor
 from icefloe._internal.times import from_microseconds
 from icefloe.core.assets import AssetStore
 from icefloe.core.refs.base import RefStore
@@ -67,7 +67,13 @@ class Limits:
 
 
 def collect(
-    refs: RefStore, assets: AssetStore, older_than_us: int, fan_out: FanOut, *, dry_run: bool, limits: Limits
+    refs: RefStore,
+    assets: AssetStore,
+    older_than_us: int,
+    executor: Executor,
+    *,
+    dry_run: bool,
+    limits: Limits,
 ) -> GCSummary:
     """Delete what no snapshot needs and the storage dates before a time, snapshots first and chunks last.
 
@@ -76,19 +82,19 @@ def collect(
     """
     storage = assets.storage
     if dry_run:
-        garbage = find_garbage(refs, assets, older_than_us, fan_out)
+        garbage = find_garbage(refs, assets, older_than_us, executor)
         return _with_temporary_files(_summary(garbage), [find_temporary_files(storage, older_than_us)])
     swept: list[SweepReport] = []
     garbage = find_garbage(
         refs,
         assets,
         older_than_us,
-        fan_out,
+        executor,
         let_go=True,
         when_found=lambda: swept.append(sweep(storage, older_than_us)),
     )
     try:
-        return _with_temporary_files(_deleted(storage, garbage, limits, fan_out), swept)
+        return _with_temporary_files(_deleted(storage, garbage, limits, executor), swept)
     finally:
         if isinstance(refs, RefStoreV1) and garbage.begun_us is not None:
             refs.note_end_of_collection(garbage.begun_us)
@@ -108,7 +114,7 @@ def find_garbage(
     refs: RefStore,
     assets: AssetStore,
     older_than_us: int,
-    fan_out: FanOut,
+    executor: Executor,
     *,
     let_go: bool = False,
     when_found: Callable[[], None] = lambda: None,
@@ -121,7 +127,7 @@ def find_garbage(
     for attempt in range(_TRIES):
         time.sleep(random.uniform(0, 0.1 * attempt))
         try:
-            plan = _Plan(refs, assets, older_than_us, fan_out, dated=dated)
+            plan = _Plan(refs, assets, older_than_us, executor, dated=dated)
             when_found()
             with assets.storage.making_room(plan.expendable):
                 garbage = plan.let_go() if let_go else plan.garbage
@@ -147,12 +153,12 @@ class _Plan:
     """
 
     def __init__(
-        self, refs: RefStore, assets: AssetStore, older_than_us: int, fan_out: FanOut, *, dated: bool
+        self, refs: RefStore, assets: AssetStore, older_than_us: int, executor: Executor, *, dated: bool
     ) -> None:
-        self._refs, self._assets, self._fan_out = refs, assets, fan_out
+        self._refs, self._assets, self._executor = refs, assets, executor
         storage = assets.storage
         sieve = reachable_snapshots(refs)
-        manifests = manifests_used(storage, sieve, fan_out)
+        manifests = manifests_used(storage, sieve, executor)
 
         def old(folder: str, kept: IdIndex) -> Listing:
             def sift(part: Listing) -> Listing:
@@ -160,7 +166,7 @@ class _Plan:
 
             return sift_folder(storage, folder, sift, dated=dated)
 
-        self._chunks = old(CHUNKS, IdIndex(chunks_used(storage, manifests, fan_out)))
+        self._chunks = old(CHUNKS, IdIndex(chunks_used(storage, manifests, executor)))
         self._manifests = old(MANIFESTS, IdIndex(manifests))
         self._logs = old(TRANSACTIONS, IdIndex(sieve))
         listed = list_folder(storage, SNAPSHOTS)
@@ -186,10 +192,10 @@ class _Plan:
         """Leave alone what some more snapshots need."""
         if not len(snapshots):
             return
-        storage, fan_out = self._assets.storage, self._fan_out
-        manifests = manifests_used(storage, snapshots, fan_out, may_miss=may_miss)
+        storage, executor = self._assets.storage, self._executor
+        manifests = manifests_used(storage, snapshots, executor, may_miss=may_miss)
         self._manifests = _not_in(self._manifests, manifests)
-        chunks = chunks_used(storage, manifests, fan_out, may_miss=may_miss)
+        chunks = chunks_used(storage, manifests, executor, may_miss=may_miss)
         self._chunks = _not_in(self._chunks, chunks)
 
     @property
@@ -287,7 +293,7 @@ def _with_temporary_files(summary: GCSummary, swept: Sequence[SweepReport]) -> G
     )
 
 
-def _deleted(storage: Storage, garbage: Garbage, limits: Limits, fan_out: FanOut) -> GCSummary:
+def _deleted(storage: Storage, garbage: Garbage, limits: Limits, executor: Executor) -> GCSummary:
     """Delete phase by phase. After failures in one the later ones wait for the next run."""
     counts: dict[str, Any] = {}
     failed: list[tuple[str, StorageError]] = []
@@ -297,7 +303,7 @@ def _deleted(storage: Storage, garbage: Garbage, limits: Limits, fan_out: FanOut
         if failed:
             skipped.append(name)
             continue
-        failed += _delete(storage, listing, limits, fan_out)
+        failed += _delete(storage, listing, limits, executor)
         gone = listing.take(~_rows_of(listing, [key for key, _ in failed])) if failed else listing
         counts[f"{name}_deleted"] = len(gone)
         size += int(gone.sizes.sum())
@@ -312,7 +318,7 @@ def _deleted(storage: Storage, garbage: Garbage, limits: Limits, fan_out: FanOut
 
 
 def _delete(
-    storage: Storage, listing: Listing, limits: Limits, fan_out: FanOut
+    storage: Storage, listing: Listing, limits: Limits, executor: Executor
 ) -> list[tuple[str, StorageError]]:
     def delete_some(start: int) -> DeleteReport:
         return storage.delete(listing.take(slice(start, start + _DELETE_BATCH)).paths())
@@ -320,8 +326,8 @@ def _delete(
     failed: list[tuple[str, StorageError]] = []
     in_a_row = 0
     threads = 1 if storage.answers_at_once else limits.max_concurrent_deletes
-    here = told_of(fan_out, ThreadFanOut(threads, "delete"))  # never on Spark: the driver deletes
-    for report in here(delete_some, range(0, len(listing), _DELETE_BATCH)):
+    here = ThreadExecutor(threads, "delete", executor.progress)  # never on Spark: only the driver deletes
+    for report in here.map(Task(delete_some, "requests to delete"), range(0, len(listing), _DELETE_BATCH)):
         in_a_row = in_a_row + 1 if report.failed and not report.deleted else 0
         failed += report.failed
         if in_a_row >= limits.max_consecutive_delete_failures:

@@ -10,7 +10,7 @@ from functools import partial
 from hashlib import sha256
 from typing import Any, Final, TypeAlias, TypeVar
 
-from icefloe._internal.concurrency import FanOut, ThreadFanOut
+from icefloe._internal.executor import Executor, Progress, Task, ThreadExecutor
 from icefloe._internal.ids import ChunkId, ManifestId, SnapshotId
 from icefloe.config import CachingConfig, RepositoryConfig
 from icefloe.core.assets import object_metadata
@@ -61,8 +61,6 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 _Group: TypeAlias = list[Use]
-Progress: TypeAlias = Callable[[str, int, int], None]
-"""Is told what is under way, how many of it are done, and how many there are."""
 
 _PLAN: Final = f"{MIGRATION}/plan.json"
 _SHOWN: Final = 5
@@ -100,7 +98,7 @@ def migrate(
     keep_gaps: bool = False,
     delete_old_files: bool = False,
     progress: Progress | None = None,
-    fan_out: FanOut | None = None,
+    executor: Executor | None = None,
 ) -> MigrationReport:
     """Turn a repository of a format before version 1 into one of version 2.
 
@@ -115,7 +113,7 @@ def migrate(
 
     `dry_run` reads everything and writes nothing. What is missing from the source raises SessionStateError,
     unless `keep_gaps` accepts that it stays missing. `delete_old_files` removes what version 2 does not use
-    once all is done. What was written is verified on the `fan_out`: on Spark, for example.
+    once all is done. What was written is verified on the `executor`: on Spark, for example.
     """
     if not dry_run:
         (target or source).check_writable()
@@ -124,7 +122,7 @@ def migrate(
         raise RepositoryNotFoundError(
             "there is no repository at this place", kind=ErrorKind.REPOSITORY_NOT_FOUND
         )
-    migration = _Migration(source, target, progress, fan_out)
+    migration = _Migration(source, target, progress, executor)
     if spec.refs_in_repo_info and target is None and was_broken_off(source):
         return migration.finish(dry_run=dry_run, delete_old_files=delete_old_files)
     if spec.writable:
@@ -170,7 +168,7 @@ class _Migration:
         source: Storage,
         target: Storage | None,
         progress: Progress | None,
-        fan_out: FanOut | None,
+        executor: Executor | None,
     ) -> None:
         opened = parts(source, OLDER, RepositoryConfig(caching=CachingConfig(num_transaction_changes=_KEPT)))
         if not isinstance(opened.assets, LegacyAssets) or not isinstance(opened.refs, RefStoreLegacy):
@@ -179,8 +177,8 @@ class _Migration:
         self.source, self.target = source, source if target is None else target
         self.in_place = target is None
         self._progress = progress
-        self._fan_out = ThreadFanOut(self.assets.config.max_concurrent_requests)
-        self._verifying = fan_out or self._fan_out
+        self._executor = ThreadExecutor(self.assets.config.max_concurrent_requests)
+        self._verifying = executor or self._executor
         self._level = self.assets.config.compression_level
 
     def run(self, *, dry_run: bool, keep_gaps: bool, delete_old_files: bool) -> MigrationReport:
@@ -225,7 +223,7 @@ class _Migration:
     ) -> Iterator[Result]:
         """Apply a function to items side by side, and tell how far it is."""
         todo = list(items)
-        for done, result in enumerate(self._fan_out(function, todo), 1):
+        for done, result in enumerate(self._executor.map(Task(function, stage), todo), 1):
             yield result
             if self._progress is not None:
                 self._progress(stage, done, len(todo))

@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from icefloe._internal.concurrency import FanOut
+from icefloe._internal.executor import Executor, Task
 from icefloe._internal.ids import ManifestId, SnapshotId
 from icefloe.core.refs.base import RefStore
 from icefloe.core.refs.v2 import RefStoreV2
@@ -117,14 +117,18 @@ def logs_used(refs: RefStore, snapshots: Ids) -> Ids:
     return sorted_ids(np.concatenate([snapshots, inherited_logs(infos, rows)]))
 
 
-def manifests_used(storage: Storage, snapshots: Ids, fan_out: FanOut, *, may_miss: bool = False) -> Ids:
+def manifests_used(storage: Storage, snapshots: Ids, executor: Executor, *, may_miss: bool = False) -> Ids:
     """The manifests that snapshots name, some of which may be missing."""
-    return _gathered(fan_out(partial(_manifests_of, storage, may_miss), each_id(snapshots)))
+    return _gathered(
+        executor.map(Task(partial(_manifests_of, storage, may_miss), "snapshots"), each_id(snapshots))
+    )
 
 
-def chunks_used(storage: Storage, manifests: Ids, fan_out: FanOut, *, may_miss: bool = False) -> Ids:
+def chunks_used(storage: Storage, manifests: Ids, executor: Executor, *, may_miss: bool = False) -> Ids:
     """The chunk objects that manifests name, some of which may be missing."""
-    return _gathered(fan_out(partial(_chunks_of, storage, may_miss), each_id(manifests)))
+    return _gathered(
+        executor.map(Task(partial(_chunks_of, storage, may_miss), "manifests"), each_id(manifests))
+    )
 
 
 def _gathered(parts: Iterable[Ids]) -> Ids:

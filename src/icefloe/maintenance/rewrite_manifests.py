@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from icefloe._internal.concurrency import FanOut
+from icefloe._internal.executor import Executor, Task
 from icefloe._internal.ids import SnapshotId
 from icefloe.core.commit.manifests import Place, Rewritten, Sources, make_manifests, plan
 from icefloe.core.workspace import Workspace
@@ -12,12 +12,14 @@ from icefloe.format.snapshot import ManifestRef, NodeSnapshot
 from icefloe.recipes import Recipe
 
 
-def rewrite_ahead(workspace: Workspace, recipe: Recipe, fan_out: FanOut) -> None:
+def rewrite_ahead(workspace: Workspace, recipe: Recipe, executor: Executor) -> None:
     """Write the manifests that the commit of a workspace needs; it finds them by what they are made of."""
     nodes = workspace.arrays_with_chunks(workspace.paths())
     plans = [plan(workspace, node) for node in nodes]
     items = [(each.node, place, sources) for each in plans for place, sources in each.places.items()]
-    workspace.rewritten = dict(fan_out(partial(_write, recipe, workspace.base.id), items))
+    workspace.rewritten = dict(
+        executor.map(Task(partial(_write, recipe, workspace.base.id), "manifests"), items)
+    )
 
 
 def _write(

@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from icefloe._internal.concurrency import FanOut
+from icefloe._internal.executor import Executor, Task
 from icefloe._internal.ids import ManifestId, NodeId, SnapshotId
 from icefloe._internal.table import Table
 from icefloe.core.assets import AssetStore
@@ -39,16 +39,16 @@ _UNIT: Final = np.dtype(
 _AT_LEAST: Final = 1_000_000
 
 
-def by_snapshot(assets: AssetStore, history: History, fan_out: FanOut) -> Table:
+def by_snapshot(assets: AssetStore, history: History, executor: Executor) -> Table:
     """Per snapshot the bytes it refers to, and those that no other snapshot of the history does.
 
     A native chunk counts once per snapshot however often it is used, an inline one in its manifest.
     """
     order = np.argsort(np.asarray(history.snapshots.columns["flushed_at"]), kind="stable")
-    uses = _uses(assets.storage, history.snapshots.ids[order], fan_out)
+    uses = _uses(assets.storage, history.snapshots.ids[order], executor)
     units = _Units()
     sums = np.zeros((len(order), len(_KINDS)), np.int64)
-    for manifest, found in uses.read(assets.storage, fan_out):
+    for manifest, found in uses.read(assets.storage, executor):
         rows = uses.snapshots(manifest)
         for at, (kind, _) in enumerate(_KINDS):
             sums[rows, at] += int(_chunks(found)["length"][_chunks(found)["kind"] == kind].sum())
@@ -71,15 +71,15 @@ def by_snapshot(assets: AssetStore, history: History, fan_out: FanOut) -> Table:
     ).take(slice(None, None, -1))
 
 
-def by_array(assets: AssetStore, history: History, snapshots: Ids, fan_out: FanOut) -> Table:
+def by_array(assets: AssetStore, history: History, snapshots: Ids, executor: Executor) -> Table:
     """Per array the bytes that some snapshots refer to, and those that no other array does.
 
     An array is known by its path at the tip of a branch or tag, or in the snapshots asked for; one that is
     at none of them any more by the id of its node.
     """
-    uses = _uses(assets.storage, snapshots, fan_out)
+    uses = _uses(assets.storage, snapshots, executor)
     units = _Units()
-    for manifest, found in uses.read(assets.storage, fan_out):
+    for manifest, found in uses.read(assets.storage, executor):
         units.add(found, uses.snapshots(manifest))
     rows = units.result()
     nodes, place = np.unique(rows["node"], return_inverse=True)
@@ -115,16 +115,16 @@ class Freed:
     bytes: int
 
 
-def what_if(assets: AssetStore, history: History, keep: NDArray[np.bool_], fan_out: FanOut) -> Freed:
+def what_if(assets: AssetStore, history: History, keep: NDArray[np.bool_], executor: Executor) -> Freed:
     """What only the snapshots use that do not stay."""
     storage = assets.storage
     ids = history.snapshots.ids
     stay, go = ids[keep], ids[~keep]
-    kept_manifests = manifests_used(storage, stay, fan_out)
-    old = manifests_used(storage, go, fan_out)
+    kept_manifests = manifests_used(storage, stay, executor)
+    old = manifests_used(storage, go, executor)
     manifests = old[~is_member(old, kept_manifests)]
-    used = chunks_used(storage, manifests, fan_out)
-    chunks = used[~is_member(used, chunks_used(storage, kept_manifests, fan_out))] if len(used) else used
+    used = chunks_used(storage, manifests, executor)
+    chunks = used[~is_member(used, chunks_used(storage, kept_manifests, executor))] if len(used) else used
     size = sum(
         _bytes(list_folder(storage, folder), wanted)
         for folder, wanted in ((SNAPSHOTS, go), (MANIFESTS, manifests), (CHUNKS, chunks))
@@ -154,13 +154,15 @@ class _Uses:
         start = self._ends[manifest - 1] if manifest else 0
         return self._owners[start : self._ends[manifest]]
 
-    def read(self, storage: Storage, fan_out: FanOut) -> Iterator[tuple[int, NDArray[np.void]]]:
+    def read(self, storage: Storage, executor: Executor) -> Iterator[tuple[int, NDArray[np.void]]]:
         """Every manifest, by position, and its chunks."""
-        return enumerate(fan_out(partial(_units_of, storage), each_id(self.manifests)))
+        return enumerate(
+            executor.map(Task(partial(_units_of, storage), "manifests"), each_id(self.manifests))
+        )
 
 
-def _uses(storage: Storage, snapshots: Ids, fan_out: FanOut) -> _Uses:
-    found = list(fan_out(partial(_manifests_of, storage), each_id(snapshots)))
+def _uses(storage: Storage, snapshots: Ids, executor: Executor) -> _Uses:
+    found = list(executor.map(Task(partial(_manifests_of, storage), "snapshots"), each_id(snapshots)))
     owners = np.repeat(np.arange(len(found)), [len(each) for each in found])
     keys = id_keys(np.concatenate([snapshots[:0], *found]))
     manifests, places = np.unique(keys, return_inverse=True)

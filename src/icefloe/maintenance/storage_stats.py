@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from icefloe._internal.concurrency import FanOut
+from icefloe._internal.executor import Executor, Task
 from icefloe._internal.ids import ManifestId
 from icefloe.core.assets import AssetStore
 from icefloe.core.refs.base import RefStore
@@ -35,15 +35,15 @@ class _Counted:
     inline_bytes: int
 
 
-def chunk_storage(refs: RefStore, assets: AssetStore, fan_out: FanOut) -> ChunkStorageStats:
+def chunk_storage(refs: RefStore, assets: AssetStore, executor: Executor) -> ChunkStorageStats:
     """Bytes of all chunks that snapshots on branches and tags refer to.
 
     A native chunk counts once however many references lie in it, a virtual one once per place and range, an
     inline one in each manifest that holds it.
     """
-    manifests = manifests_used(assets.storage, reachable_snapshots(refs), fan_out)
+    manifests = manifests_used(assets.storage, reachable_snapshots(refs), executor)
     natives, virtuals, inline_bytes = Gathered(_NATIVE), Gathered(_VIRTUAL), 0
-    for part in fan_out(partial(_count, assets.storage), each_id(manifests)):
+    for part in executor.map(Task(partial(_count, assets.storage), "manifests"), each_id(manifests)):
         natives.add(part.native)
         virtuals.add(part.virtual)
         inline_bytes += part.inline_bytes

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Mapping
 from functools import partial
 
-from icefloe._internal.concurrency import FanOut
+from icefloe._internal.executor import Executor, Task
 from icefloe._internal.ids import SnapshotId
 from icefloe.core.assets import AssetStore, object_metadata
 from icefloe.core.refs.v1 import RefStoreV1
@@ -30,13 +30,13 @@ from icefloe.maintenance.reachable import each_id
 from icefloe.storage.base import ABSENT, ConditionNotMetError, Storage
 
 
-def upgrade(assets: AssetStore, refs: RefStoreV1, fan_out: FanOut, *, dry_run: bool) -> RepoInfo:
+def upgrade(assets: AssetStore, refs: RefStoreV1, executor: Executor, *, dry_run: bool) -> RepoInfo:
     """Write the repo info file of a repository of version 1; the refs are still there afterwards.
 
     ConflictError, and the repository as it was, where somebody moved a ref meanwhile.
     """
     before = refs.all_refs()
-    info = _repo_info(assets, refs, before, fan_out)
+    info = _repo_info(assets, refs, before, executor)
     data = write_repo_info(info, V2, assets.config.compression_level)
     read_repo_info(data)
     if dry_run:
@@ -83,12 +83,12 @@ def _ref_files(storage: Storage) -> Iterator[str]:
 
 
 def _repo_info(
-    assets: AssetStore, refs: RefStoreV1, files: Mapping[RefFile, SnapshotId | None], fan_out: FanOut
+    assets: AssetStore, refs: RefStoreV1, files: Mapping[RefFile, SnapshotId | None], executor: Executor
 ) -> RepoInfo:
     branches = {file.name: id for file, id in files.items() if id is not None and file.kind is RefKind.BRANCH}
     tags = {file.name: id for file, id in files.items() if id is not None and file.kind is RefKind.TAG}
     gone = {file.name for file in files if file.deleted}
-    known = _snapshots(assets, fan_out)
+    known = _snapshots(assets, executor)
     reached: dict[SnapshotId, SnapshotInfo] = {}
     for id in (*branches.values(), *(id for tag, id in tags.items() if tag not in gone)):
         reached |= _line(id, reached, known, refs)
@@ -122,10 +122,10 @@ def _line(
     return line
 
 
-def _snapshots(assets: AssetStore, fan_out: FanOut) -> dict[SnapshotId, SnapshotInfo]:
+def _snapshots(assets: AssetStore, executor: Executor) -> dict[SnapshotId, SnapshotInfo]:
     """All snapshots that are there, read side by side; following parents would read them one by one."""
     ids = each_id(list_folder(assets.storage, SNAPSHOTS).ids)
-    infos = fan_out(partial(_info, assets.storage), ids)
+    infos = executor.map(Task(partial(_info, assets.storage), "snapshots"), ids)
     return {info.id: info for info in infos if info is not None}
 
 

@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from icefloe.spark.executor import SparkFanOut
+    from icefloe.spark.executor import SparkExecutor
     from icefloe.spark.ingest_files import ingest, rechunk
     from icefloe.spark.run_sql import sql
     from icefloe.spark.scan_tables import Scan, scan
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = [
     "QUICK_START",
     "Scan",
-    "SparkFanOut",
+    "SparkExecutor",
     "ingest",
     "local_session",
     "rechunk",
@@ -32,7 +32,7 @@ __all__ = [
 _HOMES = {
     "QUICK_START": "session",
     "Scan": "scan_tables",
-    "SparkFanOut": "executor",
+    "SparkExecutor": "executor",
     "ingest": "ingest_files",
     "local_session": "session",
     "rechunk": "ingest_files",

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import PySparkException
 
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.spark.dataframe import plain_errors
-from icefloe.spark.executor import Progress, watched_stages
+from icefloe.spark.progress import watch_stages
 from icefloe.spark.run_sql import sql
 
 if TYPE_CHECKING:
@@ -20,14 +20,18 @@ Rows = tuple[list[str], list[tuple[Any, ...]]]
 
 
 def answered(
-    spark: SparkSession, query: str, repos: Mapping[str, Any], limit: int, progress: Progress | None = None
+    spark: SparkSession,
+    query: str,
+    repos: Mapping[str, Any],
+    limit: int,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Rows:
     """The names of the columns, and so many rows at most; what Spark refuses is one sentence.
 
     `progress` is told how many tasks are done, of how many that are known so far.
     """
     try:
-        with plain_errors(), watched_stages(spark, progress):
+        with plain_errors(), watch_stages(spark, progress):
             frame = sql(spark, query, repos)
             return list(frame.columns), [tuple(row) for row in frame.limit(limit).collect()]
     except PySparkException as error:

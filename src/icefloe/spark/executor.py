@@ -1,20 +1,22 @@
-"""A `FanOut` over the executors of a Spark cluster."""
+"""An `Executor` on a Spark cluster."""
 
 from __future__ import annotations
 
 import pickle
-import threading
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 from pyspark import cloudpickle as _cloudpickle
 
 from icefloe._internal.concurrency import give_back_large_buffers
+from icefloe._internal.executor import Executor, Progress, Task
+from icefloe.spark.answers import answered
 from icefloe.spark.dataframe import described
 from icefloe.spark.failures import told_failures
+from icefloe.spark.progress import watch_stages
 from icefloe.spark.worker import exempt_modules
 
 if TYPE_CHECKING:
@@ -25,22 +27,32 @@ R = TypeVar("R")
 
 cloudpickle: Any = _cloudpickle
 _SCHEMA = "number long, result binary"
-_LOOK_EVERY_S = 0.5
 
-Progress: TypeAlias = Callable[[int, int], None]
-"""Is told how many tasks are done, of how many."""
+_SHOWN_ROWS = 5
 
 
-class SparkFanOut:
-    """Applies a function to many items on Spark, over the classic API and over Spark Connect alike.
+class SparkExecutor(Executor):
+    """An executor on a Spark cluster, over the classic API or Spark Connect.
 
-    The function and the items are pickled, and so are the results: all of them should be small, and forks and
-    receipts are. Modules that the function needs must be installed on the executors. Spark may run an item
-    twice, when an executor is lost or slow; the result of one run counts.
+    The function, the items and the results are pickled and should be small. Modules that the function needs
+    must be installed on the executors. Spark may run an item twice if an executor is lost or slow; one result
+    counts. The exception of the first item that failed is raised here. Unlike threads, Spark returns all
+    results at once.
 
-    An exception in the function is raised here, for the first of the items that failed. Unlike threads, Spark
-    gives all its results at once: nothing is known before the last item is done.
+    Parameters
+    ----------
+    spark
+        The session that runs the tasks.
+    tasks
+        Largest number of Spark tasks, each with several items. By default the `Task` decides. A Spark task
+        costs about 0.1 s of CPU, so give it a few seconds of work.
+    progress
+        Called twice a second with Spark's status, which Spark Connect does not provide.
+    title
+        Name of the jobs on Spark's pages.
     """
+
+    has_sql = True
 
     def __init__(
         self,
@@ -49,27 +61,30 @@ class SparkFanOut:
         progress: Progress | None = None,
         title: str | None = None,
     ) -> None:
-        """At most so many `tasks`, each with some items in a row; without it, one task per item.
-
-        A task costs about 0.1 s of CPU, so an item should be worth some seconds of work. `progress` is fed
-        from Spark's status, twice a second; Spark Connect does not have that. The `title` is what Spark's
-        pages call the jobs.
-        """
         if tasks is not None and tasks < 1:
             raise ValueError(f"tasks must be at least 1, not {tasks}")
         self._spark = spark
         self._tasks = tasks
-        self._progress = progress
+        self.progress = progress
         self._title = title
 
-    def __call__(self, function: Callable[[T], R], items: Iterable[T], /) -> Iterator[R]:
+    @property
+    def parallelism(self) -> int:  # type: ignore[override]
+        """Number of tasks that Spark runs at the same time."""
+        try:
+            return max(1, int(self._spark.sparkContext.defaultParallelism))
+        except (AttributeError, NotImplementedError):
+            return 2  # Spark Connect does not provide the number
+
+    def map(self, task: Task[T, R], items: Iterable[T], /) -> Iterator[R]:
+        # docstring inherited
         orders = [cloudpickle.dumps(item) for item in items]
         if not orders:
             return
-        tasks = min(self._tasks or len(orders), len(orders))
+        tasks = self._spark_tasks(task, len(orders))
 
         def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            return _run(function, orders, batches)
+            return _run(task.run, orders, batches)
 
         with told_failures():
             numbers: Any = self._spark.range(0, len(orders), 1, tasks)
@@ -77,9 +92,9 @@ class SparkFanOut:
             # Arrow batches never become pandas frames here, whatever its version.
             warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
             results = numbers.mapInArrow(run, _SCHEMA)
-        # Collected once and used once: Spark would do the work again for every other look at the frame.
+        # Collected once and used once: Spark would repeat the work for every other use of the frame.
         named = nullcontext() if self._title is None else described(self._spark, self._title)
-        with told_failures(), _watched(self._spark, tasks, self._progress), named:
+        with told_failures(), self._watched(task.label, tasks, len(orders)), named:
             rows = results.collect()
         for row in sorted(rows, key=lambda row: int(row["number"])):
             failed, value = pickle.loads(bytes(row["result"]))
@@ -87,44 +102,31 @@ class SparkFanOut:
                 raise value
             yield value
 
+    def query(self, sql: str, tables: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+        # docstring inherited
+        return answered(self._spark, sql, tables, _SHOWN_ROWS)[1]
 
-@contextmanager
-def _watched(spark: SparkSession, tasks: int, progress: Progress | None) -> Iterator[None]:
-    """Look at Spark's status from a thread, while this one waits for the results of so many tasks."""
-    with watched_stages(spark, progress and (lambda done, _: progress(min(tasks, done), tasks))):
-        yield
-    if progress is not None and getattr(spark, "_sc", None) is not None:
-        progress(tasks, tasks)
+    def _spark_tasks(self, task: Task[T, R], items: int) -> int:
+        if self._tasks is not None:
+            return min(self._tasks, items)
+        if task.per_core is None:
+            return items
+        by_size = items // (task.items_per_task or items)
+        return min(items, max(task.per_core * self.parallelism, by_size))
 
+    @contextmanager
+    def _watched(self, label: str, tasks: int, items: int) -> Iterator[None]:
+        """Report items in proportion to the Spark tasks that are done."""
+        progress = self.progress
 
-@contextmanager
-def watched_stages(spark: SparkSession, progress: Progress | None) -> Iterator[None]:
-    """Tell of all tasks that Spark runs meanwhile; their number grows when a stage begins."""
-    context = getattr(spark, "_sc", None)
-    if progress is None or context is None:
-        yield
-        return
-    over = threading.Event()
+        def report(done: int, _: int) -> None:
+            if progress is not None:
+                progress(label, items * min(tasks, done) // tasks, items)
 
-    def look() -> None:
-        tracker = context.statusTracker()
-        sizes: dict[int, int] = {}
-        while not over.wait(_LOOK_EVERY_S):
-            try:
-                active = {stage: tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()}
-            except Exception:  # noqa: BLE001 - Spark is gone, which the other thread tells
-                return
-            sizes |= {stage: info.numTasks for stage, info in active.items() if info}
-            left = sum(info.numTasks - info.numCompletedTasks for info in active.values() if info)
-            progress(sum(sizes.values()) - left, sum(sizes.values()))
-
-    watcher = threading.Thread(target=look, daemon=True)
-    watcher.start()
-    try:
-        yield
-    finally:
-        over.set()
-        watcher.join()
+        with watch_stages(self._spark, report if progress is not None else None):
+            yield
+        if progress is not None and getattr(self._spark, "_sc", None) is not None:
+            progress(label, items, items)
 
 
 def _run(

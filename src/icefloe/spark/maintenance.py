@@ -19,7 +19,7 @@ from icefloe.ops import ChunkStorageStats, GCSummary
 from icefloe.repository import Repository
 from icefloe.session import Session
 from icefloe.spark.dataframe import place_of
-from icefloe.spark.executor import SparkFanOut
+from icefloe.spark.executor import SparkExecutor
 from icefloe.storage.base import Storage
 from icefloe.storage.memory import MemoryStorage
 
@@ -59,7 +59,7 @@ def on_spark(spark: SparkSession, repo: Repository, tasks: int | None = None) ->
         )
     cores = int(spark.sparkContext.defaultParallelism)
     title = f"upkeep of {place_of(repo)}"
-    return repo.working_with(SparkFanOut(spark, tasks or _TASKS_PER_CORE * cores, title=title))
+    return repo.working_with(SparkExecutor(spark, tasks or _TASKS_PER_CORE * cores, title=title))
 
 
 def frame(spark: SparkSession, table: Table) -> DataFrame:
@@ -143,4 +143,4 @@ def export(
     spark: SparkSession, repo: Repository, session: Session, target: Storage, **options: Any
 ) -> ExportReport:
     """Write a group of a session of the repository as plain Zarr. `options` are those of `export_zarr`."""
-    return export_zarr(session, target, **options, fan_out=on_spark(spark, repo).fan_out)
+    return export_zarr(session, target, **options, executor=on_spark(spark, repo).executor)

@@ -250,7 +250,7 @@ def test_a_snapshot_for_a_fork_uses_them_too() -> None:
     session = repo.writable_session("main")
     session.merge_receipts([written(session.fork(), range(2), 3)])
 
-    made = flush(session.workspace, "look", {}, session.fan_out, None).snapshot
+    made = flush(session.workspace, "look", {}, session.executor, None).snapshot
 
     assert array(session.fork())[0, 0] == 3
     assert [info.num_chunk_refs for info in made.manifest_files] == [6]

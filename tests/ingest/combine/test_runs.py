@@ -10,6 +10,7 @@ import xarray as xr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from icefloe._internal.executor import Executor
 from icefloe.errors import IcechunkError
 from icefloe.ingest.combine import intake
 from icefloe.ingest.combine.grid import Combining
@@ -29,13 +30,14 @@ def schemas(datasets: list[xr.Dataset]) -> list[FileSchema]:
 
 
 def combined(files: list[FileSchema], datasets: list[xr.Dataset], how: Combining) -> Combined | str:
-    def digested(_: Any, orders: Any, /) -> Any:
-        for order in orders:
-            dataset = datasets[int(order.source.url[1:-3])]
-            yield {name: repr(dataset[name].values) for name in order.names if name in dataset}
+    class Digests(Executor):
+        def map(self, task: Any, orders: Any, /) -> Any:
+            for order in orders:
+                dataset = datasets[int(order.source.url[1:-3])]
+                yield {name: repr(dataset[name].values) for name in order.names if name in dataset}
 
     try:
-        return combine_all(files, None, [], Options(combining=how), digested)
+        return combine_all(files, None, [], Options(combining=how), Digests())
     except IcechunkError as error:
         return type(error).__name__
 

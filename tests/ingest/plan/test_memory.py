@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import math
 import tracemalloc
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import xarray as xr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from icefloe._internal.executor import Executor, Task
 from icefloe.ingest.combine.pieces import Pieces
 from icefloe.ingest.job import ingest
 from icefloe.ingest.options import make_options
@@ -49,25 +50,25 @@ def test_parts_fill_a_piece_and_do_not_cut_chunks(data: st.DataObject) -> None:
     assert (filled == 1).all()
 
 
-class Measuring:
-    """A fan-out in this process that knows the most that a task ever held."""
+class Measuring(Executor):
+    """An executor in this process that records the peak memory of each task."""
 
     def __init__(self) -> None:
         self.peaks: dict[str, int] = {}
 
-    def __call__(self, function: Callable[[Any], Any], items: Iterable[Any], /) -> Iterator[Any]:
-        if function.__name__ not in TRACED:
-            yield from map(function, items)
+    def map(self, task: Task[Any, Any], items: Iterable[Any], /) -> Iterator[Any]:
+        name = getattr(task.run, "__name__", "")
+        if name not in TRACED:
+            yield from map(task.run, items)
             return
         gc.collect()  # so that the next collection does not depend on what ran before
         for item in items:
             tracemalloc.start()
             try:
-                yield function(item)
+                yield task.run(item)
                 peak = tracemalloc.get_traced_memory()[1]
             finally:
                 tracemalloc.stop()
-            name = function.__name__
             self.peaks[name] = max(peak, self.peaks.get(name, 0))
 
 

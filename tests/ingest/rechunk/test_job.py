@@ -225,12 +225,12 @@ def test_a_commit_to_the_array_meanwhile_is_a_conflict(tmp_path: Path) -> None:
             super().__init__()
             self.path = path
 
-        def __call__(self, function: Any, items: Any, /) -> Any:
+        def map(self, task: Any, items: Any, /) -> Any:
             session = repo.writable_session("main")
             array: Any = zarr.open_array(session.store, path=self.path)
             array[0] = 1
             seen.append(session.commit("meanwhile"))
-            return super().__call__(function, items)
+            return super().map(task, items)
 
     with pytest.raises(RebaseFailedError, match="conflict: /t was changed on main while it was rechunked"):
         rechunk(repo, "t", Meanwhile("t"), chunks={"time": 5})

@@ -106,14 +106,14 @@ def test_how_often_units_are_read() -> None:
 
 def test_maps_become_series_and_each_is_read_once(tmp_path: Path) -> None:
     repo = maps(tmp_path)
-    before, fan_out = stored(repo), Travelling()
+    before, executor = stored(repo), Travelling()
 
-    report = rechunk(repo, "t", fan_out, chunks=SERIES, memory_bytes=1 << 17)
+    report = rechunk(repo, "t", executor, chunks=SERIES, memory_bytes=1 << 17)
 
-    assert fan_out.calls == ["set_aside", "rewrite"]
+    assert executor.calls == ["set_aside", "rewrite"]
     assert (report.read_factor, report.aside_bytes) == (1, VALUES.nbytes)
     assert report.memory_bytes <= 1 << 17
-    assert fan_out.home_bytes < VALUES.nbytes / 10
+    assert executor.home_bytes < VALUES.nbytes / 10
     array: Any = zarr.open_array(repo.readonly_session("main").store, path="t", mode="r")
     np.testing.assert_array_equal(array[...], VALUES)
     assert array.chunks == (64, 4, 4)
@@ -139,11 +139,11 @@ def test_a_job_that_fails_leaves_nothing(tmp_path: Path) -> None:
     before = stored(repo)
 
     class Failing(Travelling):
-        def __call__(self, function: Any, items: Any, /) -> Any:
-            if function.__name__ == "rewrite":
+        def map(self, task: Any, items: Any, /) -> Any:
+            if task.run.__name__ == "rewrite":
                 assert stored(repo) > before  # there is something to be cleared
                 raise RuntimeError("lost")
-            return super().__call__(function, items)
+            return super().map(task, items)
 
     with pytest.raises(RuntimeError, match="lost"):
         rechunk(repo, "t", Failing(), chunks=SERIES, memory_bytes=1 << 17)
@@ -156,13 +156,15 @@ def test_what_a_killed_job_leaves_is_garbage(tmp_path: Path) -> None:
     place = repo.storage.describe()["path"]
     job = f"""
 import os, icefloe
+from icefloe._internal.executor import Executor
 from icefloe.ingest import rechunk
-def fan_out(function, items):
-    if function.__name__ == "rewrite":
-        os.kill(os.getpid(), 9)
-    return map(function, items)
+class Killed(Executor):
+    def map(self, task, items):
+        if task.run.__name__ == "rewrite":
+            os.kill(os.getpid(), 9)
+        return map(task.run, items)
 repo = icefloe.Repository.open(icefloe.local_filesystem_storage({place!r}))
-rechunk(repo, "t", fan_out, chunks={SERIES!r}, memory_bytes=1 << 17)
+rechunk(repo, "t", Killed(), chunks={SERIES!r}, memory_bytes=1 << 17)
 """
     code, printed = processes.run(job)
 
@@ -225,20 +227,22 @@ def test_tasks_hold_no_more_than_is_stated(tmp_path: Path) -> None:
     job = f"""
 import icefloe, numpy, zarr
 from pathlib import Path
+from icefloe._internal.executor import Executor
 from icefloe.ingest.rechunk import job as rechunking
 def held(what):
     (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(what))
     return int(line.split()[1]) << 10
-def fan_out(function, items):
-    for item in items:
-        Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
-        before = held("VmRSS")
-        yield function(item)
-        print(held("VmHWM") - before)
+class Measuring(Executor):
+    def map(self, task, items):
+        for item in items:
+            Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+            before = held("VmRSS")
+            yield task.run(item)
+            print(held("VmHWM") - before)
 zarr.create_array(zarr.storage.MemoryStore(), data=numpy.ones(9))[...]  # starts its threads
 repo = icefloe.Repository.open(icefloe.local_filesystem_storage({repo.storage.describe()["path"]!r}))
 report = rechunking.rechunk(
-    repo, "t", fan_out, chunks={{"time": -1, "lat": 24, "lon": 24}}, memory_bytes=24 << 20
+    repo, "t", Measuring(), chunks={{"time": -1, "lat": 24, "lon": 24}}, memory_bytes=24 << 20
 )
 print(report.memory_bytes)
 """

@@ -132,7 +132,7 @@ def export(
         report = icefloe.export_netcdf(session, target, **options)
     else:
         place = icefloe.storage_from_url(target, **storage_options(target_options))
-        report = icefloe.export_zarr(session, place, **options, fan_out=repo.fan_out)
+        report = icefloe.export_zarr(session, place, **options, executor=repo.executor)
     verb = "would write" if dry_run else "wrote"
     text = (
         f"{verb} {counted(len(report.arrays), 'array')} and {counted(report.groups, 'group')}, "

@@ -13,7 +13,7 @@ import click
 from icefloe._internal.amounts import bytes_text, counted
 from icefloe.cli.complete import complete_branch, complete_file
 from icefloe.cli.errors import FAILED, NOT_WELL
-from icefloe.cli.execution import SparkChoice, running_fan_out, spark_options
+from icefloe.cli.execution import SparkChoice, running_executor, spark_options
 from icefloe.cli.output import Output, shown
 from icefloe.cli.pairs import not_a_pair
 from icefloe.cli.params import is_file, output_option, storage_argument
@@ -192,9 +192,9 @@ def _ingested(
         report = nothing_new(repo, found, options, told)
         if report is None:
             # Spark ends first: what its tasks still write counts when an empty repository is taken away.
-            with running_fan_out(choice, out) as (fan_out, parallelism):
+            with running_executor(choice, out) as (executor, parallelism):
                 options = replace(options, parallelism=parallelism)
-                report = ingest_found(repo, found, options, fan_out, dry_run=dry_run, told=told)
+                report = ingest_found(repo, found, options, executor, dry_run=dry_run, told=told)
     report = replace(report, bad=(*unfound, *report.bad))
     took_changed = options.on_change == "ingest"
     text = _text(report.to_dict(), dry_run=dry_run, ways=ways, took_changed=took_changed)

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from icefloe._internal.amounts import bytes_text, counted
-from icefloe._internal.concurrency import ThreadFanOut
+from icefloe._internal.executor import ThreadExecutor
 from icefloe._internal.table import Table
 from icefloe.cli import revisions
 from icefloe.cli.complete import complete_branch, complete_revision
@@ -284,8 +284,8 @@ def rewrite_manifests(
         text = f"{counted(count, 'manifest')} of {shown(branch)} would be rewritten"
         out.value({"snapshot": id, "manifests": count, "dry_run": True}, text)
         return
-    if repo.fan_out is None:
-        repo = repo.working_with(ThreadFanOut(_MANIFESTS_AT_ONCE))
+    if repo.executor is None:
+        repo = repo.working_with(ThreadExecutor(_MANIFESTS_AT_ONCE))
     id = watched(repo, out).rewrite_manifests(
         message, branch=branch, commit_method="amend" if amend else "new_commit"
     )

@@ -8,9 +8,9 @@ import click
 
 import icefloe
 from icefloe._internal.amounts import counted
-from icefloe._internal.concurrency import FanOut
+from icefloe._internal.executor import Executor
 from icefloe.cli.output import Output, plain, shown
-from icefloe.cli.params import fan_out_option, output_option, storage_argument
+from icefloe.cli.params import executor_option, output_option, storage_argument
 from icefloe.cli.watched import watched
 from icefloe.core.open import find_spec
 from icefloe.errors import ErrorKind, InvalidInputError
@@ -26,7 +26,7 @@ from icefloe.storage.base import Storage
 @click.option("--dry-run", is_flag=True, help="Read everything, tell what would be done, and write nothing.")
 @click.option("--keep-gaps", is_flag=True, help="Even if something is missing; it stays missing.")
 @click.option("--delete-old-files", is_flag=True, help="In place: remove what version 2 does not use.")
-@fan_out_option
+@executor_option
 @output_option
 def migrate(
     storage: Storage,
@@ -34,7 +34,7 @@ def migrate(
     dry_run: bool,
     keep_gaps: bool,
     delete_old_files: bool,
-    fan_out: FanOut | None,
+    executor: Executor | None,
     out: Output,
 ) -> None:
     """Turn a repository of an older format into one of version 2.
@@ -49,7 +49,7 @@ def migrate(
     version_1 = spec is not None and spec.writable and not spec.refs_in_repo_info
     leftovers = delete_old_files and target is None and spec is not None and spec.refs_in_repo_info
     if version_1 or (leftovers and has_files_of_version_1(storage) and not was_broken_off(storage)):
-        _upgrade(storage, target, dry_run, delete_old_files, fan_out, out, leftovers_only=not version_1)
+        _upgrade(storage, target, dry_run, delete_old_files, executor, out, leftovers_only=not version_1)
         return
     report = icefloe.migrate(
         storage,
@@ -58,7 +58,7 @@ def migrate(
         keep_gaps=keep_gaps,
         delete_old_files=delete_old_files,
         progress=out.progress,
-        fan_out=fan_out,
+        executor=executor,
     )
     out.value(plain(report), _text(report))
 
@@ -68,7 +68,7 @@ def _upgrade(
     target: str | None,
     dry_run: bool,
     delete_old_files: bool,
-    fan_out: FanOut | None,
+    executor: Executor | None,
     out: Output,
     *,
     leftovers_only: bool,
@@ -78,7 +78,7 @@ def _upgrade(
             "a repository of version 1 is upgraded where it is; leave --to out", kind=ErrorKind.NOT_ALLOWED
         )
     repo = Repository.open(storage)
-    repo = watched(repo if fan_out is None else repo.working_with(fan_out), out, reads_only=True)
+    repo = watched(repo if executor is None else repo.working_with(executor), out, reads_only=True)
     snapshots = len(repo.preview_expiration(datetime.fromtimestamp(0, UTC)))
     branches, tags = len(repo.list_branches()), len(repo.list_tags())
     icefloe.upgrade_icechunk_repository(repo, dry_run=dry_run, delete_unused_v1_files=delete_old_files)

@@ -8,10 +8,10 @@ from typing import Any
 import click
 
 from icefloe._internal.amounts import bytes_text, counted
-from icefloe._internal.concurrency import ThreadFanOut
+from icefloe._internal.executor import ThreadExecutor
 from icefloe.cli.commands.ingest import cells, metadata_of
 from icefloe.cli.complete import complete_array, complete_branch
-from icefloe.cli.execution import SparkChoice, running_fan_out, spark_options
+from icefloe.cli.execution import SparkChoice, running_executor, spark_options
 from icefloe.cli.output import Output, shown
 from icefloe.cli.params import output_option, repo_argument
 from icefloe.repository import Repository
@@ -72,10 +72,10 @@ def rechunk(
         metadata=metadata_of(metadata),
         memory_bytes=memory << 20,
     )
-    report = order(ThreadFanOut(1), dry_run=True)  # what is wrong, or done already, is told without Spark
+    report = order(ThreadExecutor(1), dry_run=True)  # what is wrong, or done already, is told without Spark
     if report.arrays:
-        with running_fan_out(spark, out) as (fan_out, parallelism):
-            report = order(fan_out, parallelism=parallelism, dry_run=dry_run, told=out.progress.say)
+        with running_executor(spark, out) as (executor, parallelism):
+            report = order(executor, parallelism=parallelism, dry_run=dry_run, told=out.progress.say)
     out.value(report.to_dict(), _text(report.to_dict(), dry_run=dry_run))
     return 0
 

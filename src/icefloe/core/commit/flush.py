@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from icefloe._internal.concurrency import FanOut
+from icefloe._internal.executor import Executor, Task, ThreadExecutor
 from icefloe._internal.ids import NodeId, SnapshotId
 from icefloe.core.assets import AssetStore
 from icefloe.core.commit.limits import check_changes, check_log
@@ -46,15 +46,15 @@ def flush(
     workspace: Workspace,
     message: str,
     metadata: Mapping[str, Any],
-    fan_out: FanOut,
+    executor: Executor,
     parent: SnapshotId | None,
     earlier: TransactionLog | None = None,
 ) -> Flushed:
     """Write the files of a new snapshot. The `earlier` log of a commit that is amended goes into its log."""
     base, assets = workspace.base, workspace.assets
     check_changes(workspace.changes, earlier)
-    plans = list(fan_out(lambda node: plan(workspace, node), _touched_arrays(workspace)))
-    rewritten = _rewrite(workspace, plans, fan_out)
+    plans = list(executor.map(Task(lambda node: plan(workspace, node), "arrays"), _touched_arrays(workspace)))
+    rewritten = _rewrite(workspace, plans, executor)
     infos = [info for part in rewritten.values() for info in part.infos]
     infos += [info for each in plans for info in each.infos]
     nodes = _new_nodes(workspace, [each.finished(rewritten) for each in plans])
@@ -71,7 +71,7 @@ def flush(
         manifest_files=base.manifest_files.keeping(set(used_manifests(nodes)), infos),
         nodes=nodes,
     )
-    write_files(assets, snapshot, log, fan_out, base)
+    write_files(assets, snapshot, log, executor, base)
     return Flushed(snapshot, log)
 
 
@@ -99,14 +99,14 @@ def restate(
 
 
 def write_files(
-    assets: AssetStore, snapshot: Snapshot, log: TransactionLog, fan_out: FanOut, base: Snapshot
+    assets: AssetStore, snapshot: Snapshot, log: TransactionLog, executor: Executor, base: Snapshot
 ) -> None:
     """Write a snapshot, which is dated after its base, and its transaction log."""
     check_log(log)
     writes = [lambda: assets.write_transaction_log(log), lambda: assets.write_snapshot(snapshot)]
     if assets.storage.answers_at_once and len(log.updated_chunks.numbers) < _MANY_NUMBERS:
-        fan_out = map  # a thread takes longer than writing a small file
-    list(fan_out(lambda write: write(), writes))
+        executor = ThreadExecutor(1)  # starting a thread takes longer than writing a small file
+    list(executor.map(Task(lambda write: write(), "files"), writes))
     if not assets.spec.refs_in_repo_info:  # else the clock is checked when the repo info file is written
         check_clock(assets.storage, f"{SNAPSHOTS}/{snapshot.id}", base.flushed_at_us)
 
@@ -126,7 +126,7 @@ def _touched_arrays(workspace: Workspace) -> list[NodeSnapshot]:
     return [node for node in nodes if isinstance(node.node_data, ArrayNodeData)]
 
 
-def _rewrite(workspace: Workspace, plans: Sequence[Plan], fan_out: FanOut) -> dict[Place, Rewritten]:
+def _rewrite(workspace: Workspace, plans: Sequence[Plan], executor: Executor) -> dict[Place, Rewritten]:
     """The new manifests of arrays, written; those of an earlier attempt where the same would come out."""
     earlier = workspace.rewritten
 
@@ -144,7 +144,7 @@ def _rewrite(workspace: Workspace, plans: Sequence[Plan], fan_out: FanOut) -> di
         return place, Rewritten(sources, tuple(refs), tuple(map(workspace.assets.write_manifest, made)))
 
     items = [(each.node, place, sources) for each in plans for place, sources in each.places.items()]
-    workspace.rewritten = dict(fan_out(write, items))
+    workspace.rewritten = dict(executor.map(Task(write, "tasks"), items))
     return workspace.rewritten
 
 

@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from icefloe._internal.concurrency import FanOut
+from icefloe._internal.executor import Executor, Task
 from icefloe._internal.ids import ChunkId
 from icefloe.core.assets import AssetStore
 from icefloe.core.workspace import Workspace
@@ -26,7 +26,7 @@ _LOOKED_FOR: Final = 10_000
 """Of more chunks of an array some are looked for, spread evenly: a request for each would take long."""
 
 
-def check_presence(workspace: Workspace, fan_out: FanOut) -> None:
+def check_presence(workspace: Workspace, executor: Executor) -> None:
     """Refuse uncommitted changes whose chunks or manifests are gone: where collections leave no trace.
 
     Other programs collect garbage in repositories of version 1 as well, and tell nobody.
@@ -47,7 +47,7 @@ def check_presence(workspace: Workspace, fan_out: FanOut) -> None:
             continue
         ids = written.chunk_ids[written.kind == NATIVE]
         ids = ids[:: -(-len(ids) // _LOOKED_FOR)]
-        for gone in fan_out(look, [ChunkId(row.tobytes()) for row in ids]):
+        for gone in executor.map(Task(look, "groups of files"), [ChunkId(row.tobytes()) for row in ids]):
             if gone is not None:
                 raise _collected(f"chunk {gone}", delta.path)
 
@@ -61,7 +61,7 @@ def _collected(what: str, path: str) -> StorageError:
     )
 
 
-def rescue(workspace: Workspace, fan_out: FanOut) -> None:
+def rescue(workspace: Workspace, executor: Executor) -> None:
     """Put copies in place of all chunk objects that uncommitted changes refer to; manifests are made anew."""
     workspace.rewritten = {}
     for delta in workspace.changes.chunks.values():
@@ -73,12 +73,12 @@ def rescue(workspace: Workspace, fan_out: FanOut) -> None:
         if written is None or not (written.kind == NATIVE).any():
             continue
         delta.segments = [
-            _copied(written, delta.path, workspace.assets, fan_out),
+            _copied(written, delta.path, workspace.assets, executor),
             *([gone] if len(gone) else []),
         ]
 
 
-def _copied(refs: ArrayManifest, path: str, assets: AssetStore, fan_out: FanOut) -> ArrayManifest:
+def _copied(refs: ArrayManifest, path: str, assets: AssetStore, executor: Executor) -> ArrayManifest:
     native = refs.kind == NATIVE
     olds, where = np.unique(id_keys(refs.chunk_ids[native]), return_inverse=True)
 
@@ -90,7 +90,7 @@ def _copied(refs: ArrayManifest, path: str, assets: AssetStore, fan_out: FanOut)
             raise _collected(f"chunk {old}", path) from None
         return new
 
-    news = list(fan_out(copy, [ChunkId(row.tobytes()) for row in key_bytes(olds)]))
+    news = list(executor.map(Task(copy, "chunks"), [ChunkId(row.tobytes()) for row in key_bytes(olds)]))
     ids = np.array(refs.chunk_ids)
     ids[native] = np.frombuffer(b"".join(news), np.uint8).reshape(-1, ChunkId.SIZE)[where]
     return replace(refs, chunk_ids=ids)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from icefloe._internal.concurrency import FanOut
+from icefloe._internal.executor import Executor, Task
 from icefloe._internal.ids import SnapshotId
 from icefloe.core.ancestry import log_of, steps_between
 from icefloe.core.assets import AssetStore
@@ -75,7 +75,7 @@ class Branching:
 
     refs: RefStore
     assets: AssetStore
-    fan_out: FanOut
+    executor: Executor
     commit_metadata: Mapping[str, Any]
 
     def merge(
@@ -151,7 +151,7 @@ class Branching:
             for step in steps_between(self.refs, parted, end) or ():
                 after = State(self.assets.snapshot(step.snapshot), self.assets)
                 found = touched_between(
-                    self.refs, self.assets, before.snapshot.id, step.snapshot, self.fan_out
+                    self.refs, self.assets, before.snapshot.id, step.snapshot, self.executor
                 )
                 if found is None or not found.explains(before, after):
                     return False
@@ -161,7 +161,7 @@ class Branching:
     def _touched(self, before: State, after: State) -> Touched:
         """Return the nodes and chunks that may differ between two states: those in the logs, or all."""
         ends = (before.snapshot.id, after.snapshot.id)
-        found = touched_between(self.refs, self.assets, *ends, self.fan_out)
+        found = touched_between(self.refs, self.assets, *ends, self.executor)
         if found is None or not (self.refs.spec.refs_in_repo_info or self._is_explained(*ends)):
             return Touched.of_all(before, after)
         return found
@@ -218,7 +218,7 @@ class Branching:
         )
         before, after = (State(each, self.assets) for each in (self.assets.snapshot(since), state))
         log = net_log(id, before, after, self._touched(before, after))
-        write_files(self.assets, snapshot, log, self.fan_out, state)
+        write_files(self.assets, snapshot, log, self.executor, state)
         if self.refs.spec.refs_in_repo_info:
             self.refs.amend(branch, tip, snapshot_info(snapshot, since), mark)
         else:
@@ -266,7 +266,9 @@ class Branching:
 
     def _fast_forward(self, branch: str, tip: SnapshotId, to: SnapshotId, *, dry_run: bool) -> MergeResult:
         steps = steps_between(self.refs, tip, to) or []
-        logs = list(self.fan_out(lambda step: log_of(self.assets, step), steps))
+        logs = list(
+            self.executor.map(Task(lambda step: log_of(self.assets, step), "transaction logs"), steps)
+        )
         changes = logs_diff(logs, self.assets.snapshot(tip), self.assets.snapshot(to))
         if not dry_run:
             self.refs.reset_branch(branch, to, tip)
@@ -306,7 +308,7 @@ class Branching:
             return result
         earlier = None if placed.is_empty() else placed.log(merged.changes, tip)
         metadata = {**order.metadata, **self._metadata(order.record)}
-        snapshot = flush(workspace, order.message, metadata, self.fan_out, tip, earlier).snapshot
+        snapshot = flush(workspace, order.message, metadata, self.executor, tip, earlier).snapshot
         self.refs.advance(order.branch, tip, snapshot_info(snapshot, tip), mark)
         return replace(result, snapshot_id=str(snapshot.id))
 

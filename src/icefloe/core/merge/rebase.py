@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from icefloe._internal.concurrency import FanOut
+from icefloe._internal.executor import Executor, Task
 from icefloe._internal.ids import SnapshotId
 from icefloe.conflicts import Conflict, ConflictSolver, ConflictType, VersionSelection
 from icefloe.core.ancestry import log_of, steps_between
@@ -28,7 +28,7 @@ _KEEPING_OURS: Final = {
 
 
 def rebase(
-    workspace: Workspace, refs: RefStore, branch: str, solver: ConflictSolver, fan_out: FanOut
+    workspace: Workspace, refs: RefStore, branch: str, solver: ConflictSolver, executor: Executor
 ) -> None:
     """Move the base of a workspace to the tip of a branch, commit by commit.
 
@@ -47,7 +47,7 @@ def rebase(
     if steps is None:
         raise RebaseFailedError(str(tip), [Conflict(ConflictType.BranchHistoryReplaced, "")])
     assets = workspace.assets
-    logs = list(fan_out(lambda step: log_of(assets, step), steps))
+    logs = list(executor.map(Task(lambda step: log_of(assets, step), "transaction logs"), steps))
     with workspace.editing():
         began, changes = workspace.base.nodes, workspace.changes.copy()
         reached: SnapshotId | None = None

@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from icefloe._internal.concurrency import FanOut
+from icefloe._internal.executor import Executor, Task
 from icefloe._internal.ids import NodeId, SnapshotId
 from icefloe.core.ancestry import Step, log_of, steps_between
 from icefloe.core.assets import AssetStore
@@ -190,7 +190,7 @@ class Touched:
 
 
 def touched_between(
-    refs: RefStore, assets: AssetStore, one: SnapshotId, other: SnapshotId, fan_out: FanOut
+    refs: RefStore, assets: AssetStore, one: SnapshotId, other: SnapshotId, executor: Executor
 ) -> Touched | None:
     """What may differ between two snapshots, of which one may have expired; None where no logs tell."""
     steps = _steps_apart(refs, one, other)
@@ -198,7 +198,10 @@ def touched_between(
         return None
     is_complete = not any(len(step.logs) > 1 or is_squash(refs.snapshot(step.snapshot)) for step in steps)
     try:
-        return Touched.of(fan_out(lambda step: log_of(assets, step), steps), is_complete=is_complete)
+        return Touched.of(
+            executor.map(Task(lambda step: log_of(assets, step), "transaction logs"), steps),
+            is_complete=is_complete,
+        )
     except (ObjectNotFoundError, SessionStateError):
         return None
 

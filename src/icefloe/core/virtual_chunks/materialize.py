@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from icefloe._internal.concurrency import FanOut
+from icefloe._internal.executor import Executor, Task
 from icefloe.core.virtual_chunks.range_reads import ReadLimits
 from icefloe.core.virtual_chunks.read import check_version, named_errors, too_short
 from icefloe.core.workspace import Workspace
@@ -40,7 +40,7 @@ class _Copied:
     """Etag and time of the file it came from."""
 
 
-def materialize(workspace: Workspace, node: NodeSnapshot, region: Region | None, fan_out: FanOut) -> int:
+def materialize(workspace: Workspace, node: NodeSnapshot, region: Region | None, executor: Executor) -> int:
     """Copy the virtual chunks of an array, or those that a region touches; how many there were.
 
     References change only when all bytes were copied. StorageError where a file is not what was recorded, or
@@ -57,7 +57,7 @@ def materialize(workspace: Workspace, node: NodeSnapshot, region: Region | None,
     inline: list[bytes] = [b""] * len(refs)
     versions: dict[str, tuple[Any, Any]] = {}
     groups = request_groups(refs, workspace.assets.virtual.limits)
-    for copied in fan_out(partial(_copy, workspace, node, refs), groups):
+    for copied in executor.map(Task(partial(_copy, workspace, node, refs), "chunks"), groups):
         if versions.setdefault(copied.location, copied.version) != copied.version:
             raise StorageError(
                 f"{copied.location} changed while its chunks were copied to {node.path}",

@@ -10,7 +10,7 @@ from typing import Any
 import xarray as xr
 
 from icefloe._internal.amounts import counted
-from icefloe._internal.concurrency import FanOut
+from icefloe._internal.executor import Executor, Task
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.ingest.combine.coverage import Given, losses, overlap, place_of
 from icefloe.ingest.combine.existing import Existing, overwritten, parts
@@ -75,7 +75,7 @@ def survey_all(
     existing: Existing | None,
     rows: Sequence[LedgerRow],
     options: Options,
-    fan_out: FanOut,
+    executor: Executor,
     shelf: Shelf | None = None,
 ) -> Surveyed:
     """Have all files looked at, and compare them with each other and with what is there.
@@ -90,7 +90,11 @@ def survey_all(
         for at in range(0, len(sources), share)
     ]
     look = survey_some if native else survey_for_references
-    found = [each for some in fan_out(look, orders) for each in some]
+    found = [
+        each
+        for some in executor.map(Task(look, "groups of files", per_core=4, items_per_task=8), orders)
+        for each in some
+    ]
     if shelf is not None:
         shelf.note(each.aside for each in found if isinstance(each, FileSchema))
     bad = [each for each in found if isinstance(each, BadFile)]
@@ -187,7 +191,7 @@ def combine_all(
     existing: Existing | None,
     rows: Sequence[LedgerRow],
     options: Options,
-    fan_out: FanOut,
+    executor: Executor,
 ) -> Combined:
     """Put outlines together; what the repository has of a file that comes again is left out."""
     new = sorted_along(files, options.combining.concat_dim)
@@ -212,7 +216,7 @@ def combine_all(
         if existing is not None:
             orders.append(DigestOrder(existing.stored, options.reading, (name,)))
             numbers.append(EXISTING)
-        results = fan_out(digest, orders)
+        results = executor.map(Task(digest, "files compared", per_core=4, items_per_task=256), orders)
         return {
             (number, name): found[name]
             for number, found in zip(numbers, results, strict=True)

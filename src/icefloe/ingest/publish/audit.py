@@ -13,7 +13,7 @@ import numpy as np
 import xarray as xr
 
 from icefloe._internal.amounts import counted
-from icefloe._internal.concurrency import FanOut
+from icefloe._internal.executor import Executor, Task
 from icefloe.ingest.combine.existing import look
 from icefloe.ingest.combine.intake import Combined
 from icefloe.ingest.combine.pieces import EXISTING, Pieces
@@ -26,7 +26,7 @@ from icefloe.ingest.options import Options
 from icefloe.ingest.plan.memory import part_bytes
 from icefloe.ingest.plan.tasks import Block
 from icefloe.ingest.publish.arrivals import Arrivals, Box, arrived, same_labels, sample
-from icefloe.ingest.publish.checks import Answering, Check, CheckResult, wrong_check
+from icefloe.ingest.publish.checks import Check, CheckResult, wrong_check
 from icefloe.ingest.write.batch import Design
 from icefloe.ingest.write.chunks import read_piece, unit_of
 from icefloe.session import Session
@@ -169,7 +169,7 @@ def audit(
     staged: Sequence[Audited],
     checks: Sequence[Check],
     options: Options,
-    fan_out: FanOut,
+    executor: Executor,
 ) -> list[CheckResult]:
     """Run all checks on what was staged; `session` sees all of it, `before` what the branch has."""
     with quiet():
@@ -177,7 +177,7 @@ def audit(
     arrivals = Arrivals(tuple(arrived(before, session, options.group)), dataset)
     results = []
     for check in checks:
-        wrong = _RUN[check.name](_Audit(check, arrivals, session, before, staged, options, fan_out))
+        wrong = _RUN[check.name](_Audit(check, arrivals, session, before, staged, options, executor))
         results.append(CheckResult(check.title, not wrong, wrong or "as it should be"))
     return results
 
@@ -190,7 +190,7 @@ class _Audit:
     before: Session
     staged: Sequence[Audited]
     options: Options
-    fan_out: FanOut
+    executor: Executor
 
     @property
     def dataset(self) -> xr.Dataset:
@@ -254,7 +254,15 @@ def _gaps(audit: _Audit) -> str:
 def _source(audit: _Audit) -> str:
     """Parts of files from all over, read once more, by the way that decodes."""
     orders = _sample_orders(audit)
-    found = [text for text in audit.fan_out(compare_sample, orders) if text] if orders else []
+    found = (
+        [
+            text
+            for text in audit.executor.map(Task(compare_sample, "blocks compared", per_core=1), orders)
+            if text
+        ]
+        if orders
+        else []
+    )
     return found[0] if found else _blocks_differ(audit)
 
 
@@ -342,7 +350,7 @@ def _blocks_differ(audit: _Audit) -> str:
         sources = {number: staged.sources[number] for number in numbers}
         cells = min(audit.cells, _SAMPLED_CELLS)
         orders.append(CompareOrder(staged.stored, block, sources, audit.options.reading, cells))
-    found = [text for text in audit.fan_out(compare_block, orders) if text]
+    found = [text for text in audit.executor.map(Task(compare_block, "blocks compared"), orders) if text]
     return found[0] if found else ""
 
 
@@ -434,7 +442,7 @@ def _counted(audit: _Audit) -> Iterator[Counts]:
     orders = [
         CountOrder(audit.stored, name, tuple(boxes[at : at + _BOXES])) for at in range(0, len(boxes), _BOXES)
     ]
-    for counts in audit.fan_out(count_boxes, orders):
+    for counts in audit.executor.map(Task(count_boxes, "parts checked"), orders):
         yield from counts
 
 
@@ -485,9 +493,9 @@ def _function(check: Check) -> Callable[[xr.Dataset], Any]:
 
 def _sql(audit: _Audit) -> str:
     """Rows are what is wrong; one value alone says yes or no, or how many are wrong."""
-    if not isinstance(audit.fan_out, Answering):
+    if not audit.executor.has_sql:
         raise wrong_check("the check sql runs on Spark")
-    rows = audit.fan_out.ask(audit.check.query, {"staged": audit.session, "published": audit.before})
+    rows = audit.executor.query(audit.check.query, {"staged": audit.session, "published": audit.before})
     if not rows:
         return ""
     (value, *more) = rows[0]

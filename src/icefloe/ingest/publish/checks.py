@@ -7,10 +7,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Protocol, runtime_checkable
 
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.session import Session
 
 DEFAULT_CHECKS = ("monotone", "source")
 SHORT_FORM = {"range": "variable", "nulls": "variable", "python": "call", "sql": "query"}
@@ -27,14 +25,6 @@ NEEDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     }
 )
 """All checks, and what may be said of each."""
-
-
-@runtime_checkable
-class Answering(Protocol):
-    """A fan-out that answers SQL too, over versions of repositories by their names."""
-
-    def ask(self, query: str, tables: Mapping[str, Session]) -> list[tuple[Any, ...]]:
-        """The first rows of the answer."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ import numpy as np
 import zarr
 
 from icefloe._internal.amounts import bytes_text, counted
-from icefloe._internal.concurrency import FanOut
+from icefloe._internal.executor import Executor, Task
 from icefloe._internal.paths import join, normalize
 from icefloe.conflicts import ConflictDetector
 from icefloe.core.commit.limits import check_changed_chunks
@@ -135,7 +135,7 @@ class Rewritten:
 def rechunk(
     repo: Repository,
     path: str,
-    fan_out: FanOut,
+    executor: Executor,
     *,
     chunks: Mapping[str, int] | None = None,
     shards: Mapping[str, int] | None = None,
@@ -153,7 +153,7 @@ def rechunk(
     `chunks` and `shards` are cells by dimension, by its number where it has no name, -1 for all of them.
     Dimensions without a size keep that of their chunks. Without `shards` there are none afterwards; without
     `codec` (`zstd:9`, `blosc:lz4:5`, `gzip:6`, `none`) the codecs stay. Values, attributes, fill value and
-    names of dimensions are what they were. Tasks of `fan_out` read from the tip of the branch as it is now,
+    names of dimensions are what they were. Tasks of `executor` read from the tip of the branch as it is now,
     and hold at most `memory_bytes` each. If somebody commits to the same arrays meanwhile,
     RebaseFailedError, and the branch has what they committed; other commits are built upon.
     """
@@ -181,7 +181,7 @@ def rechunk(
     )
     if dry_run or not changed:
         return report
-    compared = _written(session, base, changed, plan, fan_out, memory_bytes)
+    compared = _written(session, base, changed, plan, executor, memory_bytes)
     names = [array.path for array, _ in changed]
     about = {"arrays": names, "compared": compared}
     try:
@@ -269,7 +269,7 @@ def _written(
     base: Session,
     changed: Sequence[tuple[StoredArray, Target]],
     plan: Plan,
-    fan_out: FanOut,
+    executor: Executor,
     memory_bytes: int,
 ) -> int:
     """Make the arrays anew in a session and have them filled; how many chunks were compared."""
@@ -280,8 +280,12 @@ def _written(
     orders = list(_orders(session.fork(), base, plan, samples, memory_bytes)) if plan.blocks else []
     try:
         if plan.readings:
-            list(fan_out(set_aside, list(_aside_orders(base, plan, memory_bytes))))
-        done = list(fan_out(rewrite, orders))
+            list(
+                executor.map(
+                    Task(set_aside, "parts put aside"), list(_aside_orders(base, plan, memory_bytes))
+                )
+            )
+        done = list(executor.map(Task(rewrite, "tasks"), orders))
     finally:
         clear(plan.exchanges.values(), session.workspace.assets.storage)
     for box in (box for each in done for box in each.different):

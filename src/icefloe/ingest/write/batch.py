@@ -12,7 +12,7 @@ import numpy as np
 import xarray as xr
 import zarr
 
-from icefloe._internal.concurrency import FanOut
+from icefloe._internal.executor import Executor, Task
 from icefloe.core.commit.limits import check_changed_chunks
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.ingest.combine.existing import Existing
@@ -227,7 +227,7 @@ def write_batch(
     existing: Existing | None,
     rows: Sequence[LedgerRow],
     options: Options,
-    fan_out: FanOut,
+    executor: Executor,
     windows: Windows | None = None,
 ) -> tuple[str, list[LedgerRow]]:
     """Write what was designed into a session, without committing it; the batch's id, and the ledger then.
@@ -240,16 +240,16 @@ def write_batch(
     # Manifests that tasks wrote come first: what is written after them may lie over them.
     if designed.referral.chosen:
         referrals = list(_referrals(session, combined, designed, options, windows))
-        for written in fan_out(write_references, referrals):
+        for written in executor.map(Task(write_references, "tasks"), referrals):
             receipts.append(written.receipt)
             bad.update(written.bad)
     orders = _Orders(session, combined, designed, existing, options)
     try:
         if designed.plan.readings:
-            for aside in fan_out(set_aside, list(orders.aside())):
+            for aside in executor.map(Task(set_aside, "parts put aside"), list(orders.aside())):
                 bad.update(aside)
         if designed.plan.blocks and not bad:
-            for written in fan_out(write, list(orders.writing())):
+            for written in executor.map(Task(write, "tasks"), list(orders.writing())):
                 receipts.append(written.receipt)
                 bad.update(written.bad)
     finally:

@@ -22,13 +22,12 @@ import numpy as np
 import zstandard
 from numpy.typing import NDArray
 
-from icefloe._internal.concurrency import FanOut
+from icefloe._internal.executor import Executor, Progress, Task
 from icefloe._internal.ids import ChunkId, SnapshotId, encode_column
 from icefloe.encoding.envelope import open_frames
 from icefloe.errors import ErrorKind, FormatError, IcechunkError
 from icefloe.format.files import CHUNKS, MANIFESTS, SNAPSHOTS, TRANSACTIONS, is_own_path, snapshot_but_parent
 from icefloe.format.id_columns import id_keys, is_member
-from icefloe.maintenance.copy_objects import Progress
 from icefloe.maintenance.listings import OBJECT_ID, Listing
 from icefloe.maintenance.reachable import Ids
 from icefloe.storage.base import ObjectNotFoundError, Storage
@@ -130,12 +129,14 @@ def record(storage: Storage, rows: Rows) -> None:
 
 
 def digests(
-    storage: Storage, listings: Sequence[Listing], fan_out: FanOut, progress: Progress | None = None
+    storage: Storage, listings: Sequence[Listing], executor: Executor, progress: Progress | None = None
 ) -> Iterator[Rows]:
     """The checksums of objects as they are now, some of a folder at a time; one that is gone has none."""
     orders = [order for listing in listings for order in _orders(listing)]
     done, total = 0, sum(map(len, listings))
-    for order, rows in zip(orders, fan_out(partial(_digest, storage), orders), strict=True):
+    for order, rows in zip(
+        orders, executor.map(Task(partial(_digest, storage), "checksums"), orders), strict=True
+    ):
         done += len(order[1])
         if progress is not None:
             progress("checksums", done, total)

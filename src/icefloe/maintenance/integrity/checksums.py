@@ -6,13 +6,12 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from icefloe._internal.concurrency import FanOut
+from icefloe._internal.executor import Executor, Progress, ThreadExecutor
 from icefloe._internal.ids import encode_column
 from icefloe.errors import IcechunkError
 from icefloe.format.files import REPO_PATH, SNAPSHOTS, read_ops_log
 from icefloe.format.id_columns import is_member
 from icefloe.format.updates import Updates
-from icefloe.maintenance.copy_objects import Progress
 from icefloe.maintenance.integrity import catalogue
 from icefloe.maintenance.integrity.catalogue import Catalogue, Rows, row_ids
 from icefloe.maintenance.integrity.findings import Finding, Report
@@ -25,7 +24,7 @@ def check_checksums(
     storage: Storage,
     listed: Mapping[str, Listing],
     used: Mapping[str, Ids],
-    fan_out: FanOut,
+    executor: Executor,
     report: Report,
 ) -> None:
     """Read all objects in use whose checksum was recorded, and report those with other bytes."""
@@ -35,7 +34,7 @@ def check_checksums(
         report.findings.append(Finding("unreadable", catalogue.PLACE, "the catalogue", str(damage)))
         return
     wanted = [_recorded(known, listed[folder], ids, report) for folder, ids in used.items()]
-    for rows in catalogue.digests(storage, wanted, fan_out):
+    for rows in catalogue.digests(storage, wanted, executor):
         for folder in catalogue.FOLDERS:
             _compare(known, folder, rows, report)
     _check_repo_info(storage, known, report)
@@ -45,7 +44,7 @@ def record_checksums(
     storage: Storage,
     listed: Mapping[str, Listing],
     used: Mapping[str, Ids],
-    fan_out: FanOut,
+    executor: Executor,
     progress: Progress | None,
 ) -> int:
     """Record the checksums of objects in use that have none yet; of how many."""
@@ -55,11 +54,11 @@ def record_checksums(
         there = listed[folder]
         _, recorded = known.find(folder, ids)
         fresh.append(there.take(is_member(there.ids, ids[~recorded])))
-    again = _tied_anew(storage, known, listed[SNAPSHOTS], used[SNAPSHOTS], fan_out)
+    again = _tied_anew(storage, known, listed[SNAPSHOTS], used[SNAPSHOTS], executor)
     rows = np.concatenate(
         [
             again,
-            *catalogue.digests(storage, fresh, fan_out, progress),
+            *catalogue.digests(storage, fresh, executor, progress),
             _repo_info_now(storage, known),
         ]
     )
@@ -74,16 +73,18 @@ def record_again(storage: Storage, folder: str, ids: Iterable[bytes]) -> None:
         return
     was, _ = catalogue.load(storage).find(folder, column)
     again = Listing(folder, row_ids(was), was["size"].astype(np.int64), np.zeros(0, np.int64))
-    rows = list(catalogue.digests(storage, [again], map))
+    rows = list(catalogue.digests(storage, [again], ThreadExecutor(1)))
     if rows:
         catalogue.record(storage, np.concatenate(rows))
 
 
-def _tied_anew(storage: Storage, known: Catalogue, listed: Listing, snapshots: Ids, fan_out: FanOut) -> Rows:
+def _tied_anew(
+    storage: Storage, known: Catalogue, listed: Listing, snapshots: Ids, executor: Executor
+) -> Rows:
     """The checksums of snapshot files that an expiration wrote anew since."""
     told, _ = known.find(catalogue.BUT_PARENT, snapshots)
     again = listed.take(is_member(listed.ids, row_ids(told)))
-    rows = np.concatenate([told[:0], *catalogue.digests(storage, [again], fan_out)])
+    rows = np.concatenate([told[:0], *catalogue.digests(storage, [again], executor)])
     return rows[is_member(row_ids(rows), known.tied_anew(rows))]
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from icefloe._internal.executor import ThreadExecutor
 from icefloe.core.workspace import Workspace
 from icefloe.errors import IcechunkError
 from icefloe.format.manifest import VIRTUAL, ArrayManifest
@@ -86,7 +87,7 @@ def _moved(
     place = relocate[prefix] + location.removeprefix(prefix)
     moved = ArrayManifest.virtual(refs.coords, [place] * len(refs), refs.offsets, refs.lengths)
     found = Report(Level.SOURCES)
-    check_sources(sources_of(moved), workspace.assets.virtual, map, found)
+    check_sources(sources_of(moved), workspace.assets.virtual, ThreadExecutor(1), found)
     return moved if found.ok else None
 
 

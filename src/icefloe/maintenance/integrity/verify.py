@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from icefloe._internal.concurrency import FanOut
+from icefloe._internal.executor import Executor, Task
 from icefloe._internal.ids import ManifestId, SnapshotId, encode_column
 from icefloe.core.assets import AssetStore
 from icefloe.core.refs.base import RefStore
@@ -47,7 +47,7 @@ _ENDS: Final = np.dtype([("id", "S12"), ("end", "<u8")])
 def verify(
     refs: RefStore,
     assets: AssetStore,
-    fan_out: FanOut,
+    executor: Executor,
     level: Level = Level.GRAPH,
     snapshots: Ids | None = None,
     *,
@@ -63,20 +63,20 @@ def verify(
     wanted = reachable_snapshots(refs) if snapshots is None else snapshots
     listed = {folder: list_folder(storage, folder) for folder in (SNAPSHOTS, TRANSACTIONS, MANIFESTS)}
     told = refs.load().snapshots if isinstance(refs, RefStoreV2) else None
-    files, by_manifest = _snapshots(storage, wanted, settled, listed[SNAPSHOTS], told, fan_out, report)
-    logs = _logs(refs, storage, wanted, listed[TRANSACTIONS], fan_out, report)
-    ends, sources = _manifests(storage, files, by_manifest, listed[MANIFESTS], fan_out, report)
+    files, by_manifest = _snapshots(storage, wanted, settled, listed[SNAPSHOTS], told, executor, report)
+    logs = _logs(refs, storage, wanted, listed[TRANSACTIONS], executor, report)
+    ends, sources = _manifests(storage, files, by_manifest, listed[MANIFESTS], executor, report)
     if level.includes(Level.OBJECTS) or checksums:
         listed[CHUNKS] = list_folder(storage, CHUNKS)
     if level.includes(Level.OBJECTS):
         _chunks(ends, listed[CHUNKS], report)
     if level.includes(Level.SOURCES):
-        check_sources(sources, assets.virtual, fan_out, report)
+        check_sources(sources, assets.virtual, executor, report)
     if checksums:
         manifests = sorted_ids(np.frombuffer(b"".join(files), np.uint8).reshape(-1, OBJECT_ID))
         chunks = sorted_ids(key_bytes(np.ascontiguousarray(ends["id"])))
         used = {SNAPSHOTS: wanted, TRANSACTIONS: logs, MANIFESTS: manifests, CHUNKS: chunks}
-        check_checksums(storage, listed, used, fan_out, report)
+        check_checksums(storage, listed, used, executor, report)
     return report
 
 
@@ -98,21 +98,23 @@ def _snapshots(
     settled: Ids,
     listed: Listing,
     told: SnapshotInfos | None,
-    fan_out: FanOut,
+    executor: Executor,
     report: Report,
 ) -> tuple[dict[ManifestId, _FileSaid], dict[ManifestId, list[Claim]]]:
     files: dict[ManifestId, _FileSaid] = {}
     by_manifest: dict[ManifestId, list[Claim]] = defaultdict(list)
     claims = Claims()
     known: set[ManifestId] = set()
-    for snapshot in fan_out(partial(_read_snapshot, storage), each_id(settled)):
+    for snapshot in executor.map(Task(partial(_read_snapshot, storage), "snapshots"), each_id(settled)):
         if not isinstance(snapshot, Finding):  # of one that is damaged now, nothing is taken as verified
             known.update(file.id for file in snapshot.value.manifest_files)
             for _ in claims.new_in(snapshot.value):
                 pass
     there = _found(SNAPSHOTS, wanted, listed, "the history", report)
     for id, snapshot in zip(
-        each_id(there), fan_out(partial(_read_snapshot, storage), each_id(there)), strict=True
+        each_id(there),
+        executor.map(Task(partial(_read_snapshot, storage), "snapshots"), each_id(there)),
+        strict=True,
     ):
         if isinstance(snapshot, Finding):
             report.findings.append(snapshot)
@@ -183,7 +185,7 @@ def _found(folder: str, wanted: Ids, listed: Listing, where: str, report: Report
 
 
 def _logs(
-    refs: RefStore, storage: Storage, wanted: Ids, listed: Listing, fan_out: FanOut, report: Report
+    refs: RefStore, storage: Storage, wanted: Ids, listed: Listing, executor: Executor, report: Report
 ) -> Ids:
     """The logs in use. A first snapshot needs none; what expired has left its to the one above."""
     if isinstance(refs, RefStoreV2):
@@ -194,7 +196,7 @@ def _logs(
         needed = wanted[np.array([_has_parent(refs, id) for id in each_id(wanted)], np.bool_)]
     own = wanted[is_member(wanted, listed.ids)]
     there = sorted_ids(np.concatenate([_found(TRANSACTIONS, needed, listed, "the history", report), own]))
-    for damage in fan_out(partial(_read_log, storage), each_id(there)):
+    for damage in executor.map(Task(partial(_read_log, storage), "transaction logs"), each_id(there)):
         if damage is None:
             report.transaction_logs += 1
         else:
@@ -236,7 +238,7 @@ def _manifests(
     files: Mapping[ManifestId, _FileSaid],
     by_manifest: Mapping[ManifestId, Sequence[Claim]],
     listed: Listing,
-    fan_out: FanOut,
+    executor: Executor,
     report: Report,
 ) -> tuple[NDArray[np.void], Sources]:
     wanted = sorted_ids(np.frombuffer(b"".join(files), np.uint8).reshape(-1, OBJECT_ID))
@@ -244,7 +246,7 @@ def _manifests(
     tasks = [(id, files[id], by_manifest.get(id, ())) for id in there]
     ends, sources = Gathered(_ENDS), Sources()
     follow = report.level.includes(Level.SOURCES)
-    for seen in fan_out(partial(_check_manifest, storage, follow), tasks):
+    for seen in executor.map(Task(partial(_check_manifest, storage, follow), "manifests"), tasks):
         report.manifests += 1
         report.references += seen.references
         report.findings += seen.findings

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from icefloe._internal.concurrency import FanOut
+from icefloe._internal.executor import Executor, Task
 from icefloe._internal.ids import SnapshotId
 from icefloe.core.assets import AssetStore
 from icefloe.core.workspace import Workspace
@@ -33,7 +33,7 @@ def check_chunks(
     snapshots: Ids,
     assets: AssetStore,
     open_array: OpenArray,
-    fan_out: FanOut,
+    executor: Executor,
     report: Report,
     after: Ids = NO_IDS,
 ) -> None:
@@ -50,7 +50,7 @@ def check_chunks(
             if isinstance(node.node_data, ArrayNodeData) and node.node_data.manifests:
                 refs = workspace.refs(node)
                 refs = refs if log is None else _changed(log, node, refs)
-                _check_array(id, node, refs, known, open_array, fan_out, report)
+                _check_array(id, node, refs, known, open_array, executor, report)
 
 
 def _changed(log: TransactionLog, node: NodeSnapshot, refs: ArrayManifest) -> ArrayManifest:
@@ -69,7 +69,7 @@ def _check_array(
     refs: ArrayManifest,
     known: set[bytes],
     open_array: OpenArray,
-    fan_out: FanOut,
+    executor: Executor,
     report: Report,
 ) -> None:
     fresh = []
@@ -95,7 +95,7 @@ def _check_array(
             return f"chunk {coords}: {type(error).__name__}: {error}"
         return None
 
-    for message in fan_out(decode, fresh):
+    for message in executor.map(Task(decode, "chunks"), fresh):
         report.chunks += 1
         if message is not None:
             report.findings.append(Finding("undecodable", node.path, f"snapshot {id}", message))

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from icefloe._internal.concurrency import FanOut
+from icefloe._internal.executor import Executor, Task
 from icefloe.core.virtual_chunks.read import VirtualReader, check_version
 from icefloe.errors import ErrorKind, InvalidInputError, StorageError
 from icefloe.format.manifest import NO_ETAG, VIRTUAL, ArrayManifest, Checksum, ETag, LastModified
@@ -46,9 +46,9 @@ def merged(parts: Iterable[Sources]) -> Sources:
     return found
 
 
-def check_sources(sources: Sources, reader: VirtualReader, fan_out: FanOut, report: Report) -> None:
+def check_sources(sources: Sources, reader: VirtualReader, executor: Executor, report: Report) -> None:
     """Ask for the last byte that references need, which tells version and length in one answer."""
-    for finding in fan_out(partial(_check, reader), sources.items()):
+    for finding in executor.map(Task(partial(_check, reader), "sources"), sources.items()):
         report.sources += 1
         if finding is not None:
             report.findings.append(finding)

@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
-from icefloe._internal.concurrency import ThreadFanOut
+from icefloe._internal.executor import Task, ThreadExecutor
 from icefloe.config import (
     EffectiveStorageSettings,
     ObjectStoreConfig,
@@ -129,8 +129,12 @@ class ObjectSource(ExternalSource):
                 kind=ErrorKind.INVALID_VIRTUAL_REF,
             )
         settings = self._storage.settings
-        fan_out = ThreadFanOut(settings.max_concurrent_requests_for_object, "parts")
-        parts = list(fan_out(lambda part: self._fetch(key, *part), _parts(start, stop, settings)))
+        executor = ThreadExecutor(settings.max_concurrent_requests_for_object, "parts")
+        parts = list(
+            executor.map(
+                Task(lambda part: self._fetch(key, *part), "byte ranges"), _parts(start, stop, settings)
+            )
+        )
         first = parts[0]
         if any(part.e_tag != first.e_tag or part.last_modified != first.last_modified for part in parts):
             raise StorageError(f"{key} changed while it was read", kind=ErrorKind.VIRTUAL_CHUNK_MODIFIED)

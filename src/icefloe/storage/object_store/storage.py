@@ -23,7 +23,8 @@ from obstore.exceptions import (
     UnauthenticatedError,
 )
 
-from icefloe._internal.concurrency import ThreadFanOut, fork_safe_lock
+from icefloe._internal.concurrency import fork_safe_lock
+from icefloe._internal.executor import Task, ThreadExecutor
 from icefloe._internal.redaction import redact
 from icefloe.config import Attribution, StorageSettings
 from icefloe.errors import ErrorKind, IcechunkError, InvalidInputError, StorageError
@@ -165,7 +166,7 @@ class ObjectStorage(Storage):
 
     def get_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> Sequence[bytes]:
         # docstring inherited
-        return list(self._fan_out(lambda r: self.get_range(path, *r), ranges))
+        return list(self._executor.map(Task(lambda r: self.get_range(path, *r), "byte ranges"), ranges))
 
     def get_foreign(self, key: str, start: int, stop: int) -> tuple[bytes, Mapping[str, Any]]:
         """Bytes of an object that is not the repository's, with what the store says of it.
@@ -264,7 +265,7 @@ class ObjectStorage(Storage):
                 deleted += len(batch)
             except StorageError:
                 # obstore stops at the first failure and does not say what was deleted: ask one by one.
-                outcomes = list(self._fan_out(self._delete_one, batch))
+                outcomes = list(self._executor.map(Task(self._delete_one, "objects"), batch))
                 failed += [(path, error) for path, error in zip(batch, outcomes, strict=True) if error]
                 deleted += outcomes.count(None)
         return DeleteReport(deleted, tuple(failed))
@@ -288,7 +289,9 @@ class ObjectStorage(Storage):
         parts = self._parts(start, stop)
         if len(parts) == 1:  # nearly all chunks
             return self._get_part(path, parts[0], version)
-        return b"".join(self._fan_out(lambda part: self._get_part(path, part, version), parts))
+        return b"".join(
+            self._executor.map(Task(lambda part: self._get_part(path, part, version), "byte ranges"), parts)
+        )
 
     def _get_part(self, path: str, part: tuple[int, int], version: Version | None = None) -> bytes:
         client, key = self._client(Role.READ), self._key(path)
@@ -310,8 +313,8 @@ class ObjectStorage(Storage):
         return list(pairwise(edges))
 
     @property
-    def _fan_out(self) -> ThreadFanOut:
-        return ThreadFanOut(self.settings.max_concurrent_requests_for_object, "parts")
+    def _executor(self) -> ThreadExecutor:
+        return ThreadExecutor(self.settings.max_concurrent_requests_for_object, "parts")
 
     def _put_always(self, path: str, data: Buffer, attributes: dict[str, str]) -> Version:
         view = memoryview(data).cast("B")

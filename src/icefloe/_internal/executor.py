@@ -1,0 +1,206 @@
+"""Executors: apply a task to many items on threads, in processes or, in `icefloe.spark`, on Spark."""
+
+from __future__ import annotations
+
+import contextvars
+import functools
+import os
+import signal
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future
+from copy import copy
+from dataclasses import dataclass
+from itertools import islice
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+from icefloe._internal.concurrency import DEFAULT_THREADS, pool, silence_asyncio
+from icefloe._internal.streams import make_streams_safe
+
+if TYPE_CHECKING:
+    from typing import Self
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+_this_thread = threading.local()
+
+
+class Progress(Protocol):
+    """A callback that receives the state of a running operation."""
+
+    def __call__(self, label: str, done: int, total: int, /) -> None:
+        """Receive how many of the items that `label` names are done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task(Generic[T, R]):
+    """A function for an executor, with the information that executors need to schedule and report it."""
+
+    run: Callable[[T], R]
+    """The function. It does not use an executor itself, and may run more than once per item."""
+    label: str
+    """A plural noun for the items, shown with the progress: `manifests`."""
+    per_core: int | None = None
+    """At least this many Spark tasks per core, each with several items; None: one Spark task per item."""
+    items_per_task: int | None = None
+    """With `per_core`: more Spark tasks once each would receive more items than this."""
+
+
+class Executor(ABC):
+    """Applies a task to many items in parallel."""
+
+    progress: Progress | None = None
+    parallelism: int = 1
+    """Number of items that run at the same time."""
+    has_sql: bool = False
+    """Whether `query` works."""
+
+    @abstractmethod
+    def map(self, task: Task[T, R], items: Iterable[T], /) -> Iterator[R]:
+        """Yield the results in the order of the items.
+
+        The first failure is raised as soon as it is known; items that have not started are dropped.
+        """
+
+    def query(self, sql: str, tables: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+        """Return the first rows of the answer to a SQL query over sessions, by table name."""
+        raise NotImplementedError(f"{type(self).__name__} does not run SQL")
+
+    def with_progress(self, progress: Progress | None) -> Self:
+        """Return the same executor with another progress callback."""
+        other = copy(self)
+        other.progress = progress
+        return other
+
+
+class ThreadExecutor(Executor):
+    """An executor on the threads of this process.
+
+    At most `max_concurrent_requests` items run at the same time, and `items` is read no further ahead than
+    that. Work starts when the first result is requested. Executors with the same `purpose` share threads; an
+    executor that is used inside a task of the same purpose runs in place.
+    """
+
+    def __init__(
+        self,
+        max_concurrent_requests: int = DEFAULT_THREADS,
+        purpose: str = "work",
+        progress: Progress | None = None,
+    ) -> None:
+        self.max_concurrent_requests = self.parallelism = max(1, max_concurrent_requests)
+        self.purpose = purpose
+        self.progress = progress
+
+    def map(self, task: Task[T, R], items: Iterable[T], /) -> Iterator[R]:
+        # docstring inherited
+        if self.progress is not None:
+            todo = list(items)
+            return _report_each(self._map(task.run, todo), task.label, len(todo), self.progress)
+        return self._map(task.run, items)
+
+    def _map(self, function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
+        iterator = iter(items)
+        head = list(islice(iterator, 2))
+        # One item needs no thread, and a worker that waited for other workers could wait for ever.
+        nested = self.purpose in getattr(_this_thread, "purposes", ())
+        if len(head) < 2 or self.max_concurrent_requests == 1 or nested:
+            yield from map(function, head)
+            yield from map(function, iterator)
+            return
+        yield from self._spread(function, head, iterator)
+
+    def _spread(self, function: Callable[[T], R], head: list[T], rest: Iterator[T]) -> Iterator[R]:
+        workers = pool(self.purpose, self.max_concurrent_requests)
+        finished: SimpleQueue[tuple[int, Future[R]]] = SimpleQueue()
+        running: set[Future[R]] = set()
+        results: dict[int, R] = {}
+        purposes = (*getattr(_this_thread, "purposes", ()), self.purpose)
+        submitted = taken = 0
+
+        def submit(item: T) -> None:
+            nonlocal submitted
+            context = contextvars.copy_context()
+            future = workers.submit(context.run, _as_worker, purposes, function, item)
+            running.add(future)
+            future.add_done_callback(functools.partial(_report, finished, submitted))
+            submitted += 1
+
+        try:
+            for item in head:
+                submit(item)
+            for item in islice(rest, self.max_concurrent_requests - len(head)):
+                submit(item)
+            while taken < submitted:
+                while taken not in results:
+                    index, future = finished.get()
+                    running.discard(future)
+                    results[index] = future.result()
+                for item in islice(rest, 1):
+                    submit(item)
+                yield results.pop(taken)
+                taken += 1
+        finally:
+            for future in running:
+                future.cancel()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (self.max_concurrent_requests, self.purpose))
+
+
+class ProcessExecutor(Executor):
+    """An executor on processes of this machine, for libraries that do not tolerate threads.
+
+    The function, the items and the results are pickled. Processes start with the first items and load what
+    they need, which takes about a second. Use the executor as a context manager, or they stay.
+    """
+
+    def __init__(self, processes: int | None = None, progress: Progress | None = None) -> None:
+        import multiprocessing
+        from concurrent.futures import ProcessPoolExecutor
+
+        self.parallelism = processes or os.cpu_count() or 1
+        self.progress = progress
+        context = multiprocessing.get_context("spawn")
+        self._workers = ProcessPoolExecutor(self.parallelism, context, _begin_worker)
+
+    def __enter__(self) -> ProcessExecutor:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._workers.shutdown(cancel_futures=True)
+
+    def map(self, task: Task[T, R], items: Iterable[T], /) -> Iterator[R]:
+        # docstring inherited
+        todo = list(items)
+        # A single item is not worth a process.
+        results = map(task.run, todo) if len(todo) < 2 else self._workers.map(task.run, todo)
+        if self.progress is None:
+            return results
+        return _report_each(results, task.label, len(todo), self.progress)
+
+
+def _report_each(results: Iterable[R], label: str, total: int, progress: Progress) -> Iterator[R]:
+    for done, result in enumerate(results, 1):
+        progress(label, done, total)
+        yield result
+
+
+def _report(finished: SimpleQueue[tuple[int, Future[R]]], index: int, future: Future[R]) -> None:
+    finished.put((index, future))
+
+
+def _as_worker(purposes: tuple[str, ...], function: Callable[[T], R], item: T) -> R:
+    _this_thread.purposes = purposes
+    try:
+        return function(item)
+    finally:
+        _this_thread.purposes = ()
+
+
+def _begin_worker() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends the worker without a traceback of its own
+    make_streams_safe()
+    silence_asyncio()
