@@ -144,9 +144,6 @@ def _is_repository(location: str) -> bool:
 
 def _loaded(dataset: VirtualDataset, wanted: Wanted, reach: Reach) -> VirtualDataset:
     """With the values of the variables that are wanted so, decoded by zarr."""
-    from icefloe.virtual.loaded import loaded_variable
-    from icefloe.virtual.values import open_values
-
     chosen = [
         f"{path}/{name}" if path else name
         for path, group in dataset.walk()
@@ -156,6 +153,9 @@ def _loaded(dataset: VirtualDataset, wanted: Wanted, reach: Reach) -> VirtualDat
     ]
     if not chosen:
         return dataset
+    from icefloe.virtual.loaded import loaded_variable
+    from icefloe.virtual.values import open_values
+
     values = open_values(dataset, chosen, reach)
 
     def replaced(group: VirtualDataset, path: str) -> VirtualDataset:
