@@ -17,7 +17,7 @@ import icefloe
 from icefloe import InvalidInputError
 from icefloe.virtual import MismatchError, VirtualDataset, combine, virtualize
 from icefloe.virtual.cf_times import counted_as
-from icefloe.virtual.loaded import loaded_variable
+from icefloe.virtual.variables import loaded_variable
 from tests.virtual.files import aged
 
 CALENDARS = [

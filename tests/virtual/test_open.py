@@ -23,8 +23,7 @@ from icefloe.cli.main import icefloe as command
 from icefloe.credentials import Credentials, s3_credentials
 from icefloe.errors import ErrorKind
 from icefloe.virtual import CannotVirtualizeError, virtualize
-from icefloe.virtual.access import by
-from icefloe.virtual.sources import BLOCK_BYTES, SourceFile, open_file
+from icefloe.virtual.sources import BLOCK_BYTES, SourceFile, access_by, open_file
 from icefloe.virtual.values import open_values
 from tests.servers.moto import make_bucket
 from tests.servers.ranges import RangeServer, range_server
@@ -103,8 +102,8 @@ def test_files_and_zarr_stores_in_a_bucket(s3_server: str) -> None:
 
     assert in_file.sources[0].checksum == obstore.head(bucket, "data/f.h5")["e_tag"]
     assert "secret" not in repr(in_file)
-    assert open_values(in_file, ["v"], by(store, credential))["v"].tolist() == [0, 1, 2, 3, 4]
-    assert open_values(in_zarr, ["v"], by(store, credential))["v"].tolist() == [0, 1, 2, 3]
+    assert open_values(in_file, ["v"], access_by(store, credential))["v"].tolist() == [0, 1, 2, 3, 4]
+    assert open_values(in_zarr, ["v"], access_by(store, credential))["v"].tolist() == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize(

@@ -12,13 +12,11 @@ import numpy as np
 from icefloe.config.stores import AnyObjectStoreConfig
 from icefloe.credentials import AnyCredential
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.virtual.access import by
-from icefloe.virtual.agreement import GEO_TRANSFORM, differences, document_of, properties_of
 from icefloe.virtual.cf_times import counted_like
 from icefloe.virtual.dataset import VirtualDataset
-from icefloe.virtual.loaded import loaded_variable
-from icefloe.virtual.sources import Source
-from icefloe.virtual.variables import ChunkReferences, VirtualVariable
+from icefloe.virtual.sources import Source, access_by
+from icefloe.virtual.variables import ChunkReferences, VirtualVariable, document_of, loaded_variable
+from icefloe.virtual.zarr_metadata import GEO_TRANSFORM, differences, properties_of
 
 _SHOWN: Final = 20
 
@@ -110,7 +108,7 @@ def _static_differences(
     def values_of(dataset: VirtualDataset) -> dict[str, Any]:
         static = _static(dataset, frozenset(dimensions))
         paths = [f"{path}/{name}".strip("/") for path, group in static.walk() for name in group.variables]
-        return open_values(static, paths, by(store, credential)) if paths else {}
+        return open_values(static, paths, access_by(store, credential)) if paths else {}
 
     expected = values_of(datasets[0])
     return [

@@ -1,6 +1,7 @@
-"""Virtual datasets: what a file holds as Zarr arrays, and where their chunks are. Plain frozen values.
+"""Virtual datasets: the contents of files as Zarr arrays, and the locations of their chunks.
 
-They are made to travel: a Spark task parses a file and sends its dataset to the driver.
+They are plain frozen values, small enough to travel: a Spark task parses a file and sends its dataset to the
+driver.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ import numpy as np
 
 from icefloe._internal.printable import printable
 from icefloe.virtual.errors import Refused
-from icefloe.virtual.sources import Source
-from icefloe.virtual.variables import VirtualVariable
+from icefloe.virtual.sources import Source, access_by
+from icefloe.virtual.variables import VirtualVariable, loaded_variable, with_dimension
 
 if TYPE_CHECKING:
     from icefloe.store import IcechunkStore
@@ -75,8 +76,6 @@ class VirtualDataset:
 
         It is given to all variables that are not loaded, or to those named. `value` makes a coordinate.
         """
-        from icefloe.virtual.loaded import loaded_variable, with_dimension
-
         chosen = {
             name
             for name, each in self.variables.items()
@@ -123,11 +122,10 @@ class VirtualDataset:
         Files of this machine and those that need no credentials can be read so. Variables that were refused
         are missing.
         """
-        from icefloe.virtual.access import by
         from icefloe.virtual.values import open_dataset
 
-        way = by(options.pop("store", None), options.pop("credential", None))
-        return open_dataset(self, way, **options)
+        reach = access_by(options.pop("store", None), options.pop("credential", None))
+        return open_dataset(self, reach, **options)
 
     def __repr__(self) -> str:
         lines = [f"<VirtualDataset of {len(self.sources)} files>"]

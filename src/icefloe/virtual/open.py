@@ -11,17 +11,16 @@ from urllib.parse import unquote, urlsplit
 from icefloe._internal.extras import missing_package
 from icefloe.config.stores import AnyObjectStoreConfig
 from icefloe.credentials import AnyCredential
-from icefloe.virtual.access import Reach, as_implied, by
 from icefloe.virtual.dataset import VirtualDataset, with_sources
 from icefloe.virtual.errors import CannotVirtualizeError
-from icefloe.virtual.parsers.zarr.zip import MAGIC as ZIP_MAGIC
-from icefloe.virtual.selection import Wanted
-from icefloe.virtual.sources import SourceFile, location_of, open_file
+from icefloe.virtual.parsers import ParseOptions
+from icefloe.virtual.parsers.zarr.stores import ZIP_MAGIC as ZIP_MAGIC
+from icefloe.virtual.sources import Reach, SourceFile, access_by, access_by_default, location_of, open_file
 
 Format: TypeAlias = Literal[
     "hdf5", "netcdf3", "grib", "tiff", "zarr", "kerchunk", "fits", "hdf4", "dmrpp", "icechunk"
 ]
-Parser: TypeAlias = Callable[[SourceFile, Wanted], VirtualDataset]
+Parser: TypeAlias = Callable[[SourceFile, ParseOptions], VirtualDataset]
 
 _USERBLOCKS: Final = 16
 """HDF5 looks for its signature at 0, 512, 1024, and so on, doubling."""
@@ -57,7 +56,7 @@ def virtualize(
     `RefusalReason`. CannotVirtualizeError for files that are damaged or of another kind, StorageError for
     files that cannot be read or that changed meanwhile.
     """
-    wanted = Wanted(
+    options = ParseOptions(
         None if group is None or not group.strip("/") else group.strip("/"),
         frozenset(drop_variables),
         None if loadable_variables is None else frozenset(loadable_variables),
@@ -72,18 +71,18 @@ def virtualize(
         raise ValueError(f"contiguous_chunk_bytes must be at least 1, not {contiguous_chunk_bytes}")
     if format is not None and format not in get_args(Format):
         raise ValueError(f"unknown format {format!r}; known are {', '.join(get_args(Format))}")
-    return parsed(path_or_url, wanted, format, by(store, credential))
+    return parsed(path_or_url, options, format, access_by(store, credential))
 
 
 def parsed(
     path_or_url: str | os.PathLike[str],
-    wanted: Wanted,
+    options: ParseOptions,
     format: Format | None = None,
-    reach: Reach = as_implied,
+    reach: Reach = access_by_default,
 ) -> VirtualDataset:
-    """What `virtualize` gives, by what is wanted of the file."""
+    """Parse a file with the given options."""
     try:
-        return _parsed(path_or_url, wanted, format, reach)
+        return _parsed(path_or_url, options, format, reach)
     except ModuleNotFoundError as error:
         if (missing := missing_package(error)) is None:
             raise
@@ -91,25 +90,25 @@ def parsed(
 
 
 def _parsed(
-    path_or_url: str | os.PathLike[str], wanted: Wanted, format: Format | None, reach: Reach
+    path_or_url: str | os.PathLike[str], options: ParseOptions, format: Format | None, reach: Reach
 ) -> VirtualDataset:
     location = location_of(path_or_url)
     if _is_hierarchy(location, format):
-        return _loaded(_hierarchy(location, format, wanted, reach), wanted, reach)
+        return _loaded(_hierarchy(location, format, options, reach), options, reach)
     file = open_file(path_or_url, *reach(location))
     found = format or recognize(file)
     if found == "kerchunk":
         from icefloe.virtual.parsers.kerchunk import parse_kerchunk_json
 
-        references = parse_kerchunk_json(file, wanted, reach)
+        references = parse_kerchunk_json(file, options, reach)
         file.finish()
-        return _loaded(references, wanted, reach)
+        return _loaded(references, options, reach)
     if found in ("fits", "hdf4", "dmrpp"):
         from icefloe.virtual.parsers.virtualizarr import parse_with_virtualizarr
 
-        return _loaded(parse_with_virtualizarr(file, found, wanted, reach), wanted, reach)
-    dataset = with_sources(_parser(found)(file, wanted), (file.finish(),))
-    return _loaded(dataset, wanted, reach) if found in ("hdf5", "zarr") else dataset
+        return _loaded(parse_with_virtualizarr(file, found, options, reach), options, reach)
+    dataset = with_sources(_parser(found)(file, options), (file.finish(),))
+    return _loaded(dataset, options, reach) if found in ("hdf5", "zarr") else dataset
 
 
 def _is_hierarchy(location: str, format: Format | None) -> bool:
@@ -123,17 +122,17 @@ def _is_hierarchy(location: str, format: Format | None) -> bool:
     return format == "zarr" or (format is None and location.rstrip("/").endswith(".zarr"))
 
 
-def _hierarchy(location: str, format: Format | None, wanted: Wanted, reach: Reach) -> VirtualDataset:
+def _hierarchy(location: str, format: Format | None, options: ParseOptions, reach: Reach) -> VirtualDataset:
     from icefloe.virtual.parsers.kerchunk import is_parquet, parse_kerchunk_parquet
-    from icefloe.virtual.parsers.zarr.store import parse_zarr
+    from icefloe.virtual.parsers.zarr.stores import parse_zarr
 
     if format == "icechunk" or (format is None and _is_repository(location)):
         from icefloe.virtual.parsers.icechunk import parse_repository
 
-        return parse_repository(location, wanted, reach)
+        return parse_repository(location, options, reach)
     if format != "zarr" and location.startswith("file:") and is_parquet(unquote(urlsplit(location).path)):
-        return parse_kerchunk_parquet(location, wanted, reach)
-    return parse_zarr(location, wanted, reach)
+        return parse_kerchunk_parquet(location, options, reach)
+    return parse_zarr(location, options, reach)
 
 
 def _is_repository(location: str) -> bool:
@@ -142,19 +141,19 @@ def _is_repository(location: str) -> bool:
     return location.startswith("file:") and is_repository(unquote(urlsplit(location).path))
 
 
-def _loaded(dataset: VirtualDataset, wanted: Wanted, reach: Reach) -> VirtualDataset:
-    """With the values of the variables that are wanted so, decoded by zarr."""
+def _loaded(dataset: VirtualDataset, options: ParseOptions, reach: Reach) -> VirtualDataset:
+    """Load the values of the variables that the options name, decoded by zarr."""
     chosen = [
         f"{path}/{name}" if path else name
         for path, group in dataset.walk()
         for name, variable in group.variables.items()
         if not variable.loaded
-        and wanted.loads(f"{path}/{name}" if path else name, variable.dimensions, variable.nbytes)
+        and options.loads(f"{path}/{name}" if path else name, variable.dimensions, variable.nbytes)
     ]
     if not chosen:
         return dataset
-    from icefloe.virtual.loaded import loaded_variable
     from icefloe.virtual.values import open_values
+    from icefloe.virtual.variables import loaded_variable
 
     values = open_values(dataset, chosen, reach)
 
@@ -219,7 +218,7 @@ def _parser(name: Format) -> Parser:
 
             return parse_grib
         case "zarr":
-            from icefloe.virtual.parsers.zarr.zip import parse_zarr_zip
+            from icefloe.virtual.parsers.zarr.stores import parse_zarr_zip
 
             return parse_zarr_zip
         case _:

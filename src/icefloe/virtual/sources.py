@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 from urllib.parse import quote, unquote, urlsplit
 
 from icefloe._internal.concurrency import pool
@@ -31,7 +31,6 @@ from icefloe.errors import ErrorKind, InvalidInputError, StorageError
 from icefloe.storage.base import ObjectNotFoundError
 from icefloe.storage.external.base import ExternalSource, Fetched
 from icefloe.storage.external.sources import ObjectSource, check_credential, open_source
-from icefloe.virtual.access import Reach
 from icefloe.virtual.errors import CannotVirtualizeError
 
 BLOCK_BYTES: Final = 1 << 20
@@ -51,6 +50,21 @@ _STORES: Final[dict[str, Callable[[], AnyObjectStoreConfig]]] = {
     "https": http_store,
 }
 _AZURE: Final = ("az", "azure", "abfs")
+
+Way: TypeAlias = tuple[AnyObjectStoreConfig | None, AnyCredential | None]
+"""An object store configuration and a credential; None stands for the default of the URL's scheme."""
+Reach: TypeAlias = Callable[[str], Way]
+"""Returns how to access the file at a location: the references of one dataset may span several stores."""
+
+
+def access_by(store: AnyObjectStoreConfig | None, credential: AnyCredential | None) -> Reach:
+    """Access all files with the same store configuration and credential."""
+    return lambda location: (store, credential)
+
+
+def access_by_default(location: str) -> Way:
+    """Access a file with the defaults of its URL's scheme."""
+    return None, None
 
 
 @dataclass(frozen=True, slots=True)

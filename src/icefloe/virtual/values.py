@@ -14,14 +14,13 @@ from icefloe.credentials import AnyCredential, Credentials
 from icefloe.repository import Repository
 from icefloe.storage import in_memory_storage
 from icefloe.store import IcechunkStore
-from icefloe.virtual.access import Reach, as_implied
-from icefloe.virtual.sources import container_of
+from icefloe.virtual.sources import Reach, access_by_default, container_of
 
 if TYPE_CHECKING:
     from icefloe.virtual.dataset import VirtualDataset
 
 
-def open_store(dataset: VirtualDataset, reach: Reach = as_implied) -> IcechunkStore:
+def open_store(dataset: VirtualDataset, reach: Reach = access_by_default) -> IcechunkStore:
     """A store of its own with a dataset in it, without what was refused."""
     config = RepositoryConfig()
     authorized: dict[str, AnyCredential] = {}
@@ -48,7 +47,7 @@ def open_dataset(dataset: VirtualDataset, reach: Reach, **options: Any) -> Any:
 def open_values(
     dataset: VirtualDataset,
     paths: Sequence[str],
-    reach: Reach = as_implied,
+    reach: Reach = access_by_default,
 ) -> dict[str, Any]:
     """The decoded values of some variables."""
     opened = open_store(dataset, reach)

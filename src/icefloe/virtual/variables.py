@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icefloe._internal.printable import printable
+from icefloe.virtual.zarr_metadata import bytes_codec, data_type_json, fill_value_json
 
 Values: TypeAlias = NDArray[Any]
 
@@ -193,3 +194,75 @@ class VirtualVariable:
         sizes = ", ".join(f"{name}: {size}" for name, size in zip(self.dimensions, self.shape, strict=True))
         where = "loaded" if isinstance(self.chunks, np.ndarray) else f"{len(self.chunks)} chunks"
         return printable(f"<VirtualVariable ({sizes}) {self.dtype} {where}>")
+
+
+def loaded_variable(
+    dimensions: tuple[str, ...], values: Values, attributes: Mapping[str, Any]
+) -> VirtualVariable:
+    """A variable of the given values, of which the whole is one chunk."""
+    texts = values.dtype.kind == "T"
+    dtype = values.dtype if texts else values.dtype.newbyteorder("=")
+    compressor = {"name": "zstd", "configuration": {"level": 3, "checksum": False}}
+    return VirtualVariable(
+        dimensions,
+        values.shape,
+        dtype,
+        tuple(max(size, 1) for size in values.shape),
+        ({"name": "vlen-utf8"} if texts else bytes_codec(dtype), compressor),
+        "" if texts else fill_value_json(None, dtype),
+        attributes,
+        values.astype(dtype),
+    )
+
+
+def document_of(variable: VirtualVariable) -> dict[str, Any]:
+    """The zarr.json of a variable."""
+    return {
+        "zarr_format": 3,
+        "node_type": "array",
+        "shape": list(variable.shape),
+        "data_type": data_type_json(variable.dtype),
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(variable.chunk_shape)}},
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+        "fill_value": variable.fill_value,
+        "codecs": [dict(codec) for codec in variable.codecs],
+        "attributes": dict(variable.attributes),
+        "dimension_names": list(variable.dimensions),
+        "storage_transformers": [],
+    }
+
+
+def with_dimension(variable: VirtualVariable, dimension: str) -> VirtualVariable:
+    """The variable with a dimension of size 1 in front: chunks keep their bytes."""
+    if dimension in variable.dimensions:
+        raise ValueError(f"there is a dimension {dimension} already")
+    chunks = variable.chunks
+    codecs = variable.codecs
+    if isinstance(chunks, np.ndarray):
+        return loaded_variable((dimension, *variable.dimensions), chunks[np.newaxis], variable.attributes)
+    if codecs and codecs[0]["name"] == "transpose":
+        order = [0, *(axis + 1 for axis in codecs[0]["configuration"]["order"])]
+        codecs = ({"name": "transpose", "configuration": {"order": order}}, *codecs[1:])
+    return replace(
+        variable,
+        dimensions=(dimension, *variable.dimensions),
+        shape=(1, *variable.shape),
+        chunk_shape=(1, *variable.chunk_shape),
+        codecs=codecs,
+        chunks=replace(
+            chunks,
+            coords=np.insert(chunks.coords, 0, 0, axis=1),
+            inline_coords=np.insert(chunks.inline_coords, 0, 0, axis=1),
+        ),
+    )
+
+
+def run_of_chunks(
+    start: int, shape: tuple[int, ...], chunk_shape: tuple[int, ...], itemsize: int
+) -> ChunkReferences:
+    """References to one run of bytes, divided as `ParseOptions.chunks_of_contiguous` says."""
+    grid = tuple(size // chunk for size, chunk in zip(shape, chunk_shape, strict=True))
+    count, length = math.prod(grid), math.prod(chunk_shape) * itemsize
+    coords = np.indices(grid, np.uint32).reshape(len(grid), count).T
+    offsets = start + length * np.arange(count, dtype=np.uint64)
+    return ChunkReferences.of(coords, offsets, np.full(count, length, np.uint64))

@@ -9,12 +9,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from icefloe.virtual.agreement import document_of
 from icefloe.virtual.dataset import VirtualDataset, with_sources
-from icefloe.virtual.loaded import loaded_variable
 from icefloe.virtual.parsers.zarr.documents import array_from_v3
 from icefloe.virtual.sources import Source, location_of
-from icefloe.virtual.variables import ChunkReferences, VirtualVariable
+from icefloe.virtual.variables import ChunkReferences, VirtualVariable, document_of, loaded_variable
 from icefloe.virtual.zarr_metadata import json_attributes
 
 _TEXTS: Final = np.dtypes.StringDType()

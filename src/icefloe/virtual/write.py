@@ -20,11 +20,11 @@ from icefloe.errors import AlreadyExistsError, ErrorKind, InvalidInputError, Nod
 from icefloe.format.manifest import NO_ETAG, ETag, LastModified
 from icefloe.store import IcechunkStore
 from icefloe.virtual import codecs
-from icefloe.virtual.agreement import document_of, mismatches_with
 from icefloe.virtual.cf_times import counted_like
 from icefloe.virtual.errors import CannotVirtualizeError
 from icefloe.virtual.sources import Source
-from icefloe.virtual.variables import ChunkReferences, VirtualVariable
+from icefloe.virtual.variables import ChunkReferences, VirtualVariable, document_of
+from icefloe.virtual.zarr_metadata import differences, properties_of
 
 if TYPE_CHECKING:
     from icefloe.virtual.dataset import VirtualDataset
@@ -102,6 +102,13 @@ def _targets(
                 yield target
 
 
+def _mismatches_with(document: Mapping[str, Any], variable: VirtualVariable) -> list[str]:
+    """Sentences on how a variable differs from an array that is there already."""
+    there = properties_of(document, loaded=variable.loaded)
+    here = properties_of(document_of(variable), loaded=variable.loaded)
+    return [f"its {name} is {was}, and that of the data {now}" for name, was, now in differences(there, here)]
+
+
 def _document(store: IcechunkStore, path: str) -> dict[str, Any] | None:
     """The zarr.json of an array, None where there is none."""
     found = store.get_sync(f"{path}/zarr.json", prototype=default_buffer_prototype())
@@ -131,7 +138,7 @@ def _existing(
     region: Mapping[str, slice],
 ) -> _Target | None:
     """The place in an array that is there; None for a variable that the appending or region leaves alone."""
-    wrong = mismatches_with(document, variable)
+    wrong = _mismatches_with(document, variable)
     moving = [axis for axis, name in enumerate(variable.dimensions) if name == append_dim or name in region]
     if wrong and (moving or not variable.loaded):
         raise InvalidInputError(

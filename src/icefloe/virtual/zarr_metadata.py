@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import functools
+import json
 import math
 import struct
 import warnings
@@ -19,6 +20,23 @@ _MISSING: Final = "missing_value"
 _KINDS: Final = "biufcSUMmTV"
 _ZSTD_LEVEL_LIMIT: Final = 22
 _BLOSC_SHUFFLES: Final = ("noshuffle", "shuffle", "bitshuffle")
+DECODING_ATTRIBUTES: Final = (
+    "_FillValue",
+    "missing_value",
+    "scale_factor",
+    "add_offset",
+    "units",
+    "calendar",
+    "_Unsigned",
+    "dtype",
+)
+"""Attributes that say what stored values stand for."""
+GEO_TRANSFORM: Final = "GeoTransform"
+"""Attribute of a grid mapping that places one raster on Earth: rasters side by side have none in common."""
+_IRRELEVANT: Final = ("level", "clevel", "blocksize", "typesize", "nthreads", "checksum")
+"""Settings of compressors that decoding does without."""
+_SELF_DESCRIBED: Final = ("blosc", "numcodecs.blosc")
+"""Compressors whose chunks say themselves how they were made."""
 
 
 @functools.lru_cache(64)
@@ -176,3 +194,35 @@ def fills_of(attributes: Mapping[str, Any], dtype: np.dtype[Any]) -> list[Any]:
 
 def _packed(value: Any) -> str:
     return base64.standard_b64encode(struct.pack("<d", float(value))).decode()
+
+
+def properties_of(document: Mapping[str, Any], *, loaded: bool) -> dict[str, Any]:
+    """What must agree, by name. Values that were loaded can be stored anew: their chunks need not."""
+    attributes = document.get("attributes", {})
+    found: dict[str, Any] = {
+        "dimensions": document.get("dimension_names"),
+        "dtype": document["data_type"],
+    }
+    if not loaded:
+        found["chunk shape"] = document["chunk_grid"]["configuration"].get("chunk_shape")
+        found["codecs"] = [_essential(codec) for codec in document["codecs"]]
+        found["fill value"] = document["fill_value"]
+    return found | {name: attributes[name] for name in DECODING_ATTRIBUTES if name in attributes}
+
+
+def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+    """Names of properties that differ, with both values; None where one has none."""
+    names = [*one, *(name for name in other if name not in one)]
+    return [
+        (name, one.get(name), other.get(name))
+        for name in names
+        if json.dumps(one.get(name)) != json.dumps(other.get(name))
+    ]
+
+
+def _essential(codec: Mapping[str, Any]) -> dict[str, Any]:
+    configuration = codec.get("configuration") or {}
+    if codec["name"] in _SELF_DESCRIBED:
+        configuration = {}
+    kept = {name: value for name, value in configuration.items() if name not in _IRRELEVANT}
+    return {"name": codec["name"], "configuration": kept}

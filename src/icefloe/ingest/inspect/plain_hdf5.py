@@ -28,7 +28,7 @@ from icefloe.ingest.inspect.schema import (
     variable_schema,
 )
 from icefloe.virtual.parsers.hdf5.dimensions import HIDDEN_ATTRIBUTES
-from icefloe.virtual.parsers.hdf5.members import Member, Members
+from icefloe.virtual.parsers.hdf5.file import Member, Members
 
 _indexing: Any = xarray_indexing
 _conventions: Any = xr.conventions

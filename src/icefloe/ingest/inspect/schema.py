@@ -31,8 +31,8 @@ from icefloe.virtual.parsers.kerchunk import is_parquet
 if TYPE_CHECKING:
     from icefloe.ingest.inspect.reference_spill import Aside
     from icefloe.virtual import VirtualDataset
-    from icefloe.virtual.access import Reach, Way
-    from icefloe.virtual.parsers.hdf5.members import Witness
+    from icefloe.virtual.parsers.hdf5.file import Witness
+    from icefloe.virtual.sources import Reach, Way
 
 PACKING = ("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned", "dtype")
 """Attributes that say how values are stored, rather than what they are."""
@@ -366,9 +366,9 @@ def _referred(source: Source, reading: Reading, options: Mapping[str, Any]) -> x
 def virtualized(source: Source, reading: Reading, witness: Witness | None = None) -> VirtualDataset:
     """A source as references to its chunks."""
     from icefloe.virtual.open import parsed
-    from icefloe.virtual.selection import Wanted
+    from icefloe.virtual.parsers import ParseOptions
 
-    wanted = Wanted((reading.group or "").strip("/") or None, witness=witness)
+    wanted = ParseOptions((reading.group or "").strip("/") or None, witness=witness)
     reach = reading.reach_from(source)
     if source.is_repository:
         # The branch may have moved since it was found.

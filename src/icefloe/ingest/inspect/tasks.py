@@ -29,10 +29,9 @@ from icefloe.ingest.inspect.schema import (
 )
 from icefloe.storage.base import Storage
 from icefloe.virtual import VirtualDataset
-from icefloe.virtual.agreement import document_of
-from icefloe.virtual.parsers.hdf5.members import Members
+from icefloe.virtual.parsers.hdf5.file import Members
 from icefloe.virtual.sources import container_prefix, location_of
-from icefloe.virtual.variables import VirtualVariable
+from icefloe.virtual.variables import VirtualVariable, document_of
 
 _NOT_IN_CHUNKS = "its values are not in chunks that can be referred to"
 _MADE_UP = "phony_dim_"

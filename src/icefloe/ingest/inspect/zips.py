@@ -8,7 +8,7 @@ import zipfile
 from zarr.core.sync import sync
 from zarr.storage import StorePath, ZipStore
 
-from icefloe.virtual.parsers.zarr.zip import MAGIC, root_of
+from icefloe.virtual.parsers.zarr.stores import ZIP_MAGIC, root_of
 
 
 def is_zip(path: str) -> bool:
@@ -16,7 +16,7 @@ def is_zip(path: str) -> bool:
     if not os.path.isfile(path):
         return False
     with open(path, "rb") as file:
-        return file.read(4) in MAGIC
+        return file.read(4) in ZIP_MAGIC
 
 
 def zipped_store(path: str) -> StorePath:

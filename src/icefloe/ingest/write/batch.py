@@ -39,7 +39,7 @@ from icefloe.ingest.write.references import (
 )
 from icefloe.ingest.write.spill import clear
 from icefloe.session import Session
-from icefloe.virtual.agreement import GEO_TRANSFORM
+from icefloe.virtual.zarr_metadata import GEO_TRANSFORM
 
 _FILES_PER_TASK = 256
 _LEAST_CHUNK_BYTES = 16 << 10

@@ -33,11 +33,11 @@ from icefloe.session import ForkSession
 from icefloe.storage.external.access import Access, without_secrets
 from icefloe.storage.external.endpoints import leads_to
 from icefloe.virtual import VirtualChunkContainer
-from icefloe.virtual.agreement import DECODING_ATTRIBUTES, differences, properties_of
-from icefloe.virtual.selection import Wanted
+from icefloe.virtual.parsers import ParseOptions
 from icefloe.virtual.sources import container_of, container_prefix, location_of
 from icefloe.virtual.values import default_credential
 from icefloe.virtual.write import Placed, write_placed
+from icefloe.virtual.zarr_metadata import DECODING_ATTRIBUTES, differences, properties_of
 
 _PLAIN_CHUNK_BYTES = 16 << 20
 """Larger chunks of plain bytes are cut: a reader takes whole chunks."""
@@ -224,7 +224,7 @@ def as_document(
     all_wide = [widened(json.loads(each), target.dims) for each in documents]
     common = common_chunks([each for each in all_wide if each is not None], array)
     if common is not None:
-        common = Wanted(contiguous_chunk_bytes=_PLAIN_CHUNK_BYTES).chunks_of_contiguous(
+        common = ParseOptions(contiguous_chunk_bytes=_PLAIN_CHUNK_BYTES).chunks_of_contiguous(
             common, target.itemsize
         )
     if common is not None and math.prod(common) * target.itemsize >= least_bytes:

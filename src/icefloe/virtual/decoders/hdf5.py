@@ -6,15 +6,15 @@ wrapped compressions are those of imagecodecs and numcodecs; the two that only H
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
+import msgpack
 import numpy as np
 from numpy.typing import NDArray
-
-from icefloe.virtual.decoders.blosc2 import decode_frame
 
 _INTEGERS, _FLOATS = 0, 1
 """Classes of values that scale-offset tells apart."""
@@ -22,6 +22,9 @@ _ATOMIC: Final = 1
 """The class of plain numbers of n-bit."""
 _SCALE_OFFSET_HEADER: Final = 21
 _BITSHUFFLE_LZ4, _BITSHUFFLE_ZSTD = 2, 3
+_BLOSC2_MAGIC: Final = b"b2frame\0"
+_BLOSC2_ZEROS, _BLOSC2_NAN, _BLOSC2_UNSET = 1, 2, 4
+"""Kinds of chunks that a Blosc2 frame does not store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +96,60 @@ def _lz4(data: bytes, values: Sequence[int], chunk: Chunk) -> Any:
 
 
 def _blosc2(data: bytes, values: Sequence[int], chunk: Chunk) -> Any:
-    return decode_frame(data, chunk.dtype)
+    """Decode a Blosc2 frame, which holds one compressed chunk and says how its values lie in blocks."""
+    import imagecodecs
+
+    if data[2:10] != _BLOSC2_MAGIC:  # versions before the one with frames
+        return bytes(imagecodecs.blosc2_decode(data))
+    unpacker = msgpack.Unpacker(raw=True, strict_map_key=False, max_buffer_size=len(data))
+    unpacker.feed(data)
+    header = unpacker.unpack()
+    start, size, stored, itemsize = header[1], header[4], header[5], header[6]
+    blocks = _blosc2_blocks(header)
+    if not stored:
+        whole = size if blocks is None else itemsize * math.prod(blocks[0])
+        return _blosc2_constant(_blosc2_chunk(data, start), whole, chunk.dtype)
+    found = bytes(imagecodecs.blosc2_decode(_blosc2_chunk(data, start)))
+    return found if blocks is None else _blosc2_rows(found, *blocks)
+
+
+def _blosc2_chunk(data: bytes, start: int) -> bytes:
+    (length,) = struct.unpack("<i", data[start + 12 : start + 16])
+    return data[start : start + length]
+
+
+def _blosc2_constant(index: bytes, size: int, dtype: np.dtype[Any]) -> bytes:
+    """What the index of chunks has instead of a place, for a chunk whose values are all the same."""
+    import imagecodecs
+
+    (place,) = struct.unpack("<q", imagecodecs.blosc2_decode(index)[:8])
+    match place >> 56 & 7:
+        case kind if kind in (_BLOSC2_ZEROS, _BLOSC2_UNSET):
+            return bytes(size)
+        case kind if kind == _BLOSC2_NAN:
+            return np.full(size // dtype.itemsize, np.nan, dtype).tobytes()
+    raise ValueError("a chunk of a Blosc2 frame that is neither stored nor all zero")
+
+
+def _blosc2_blocks(header: Any) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """Shapes of the chunk and of the blocks in it; None where values are in their plain order."""
+    layers = header[13] if len(header) > 13 else None
+    if not layers or b"b2nd" not in layers[1]:
+        return None
+    names = list(layers[1])
+    described = msgpack.unpackb(layers[2][names.index(b"b2nd")], raw=True, strict_map_key=False)
+    return tuple(described[3]), tuple(described[4])
+
+
+def _blosc2_rows(data: bytes, shape: tuple[int, ...], block: tuple[int, ...]) -> bytes:
+    """Values that are stored block by block, blocks at the edge being filled up."""
+    grid = tuple(-(-size // part) for size, part in zip(shape, block, strict=True))
+    rank, itemsize = len(shape), len(data) // (math.prod(grid) * math.prod(block))
+    table = np.frombuffer(data, np.uint8).reshape(*grid, *block, itemsize)
+    order = [axis for pair in zip(range(rank), range(rank, 2 * rank), strict=True) for axis in pair]
+    filled = tuple(number * part for number, part in zip(grid, block, strict=True))
+    values = table.transpose(*order, 2 * rank).reshape(*filled, itemsize)
+    return values[tuple(slice(size) for size in shape)].tobytes()
 
 
 def _zfp(data: bytes, values: Sequence[int], chunk: Chunk) -> Any:

@@ -21,12 +21,11 @@ from icefloe.format.snapshot import ArrayNodeData
 from icefloe.repository import Repository
 from icefloe.session import Session
 from icefloe.storage.external.sources import check_credential, repository_storage
-from icefloe.virtual.access import Reach
 from icefloe.virtual.dataset import VirtualDataset
 from icefloe.virtual.errors import CannotVirtualizeError
+from icefloe.virtual.parsers import ParseOptions
 from icefloe.virtual.parsers.zarr.hierarchy import ArrayChunks, dataset_of
-from icefloe.virtual.selection import Wanted
-from icefloe.virtual.sources import Source, container_of
+from icefloe.virtual.sources import Reach, Source, container_of
 
 _HIDDEN: Final = "_icefloe"
 DEFAULT_VERSION: Final = "branch:main"
@@ -41,14 +40,14 @@ def is_repository(folder: str) -> bool:
     return (has["repo"] or has["refs"]) and has["snapshots"] and not has["zarr.json"]
 
 
-def parse_repository(location: str, wanted: Wanted, reach: Reach) -> VirtualDataset:
+def parse_repository(location: str, options: ParseOptions, reach: Reach) -> VirtualDataset:
     """Parse a version of a repository, by default the branch main."""
     store, credential = reach(location)
     container = container_of(location, store)
     check_credential(container, credential)
     target = unquote(urlsplit(location).path) if location.startswith("file:") else location
     repo = Repository.open(repository_storage(target, container, credential))
-    session = open_version(repo, wanted.version or DEFAULT_VERSION)
+    session = open_version(repo, options.version or DEFAULT_VERSION)
     configured = repo.config.virtual_chunk_containers or {}
     sources = _Sources(location.rstrip("/"), configured.values())
     documents: dict[str, Any] = {}
@@ -62,7 +61,7 @@ def parse_repository(location: str, wanted: Wanted, reach: Reach) -> VirtualData
         documents[f"{name}/zarr.json".lstrip("/")] = json.loads(node.user_data)
         if isinstance(node.node_data, ArrayNodeData):
             chunks[name] = _chunks(workspace.refs(node), sources)
-    return dataset_of(documents, chunks, sources.found(), wanted, location)
+    return dataset_of(documents, chunks, sources.found(), options, location)
 
 
 def open_version(repo: Repository, version: str) -> Session:

@@ -16,12 +16,19 @@ from urllib.parse import unquote, urlsplit
 
 import numpy as np
 
-from icefloe.virtual.access import Reach
 from icefloe.virtual.dataset import VirtualDataset
 from icefloe.virtual.errors import CannotVirtualizeError
+from icefloe.virtual.parsers import ParseOptions
 from icefloe.virtual.parsers.zarr.hierarchy import METADATA, ArrayChunks, KeyedChunks, dataset_of, parsed
-from icefloe.virtual.selection import Wanted
-from icefloe.virtual.sources import Source, SourceFile, location_of, look_at, open_file, wait_until_told_apart
+from icefloe.virtual.sources import (
+    Reach,
+    Source,
+    SourceFile,
+    location_of,
+    look_at,
+    open_file,
+    wait_until_told_apart,
+)
 
 _ENCODED: Final = "base64:"
 _RANGE: Final = [str, int, int]
@@ -90,7 +97,7 @@ def _check_ends(
         )
 
 
-def parse_kerchunk_json(file: SourceFile, wanted: Wanted, reach: Reach) -> VirtualDataset:
+def parse_kerchunk_json(file: SourceFile, options: ParseOptions, reach: Reach) -> VirtualDataset:
     """The dataset of a JSON file of references."""
     place = file.location
     try:
@@ -106,11 +113,15 @@ def parse_kerchunk_json(file: SourceFile, wanted: Wanted, reach: Reach) -> Virtu
         raise CannotVirtualizeError(
             f"{place} has generated references (gen); let kerchunk write them out first"
         )
-    return _dataset_of_json(refs, found.get("templates") or {}, _Sources(place, reach), wanted, place)
+    return _dataset_of_json(refs, found.get("templates") or {}, _Sources(place, reach), options, place)
 
 
 def _dataset_of_json(
-    refs: Mapping[str, Any], templates: Mapping[str, str], sources: _Sources, wanted: Wanted, place: str
+    refs: Mapping[str, Any],
+    templates: Mapping[str, str],
+    sources: _Sources,
+    options: ParseOptions,
+    place: str,
 ) -> VirtualDataset:
     documents: dict[str, Any] = {}
     inline: dict[str, bytes] = {}
@@ -144,7 +155,7 @@ def _dataset_of_json(
     columns = (np.array(codes, np.uint32), np.array(offsets, np.uint64), np.array(lengths, np.uint64))
     _check_ends(seen, *columns, keys.__getitem__, place)
     chunks = KeyedChunks(keys, *columns, inline)
-    return dataset_of(documents, chunks.by_array(documents), seen, wanted, place)
+    return dataset_of(documents, chunks.by_array(documents), seen, options, place)
 
 
 def _is_range(value: list[Any]) -> bool:
@@ -184,7 +195,7 @@ def is_parquet(folder: str) -> bool:
         return False
 
 
-def parse_kerchunk_parquet(location: str, wanted: Wanted, reach: Reach) -> VirtualDataset:
+def parse_kerchunk_parquet(location: str, options: ParseOptions, reach: Reach) -> VirtualDataset:
     """The dataset of a folder of this machine with a Parquet file for so many chunks of an array each."""
     folder = unquote(urlsplit(location).path)
     with open(os.path.join(folder, ".zmetadata"), encoding="utf-8") as file:
@@ -208,7 +219,7 @@ def parse_kerchunk_parquet(location: str, wanted: Wanted, reach: Reach) -> Virtu
             lambda row, path=path, coords=coords: f"{path}/{'.'.join(map(str, coords[row]))}",  # type: ignore[misc]
             location,
         )
-    return dataset_of(documents, chunks, seen, wanted, location)
+    return dataset_of(documents, chunks, seen, options, location)
 
 
 def _array_of_parquet(folder: str, document: Mapping[str, Any], size: int, sources: _Sources) -> ArrayChunks:

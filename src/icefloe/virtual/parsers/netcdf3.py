@@ -15,10 +15,9 @@ import numpy as np
 
 from icefloe.virtual.dataset import VirtualDataset
 from icefloe.virtual.errors import CannotVirtualizeError
-from icefloe.virtual.loaded import loaded_variable, run_of_chunks
-from icefloe.virtual.selection import Wanted
+from icefloe.virtual.parsers import ParseOptions
 from icefloe.virtual.sources import SourceFile
-from icefloe.virtual.variables import ChunkReferences, Values, VirtualVariable
+from icefloe.virtual.variables import ChunkReferences, Values, VirtualVariable, loaded_variable, run_of_chunks
 from icefloe.virtual.zarr_metadata import bytes_codec, fill_value_json, json_attributes
 
 SIGNATURES: Final = (b"CDF\x01", b"CDF\x02", b"CDF\x05")
@@ -51,17 +50,17 @@ class _Declared:
     begin: int
 
 
-def parse_netcdf3(file: SourceFile, wanted: Wanted) -> VirtualDataset:
+def parse_netcdf3(file: SourceFile, options: ParseOptions) -> VirtualDataset:
     """The dataset of a NetCDF-3 file, all chunks in source 0."""
-    if wanted.group not in (None, "", "/"):
-        raise CannotVirtualizeError(f"{file.location} is NetCDF-3, which has no groups: {wanted.group!r}")
+    if options.group not in (None, "", "/"):
+        raise CannotVirtualizeError(f"{file.location} is NetCDF-3, which has no groups: {options.group!r}")
     header = _Header(file)
     records = _record_count(header, file)
     variables: dict[str, VirtualVariable] = {}
     for declared in header.variables:
-        if wanted.drops(declared.name):
+        if options.drops(declared.name):
             continue
-        variables[declared.name] = _Placed(file, header, declared, records).variable(wanted)
+        variables[declared.name] = _Placed(file, header, declared, records).variable(options)
     return VirtualDataset(variables, (), json_attributes(header.attributes))
 
 
@@ -194,16 +193,16 @@ class _Placed:
                 f"{file.location} is cut off: {declared.name} reaches beyond its {file.size_bytes} bytes"
             )
 
-    def variable(self, wanted: Wanted) -> VirtualVariable:
+    def variable(self, options: ParseOptions) -> VirtualVariable:
         declared, shape, dtype = self._declared, self._shape, self._declared.dtype
         attributes = json_attributes(declared.attributes, dtype)
-        if wanted.loads(declared.name, self._names, math.prod(shape) * dtype.itemsize):
+        if options.loads(declared.name, self._names, math.prod(shape) * dtype.itemsize):
             return loaded_variable(self._names, self._values(), attributes)
         if self._record:
             chunk_shape = (1, *(max(size, 1) for size in shape[1:]))
             chunks = self._record_chunks()
         else:
-            chunk_shape = wanted.chunks_of_contiguous(shape, dtype.itemsize)
+            chunk_shape = options.chunks_of_contiguous(shape, dtype.itemsize)
             chunks = run_of_chunks(declared.begin, shape, chunk_shape, dtype.itemsize)
         return VirtualVariable(
             self._names,

@@ -17,11 +17,10 @@ from urllib.parse import unquote, urlsplit
 
 from icefloe._internal.extras import missing_package
 from icefloe.storage.object_store.clients import local_object_store
-from icefloe.virtual.access import Reach
 from icefloe.virtual.dataset import VirtualDataset, with_sources
 from icefloe.virtual.errors import DAMAGE, CannotVirtualizeError, RefusalReason, Refused
-from icefloe.virtual.selection import Wanted
-from icefloe.virtual.sources import SourceFile, location_of, look_at
+from icefloe.virtual.parsers import ParseOptions
+from icefloe.virtual.sources import Reach, SourceFile, location_of, look_at
 from icefloe.virtual.virtualizarr import from_manifest_group
 
 _COPIED_BYTES: Final = 1 << 24
@@ -43,15 +42,17 @@ _PARSERS: Final = {
 }
 
 
-def parse_with_virtualizarr(file: SourceFile, format: str, wanted: Wanted, reach: Reach) -> VirtualDataset:
+def parse_with_virtualizarr(
+    file: SourceFile, format: str, options: ParseOptions, reach: Reach
+) -> VirtualDataset:
     """Parse a file with the parser that VirtualiZarr has for its format."""
     parser = _PARSERS[format]
     with _on_this_machine(file) as path:
         refused: list[Refused] = []
         while True:
-            skipped = {*wanted.drop_variables, *(each.variable for each in refused)}
+            skipped = {*options.drop_variables, *(each.variable for each in refused)}
             try:
-                found = _parsed(parser, path, file.location, wanted.group, sorted(skipped))
+                found = _parsed(parser, path, file.location, options.group, sorted(skipped))
                 break
             except ModuleNotFoundError as error:
                 if missing_package(error) is None:

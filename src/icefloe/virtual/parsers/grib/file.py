@@ -18,11 +18,10 @@ from icefloe.errors import IcechunkError
 from icefloe.virtual.codecs import GRIB, in_rows
 from icefloe.virtual.dataset import VirtualDataset
 from icefloe.virtual.errors import DAMAGE, CannotVirtualizeError, RefusalReason, Refused, RefusedVariable
-from icefloe.virtual.loaded import loaded_variable
+from icefloe.virtual.parsers import ParseOptions
 from icefloe.virtual.parsers.grib.message import Message, headers_of, messages_of
-from icefloe.virtual.selection import Wanted
 from icefloe.virtual.sources import SourceFile
-from icefloe.virtual.variables import ChunkReferences, VirtualVariable
+from icefloe.virtual.variables import ChunkReferences, VirtualVariable, loaded_variable
 from icefloe.virtual.zarr_metadata import fill_value_json
 
 _SAME: Final = (
@@ -120,9 +119,9 @@ class _Cube:
         return axes, self.level_name, self.keys.get("md5GridSection"), self.grid.dimensions
 
 
-def parse_grib(file: SourceFile, wanted: Wanted) -> VirtualDataset:
+def parse_grib(file: SourceFile, options: ParseOptions) -> VirtualDataset:
     """The dataset of a GRIB file, all chunks in source 0."""
-    scan = _Scan(file, wanted)
+    scan = _Scan(file, options)
     scan.run()
     groups: dict[tuple[Any, ...], dict[str, _Cube]] = {}
     for cube in scan.cubes.values():
@@ -130,32 +129,32 @@ def parse_grib(file: SourceFile, wanted: Wanted) -> VirtualDataset:
         while cube.name in members:  # the same again in another way: kept apart in a group of its own
             members = groups.setdefault((*cube.coordinates(), len(groups)), {})
         members[cube.name] = cube
-    datasets = [_dataset(cubes, wanted) for cubes in groups.values()]
+    datasets = [_dataset(cubes, options) for cubes in groups.values()]
     if len(datasets) <= 1:
         variables = datasets[0] if datasets else {}
-        return _chosen(VirtualDataset(variables, (), scan.attributes, {}, tuple(scan.refused)), wanted, file)
+        return _chosen(VirtualDataset(variables, (), scan.attributes, {}, tuple(scan.refused)), options, file)
     names = _group_names([next(iter(cubes.values())) for cubes in groups.values()])
     parts = {
         name: VirtualDataset(each, (), scan.attributes) for name, each in zip(names, datasets, strict=True)
     }
-    return _chosen(VirtualDataset({}, (), scan.attributes, parts, tuple(scan.refused)), wanted, file)
+    return _chosen(VirtualDataset({}, (), scan.attributes, parts, tuple(scan.refused)), options, file)
 
 
-def _chosen(dataset: VirtualDataset, wanted: Wanted, file: SourceFile) -> VirtualDataset:
-    if wanted.group is None:
+def _chosen(dataset: VirtualDataset, options: ParseOptions, file: SourceFile) -> VirtualDataset:
+    if options.group is None:
         return dataset
-    if wanted.group not in dataset.groups:
+    if options.group not in dataset.groups:
         names = ", ".join(dataset.groups) or "none"
-        raise CannotVirtualizeError(f"{file.location} has no group {wanted.group!r}; it has {names}")
-    return dataset.groups[wanted.group]
+        raise CannotVirtualizeError(f"{file.location} has no group {options.group!r}; it has {names}")
+    return dataset.groups[options.group]
 
 
 class _Scan:
     """One pass over the messages of a file."""
 
-    def __init__(self, file: SourceFile, wanted: Wanted) -> None:
+    def __init__(self, file: SourceFile, options: ParseOptions) -> None:
         self._file = file
-        self._wanted = wanted
+        self._options = options
         self._grids: dict[Any, _Grid] = {}
         self._names: dict[tuple[Any, ...], str] = {}
         self.cubes: dict[tuple[Any, ...], _Cube] = {}
@@ -187,7 +186,7 @@ class _Scan:
         if mark not in self._names:
             self._names[mark] = _variable_name(handle)
         name = self._names[mark]
-        if self._wanted.drops(name):
+        if self._options.drops(name):
             return
         if not self.attributes:
             self.attributes = _described(handle, _GLOBAL)
@@ -308,11 +307,11 @@ def _group_names(cubes: Sequence[_Cube]) -> list[str]:
     return names
 
 
-def _dataset(cubes: dict[str, _Cube], wanted: Wanted) -> dict[str, VirtualVariable]:
+def _dataset(cubes: dict[str, _Cube], options: ParseOptions) -> dict[str, VirtualVariable]:
     first = next(iter(cubes.values()))
     variables = {name: _variable(cube) for name, cube in cubes.items()}
     coordinates = {**_header_coordinates(first), **_grid_coordinates(first)}
-    variables |= {name: each for name, each in coordinates.items() if not wanted.drops(name)}
+    variables |= {name: each for name, each in coordinates.items() if not options.drops(name)}
     return variables
 
 

@@ -6,9 +6,10 @@ The file's own index tells where chunks are; nothing is decoded but the values t
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,7 @@ from icefloe.errors import IcechunkError
 from icefloe.virtual.dataset import VirtualDataset
 from icefloe.virtual.decoders.hdf5 import DECODERS, Chunk
 from icefloe.virtual.errors import DAMAGE, CannotVirtualizeError, RefusalReason, Refused, RefusedVariable
-from icefloe.virtual.loaded import loaded_variable, run_of_chunks
+from icefloe.virtual.parsers import INLINE_BYTES, ParseOptions
 from icefloe.virtual.parsers.hdf5.dimensions import (
     HIDDEN_ATTRIBUTES,
     Dimensions,
@@ -25,28 +26,55 @@ from icefloe.virtual.parsers.hdf5.dimensions import (
     is_bare_dimension,
     shown_name,
 )
-from icefloe.virtual.parsers.hdf5.filters import (
+from icefloe.virtual.parsers.hdf5.encoding import (
     CHECKSUM_BYTES,
     FLETCHER32,
+    TEXTS,
     Filter,
     filters_of,
+    flags_of,
     pipeline,
     reencoded,
+    stored_type,
 )
-from icefloe.virtual.parsers.hdf5.members import Member, Members, attributes_of
-from icefloe.virtual.parsers.hdf5.types import TEXTS, flags_of, stored_type
-from icefloe.virtual.selection import INLINE_BYTES, Wanted
 from icefloe.virtual.sources import SourceFile
-from icefloe.virtual.variables import ChunkReferences, Values, VirtualVariable
+from icefloe.virtual.variables import ChunkReferences, Values, VirtualVariable, loaded_variable, run_of_chunks
 from icefloe.virtual.zarr_metadata import bytes_codec, fill_value_json, json_attributes, zarr_type
 
 if TYPE_CHECKING:
     import h5py
 
-SIGNATURE: Final = b"\x89HDF\r\n\x1a\n"
+_UNREAD: Final = HIDDEN_ATTRIBUTES - {"CLASS", "NAME", "DIMENSION_LIST", "_Netcdf4Coordinates"}
+"""Attributes of the netCDF library that are of no use here; some are as long as a file has variables."""
 
 
-def parse_hdf5(file: SourceFile, wanted: Wanted) -> VirtualDataset:
+@dataclass(frozen=True, slots=True, eq=False)
+class Member:
+    """A dataset of an open file that became a variable."""
+
+    dataset: h5py.Dataset
+    dimensions: tuple[str, ...]
+    shape: tuple[int, ...]
+    """Longer than the dataset's own where another variable made an unlimited dimension longer."""
+    attributes: Mapping[str, Any]
+    """See `attributes_of`."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Members:
+    """A group of an open file."""
+
+    variables: Mapping[str, Member]
+    attributes: Mapping[str, Any]
+    is_whole: bool
+    """Whether everything in it became a variable or a group, under its own name."""
+
+
+Witness: TypeAlias = Callable[[Members], None]
+"""Is shown the group that was parsed, while the file is open."""
+
+
+def parse_hdf5(file: SourceFile, options: ParseOptions) -> VirtualDataset:
     """The dataset of an HDF5 file, all chunks in source 0."""
     import h5py
 
@@ -56,15 +84,15 @@ def parse_hdf5(file: SourceFile, wanted: Wanted) -> VirtualDataset:
     except OSError as error:
         raise CannotVirtualizeError(f"{place} cannot be read as HDF5: {error}") from None
     with opened:
-        root = opened if wanted.group is None else _member(opened, wanted.group)
+        root = opened if options.group is None else _member(opened, options.group)
         if not isinstance(root, h5py.Group):
             names = ", ".join(name for name, each in opened.items() if isinstance(each, h5py.Group))
-            raise CannotVirtualizeError(f"{place} has no group {wanted.group!r}; it has {names or 'none'}")
+            raise CannotVirtualizeError(f"{place} has no group {options.group!r}; it has {names or 'none'}")
         try:
-            parser = _Parser(file, wanted)
+            parser = _Parser(file, options)
             dataset = parser.group(root, "")
-            if wanted.witness is not None:
-                wanted.witness(parser.members)
+            if options.witness is not None:
+                options.witness(parser.members)
             return dataset
         except IcechunkError:
             raise
@@ -96,9 +124,9 @@ def _member(group: h5py.Group, name: str) -> Any:
 
 
 class _Parser:
-    def __init__(self, file: SourceFile, wanted: Wanted) -> None:
+    def __init__(self, file: SourceFile, options: ParseOptions) -> None:
         self._file = file
-        self._wanted = wanted
+        self._options = options
         self._above: list[int] = []
         self._unlimited = UnlimitedDimensions()
         self.members = Members({}, {}, False)
@@ -118,7 +146,7 @@ class _Parser:
             member = _member(group, name)
             shown = shown_name(name)
             full = f"{path}/{shown}" if path else shown
-            if self._wanted.drops(full):
+            if self._options.drops(full):
                 continue
             if isinstance(member, h5py.Dataset):
                 attributes = attributes_of(member)
@@ -155,7 +183,7 @@ class _Parser:
         if dtype.kind == "T":
             return member, loaded_variable(names, _filled_up(_texts(dataset), shape, ""), attributes)
         zarr_type(dtype)
-        if self._wanted.loads(path, names, dataset.size * dtype.itemsize) and _readable(dataset):
+        if self._options.loads(path, names, dataset.size * dtype.itemsize) and _readable(dataset):
             values = _filled_up(np.asarray(dataset[()], dtype), shape, dataset.fillvalue)
             return member, loaded_variable(names, values, attributes)
         return member, self._referred(dataset, dtype, shape, inner, names, attributes)
@@ -180,7 +208,7 @@ class _Parser:
             filters, chunks = _chunked(dataset, filters, Chunk(chunk_shape, dtype))
             chunks = chunks.with_inner(len(inner))
         elif layout == h5d.CONTIGUOUS:
-            chunk_shape = self._wanted.chunks_of_contiguous(shape, dtype.itemsize)
+            chunk_shape = self._options.chunks_of_contiguous(shape, dtype.itemsize)
             chunks = _contiguous(dataset, shape, dtype, chunk_shape)
         else:
             chunk_shape = tuple(max(size, 1) for size in shape)
@@ -336,3 +364,17 @@ def _shown(attributes: Mapping[str, Any]) -> dict[str, Any]:
         for name, value in attributes.items()
         if name not in HIDDEN_ATTRIBUTES and not isinstance(value, h5py.Reference | h5py.RegionReference)
     }
+
+
+def attributes_of(thing: h5py.Group | h5py.Dataset) -> dict[str, Any]:
+    """All attributes that numpy has a type for; None for those of the netCDF library that nobody reads."""
+    found: dict[str, Any] = {}
+    attributes = thing.attrs
+    for name in attributes:
+        try:
+            found[name] = None if name in _UNREAD else attributes[name]
+        except (OSError, TypeError, KeyError):
+            if name in HIDDEN_ATTRIBUTES:
+                raise
+            continue  # of a type numpy has no idea of: opaque, say
+    return found

@@ -19,8 +19,8 @@ from icefloe.virtual.codecs import TIFF
 from icefloe.virtual.dataset import VirtualDataset
 from icefloe.virtual.decoders.tiff import decode_segment
 from icefloe.virtual.errors import DAMAGE, CannotVirtualizeError, RefusalReason, Refused, RefusedVariable
+from icefloe.virtual.parsers import ParseOptions
 from icefloe.virtual.parsers.tiff.georeference import placed
-from icefloe.virtual.selection import Wanted
 from icefloe.virtual.sources import SourceFile
 from icefloe.virtual.variables import ChunkReferences, VirtualVariable
 from icefloe.virtual.zarr_metadata import (
@@ -52,27 +52,27 @@ _COMPRESSIONS: Final = {
 _YCBCR: Final = 6
 
 
-def parse_tiff(file: SourceFile, wanted: Wanted) -> VirtualDataset:
+def parse_tiff(file: SourceFile, options: ParseOptions) -> VirtualDataset:
     """The dataset of a TIFF file, all chunks in source 0."""
     import tifffile
 
     try:
         reader: Any = file.local_path or file.as_binary()
         with tifffile.TiffFile(reader) as opened:
-            dataset = _dataset(opened, wanted, file)
+            dataset = _dataset(opened, options, file)
     except IcechunkError:
         raise
     except (tifffile.TiffFileError, *DAMAGE) as error:
         raise CannotVirtualizeError(f"{file.location} cannot be read as TIFF: {error}") from None
-    if wanted.group is None:
+    if options.group is None:
         return dataset
-    if wanted.group not in dataset.groups:
+    if options.group not in dataset.groups:
         names = ", ".join(dataset.groups) or "none"
-        raise CannotVirtualizeError(f"{file.location} has no group {wanted.group!r}; it has {names}")
-    return dataset.groups[wanted.group]
+        raise CannotVirtualizeError(f"{file.location} has no group {options.group!r}; it has {names}")
+    return dataset.groups[options.group]
 
 
-def _dataset(opened: tifffile.TiffFile, wanted: Wanted, file: SourceFile) -> VirtualDataset:
+def _dataset(opened: tifffile.TiffFile, options: ParseOptions, file: SourceFile) -> VirtualDataset:
     variables: dict[str, VirtualVariable] = {}
     refused: list[Refused] = []
     groups: dict[str, VirtualDataset] = {}
@@ -80,7 +80,7 @@ def _dataset(opened: tifffile.TiffFile, wanted: Wanted, file: SourceFile) -> Vir
         raise CannotVirtualizeError(f"{file.location} is TIFF without an image")
     for number, series in enumerate(opened.series):
         name = f"image_{number}" if number else "image"
-        if wanted.drops(name):
+        if options.drops(name):
             continue
         for depth, level in enumerate(series.levels):
             try:
@@ -97,7 +97,7 @@ def _dataset(opened: tifffile.TiffFile, wanted: Wanted, file: SourceFile) -> Vir
             if number == 0:
                 located = placed(opened.pages.first, variable)
                 found_here = {name: located.pop("")}
-                found_here |= {other: each for other, each in located.items() if not wanted.drops(other)}
+                found_here |= {other: each for other, each in located.items() if not options.drops(other)}
             if depth == 0:
                 variables |= found_here
             else:

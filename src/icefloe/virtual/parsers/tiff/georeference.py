@@ -1,17 +1,27 @@
-"""Where on Earth the pixels of a GeoTIFF are: its tags as coordinates and as a CF grid mapping."""
+"""The georeference of a GeoTIFF: pixel coordinates, and the coordinate reference system as a CF grid mapping.
+
+pyproj turns EPSG codes and user-defined projections into WKT and CF attributes. Without pyproj, the grid
+mapping has the EPSG code alone, which rioxarray and pyproj understand.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any, Final
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from icefloe.virtual.agreement import GEO_TRANSFORM
-from icefloe.virtual.loaded import loaded_variable
-from icefloe.virtual.parsers.tiff.crs import grid_mapping_of, key_number
-from icefloe.virtual.variables import VirtualVariable
+from icefloe.virtual.variables import VirtualVariable, loaded_variable
+from icefloe.virtual.zarr_metadata import GEO_TRANSFORM
+
+if TYPE_CHECKING:
+    from pyproj import CRS
 
 SPATIAL_REF: Final = "spatial_ref"
 _PIXEL_IS_POINT: Final = 2
@@ -26,6 +36,87 @@ _ATTRIBUTES: Final[dict[int, dict[str, dict[str, str]]]] = {
         "y": {"standard_name": "latitude", "units": "degrees_north", "axis": "Y"},
     },
 }
+_WITH_OTHER_PROJ: Final = ("eccodes", "gribapi")
+"""Modules of ecCodes. It loads a PROJ of its own, which a pyproj loaded later would call, and crash."""
+_PROGRAM: Final = """\
+import json, sys
+sys.path[:], keys = json.load(sys.stdin)
+from icefloe.virtual.parsers.tiff.georeference import grid_mapping_of
+print(json.dumps(grid_mapping_of(keys)))
+"""
+_USER_DEFINED: Final = 32767
+_PE_STRING: Final = "ESRI PE String = "
+_ANGULAR_UNITS: Final = {9101: ("radian", 1.0), 9105: ("grad", 0.015707963267948967)}
+_DEGREE: Final = ("degree", 0.0174532925199433)
+_AXES: Final = ',AXIS["Latitude",NORTH],AXIS["Longitude",EAST]'
+
+_ORIGIN_LAT: Final = (
+    "ProjNatOriginLatGeoKey",
+    "ProjFalseOriginLatGeoKey",
+    "ProjCenterLatGeoKey",
+)
+_ORIGIN_LONG: Final = (
+    "ProjNatOriginLongGeoKey",
+    "ProjFalseOriginLongGeoKey",
+    "ProjCenterLongGeoKey",
+    "ProjStraightVertPoleLongGeoKey",
+)
+_PARAMETERS: Final[Mapping[str, tuple[str, ...]]] = {
+    "latitude_of_origin": _ORIGIN_LAT,
+    "latitude_of_center": _ORIGIN_LAT,
+    "central_meridian": _ORIGIN_LONG,
+    "longitude_of_center": _ORIGIN_LONG,
+    "standard_parallel_1": ("ProjStdParallel1GeoKey",),
+    "standard_parallel_2": ("ProjStdParallel2GeoKey",),
+    "scale_factor": ("ProjScaleAtNatOriginGeoKey", "ProjScaleAtCenterGeoKey"),
+    "azimuth": ("ProjAzimuthAngleGeoKey",),
+    "rectified_grid_angle": ("ProjRectifiedGridAngleGeoKey", "ProjAzimuthAngleGeoKey"),
+    "false_easting": (
+        "ProjFalseEastingGeoKey",
+        "ProjFalseOriginEastingGeoKey",
+        "ProjCenterEastingGeoKey",
+    ),
+    "false_northing": (
+        "ProjFalseNorthingGeoKey",
+        "ProjFalseOriginNorthingGeoKey",
+        "ProjCenterNorthingGeoKey",
+    ),
+}
+"""Parameters of WKT, and the GeoTIFF keys that can hold each; writers do not agree on the kind of origin."""
+_OFFSETS: Final = ("false_easting", "false_northing")
+_AT_ORIGIN: Final = ("latitude_of_origin", "central_meridian")
+_AT_CENTER: Final = ("latitude_of_center", "longitude_of_center")
+_PARALLELS: Final = ("standard_parallel_1", "standard_parallel_2")
+_OBLIQUE: Final = (*_AT_CENTER, "azimuth", "rectified_grid_angle", "scale_factor")
+_PROJECTIONS: Final[Mapping[int, tuple[str, tuple[str, ...]]]] = {
+    1: ("Transverse_Mercator", (*_AT_ORIGIN, "scale_factor")),
+    3: ("Hotine_Oblique_Mercator", _OBLIQUE),
+    7: ("Mercator_1SP", (*_AT_ORIGIN, "scale_factor")),
+    8: ("Lambert_Conformal_Conic_2SP", (*_PARALLELS, *_AT_ORIGIN)),
+    9: ("Lambert_Conformal_Conic_1SP", (*_AT_ORIGIN, "scale_factor")),
+    10: ("Lambert_Azimuthal_Equal_Area", _AT_CENTER),
+    11: ("Albers_Conic_Equal_Area", (*_PARALLELS, *_AT_CENTER)),
+    12: ("Azimuthal_Equidistant", _AT_CENTER),
+    13: ("Equidistant_Conic", (*_PARALLELS, *_AT_CENTER)),
+    14: ("Stereographic", (*_AT_ORIGIN, "scale_factor")),
+    15: ("Polar_Stereographic", (*_AT_ORIGIN, "scale_factor")),
+    16: ("Oblique_Stereographic", (*_AT_ORIGIN, "scale_factor")),
+    17: ("Equirectangular", ("standard_parallel_1", *_AT_ORIGIN)),
+    18: ("Cassini_Soldner", _AT_ORIGIN),
+    19: ("Gnomonic", _AT_ORIGIN),
+    20: ("Miller_Cylindrical", _AT_CENTER),
+    21: ("Orthographic", _AT_ORIGIN),
+    22: ("Polyconic", _AT_ORIGIN),
+    23: ("Robinson", ("longitude_of_center",)),
+    24: ("Sinusoidal", ("longitude_of_center",)),
+    25: ("VanDerGrinten", ("central_meridian",)),
+    26: ("New_Zealand_Map_Grid", _AT_ORIGIN),
+    27: ("Transverse_Mercator_South_Orientated", (*_AT_ORIGIN, "scale_factor")),
+    28: ("Cylindrical_Equal_Area", ("standard_parallel_1", "central_meridian")),
+    9815: ("Hotine_Oblique_Mercator_Azimuth_Center", _OBLIQUE),
+}
+"""Values of ProjCoordTransGeoKey, with the names of the projection and of its parameters in WKT."""
+_MERCATOR, _LAMBERT_1SP = 7, 9
 
 
 def placed(page: Any, variable: VirtualVariable) -> dict[str, VirtualVariable]:
@@ -89,3 +180,185 @@ def _transform(tags: Mapping[str, Any], columns: float, rows: float) -> tuple[fl
     if key_number(tags.get("GTRasterTypeGeoKey")) == _PIXEL_IS_POINT:
         x, y = x - (x_step + x_turn) / 2, y - (y_step + y_turn) / 2
     return x, x_step * columns, x_turn * rows, y, y_turn * columns, y_step * rows
+
+
+def grid_mapping_of(tags: Mapping[str, Any]) -> dict[str, Any]:
+    """Describe the coordinate reference system in attributes of a CF grid mapping; empty if none is known."""
+    if "pyproj" not in sys.modules and any(name in sys.modules for name in _WITH_OTHER_PROJ):
+        keys = {
+            name: getattr(value, "value", value) for name, value in tags.items() if name.endswith("GeoKey")
+        }
+        found = json.loads(_in_another_process(json.dumps(keys, sort_keys=True)))
+        return _by_code(tags) if found is None else dict(found)
+    try:
+        import pyproj
+    except ModuleNotFoundError:
+        return _by_code(tags)
+    try:
+        crs = _crs(tags)
+    except (pyproj.exceptions.ProjError, ValueError, TypeError, KeyError):
+        return _by_code(tags)
+    if crs is None:
+        return {}
+    attributes = crs.to_cf()
+    return {**attributes, "spatial_ref": attributes["crs_wkt"]}
+
+
+@lru_cache(maxsize=256)
+def _in_another_process(keys: str) -> str:
+    """Describe the keys in a process without ecCodes; both are JSON, and null stands for a failure."""
+    given = json.dumps([sys.path, json.loads(keys)])
+    command = [sys.executable, "-c", _PROGRAM]
+    try:
+        done = subprocess.run(command, input=given, capture_output=True, text=True, check=True, timeout=60)
+    except (OSError, subprocess.SubprocessError):
+        return "null"
+    return done.stdout
+
+
+def key_number(key: Any) -> int:
+    """Return the number of a GeoTIFF key, which tifffile shows as a member of an enumeration; 0 if absent."""
+    return 0 if key is None else int(getattr(key, "value", key))
+
+
+def _by_code(tags: Mapping[str, Any]) -> dict[str, Any]:
+    code = _code(tags, "ProjectedCSTypeGeoKey")
+    if code is None and "ProjectedCSTypeGeoKey" not in tags:
+        code = _code(tags, "GeographicTypeGeoKey")
+    return {} if code is None else {"spatial_ref": f"EPSG:{code}"}
+
+
+def _code(tags: Mapping[str, Any], key: str) -> int | None:
+    """Return the value of a key if it is a code, and not the mark of something undefined or user-defined."""
+    number = key_number(tags.get(key))
+    return None if number in (0, _USER_DEFINED) else number
+
+
+def _crs(tags: Mapping[str, Any]) -> CRS | None:
+    from pyproj import CRS
+    from pyproj.crs import CompoundCRS
+
+    found = _horizontal(tags)
+    vertical = _code(tags, "VerticalCSTypeGeoKey")
+    if found is None or vertical is None or len(found.axis_info) > 2:
+        return found
+    below = CRS.from_epsg(vertical)
+    if below.is_vertical:
+        return CompoundCRS(f"{found.name} + {below.name}", [found, below])
+    return below if found.is_geographic and below.is_geographic else found  # with heights above the ellipsoid
+
+
+def _horizontal(tags: Mapping[str, Any]) -> CRS | None:
+    from pyproj import CRS
+
+    for key in ("PCSCitationGeoKey", "GTCitationGeoKey", "GeogCitationGeoKey"):
+        if str(tags.get(key, "")).startswith(_PE_STRING):
+            return CRS.from_wkt(tags[key].removeprefix(_PE_STRING).rstrip("|\0"))
+    if (code := _code(tags, "ProjectedCSTypeGeoKey")) is not None:
+        return _from_code(code)
+    if "ProjCoordTransGeoKey" in tags or "ProjectionGeoKey" in tags:
+        return _projected(tags)
+    if "ProjectedCSTypeGeoKey" not in tags and "GeographicTypeGeoKey" in tags:
+        code = _code(tags, "GeographicTypeGeoKey")
+        return CRS.from_wkt(_geographic(tags, _AXES)) if code is None else _from_code(code)
+    return None
+
+
+def _from_code(code: int) -> CRS:
+    """Look up a code: of EPSG, or else of ESRI, whose codes GeoTIFF files may have too."""
+    from pyproj import CRS
+    from pyproj.exceptions import CRSError
+
+    try:
+        return CRS.from_epsg(code)
+    except CRSError:
+        return CRS.from_authority("ESRI", code)
+
+
+def _projected(tags: Mapping[str, Any]) -> CRS | None:
+    from pyproj import CRS
+    from pyproj.crs import CoordinateOperation, ProjectedCRS
+
+    geographic = _geographic(tags)
+    name = str(tags.get("PCSCitationGeoKey") or tags.get("GTCitationGeoKey") or "unknown").strip("|\0")
+    if (operation := _code(tags, "ProjectionGeoKey")) is not None:
+        conversion = CoordinateOperation.from_epsg(operation)
+        return ProjectedCRS(conversion, name, geodetic_crs=CRS.from_wkt(geographic))
+    number = key_number(tags.get("ProjCoordTransGeoKey"))
+    if number not in _PROJECTIONS:
+        return None
+    projection, names = _PROJECTIONS[number]
+    if number == _MERCATOR and "ProjStdParallel1GeoKey" in tags:
+        projection, names = "Mercator_2SP", ("standard_parallel_1", *_AT_ORIGIN)
+    parts = [_quoted(name), geographic, f"PROJECTION[{_quoted(projection)}]"]
+    parts += [f"PARAMETER[{_quoted(each)},{_parameter(tags, each)!r}]" for each in (*names, *_OFFSETS)]
+    return CRS.from_wkt(f"PROJCS[{','.join([*parts, _unit(*_linear_unit(tags))])}]")
+
+
+def _parameter(tags: Mapping[str, Any], name: str) -> float:
+    keys: Iterable[str] = _PARAMETERS[name]
+    default = 1.0 if name == "scale_factor" else 0.0
+    return float(next((tags[key] for key in keys if tags.get(key) is not None), default))
+
+
+def _geographic(tags: Mapping[str, Any], axes: str = "") -> str:
+    """Return the geographic coordinate reference system as WKT."""
+    from pyproj.crs import Datum
+
+    if (code := _code(tags, "GeographicTypeGeoKey")) is not None:
+        return str(_from_code(code).to_2d().to_wkt("WKT1_GDAL"))
+    citation = _citation(str(tags.get("GeogCitationGeoKey", "")))
+    if (code := _code(tags, "GeogGeodeticDatumGeoKey")) is not None:
+        datum = Datum.from_epsg(code).to_wkt("WKT1_GDAL")
+    else:
+        datum = f"DATUM[{_quoted(citation.get('Datum', 'unknown'))},{_ellipsoid(tags, citation)}]"
+    name = _quoted(citation.get("GCS Name", "unknown"))
+    unit = _unit(*_ANGULAR_UNITS.get(key_number(tags.get("GeogAngularUnitsGeoKey")), _DEGREE))
+    return f"GEOGCS[{name},{datum},{_prime_meridian(tags, citation)},{unit}{axes}]"
+
+
+def _ellipsoid(tags: Mapping[str, Any], citation: Mapping[str, str]) -> str:
+    from pyproj.crs import Ellipsoid
+
+    if (code := _code(tags, "GeogEllipsoidGeoKey")) is not None:
+        return str(Ellipsoid.from_epsg(code).to_wkt("WKT1_GDAL"))
+    major = float(tags["GeogSemiMajorAxisGeoKey"])
+    inverse = float(tags.get("GeogInvFlatteningGeoKey") or 0)
+    if not inverse and (minor := float(tags.get("GeogSemiMinorAxisGeoKey") or major)) != major:
+        inverse = major / (major - minor)
+    return f"SPHEROID[{_quoted(citation.get('Ellipsoid', 'unknown'))},{major!r},{inverse!r}]"
+
+
+def _prime_meridian(tags: Mapping[str, Any], citation: Mapping[str, str]) -> str:
+    from pyproj.crs import PrimeMeridian
+
+    if (code := _code(tags, "GeogPrimeMeridianGeoKey")) is not None:
+        return str(PrimeMeridian.from_epsg(code).to_wkt("WKT1_GDAL"))
+    longitude = float(tags.get("GeogPrimeMeridianLongGeoKey") or 0)
+    name = citation.get("Primem", "unknown" if longitude else "Greenwich")
+    return f"PRIMEM[{_quoted(name)},{longitude!r}]"
+
+
+def _linear_unit(tags: Mapping[str, Any]) -> tuple[str, float]:
+    from pyproj.database import get_units_map
+
+    code = _code(tags, "ProjLinearUnitsGeoKey")
+    if code is None:
+        size = tags.get("ProjLinearUnitSizeGeoKey")
+        return ("metre", 1.0) if size is None else ("unknown", float(size))
+    units = {unit.code: unit for unit in get_units_map(auth_name="EPSG", category="linear").values()}
+    return units[str(code)].name, units[str(code)].conv_factor
+
+
+def _citation(text: str) -> dict[str, str]:
+    """Split `GCS Name = unknown|Primem = Greenwich|` into its parts; a plain text is the name."""
+    parts = dict(re.findall(r"([^|=]+?) = ([^|]*)", text))
+    return parts or ({"GCS Name": text.strip("|\0")} if text.strip("|\0") else {})
+
+
+def _unit(name: str, size: float) -> str:
+    return f"UNIT[{_quoted(name)},{size!r}]"
+
+
+def _quoted(name: str) -> str:
+    return json.dumps(name.replace('"', "'"), ensure_ascii=False)

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from icefloe.virtual.dataset import VirtualDataset
 from icefloe.virtual.errors import DAMAGE, CannotVirtualizeError, Refused, RefusedVariable
+from icefloe.virtual.parsers import ParseOptions
 from icefloe.virtual.parsers.zarr.documents import array_from_v2, array_from_v3
-from icefloe.virtual.selection import Wanted
 from icefloe.virtual.sources import Source
 from icefloe.virtual.variables import ChunkReferences, VirtualVariable
 
@@ -79,13 +79,13 @@ def dataset_of(
     documents: Mapping[str, Any],
     chunks: Mapping[str, ArrayChunks],
     sources: tuple[Source, ...],
-    wanted: Wanted,
+    options: ParseOptions,
     place: str,
 ) -> VirtualDataset:
     """The dataset of a hierarchy. `documents` are the metadata, parsed, by their keys; chunks go by paths."""
-    root = wanted.group or ""
+    root = options.group or ""
     if root and not any(key.startswith(f"{root}/") for key in documents):
-        raise CannotVirtualizeError(f"{place} has no group {wanted.group!r}")
+        raise CannotVirtualizeError(f"{place} has no group {options.group!r}")
     if _is_array(root, documents):  # nothing but an array: it is called as the place is
         name = unquote(place.rstrip("/").rpartition("/")[2]).partition(".")[0] or "array"
         try:
@@ -93,7 +93,7 @@ def dataset_of(
             return VirtualDataset({name: variable}, sources)
         except RefusedVariable as refusal:
             return VirtualDataset({}, sources, refused=(refusal.named(name),))
-    return _group(root, documents, chunks, sources, wanted, root, place)
+    return _group(root, documents, chunks, sources, options, root, place)
 
 
 def _group(
@@ -101,7 +101,7 @@ def _group(
     documents: Mapping[str, Any],
     chunks: Mapping[str, ArrayChunks],
     sources: tuple[Source, ...],
-    wanted: Wanted,
+    options: ParseOptions,
     root: str,
     place: str,
 ) -> VirtualDataset:
@@ -111,10 +111,10 @@ def _group(
     for name in sorted(_children(path, documents)):
         child = f"{path}/{name}" if path else name
         shown = child.removeprefix(f"{root}/")
-        if wanted.drops(shown):
+        if options.drops(shown):
             continue
         if not _is_array(child, documents):
-            groups[name] = _group(child, documents, chunks, sources, wanted, root, place)
+            groups[name] = _group(child, documents, chunks, sources, options, root, place)
             continue
         try:
             variables[name] = _sound_variable(child, documents, chunks.get(child), place)

@@ -1,4 +1,4 @@
-"""Zarr stores in zip files: a chunk is a range of the file, since zarr does not compress it once more."""
+"""Zarr stores, version 2 or 3: a chunk or shard is an object, or a range of a zip file."""
 
 from __future__ import annotations
 
@@ -7,24 +7,45 @@ import struct
 import zipfile
 from array import array
 from collections.abc import Iterable
-from typing import Final, cast
+from typing import Any, Final, cast
 
 import numpy as np
 
 from icefloe.virtual.dataset import VirtualDataset
 from icefloe.virtual.errors import CannotVirtualizeError
+from icefloe.virtual.parsers import ParseOptions
 from icefloe.virtual.parsers.zarr.hierarchy import METADATA, KeyedChunks, dataset_of, parsed
-from icefloe.virtual.selection import Wanted
-from icefloe.virtual.sources import SourceFile
+from icefloe.virtual.sources import Reach, Source, SourceFile, listed_files, open_file, wait_until_told_apart
 
-MAGIC: Final = (b"PK\x03\x04", b"PK\x05\x06")
+ZIP_MAGIC: Final = (b"PK\x03\x04", b"PK\x05\x06")
 """What a zip file begins with; the latter if there is nothing in it."""
 _LOCAL: Final = struct.Struct("<4s22xHH")
 """The header before the bytes of a member: signature, and the lengths of its name and of what is extra."""
 _ENCRYPTED: Final = 1
 
 
-def parse_zarr_zip(file: SourceFile, wanted: Wanted) -> VirtualDataset:
+def parse_zarr(location: str, options: ParseOptions, reach: Reach) -> VirtualDataset:
+    """The dataset of all that lies below a location."""
+    documents: dict[str, Any] = {}
+    keys: list[str] = []
+    sources: list[Source] = []
+    for key, source in listed_files(location, reach):
+        if key.rpartition("/")[2] in METADATA:
+            file = open_file(source.location, *reach(source.location))
+            documents[key] = parsed(key, file.read(0, file.size_bytes), location)
+        elif source.size_bytes:
+            keys.append(key)
+            sources.append(source)
+    if not documents:
+        raise CannotVirtualizeError(f"{location} has no metadata of Zarr: no zarr.json, .zgroup or .zarray")
+    wait_until_told_apart(sources)
+    lengths = np.array([source.size_bytes for source in sources], np.uint64)
+    numbers = np.arange(len(sources), dtype=np.uint32)
+    chunks = KeyedChunks(keys, numbers, np.zeros(len(sources), np.uint64), lengths, {})
+    return dataset_of(documents, chunks.by_array(documents), tuple(sources), options, location)
+
+
+def parse_zarr_zip(file: SourceFile, options: ParseOptions) -> VirtualDataset:
     """The dataset of a zip file that has a Zarr store in it, at its top or in a folder."""
     place = file.location
     try:
@@ -48,7 +69,7 @@ def parse_zarr_zip(file: SourceFile, wanted: Wanted) -> VirtualDataset:
             lengths.append(each.compress_size)
     columns = np.zeros(len(keys), np.uint32), np.array(offsets, np.uint64), np.array(lengths, np.uint64)
     chunks = KeyedChunks(keys, *columns, {})
-    return dataset_of(documents, chunks.by_array(documents), (file.seen,), wanted, place)
+    return dataset_of(documents, chunks.by_array(documents), (file.seen,), options, place)
 
 
 def root_of(names: Iterable[str], place: str) -> str:
@@ -69,7 +90,7 @@ def _begin(file: SourceFile, member: zipfile.ZipInfo) -> int:
         )
     start = member.header_offset
     head = file.peek(start, start + _LOCAL.size)
-    if len(head) < _LOCAL.size or head[:4] != MAGIC[0]:
+    if len(head) < _LOCAL.size or head[:4] != ZIP_MAGIC[0]:
         raise CannotVirtualizeError(f"{file.location} is a damaged zip file: no member at byte {start}")
     _, name, extra = cast(tuple[bytes, int, int], _LOCAL.unpack(head))
     return start + _LOCAL.size + name + extra
