@@ -23,7 +23,7 @@ from icefloe.cli.main import icefloe as command
 from icefloe.credentials import Credentials, s3_credentials
 from icefloe.errors import ErrorKind
 from icefloe.virtual import CannotVirtualizeError, virtualize
-from icefloe.virtual.sources import BLOCK_BYTES, SourceFile, access_by, open_file
+from icefloe.virtual.sources import BLOCK_BYTES, SourceFile, access_by, location_of, open_file
 from icefloe.virtual.values import open_values
 from tests.servers.moto import make_bucket
 from tests.servers.ranges import RangeServer, range_server
@@ -59,7 +59,7 @@ def test_only_parts_of_a_file_on_the_web_are_fetched(server: RangeServer) -> Non
 
 def test_a_file_that_changes_while_it_is_parsed_is_an_error(server: RangeServer) -> None:
     server.files["a.h5"] = big_file()
-    file = open_file(f"{server.url}/a.h5")
+    file = open_file(location_of(f"{server.url}/a.h5"))
     server.files["a.h5"] = b"x" + server.files["a.h5"]
 
     with pytest.raises(
@@ -178,7 +178,7 @@ def test_the_command_shows_references_and_refusals(tmp_path: Path) -> None:
 def test_a_source_is_read_as_a_binary_file(tmp_path: Path) -> None:
     data = os.urandom(3 * BLOCK_BYTES + 5)
     (tmp_path / "f").write_bytes(data)
-    source: SourceFile = open_file(tmp_path / "f")
+    source: SourceFile = open_file(location_of(tmp_path / "f"))
 
     with source.as_binary() as file:
         assert file.read(10) == data[:10]

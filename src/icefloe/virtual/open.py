@@ -1,10 +1,11 @@
-"""`virtualize`: recognise a file, parse it, make sure that it stayed the same meanwhile."""
+"""`virtualize`: recognise the format of a file, parse it, and check that it did not change meanwhile."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from importlib import import_module
 from typing import Final, Literal, TypeAlias, get_args
 from urllib.parse import unquote, urlsplit
 
@@ -13,15 +14,36 @@ from icefloe.config.stores import AnyObjectStoreConfig
 from icefloe.credentials import AnyCredential
 from icefloe.virtual.dataset import VirtualDataset, with_sources
 from icefloe.virtual.errors import CannotVirtualizeError
-from icefloe.virtual.parsers import ParseOptions
-from icefloe.virtual.parsers.zarr.stores import ZIP_MAGIC as ZIP_MAGIC
+from icefloe.virtual.parsers import ZIP_MAGIC, ParseOptions
 from icefloe.virtual.sources import Reach, SourceFile, access_by, access_by_default, location_of, open_file
+from icefloe.virtual.variables import ChunkReferences, loaded_variable
 
 Format: TypeAlias = Literal[
     "hdf5", "netcdf3", "grib", "tiff", "zarr", "kerchunk", "fits", "hdf4", "dmrpp", "icechunk"
 ]
 Parser: TypeAlias = Callable[[SourceFile, ParseOptions], VirtualDataset]
 
+_PARSERS: Final = {
+    "hdf5": ("hdf5.file", "parse_hdf5"),
+    "netcdf3": ("netcdf3", "parse_netcdf3"),
+    "grib": ("grib.file", "parse_grib"),
+    "zarr": ("zarr.stores", "parse_zarr_zip"),
+    "tiff": ("tiff.file", "parse_tiff"),
+}
+"""Module and function of each parser. Each needs a library that not everybody has."""
+_SIGNATURES: Final[dict[bytes, Format]] = {
+    b"CDF\x01": "netcdf3",
+    b"CDF\x02": "netcdf3",
+    b"CDF\x05": "netcdf3",
+    b"II*\0": "tiff",
+    b"MM\0*": "tiff",
+    b"II+\0": "tiff",
+    b"MM\0+": "tiff",
+    b"GRIB": "grib",
+    b"\x0e\x03\x13\x01": "hdf4",
+}
+"""First four bytes of files whose format nothing else in them can change."""
+_HDF5: Final = b"\x89HDF\r\n\x1a\n"
 _USERBLOCKS: Final = 16
 """HDF5 looks for its signature at 0, 512, 1024, and so on, doubling."""
 
@@ -38,31 +60,49 @@ def virtualize(
     contiguous_chunk_bytes: int | None = None,
     version: str | None = None,
 ) -> VirtualDataset:
-    """What a file holds, as Zarr arrays whose chunks are references into it.
+    """Describe the contents of a file as Zarr arrays whose chunks are references into the file.
 
-    The file is one of this machine, or at a `file`, `s3`, `gs`, `az`, `http` or `https` URL; of files
-    elsewhere only the parts that say where things are get fetched. `store` and `credential` are what a
-    `VirtualChunkContainer` and `authorize_virtual_chunk_access` take. `format` is recognised by the file's
-    first bytes where it is not given. `group` is the only group to look at.
+    Of a remote file, only the parts that describe its layout are fetched. Variables that cannot be
+    expressed as references are listed in `VirtualDataset.refused`, each with a `RefusalReason`.
 
-    The values of `loadable_variables` are taken along; by default those of the coordinates of dimensions.
-    Variables that are stored in one piece are one chunk, or chunks of at most `contiguous_chunk_bytes`.
+    Parameters
+    ----------
+    path_or_url
+        A local path, or a URL with the scheme `file`, `s3`, `gs`, `az`, `http` or `https`.
+    format
+        The format of the file. By default, it is recognised by the first bytes.
+    group
+        The only group to parse, with the groups below it.
+    store
+        How to reach a remote file, as in a `VirtualChunkContainer`.
+    credential
+        The credential for the store, as in `authorize_virtual_chunk_access`.
+    drop_variables
+        Names or paths of variables to leave out.
+    loadable_variables
+        Names or paths of variables whose values to load. By default, coordinates of dimensions are loaded.
+    contiguous_chunk_bytes
+        Split variables that are stored in one piece into chunks of at most this size. By default, they
+        become one chunk.
+    version
+        The branch, tag or snapshot id of an Icechunk repository, by default the branch `main`. References
+        to native chunks point to the repository's chunk objects. A repository that is not on this machine
+        is not recognised: pass a version, or `format="icechunk"`.
 
-    An Icechunk repository is read at a `version`, a branch, a tag or a snapshot id, by default the branch
-    main; references to its native chunks lead to its chunk objects. One that is not on this machine is not
-    recognised: say `format="icechunk"`, or a version.
+    Returns
+    -------
+    VirtualDataset
+        The variables of the file, with the groups below it.
 
-    Variables that cannot be references are listed in `VirtualDataset.refused`, each with a reason of
-    `RefusalReason`. CannotVirtualizeError for files that are damaged or of another kind, StorageError for
-    files that cannot be read or that changed meanwhile.
+    Raises
+    ------
+    CannotVirtualizeError
+        The file is damaged, or its format is unknown.
+    StorageError
+        The file cannot be read, or it changed while it was parsed.
+    ValueError
+        An argument has an unknown or impossible value.
     """
-    options = ParseOptions(
-        None if group is None or not group.strip("/") else group.strip("/"),
-        frozenset(drop_variables),
-        None if loadable_variables is None else frozenset(loadable_variables),
-        contiguous_chunk_bytes,
-        version,
-    )
     if version is not None:
         if format not in (None, "icechunk"):
             raise ValueError(f"only Icechunk repositories have versions, not {format} files")
@@ -71,48 +111,56 @@ def virtualize(
         raise ValueError(f"contiguous_chunk_bytes must be at least 1, not {contiguous_chunk_bytes}")
     if format is not None and format not in get_args(Format):
         raise ValueError(f"unknown format {format!r}; known are {', '.join(get_args(Format))}")
-    return parsed(path_or_url, options, format, access_by(store, credential))
+    options = ParseOptions(
+        (group or "").strip("/") or None,
+        frozenset(drop_variables),
+        None if loadable_variables is None else frozenset(loadable_variables),
+        contiguous_chunk_bytes,
+        version,
+    )
+    return parse(path_or_url, options, format, access_by(store, credential))
 
 
-def parsed(
+def parse(
     path_or_url: str | os.PathLike[str],
     options: ParseOptions,
     format: Format | None = None,
     reach: Reach = access_by_default,
 ) -> VirtualDataset:
-    """Parse a file with the given options."""
+    """Do what `virtualize` does, for references that may lead to several stores."""
     try:
-        return _parsed(path_or_url, options, format, reach)
+        location = location_of(path_or_url)
+        if _is_hierarchy(location, format):
+            return _load(_parse_hierarchy(location, format, options, reach), options, reach)
+        return _parse_file(open_file(location, *reach(location)), format, options, reach)
     except ModuleNotFoundError as error:
         if (missing := missing_package(error)) is None:
             raise
         raise ModuleNotFoundError(f"{path_or_url}: {missing}", name=error.name) from None
 
 
-def _parsed(
-    path_or_url: str | os.PathLike[str], options: ParseOptions, format: Format | None, reach: Reach
+def _parse_file(
+    file: SourceFile, format: Format | None, options: ParseOptions, reach: Reach
 ) -> VirtualDataset:
-    location = location_of(path_or_url)
-    if _is_hierarchy(location, format):
-        return _loaded(_hierarchy(location, format, options, reach), options, reach)
-    file = open_file(path_or_url, *reach(location))
     found = format or recognize(file)
     if found == "kerchunk":
         from icefloe.virtual.parsers.kerchunk import parse_kerchunk_json
 
         references = parse_kerchunk_json(file, options, reach)
         file.finish()
-        return _loaded(references, options, reach)
+        return _load(references, options, reach)
     if found in ("fits", "hdf4", "dmrpp"):
         from icefloe.virtual.parsers.virtualizarr import parse_with_virtualizarr
 
-        return _loaded(parse_with_virtualizarr(file, found, options, reach), options, reach)
-    dataset = with_sources(_parser(found)(file, options), (file.finish(),))
-    return _loaded(dataset, options, reach) if found in ("hdf5", "zarr") else dataset
+        return _load(parse_with_virtualizarr(file, found, options, reach), options, reach)
+    module, function = _PARSERS[found]
+    parser: Parser = getattr(import_module(f"icefloe.virtual.parsers.{module}"), function)
+    dataset = with_sources(parser(file, options), (file.finish(),))
+    return _load(dataset, options, reach) if found in ("hdf5", "zarr") else dataset
 
 
 def _is_hierarchy(location: str, format: Format | None) -> bool:
-    """Whether what is to be parsed is a folder, or a prefix of a bucket, and not a file."""
+    """Tell whether a location is a folder, or a prefix of a bucket, and not a file."""
     if format == "icechunk":
         return True
     if location.startswith("file:"):
@@ -122,38 +170,33 @@ def _is_hierarchy(location: str, format: Format | None) -> bool:
     return format == "zarr" or (format is None and location.rstrip("/").endswith(".zarr"))
 
 
-def _hierarchy(location: str, format: Format | None, options: ParseOptions, reach: Reach) -> VirtualDataset:
+def _parse_hierarchy(
+    location: str, format: Format | None, options: ParseOptions, reach: Reach
+) -> VirtualDataset:
+    from icefloe.virtual.parsers.icechunk import is_repository, parse_repository
     from icefloe.virtual.parsers.kerchunk import is_parquet, parse_kerchunk_parquet
     from icefloe.virtual.parsers.zarr.stores import parse_zarr
 
-    if format == "icechunk" or (format is None and _is_repository(location)):
-        from icefloe.virtual.parsers.icechunk import parse_repository
-
+    folder = unquote(urlsplit(location).path) if location.startswith("file:") else None
+    if format == "icechunk" or (format is None and folder is not None and is_repository(folder)):
         return parse_repository(location, options, reach)
-    if format != "zarr" and location.startswith("file:") and is_parquet(unquote(urlsplit(location).path)):
+    if format != "zarr" and folder is not None and is_parquet(folder):
         return parse_kerchunk_parquet(location, options, reach)
     return parse_zarr(location, options, reach)
 
 
-def _is_repository(location: str) -> bool:
-    from icefloe.virtual.parsers.icechunk import is_repository
-
-    return location.startswith("file:") and is_repository(unquote(urlsplit(location).path))
-
-
-def _loaded(dataset: VirtualDataset, options: ParseOptions, reach: Reach) -> VirtualDataset:
+def _load(dataset: VirtualDataset, options: ParseOptions, reach: Reach) -> VirtualDataset:
     """Load the values of the variables that the options name, decoded by zarr."""
     chosen = [
-        f"{path}/{name}" if path else name
+        full
         for path, group in dataset.walk()
         for name, variable in group.variables.items()
-        if not variable.loaded
-        and options.loads(f"{path}/{name}" if path else name, variable.dimensions, variable.nbytes)
+        if isinstance(variable.chunks, ChunkReferences)
+        and options.loads(full := f"{path}/{name}" if path else name, variable.dimensions, variable.nbytes)
     ]
     if not chosen:
         return dataset
-    from icefloe.virtual.values import open_values
-    from icefloe.virtual.variables import loaded_variable
+    from icefloe.virtual.values import open_values  # with zarr and the repository
 
     values = open_values(dataset, chosen, reach)
 
@@ -171,57 +214,37 @@ def _loaded(dataset: VirtualDataset, options: ParseOptions, reach: Reach) -> Vir
 
 
 def recognize(file: SourceFile) -> Format:
-    """The format of a file, by its first bytes."""
-    head = file.read(0, 8)
-    if head[:4] in (b"CDF\x01", b"CDF\x02", b"CDF\x05"):
-        return "netcdf3"
-    if head[:4] in (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"):
-        return "tiff"
-    if head[:4] == b"GRIB":
-        return "grib"
-    if head[:4] == b"\x0e\x03\x13\x01":
-        return "hdf4"
-    if file.read(0, 10) == b"SIMPLE  = ":
+    """Recognise the format of a file by its first bytes.
+
+    Raises
+    ------
+    CannotVirtualizeError
+        The file is empty, or in no format that is known.
+    """
+    head = file.read(0, 4096)
+    if head[:4] in _SIGNATURES:
+        return _SIGNATURES[head[:4]]
+    if head.startswith(b"SIMPLE  = "):
         return "fits"
-    starts = [0, *(512 << power for power in range(_USERBLOCKS))]
-    if any(file.peek(start, start + 8) == b"\x89HDF\r\n\x1a\n" for start in starts):
+    if head.startswith(_HDF5) or _has_userblock(file):
         return "hdf5"
-    if b"GRIB" in file.read(0, 4096):  # some have a line of text in front
+    if b"GRIB" in head:  # some have a line of text in front
         return "grib"
     if head[:4] in ZIP_MAGIC:
         return "zarr"
-    if b"http://xml.opendap.org/dap/dmrpp" in file.read(0, 4096):
+    if b"http://xml.opendap.org/dap/dmrpp" in head:
         return "dmrpp"
     if head[:1] == b"{":
         return "kerchunk"
     if not head:
         raise CannotVirtualizeError(f"{file.location} is empty")
     raise CannotVirtualizeError(
-        f"{file.location} begins with {head!r}: that is none of {', '.join(get_args(Format))}; say which "
+        f"{file.location} begins with {head[:8]!r}: that is none of {', '.join(get_args(Format))}; say which "
         "with format="
     )
 
 
-def _parser(name: Format) -> Parser:
-    # A parser is imported with its format: each needs a library that not everybody has.
-    match name:
-        case "hdf5":
-            from icefloe.virtual.parsers.hdf5.file import parse_hdf5
-
-            return parse_hdf5
-        case "netcdf3":
-            from icefloe.virtual.parsers.netcdf3 import parse_netcdf3
-
-            return parse_netcdf3
-        case "grib":
-            from icefloe.virtual.parsers.grib.file import parse_grib
-
-            return parse_grib
-        case "zarr":
-            from icefloe.virtual.parsers.zarr.stores import parse_zarr_zip
-
-            return parse_zarr_zip
-        case _:
-            from icefloe.virtual.parsers.tiff.file import parse_tiff
-
-            return parse_tiff
+def _has_userblock(file: SourceFile) -> bool:
+    """Tell whether an HDF5 file begins behind a block of other data."""
+    starts = [512 << power for power in range(_USERBLOCKS)]
+    return any(file.peek(start, start + 8) == _HDF5 for start in starts if start < file.size_bytes)

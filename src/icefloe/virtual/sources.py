@@ -125,14 +125,10 @@ class SourceFile:
                     f"{location}: the server does not tell how long the file is", kind=ErrorKind.STORAGE_OTHER
                 )
             size = len(first.data)
-        self._size = size
+        self.size_bytes = size
+        """Of the whole file."""
         self.seen = Source(location, size, first.e_tag, first.last_modified)
         self._blocks[0] = first.data
-
-    @property
-    def size_bytes(self) -> int:
-        """Of the whole file."""
-        return self._size
 
     def read(self, start: int, stop: int) -> bytes:
         """Bytes `start` to `stop`, fewer where the file ends."""
@@ -140,6 +136,8 @@ class SourceFile:
         if start >= stop:
             return b""
         first, last = start // BLOCK_BYTES, (stop - 1) // BLOCK_BYTES
+        if first == last:
+            return self._block(first)[start - first * BLOCK_BYTES : stop - first * BLOCK_BYTES]
         if last - first > _KEPT_BLOCKS // 4:
             return self._checked(start, stop)
         parts = b"".join(self._block(number) for number in range(first, last + 1))
@@ -194,7 +192,7 @@ class SourceFile:
     def _checked(self, start: int, stop: int) -> bytes:
         found = self._fetch(start, stop)
         seen = self.seen
-        size = self._size if found.size_bytes is None else found.size_bytes
+        size = self.size_bytes if found.size_bytes is None else found.size_bytes
         change = seen.changed_to(Source(seen.location, size, found.e_tag, found.last_modified))
         if change is not None:
             raise StorageError(
@@ -264,8 +262,14 @@ def wait_until_told_apart(sources: Iterable[Source]) -> None:
 
     Times are compared in whole seconds: a change that comes after that can be told.
     """
-    changed = (each.last_modified for each in sources if each.location.startswith("file:"))
-    latest = max((each.timestamp() for each in changed if each is not None), default=0.0)
+    latest = max(
+        [
+            each.last_modified.timestamp()
+            for each in sources
+            if each.last_modified is not None and each.location.startswith("file:")
+        ],
+        default=0.0,
+    )
     rest_s = math.ceil(latest) - time.time()
     if 0 < rest_s <= 1:
         time.sleep(rest_s)
@@ -326,16 +330,15 @@ def _answering(
 
 
 def open_file(
-    path_or_url: str | os.PathLike[str],
+    location: str,
     store: AnyObjectStoreConfig | None = None,
     credential: AnyCredential | None = None,
 ) -> SourceFile:
-    """Open a file of this machine, an object of a bucket, or a file of a web server, to be parsed.
+    """Open a local file, an object of a bucket, or a file of a web server, at a URL that `location_of` made.
 
-    `store` says how to reach it, as for a `VirtualChunkContainer`; by default what its scheme implies. A
+    `store` says how to reach it, as in a `VirtualChunkContainer`; by default, the URL's scheme does. The
     `credential` is one that `authorize_virtual_chunk_access` takes.
     """
-    location = location_of(path_or_url)
     container, local_path = container_of(location, store), None
     if location.startswith("file:"):
         local_path = unquote(urlsplit(location).path)

@@ -257,7 +257,7 @@ def with_dimension(variable: VirtualVariable, dimension: str) -> VirtualVariable
     )
 
 
-def run_of_chunks(
+def contiguous_chunks(
     start: int, shape: tuple[int, ...], chunk_shape: tuple[int, ...], itemsize: int
 ) -> ChunkReferences:
     """References to one run of bytes, divided as `ParseOptions.chunks_of_contiguous` says."""

@@ -365,7 +365,7 @@ def _referred(source: Source, reading: Reading, options: Mapping[str, Any]) -> x
 
 def virtualized(source: Source, reading: Reading, witness: Witness | None = None) -> VirtualDataset:
     """A source as references to its chunks."""
-    from icefloe.virtual.open import parsed
+    from icefloe.virtual.open import parse
     from icefloe.virtual.parsers import ParseOptions
 
     wanted = ParseOptions((reading.group or "").strip("/") or None, witness=witness)
@@ -374,24 +374,24 @@ def virtualized(source: Source, reading: Reading, witness: Witness | None = None
         # The branch may have moved since it was found.
         folder = source.url if os.path.isdir(source.url) else source.url.rpartition("@")[0]
         pinned = replace(wanted, version=f"snapshot:{source.etag}")
-        return parsed(folder, pinned, "icechunk", reach)
+        return parse(folder, pinned, "icechunk", reach)
     if not source.is_remote:
-        return parsed(source.url, wanted, reach=reach)
+        return parse(source.url, wanted, reach=reach)
     location = reference_location(source.address)
-    return parsed(location, wanted, "zarr" if source.is_store else None, reach)
+    return parse(location, wanted, "zarr" if source.is_store else None, reach)
 
 
 def _hdf5_elsewhere(source: Source, reading: Reading) -> Any:
     """A file elsewhere to be read in parts; None for one of another kind, or at a server without ranges."""
     from icefloe.virtual.errors import CannotVirtualizeError
     from icefloe.virtual.open import recognize
-    from icefloe.virtual.sources import open_file
+    from icefloe.virtual.sources import location_of, open_file
 
     access = reading.access_to(source)
     if access is None or importlib.util.find_spec("h5netcdf") is None:
         return None
     try:
-        file = open_file(reference_location(source.address), access.store, access.credential)
+        file = open_file(location_of(reference_location(source.address)), access.store, access.credential)
         return file.as_binary() if recognize(file) == "hdf5" else None
     except (IcechunkError, CannotVirtualizeError):
         return None  # a copy of it will tell what is wrong

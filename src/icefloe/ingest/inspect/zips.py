@@ -8,7 +8,8 @@ import zipfile
 from zarr.core.sync import sync
 from zarr.storage import StorePath, ZipStore
 
-from icefloe.virtual.parsers.zarr.stores import ZIP_MAGIC, root_of
+from icefloe.virtual.parsers import ZIP_MAGIC
+from icefloe.virtual.parsers.zarr.stores import root_of
 
 
 def is_zip(path: str) -> bool:

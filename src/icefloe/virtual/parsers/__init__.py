@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 LOADED_BYTES: Final = 1 << 24
 """Coordinates larger than this are not loaded unless they are asked for by name."""
+ZIP_MAGIC: Final = (b"PK\x03\x04", b"PK\x05\x06")
+"""The first bytes of a zip file; the latter if it is empty."""
 INLINE_BYTES: Final = 1 << 24
 """So many bytes of a variable at most are taken along where references alone cannot say how to decode."""
 

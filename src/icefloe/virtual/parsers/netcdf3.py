@@ -17,7 +17,13 @@ from icefloe.virtual.dataset import VirtualDataset
 from icefloe.virtual.errors import CannotVirtualizeError
 from icefloe.virtual.parsers import ParseOptions
 from icefloe.virtual.sources import SourceFile
-from icefloe.virtual.variables import ChunkReferences, Values, VirtualVariable, loaded_variable, run_of_chunks
+from icefloe.virtual.variables import (
+    ChunkReferences,
+    Values,
+    VirtualVariable,
+    contiguous_chunks,
+    loaded_variable,
+)
 from icefloe.virtual.zarr_metadata import bytes_codec, fill_value_json, json_attributes
 
 SIGNATURES: Final = (b"CDF\x01", b"CDF\x02", b"CDF\x05")
@@ -203,7 +209,7 @@ class _Placed:
             chunks = self._record_chunks()
         else:
             chunk_shape = options.chunks_of_contiguous(shape, dtype.itemsize)
-            chunks = run_of_chunks(declared.begin, shape, chunk_shape, dtype.itemsize)
+            chunks = contiguous_chunks(declared.begin, shape, chunk_shape, dtype.itemsize)
         return VirtualVariable(
             self._names,
             shape,

@@ -97,38 +97,35 @@ class Dimensions:
     def __init__(self) -> None:
         self._made_up: dict[tuple[int, int], str] = {}
 
-    def of(
-        self, dataset: h5py.Dataset, attributes: Mapping[str, Any], inner: tuple[int, ...] = ()
+    def name_axes(
+        self, dataset: h5py.Dataset, shape: tuple[int, ...], attributes: Mapping[str, Any]
     ) -> tuple[str, ...]:
-        """One name per dimension of a dataset, and of the arrays that are its values; all different."""
+        """Return a different name for each axis of a dataset, and of the arrays that are its values."""
         own = self._own_names(dataset, attributes)
         names: list[str] = []
-        for axis, size in enumerate((*dataset.shape, *inner)):
+        for axis, size in enumerate(shape):
             name = own[axis] if axis < len(own) else None
             if name is None or name in names:
-                # The same dimension twice, a covariance for one, is not to be told apart by its name.
+                # The same dimension twice, as in a covariance, cannot be told apart by its name.
                 name = self._name_for(size, names, name)
             names.append(name)
         return tuple(names)
 
     def _own_names(self, dataset: h5py.Dataset, attributes: Mapping[str, Any]) -> list[str | None]:
+        import h5py
+
         if _LIST in attributes:
-            return [self._scale_name(dataset, scales) for scales in attributes[_LIST]]
+            file = dataset.file.id
+            paths = [
+                h5py.h5r.get_name(scales[0], file) if len(scales) else None for scales in attributes[_LIST]
+            ]
+            return [None if path is None else shown_name(path.decode().rpartition("/")[2]) for path in paths]
         if "CLASS" in attributes and attributes["CLASS"] == b"DIMENSION_SCALE":
-            name = _last(dataset.name)
             if len(dataset.shape) == 1:
-                return [name]
+                return [shown_name(dataset.name.rpartition("/")[2])]
             if "_Netcdf4Coordinates" in attributes:
                 return self._by_number(dataset, attributes["_Netcdf4Coordinates"])
         return []
-
-    def _scale_name(self, dataset: h5py.Dataset, scales: Any) -> str | None:
-        import h5py
-
-        if not len(scales):
-            return None
-        name = h5py.h5r.get_name(scales[0], dataset.file.id)
-        return None if name is None else _last(name.decode())
 
     def _by_number(self, dataset: h5py.Dataset, numbers: Any) -> list[str | None]:
         """A coordinate of several dimensions: they are given by the numbers that their scales have."""
@@ -151,7 +148,3 @@ class Dimensions:
             if name not in taken:
                 return name
         raise ValueError("more dimensions than HDF5 has")
-
-
-def _last(path: str) -> str:
-    return shown_name(path.rpartition("/")[2])

@@ -13,12 +13,10 @@ import numpy as np
 
 from icefloe.virtual.dataset import VirtualDataset
 from icefloe.virtual.errors import CannotVirtualizeError
-from icefloe.virtual.parsers import ParseOptions
+from icefloe.virtual.parsers import ZIP_MAGIC, ParseOptions
 from icefloe.virtual.parsers.zarr.hierarchy import METADATA, KeyedChunks, dataset_of, parsed
 from icefloe.virtual.sources import Reach, Source, SourceFile, listed_files, open_file, wait_until_told_apart
 
-ZIP_MAGIC: Final = (b"PK\x03\x04", b"PK\x05\x06")
-"""What a zip file begins with; the latter if there is nothing in it."""
 _LOCAL: Final = struct.Struct("<4s22xHH")
 """The header before the bytes of a member: signature, and the lengths of its name and of what is extra."""
 _ENCRYPTED: Final = 1

@@ -159,7 +159,7 @@ def test_lossy_compressions_give_what_the_library_gives(tmp_path: Path) -> None:
 def test_many_chunks_that_a_compressor_skipped_are_told_by_their_size(
     tmp_path: Path, compression: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("icefloe.virtual.parsers.hdf5.file.INLINE_BYTES", 1000)
+    monkeypatch.setattr("icefloe.virtual.parsers.hdf5.chunked.INLINE_BYTES", 1000)
     values = np.zeros((6, 200), "<u4")
     values[1::2] = RANDOM.integers(0, 2**32, (3, 200))
     with h5py.File(tmp_path / "f.h5", "w") as file:
