@@ -12,7 +12,7 @@ import pytest
 
 from tests.source_tree import ROOT, Module, imports_of, last_name, outside_modules, parse, source_modules
 
-MOST_CODE_LINES = 500
+MOST_CODE_LINES = 600
 
 # What differs by format version sits here; everything else asks for a capability.
 VERSIONED = re.compile(r"icefloe\.(format\.(spec|v1|v2|alpha)|core\.refs(_\w+)?)(\.|$)")

@@ -27,7 +27,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("ingest",),
     ("distributed", "xarray", "dask", "virtual", "testing", "export"),
     ("repository", "branching", "history", "inspection", "overview", "upkeep", "care", "migrations"),
-    ("session", "session_contents"),
+    ("session",),
     ("store", "store_registration", "store_virtual", "maintenance", "recipes"),
     ("core",),
     ("format", "storage"),

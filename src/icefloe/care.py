@@ -20,7 +20,6 @@ from icefloe.core.open import Opened
 from icefloe.core.refs.v2 import check_writable
 from icefloe.errors import ErrorKind, SnapshotNotFoundError
 from icefloe.format.files import CHUNKS, MANIFESTS, SNAPSHOTS, TRANSACTIONS
-from icefloe.format.manifest import ref_length
 from icefloe.storage.base import Storage
 from icefloe.upkeep import Upkeep
 
@@ -43,7 +42,7 @@ def chunks_of(session: Session) -> ChunkSource:
     def read(path: str, coords: tuple[int, ...]) -> bytes | None:
         workspace = session.workspace
         ref = workspace.ref(workspace.array(path), coords)
-        return None if ref is None else workspace.read(ref, 0, ref_length(ref), f"{list(coords)} of {path}")
+        return None if ref is None else workspace.read(ref, 0, ref.length, f"{list(coords)} of {path}")
 
     return read
 

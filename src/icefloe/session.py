@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from icefloe._internal.concurrency import async_twin, fork_safe_lock
+from icefloe._internal.concurrency import async_twin, in_thread
 from icefloe._internal.executor import Executor, ThreadExecutor
 from icefloe._internal.ids import SnapshotId
 from icefloe._internal.paths import ROOT, validate
@@ -27,44 +27,39 @@ from icefloe.core.receipts import Receipt, merge_receipts, place_of
 from icefloe.core.refs.backoff import give_way
 from icefloe.core.refs.base import CollectedError, RefStore, unsupported
 from icefloe.core.refs.v2 import check_flag, check_writable
+from icefloe.core.reindex import reindex, shift
+from icefloe.core.virtual_chunks.materialize import Region, materialize
+from icefloe.core.virtual_chunks.references import all_locations
 from icefloe.core.workspace import Workspace
 from icefloe.errors import (
     ConflictError,
     ErrorKind,
     IcechunkError,
     InvalidInputError,
+    NodeNotFoundError,
     ReadOnlyError,
     SessionStateError,
 )
+from icefloe.format.manifest import InlineRef, NativeRef
 from icefloe.format.metadata import plain_metadata
 from icefloe.format.snapshot import Snapshot
 from icefloe.format.transaction_log import TransactionLog
 from icefloe.recipes import Recipe
-from icefloe.session_contents import SessionContents
 from icefloe.snapshots import Diff
-from icefloe.types import SessionMode
+from icefloe.types import ChunkType, SessionMode
 
 if TYPE_CHECKING:
     from icefloe.conflicts import ConflictSolver
     from icefloe.store import IcechunkStore
 
 _MOVE_NODE = 3
-_opening = fork_safe_lock()
-
-
-@dataclass(frozen=True, slots=True)
-class _Unread:
-    """A workspace to be: the base is read when somebody looks at it."""
-
-    base_id: SnapshotId
-    changes: ChangeSet
 
 
 class _KeyFoundError(Exception):
     """The snapshot that a commit would follow has its key."""
 
 
-class Session(SessionContents, Shown):
+class Session(Shown):
     """A view of one snapshot and the changes made in it. A commit makes it read-only, at the new snapshot."""
 
     def __init__(
@@ -79,6 +74,7 @@ class Session(SessionContents, Shown):
         recipe: Recipe,
         commit_metadata: Mapping[str, Any] | None = None,
         since: int | None = None,
+        changes: ChangeSet | None = None,
     ) -> None:
         """Not for users: see `Repository.readonly_session` and its like.
 
@@ -91,11 +87,7 @@ class Session(SessionContents, Shown):
         self._config = config
         self._recipe = recipe
         self._commit_metadata = dict(commit_metadata or {})
-        self._state: Workspace | _Unread = (
-            Workspace(snapshot, assets, read_only=self.read_only)
-            if isinstance(snapshot, Snapshot)
-            else _Unread(snapshot, ChangeSet())
-        )
+        self._workspace = Workspace(snapshot, assets, changes, read_only=self.read_only)
         self._executor = ThreadExecutor(assets.config.max_concurrent_requests)
         if since is None:
             since = 0 if mode is SessionMode.readonly else refs.now()
@@ -153,7 +145,7 @@ class Session(SessionContents, Shown):
     @property
     def has_uncommitted_changes(self) -> bool:
         """Whether anything was changed and not committed."""
-        return not self._state.changes.is_empty()
+        return not self._workspace.changes.is_empty()
 
     @property
     def config(self) -> RepositoryConfig:
@@ -173,17 +165,8 @@ class Session(SessionContents, Shown):
         return self._workspace
 
     @property
-    def _workspace(self) -> Workspace:
-        if isinstance(self._state, _Unread):
-            with _opening:  # two threads must not write into two workspaces
-                if isinstance(self._state, _Unread):
-                    base = self._assets.snapshot(self._state.base_id)
-                    self._state = Workspace(base, self._assets, self._state.changes, read_only=self.read_only)
-        return self._state
-
-    @property
     def _base_id(self) -> SnapshotId:
-        return self._state.base_id if isinstance(self._state, _Unread) else self._state.base.id
+        return self._workspace.base_id
 
     @property
     def executor(self) -> Executor:
@@ -224,6 +207,92 @@ class Session(SessionContents, Shown):
 
     move_async = async_twin(move)
 
+    # Nodes and chunks
+
+    def get_node_id(self, path: str) -> str:
+        """The id of the node at a path."""
+        node = self._workspace.node(validate(path))
+        if node is None:
+            raise NodeNotFoundError(f"node not found at `{path}`", kind=ErrorKind.NODE_NOT_FOUND)
+        return str(node.id)
+
+    get_node_id_async = async_twin(get_node_id)
+
+    def chunk_type(self, array_path: str, chunk_coordinates: Sequence[int]) -> ChunkType:
+        """Where a chunk is kept."""
+        node = self._workspace.array(validate(array_path))
+        ref = self._workspace.ref(node, tuple(chunk_coordinates))
+        match ref:
+            case None:
+                return ChunkType.uninitialized
+            case InlineRef():
+                return ChunkType.inline
+            case NativeRef():
+                return ChunkType.native
+        return ChunkType.virtual
+
+    chunk_type_async = async_twin(chunk_type)
+
+    async def chunk_coordinates(
+        self, array_path: str, batch_size: int = 1000
+    ) -> AsyncIterator[tuple[int, ...]]:
+        """The coordinates of all chunks of an array that exist, in order.
+
+        So many are made Python numbers at a time, in a thread of our own.
+        """
+        if batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, not {batch_size}")
+        node = self._workspace.array(validate(array_path))
+        coords = await in_thread(lambda: self._workspace.chunk_coords(node))
+        for start in range(0, len(coords), batch_size):
+            for row in coords[start : start + batch_size].tolist():
+                yield tuple(row)
+
+    def all_virtual_chunk_locations(self) -> list[str]:
+        """The URL of every virtual chunk, by array and coordinates; that of a file once per chunk in it."""
+        return all_locations(self._workspace, self._assets.virtual.containers)
+
+    all_virtual_chunk_locations_async = async_twin(all_virtual_chunk_locations)
+
+    def materialize(self, path: str, region: Region | None = None) -> int:
+        """Copy virtual chunks of an array into the repository, byte for byte; the number of chunks copied.
+
+        Nothing is decoded. With a region, in elements, those chunks that it touches: slices or numbers per
+        dimension, or a mapping of dimension names to them. The references change with the next commit. Raises
+        StorageError where a file is not what was recorded; then no reference has changed.
+        """
+        self._require_edits()
+        node = self._workspace.array(validate(path))
+        return materialize(self._workspace, node, region, self._executor)
+
+    materialize_async = async_twin(materialize)
+
+    def shift_array(self, array_path: str, chunk_offset: Iterable[int]) -> None:
+        """Move all chunks of an array by an offset per dimension, in chunks; nothing is copied.
+
+        Positive offsets lead to higher indices. Chunks that leave the grid are dropped, and those they leave
+        behind read as the fill value.
+        """
+        self._require_edits()
+        node = self._workspace.array(validate(array_path))
+        shift(self._workspace, node, tuple(chunk_offset))
+
+    def reindex_array(
+        self,
+        array_path: str,
+        forward: Callable[[Iterable[int]], Iterable[int] | None],
+        backward: Callable[[Iterable[int]], Iterable[int] | None] | None = None,
+    ) -> None:
+        """Give each chunk of an array the coordinates that `forward` makes of its own; nothing is copied.
+
+        None leaves a chunk where it is. `backward` says where the chunk at some coordinates comes from: given
+        it, cells whose chunk went away, or that none came to, read as the fill value afterwards; without it
+        they keep what they had. Coordinates outside the grid are an InvalidInputError; nothing changes then.
+        """
+        self._require_edits()
+        node = self._workspace.array(validate(array_path))
+        reindex(self._workspace, node, forward, backward)
+
     # Forks
 
     def fork(self) -> ForkSession:
@@ -237,12 +306,10 @@ class Session(SessionContents, Shown):
                 "cannot fork a read-only session; for reading elsewhere pickle the session itself",
                 kind=ErrorKind.CANNOT_FORK_READ_ONLY_SESSION,
             )
-        base: Snapshot | SnapshotId = self._base_id
+        base = self._workspace.unread_base
         if self.has_uncommitted_changes:
             with self._workspace.committing():
                 base = flush(self._workspace, "fork", {}, self._executor, self._base_id).snapshot
-        elif not isinstance(self._state, _Unread):
-            base = self._state.base
         return ForkSession(
             origin=self._origin,
             mode=SessionMode.writable,
@@ -304,11 +371,8 @@ class Session(SessionContents, Shown):
     def receipt(self) -> Receipt:
         """What was changed here and not committed, and upon what."""
         place, copy = place_of(self._assets.storage)
-        state = self._state
-        changes = state.changes
-        if isinstance(state, Workspace):
-            with state.exclusive():
-                changes = state.changes.copy()
+        with self._workspace.exclusive():
+            changes = self._workspace.changes.copy()
         return Receipt(self._origin, self._base_id, place, copy, self._since, changes)
 
     # Commits
@@ -561,7 +625,7 @@ class Session(SessionContents, Shown):
         self._workspace.close()
         self._mode = SessionMode.readonly
         self._branch = None
-        self._state = Workspace(snapshot, self._assets, read_only=True)
+        self._workspace = Workspace(snapshot, self._assets, read_only=True)
         return str(snapshot.id)
 
     def _check_repository_writable(self) -> None:
@@ -627,8 +691,8 @@ class ForkSession(Session):
             config=state["config"],
             recipe=recipe,
             since=receipt.since,
+            changes=receipt.changes,
         )
-        self._state = _Unread(receipt.base, receipt.changes)
 
     def write_manifests(self, path: str, window: Sequence[range] | None = None) -> int:
         """Write what was set in an array into manifests here and now; the number of manifests.

@@ -21,7 +21,7 @@ from icefloe.core.listing import Listing
 from icefloe.core.workspace import ReadOnlyStoreError, Workspace, read_only_store
 from icefloe.core.zarr_keys import METADATA_NAME, ChunkKey, Key, LegacyKey, MetadataKey, node_path, parse_key
 from icefloe.errors import ErrorKind, InvalidInputError, NodeNotFoundError, SessionStateError
-from icefloe.format.manifest import ChunkRef, ref_length
+from icefloe.format.manifest import ChunkRef
 from icefloe.format.snapshot import ArrayNodeData
 from icefloe.store_registration import pass_for_official
 from icefloe.store_virtual import VirtualReferences
@@ -54,9 +54,8 @@ class Owner(Protocol):
     def branch(self) -> str | None:
         """The branch it commits to."""
 
-    @property
-    def workspace(self) -> Workspace:
-        """What is read and written."""
+    _workspace: Workspace
+    """The hierarchy that is read and written."""
 
     @property
     def executor(self) -> Executor:
@@ -91,7 +90,7 @@ class IcechunkStore(VirtualReferences, Shown, Store, SyncMixin):
 
     @property
     def _workspace(self) -> Workspace:
-        return self._session.workspace
+        return self._session._workspace
 
     @property
     def read_only(self) -> bool:
@@ -168,7 +167,7 @@ class IcechunkStore(VirtualReferences, Shown, Store, SyncMixin):
 
     @property
     def _at_once(self) -> bool:
-        assets = self._workspace.assets
+        assets = self._session._workspace.assets
         return assets.storage.answers_at_once and assets.virtual.answers_at_once
 
     # Reading
@@ -207,24 +206,26 @@ class IcechunkStore(VirtualReferences, Shown, Store, SyncMixin):
         return await in_thread(lambda: list(executor.map(Task(read, "chunks"), wanted)))
 
     def _read(self, key: Key, byte_range: ByteRequest | None) -> bytes | None:
+        workspace = self._session._workspace
         if isinstance(key, MetadataKey):
-            node = self._workspace.node(key.path)
+            node = workspace.node(key.path)
             if node is None:
                 return None
             start, stop = resolve_range(byte_range, len(node.user_data))
             return node.user_data[start:stop]
-        found = self._ref(key)
-        if found is None or not isinstance(key, ChunkKey):
-            return None
-        start, stop = resolve_range(byte_range, ref_length(found))
-        if start == stop:
-            return b""
-        return self._workspace.read(found, start, stop, f"{key.coords} of {key.path}")
-
-    def _ref(self, key: Key) -> ChunkRef | None:
         if not isinstance(key, ChunkKey):
             return None
-        workspace = self._workspace
+        found = self._ref(workspace, key)
+        if found is None:
+            return None
+        size = found.length
+        start, stop = (0, size) if byte_range is None else resolve_range(byte_range, size)
+        if start == stop:
+            return b""
+        return workspace.read(found, start, stop, f"{key.coords} of {key.path}")
+
+    @staticmethod
+    def _ref(workspace: Workspace, key: ChunkKey) -> ChunkRef | None:
         node = workspace.node(key.path)
         if node is None:
             return None
@@ -249,8 +250,8 @@ class IcechunkStore(VirtualReferences, Shown, Store, SyncMixin):
         if isinstance(key, MetadataKey):
             node = self._workspace.node(key.path)
             return None if node is None else len(node.user_data)
-        found = self._ref(key)
-        return None if found is None else ref_length(found)
+        found = self._ref(self._workspace, key) if isinstance(key, ChunkKey) else None
+        return None if found is None else found.length
 
     # Writing
 

@@ -87,7 +87,7 @@ class ObjectId(bytes):
         bits = 8 * self.SIZE
         number = int.from_bytes(self) << -bits % 10
         pairs = [_PAIRS[number >> shift & 1023] for shift in range(bits + -bits % 10 - 10, -1, -10)]
-        return "".join(pairs)[: text_size(self.SIZE)]
+        return "".join(pairs)[: -(-bits // 5)]
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}('{self}')"

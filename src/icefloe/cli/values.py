@@ -13,7 +13,6 @@ import numpy as np
 import zstandard
 
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.format.manifest import ref_length
 from icefloe.format.snapshot import NodeSnapshot
 from icefloe.session import Session
 
@@ -145,7 +144,7 @@ class _Reader:
         if ref is None:
             return True
         where = f"{coords} of {self.node.path}"
-        data = workspace.read(ref, 0, ref_length(ref), where)
+        data = workspace.read(ref, 0, ref.length, where)
         plain = self.plain
         size_bytes = math.prod(plain.chunks) * plain.dtype.itemsize
         if plain.is_compressed:

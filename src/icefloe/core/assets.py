@@ -109,9 +109,11 @@ class AssetStore:
         return SealedLog(self.storage.get(f"{TRANSACTIONS}/{id}")[0], id)
 
     def chunk(self, ref: NativeRef, start: int, stop: int) -> bytes:
-        """Bytes `start` to `stop` of a chunk."""
+        """Read bytes `start` to `stop` of a chunk."""
         first, last = ref.offset + start, ref.offset + stop
         path = f"{CHUNKS}/{ref.chunk_id}"
+        if not self._chunks.capacity:  # the default
+            return self.storage.get_range(path, first, last)
         return self._chunks.get(
             (ref.chunk_id, first, last), lambda: self.storage.get_range(path, first, last)
         )

@@ -6,6 +6,7 @@ many pays that again and again, so after a while the columns are built once and 
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -29,7 +30,18 @@ LookupCache = WeightedCache[tuple[NodeId, ManifestId], "ManifestLookup"]
 class ArrayLookup:
     """The references that an array has in the manifests of one snapshot."""
 
-    __slots__ = ("_boxed", "_cache", "_last", "_load", "_starts", "_stops", "_unbounded", "data", "node")
+    __slots__ = (
+        "_boxed",
+        "_cache",
+        "_last",
+        "_latest",
+        "_load",
+        "_starts",
+        "_stops",
+        "_unbounded",
+        "data",
+        "node",
+    )
 
     def __init__(
         self,
@@ -46,6 +58,8 @@ class ArrayLookup:
         self._boxed = [ref for ref in data.manifests if ref.extents and len(ref.extents) == len(data.shape)]
         self._unbounded = [ref for ref in data.manifests if ref not in self._boxed]
         self._last = self._boxed[0] if self._boxed else None
+        self._latest: tuple[ManifestRef, weakref.ref[ManifestLookup]] | None = None
+        """Found without the lock of the cache. Weak: the cache decides how much is held."""
         edges = [[(e.start, e.stop) for e in ref.extents] for ref in self._boxed]
         boxes = np.array(edges, np.int64).reshape(len(edges), len(data.shape), 2)
         self._starts, self._stops = boxes[:, :, 0], boxes[:, :, 1]
@@ -79,16 +93,21 @@ class ArrayLookup:
         return found
 
     def _lookup(self, ref: ManifestRef) -> ManifestLookup:
-        def start() -> ManifestLookup:
-            return ManifestLookup(self._load(ref), self.node, len(self.data.shape))
-
-        return self._cache.get((self.node, ref.id), start)
+        latest = self._latest
+        lookup = latest[1]() if latest is not None and latest[0] is ref else None
+        if lookup is None:
+            lookup = self._cache.get(
+                (self.node, ref.id),
+                lambda: ManifestLookup(self._load(ref), self.node, len(self.data.shape)),
+            )
+            self._latest = ref, weakref.ref(lookup)
+        return lookup
 
 
 class ManifestLookup:
     """The references that an array has in one manifest. Safe for many threads: at worst two build columns."""
 
-    __slots__ = ("_finds", "_manifest", "_node", "_rank", "_rows", "count")
+    __slots__ = ("__weakref__", "_finds", "_manifest", "_node", "_rank", "_rows", "count")
 
     def __init__(self, manifest: PackedManifest, node: NodeId, rank: int) -> None:
         self._manifest = manifest
@@ -148,4 +167,7 @@ class _Rows:
 
 def covers(ref: ManifestRef, coords: Sequence[int]) -> bool:
     """Whether a manifest may hold the reference of a chunk."""
-    return all(c in extent for c, extent in zip(coords, ref.extents, strict=False))
+    for number, extent in zip(coords, ref.extents, strict=False):  # noqa: SIM110 - on the way to each chunk
+        if number not in extent:
+            return False
+    return True

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from icefloe._internal.concurrency import fork_safe_lock
-from icefloe._internal.ids import NodeId
+from icefloe._internal.ids import NodeId, SnapshotId
 from icefloe._internal.paths import ROOT, ancestors, is_within, parent
 from icefloe.core.assets import AssetStore
 from icefloe.core.cache import WeightedCache
@@ -72,13 +72,14 @@ class Workspace:
 
     def __init__(
         self,
-        base: Snapshot,
+        base: Snapshot | SnapshotId,
         assets: AssetStore,
         changes: ChangeSet | None = None,
         *,
         read_only: bool = False,
     ) -> None:
-        self.base = base
+        """Read the base snapshot on first use, if only its id is given."""
+        self._base = base
         self.assets = assets
         self.changes = changes or ChangeSet()
         self.rewritten: dict[Place, Rewritten] = {}
@@ -96,6 +97,29 @@ class Workspace:
         self._manifest_lookups: LookupCache = WeightedCache(
             assets.config.num_chunk_refs, lambda lookup: max(lookup.count, 1)
         )
+
+    @property
+    def base(self) -> Snapshot:
+        """The snapshot below the changes."""
+        base = self._base
+        if isinstance(base, SnapshotId):
+            loaded = self.assets.snapshot(base)
+            with self._lock:
+                if self._base is base:  # not rebased meanwhile
+                    self._base = loaded
+            return loaded
+        return base
+
+    @property
+    def base_id(self) -> SnapshotId:
+        """The id of the base snapshot, which is not read for it."""
+        base = self._base
+        return base if isinstance(base, SnapshotId) else base.id
+
+    @property
+    def unread_base(self) -> Snapshot | SnapshotId:
+        """The base snapshot if it was read, otherwise its id."""
+        return self._base
 
     def exclusive(self) -> AbstractContextManager[object]:
         """Keeps all other threads from changing anything for the length of a block."""
@@ -144,25 +168,25 @@ class Workspace:
                 return
             self._commit_ended.wait()
 
-    def rebase(self, base: Snapshot, changes: ChangeSet) -> None:
+    def rebase(self, base: Snapshot | SnapshotId, changes: ChangeSet) -> None:
         """Lay changes over another snapshot."""
         with self.editing():
-            self.base, self.changes = base, changes
+            self._base, self.changes = base, changes
             self._found, self._paths, self._lookups = {}, None, {}
             self.__dict__.pop("_written_in_base", None)
 
     def discard_changes(self) -> None:
         """Forget all changes."""
-        self.rebase(self.base, ChangeSet())
+        self.rebase(self._base, ChangeSet())
 
     # Nodes
 
     def node(self, path: str) -> NodeSnapshot | None:
         """The group or array at a path."""
         changes = self.changes
-        for changed in (changes.created, changes.updated):
-            if path in changed:
-                return changed[path]
+        changed = changes.created.get(path) or changes.updated.get(path)
+        if changed is not None:
+            return changed
         if path in changes.moved:
             source = self._base_node(changes.moved[path])
             return None if source is None else replace(source, path=path)
@@ -572,10 +596,10 @@ def in_grid(node: NodeSnapshot, coords: Sequence[int]) -> bool:
     data = node.node_data
     if not isinstance(data, ArrayNodeData) or len(coords) != len(data.shape):
         return False
-    return all(
-        0 <= number < (dimension.num_chunks or 1)
-        for number, dimension in zip(coords, data.shape, strict=True)
-    )
+    for number, dimension in zip(coords, data.shape, strict=True):
+        if not 0 <= number < (dimension.num_chunks or 1):
+            return False
+    return True
 
 
 def _bounds(paths: Sequence[str], group: str) -> tuple[int, int]:

@@ -44,8 +44,9 @@ class LegacyKey:
 Key: TypeAlias = MetadataKey | ChunkKey | LegacyKey
 
 
+@lru_cache(maxsize=4096)
 def parse_key(key: str) -> Key:
-    """What a store key names; InvalidInputError where it names nothing a repository can hold.
+    """Parse a store key; raise InvalidInputError for a key that no repository can hold.
 
     A chunk key ends in a segment that is exactly `c` and the numbers after it: `abc/0/0` is no key of the
     array `ab`, as the official package reads it.

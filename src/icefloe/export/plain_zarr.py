@@ -16,7 +16,7 @@ from icefloe._internal.executor import Executor, Progress, Task, ThreadExecutor
 from icefloe.errors import ErrorKind, InvalidInputError, StorageError
 from icefloe.export.reports import ExportReport
 from icefloe.export.selections import Indexers, Labels, Selected, Selection, select, shape_of, too_long
-from icefloe.format.manifest import INLINE, ArrayManifest, ref_length
+from icefloe.format.manifest import INLINE, ArrayManifest
 from icefloe.format.snapshot import NodeSnapshot
 from icefloe.maintenance.copy_objects import Limits
 from icefloe.session import Session
@@ -251,7 +251,7 @@ def _export(session: Session, target: Storage, order: _Order) -> int:
                 f"chunk {source} of {order.path} is gone while it is exported",
                 kind=ErrorKind.OBJECT_NOT_FOUND,
             )
-        data = workspace.read(ref, 0, ref_length(ref), f"{source} of {order.path}")
+        data = workspace.read(ref, 0, ref.length, f"{source} of {order.path}")
         written += _put(target, order.name, at, data)
     for at in order.encoded.tolist():
         cut = _cut(session, order, at)

@@ -52,6 +52,11 @@ class InlineRef:
 
     data: bytes
 
+    @property
+    def length(self) -> int:
+        """The number of bytes of the chunk."""
+        return len(self.data)
+
 
 @dataclass(frozen=True, slots=True)
 class NativeRef:
@@ -73,11 +78,6 @@ class VirtualRef:
 
 
 ChunkRef: TypeAlias = InlineRef | NativeRef | VirtualRef
-
-
-def ref_length(ref: ChunkRef) -> int:
-    """The number of bytes of a chunk."""
-    return len(ref.data) if isinstance(ref, InlineRef) else ref.length
 
 
 @dataclass(frozen=True, slots=True, eq=False)

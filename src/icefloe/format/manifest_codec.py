@@ -262,11 +262,12 @@ class PackedManifest:
         return len(self._slots[node]) if node in self._slots else 0
 
     def find(self, node: NodeId, coords: Sequence[int]) -> ChunkRef | None:
-        """The reference of one chunk."""
-        if node not in self._arrays:
+        """Find the reference of one chunk by binary search."""
+        refs = self._slots.get(node)
+        if refs is None:
             return None
-        refs, target = self._slots[node], tuple(coords)
-        low, high = 0, len(refs)
+        target = tuple(coords)
+        low, high = 0, refs.count
         below: tuple[int, ...] | None = None
         above: tuple[int, ...] | None = None
         while low < high:
@@ -286,10 +287,11 @@ class PackedManifest:
         return None
 
     def _ref(self, table: Cursor) -> ChunkRef:
-        there = {name: data for name in _KINDS if (data := table.bytes(name)) is not None}
+        there = table.present(_KINDS)
         if len(there) != 1:
             self._refuse_kinds(sorted(there), f"the reference at byte {table.position}")
-        ((name, data),) = there.items()
+        name = there[0]
+        data = table.bytes(name) or b""
         if name == "inline":
             return InlineRef(data)
         offset, length = table.number("offset"), table.number("length")

@@ -393,9 +393,14 @@ def checked_path(path: str) -> str:
 def checked_range(path: str, start: int, stop: int | None) -> None:
     """Raise InvalidInputError for a range that is negative or inverted."""
     if start < 0 or (stop is not None and stop < start):
-        raise InvalidInputError(
-            f"invalid byte range {start}..{stop} of {path}", kind=ErrorKind.INVALID_BYTE_RANGE
-        )
+        raise invalid_range(path, start, stop)
+
+
+def invalid_range(path: str, start: int, stop: int | None) -> InvalidInputError:
+    """Describe a range that is negative or inverted."""
+    return InvalidInputError(
+        f"invalid byte range {start}..{stop} of {path}", kind=ErrorKind.INVALID_BYTE_RANGE
+    )
 
 
 def too_short(path: str, start: int, stop: int, got: int) -> StorageError:

@@ -23,7 +23,6 @@ from icefloe._internal.paths import ancestors, join
 from icefloe.cf import time_coding
 from icefloe.core.merge.state_changes import State
 from icefloe.errors import IcechunkError
-from icefloe.format.manifest import ref_length
 from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot
 from icefloe.merging import ChunkDetails
 
@@ -171,7 +170,7 @@ class _Chunk:
         workspace = self.side.state.workspace
         ref = workspace.ref(self.node, self.coords)
         if ref is not None:
-            data = workspace.read(ref, 0, ref_length(ref), f"{self.coords} of {self.node.path}")
+            data = workspace.read(ref, 0, ref.length, f"{self.coords} of {self.node.path}")
             contents["/".join(["c", *("0" for _ in shape)])] = data
         to_buffer = default_buffer_prototype().buffer.from_bytes
         store = zarr.storage.MemoryStore({key: to_buffer(data) for key, data in contents.items()})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from typing import Any, NoReturn
 
 import numpy as np
@@ -27,12 +28,17 @@ class Cursor:
         self._memory = payload.data.data
         self._table = table
         self.position = position
-        self._vtable = position - self._unpack(_SIGNED, position, "the table")
-        self._vtable_size = self._unpack(_SHORT, self._vtable, "the vtable")
-        if self._vtable_size < 4:
-            payload.fail(f"the vtable of {table.name} is shorter than its head", self._vtable)
-        if self._vtable_size % 2 or self._vtable + self._vtable_size > payload.size:
-            payload.fail(f"the vtable of {table.name} points outside the file", self._vtable)
+        # A look-up opens several tables: calls for each number would take longer than the checks.
+        if position < 0 or position % 4 or position + 4 > payload.size:
+            self._refuse(_SIGNED, position, "the table")
+        self._vtable = at = position - _SIGNED.unpack_from(self._memory, position)[0]
+        if at < 0 or at % 2 or at + 2 > payload.size:
+            self._refuse(_SHORT, at, "the vtable")
+        self._vtable_size = size = _SHORT.unpack_from(self._memory, at)[0]
+        if size < 4:
+            payload.fail(f"the vtable of {table.name} is shorter than its head", at)
+        if size % 2 or at + size > payload.size:
+            payload.fail(f"the vtable of {table.name} points outside the file", at)
 
     @staticmethod
     def root(payload: Payload, table: fb.Table) -> Cursor:
@@ -64,6 +70,15 @@ class Cursor:
             start, length = self._vector(name, at, 1)
         return self._memory[start : start + length].tobytes()
 
+    def present(self, names: Iterable[str]) -> list[str]:
+        """Select the names of the fields that this table has."""
+        there = []
+        for name in names:
+            entry = 4 + 2 * self._table.fields[name].slot
+            if entry < self._vtable_size and _SHORT.unpack_from(self._memory, self._vtable + entry)[0]:
+                there.append(name)
+        return there
+
     def place_of(self, name: str) -> int | None:
         """Where a scalar or struct field stands; None where absent."""
         return self._locate(name, self._table.fields[name])
@@ -86,7 +101,10 @@ class Cursor:
 
     def _locate(self, name: str, field: fb.Field) -> int | None:
         entry = 4 + 2 * field.slot
-        offset = self._unpack(_SHORT, self._vtable + entry, "the vtable") if entry < self._vtable_size else 0
+        # The vtable lies inside the file and has an even size.
+        offset = 0
+        if entry < self._vtable_size:
+            offset = _SHORT.unpack_from(self._memory, self._vtable + entry)[0]
         if not offset:
             if field.required:
                 self._fail(name, "is missing", self.position)
@@ -101,12 +119,15 @@ class Cursor:
         return start + 4, length
 
     def _unpack(self, kind: struct.Struct, at: int, name: str) -> int:
-        if at < 0 or at + kind.size > self._payload.size:
-            self._fail(name, "points outside the file", at)
-        if at % kind.size:
-            self._fail(name, f"is not aligned to {kind.size} bytes", at)
+        if at < 0 or at % kind.size or at + kind.size > self._payload.size:
+            self._refuse(kind, at, name)
         value: int = kind.unpack_from(self._memory, at)[0]
         return value
+
+    def _refuse(self, kind: struct.Struct, at: int, name: str) -> NoReturn:
+        if at < 0 or at + kind.size > self._payload.size:
+            self._fail(name, "points outside the file", at)
+        self._fail(name, f"is not aligned to {kind.size} bytes", at)
 
     def _fail(self, name: str, what: str, at: int) -> NoReturn:
         self._payload.fail(f"{self._table.name}.{name} {what}", at)

@@ -56,6 +56,7 @@ from icefloe.storage.base import (
     Version,
     checked_path,
     checked_range,
+    invalid_range,
     too_short,
 )
 from icefloe.storage.local.keys import decode_key, encode_key
@@ -152,8 +153,9 @@ class LocalStorage(Storage):
 
     def get_range(self, path: str, start: int, stop: int | None) -> bytes:
         # docstring inherited
-        checked_range(path, start, stop)
-        # Chunks are read here; context managers would take as long as the system calls.
+        # Chunks are read here; calls and context managers would take as long as the system calls.
+        if start < 0 or (stop is not None and stop < start):
+            raise invalid_range(path, start, stop)
         try:
             descriptor = os.open(self._file(path), os.O_RDONLY)
             try:

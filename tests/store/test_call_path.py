@@ -1,0 +1,14 @@
+"""The number of calls behind a warm read: how far a reader of the code has to follow it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from benchmarks.call_paths import read_one_chunk
+
+
+def test_warm_read_of_one_chunk_is_a_short_path(tmp_path: Path) -> None:
+    calls = read_one_chunk(tmp_path)
+
+    assert calls.codes.total() <= 45
+    assert len(calls.modules) <= 8
