@@ -28,7 +28,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("distributed", "xarray", "dask", "virtual", "testing", "export"),
     ("repository", "branching", "history", "inspection", "overview", "upkeep", "care", "migrations"),
     ("session",),
-    ("store", "store_registration", "store_virtual", "maintenance", "recipes"),
+    ("store", "maintenance", "recipes"),
     ("core",),
     ("format", "storage"),
     ("encoding",),

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 from itertools import islice
-from typing import Final, Self, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, Final, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,6 @@ from icefloe._internal.times import to_microseconds
 from icefloe.config import Attribution, EffectiveStorageSettings, StorageSettings
 from icefloe.config.display import Tree, qualified
 from icefloe.errors import ErrorKind, InvalidInputError, ReadOnlyError, StorageError
-from icefloe.storage.constructors import StorageConstructors
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -132,11 +131,25 @@ class ConditionNotMetError(StorageError):
         self.args = (path, condition)
 
 
-class Storage(StorageConstructors, ABC):
+class Storage(ABC):
     """A place for a repository. Make one with the `*_storage` functions or `storage_from_url`.
 
     Pickles, with its credentials in it: send it to workers, do not keep it in files. Its repr shows none.
     """
+
+    # The official constructors. The modules `factories` and `urls`, which know all storages, set them.
+    if TYPE_CHECKING:
+        new_in_memory: ClassVar[Callable[..., Storage]]
+        new_local_filesystem: ClassVar[Callable[..., Storage]]
+        new_s3: ClassVar[Callable[..., Storage]]
+        new_s3_object_store: ClassVar[Callable[..., Storage]]
+        new_tigris: ClassVar[Callable[..., Storage]]
+        new_r2: ClassVar[Callable[..., Storage]]
+        new_hf: ClassVar[Callable[..., Storage]]
+        new_gcs: ClassVar[Callable[..., Storage]]
+        new_azure_blob: ClassVar[Callable[..., Storage]]
+        new_http: ClassVar[Callable[..., Storage]]
+        new_redirect: ClassVar[Callable[..., Storage]]
 
     def __init__(self, settings: StorageSettings | None = None) -> None:
         self._settings = self.default_settings().merge(settings or StorageSettings())
@@ -182,7 +195,7 @@ class Storage(StorageConstructors, ABC):
         """
         self.check_writable()
 
-    def require_conditional_writes(self) -> None:
+    def require_conditional_writes(self) -> None:  # noqa: B027 - most places need nothing
         """Make sure, before a ref moves, that conditions hold here; raises StorageError where they do not."""
 
     def fits(self, path: str) -> bool:
@@ -313,10 +326,10 @@ class Storage(StorageConstructors, ABC):
         """
         return nullcontext()
 
-    def remove_empty_folder(self, folder: str) -> None:
+    def remove_empty_folder(self, folder: str) -> None:  # noqa: B027
         """Remove a folder that holds nothing any more, where there are some; "" is the one of them all."""
 
-    def sync(self) -> None:
+    def sync(self) -> None:  # noqa: B027
         """Make all writes so far durable, for one who writes objects while another moves the ref."""
 
     def sweep(

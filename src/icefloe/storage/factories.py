@@ -2,21 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
+from icefloe._internal.redaction import has_valid_port
 from icefloe.config import ChecksumAlgorithm, S3Options
-from icefloe.storage import opening
+from icefloe.errors import ErrorKind, StorageError
 from icefloe.storage.base import Storage
+from icefloe.storage.local.folder import LocalStorage
+from icefloe.storage.memory import MemoryStorage
 
 if TYPE_CHECKING:  # credentials are loaded where they are needed: a folder has none
-    from icefloe.credentials import GcsBearerCredential, S3StaticCredentials
+    from icefloe.credentials import (
+        AnyAzureCredential,
+        AnyGcsCredential,
+        AnyS3Credential,
+        GcsBearerCredential,
+        S3StaticCredentials,
+    )
+    from icefloe.storage.object_store.clients import Place
+
+_TIGRIS_ENDPOINT = "https://t3.storage.dev"
+_HF_ENDPOINT = "https://s3.hf.co"
+_S3_OPTIONS = [field.name for field in dataclasses.fields(S3Options) if field.name != "anonymous"]
+_S3_CREDENTIALS = [
+    "access_key_id",
+    "secret_access_key",
+    "session_token",
+    "expires_after",
+    "anonymous",
+    "from_env",
+    "get_credentials",
+    "scatter_initial_credentials",
+]
+_S3_OTHERS = ["legacy_rooted_keys", "read_headers", "write_headers", "headers"]
 
 
 def in_memory_storage() -> Storage:
     """A storage in the memory of this process; every call makes another, empty one."""
-    return Storage.new_in_memory()
+    return MemoryStorage()
 
 
 def local_filesystem_storage(path: str) -> Storage:
@@ -25,7 +52,7 @@ def local_filesystem_storage(path: str) -> Storage:
     Commits are safe between processes of this host. They wait until the disk has the data;
     `storage_from_url(path, sync=False)` does not.
     """
-    return Storage.new_local_filesystem(path)
+    return LocalStorage(path)
 
 
 def http_storage(
@@ -37,7 +64,7 @@ def http_storage(
 
     `opts` are object_store's ClientConfigKey names in snake case; `headers` go with every request.
     """
-    return opening.http(base_url, opts, headers)
+    return _new_http(base_url, opts, headers)
 
 
 def s3_storage(
@@ -70,31 +97,8 @@ def s3_storage(
     `network_stream_timeout_seconds` is how long no byte may arrive, 0 for ever. Of the checksum algorithms
     only Sha256 can be asked for. Headers of a role go over those for both.
     """
-    from icefloe.credentials import s3_credentials
-
-    options = S3Options(
-        region=region,
-        endpoint_url=endpoint_url,
-        allow_http=allow_http,
-        anonymous=anonymous or False,
-        force_path_style=force_path_style,
-        network_stream_timeout_seconds=network_stream_timeout_seconds,
-        requester_pays=requester_pays,
-        checksum_algorithm=checksum_algorithm,
-    )
-    credentials = s3_credentials(
-        access_key_id=access_key_id,
-        secret_access_key=secret_access_key,
-        session_token=session_token,
-        expires_after=expires_after,
-        anonymous=anonymous,
-        from_env=from_env,
-        get_credentials=get_credentials,
-        scatter_initial_credentials=scatter_initial_credentials,
-    )
-    return opening.s3(
-        options, bucket, prefix, credentials, legacy_rooted_keys, read_headers, write_headers, headers
-    )
+    options, credentials, others = _s3_arguments(locals())
+    return _new_s3(options, bucket, prefix, credentials, **others)
 
 
 def s3_object_store_storage(
@@ -116,23 +120,7 @@ def s3_object_store_storage(
     headers: dict[str, str] | None = None,
 ) -> Storage:
     """The same as `s3_storage`, which has more options: here one client serves both names."""
-    return s3_storage(
-        bucket=bucket,
-        prefix=prefix,
-        region=region,
-        endpoint_url=endpoint_url,
-        allow_http=allow_http,
-        access_key_id=access_key_id,
-        secret_access_key=secret_access_key,
-        session_token=session_token,
-        expires_after=expires_after,
-        anonymous=anonymous,
-        from_env=from_env,
-        force_path_style=force_path_style,
-        read_headers=read_headers,
-        write_headers=write_headers,
-        headers=headers,
-    )
+    return s3_storage(**locals())
 
 
 def tigris_storage(
@@ -163,37 +151,8 @@ def tigris_storage(
     It is consistent only within its region, which must be given; with `use_weak_consistency` any region is
     read, and nothing can be written.
     """
-    from icefloe.credentials import s3_credentials
-
-    options = S3Options(
-        region=region,
-        endpoint_url=endpoint_url,
-        allow_http=allow_http,
-        anonymous=anonymous or False,
-        network_stream_timeout_seconds=network_stream_timeout_seconds,
-        checksum_algorithm=checksum_algorithm,
-    )
-    credentials = s3_credentials(
-        access_key_id=access_key_id,
-        secret_access_key=secret_access_key,
-        session_token=session_token,
-        expires_after=expires_after,
-        anonymous=anonymous,
-        from_env=from_env,
-        get_credentials=get_credentials,
-        scatter_initial_credentials=scatter_initial_credentials,
-    )
-    return opening.tigris(
-        options,
-        bucket,
-        prefix,
-        use_weak_consistency,
-        credentials,
-        legacy_rooted_keys,
-        read_headers,
-        write_headers,
-        headers,
-    )
+    options, credentials, others = _s3_arguments(locals())
+    return _new_tigris(options, bucket, prefix, use_weak_consistency, credentials, **others)
 
 
 def r2_storage(
@@ -223,37 +182,8 @@ def r2_storage(
 
     Without a bucket the first segment of the prefix is taken for it.
     """
-    from icefloe.credentials import s3_credentials
-
-    options = S3Options(
-        region=region,
-        endpoint_url=endpoint_url,
-        allow_http=allow_http,
-        anonymous=anonymous or False,
-        network_stream_timeout_seconds=network_stream_timeout_seconds,
-        checksum_algorithm=checksum_algorithm,
-    )
-    credentials = s3_credentials(
-        access_key_id=access_key_id,
-        secret_access_key=secret_access_key,
-        session_token=session_token,
-        expires_after=expires_after,
-        anonymous=anonymous,
-        from_env=from_env,
-        get_credentials=get_credentials,
-        scatter_initial_credentials=scatter_initial_credentials,
-    )
-    return opening.r2(
-        options,
-        bucket,
-        prefix,
-        account_id,
-        credentials,
-        legacy_rooted_keys,
-        read_headers,
-        write_headers,
-        headers,
-    )
+    options, credentials, others = _s3_arguments(locals())
+    return _new_r2(options, bucket, prefix, account_id, credentials, **others)
 
 
 def hf_storage(
@@ -278,29 +208,8 @@ def hf_storage(
 
     The gateway drops the metadata of objects, so a write of ours is recognised by its content.
     """
-    from icefloe.credentials import s3_credentials
-
-    options = S3Options(network_stream_timeout_seconds=network_stream_timeout_seconds)
-    credentials = s3_credentials(
-        access_key_id=access_key_id,
-        secret_access_key=secret_access_key,
-        session_token=session_token,
-        expires_after=expires_after,
-        from_env=from_env,
-        get_credentials=get_credentials,
-        scatter_initial_credentials=scatter_initial_credentials,
-    )
-    return opening.hf(
-        options,
-        bucket,
-        prefix,
-        namespace,
-        credentials,
-        legacy_rooted_keys,
-        read_headers,
-        write_headers,
-        headers,
-    )
+    options, credentials, others = _s3_arguments(locals())
+    return _new_hf(options, bucket, prefix, namespace, credentials, **others)
 
 
 def gcs_storage(
@@ -336,7 +245,15 @@ def gcs_storage(
         get_credentials=get_credentials,
         scatter_initial_credentials=scatter_initial_credentials,
     )
-    return opening.gcs(bucket, prefix, credentials, config, read_headers, write_headers, headers)
+    return _new_gcs(
+        bucket,
+        prefix,
+        credentials,
+        config=config,
+        read_headers=read_headers,
+        write_headers=write_headers,
+        headers=headers,
+    )
 
 
 def azure_storage(
@@ -364,4 +281,242 @@ def azure_storage(
         from_env=from_env,
         anonymous=anonymous,
     )
-    return opening.azure(account, container, prefix, credentials, config)
+    return _new_azure_blob(account, container, prefix, credentials, config=config)
+
+
+def _s3_arguments(given: Mapping[str, Any]) -> tuple[S3Options, AnyS3Credential, dict[str, Any]]:
+    """Sort the arguments of a function for S3 by the object that they belong to."""
+    from icefloe.credentials import s3_credentials
+
+    options = S3Options(
+        anonymous=given.get("anonymous") or False,
+        **{name: given[name] for name in _S3_OPTIONS if name in given},
+    )
+    credentials = s3_credentials(**{name: given[name] for name in _S3_CREDENTIALS if name in given})
+    return options, credentials, {name: given[name] for name in _S3_OTHERS}
+
+
+# The official class methods of `Storage`. They live above the classes that they make.
+
+
+def _new_s3(
+    config: S3Options,
+    bucket: str,
+    prefix: str | None,
+    credentials: AnyS3Credential | None = None,
+    legacy_rooted_keys: bool | None = None,
+    *,
+    read_headers: dict[str, str] | None = None,
+    write_headers: dict[str, str] | None = None,
+    headers: dict[str, str] | None = None,
+) -> Storage:
+    """Open a prefix in a bucket that speaks S3."""
+    return _open_s3(
+        config, bucket, prefix, credentials, legacy_rooted_keys, (headers, read_headers, write_headers)
+    )
+
+
+def _new_s3_object_store(
+    config: S3Options,
+    bucket: str,
+    prefix: str | None,
+    credentials: AnyS3Credential | None = None,
+    *,
+    read_headers: dict[str, str] | None = None,
+    write_headers: dict[str, str] | None = None,
+    headers: dict[str, str] | None = None,
+) -> Storage:
+    """Open a prefix in a bucket that speaks S3."""
+    return _open_s3(config, bucket, prefix, credentials, None, (headers, read_headers, write_headers))
+
+
+def _new_tigris(
+    config: S3Options,
+    bucket: str,
+    prefix: str | None,
+    use_weak_consistency: bool,
+    credentials: AnyS3Credential | None = None,
+    legacy_rooted_keys: bool | None = None,
+    *,
+    read_headers: dict[str, str] | None = None,
+    write_headers: dict[str, str] | None = None,
+    headers: dict[str, str] | None = None,
+) -> Storage:
+    """Open a prefix in a bucket of Tigris."""
+    if not use_weak_consistency and not config.region:
+        raise StorageError(
+            "Tigris storage requires a region to provide full consistency. Either set the region of the "
+            "bucket or use the read-only, eventually consistent storage by passing use_weak_consistency=True",
+            kind=ErrorKind.STORAGE_OTHER,
+        )
+    here = dataclasses.replace(config, endpoint_url=config.endpoint_url or _TIGRIS_ENDPOINT)
+    # Without this header Tigris answers from the nearest copy, which may be an old one.
+    consistent = {} if use_weak_consistency else {"X-Tigris-Consistent": "true"}
+    roles = ({**consistent, **(headers or {})}, read_headers, write_headers)
+    return _open_s3(
+        here, bucket, prefix, credentials, legacy_rooted_keys, roles, read_only=use_weak_consistency
+    )
+
+
+def _new_r2(
+    config: S3Options,
+    bucket: str | None = None,
+    prefix: str | None = None,
+    account_id: str | None = None,
+    credentials: AnyS3Credential | None = None,
+    legacy_rooted_keys: bool | None = None,
+    *,
+    read_headers: dict[str, str] | None = None,
+    write_headers: dict[str, str] | None = None,
+    headers: dict[str, str] | None = None,
+) -> Storage:
+    """Open a prefix in a bucket of Cloudflare R2."""
+    if not bucket:
+        bucket, _, prefix = _folder(prefix).partition("/")
+    if not bucket:
+        raise _wrong_config("Either bucket or prefix must be provided.")
+    endpoint = config.endpoint_url
+    if not endpoint:
+        if not account_id:
+            raise _wrong_config("Either endpoint_url or account_id must be provided.")
+        endpoint = f"https://{account_id}.r2.cloudflarestorage.com"
+    here = dataclasses.replace(
+        config, endpoint_url=endpoint, region=config.region or "auto", force_path_style=True
+    )
+    roles = (headers, read_headers, write_headers)
+    return _open_s3(here, bucket, prefix, credentials, legacy_rooted_keys, roles)
+
+
+def _new_hf(
+    config: S3Options,
+    bucket: str,
+    prefix: str | None,
+    namespace: str,
+    credentials: AnyS3Credential | None = None,
+    legacy_rooted_keys: bool | None = None,
+    *,
+    read_headers: dict[str, str] | None = None,
+    write_headers: dict[str, str] | None = None,
+    headers: dict[str, str] | None = None,
+) -> Storage:
+    """Open a prefix in a bucket of Hugging Face, whose gateway drops metadata."""
+    here = dataclasses.replace(
+        config,
+        endpoint_url=f"{_HF_ENDPOINT}/{namespace}",
+        region=config.region or "us-east-1",
+        force_path_style=True,
+    )
+    roles = (headers, read_headers, write_headers)
+    return _open_s3(here, bucket, prefix, credentials, legacy_rooted_keys, roles)
+
+
+def _open_s3(
+    options: S3Options,
+    bucket: str,
+    prefix: str | None,
+    credentials: AnyS3Credential | None,
+    legacy_rooted_keys: bool | None,
+    headers: tuple[Mapping[str, str] | None, ...],
+    *,
+    read_only: bool = False,
+) -> Storage:
+    """Open a bucket that speaks S3, with the headers of all requests, of reads and of writes."""
+    from icefloe.credentials import s3_anonymous_credentials, s3_from_env_credentials
+    from icefloe.storage.object_store.clients import Headers, S3Place  # obstore takes its time to import
+
+    if legacy_rooted_keys:
+        if prefix:
+            text = "legacy_rooted_keys is only valid with an empty prefix"
+        else:
+            text = "keys with a leading slash cannot be reached: move the repository under a prefix"
+        raise StorageError(text, kind=ErrorKind.STORAGE_OTHER)
+    if credentials is None:
+        credentials = s3_anonymous_credentials() if options.anonymous else s3_from_env_credentials()
+    roles = Headers(*(dict(each or {}) for each in headers))
+    place = S3Place(bucket, _folder(prefix), dataclasses.replace(options), credentials, roles)
+    return _stored_at(place, read_only=read_only)
+
+
+def _new_gcs(
+    bucket: str,
+    prefix: str | None,
+    credentials: AnyGcsCredential | None = None,
+    *,
+    config: dict[str, str] | None = None,
+    read_headers: dict[str, str] | None = None,
+    write_headers: dict[str, str] | None = None,
+    headers: dict[str, str] | None = None,
+) -> Storage:
+    """Open a prefix in a bucket of Google Cloud Storage."""
+    from icefloe.credentials import gcs_from_env_credentials
+    from icefloe.storage.object_store.clients import GcsPlace, Headers  # obstore takes its time to import
+
+    roles = Headers(dict(headers or {}), dict(read_headers or {}), dict(write_headers or {}))
+    chosen = credentials or gcs_from_env_credentials()
+    return _stored_at(GcsPlace(bucket, _folder(prefix), dict(config or {}), chosen, roles))
+
+
+def _new_azure_blob(
+    account: str,
+    container: str,
+    prefix: str,
+    credentials: AnyAzureCredential | None = None,
+    *,
+    config: dict[str, str] | None = None,
+) -> Storage:
+    """Open a prefix in a container of Azure Blob Storage."""
+    from icefloe.credentials import azure_from_env_credentials
+    from icefloe.storage.object_store.clients import AzurePlace  # obstore takes its time to import
+
+    chosen = credentials or azure_from_env_credentials()
+    return _stored_at(AzurePlace(account, container, _folder(prefix), dict(config or {}), chosen))
+
+
+def _new_http(
+    base_url: str,
+    config: dict[str, str] | None = None,
+    headers: dict[str, str] | None = None,
+) -> Storage:
+    """Open a folder of a web server, for reading."""
+    from icefloe.storage.object_store.clients import Headers, HttpPlace  # obstore takes its time to import
+
+    check_web_url(base_url)
+    return _stored_at(HttpPlace(base_url, dict(config or {}), Headers(dict(headers or {}))))
+
+
+def check_web_url(url: str) -> None:
+    """Raise StorageError for a URL that is not that of a web server."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise StorageError(f"not an http url: {url!r}", kind=ErrorKind.CANNOT_PARSE_URL)
+    if not has_valid_port(url):
+        raise StorageError(
+            f"{url}: the port is not a number; write / as %2F, # as %23 and ? as %3F in a password",
+            kind=ErrorKind.CANNOT_PARSE_URL,
+        )
+
+
+def _stored_at(place: Place, *, read_only: bool = False) -> Storage:
+    from icefloe.storage.object_store.storage import ObjectStorage  # obstore takes its time to import
+
+    return ObjectStorage(place, read_only=read_only)
+
+
+def _folder(prefix: str | None) -> str:
+    return (prefix or "").strip("/")
+
+
+def _wrong_config(text: str) -> StorageError:
+    return StorageError(f"storage configuration error: {text}", kind=ErrorKind.STORAGE_CONFIG)
+
+
+Storage.new_in_memory = staticmethod(in_memory_storage)
+Storage.new_local_filesystem = staticmethod(local_filesystem_storage)
+Storage.new_s3 = staticmethod(_new_s3)
+Storage.new_s3_object_store = staticmethod(_new_s3_object_store)
+Storage.new_tigris = staticmethod(_new_tigris)
+Storage.new_r2 = staticmethod(_new_r2)
+Storage.new_hf = staticmethod(_new_hf)
+Storage.new_gcs = staticmethod(_new_gcs)
+Storage.new_azure_blob = staticmethod(_new_azure_blob)
+Storage.new_http = staticmethod(_new_http)

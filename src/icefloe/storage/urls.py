@@ -11,7 +11,6 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from icefloe.errors import ErrorKind, InvalidInputError, StorageError
 from icefloe.storage.base import Storage
-from icefloe.storage.constructors import makers
 from icefloe.storage.factories import (
     azure_storage,
     gcs_storage,
@@ -210,4 +209,4 @@ def _value(name: str, annotation: str, value: Any) -> Any:
     return value
 
 
-makers["redirect"] = redirect_storage
+Storage.new_redirect = staticmethod(redirect_storage)

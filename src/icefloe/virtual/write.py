@@ -231,7 +231,7 @@ def write_placed(
 
     With `replaces`, chunks that the files do not have are deleted from their places.
     """
-    failed = store.set_virtual_columns(path, _columns(parts), validate_containers=validate)
+    failed = store._set_virtual_columns(path, _columns(parts), validate_containers=validate)
     if failed is not None:
         lost = sorted({part.sources[code].location for part in parts for code in part.references.sources})
         raise InvalidInputError(

@@ -29,7 +29,7 @@ from icefloe.ingest.discover.web_server import WebServer, seconds
 from icefloe.storage.external.access import access_of, without_query
 from icefloe.storage.external.base import Fetched
 from icefloe.storage.external.sources import ObjectSource, open_source
-from icefloe.storage.opening import check_web_url
+from icefloe.storage.factories import check_web_url
 
 _RANGE_BYTES = 16 << 20
 _RETRIES = StorageSettings(retries=StorageRetriesSettings(max_tries=3, initial_backoff_ms=100))

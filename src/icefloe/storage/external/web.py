@@ -24,8 +24,8 @@ from icefloe.config import EffectiveStorageSettings
 from icefloe.errors import ErrorKind, StorageError
 from icefloe.storage.base import ObjectNotFoundError
 from icefloe.storage.external.base import ExternalSource, Fetched
+from icefloe.storage.factories import check_web_url
 from icefloe.storage.object_store.clients import user_agent
-from icefloe.storage.opening import check_web_url
 
 _KEPT_CONNECTIONS = 64
 _MAX_REDIRECTS = 5
