@@ -27,6 +27,7 @@ from icefloe.branching import BranchOperations
 from icefloe.care import Care
 from icefloe.config import Attribution, RepositoryConfig, StorageSettings
 from icefloe.config.display import Shown, Tree, qualified
+from icefloe.core.handle import Recipe
 from icefloe.core.open import Opened, containers_of, find_spec, open_parts, parts
 from icefloe.core.refs.base import unsupported
 from icefloe.core.refs.v2 import FLAG_NAMES, check_flag
@@ -38,7 +39,6 @@ from icefloe.format.spec import V1, V2, Spec
 from icefloe.history import pages as history_pages
 from icefloe.history import snapshots as history
 from icefloe.history.snapshots import public_snapshot, public_status, stored_status
-from icefloe.recipes import Recipe
 from icefloe.snapshots import Diff, ManifestFileInfo, SnapshotInfo
 from icefloe.storage.base import Storage
 from icefloe.types import FeatureFlag, RepoStatus, SessionMode, SpecVersion
@@ -288,7 +288,7 @@ class Repository(BranchOperations, Care, Shown):
         return Tree(title, (("storage", self._recipe.storage.tree()), ("config", "<RepositoryConfig ...>")))
 
     def _repr_html_(self) -> str:
-        from icefloe.overview import overview_html
+        from icefloe.history.overview import overview_html
 
         return overview_html(self._refs, self.storage)
 
@@ -516,7 +516,7 @@ class Repository(BranchOperations, Care, Shown):
 
     def inspect_snapshot(self, snapshot_id: str) -> dict[str, Any]:
         """What the file of a snapshot holds."""
-        from icefloe.inspection import inspect_snapshot
+        from icefloe.history.inspect import inspect_snapshot
 
         return inspect_snapshot(self._assets, SnapshotId.parse(snapshot_id))
 
@@ -524,7 +524,7 @@ class Repository(BranchOperations, Care, Shown):
 
     def inspect_repo_info(self) -> dict[str, Any]:
         """What the repo info file holds."""
-        from icefloe.inspection import inspect_repo_info
+        from icefloe.history.inspect import inspect_repo_info
 
         self._require_repo_info("the repo info file")
         return inspect_repo_info(self._assets)
@@ -533,7 +533,7 @@ class Repository(BranchOperations, Care, Shown):
 
     def inspect_manifest(self, manifest_id: str) -> dict[str, Any]:
         """What the file of a manifest holds."""
-        from icefloe.inspection import inspect_manifest
+        from icefloe.history.inspect import inspect_manifest
 
         return inspect_manifest(self._assets, ManifestId.parse(manifest_id))
 
@@ -541,7 +541,7 @@ class Repository(BranchOperations, Care, Shown):
 
     def inspect_transaction_log(self, snapshot_id: str) -> dict[str, Any]:
         """What a snapshot changed, as its transaction log tells."""
-        from icefloe.inspection import inspect_transaction_log
+        from icefloe.history.inspect import inspect_transaction_log
 
         id = SnapshotId.parse(snapshot_id)
         return inspect_transaction_log(self._assets, id, history.pruned_logs(self._refs, id))

@@ -23,6 +23,7 @@ from icefloe.core.commit.early_writing import write_early
 from icefloe.core.commit.flush import OWN_METADATA, flush, restate, snapshot_info
 from icefloe.core.commit.gc_race import check_presence, rescue
 from icefloe.core.commit.idempotency import CommitKey, has_key, key_added
+from icefloe.core.handle import Recipe
 from icefloe.core.receipts import Receipt, merge_receipts, place_of
 from icefloe.core.refs.backoff import give_way
 from icefloe.core.refs.base import CollectedError, RefStore, unsupported
@@ -44,7 +45,6 @@ from icefloe.format.manifest import InlineRef, NativeRef
 from icefloe.format.metadata import plain_metadata
 from icefloe.format.snapshot import Snapshot
 from icefloe.format.transaction_log import TransactionLog
-from icefloe.recipes import Recipe
 from icefloe.snapshots import Diff
 from icefloe.types import ChunkType, SessionMode
 

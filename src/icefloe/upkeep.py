@@ -19,12 +19,12 @@ from icefloe._internal.ids import SnapshotId, encode_column
 from icefloe._internal.times import to_microseconds
 from icefloe.config import ManifestSplittingConfig
 from icefloe.core.assets import AssetStore
+from icefloe.core.handle import Recipe
 from icefloe.core.refs.base import RefStore, read_only_format
 from icefloe.core.refs.v2 import check_writable
 from icefloe.encoding.envelope import PLAUSIBLE_BYTES
 from icefloe.errors import IcechunkError
 from icefloe.format.id_columns import is_member, sorted_ids
-from icefloe.recipes import Recipe
 
 if TYPE_CHECKING:
     import zarr

@@ -7,9 +7,9 @@ from functools import partial
 from icefloe._internal.executor import Executor, Task
 from icefloe._internal.ids import SnapshotId
 from icefloe.core.commit.manifests import Place, Rewritten, Sources, make_manifests, plan
+from icefloe.core.handle import Recipe
 from icefloe.core.workspace import Workspace
 from icefloe.format.snapshot import ManifestRef, NodeSnapshot
-from icefloe.recipes import Recipe
 
 
 def rewrite_ahead(workspace: Workspace, recipe: Recipe, executor: Executor) -> None:

@@ -13,8 +13,8 @@ from icefloe.cli.groups import GroupWithDefault
 from icefloe.cli.output import Output
 from icefloe.cli.params import output_option, repo_argument, storage_argument
 from icefloe.errors import AlreadyExistsError, ErrorKind
-from icefloe.overview import overview
-from icefloe.overview import status as current_status
+from icefloe.history.overview import overview
+from icefloe.history.overview import status as current_status
 from icefloe.repository import Repository
 from icefloe.storage.base import Storage
 from icefloe.types import RepoAvailability, RepoStatus
