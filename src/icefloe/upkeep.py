@@ -282,10 +282,10 @@ class Upkeep:
         what it found well beside the repository, where it must be able to write. With `dry_run` the report
         tells how many snapshots there are to look at, and nothing is looked at.
         """
-        from icefloe.maintenance.integrity import verified
+        from icefloe.maintenance.integrity import verify as verified
         from icefloe.maintenance.integrity.findings import Level, Report
-        from icefloe.maintenance.integrity.verify import verify
         from icefloe.maintenance.integrity.verify_chunks import check_chunks
+        from icefloe.maintenance.integrity.verify_graph import verify
         from icefloe.maintenance.reachable import NO_IDS, reachable_snapshots
 
         if level not in list(Level):

@@ -42,7 +42,7 @@ from icefloe.format.legacy.refs import is_ref_file
 from icefloe.format.snapshot import ManifestFileInfo
 from icefloe.format.spec import OLDER, V2
 from icefloe.maintenance.integrity.findings import Level
-from icefloe.maintenance.integrity.verify import verify
+from icefloe.maintenance.integrity.verify_graph import verify
 from icefloe.maintenance.older_files import (
     NewManifest,
     chunk_ends,

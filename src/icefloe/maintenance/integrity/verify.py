@@ -1,340 +1,49 @@
-"""Verification: walks all that refs lead to, and reports what is missing, damaged or not as it is said."""
+"""Which snapshots were verified, and how deep: kept beside the repository for the next verification."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
-from typing import Any, Final
+import json
+from collections.abc import Iterable
+from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from icefloe._internal.executor import Executor, Task
-from icefloe._internal.ids import ManifestId, SnapshotId, encode_column
-from icefloe.core.assets import AssetStore
-from icefloe.core.refs.base import RefStore
-from icefloe.core.refs.v2 import RefStoreV2
-from icefloe.errors import IcechunkError
-from icefloe.format import coordinates
-from icefloe.format.files import (
-    CHUNKS,
-    MANIFESTS,
-    REPO_PATH,
-    SNAPSHOTS,
-    TRANSACTIONS,
-    read_manifest,
-    read_snapshot,
-    read_transaction_log,
-)
-from icefloe.format.id_columns import id_keys, is_member, key_bytes, sorted_ids
-from icefloe.format.manifest import NATIVE, ArrayManifest
-from icefloe.format.pruning import inherited_logs
-from icefloe.format.repo_info import NO_PARENT, SnapshotInfo, SnapshotInfos
-from icefloe.format.snapshot import Snapshot
-from icefloe.maintenance.integrity.checksums import check_checksums
-from icefloe.maintenance.integrity.claims import Claim, Claims
-from icefloe.maintenance.integrity.findings import Finding, Level, Report
-from icefloe.maintenance.integrity.verify_sources import Sources, check_sources, merged, sources_of
-from icefloe.maintenance.listings import OBJECT_ID, Listing, list_folder
-from icefloe.maintenance.reachable import NO_IDS, Gathered, Ids, each_id, reachable_snapshots
-from icefloe.storage.base import Storage
+from icefloe._internal.ids import SnapshotId, encode_column
+from icefloe.errors import InvalidInputError
+from icefloe.format.id_columns import is_member, sorted_ids
+from icefloe.maintenance.integrity.findings import Level
+from icefloe.maintenance.reachable import NO_IDS, Ids
+from icefloe.storage.base import ObjectNotFoundError, Storage
 
-_ENDS: Final = np.dtype([("id", "S12"), ("end", "<u8")])
+PLACE: Final = "icefloe/verified"
 
 
-def verify(
-    refs: RefStore,
-    assets: AssetStore,
-    executor: Executor,
-    level: Level = Level.GRAPH,
-    snapshots: Ids | None = None,
-    *,
-    settled: Ids = NO_IDS,
-    checksums: bool = False,
-) -> Report:
-    """Look at some snapshots, or at all that branches and tags lead to. Damage is reported, not raised.
-
-    What snapshots that are `settled` say was verified before, and is not looked at again. With `checksums`
-    all objects are read whose checksum was recorded.
-    """
-    storage, report = assets.storage, Report(level)
-    wanted = reachable_snapshots(refs) if snapshots is None else snapshots
-    listed = {folder: list_folder(storage, folder) for folder in (SNAPSHOTS, TRANSACTIONS, MANIFESTS)}
-    told = refs.load().snapshots if isinstance(refs, RefStoreV2) else None
-    files, by_manifest = _snapshots(storage, wanted, settled, listed[SNAPSHOTS], told, executor, report)
-    logs = _logs(refs, storage, wanted, listed[TRANSACTIONS], executor, report)
-    ends, sources = _manifests(storage, files, by_manifest, listed[MANIFESTS], executor, report)
-    if level.includes(Level.OBJECTS) or checksums:
-        listed[CHUNKS] = list_folder(storage, CHUNKS)
-    if level.includes(Level.OBJECTS):
-        _chunks(ends, listed[CHUNKS], report)
-    if level.includes(Level.SOURCES):
-        check_sources(sources, assets.virtual, executor, report)
-    if checksums:
-        manifests = sorted_ids(np.frombuffer(b"".join(files), np.uint8).reshape(-1, OBJECT_ID))
-        chunks = sorted_ids(key_bytes(np.ascontiguousarray(ends["id"])))
-        used = {SNAPSHOTS: wanted, TRANSACTIONS: logs, MANIFESTS: manifests, CHUNKS: chunks}
-        check_checksums(storage, listed, used, executor, report)
-    return report
+def load(storage: Storage, level: Level) -> Ids:
+    """The snapshots that were verified at a level or a deeper one. A record that cannot be read is none."""
+    found = [_read(storage, each) for each in Level if each.includes(level)]
+    return sorted_ids(np.concatenate([NO_IDS, *found]))
 
 
-# Snapshots
+def record(storage: Storage, level: Level, verified: Ids, there: Ids) -> None:
+    """Remember snapshots as verified, and forget those that are not there any more."""
+    known = sorted_ids(np.concatenate([_read(storage, level), verified]))
+    ids = encode_column(known[is_member(known, sorted_ids(there))])
+    storage.put(_path(level), json.dumps({"level": level.value, "snapshots": ids}).encode())
+    storage.sync()
 
 
-@dataclass(slots=True)
-class _FileSaid:
-    """What snapshots say of a manifest file."""
-
-    size_bytes: int
-    num_chunk_refs: int
-    snapshot: SnapshotId
+def _path(level: Level) -> str:
+    return f"{PLACE}/{level.value}.json"
 
 
-def _snapshots(
-    storage: Storage,
-    wanted: Ids,
-    settled: Ids,
-    listed: Listing,
-    told: SnapshotInfos | None,
-    executor: Executor,
-    report: Report,
-) -> tuple[dict[ManifestId, _FileSaid], dict[ManifestId, list[Claim]]]:
-    files: dict[ManifestId, _FileSaid] = {}
-    by_manifest: dict[ManifestId, list[Claim]] = defaultdict(list)
-    claims = Claims()
-    known: set[ManifestId] = set()
-    for snapshot in executor.map(Task(partial(_read_snapshot, storage), "snapshots"), each_id(settled)):
-        if not isinstance(snapshot, Finding):  # of one that is damaged now, nothing is taken as verified
-            known.update(file.id for file in snapshot.value.manifest_files)
-            for _ in claims.new_in(snapshot.value):
-                pass
-    there = _found(SNAPSHOTS, wanted, listed, "the history", report)
-    for id, snapshot in zip(
-        each_id(there),
-        executor.map(Task(partial(_read_snapshot, storage), "snapshots"), each_id(there)),
-        strict=True,
-    ):
-        if isinstance(snapshot, Finding):
-            report.findings.append(snapshot)
-            continue
-        report.snapshots += 1
-        value = snapshot.value
-        report.findings += _disagreement(value, None if told is None else told.find(value.id))
-        for file in value.manifest_files:
-            files.setdefault(file.id, _FileSaid(file.size_bytes, file.num_chunk_refs, SnapshotId(id)))
-        try:
-            for claim in claims.new_in(value):
-                by_manifest[claim.manifest].append(claim)
-        except IcechunkError as damage:  # all nodes are checked only when all are looked at
-            report.findings.append(_unreadable_snapshot(value.id, damage))
-    return {id: said for id, said in files.items() if id not in known or id in by_manifest}, by_manifest
-
-
-def _disagreement(snapshot: Snapshot, told: SnapshotInfo | None) -> Iterator[Finding]:
-    """A snapshot and the repo info file hold some things both."""
-    if told is None:
-        return
-    pairs = {
-        "time": (snapshot.flushed_at_us, told.flushed_at_us),
-        "message": (snapshot.message, told.message),
-        "metadata": (snapshot.metadata, told.metadata),
-    }
-    # Compared as texts too, since nan is not what it is.
-    other = [name for name, (one, two) in pairs.items() if one != two and repr(one) != repr(two)]
-    if other:
-        message = f"another {' and '.join(other)} than the repo info file has"
-        yield Finding("disagrees", f"{SNAPSHOTS}/{snapshot.id}", REPO_PATH, message)
-
-
-class _SnapshotFile:
-    """A snapshot that was read. Pickled as its file, which is smaller, and read again."""
-
-    __slots__ = ("_data", "_id", "value")
-
-    def __init__(self, data: bytes, id: SnapshotId) -> None:
-        self._data, self._id = data, id
-        self.value = read_snapshot(data, id)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (type(self), (self._data, self._id))
-
-
-def _read_snapshot(storage: Storage, snapshot: bytes) -> _SnapshotFile | Finding:
-    id = SnapshotId(snapshot)
+def _read(storage: Storage, level: Level) -> Ids:
     try:
-        return _SnapshotFile(storage.get(f"{SNAPSHOTS}/{id}")[0], id)
-    except IcechunkError as damage:
-        return _unreadable_snapshot(id, damage)
+        document = json.loads(storage.get(_path(level))[0])
+        return _column(document["snapshots"])
+    except (ObjectNotFoundError, ValueError, KeyError, TypeError, InvalidInputError):
+        return NO_IDS
 
 
-def _unreadable_snapshot(id: SnapshotId, damage: IcechunkError) -> Finding:
-    return Finding("unreadable", f"{SNAPSHOTS}/{id}", "the history", str(damage))
-
-
-def _found(folder: str, wanted: Ids, listed: Listing, where: str, report: Report) -> Ids:
-    """Those that are listed; the others are reported."""
-    there = is_member(wanted, listed.ids)
-    for name in encode_column(wanted[~there]):
-        report.findings.append(Finding("missing", f"{folder}/{name}", where, "the file is not there"))
-    return wanted[there]
-
-
-# Transaction logs
-
-
-def _logs(
-    refs: RefStore, storage: Storage, wanted: Ids, listed: Listing, executor: Executor, report: Report
-) -> Ids:
-    """The logs in use. A first snapshot needs none; what expired has left its to the one above."""
-    if isinstance(refs, RefStoreV2):
-        infos = refs.load().snapshots
-        rows = np.flatnonzero(is_member(infos.ids, wanted) & (infos.parents != NO_PARENT))
-        needed = sorted_ids(np.concatenate([infos.ids[rows], inherited_logs(infos, rows)]))
-    else:
-        needed = wanted[np.array([_has_parent(refs, id) for id in each_id(wanted)], np.bool_)]
-    own = wanted[is_member(wanted, listed.ids)]
-    there = sorted_ids(np.concatenate([_found(TRANSACTIONS, needed, listed, "the history", report), own]))
-    for damage in executor.map(Task(partial(_read_log, storage), "transaction logs"), each_id(there)):
-        if damage is None:
-            report.transaction_logs += 1
-        else:
-            report.findings.append(damage)
-    return sorted_ids(np.concatenate([needed, wanted]))
-
-
-def _has_parent(refs: RefStore, snapshot: bytes) -> bool:
-    try:
-        return refs.snapshot(SnapshotId(snapshot)).parent_id is not None
-    except IcechunkError:  # it is reported as such
-        return False
-
-
-def _read_log(storage: Storage, snapshot: bytes) -> Finding | None:
-    id = SnapshotId(snapshot)
-    path = f"{TRANSACTIONS}/{id}"
-    try:
-        read_transaction_log(storage.get(path)[0], id)
-    except IcechunkError as damage:
-        return Finding("unreadable", path, f"snapshot {id}", str(damage))
-    return None
-
-
-# Manifests
-
-
-@dataclass(frozen=True, slots=True)
-class _ManifestSeen:
-    references: int
-    ends: NDArray[np.void]
-    """Per chunk object how far references reach into it."""
-    sources: Sources
-    findings: tuple[Finding, ...]
-
-
-def _manifests(
-    storage: Storage,
-    files: Mapping[ManifestId, _FileSaid],
-    by_manifest: Mapping[ManifestId, Sequence[Claim]],
-    listed: Listing,
-    executor: Executor,
-    report: Report,
-) -> tuple[NDArray[np.void], Sources]:
-    wanted = sorted_ids(np.frombuffer(b"".join(files), np.uint8).reshape(-1, OBJECT_ID))
-    there = map(ManifestId, each_id(_found(MANIFESTS, wanted, listed, "a snapshot", report)))
-    tasks = [(id, files[id], by_manifest.get(id, ())) for id in there]
-    ends, sources = Gathered(_ENDS), Sources()
-    follow = report.level.includes(Level.SOURCES)
-    for seen in executor.map(Task(partial(_check_manifest, storage, follow), "manifests"), tasks):
-        report.manifests += 1
-        report.references += seen.references
-        report.findings += seen.findings
-        ends.add(seen.ends)
-        sources = merged([sources, seen.sources]) if seen.sources else sources
-    return ends.result(), sources
-
-
-def _check_manifest(
-    storage: Storage, follow: bool, task: tuple[ManifestId, _FileSaid, Sequence[Claim]]
-) -> _ManifestSeen:
-    id, said, claims = task
-    path = f"{MANIFESTS}/{id}"
-    none = np.zeros(0, _ENDS)
-    try:
-        data, _ = storage.get(path)
-        packed = read_manifest(data, id)
-        arrays = {node: packed.array(node, None) for node in packed.nodes}
-    except IcechunkError as damage:
-        where = f"snapshot {said.snapshot}"
-        return _ManifestSeen(0, none, {}, (Finding("unreadable", path, where, str(damage)),))
-    findings = []
-    count = sum(map(len, arrays.values()))
-    where = f"snapshot {said.snapshot}"
-    if said.size_bytes and said.size_bytes != len(data):
-        findings.append(
-            Finding("size", path, where, f"{len(data)} bytes where the snapshot says {said.size_bytes}")
-        )
-    if said.num_chunk_refs != count:
-        message = f"{count} references where the snapshot says {said.num_chunk_refs}"
-        findings.append(Finding("count", path, where, message))
-    for claim in claims:
-        findings += _check_claim(path, claim, arrays.get(claim.node))
-    ends = [none, *map(_ends, arrays.values())]
-    sources = merged(map(sources_of, arrays.values())) if follow else {}
-    return _ManifestSeen(count, np.unique(np.concatenate(ends)), sources, tuple(findings))
-
-
-def _check_claim(path: str, claim: Claim, refs: ArrayManifest | None) -> Iterator[Finding]:
-    """What an array's part of a manifest must hold: all in the extents, and in the grid of the array."""
-    if refs is None or not len(refs):
-        if any(claim.extents):
-            yield Finding("count", path, claim.path, "no references, in extents that are not empty")
-        return
-    if len(claim.extents) == refs.rank:
-        yield from _outside("extents", path, claim, refs, claim.extents)
-    if len(claim.grid) == refs.rank:
-        yield from _outside("grid", path, claim, refs, [range(max(size, 1)) for size in claim.grid])
-
-
-def _outside(
-    kind: str, path: str, claim: Claim, refs: ArrayManifest, window: Sequence[range]
-) -> Iterator[Finding]:
-    out = ~coordinates.inside(refs.coords, window)
-    if out.any():
-        first = refs.coords[int(out.argmax())].tolist()
-        bounds = ", ".join(f"{each.start}..{each.stop}" for each in window)
-        message = f"{int(out.sum())} references outside {bounds}, the first of chunk {first}"
-        yield Finding(kind, path, claim.path, message)
-
-
-def _ends(refs: ArrayManifest) -> NDArray[np.void]:
-    rows = refs.kind == NATIVE
-    found = np.zeros(int(rows.sum()), _ENDS)
-    found["id"] = np.ascontiguousarray(refs.chunk_ids[rows]).view("S12").reshape(-1)
-    found["end"] = refs.offsets[rows] + refs.lengths[rows]
-    return found
-
-
-# Chunk objects
-
-
-def _chunks(ends: NDArray[np.void], listed: Listing, report: Report) -> None:
-    last = np.ones(len(ends), np.bool_)
-    last[:-1] = ends["id"][1:] != ends["id"][:-1]
-    ends = ends[last]
-    wanted = key_bytes(np.ascontiguousarray(ends["id"]))
-    report.chunk_objects = len(wanted)
-    there = is_member(wanted, listed.ids)
-    for name in encode_column(wanted[~there]):
-        report.findings.append(Finding("missing", f"{CHUNKS}/{name}", "a manifest", "the chunk is not there"))
-    sizes = listed.sizes[id_keys(listed.ids).searchsorted(id_keys(wanted[there]))]
-    short = sizes < ends["end"][there]
-    for name, size, end in zip(
-        encode_column(wanted[there][short]),
-        sizes[short].tolist(),
-        ends["end"][there][short].tolist(),
-        strict=True,
-    ):
-        message = f"{size} bytes where a reference reaches to byte {end}"
-        report.findings.append(Finding("short", f"{CHUNKS}/{name}", "a manifest", message))
+def _column(names: Iterable[str]) -> Ids:
+    ids = b"".join(bytes(SnapshotId.parse(name)) for name in names)
+    return sorted_ids(np.frombuffer(ids, np.uint8).reshape(-1, SnapshotId.SIZE))
