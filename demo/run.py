@@ -27,11 +27,12 @@ import xarray as xr
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # for demo.weather
 
+from icefloe.cli.app import main as icefloe_command
+from icefloe.ingest.checks import Check
+
 import icefloe
 from demo.weather import Weather
-from icefloe.cli.app import main as icefloe_command
 from icefloe.cli.terminal import run_with_streams
-from icefloe.ingest.checks import Check
 from icefloe.spark import QUICK_START, ingest, local_session, scan, sql
 
 GRID = Weather(np.linspace(90, -90, 121), np.arange(0, 360, 1.5))

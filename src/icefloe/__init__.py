@@ -97,11 +97,8 @@ if TYPE_CHECKING:
     )
     from icefloe.export import ExportReport, export_zarr
     from icefloe.export.netcdf import export_netcdf
+    from icefloe.legacy.upgrade import MigrationReport, migrate
     from icefloe.maintenance.clone import CloneReport, clone
-    from icefloe.maintenance.migrate import (
-        MigrationReport,
-        migrate,
-    )
     from icefloe.maintenance.retention import RetentionPolicy
     from icefloe.merging import (
         ChunkDetails,
@@ -339,7 +336,7 @@ _HOMES = {
     "maintenance.clone": "CloneReport clone",
     "maintenance.retention": "RetentionPolicy",
     "_internal.table": "Table",
-    "maintenance.migrate": "MigrationReport migrate",
+    "legacy.upgrade": "MigrationReport migrate",
     "merging": "ChunkDetails MergeConflict MergeConflictError MergeConflicts MergeResult",
     "migrations": "upgrade_icechunk_repository",
     "ops": "GCSummary Update UpdateType",

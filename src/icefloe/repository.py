@@ -627,7 +627,7 @@ class Repository(BranchOperations, Care, Shown):
         """An id as users write it; those of the draft format are longer."""
         if self._refs.spec.writable:
             return SnapshotId.parse(text)
-        from icefloe.format.legacy.ids import parse_snapshot_id
+        from icefloe.legacy.codec.ids import parse_snapshot_id
 
         return parse_snapshot_id(text)
 

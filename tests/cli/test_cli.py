@@ -85,7 +85,7 @@ def test_log_loads_only_what_it_needs(typed: Terminal) -> None:
     program = (
         "import sys; from icefloe.cli.main import main; code = main(['log', sys.argv[1]]); "
         "others = {'zarr', 'obstore', 'asyncio', 'importlib.resources', 'rich', 'icefloe.maintenance', "
-        "'icefloe.session', 'icefloe.credentials', 'icefloe.format.legacy', 'icefloe.core.workspace'}; "
+        "'icefloe.session', 'icefloe.credentials', 'icefloe.legacy.codec', 'icefloe.core.workspace'}; "
         "print(code, others & set(sys.modules))"
     )
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import zarr
 
-from icefloe.maintenance.migrate import migrate
+from icefloe.legacy.upgrade import migrate
 from icefloe.repository import Repository
 from icefloe.storage import local_filesystem_storage
 from icefloe.testing.older import FORMATS, write_older

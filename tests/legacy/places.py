@@ -10,8 +10,8 @@ import numpy as np
 import zarr
 
 from icefloe._internal.ids import SnapshotId
-from icefloe.format.legacy.ids import id_in_name
-from icefloe.format.legacy.structures import short_id
+from icefloe.legacy.codec.ids import id_in_name
+from icefloe.legacy.codec.structures import short_id
 from icefloe.session import Session
 from icefloe.storage import in_memory_storage
 from icefloe.storage.base import Storage

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from icefloe.maintenance.migrate import migrate
+from icefloe.legacy.upgrade import migrate
 from icefloe.repository import Repository
 from icefloe.storage import in_memory_storage
 from icefloe.storage.base import Storage

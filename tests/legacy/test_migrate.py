@@ -18,7 +18,7 @@ from icefloe.errors import (
     SessionStateError,
     StorageError,
 )
-from icefloe.maintenance.migrate import migrate
+from icefloe.legacy.upgrade import migrate
 from icefloe.repository import Repository
 from icefloe.storage import in_memory_storage, local_filesystem_storage
 from icefloe.storage.base import Storage

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icefloe._internal.ids import ChunkId
-from icefloe.format.legacy.manifest import _payload
-from icefloe.format.legacy.payload_columns import usual_columns
-from icefloe.format.legacy.structures import Findings
 from icefloe.format.manifest import ArrayManifest
+from icefloe.legacy.codec.manifest import _payload
+from icefloe.legacy.codec.payload_columns import usual_columns
+from icefloe.legacy.codec.structures import Findings
 
 U64 = st.integers(0, 2**63 - 1)
 BYTES = st.binary(min_size=12, max_size=12)

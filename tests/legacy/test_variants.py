@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import zarr
 
-from icefloe.format.legacy.manifest import MANIFEST
-from icefloe.format.legacy.snapshot import MANIFEST_REF, METADATA, NODE, SNAPSHOT
-from icefloe.format.legacy.structures import Structure
-from icefloe.format.legacy.transaction_log import TRANSACTION_LOG
-from icefloe.format.legacy.zarr_json import ARRAY_METADATA
+from icefloe.legacy.codec.manifest import MANIFEST
+from icefloe.legacy.codec.snapshot import MANIFEST_REF, METADATA, NODE, SNAPSHOT
+from icefloe.legacy.codec.structures import Structure
+from icefloe.legacy.codec.transaction_log import TRANSACTION_LOG
+from icefloe.legacy.codec.zarr_json import ARRAY_METADATA
 from icefloe.repository import Repository
 from icefloe.testing.older_files import pack
 from tests import golden
@@ -136,7 +136,7 @@ def by_array(files: Mapping[str, bytes]) -> dict[str, bytes]:
 
 
 def hexadecimal(files: Mapping[str, bytes]) -> dict[str, bytes]:
-    from icefloe.format.legacy.ids import id_in_name
+    from icefloe.legacy.codec.ids import id_in_name
 
     found = {}
     for path, data in files.items():
@@ -227,7 +227,7 @@ def test_rare_data_types_are_rebuilt(data_type: Any, fill: Any, shown: str, expe
 
 @pytest.mark.parametrize("number", [0, 100, 1099511627775])
 def test_sequence_numbers_are_those_of_the_document(number: int) -> None:
-    from icefloe.format.legacy.refs import sequence_file, sequence_number
+    from icefloe.legacy.codec.refs import sequence_file, sequence_number
 
     assert sequence_number(sequence_file(number)) == number
     assert sequence_number(sequence_file(number, long=True)) == number

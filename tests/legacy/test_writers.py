@@ -13,15 +13,15 @@ import zstandard
 from icefloe import Repository, in_memory_storage
 from icefloe._internal.ids import NodeId
 from icefloe.encoding.envelope import HEADER, MAGIC
-from icefloe.format.legacy.files import loads_json
-from icefloe.format.legacy.ids import id_in_name, node_id, raw_id
-from icefloe.format.legacy.manifest import MANIFEST, entries
-from icefloe.format.legacy.refs import sequence_number
-from icefloe.format.legacy.snapshot import MANIFEST_REF, METADATA, NODE, SNAPSHOT
-from icefloe.format.legacy.structures import Findings
-from icefloe.format.legacy.transaction_log import TRANSACTION_LOG
-from icefloe.format.legacy.zarr_json import ARRAY_METADATA
 from icefloe.format.manifest import ChunkRef, InlineRef, NativeRef
+from icefloe.legacy.codec.files import loads_json
+from icefloe.legacy.codec.ids import id_in_name, node_id, raw_id
+from icefloe.legacy.codec.manifest import MANIFEST, entries
+from icefloe.legacy.codec.refs import sequence_number
+from icefloe.legacy.codec.snapshot import MANIFEST_REF, METADATA, NODE, SNAPSHOT
+from icefloe.legacy.codec.structures import Findings
+from icefloe.legacy.codec.transaction_log import TRANSACTION_LOG
+from icefloe.legacy.codec.zarr_json import ARRAY_METADATA
 from icefloe.testing.older import write_older
 from icefloe.testing.older_files import (
     FORMATS,

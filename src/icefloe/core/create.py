@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from icefloe._internal.ids import INITIAL_SNAPSHOT_ID
 from icefloe.config import RepositoryConfig
-from icefloe.core.assets_legacy import find_layout
 from icefloe.core.open import NO_CONFIG, Opened, containers_of, parts
 from icefloe.core.refs.v1 import RefStoreV1
 from icefloe.core.refs.v2 import RefStoreV2
@@ -16,6 +15,7 @@ from icefloe.errors import ConflictError, ErrorKind, InvalidInputError
 from icefloe.format.config_codec import encode_config
 from icefloe.format.first_files import INITIAL_SNAPSHOT, first_files
 from icefloe.format.spec import Spec
+from icefloe.legacy.assets import find_layout
 from icefloe.storage.base import Storage
 
 

@@ -43,9 +43,9 @@ def find_spec(storage: Storage) -> Spec | None:
 
 
 def _find_spec_before_repo_info(storage: Storage) -> Spec | None:
-    from icefloe.core.assets_legacy import find_layout
-    from icefloe.format.legacy.files import ALPHA
     from icefloe.format.refs_v1 import RefFile, RefKind
+    from icefloe.legacy.assets import find_layout
+    from icefloe.legacy.codec.files import ALPHA
 
     main = RefFile(RefKind.BRANCH, MAIN).path
     try:
@@ -124,8 +124,8 @@ def parts(
     containers = config.virtual_chunk_containers or {}
     virtual = VirtualReader(containers, authorized or {}, config.storage, storage, trusted)
     if not spec.writable:
-        from icefloe.core.assets_legacy import LegacyAssets
-        from icefloe.core.refs_legacy import RefStoreLegacy
+        from icefloe.legacy.assets import LegacyAssets
+        from icefloe.legacy.refs import RefStoreLegacy
 
         older = LegacyAssets(storage, effective, virtual)
         return Opened(RefStoreLegacy(older), older, config)

@@ -46,7 +46,7 @@ OLDER: Final = Spec(
     dump_metadata=msgpack.dumps,
     load_metadata=msgpack.loads,
 )
-"""All formats before version 1 (`format.legacy`), whose files are read by their structure."""
+"""All formats before version 1 (`icefloe.legacy`), whose files are read by their structure."""
 
 V1: Final = Spec(
     number=1,

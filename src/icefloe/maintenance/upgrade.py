@@ -24,8 +24,8 @@ from icefloe.format.files import (
 from icefloe.format.refs_v1 import REFS, RefFile, RefKind
 from icefloe.format.repo_info import MAIN, RepoInfo, SnapshotInfo
 from icefloe.format.spec import V2
+from icefloe.maintenance.first_repo_info import first_repo_info
 from icefloe.maintenance.listings import list_folder
-from icefloe.maintenance.older_history import first_repo_info
 from icefloe.maintenance.reachable import each_id
 from icefloe.storage.base import ABSENT, ConditionNotMetError, Storage
 

@@ -15,11 +15,11 @@ import zstandard
 from icefloe._internal.ids import ManifestId, NodeId
 from icefloe._internal.paths import component_key
 from icefloe.encoding.envelope import HEADER, MAGIC, ZSTD, FileType
-from icefloe.format.legacy.files import ALPHA, DRAFT, Layout
-from icefloe.format.legacy.ids import LongId
-from icefloe.format.legacy.refs import REF_FILE, sequence_file
-from icefloe.format.legacy.structures import LONG_ID
 from icefloe.format.manifest import Checksum, ChunkRef, ETag, InlineRef, NativeRef
+from icefloe.legacy.codec.files import ALPHA, DRAFT, Layout
+from icefloe.legacy.codec.ids import LongId
+from icefloe.legacy.codec.refs import REF_FILE, sequence_file
+from icefloe.legacy.codec.structures import LONG_ID
 
 _ALL_FRAMES: Final = frozenset({FileType.SNAPSHOT, FileType.MANIFEST, FileType.TRANSACTION_LOG})
 _SPEC: Final = 1

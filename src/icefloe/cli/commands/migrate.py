@@ -14,7 +14,7 @@ from icefloe.cli.params import executor_option, output_option, storage_argument
 from icefloe.cli.watched import watched
 from icefloe.core.open import find_spec
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.maintenance.migrate import MigrationReport, was_broken_off
+from icefloe.legacy.upgrade import MigrationReport, was_broken_off
 from icefloe.maintenance.upgrade import has_files_of_version_1
 from icefloe.repository import Repository
 from icefloe.storage.base import Storage

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from icefloe._internal.ids import ManifestId, NodeId, SnapshotId
-from icefloe.core.assets_legacy import LegacyAssets
-from icefloe.core.refs_legacy import RefStoreLegacy
 from icefloe.errors import ErrorKind, FormatError, SessionStateError, SnapshotNotFoundError
 from icefloe.format.repo_info import MAIN, SnapshotInfo
 from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot, Snapshot
+from icefloe.legacy.assets import LegacyAssets
+from icefloe.legacy.refs import RefStoreLegacy
 
 _MAIN_IS_MISSING: Final = "there is no branch main that can be read, and version 2 of the format needs one"
 

@@ -14,10 +14,8 @@ from icefloe._internal.executor import Executor, Progress, Task, ThreadExecutor
 from icefloe._internal.ids import ChunkId, ManifestId, SnapshotId
 from icefloe.config import CachingConfig, RepositoryConfig
 from icefloe.core.assets import object_metadata
-from icefloe.core.assets_legacy import BACKUP, MIGRATION, LegacyAssets
 from icefloe.core.open import find_spec, parts
 from icefloe.core.refs.v2 import RefStoreV2
-from icefloe.core.refs_legacy import RefStoreLegacy
 from icefloe.errors import (
     ErrorKind,
     FormatError,
@@ -36,14 +34,13 @@ from icefloe.format.files import (
     TRANSACTIONS,
     is_own_path,
 )
-from icefloe.format.legacy.files import is_newer
-from icefloe.format.legacy.ids import id_in_name
-from icefloe.format.legacy.refs import is_ref_file
 from icefloe.format.snapshot import ManifestFileInfo
 from icefloe.format.spec import OLDER, V2
-from icefloe.maintenance.integrity.findings import Level
-from icefloe.maintenance.integrity.verify_graph import verify
-from icefloe.maintenance.older_files import (
+from icefloe.legacy.assets import BACKUP, MIGRATION, LegacyAssets
+from icefloe.legacy.codec.files import is_newer
+from icefloe.legacy.codec.ids import id_in_name
+from icefloe.legacy.codec.refs import is_ref_file
+from icefloe.legacy.convert import (
     NewManifest,
     chunk_ends,
     log_file,
@@ -53,8 +50,11 @@ from icefloe.maintenance.older_files import (
     references,
     snapshot_file,
 )
-from icefloe.maintenance.older_history import first_repo_info
-from icefloe.maintenance.older_survey import Survey, Use, survey
+from icefloe.legacy.inventory import Survey, Use, survey
+from icefloe.legacy.refs import RefStoreLegacy
+from icefloe.maintenance.first_repo_info import first_repo_info
+from icefloe.maintenance.integrity.findings import Level
+from icefloe.maintenance.integrity.verify_graph import verify
 from icefloe.storage.base import ABSENT, ConditionNotMetError, ObjectKind, ObjectNotFoundError, Storage
 
 Item = TypeVar("Item")

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from icefloe._internal.ids import ObjectId, SnapshotId
-from icefloe.format.legacy.files import ALPHA, DRAFT, Layout, loads_json
-from icefloe.format.legacy.ids import object_id
-from icefloe.format.legacy.structures import Findings, Structure, refused
 from icefloe.format.repo_info import MAIN
+from icefloe.legacy.codec.files import ALPHA, DRAFT, Layout, loads_json
+from icefloe.legacy.codec.ids import object_id
+from icefloe.legacy.codec.structures import Findings, Structure, refused
 
 REF_FILE: Final = "ref.json"
 TOMBSTONE: Final = "ref.json.deleted"

@@ -11,20 +11,6 @@ from icefloe._internal.ids import ManifestId, SnapshotId
 from icefloe.encoding.envelope import FileType
 from icefloe.encoding.json_values import canonical
 from icefloe.errors import FormatError, InvalidInputError
-from icefloe.format.legacy.files import open_file
-from icefloe.format.legacy.ids import node_id, object_id
-from icefloe.format.legacy.structures import (
-    Findings,
-    Structure,
-    items,
-    number,
-    pairs,
-    refused,
-    text,
-    time,
-    variant,
-)
-from icefloe.format.legacy.zarr_json import array_document, attributes_of, group_document
 from icefloe.format.repo_info import SnapshotInfo
 from icefloe.format.snapshot import (
     GroupNodeData,
@@ -35,6 +21,20 @@ from icefloe.format.snapshot import (
     NodeSnapshot,
     Snapshot,
 )
+from icefloe.legacy.codec.files import open_file
+from icefloe.legacy.codec.ids import node_id, object_id
+from icefloe.legacy.codec.structures import (
+    Findings,
+    Structure,
+    items,
+    number,
+    pairs,
+    refused,
+    text,
+    time,
+    variant,
+)
+from icefloe.legacy.codec.zarr_json import array_document, attributes_of, group_document
 
 _DEVELOPMENT: Final = (
     "total_parents",

@@ -19,18 +19,18 @@ from icefloe.core.refs.base import read_only_format
 from icefloe.core.virtual_chunks.read import VirtualReader
 from icefloe.errors import ErrorKind, FormatError, SnapshotNotFoundError
 from icefloe.format.files import pack_manifest
-from icefloe.format.legacy.files import ALPHA, DRAFT, Layout, is_newer
-from icefloe.format.legacy.ids import SUFFIXES, LongId, id_in_name
-from icefloe.format.legacy.manifest import ArraysByRank, read_manifest
-from icefloe.format.legacy.refs import first_files, is_ref
-from icefloe.format.legacy.snapshot import StoredSnapshot, read_snapshot
-from icefloe.format.legacy.structures import LONG_ID, Findings
-from icefloe.format.legacy.transaction_log import read_transaction_log
 from icefloe.format.manifest import ArrayManifest, Manifest, NativeRef
 from icefloe.format.manifest_codec import PackedManifest
 from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot, Snapshot
 from icefloe.format.spec import OLDER, V2
 from icefloe.format.transaction_log import TransactionLog
+from icefloe.legacy.codec.files import ALPHA, DRAFT, Layout, is_newer
+from icefloe.legacy.codec.ids import SUFFIXES, LongId, id_in_name
+from icefloe.legacy.codec.manifest import ArraysByRank, read_manifest
+from icefloe.legacy.codec.refs import first_files, is_ref
+from icefloe.legacy.codec.snapshot import StoredSnapshot, read_snapshot
+from icefloe.legacy.codec.structures import LONG_ID, Findings
+from icefloe.legacy.codec.transaction_log import read_transaction_log
 from icefloe.storage.base import Buffer, ObjectNotFoundError, Storage
 
 _logger = logging.getLogger(__name__)

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from icefloe._internal.ids import decode_column, text_size
 from icefloe.encoding.columns import Blobs
 from icefloe.errors import InvalidInputError
-from icefloe.format.legacy.structures import SHORT_ID
 from icefloe.format.manifest import INLINE, NATIVE, NO_ETAG, VIRTUAL, factorize
+from icefloe.legacy.codec.structures import SHORT_ID
 
 _KINDS: Final = {"Ref": NATIVE, "Inline": INLINE, "Virtual": VIRTUAL}
 

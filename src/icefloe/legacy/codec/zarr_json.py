@@ -11,7 +11,8 @@ from typing import Any, Final
 import numpy as np
 
 from icefloe.errors import ErrorKind, FormatError
-from icefloe.format.legacy.structures import (
+from icefloe.format.snapshot import ArrayNodeData, DimensionShape
+from icefloe.legacy.codec.structures import (
     Findings,
     Structure,
     items,
@@ -24,7 +25,6 @@ from icefloe.format.legacy.structures import (
     text,
     variant,
 )
-from icefloe.format.snapshot import ArrayNodeData, DimensionShape
 
 ARRAY_METADATA: Final = Structure(
     "Zarr metadata",

@@ -9,8 +9,8 @@ from typing import Any, Final
 from icefloe.encoding.envelope import HEADER, MAGIC, ZSTD, FileType, inflate
 from icefloe.encoding.msgpack import loads_structures
 from icefloe.errors import FormatError
-from icefloe.format.legacy.structures import refused
 from icefloe.format.spec import spec_of
+from icefloe.legacy.codec.structures import refused
 
 _ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
 _PLAIN: Final = 0

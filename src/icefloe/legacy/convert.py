@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icefloe._internal.ids import ManifestId, SnapshotId
-from icefloe.core.assets_legacy import LegacyAssets
 from icefloe.format.files import pack_manifest, write_manifest, write_snapshot, write_transaction_log
 from icefloe.format.manifest import NATIVE, ArrayManifest, Manifest
 from icefloe.format.snapshot import (
@@ -23,7 +22,8 @@ from icefloe.format.snapshot import (
     Snapshot,
 )
 from icefloe.format.spec import V2
-from icefloe.maintenance.older_survey import Use
+from icefloe.legacy.assets import LegacyAssets
+from icefloe.legacy.inventory import Use
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from typing import Any, Final, TypeVar
 
 from icefloe._internal.ids import NodeId, ObjectId, SnapshotId, text_size
 from icefloe.errors import InvalidInputError
-from icefloe.format.legacy.structures import LONG_ID, SHORT_ID, Findings, refused, short_id, shown
+from icefloe.legacy.codec.structures import LONG_ID, SHORT_ID, Findings, refused, short_id, shown
 
 Id = TypeVar("Id", bound=ObjectId)
 

@@ -9,10 +9,10 @@ import numpy as np
 
 from icefloe._internal.ids import NodeId, SnapshotId
 from icefloe.encoding.envelope import FileType
-from icefloe.format.legacy.files import open_file
-from icefloe.format.legacy.ids import node_id
-from icefloe.format.legacy.structures import Findings, Structure, items, number, pairs, refused
 from icefloe.format.transaction_log import TransactionLog, UpdatedChunks
+from icefloe.legacy.codec.files import open_file
+from icefloe.legacy.codec.ids import node_id
+from icefloe.legacy.codec.structures import Findings, Structure, items, number, pairs, refused
 
 _LISTS: Final = (
     "new_groups",

@@ -10,20 +10,6 @@ import numpy as np
 
 from icefloe._internal.ids import ChunkId, ManifestId, NodeId
 from icefloe.encoding.envelope import FileType
-from icefloe.format.legacy.files import open_file
-from icefloe.format.legacy.ids import node_id, object_id
-from icefloe.format.legacy.payload_columns import usual_columns
-from icefloe.format.legacy.structures import (
-    Findings,
-    Structure,
-    items,
-    number,
-    octets,
-    refused,
-    shown,
-    text,
-    variant,
-)
 from icefloe.format.manifest import (
     ArrayManifest,
     Checksum,
@@ -33,6 +19,20 @@ from icefloe.format.manifest import (
     LastModified,
     NativeRef,
     VirtualRef,
+)
+from icefloe.legacy.codec.files import open_file
+from icefloe.legacy.codec.ids import node_id, object_id
+from icefloe.legacy.codec.payload_columns import usual_columns
+from icefloe.legacy.codec.structures import (
+    Findings,
+    Structure,
+    items,
+    number,
+    octets,
+    refused,
+    shown,
+    text,
+    variant,
 )
 
 ArraysByRank: TypeAlias = Mapping[NodeId, Mapping[int, ArrayManifest]]

@@ -6,15 +6,15 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn
 
 from icefloe._internal.ids import SnapshotId
-from icefloe.core.assets_legacy import LegacyAssets
 from icefloe.core.refs.base import READ_ONLY_FORMAT, read_only_format
 from icefloe.errors import ErrorKind, RefNotFoundError, SnapshotNotFoundError
 from icefloe.format.files import CONFIG_PATH
-from icefloe.format.legacy.config import read_config
-from icefloe.format.legacy.refs import RefFiles, collect, decode_ref
 from icefloe.format.repo_info import SnapshotInfo
 from icefloe.format.spec import OLDER
 from icefloe.format.updates import RepoAvailability, RepoStatus, Update
+from icefloe.legacy.assets import LegacyAssets
+from icefloe.legacy.codec.config import read_config
+from icefloe.legacy.codec.refs import RefFiles, collect, decode_ref
 from icefloe.storage.base import ObjectNotFoundError
 
 
