@@ -28,6 +28,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("distributed", "xarray", "dask", "virtual", "testing", "export"),
     ("repository", "branching", "history", "upkeep", "care", "migrations"),
     ("session",),
+    ("legacy",),
     ("store", "maintenance"),
     ("core",),
     ("format", "storage"),

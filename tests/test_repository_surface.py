@@ -35,7 +35,7 @@ from icefloe import (
     s3_credentials,
 )
 from icefloe._internal.ids import INITIAL_SNAPSHOT_ID
-from icefloe.core.open import find_spec
+from icefloe.core.open import find_layout
 
 
 @pytest.fixture(params=["memory", "folder"])
@@ -135,7 +135,8 @@ def test_settings_can_be_given_for_one_question(repo: Repository) -> None:
 def test_two_who_create_at_once_both_have_it(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
     blind = iter([True])
     monkeypatch.setattr(
-        "icefloe.repository.find_spec", lambda place: None if next(blind, False) else find_spec(place)
+        "icefloe.repository.find_layout",
+        lambda place, layouts: None if next(blind, False) else find_layout(place, layouts),
     )
     write(Repository.create(storage), 4)
 

@@ -98,7 +98,7 @@ if TYPE_CHECKING:
     from icefloe.export import ExportReport, export_zarr
     from icefloe.export.netcdf import export_netcdf
     from icefloe.legacy.upgrade import MigrationReport, migrate
-    from icefloe.maintenance.clone import CloneReport, clone
+    from icefloe.maintenance.clone import CloneReport
     from icefloe.maintenance.retention import RetentionPolicy
     from icefloe.merging import (
         ChunkDetails,
@@ -262,7 +262,6 @@ __all__ = [
     "azure_static_credentials",
     "azure_storage",
     "chunks_of",
-    "clone",
     "containers_credentials",
     "export_netcdf",
     "export_zarr",
@@ -333,7 +332,7 @@ _HOMES = {
     "core.commit.idempotency": "CommitKey",
     "export": "ExportReport export_zarr",
     "export.netcdf": "export_netcdf",
-    "maintenance.clone": "CloneReport clone",
+    "maintenance.clone": "CloneReport",
     "maintenance.retention": "RetentionPolicy",
     "_internal.table": "Table",
     "legacy.upgrade": "MigrationReport migrate",

@@ -332,6 +332,7 @@ class Care(Upkeep):
 
         Virtual chunks stay where they are. The ops log of the source is not copied.
         """
+        from icefloe.legacy.layout import ALL_LAYOUTS
         from icefloe.maintenance.clone import Choice, clone_parts
         from icefloe.maintenance.copy_objects import Limits
 
@@ -345,6 +346,7 @@ class Care(Upkeep):
             target,
             chosen,
             Limits(max_concurrent_requests, max_memory_bytes),
+            layouts=ALL_LAYOUTS,
             read_back=read_back,
             overwrite=overwrite,
             dry_run=dry_run,

@@ -28,17 +28,27 @@ from icefloe.care import Care
 from icefloe.config import Attribution, RepositoryConfig, StorageSettings
 from icefloe.config.display import Shown, Tree, qualified
 from icefloe.core.handle import Recipe
-from icefloe.core.open import Opened, containers_of, find_spec, open_parts, parts
+from icefloe.core.open import (
+    LAYOUT_V1,
+    LAYOUT_V2,
+    Layout,
+    Opened,
+    containers_of,
+    find_layout,
+    open_parts,
+    parts,
+)
 from icefloe.core.refs.base import unsupported
 from icefloe.core.refs.v2 import FLAG_NAMES, check_flag
 from icefloe.core.virtual_chunks.range_reads import ReadLimits
 from icefloe.core.virtual_chunks.read import Authorized
 from icefloe.errors import ConflictError, ErrorKind, InvalidInputError
 from icefloe.format.metadata import plain_metadata
-from icefloe.format.spec import V1, V2, Spec
+from icefloe.format.spec import V1, Spec
 from icefloe.history import pages as history_pages
 from icefloe.history import snapshots as history
 from icefloe.history.snapshots import public_snapshot, public_status, stored_status
+from icefloe.legacy.layout import ALL_LAYOUTS
 from icefloe.snapshots import Diff, ManifestFileInfo, SnapshotInfo
 from icefloe.storage.base import Storage
 from icefloe.types import FeatureFlag, RepoStatus, SessionMode, SpecVersion
@@ -86,7 +96,7 @@ class Repository(BranchOperations, Care, Shown):
         attribution: Attribution | None,
         trusted: frozenset[str],
     ) -> Repository:
-        recipe = Recipe(storage, opened.refs.spec.number, opened.config, authorized, trusted)
+        recipe = Recipe(storage, opened.layout, opened.config, authorized, trusted)
         return cls(opened, recipe, attribution)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -119,12 +129,17 @@ class Repository(BranchOperations, Care, Shown):
         """
         from icefloe.core.create import create_parts
 
-        spec = _spec(spec_version)
+        layout = _layout(spec_version)
         _logger.debug("Creating Repository at %s", storage.describe())
         place = storage if attribution is None else storage.with_attribution(attribution)
         authorized = _checked_authorization(authorize_virtual_chunk_access)
         opened = create_parts(
-            place, spec, copy.deepcopy(config), authorized, check_clean_root=check_clean_root
+            place,
+            layout,
+            copy.deepcopy(config),
+            authorized,
+            check_clean_root=check_clean_root,
+            layouts=ALL_LAYOUTS,
         )
         return cls._of(opened, place, authorized, attribution, containers_of(config))
 
@@ -146,7 +161,7 @@ class Repository(BranchOperations, Care, Shown):
         _logger.debug("Opening Repository at %s", storage.describe())
         place = storage if attribution is None else storage.with_attribution(attribution)
         authorized = _checked_authorization(authorize_virtual_chunk_access)
-        opened = open_parts(place, config, authorized)
+        opened = open_parts(place, ALL_LAYOUTS, config, authorized)
         return cls._of(opened, place, authorized, attribution, containers_of(config))
 
     open_async = async_class_twin(open)
@@ -162,8 +177,8 @@ class Repository(BranchOperations, Care, Shown):
         attribution: Attribution | None = None,
     ) -> Repository:
         """The repository at a place, started if there is none."""
-        _spec(create_version)
-        if find_spec(storage) is None:
+        _layout(create_version)
+        if find_layout(storage, ALL_LAYOUTS) is None:
             try:
                 return cls.create(
                     storage,
@@ -174,7 +189,7 @@ class Repository(BranchOperations, Care, Shown):
                     attribution,
                 )
             except (ConflictError, InvalidInputError):
-                if find_spec(storage) is None:  # nobody else was faster: the place itself is wrong
+                if find_layout(storage, ALL_LAYOUTS) is None:  # no other writer was faster
                     raise
         return cls.open(storage, config, authorize_virtual_chunk_access, attribution)
 
@@ -183,7 +198,7 @@ class Repository(BranchOperations, Care, Shown):
     @staticmethod
     def exists(storage: Storage, storage_settings: StorageSettings | None = None) -> bool:
         """Whether there is a repository at a place."""
-        return find_spec(_with(storage, storage_settings)) is not None
+        return find_layout(_with(storage, storage_settings), ALL_LAYOUTS) is not None
 
     exists_async = async_static_twin(exists)
 
@@ -195,15 +210,15 @@ class Repository(BranchOperations, Care, Shown):
 
         Formats before version 1 count as version 1: there is no other word for them in `SpecVersion`.
         """
-        spec = find_spec(_with(storage, storage_settings))
-        return None if spec is None else _public_version(spec)
+        layout = find_layout(_with(storage, storage_settings), ALL_LAYOUTS)
+        return None if layout is None else _public_version(layout.spec)
 
     fetch_spec_version_async = async_static_twin(fetch_spec_version)
 
     @staticmethod
     def fetch_config(storage: Storage) -> RepositoryConfig | None:
         """The configuration stored in a repository; None where it has none."""
-        opened = open_parts(storage, None)
+        opened = open_parts(storage, ALL_LAYOUTS, None)
         return None if opened.refs.config() is None else opened.config
 
     fetch_config_async = async_static_twin(fetch_config)
@@ -231,7 +246,7 @@ class Repository(BranchOperations, Care, Shown):
         authorized = self._recipe.authorized
         if authorize_virtual_chunk_access is not None:
             authorized = _checked_authorization(authorize_virtual_chunk_access)
-        opened = parts(self._recipe.storage, self._refs.spec, merged, authorized, trusted)
+        opened = parts(self._recipe.storage, self._recipe.layout, merged, authorized, trusted)
         return type(self)._of(opened, self._recipe.storage, authorized, self._attribution, trusted)
 
     reopen_async = async_twin(reopen)
@@ -645,15 +660,15 @@ def _check_one_ref(branch: str | None, tag: str | None, snapshot_id: str | None)
         raise ValueError("Must provide one of branch, tag, or snapshot_id")
 
 
-def _spec(version: SpecVersion | int | None) -> Spec:
-    specs = {None: V2, 1: V1, 2: V2}
+def _layout(version: SpecVersion | int | None) -> Layout:
+    layouts: dict[int | None, Layout] = {None: LAYOUT_V2, 1: LAYOUT_V1, 2: LAYOUT_V2}
     if version is not None and not isinstance(version, int):
         raise ValueError(
             f"Couldn't parse a valid version: expected a SpecVersion or a number, not {version!r}"
         )
-    if isinstance(version, bool) or version not in specs:
+    if isinstance(version, bool) or version not in layouts:
         raise ValueError(f"Unsupported version {version}")
-    return specs[version]
+    return layouts[version]
 
 
 def _public_version(spec: Spec) -> SpecVersion:

@@ -152,18 +152,18 @@ def log_of(stored: Any) -> OlderLog:
 
 def written_again(form: OlderFormat, path: str, data: bytes) -> bytes | None:
     """The same file from the writer; None where there is nothing to write."""
-    files, layout = OlderFiles(form), form.layout
+    files, folders = OlderFiles(form), form.folders
     folder, name = path.split("/", 1)
     payload = unwrapped(data)[1]
-    if folder == layout.chunks:
+    if folder == folders.chunks:
         return None
-    if folder == layout.refs:
+    if folder == folders.refs:
         stored = loads_json(payload, path)
         id = raw_id(stored["snapshot"], path)
         return files.ref(id, stored.get("timestamp", ""), stored.get("properties"))
-    if folder == layout.snapshots:
+    if folder == folders.snapshots:
         return files.snapshot(snapshot(payload, name))
-    if folder == layout.transactions:
+    if folder == folders.transactions:
         return files.log(log_of(decoded(payload)))
     refs: dict[NodeId, dict[tuple[int, ...], ChunkRef]] = {}
     fields = MANIFEST.read(decoded(payload), "", FINDINGS)
@@ -189,13 +189,13 @@ def test_every_file_of_another_encoder_is_written_the_same(name: str) -> None:
 @pytest.mark.parametrize("name", golden.OLDER_NAMES)
 def test_names_of_files_are_made_the_same(name: str) -> None:
     form = FORMATS[FORM_OF[name]]
-    files, layout = OlderFiles(form), form.layout
+    files, folders = OlderFiles(form), form.folders
     repo = golden.load(name)
 
     made = set()
     for path in repo.files:
         folder, _, file = path.partition("/")
-        if folder != layout.refs:
+        if folder != folders.refs:
             made.add(files.path(folder, id_in_name(file) or b""))
     for branch in repo.expected["branches"]:
         folder = form.ref_folder.format(kind="branch", name=branch)

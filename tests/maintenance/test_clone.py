@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import zarr
 
-import icefloe
 from icefloe import Repository
 from icefloe.errors import ConflictError, IcechunkError, InvalidInputError, StorageError
 from icefloe.storage import in_memory_storage, local_filesystem_storage
@@ -84,7 +83,7 @@ def test_what_is_new_is_added_to_a_clone(version: int) -> None:
     repo.create_tag("v2", repo.lookup_branch("main"))
     repo.create_branch("other", repo.lookup_branch("dev"))
 
-    report = icefloe.clone(repo.storage, target)
+    report = Repository.open(repo.storage).clone_to(target)
 
     assert (report.snapshots, report.chunks, report.manifests) == (1, 1, 1)
     assert (report.branches, report.tags) == (["main", "other"], ["v2"])
@@ -250,7 +249,7 @@ def test_from_memory_to_a_folder_and_back_with_progress(tmp_path: Path) -> None:
     folder = local_filesystem_storage(str(tmp_path / "copy"))
 
     repo.clone_to(folder, progress=lambda *args: told.append(args))
-    icefloe.clone(folder, back := in_memory_storage())
+    Repository.open(folder).clone_to(back := in_memory_storage())
 
     assert {stage for stage, _, _ in told} == {"chunks", "manifests", "transactions", "snapshots"}
     assert all(done <= total for _, done, total in told)

@@ -3,31 +3,34 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 
 from icefloe._internal.ids import INITIAL_SNAPSHOT_ID
 from icefloe.config import RepositoryConfig
-from icefloe.core.open import NO_CONFIG, Opened, containers_of, parts
+from icefloe.core.open import NO_CONFIG, Layout, Opened, containers_of, parts
 from icefloe.core.refs.v1 import RefStoreV1
 from icefloe.core.refs.v2 import RefStoreV2
 from icefloe.core.virtual_chunks.read import Authorized
 from icefloe.errors import ConflictError, ErrorKind, InvalidInputError
 from icefloe.format.config_codec import encode_config
 from icefloe.format.first_files import INITIAL_SNAPSHOT, first_files
-from icefloe.format.spec import Spec
-from icefloe.legacy.assets import find_layout
 from icefloe.storage.base import Storage
 
 
 def create_parts(
     storage: Storage,
-    spec: Spec,
+    layout: Layout,
     config: RepositoryConfig | None,
     authorized: Authorized | None = None,
     *,
     check_clean_root: bool,
+    layouts: Sequence[Layout],
 ) -> Opened:
-    """Start a repository: the initial snapshot first, then the ref that makes it one."""
+    """Create a repository: the initial snapshot first, then the ref that makes it one.
+
+    Raise ConflictError if one of the `layouts` that can only be read is at the location.
+    """
     storage.prepare_for_creation()
     if check_clean_root:
         stray = next(storage.list_prefix(""), None)
@@ -37,13 +40,13 @@ def create_parts(
                 " choose another place, or pass check_clean_root=False to keep what is there",
                 kind=ErrorKind.PARENT_DIRECTORY_NOT_CLEAN,
             )
-    elif find_layout(storage) is not None:
+    elif any(not each.spec.writable and each.is_present(storage) for each in layouts):
         raise ConflictError(
             message="there is a repository of an older format at this place already; "
             "icefloe.migrate turns it into version 2",
             kind=ErrorKind.REPO_INFO_UPDATED,
         )
-    opened = parts(storage, spec, config, authorized, containers_of(config))
+    opened = parts(storage, layout, config, authorized, containers_of(config))
     assets, now_us = opened.assets, time.time_ns() // 1000
     assets.storage.require_conditional_writes()
     plain = None if config is None or config == NO_CONFIG else config.to_plain()

@@ -12,10 +12,9 @@ from dataclasses import dataclass, field
 
 from icefloe._internal.concurrency import fork_safe_lock
 from icefloe.config import RepositoryConfig
-from icefloe.core.open import Opened, parts
+from icefloe.core.open import Layout, Opened, parts
 from icefloe.core.virtual_chunks.range_reads import ReadLimits
 from icefloe.core.virtual_chunks.read import Authorized
-from icefloe.format.spec import OLDER, spec_of
 from icefloe.storage.base import Storage
 from icefloe.storage.memory import MemoryStorage
 
@@ -28,10 +27,10 @@ _open: OrderedDict[str, Opened] = OrderedDict()
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """A place, the version of the format found there, and the configuration to work with."""
+    """A location, the layout of the repository there, and the configuration to work with."""
 
     storage: Storage
-    spec_number: int
+    layout: Layout
     config: RepositoryConfig
     authorized: Authorized = field(default_factory=dict)
     """The containers whose virtual chunks may be read, by url prefix."""
@@ -54,8 +53,6 @@ class Recipe:
         return found
 
     def _parts(self) -> Opened:
-        older = self.spec_number == OLDER.number
-        spec = OLDER if older else spec_of(self.spec_number, "a pickled repository")
-        opened = parts(self.storage, spec, self.config, self.authorized, self.trusted)
+        opened = parts(self.storage, self.layout, self.config, self.authorized, self.trusted)
         opened.assets.virtual.limits = self.read_limits
         return opened

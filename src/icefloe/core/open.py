@@ -1,29 +1,90 @@
-"""Finding out what stands at a place, and opening it.
-
-What older formats need is loaded where one is met.
-"""
+"""Find out which layout a repository has, and open it."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from icefloe.config import EffectiveConfig, RepositoryConfig
 from icefloe.core.assets import AssetStore
 from icefloe.core.refs.base import RefStore
 from icefloe.core.refs.v2 import RefStoreV2, stored_config
 from icefloe.core.virtual_chunks.read import Authorized, VirtualReader
-from icefloe.errors import ErrorKind, FormatError, RepositoryNotFoundError
+from icefloe.errors import RepositoryNotFoundError
 from icefloe.format.files import REPO_PATH
 from icefloe.format.repo_info import MAIN
-from icefloe.format.spec import OLDER, V1, V2, Spec
+from icefloe.format.spec import V1, V2, Spec
 from icefloe.storage.base import BucketNotFoundError, Storage
 
 NO_CONFIG: Final = RepositoryConfig()
 """As it is without any setting."""
+
+
+class Layout(Protocol):
+    """The files that a repository of some format version consists of.
+
+    Layouts have no state: a pickled repository contains its layout.
+    """
+
+    @property
+    def spec(self) -> Spec:
+        """The capabilities of repositories with this layout."""
+        ...
+
+    def is_present(self, storage: Storage, newer: Layout | None = None) -> bool:
+        """Check for a repository with this layout.
+
+        Raise FormatError if there is one beside the repository of a `newer` layout.
+        """
+        ...
+
+    def open(
+        self, storage: Storage, config: EffectiveConfig, virtual: VirtualReader
+    ) -> tuple[RefStore, AssetStore]:
+        """Create the objects that read and write a repository. Nothing is read yet."""
+        ...
+
+
+class LayoutV2:
+    """Branches, tags and history in one repo info file. Its docstrings are those of `Layout`."""
+
+    spec = V2
+
+    def is_present(self, storage: Storage, newer: Layout | None = None) -> bool:
+        return storage.exists(REPO_PATH)
+
+    def open(
+        self, storage: Storage, config: EffectiveConfig, virtual: VirtualReader
+    ) -> tuple[RefStore, AssetStore]:
+        return RefStoreV2(storage, config), AssetStore(storage, V2, config, virtual)
+
+
+class LayoutV1:
+    """Each branch and tag in a file of its own. Its docstrings are those of `Layout`."""
+
+    spec = V1
+
+    def is_present(self, storage: Storage, newer: Layout | None = None) -> bool:
+        from icefloe.format.refs_v1 import RefFile, RefKind
+
+        return storage.exists(RefFile(RefKind.BRANCH, MAIN).path)
+
+    def open(
+        self, storage: Storage, config: EffectiveConfig, virtual: VirtualReader
+    ) -> tuple[RefStore, AssetStore]:
+        from icefloe.core.refs.v1 import RefStoreV1
+
+        assets = AssetStore(storage, V1, config, virtual)
+        return RefStoreV1(assets), assets
+
+
+LAYOUT_V2: Final = LayoutV2()
+LAYOUT_V1: Final = LayoutV1()
+LAYOUTS: Final[tuple[Layout, ...]] = (LAYOUT_V2, LAYOUT_V1)
+"""The layouts that can be written, newest first. `icefloe.legacy` adds those that can only be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,66 +94,58 @@ class Opened:
     refs: RefStore
     assets: AssetStore
     config: RepositoryConfig
+    layout: Layout
 
 
-def find_spec(storage: Storage) -> Spec | None:
-    """The version of the repository at a place; None where there is none."""
-    if storage.exists(REPO_PATH):
-        return V2
-    return _find_spec_before_repo_info(storage)
+def find_layout(storage: Storage, layouts: Sequence[Layout]) -> Layout | None:
+    """Find the layout of the repository at a location; None if there is no repository."""
+    newest, *older = layouts
+    return newest if newest.is_present(storage) else _find_older_layout(storage, older)
 
 
-def _find_spec_before_repo_info(storage: Storage) -> Spec | None:
-    from icefloe.format.refs_v1 import RefFile, RefKind
-    from icefloe.legacy.assets import find_layout
-    from icefloe.legacy.codec.files import ALPHA
-
-    main = RefFile(RefKind.BRANCH, MAIN).path
+def _find_older_layout(storage: Storage, layouts: Sequence[Layout]) -> Layout | None:
+    found = None
     try:
-        has_main = storage.exists(main)
-        older = find_layout(storage, by_name=has_main)
+        for layout in layouts:
+            if layout.is_present(storage, newer=found):
+                found = layout
     except BucketNotFoundError:
         return None
-    if has_main and older is not None:
-        where = "in the same folders" if older is ALPHA else f"below {older.refs}/"
-        raise FormatError(
-            f"repositories of two formats in one place: {main} is of version 1, "
-            f"and there are branches of an older format {where}; move one of them elsewhere",
-            kind=ErrorKind.INVALID_FILE_FORMAT,
-        )
-    if older is not None:
-        return OLDER
-    return V1 if has_main else None
+    return found
 
 
 def open_parts(
-    storage: Storage, config: RepositoryConfig | None, authorized: Authorized | None = None
+    storage: Storage,
+    layouts: Sequence[Layout],
+    config: RepositoryConfig | None,
+    authorized: Authorized | None = None,
 ) -> Opened:
-    """The repository at a place, with its stored configuration under the given one.
+    """Open the repository at a location, with `config` over its stored configuration.
 
-    The virtual chunk containers of the given one are trusted with credentials.
+    The virtual chunk containers of `config` are trusted with credentials. `layouts` begin with version 2.
     """
-    refs, stored = _find_refs(storage)
+    layout, refs, stored = _find_refs(storage, layouts)
     merged = None if stored is None else RepositoryConfig.from_plain(stored)
     if config is not None:
         merged = (merged or RepositoryConfig()).merge(config)
-    opened = parts(storage, refs.spec, merged, authorized, containers_of(config))
+    opened = parts(storage, layout, merged, authorized, containers_of(config))
     if isinstance(refs, RefStoreV2) and isinstance(opened.refs, RefStoreV2):
         opened.refs.take_over(refs)
     return opened
 
 
-def _find_refs(storage: Storage) -> tuple[RefStore, dict[str, Any] | None]:
-    """The references at a place and the stored configuration, from one read where it is a V2 repository."""
-    newer = RefStoreV2(storage, _default_config())
+def _find_refs(storage: Storage, layouts: Sequence[Layout]) -> tuple[Layout, RefStore, dict[str, Any] | None]:
+    """Find the references and the stored configuration, with a single read in a V2 repository."""
+    newest, *older = layouts
+    refs = RefStoreV2(storage, _default_config())
     try:
-        return newer, stored_config(newer.load())
+        return newest, refs, stored_config(refs.load())
     except RepositoryNotFoundError:
-        spec = _find_spec_before_repo_info(storage)
-        if spec is None:
+        layout = _find_older_layout(storage, older)
+        if layout is None:
             raise
-    older = parts(storage, spec, None).refs
-    return older, older.config()
+    found = parts(storage, layout, None).refs
+    return layout, found, found.config()
 
 
 @cache
@@ -107,7 +160,7 @@ def containers_of(config: RepositoryConfig | None) -> frozenset[str]:
 
 def parts(
     storage: Storage,
-    spec: Spec,
+    layout: Layout,
     config: RepositoryConfig | None,
     authorized: Authorized | None = None,
     trusted: Collection[str] = (),
@@ -123,15 +176,5 @@ def parts(
         storage = storage.with_settings(config.storage)
     containers = config.virtual_chunk_containers or {}
     virtual = VirtualReader(containers, authorized or {}, config.storage, storage, trusted)
-    if not spec.writable:
-        from icefloe.legacy.assets import LegacyAssets
-        from icefloe.legacy.refs import RefStoreLegacy
-
-        older = LegacyAssets(storage, effective, virtual)
-        return Opened(RefStoreLegacy(older), older, config)
-    assets = AssetStore(storage, spec, effective, virtual)
-    if spec.refs_in_repo_info:
-        return Opened(RefStoreV2(storage, effective), assets, config)
-    from icefloe.core.refs.v1 import RefStoreV1
-
-    return Opened(RefStoreV1(assets), assets, config)
+    refs, assets = layout.open(storage, effective, virtual)
+    return Opened(refs, assets, config, layout)

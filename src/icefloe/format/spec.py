@@ -15,7 +15,7 @@ class Spec:
     """A version of the on-disk format: files are read by their header's, written by the repository's."""
 
     number: int
-    """The byte in a file's header; 0 for the formats before version 1."""
+    """The byte in a file's header; 0 for the formats before version 1, which have none."""
     writable: bool
     """Repositories of it can be changed; others are only read."""
     refs_in_repo_info: bool
@@ -33,20 +33,6 @@ class Spec:
     dump_metadata: Callable[[Any], bytes]
     load_metadata: Callable[[bytes], Any]
 
-
-OLDER: Final = Spec(
-    number=0,
-    writable=False,
-    refs_in_repo_info=False,
-    moves=False,
-    parent_in_snapshot=True,
-    counts_chunks=False,
-    compressed_locations=False,
-    extras=False,
-    dump_metadata=msgpack.dumps,
-    load_metadata=msgpack.loads,
-)
-"""All formats before version 1 (`icefloe.legacy`), whose files are read by their structure."""
 
 V1: Final = Spec(
     number=1,

@@ -22,9 +22,9 @@ from icefloe.format.files import pack_manifest
 from icefloe.format.manifest import ArrayManifest, Manifest, NativeRef
 from icefloe.format.manifest_codec import PackedManifest
 from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot, Snapshot
-from icefloe.format.spec import OLDER, V2
+from icefloe.format.spec import V2
 from icefloe.format.transaction_log import TransactionLog
-from icefloe.legacy.codec.files import ALPHA, DRAFT, Layout, is_newer
+from icefloe.legacy.codec.files import ALPHA, DRAFT, SPEC, Folders, is_newer
 from icefloe.legacy.codec.ids import SUFFIXES, LongId, id_in_name
 from icefloe.legacy.codec.manifest import ArraysByRank, read_manifest
 from icefloe.legacy.codec.refs import first_files, is_ref
@@ -42,18 +42,18 @@ BACKUP: Final = f"{MIGRATION}/replaced"
 """Where an upgrade in place keeps the files that it replaces."""
 
 
-def find_layout(storage: Storage, *, by_name: bool = False) -> Layout | None:
+def find_folders(storage: Storage, *, by_name: bool = False) -> Folders | None:
     """Which of the older layouts is at a place; FormatError where both are.
 
     The first file of main has a known name. Only where it is lost are files listed, which web servers cannot,
     and not at all if it is to be found `by_name`.
     """
-    found = [layout for layout in (ALPHA, DRAFT) if any(map(storage.exists, first_files(layout)))]
+    found = [folders for folders in (ALPHA, DRAFT) if any(map(storage.exists, first_files(folders)))]
     if not found and not by_name and not storage.read_only:
         found = [
-            layout
-            for layout in (ALPHA, DRAFT)
-            if any(is_ref(info.key) for info in storage.list_prefix(f"{layout.refs}/"))
+            folders
+            for folders in (ALPHA, DRAFT)
+            if any(is_ref(info.key) for info in storage.list_prefix(f"{folders.refs}/"))
         ]
     if len(found) > 1:
         raise FormatError(
@@ -70,7 +70,7 @@ class LegacyAssets(AssetStore):
     def __init__(
         self, storage: Storage, config: EffectiveConfig, virtual: VirtualReader | None = None
     ) -> None:
-        super().__init__(storage, OLDER, config, virtual)
+        super().__init__(storage, SPEC, config, virtual)
         self.findings = Findings(lambda text: _logger.warning("%s", printable(text)))
         self._suffixes: dict[str, str] = {}
         self._listings: dict[str, dict[bytes, str]] = {}
@@ -82,9 +82,9 @@ class LegacyAssets(AssetStore):
         )
 
     @cached_property
-    def layout(self) -> Layout:
+    def folders(self) -> Folders:
         """The folders of this repository."""
-        return find_layout(self.storage) or ALPHA
+        return find_folders(self.storage) or ALPHA
 
     # Finding files
 
@@ -137,7 +137,7 @@ class LegacyAssets(AssetStore):
 
         def load() -> StoredSnapshot:
             try:
-                data, path = self.get(self.layout.snapshots, id)
+                data, path = self.get(self.folders.snapshots, id)
             except ObjectNotFoundError:
                 own = self._file_of(id)
                 if own == id:
@@ -148,7 +148,7 @@ class LegacyAssets(AssetStore):
             found = read_snapshot(data, id, path, self.findings)
             self._note_ranks(found.snapshot)
             parent = found.snapshot.parent_id
-            if parent is None or bytes(parent) in self.listing(self.layout.snapshots):
+            if parent is None or bytes(parent) in self.listing(self.folders.snapshots):
                 return found
             return replace(found, snapshot=replace(found.snapshot, parent_id=self._file_of(parent)))
 
@@ -158,9 +158,9 @@ class LegacyAssets(AssetStore):
         """The snapshot whose file says to be another one, which has no file of its own."""
         if self._aliases is None:
             self._aliases = {}
-            for raw, path in self.listing(self.layout.snapshots).items():
+            for raw, path in self.listing(self.folders.snapshots).items():
                 try:
-                    data, _ = self.get(self.layout.snapshots, SnapshotId(raw))
+                    data, _ = self.get(self.folders.snapshots, SnapshotId(raw))
                     found = read_snapshot(data, SnapshotId(raw), path, self.findings)
                 except (FormatError, ObjectNotFoundError):
                     continue  # whoever asks for that one is told
@@ -195,7 +195,7 @@ class LegacyAssets(AssetStore):
     def arrays(self, id: ManifestId) -> ArraysByRank:
         """All references of a manifest, those of wrong rank too."""
         try:
-            data, path = self.get(self.layout.manifests, id)
+            data, path = self.get(self.folders.manifests, id)
         except ObjectNotFoundError as error:
             raise ObjectNotFoundError(error.path) from None
         return read_manifest(data, id, path, self.findings)
@@ -205,14 +205,14 @@ class LegacyAssets(AssetStore):
         fitting = [rank for rank in by_rank if rank in known] or list(by_rank)
         if len(fitting) > 1:
             raise FormatError(
-                f"{self.layout.manifests}/{id}: references of {node} have {fitting[0]} and {fitting[1]} "
+                f"{self.folders.manifests}/{id}: references of {node} have {fitting[0]} and {fitting[1]} "
                 "coordinates, and both may be right",
                 kind=ErrorKind.INVALID_FILE_FORMAT,
             )
         if len(by_rank) > 1:
             stray = sum(len(refs) for rank, refs in by_rank.items() if rank != fitting[0])
             self.findings.note(
-                f"{self.layout.manifests}/{id}: {stray} references of another rank under {node}, left out"
+                f"{self.folders.manifests}/{id}: {stray} references of another rank under {node}, left out"
             )
         return by_rank[fitting[0]]
 
@@ -221,7 +221,7 @@ class LegacyAssets(AssetStore):
 
         def load() -> TransactionLog:
             try:
-                data, path = self.get(self.layout.transactions, id)
+                data, path = self.get(self.folders.transactions, id)
             except ObjectNotFoundError:
                 return self._computed(id)
             nodes = self._nodes_by_id(id)
@@ -261,14 +261,14 @@ class LegacyAssets(AssetStore):
 
         def load() -> bytes:
             return self.at(
-                self.layout.chunks, ref.chunk_id, lambda path: self.storage.get_range(path, first, last)
+                self.folders.chunks, ref.chunk_id, lambda path: self.storage.get_range(path, first, last)
             )
 
         return self._chunks.get((ref.chunk_id, first, last), load)
 
     def chunk_path(self, id: ChunkId) -> str | None:
         """The path of a chunk object; None where it is missing."""
-        return self.listing(self.layout.chunks).get(bytes(id))
+        return self.listing(self.folders.chunks).get(bytes(id))
 
     # Writing
 

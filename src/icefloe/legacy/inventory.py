@@ -34,7 +34,7 @@ class Use:
 
 
 @dataclass(slots=True)
-class Survey:
+class Inventory:
     """What there is to upgrade."""
 
     snapshots: dict[SnapshotId, SnapshotInfo] = field(default_factory=dict)
@@ -50,12 +50,12 @@ class Survey:
     """What branches or tags lead to and is not there."""
 
 
-def survey(refs: RefStoreLegacy, assets: LegacyAssets) -> Survey:
+def take_inventory(refs: RefStoreLegacy, assets: LegacyAssets) -> Inventory:
     """Read every snapshot and every reference."""
-    found = Survey()
+    found = Inventory()
     told: dict[SnapshotId, SnapshotInfo] = {}
     damage: dict[SnapshotId, str] = {}
-    for raw in sorted(assets.listing(assets.layout.snapshots)):
+    for raw in sorted(assets.listing(assets.folders.snapshots)):
         id = SnapshotId(raw)
         try:
             one = assets.stored(id)
@@ -71,11 +71,11 @@ def survey(refs: RefStoreLegacy, assets: LegacyAssets) -> Survey:
     return found
 
 
-def _note_uses(found: Survey, snapshot: Snapshot) -> None:
+def _note_uses(found: Inventory, snapshot: Snapshot) -> None:
     found.uses.update(use for node in snapshot.nodes if (use := Use.of(node)) is not None)
 
 
-def _take_refs(found: Survey, refs: RefStoreLegacy, readable: Any) -> None:
+def _take_refs(found: Inventory, refs: RefStoreLegacy, readable: Any) -> None:
     files = refs.files()
     paths = [("branches", name, files.tip(name)) for name in sorted(files.branches)]
     paths += [("tags", name, path) for name, path in sorted(files.tags.items())]
@@ -97,7 +97,7 @@ def _take_refs(found: Survey, refs: RefStoreLegacy, readable: Any) -> None:
 
 
 def _take_snapshots(
-    found: Survey,
+    found: Inventory,
     told: Mapping[SnapshotId, SnapshotInfo],
     damage: Mapping[SnapshotId, str],
     assets: LegacyAssets,
@@ -118,7 +118,7 @@ def _take_snapshots(
         assets.findings.note(f"snapshot {id} is left out: {message}")
 
 
-def _reachable(found: Survey, told: Mapping[SnapshotId, SnapshotInfo]) -> set[SnapshotId]:
+def _reachable(found: Inventory, told: Mapping[SnapshotId, SnapshotInfo]) -> set[SnapshotId]:
     seen: set[SnapshotId] = set()
     for tip in [*found.branches.values(), *found.tags.values()]:
         at: SnapshotId | None = tip

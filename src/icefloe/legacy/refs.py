@@ -10,10 +10,10 @@ from icefloe.core.refs.base import READ_ONLY_FORMAT, read_only_format
 from icefloe.errors import ErrorKind, RefNotFoundError, SnapshotNotFoundError
 from icefloe.format.files import CONFIG_PATH
 from icefloe.format.repo_info import SnapshotInfo
-from icefloe.format.spec import OLDER
 from icefloe.format.updates import RepoAvailability, RepoStatus, Update
 from icefloe.legacy.assets import LegacyAssets
 from icefloe.legacy.codec.config import read_config
+from icefloe.legacy.codec.files import SPEC
 from icefloe.legacy.codec.refs import RefFiles, collect, decode_ref
 from icefloe.storage.base import ObjectNotFoundError
 
@@ -21,7 +21,7 @@ from icefloe.storage.base import ObjectNotFoundError
 class RefStoreLegacy:
     """A `RefStore` over reference files of older formats. Its docstrings are those of `RefStore`."""
 
-    spec = OLDER
+    spec = SPEC
 
     def __init__(self, assets: LegacyAssets) -> None:
         self._assets = assets
@@ -30,9 +30,9 @@ class RefStoreLegacy:
 
     def files(self) -> RefFiles:
         """Where all branches and tags are kept; what is missing among them is reported."""
-        layout = self._assets.layout
-        keys = (info.key for info in self._storage.list_prefix(f"{layout.refs}/"))
-        found = collect(keys, layout)
+        folders = self._assets.folders
+        keys = (info.key for info in self._storage.list_prefix(f"{folders.refs}/"))
+        found = collect(keys, folders)
         for name in found.branches:
             gaps = found.gaps(name)
             if gaps:

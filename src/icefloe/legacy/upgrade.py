@@ -14,7 +14,7 @@ from icefloe._internal.executor import Executor, Progress, Task, ThreadExecutor
 from icefloe._internal.ids import ChunkId, ManifestId, SnapshotId
 from icefloe.config import CachingConfig, RepositoryConfig
 from icefloe.core.assets import object_metadata
-from icefloe.core.open import find_spec, parts
+from icefloe.core.open import LAYOUT_V2, find_layout, parts
 from icefloe.core.refs.v2 import RefStoreV2
 from icefloe.errors import (
     ErrorKind,
@@ -35,7 +35,7 @@ from icefloe.format.files import (
     is_own_path,
 )
 from icefloe.format.snapshot import ManifestFileInfo
-from icefloe.format.spec import OLDER, V2
+from icefloe.format.spec import V2
 from icefloe.legacy.assets import BACKUP, MIGRATION, LegacyAssets
 from icefloe.legacy.codec.files import is_newer
 from icefloe.legacy.codec.ids import id_in_name
@@ -50,7 +50,8 @@ from icefloe.legacy.convert import (
     references,
     snapshot_file,
 )
-from icefloe.legacy.inventory import Survey, Use, survey
+from icefloe.legacy.inventory import Inventory, Use, take_inventory
+from icefloe.legacy.layout import ALL_LAYOUTS, LEGACY
 from icefloe.legacy.refs import RefStoreLegacy
 from icefloe.maintenance.first_repo_info import first_repo_info
 from icefloe.maintenance.integrity.findings import Level
@@ -117,12 +118,12 @@ def migrate(
     """
     if not dry_run:
         (target or source).check_writable()
-    spec = find_spec(source)
-    if spec is None:
+    layout = find_layout(source, ALL_LAYOUTS)
+    if layout is None:
         raise RepositoryNotFoundError(
             "there is no repository at this place", kind=ErrorKind.REPOSITORY_NOT_FOUND
         )
-    migration = _Migration(source, target, progress, executor)
+    spec, migration = layout.spec, _Migration(source, target, progress, executor)
     if spec.refs_in_repo_info and target is None and was_broken_off(source):
         return migration.finish(dry_run=dry_run, delete_old_files=delete_old_files)
     if spec.writable:
@@ -170,7 +171,7 @@ class _Migration:
         progress: Progress | None,
         executor: Executor | None,
     ) -> None:
-        opened = parts(source, OLDER, RepositoryConfig(caching=CachingConfig(num_transaction_changes=_KEPT)))
+        opened = parts(source, LEGACY, RepositoryConfig(caching=CachingConfig(num_transaction_changes=_KEPT)))
         if not isinstance(opened.assets, LegacyAssets) or not isinstance(opened.refs, RefStoreLegacy):
             raise TypeError("not opened as a repository of an older format")
         self.assets, self.refs = opened.assets, opened.refs
@@ -183,7 +184,7 @@ class _Migration:
 
     def run(self, *, dry_run: bool, keep_gaps: bool, delete_old_files: bool) -> MigrationReport:
         """All of it."""
-        found = survey(self.refs, self.assets)
+        found = take_inventory(self.refs, self.assets)
         plan = self._look_through(found)
         report = self._report(found, plan, dry_run=dry_run)
         if dry_run:
@@ -207,9 +208,9 @@ class _Migration:
 
     def finish(self, *, dry_run: bool, delete_old_files: bool) -> MigrationReport:
         """The end of an upgrade that was broken off after the repository had become one of version 2."""
-        opened = parts(self.target, V2, RepositoryConfig())
+        opened = parts(self.target, LAYOUT_V2, RepositoryConfig())
         branches, tags = opened.refs.branches(), opened.refs.tags()
-        report = MigrationReport(self.assets.layout.name, dry_run, branches=len(branches), tags=len(tags))
+        report = MigrationReport(self.assets.folders.name, dry_run, branches=len(branches), tags=len(tags))
         checked = verify(opened.refs, opened.assets, self._verifying, Level.OBJECTS)
         report.snapshots, report.manifests = checked.snapshots, checked.manifests
         report.references, report.chunk_objects = checked.references, checked.chunk_objects
@@ -230,7 +231,7 @@ class _Migration:
 
     # Reading
 
-    def _look_through(self, found: Survey) -> _Plan:
+    def _look_through(self, found: Inventory) -> _Plan:
         """Read all manifests, and make sure that every file of version 2 can be made."""
         plan = _Plan()
         for group, seen in self._each("manifests read", self._look_at, _groups(found.uses)):
@@ -260,8 +261,8 @@ class _Migration:
             seen[use] = _Seen(NewManifest(info, refs.extents()), chunk_ends(refs))
         return group, seen
 
-    def _look_for_chunks(self, found: Survey, plan: _Plan) -> None:
-        folder = self.assets.layout.chunks
+    def _look_for_chunks(self, found: Inventory, plan: _Plan) -> None:
+        folder = self.assets.folders.chunks
         sizes = {info.key: info.size_bytes for info in self.source.list_prefix(f"{folder}/")}
         for id, end in sorted(plan.chunks.items()):
             path = self.assets.chunk_path(ChunkId(id))
@@ -283,11 +284,11 @@ class _Migration:
             log = None
         return snapshot_file(snapshot, self._level), log
 
-    def _report(self, found: Survey, plan: _Plan, *, dry_run: bool) -> MigrationReport:
+    def _report(self, found: Inventory, plan: _Plan, *, dry_run: bool) -> MigrationReport:
         self.refs.config()
         made = {new.info.id: new.info for new in plan.made.values() if new.info.num_chunk_refs}
         return MigrationReport(
-            source_format=self.assets.layout.name,
+            source_format=self.assets.folders.name,
             dry_run=dry_run,
             snapshots=len(found.snapshots),
             branches=len(found.branches),
@@ -303,14 +304,14 @@ class _Migration:
 
     # Writing
 
-    def _begin(self, found: Survey) -> None:
+    def _begin(self, found: Inventory) -> None:
         """Say what is begun here; refuse a place where something else is."""
         digest = sha256()
         for name, id in sorted({**found.branches, **found.tags}.items()):
             digest.update(f"{name} {id} ".encode())
         for id in sorted(found.snapshots):
             digest.update(id)
-        plan = json.dumps({"source": digest.hexdigest(), "format": self.assets.layout.name}).encode()
+        plan = json.dumps({"source": digest.hexdigest(), "format": self.assets.folders.name}).encode()
         if not self.in_place and not self.target.exists(_PLAN):
             stray = next(self.target.list_prefix(""), None)
             if stray is not None:
@@ -368,7 +369,7 @@ class _Migration:
         for _ in self._each("chunks copied", copy, self._to_copy(plan)):
             pass
 
-    def _write_snapshots(self, found: Survey, plan: _Plan) -> None:
+    def _write_snapshots(self, found: Inventory, plan: _Plan) -> None:
         """The last step but one, as it replaces files of the source; each is kept before it is replaced."""
 
         def write(id: SnapshotId) -> None:
@@ -390,7 +391,7 @@ class _Migration:
                 self.source.put(f"{BACKUP}/{path}", old)
         self._put(path, data, file_type)
 
-    def _write_repo_info(self, found: Survey) -> None:
+    def _write_repo_info(self, found: Inventory) -> None:
         if self.target.exists(REPO_PATH):
             return  # written before the upgrade was broken off
         config = self.refs.config()
@@ -408,9 +409,9 @@ class _Migration:
 
     # Afterwards
 
-    def _verify(self, found: Survey, plan: _Plan) -> None:
+    def _verify(self, found: Inventory, plan: _Plan) -> None:
         """Read all that was written, and compare it with what it was made from."""
-        opened = parts(self.target, V2, RepositoryConfig())
+        opened = parts(self.target, LAYOUT_V2, RepositoryConfig())
         report = verify(opened.refs, opened.assets, self._verifying, Level.OBJECTS)
         if report.findings and not found.gaps:
             raise _not_the_same(report.findings[0].message)
@@ -446,16 +447,9 @@ class _Migration:
             self.target.remove_empty_folder(folder)
 
     def _old_files(self) -> Iterator[str]:
-        layout = self.assets.layout
+        old = self.assets.folders
         shared = {SNAPSHOTS, MANIFESTS, TRANSACTIONS}
-        folders = {
-            layout.refs,
-            BACKUP,
-            layout.snapshots,
-            layout.manifests,
-            layout.transactions,
-            layout.chunks,
-        }
+        folders = {old.refs, BACKUP, old.snapshots, old.manifests, old.transactions, old.chunks}
         for folder in sorted(folders - {CHUNKS}):
             for info in self.target.list_prefix(f"{folder}/"):
                 if not _is_old_file(folder, info.key.removeprefix(f"{folder}/")):

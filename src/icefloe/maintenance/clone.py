@@ -7,7 +7,7 @@ broken off is no repository yet, or the one it was, and the next call goes on fr
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
@@ -17,7 +17,7 @@ import numpy as np
 from icefloe._internal.executor import Executor, Progress, ThreadExecutor
 from icefloe._internal.ids import SnapshotId
 from icefloe.config import RepositoryConfig
-from icefloe.core.open import Opened, open_parts, parts
+from icefloe.core.open import Layout, Opened, open_parts, parts
 from icefloe.core.refs.base import read_only_format
 from icefloe.core.refs.v1 import RefStoreV1
 from icefloe.core.refs.v2 import RefStoreV2
@@ -71,37 +71,6 @@ class CloneReport:
     tags: list[str] = field(default_factory=list)
 
 
-def clone(
-    source: Storage,
-    target: Storage,
-    *,
-    branches: Iterable[str] | None = None,
-    tags: Iterable[str] | None = None,
-    depth: int | None = None,
-    read_back: bool = False,
-    overwrite: bool = False,
-    dry_run: bool = False,
-    max_concurrent_requests: int = 64,
-    max_memory_bytes: int = 512 << 20,
-    progress: Progress | None = None,
-) -> CloneReport:
-    """Copy the repository of one storage to another; see `Repository.clone_to`."""
-    limits = Limits(max_concurrent_requests, max_memory_bytes)
-    chosen = Choice(
-        None if branches is None else frozenset(branches), None if tags is None else frozenset(tags), depth
-    )
-    return clone_parts(
-        open_parts(source, None),
-        target,
-        chosen,
-        limits,
-        read_back=read_back,
-        overwrite=overwrite,
-        dry_run=dry_run,
-        progress=progress,
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class Choice:
     """Which part of a history is copied."""
@@ -127,18 +96,19 @@ def clone_parts(
     choice: Choice,
     limits: Limits,
     *,
+    layouts: Sequence[Layout],
     read_back: bool = False,
     overwrite: bool = False,
     dry_run: bool = False,
     progress: Progress | None = None,
     executor: Executor | None = None,
 ) -> CloneReport:
-    """Clone an open repository with the given executor."""
+    """Copy an open repository to a location, which may contain a repository of one of the `layouts`."""
     if not source.refs.spec.writable:
         raise read_only_format("a clone; icefloe.migrate copies it with `target`")
     if not dry_run:
         target.check_writable()
-    there, exists = _opened(target, source)
+    there, exists = _opened(target, source, layouts)
     before = history_of(there.refs) if exists else None
     work = _Work(source, there, before, choice, executor or ThreadExecutor(limits.max_concurrent_requests))
     _check_branches(work, overwrite=overwrite)
@@ -167,10 +137,10 @@ def clone_parts(
     return report
 
 
-def _opened(target: Storage, source: Opened) -> tuple[Opened, bool]:
+def _opened(target: Storage, source: Opened, layouts: Sequence[Layout]) -> tuple[Opened, bool]:
     """The repository at the target, or what one there will be worked with; and whether there is one."""
     try:
-        opened = open_parts(target, None)
+        opened = open_parts(target, layouts, None)
     except RepositoryNotFoundError:
         stray = next((info.key for info in target.list_prefix("") if not _is_ours(info.key)), None)
         if stray is not None:
@@ -179,7 +149,7 @@ def _opened(target: Storage, source: Opened) -> tuple[Opened, bool]:
                 "choose another place",
                 kind=ErrorKind.PARENT_DIRECTORY_NOT_CLEAN,
             ) from None
-        return parts(target, source.refs.spec, RepositoryConfig()), False
+        return parts(target, source.layout, RepositoryConfig()), False
     if type(opened.refs) is not type(source.refs):
         raise InvalidInputError(
             f"the repository in {target.place} has version {opened.refs.spec.number} of the format and the "

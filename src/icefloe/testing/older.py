@@ -94,7 +94,7 @@ class _Writer:
                 references[self._node_id(node.id)] = {at: refs.ref(row) for row, at in enumerate(coords)}
         files = self._write_manifests(info.id, {node: refs for node, refs in references.items() if refs})
         nodes = [self._node(node, files) for node in snapshot.nodes]
-        layout = self.form.layout
+        folders = self.form.folders
         value = OlderSnapshot(
             info.id,
             _time(info.flushed_at_us),
@@ -104,10 +104,10 @@ class _Writer:
             nodes,
             list({entry["id"]: entry for entry in files.values()}.values()),
         )
-        self.storage.put(self.files.path(layout.snapshots, info.id), self.files.snapshot(value))
+        self.storage.put(self.files.path(folders.snapshots, info.id), self.files.snapshot(value))
         if self.form.logs and ancestors:
             log = self._log(self.assets.transaction_log(info.id), snapshot)
-            self.storage.put(self.files.path(layout.transactions, info.id), self.files.log(log))
+            self.storage.put(self.files.path(folders.transactions, info.id), self.files.log(log))
 
     def _write_manifests(self, snapshot: SnapshotId, references: References) -> dict[NodeId, dict[str, Any]]:
         """One manifest for all arrays, or one for each, as was the custom; what a snapshot says of them."""
@@ -119,7 +119,7 @@ class _Writer:
             own = {node: references[node] for node in nodes}
             id = ManifestId(sha256(snapshot + b"".join(nodes)).digest()[: ManifestId.SIZE])
             data = self.files.manifest(id, own)
-            self.storage.put(self.files.path(self.form.layout.manifests, id), data)
+            self.storage.put(self.files.path(self.form.folders.manifests, id), data)
             rows = sum(map(len, own.values()))
             entry = {"id": bytes(id), "size": len(data), "rows": rows}
             found |= dict.fromkeys(nodes, entry)
@@ -132,7 +132,7 @@ class _Writer:
             if isinstance(ref, NativeRef) and bytes(ref.chunk_id) not in self._chunks:
                 self._chunks.add(bytes(ref.chunk_id))
                 data, _ = self.assets.storage.get(f"chunks/{ref.chunk_id}")
-                self.storage.put(self.files.path(self.form.layout.chunks, ref.chunk_id), data)
+                self.storage.put(self.files.path(self.form.folders.chunks, ref.chunk_id), data)
 
     def _node_id(self, id: NodeId) -> NodeId:
         if not self.form.counted_nodes:

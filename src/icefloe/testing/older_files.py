@@ -16,7 +16,7 @@ from icefloe._internal.ids import ManifestId, NodeId
 from icefloe._internal.paths import component_key
 from icefloe.encoding.envelope import HEADER, MAGIC, ZSTD, FileType
 from icefloe.format.manifest import Checksum, ChunkRef, ETag, InlineRef, NativeRef
-from icefloe.legacy.codec.files import ALPHA, DRAFT, Layout
+from icefloe.legacy.codec.files import ALPHA, DRAFT, Folders
 from icefloe.legacy.codec.ids import LongId
 from icefloe.legacy.codec.refs import REF_FILE, sequence_file
 from icefloe.legacy.codec.structures import LONG_ID
@@ -30,7 +30,7 @@ class OlderFormat:
     """The structure that releases of one time gave their files."""
 
     name: str
-    layout: Layout = ALPHA
+    folders: Folders = ALPHA
     ref_folder: str = "{kind}.{name}"
     long_sequence: bool = False
     """Sequence files have names of 13 characters, not of 8."""
@@ -102,7 +102,7 @@ _LAST: Final = replace(
 )
 _DRAFT: Final = OlderFormat(
     "001-dev",
-    layout=DRAFT,
+    folders=DRAFT,
     ref_folder="{kind}:{name}",
     long_sequence=True,
     ref_details=True,
@@ -210,19 +210,19 @@ class OlderFiles:
 
     def path(self, folder: str, id: bytes) -> str:
         """The path of a file."""
-        suffix = "" if folder == self.form.layout.transactions else self.form.suffix
+        suffix = "" if folder == self.form.folders.transactions else self.form.suffix
         return f"{folder}/{self._text_of(id)}{suffix}"
 
     def branch_path(self, name: str, number: int) -> str:
         """The path of the file for one commit of a branch."""
         folder = self.form.ref_folder.format(kind="branch", name=name)
-        return f"{self.form.layout.refs}/{folder}/{sequence_file(number, long=self.form.long_sequence)}"
+        return f"{self.form.folders.refs}/{folder}/{sequence_file(number, long=self.form.long_sequence)}"
 
     def tag_path(self, name: str) -> str:
         """The path of a tag's file."""
         if "{kind}" not in self.form.ref_folder:
-            return f"{self.form.layout.refs}/{name}.json"
-        return f"{self.form.layout.refs}/{self.form.ref_folder.format(kind='tag', name=name)}/{REF_FILE}"
+            return f"{self.form.folders.refs}/{name}.json"
+        return f"{self.form.folders.refs}/{self.form.ref_folder.format(kind='tag', name=name)}/{REF_FILE}"
 
     def stored_id(self, id: bytes) -> bytes:
         """An id as long as the format has them."""

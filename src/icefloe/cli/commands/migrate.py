@@ -12,8 +12,9 @@ from icefloe._internal.executor import Executor
 from icefloe.cli.output import Output, plain, shown
 from icefloe.cli.params import executor_option, output_option, storage_argument
 from icefloe.cli.watched import watched
-from icefloe.core.open import find_spec
+from icefloe.core.open import find_layout
 from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.legacy.layout import ALL_LAYOUTS
 from icefloe.legacy.upgrade import MigrationReport, was_broken_off
 from icefloe.maintenance.upgrade import has_files_of_version_1
 from icefloe.repository import Repository
@@ -45,7 +46,8 @@ def migrate(
     icefloe migrate data/old --dry-run
     icefloe migrate data/old --to data/new
     """
-    spec = find_spec(storage)
+    layout = find_layout(storage, ALL_LAYOUTS)
+    spec = None if layout is None else layout.spec
     version_1 = spec is not None and spec.writable and not spec.refs_in_repo_info
     leftovers = delete_old_files and target is None and spec is not None and spec.refs_in_repo_info
     if version_1 or (leftovers and has_files_of_version_1(storage) and not was_broken_off(storage)):

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from icefloe.core.commit.flush import OWN_METADATA
-from icefloe.core.open import find_spec
 from icefloe.errors import AlreadyExistsError, ConflictError, IcechunkError, RefNotFoundError
 from icefloe.format.snapshot import ArrayNodeData
 from icefloe.ingest.ledger.table import read_ledger
@@ -153,8 +152,7 @@ class Staging:
         known = {name: value for name, value in tip.metadata.items() if name != OWN_METADATA}
         metadata = {**known, METADATA: about}
         session = self.repo.writable_session(self.branch)
-        spec = find_spec(self.repo.storage)
-        if spec is not None and spec.refs_in_repo_info:
+        if self.repo.spec_version.value >= 2:
             session.amend(tip.message, metadata=metadata, allow_empty=True)
         else:  # older formats cannot amend
             session.commit(f"{tip.message}: checked", metadata, allow_empty=True)

@@ -6,10 +6,11 @@ import json
 from dataclasses import dataclass
 from typing import Any, Final
 
+from icefloe.encoding import msgpack
 from icefloe.encoding.envelope import HEADER, MAGIC, ZSTD, FileType, inflate
 from icefloe.encoding.msgpack import loads_structures
 from icefloe.errors import FormatError
-from icefloe.format.spec import spec_of
+from icefloe.format.spec import Spec, spec_of
 from icefloe.legacy.codec.structures import refused
 
 _ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
@@ -19,10 +20,24 @@ _PLAUSIBLE_BYTES: Final = 32 << 20
 _PLAUSIBLE_RATIO: Final = 100
 """A payload over _PLAUSIBLE_BYTES may be at most so many times its frame: each byte may become an object."""
 
+SPEC: Final = Spec(
+    number=0,
+    writable=False,
+    refs_in_repo_info=False,
+    moves=False,
+    parent_in_snapshot=True,
+    counts_chunks=False,
+    compressed_locations=False,
+    extras=False,
+    dump_metadata=msgpack.dumps,
+    load_metadata=msgpack.loads,
+)
+"""Capabilities of all formats before version 1, whose files are read by their structure."""
+
 
 @dataclass(frozen=True, slots=True)
-class Layout:
-    """The folders of a repository."""
+class Folders:
+    """The names of the folders in a repository."""
 
     name: str
     refs: str
@@ -32,8 +47,8 @@ class Layout:
     chunks: str
 
 
-ALPHA: Final = Layout("MessagePack", "refs", "snapshots", "manifests", "transactions", "chunks")
-DRAFT: Final = Layout("draft", "r", "s", "m", "t", "c")
+ALPHA: Final = Folders("MessagePack", "refs", "snapshots", "manifests", "transactions", "chunks")
+DRAFT: Final = Folders("draft", "r", "s", "m", "t", "c")
 
 
 def is_newer(data: bytes, place: str) -> bool:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from icefloe._internal.ids import ObjectId, SnapshotId
 from icefloe.format.repo_info import MAIN
-from icefloe.legacy.codec.files import ALPHA, DRAFT, Layout, loads_json
+from icefloe.legacy.codec.files import ALPHA, DRAFT, Folders, loads_json
 from icefloe.legacy.codec.ids import object_id
 from icefloe.legacy.codec.structures import Findings, Structure, refused
 
@@ -68,34 +68,30 @@ class RefFiles:
         return found[:_SHOWN]
 
 
-def collect(keys: Iterable[str], layout: Layout) -> RefFiles:
+def collect(keys: Iterable[str], root: Folders) -> RefFiles:
     """The references behind the names of files; names that mean nothing are passed over."""
     found = RefFiles()
     folders: dict[tuple[str, str], str] = {}
     for key in sorted(keys):
         parts = key.split("/")
-        if parts[0] != layout.refs or len(parts) not in (2, 3):
+        if parts[0] != root.refs or len(parts) not in (2, 3):
             continue
         if len(parts) == 2:
-            if layout is DRAFT and parts[1].endswith(".json"):
+            if root is DRAFT and parts[1].endswith(".json"):
                 _take_tag(found, parts[1].removesuffix(".json"), key)
             continue
         _, folder, file = parts
         named = _KIND.fullmatch(folder)
-        kind, name = (named[1], named[2]) if named else ("branch" if layout is DRAFT else "", folder)
+        kind, name = (named[1], named[2]) if named else ("branch" if root is DRAFT else "", folder)
         number = sequence_number(file)
         if not kind or (number is None and file not in (REF_FILE, TOMBSTONE)):
             continue
         if folders.setdefault((kind, name), folder) != folder:
-            raise refused(
-                f"{layout.refs}: {kind} {name} is in two folders, {folders[kind, name]} and {folder}"
-            )
+            raise refused(f"{root.refs}: {kind} {name} is in two folders, {folders[kind, name]} and {folder}")
         if kind == "branch" and number is not None:
             files = found.branches.setdefault(name, {})
             if number in files:
-                raise refused(
-                    f"{layout.refs}: {files[number]} and {key} are both number {number} of a branch"
-                )
+                raise refused(f"{root.refs}: {files[number]} and {key} are both number {number} of a branch")
             files[number] = key
         elif kind == "tag" and file == TOMBSTONE:
             found.deleted_tags.add(name)
@@ -133,11 +129,11 @@ def sequence_file(number: int, *, long: bool = False) -> str:
     return f"{kind((last - number).to_bytes(kind.SIZE, 'big'))}.json"
 
 
-def first_files(layout: Layout) -> list[str]:
+def first_files(root: Folders) -> list[str]:
     """What the first file of main may be called."""
-    folders = [f"branch:{MAIN}", MAIN if layout is DRAFT else f"branch.{MAIN}"]
+    folders = [f"branch:{MAIN}", MAIN if root is DRAFT else f"branch.{MAIN}"]
     names = [sequence_file(0), sequence_file(0, long=True)]
-    return [f"{layout.refs}/{folder}/{name}" for folder in folders for name in names]
+    return [f"{root.refs}/{folder}/{name}" for folder in folders for name in names]
 
 
 def is_ref(key: str) -> bool:

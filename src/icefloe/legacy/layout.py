@@ -1,0 +1,57 @@
+"""The layout of repositories of formats before version 1. Their decoders are imported when one is found."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from icefloe.config import EffectiveConfig
+from icefloe.core.open import LAYOUTS, Layout
+from icefloe.core.virtual_chunks.read import VirtualReader
+from icefloe.errors import ErrorKind, FormatError
+from icefloe.format.refs_v1 import RefFile, RefKind
+from icefloe.format.repo_info import MAIN
+from icefloe.storage.base import Storage
+
+if TYPE_CHECKING:
+    from icefloe.format.spec import Spec
+    from icefloe.legacy.assets import LegacyAssets
+    from icefloe.legacy.refs import RefStoreLegacy
+
+
+class LegacyLayout:
+    """Branches in numbered files, read-only. Its docstrings are those of `Layout`."""
+
+    @property
+    def spec(self) -> Spec:
+        from icefloe.legacy.codec.files import SPEC
+
+        return SPEC
+
+    def is_present(self, storage: Storage, newer: Layout | None = None) -> bool:
+        from icefloe.legacy.assets import find_folders
+        from icefloe.legacy.codec.files import ALPHA
+
+        folders = find_folders(storage, by_name=newer is not None)
+        if folders is not None and newer is not None:
+            main = RefFile(RefKind.BRANCH, MAIN).path
+            where = "in the same folders" if folders is ALPHA else f"below {folders.refs}/"
+            raise FormatError(
+                f"repositories of two formats in one place: {main} is of version 1, "
+                f"and there are branches of an older format {where}; move one of them elsewhere",
+                kind=ErrorKind.INVALID_FILE_FORMAT,
+            )
+        return folders is not None
+
+    def open(
+        self, storage: Storage, config: EffectiveConfig, virtual: VirtualReader
+    ) -> tuple[RefStoreLegacy, LegacyAssets]:
+        from icefloe.legacy.assets import LegacyAssets
+        from icefloe.legacy.refs import RefStoreLegacy
+
+        assets = LegacyAssets(storage, config, virtual)
+        return RefStoreLegacy(assets), assets
+
+
+LEGACY: Final = LegacyLayout()
+ALL_LAYOUTS: Final[tuple[Layout, ...]] = (*LAYOUTS, LEGACY)
+"""Every layout that can be opened, newest first."""
