@@ -17,11 +17,11 @@ import zarr
 from icefloe.legacy.upgrade import migrate
 from icefloe.repository import Repository
 from icefloe.storage import local_filesystem_storage
-from icefloe.testing.older import FORMATS, write_older
 from tests import golden
 from tests.compat.official import icechunk, needs_v2, open_repository
 from tests.legacy.contents import make, values
 from tests.legacy.places import present_id
+from tests.support.legacy.repositories import FORMATS, write_older
 
 pytestmark = [
     pytest.mark.compat,

@@ -13,7 +13,7 @@ from icefloe.format.locations import LocationCompression
 from icefloe.format.manifest import ArrayManifest, ChunkRef, InlineRef, Manifest, VirtualRef
 from icefloe.format.manifest_blocks import RefBlocks
 from icefloe.format.spec import V2
-from icefloe.testing import strategies
+from tests.support.format import strategies
 
 ID, NODE = ManifestId(bytes(12)), NodeId(bytes(8))
 PLACES = st.tuples(st.integers(0, 5), st.integers(0, 5))

@@ -29,7 +29,7 @@ from icefloe.format.repo_info import RepoInfo
 from icefloe.format.snapshot import NodeSnapshot, Snapshot
 from icefloe.format.spec import V1, V2, Spec
 from icefloe.format.transaction_log import LISTS, MoveOperation, NodeType, TransactionLog, UpdatedChunks
-from icefloe.testing import strategies
+from tests.support.format import strategies
 
 SPECS = pytest.mark.parametrize("spec", [V1, V2], ids=["V1", "V2"])
 COMPRESSIONS = st.sampled_from(

@@ -23,7 +23,7 @@ from icefloe.format.schema import MANIFEST, REPO, SNAPSHOT, TRANSACTION_LOG
 from icefloe.format.snapshot import GroupNodeData, ManifestFiles, Nodes, NodeSnapshot, Snapshot
 from icefloe.format.spec import V1, V2, Spec
 from icefloe.format.transaction_log import LISTS
-from icefloe.testing import strategies
+from tests.support.format import strategies
 
 SPECS = pytest.mark.parametrize("spec", [V1, V2], ids=["V1", "V2"])
 QUICK = settings(max_examples=25)

@@ -18,9 +18,9 @@ from icefloe._internal.executor import Executor
 from icefloe.ingest import ingest, make_options, rechunk
 from icefloe.ingest.ledger.table import read_ledger
 from icefloe.ingest.write.batch import METADATA
-from icefloe.testing.audit import Audit
 from icefloe.virtual.values import default_credential
 from tests.ingest.files import START, Travelling, assert_same, expected, read, write
+from tests.support.simulation.audit import Audit
 
 DAYS = 4
 """In each file."""

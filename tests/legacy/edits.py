@@ -7,7 +7,7 @@ from typing import Any
 
 import msgpack
 
-from icefloe.testing.older_files import pack
+from tests.support.legacy.files import pack
 
 
 def unpacked(data: bytes) -> Any:

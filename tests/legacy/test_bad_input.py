@@ -22,12 +22,12 @@ from icefloe.errors import (
 )
 from icefloe.repository import Repository
 from icefloe.storage.base import Storage
-from icefloe.testing.older import FORMATS, write_older
 from tests import golden
 from tests.legacy.contents import described
 from tests.legacy.edits import edited
 from tests.legacy.places import contents, place
 from tests.legacy.small import tiny
+from tests.support.legacy.repositories import FORMATS, write_older
 
 ALPHA = "handmade-002-alpha8"
 LAST = "handmade-004-0.1.3"

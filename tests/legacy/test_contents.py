@@ -11,9 +11,9 @@ from icefloe.legacy.upgrade import migrate
 from icefloe.repository import Repository
 from icefloe.storage import in_memory_storage
 from icefloe.storage.base import Storage
-from icefloe.testing.older import FORMATS, write_older
 from tests.legacy.contents import authorized, config_for, described, make, values
 from tests.legacy.places import contents
+from tests.support.legacy.repositories import FORMATS, write_older
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
 

@@ -22,12 +22,12 @@ from icefloe.legacy.upgrade import migrate
 from icefloe.repository import Repository
 from icefloe.storage import in_memory_storage, local_filesystem_storage
 from icefloe.storage.base import Storage
-from icefloe.testing.older import FORMATS, write_older
 from icefloe.testing.storages import PassingStorage
 from tests import golden
 from tests.legacy.contents import described
 from tests.legacy.places import contents, place
 from tests.legacy.small import tiny
+from tests.support.legacy.repositories import FORMATS, write_older
 
 
 class BreakingStorage(PassingStorage):

@@ -22,8 +22,8 @@ from icefloe.legacy.codec.snapshot import MANIFEST_REF, METADATA, NODE, SNAPSHOT
 from icefloe.legacy.codec.structures import Findings
 from icefloe.legacy.codec.transaction_log import TRANSACTION_LOG
 from icefloe.legacy.codec.zarr_json import ARRAY_METADATA
-from icefloe.testing.older import write_older
-from icefloe.testing.older_files import (
+from tests import golden
+from tests.support.legacy.files import (
     FORMATS,
     OlderArray,
     OlderFiles,
@@ -33,7 +33,7 @@ from icefloe.testing.older_files import (
     OlderSnapshot,
     Single,
 )
-from tests import golden
+from tests.support.legacy.repositories import write_older
 
 FORM_OF = {
     "handmade-001-json": "001-json",
@@ -207,7 +207,7 @@ def test_names_of_files_are_made_the_same(name: str) -> None:
 
 
 def test_numbers_of_both_sizes_are_written() -> None:
-    from icefloe.testing.older_files import pack
+    from tests.support.legacy.files import pack
 
     assert pack([Single(1.5), 1.5]) == b"\x92\xca" + struct.pack(">f", 1.5) + b"\xcb" + struct.pack(">d", 1.5)
 

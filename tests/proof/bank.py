@@ -19,9 +19,9 @@ from icefloe.errors import ConflictError
 from icefloe.repository import Repository
 from icefloe.session import Session
 from icefloe.storage import Storage, local_filesystem_storage, s3_storage
-from icefloe.testing.audit import Audit, chunk_bytes, number
-from icefloe.testing.twins import document
 from tests import processes
+from tests.support.simulation.audit import Audit, chunk_bytes, number
+from tests.support.simulation.twins import document
 
 ACCOUNTS = 24
 TOTAL = 100 * ACCOUNTS

@@ -11,10 +11,10 @@ from icefloe.config import RepositoryConfig
 from icefloe.errors import ConflictError
 from icefloe.repository import Repository
 from icefloe.storage import in_memory_storage
-from icefloe.testing.audit import Audit
-from icefloe.testing.merged_trees import may_clash, merged
-from icefloe.testing.model import Cell, Tree
-from icefloe.testing.twins import ACCOUNTS, TOTAL, Twin
+from tests.support.simulation.audit import Audit
+from tests.support.simulation.merged_trees import may_clash, merged
+from tests.support.simulation.model import Cell, Tree
+from tests.support.simulation.twins import ACCOUNTS, TOTAL, Twin
 
 FIRST_NODES = {"/": None, ACCOUNTS: 4, "/a": 4, "/b": 3, "/g": None, "/g/c": 2}
 SEEDS = 40

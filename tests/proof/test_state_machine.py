@@ -28,13 +28,13 @@ from icefloe.config import RepositoryConfig
 from icefloe.errors import IcechunkError
 from icefloe.repository import Repository
 from icefloe.storage import Storage, in_memory_storage
-from icefloe.testing.branch_model import perform
-from icefloe.testing.checker import BRANCH_WORK, Checker, Operation
-from icefloe.testing.simulation import SOLVERS
-from icefloe.testing.twins import ACCOUNTS, TOTAL, Twin
 from icefloe.types import SpecVersion
 from tests.proof import bank
 from tests.servers.moto import make_bucket
+from tests.support.simulation.branch_model import perform
+from tests.support.simulation.checker import BRANCH_WORK, Checker, Operation
+from tests.support.simulation.simulate import SOLVERS
+from tests.support.simulation.twins import ACCOUNTS, TOTAL, Twin
 
 FIRST_NODES = {"/": None, ACCOUNTS: 4, "/a": 4, "/g": None, "/g/c": 2}
 BRANCHES = ("main", "b0", "b1")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from icefloe.testing.simulation import History, simulate
 from tests.proof import wire
+from tests.support.simulation.simulate import History, simulate
 
 WORLDS: Final = ("v1", "v2", "v1-wire", "v2-wire", "v1-upkeep", "v2-upkeep")
 """With `wire` requests get lost below the retries of a storage, else above them. With `upkeep` snapshots

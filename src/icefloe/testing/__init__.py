@@ -1,8 +1,10 @@
-"""For tests of icefloe and of what is built on it: values to try things with, and storages with faults.
+"""Storages that inject latency and faults, and the modules of `icechunk.testing`.
 
-`strategies` needs the extra `test`.
+`models`, `strategies`, `trees`, `invariants` and `utils` have the names of the official package; they need the
+extra `test`.
 """
 
-from icefloe.testing.storages import LatencyStorage
+from icefloe.testing.flaky import FlakyStorage
+from icefloe.testing.storages import LatencyStorage, PassingStorage
 
-__all__ = ["LatencyStorage"]
+__all__ = ["FlakyStorage", "LatencyStorage", "PassingStorage"]

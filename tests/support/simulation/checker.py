@@ -10,12 +10,12 @@ from typing import Any
 from icefloe.errors import ConflictError, IcechunkError, StorageError
 from icefloe.merging import MergeConflictError
 from icefloe.storage.base import Storage
-from icefloe.testing import model
-from icefloe.testing.audit import Audit, Stored, Violation
-from icefloe.testing.branch_model import BranchModel
-from icefloe.testing.model import Commit, Refs
-from icefloe.testing.twins import ACCOUNTS, TOTAL, Twin
-from icefloe.testing.upkeep_model import after_expiration, check_collection
+from tests.support.simulation import model
+from tests.support.simulation.audit import Audit, Stored, Violation
+from tests.support.simulation.branch_model import BranchModel
+from tests.support.simulation.maintenance_model import after_expiration, check_collection
+from tests.support.simulation.model import Commit, Refs
+from tests.support.simulation.twins import ACCOUNTS, TOTAL, Twin
 
 _LOGGED = {
     "commit": "NewCommit",

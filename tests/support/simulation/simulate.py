@@ -1,6 +1,6 @@
 """Several writers on one repository in bad weather, decided by a seed, with everything they do checked.
 
-    python -m icefloe.testing.simulation --seed 17
+    python -m tests.support.simulation --seed 17
 
 runs one history again and prints its schedule. `simulate` does the same for any storage. What is checked:
 
@@ -39,11 +39,11 @@ from icefloe.format.spec import spec_of
 from icefloe.repository import Repository
 from icefloe.storage.base import Storage
 from icefloe.storage.memory import MemoryStorage
-from icefloe.testing.baton import Baton, determined
-from icefloe.testing.branch_model import perform
-from icefloe.testing.checker import BRANCH_WORK, Checker, Operation
 from icefloe.testing.flaky import Call, Crashed, Fault, FlakyStorage, Weather
-from icefloe.testing.twins import ACCOUNTS, TOTAL, Twin
+from tests.support.simulation.branch_model import perform
+from tests.support.simulation.checker import BRANCH_WORK, Checker, Operation
+from tests.support.simulation.scheduler import Baton, determined
+from tests.support.simulation.twins import ACCOUNTS, TOTAL, Twin
 
 SOLVERS: Final[Mapping[str, ConflictSolver]] = {
     "nothing": ConflictDetector(),
@@ -429,7 +429,7 @@ def _config(source: Random) -> RepositoryConfig:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one history and print its schedule."""
-    parser = argparse.ArgumentParser(prog="python -m icefloe.testing.simulation", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.support.simulation", description=__doc__)
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--spec-version", type=int, default=2, choices=(1, 2))
     parser.add_argument("--steps", type=int, default=50)
@@ -446,7 +446,3 @@ def main(arguments: list[str] | None = None) -> int:
     lines = [*history.schedule, history.violation or "no violation"]
     sys.stdout.write("\n".join(lines) + "\n")
     return 1 if history.violation else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TypeAlias, TypeVar
 
-from icefloe.testing.model import Cell, Node, Tree
+from tests.support.simulation.model import Cell, Node, Tree
 
 V = TypeVar("V")
 _Place: TypeAlias = tuple[int | None, str]

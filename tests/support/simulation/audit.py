@@ -1,7 +1,7 @@
 """What is really stored: a repository read file by file through the format alone, without the engine.
 
 Every reference is followed to its end, from refs over snapshots and manifests to chunk objects; what is
-missing or contradicts itself is a `Violation`. Contents are those of `icefloe.testing.model`.
+missing or contradicts itself is a `Violation`. Contents are those of `tests.support.simulation.model`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot, Snapshot
 from icefloe.format.transaction_log import TransactionLog
 from icefloe.format.updates import UpdateType
 from icefloe.storage.base import ObjectNotFoundError, Storage
-from icefloe.testing.model import Changes, PlainTree, Refs, Tree
+from tests.support.simulation.model import Changes, PlainTree, Refs, Tree
 
 
 class Violation(AssertionError):  # noqa: N818 - it is the word of those who check histories

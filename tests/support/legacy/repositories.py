@@ -17,7 +17,7 @@ from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot, Snapshot
 from icefloe.format.transaction_log import TransactionLog
 from icefloe.repository import Repository
 from icefloe.storage.base import Storage
-from icefloe.testing.older_files import (
+from tests.support.legacy.files import (
     FORMATS,
     OlderArray,
     OlderFiles,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from icefloe.repository import Repository
-from icefloe.testing.merged_trees import may_clash, merged
-from icefloe.testing.model import Cell, Commit, Tree
+from tests.support.simulation.merged_trees import may_clash, merged
+from tests.support.simulation.model import Cell, Commit, Tree
 
 
 class BranchModel:

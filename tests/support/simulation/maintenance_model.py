@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from icefloe.testing.audit import Stored, Violation
+from tests.support.simulation.audit import Stored, Violation
 
 
 def after_expiration(

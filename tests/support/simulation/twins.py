@@ -9,9 +9,9 @@ from typing import Any
 from zarr.core.buffer import cpu
 
 from icefloe.session import Session
-from icefloe.testing import model
-from icefloe.testing.audit import Violation, chunk_bytes, number
 from icefloe.types import SessionMode
+from tests.support.simulation import model
+from tests.support.simulation.audit import Violation, chunk_bytes, number
 
 ACCOUNTS = "/accounts"
 """An array whose numbers always add up to the same: what is put into one is taken out of another."""
