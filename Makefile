@@ -104,7 +104,7 @@ test-servers: setup
 # The files of docs/virtual-files.md, downloaded once.
 test-samples: setup
 	scripts/fetch-samples $(BIN)/python .venv/samples
-	$(BIN)/python -m tests.virtual.table --check .venv/samples
+	$(BIN)/python -m tests.support.virtual.table --check .venv/samples
 
 test-cluster: setup
 	$(call install,cluster)
@@ -123,10 +123,10 @@ torture: setup
 	ICEFLOE_KILL_EVERY=1 $(BIN)/python -m pytest -q -n $(JOBS) tests/test_kills.py
 	ICEFLOE_KILL_EVERY=7 $(BIN)/python -m pytest -q -n $(JOBS) tests/ingest/test_killed.py
 	for mode in native hybrid virtual; do for kind in usual usual-alike odd alike mixed mixed-alike; do \
-	    $(BIN)/python -m tests.ingest.fuzz --seeds 0-60 --mode $$mode --kind $$kind || exit 1; done; done
+	    $(BIN)/python -m tests.support.ingest.fuzz --seeds 0-60 --mode $$mode --kind $$kind || exit 1; done; done
 	ICEFLOE_CRASHES=1000 ICEFLOE_DAMAGES=100 $(BIN)/python -m pytest -q -n $(JOBS) tests/maintenance/test_damage.py \
 	    tests/proof/test_upkeep_crashes.py tests/proof/test_refs_beside_collections.py
-	$(BIN)/python -m tests.proof.torture --minutes $(MINUTES)
+	$(BIN)/python -m tests.support.simulation.torture --minutes $(MINUTES)
 
 bench: setup-compat
 	$(BIN)/python benchmarks/run.py $(if $(ROW),--row "$(ROW)") $(if $(JSON),--json "$(JSON)")

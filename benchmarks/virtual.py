@@ -11,7 +11,7 @@ import numpy as np
 import zarr
 
 from benchmarks.harness import OURS, THEIRS, Job, Row, Side
-from tests.servers.ranges import range_server
+from tests.support.servers.ranges import range_server
 
 MILLION = (1000, 1000)
 TEN_MILLION = (10_000, 1000)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from tests.api_description import describe
+from tests.support.api_description import describe
 
 if __name__ == "__main__":
     print(json.dumps(describe(sys.argv[1]), indent=1, sort_keys=True))

@@ -15,7 +15,7 @@ from hypothesis import settings
 with suppress(ModuleNotFoundError):
     import pyproj  # noqa: F401 - loaded before ecCodes, too, which brings another PROJ
 
-pytest_plugins = ["tests.missing_packages"]
+pytest_plugins = ["tests.support.missing_packages"]
 
 # A slow machine is no failure: time limits belong to benchmarks. Under CI=true hypothesis starts from its own
 # "ci" profile, which has no deadline either and always draws the same examples.
@@ -53,7 +53,7 @@ def spark() -> Iterator[Any]:
 @pytest.fixture(scope="session")
 def s3_server() -> Iterator[str]:
     """Start an S3 server, one for each process that runs tests."""
-    from tests.servers.moto import moto_server
+    from tests.support.servers.moto import moto_server
 
     with moto_server() as url:
         yield url

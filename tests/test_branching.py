@@ -16,7 +16,7 @@ from icefloe import (
     in_memory_storage,
 )
 from icefloe.conflicts import ConflictDetector
-from tests.edits import (
+from tests.support.edits import (
     CreateArray,
     CreateGroup,
     Delete,

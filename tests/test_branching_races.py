@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from icefloe import Repository
-from tests.edits import Write
+from tests.support.edits import Write
 from tests.test_branching import commit, contents, new_repository, part
 
 

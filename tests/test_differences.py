@@ -31,7 +31,7 @@ from icefloe import (
     in_memory_storage,
     local_filesystem_storage,
 )
-from tests.source_tree import ROOT
+from tests.support.source_tree import ROOT
 
 PROTOTYPE = default_buffer_prototype()
 PAGE = ROOT / "docs" / "differences.md"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.source_tree import ROOT
+from tests.support.source_tree import ROOT
 
 # A block is left out when the line above its fence is an HTML comment: <!-- not run: the reason -->
 # Each such block is listed here as (file, reason), so that leaving one out shows in a diff of this test.

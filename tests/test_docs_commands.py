@@ -12,7 +12,7 @@ import click
 import pytest
 
 from icefloe.cli import main as app
-from tests.source_tree import ROOT
+from tests.support.source_tree import ROOT
 
 SPAN = re.compile(r"`(icefloe [a-z-]+[^`/:]*?(?: [^`]+)?)`")
 LINE = re.compile(r"^(?:    |\$ )?(icefloe [a-z].+)$")

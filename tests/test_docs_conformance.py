@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 
-from tests.source_tree import ROOT
+from tests.support.source_tree import ROOT
 
 PAGE = ROOT / "docs" / "spec-conformance.md"
 NAMED = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")

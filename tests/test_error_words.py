@@ -13,7 +13,7 @@ from zarr.core.sync import sync
 
 import icefloe
 from icefloe import Repository, in_memory_storage, s3_storage
-from tests.store.documents import GROUP, array_document
+from tests.support.zarr_documents import GROUP, array_document
 
 
 def two_commits(spec_version: int) -> tuple[Repository, str, str]:

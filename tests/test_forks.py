@@ -28,7 +28,7 @@ from icefloe import (
 )
 from icefloe.distributed import receipt
 from icefloe.format.manifest import ArrayManifest
-from tests import processes
+from tests.support import processes
 
 
 @pytest.fixture(params=[1, 2], ids=["v1", "v2"])

@@ -10,7 +10,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.source_tree import ROOT, Module, imports_of, last_name, outside_modules, parse, source_modules
+from tests.support.source_tree import (
+    ROOT,
+    Module,
+    imports_of,
+    last_name,
+    outside_modules,
+    parse,
+    source_modules,
+)
 
 MOST_CODE_LINES = 600
 

@@ -13,8 +13,8 @@ import pytest
 
 from icefloe import Repository
 from icefloe.storage.local.folder import LocalStorage
-from tests import processes
-from tests.killed_writer import PLANS, create, run, seen, steps
+from tests.support import processes
+from tests.support.killed_writer import PLANS, create, run, seen, steps
 
 WRITER = """
 import sys
@@ -27,7 +27,7 @@ killed_writer.main(Path(folder), int(spec_version), plan, int(every), int(first)
 TELLING_WRITER = """
 import sys
 from pathlib import Path
-from tests.killed_writer import run
+from tests.support.killed_writer import run
 
 run(Path(sys.argv[1]), int(sys.argv[2]), "writes", lambda name: print(name, flush=True))
 """

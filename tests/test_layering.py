@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 
-from tests.source_tree import (
+from tests.support.source_tree import (
     PACKAGE,
     Module,
     component_of,

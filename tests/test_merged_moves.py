@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from icefloe import ConflictType, MergeConflictError, Repository
-from tests.edits import CreateArray, CreateGroup, Delete, Edit, Move, SetAttribute, Write
+from tests.support.edits import CreateArray, CreateGroup, Delete, Edit, Move, SetAttribute, Write
 from tests.test_branching import commit, contents, new_repository, paths
 
 T = ConflictType

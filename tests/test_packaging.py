@@ -17,7 +17,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import icefloe
-from tests.source_tree import ROOT
+from tests.support.source_tree import ROOT
 
 TABLES = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 PROJECT, GROUPS = TABLES["project"], TABLES["dependency-groups"]

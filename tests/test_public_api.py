@@ -17,8 +17,8 @@ import pytest
 
 import icefloe
 from icefloe.compatibility import OFFICIAL_VERSION
-from tests.api_description import describe_member, describe_value
-from tests.source_tree import ROOT
+from tests.support.api_description import describe_member, describe_value
+from tests.support.source_tree import ROOT
 
 OFFICIAL = json.loads((ROOT / "tests" / "data" / "official_api.json").read_text(encoding="utf-8"))
 

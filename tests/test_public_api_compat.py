@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.api_description import MODULES, describe_module
-from tests.source_tree import ROOT
+from tests.support.api_description import MODULES, describe_module
+from tests.support.source_tree import ROOT
 
 icechunk: Any = pytest.importorskip("icechunk")
 

@@ -12,7 +12,7 @@ import pytest
 
 from icefloe.cli.main import commands
 from icefloe.cli.main import icefloe as program
-from tests import reference
+from tests.support import reference
 
 WANTED = {
     "init",
@@ -45,7 +45,7 @@ WANTED = {
     ("page", "made"), [(reference.CLI_PAGE, reference.cli_page), (reference.API_PAGE, reference.api_page)]
 )
 def test_pages_are_made_of_the_code(page: Path, made: Callable[[], str]) -> None:
-    assert page.read_text(encoding="utf-8") == made(), "run python -m tests.reference"
+    assert page.read_text(encoding="utf-8") == made(), "run python -m tests.support.reference"
 
 
 def test_commands_are_all_there() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.source_tree import ROOT
+from tests.support.source_tree import ROOT
 
 # Places that exist on any machine; a path below them says nothing about this one.
 COMMON_FOLDERS = set(map(Path, ["/", "/home", "/mnt", "/opt", "/srv", "/tmp", "/usr/src", "/var/tmp"]))

@@ -23,7 +23,7 @@ from icefloe._internal.redaction import redact
 from icefloe.cli import main as app
 from icefloe.cli.terminal import run_with_streams
 from icefloe.virtual import virtualize
-from tests.cli.calls import CALLS
+from tests.support.cli_calls import CALLS
 
 SECRET = "hunter2TOPSECRET"
 

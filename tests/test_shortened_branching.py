@@ -9,7 +9,7 @@ import pytest
 
 from icefloe import ConflictType, MergeConflictError, Repository, RetentionPolicy
 from icefloe.errors import ErrorKind, SessionStateError
-from tests.edits import CreateArray, Delete, Erase, Write, make
+from tests.support.edits import CreateArray, Delete, Erase, Write, make
 from tests.test_branching import commit, contents, new_repository, part, paths
 
 T = ConflictType

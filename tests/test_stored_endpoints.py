@@ -16,7 +16,7 @@ from icefloe import Repository, RepositoryConfig, VirtualChunkContainer
 from icefloe.cli import main as app
 from icefloe.config.stores import azure_store
 from icefloe.storage.external.endpoints import foreign_endpoint, leads_to, same_endpoint
-from tests.servers.recording import BYTES, Recorder, recording_server
+from tests.support.servers.recording import BYTES, Recorder, recording_server
 
 KEYS: dict[str, Any] = {
     "s3": icefloe.s3_credentials(

@@ -12,7 +12,7 @@ from packaging.requirements import Requirement
 
 import icefloe.virtual
 from icefloe._internal.extras import _PACKAGES, SPARK, TELEMETRY, missing_package, pip_install
-from tests.source_tree import ROOT
+from tests.support.source_tree import ROOT
 
 
 def test_every_package_that_messages_recommend_is_in_an_extra() -> None:

@@ -21,7 +21,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 import icefloe
 from icefloe._internal import telemetry
 from icefloe._internal.logs import levels_of
-from tests.source_tree import ROOT
+from tests.support.source_tree import ROOT
 
 EXPORT = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
 

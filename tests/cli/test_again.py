@@ -15,7 +15,7 @@ import zarr
 import icefloe
 from icefloe.cli import main as app
 from icefloe.cli.errors import NOT_WELL
-from tests.ingest.files import archive, days, write
+from tests.support.ingest.files import archive, days, write
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
 

@@ -29,7 +29,7 @@ from icefloe.cli.terminal import run_with_streams
 from icefloe.conflicts import Conflict, ConflictType
 from icefloe.ingest.ledger.table import LedgerRow, write_ledger
 from icefloe.virtual import virtualize
-from tests.cli.calls import CALLS, EVIL, NAME, commands
+from tests.support.cli_calls import CALLS, EVIL, NAME, commands
 
 OUR_CODES = re.compile(r"\x1b\[(?:0|1|[34]8;[25];[0-9;]+|3[0-9]|4[0-9])m|\r\x1b\[2K")
 

@@ -11,7 +11,7 @@ import icefloe
 from icefloe.cli import errors as faults
 from icefloe.cli import main as app
 from icefloe.cli import progress as meter
-from tests import golden
+from tests.support.format import golden
 
 
 @pytest.fixture

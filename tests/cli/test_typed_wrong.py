@@ -16,7 +16,7 @@ import zarr
 import icefloe
 from icefloe.cli import main as app
 from icefloe.cli.errors import FAILED, NOT_WELL, STOPPED, WAYS_OUT, explained
-from tests.ingest.files import archive
+from tests.support.ingest.files import archive
 
 NONE = ("--master", "none")
 EVERY = (

@@ -2,4 +2,4 @@
 
 import pytest
 
-pytest.register_assert_rewrite("tests.compat.decoded")
+pytest.register_assert_rewrite("tests.support.compat.decoded")

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 import icefloe
-from tests.compat import official
+from tests.support.compat import official
 
 pytestmark = pytest.mark.compat
 

@@ -10,8 +10,8 @@ import pytest
 import zarr
 
 from icefloe import BasicConflictSolver, Repository, local_filesystem_storage
-from tests.compat.official import everything, needs_v2, open_repository
-from tests.edits import CreateArray, CreateGroup, Delete, Edit, SetAttribute, Write, make
+from tests.support.compat.official import everything, needs_v2, open_repository
+from tests.support.edits import CreateArray, CreateGroup, Delete, Edit, SetAttribute, Write, make
 
 pytestmark = pytest.mark.compat
 

@@ -10,7 +10,7 @@ import pytest
 import zarr
 
 import icefloe
-from tests.compat.official import icechunk
+from tests.support.compat.official import icechunk
 
 pytestmark = pytest.mark.compat
 

@@ -10,8 +10,18 @@ from hypothesis import HealthCheck, given, settings
 
 import icefloe
 from icefloe import ConflictType
-from tests.compat.official import KNOWS_V2, icechunk, needs_v2
-from tests.edits import CreateArray, CreateGroup, Delete, Edit, Erase, SetAttribute, Write, make, resize
+from tests.support.compat.official import KNOWS_V2, icechunk, needs_v2
+from tests.support.edits import (
+    CreateArray,
+    CreateGroup,
+    Delete,
+    Edit,
+    Erase,
+    SetAttribute,
+    Write,
+    make,
+    resize,
+)
 
 pytestmark = [pytest.mark.compat, needs_v2]  # older releases find other conflicts, and commit in another way
 

@@ -16,9 +16,9 @@ from icefloe.format import config_codec, files, refs_v1
 from icefloe.format.locations import LocationCompression
 from icefloe.format.snapshot import ManifestFiles
 from icefloe.format.spec import Spec, spec_of
-from tests import golden
-from tests.compat import official
-from tests.compat.decoded import Folder, assert_seen_alike
+from tests.support.compat import official
+from tests.support.compat.decoded import Folder, assert_seen_alike
+from tests.support.format import golden
 
 pytestmark = pytest.mark.compat
 

@@ -11,8 +11,8 @@ import xarray as xr
 import zarr
 
 from icefloe import Repository
-from tests.compat.official import icechunk, needs_v2
-from tests.ingest.files import days, expected, new_repo, run, write
+from tests.support.compat.official import icechunk, needs_v2
+from tests.support.ingest.files import days, expected, new_repo, run, write
 
 pytestmark = [
     pytest.mark.compat,

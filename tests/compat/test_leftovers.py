@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.compat.official import icechunk, needs_v2
-from tests.ingest.fault_jobs import opened, reachable, stored
-from tests.source_tree import ROOT
+from tests.support.compat.official import icechunk, needs_v2
+from tests.support.ingest.fault_jobs import opened, reachable, stored
+from tests.support.source_tree import ROOT
 
 pytestmark = [pytest.mark.compat, needs_v2]
 
@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.compat, needs_v2]
 @pytest.mark.parametrize("job", ["batches", "virtual-append", "rechunk"])
 def test_either_library_collects_what_a_killed_job_left(tmp_path: Path, job: str) -> None:
     subprocess.run(
-        [sys.executable, "-m", "tests.ingest.killed_ingest", str(tmp_path), job, "149", "61", "keep"],
+        [sys.executable, "-m", "tests.support.ingest.killed_ingest", str(tmp_path), job, "149", "61", "keep"],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])},
         check=True,

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 import icefloe
-from tests.compat import official
-from tests.compat.official import icechunk, needs_v2
 from tests.compat.test_conflicts import OFFICIAL_KINDS, START, possible, scripts
-from tests.edits import Edit, Move, Write, make
+from tests.support.compat import official
+from tests.support.compat.official import icechunk, needs_v2
+from tests.support.edits import Edit, Move, Write, make
 
 pytestmark = [pytest.mark.compat, needs_v2]
 

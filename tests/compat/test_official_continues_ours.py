@@ -15,9 +15,9 @@ import zarr
 
 from icefloe._internal.ids import SnapshotId
 from icefloe.format.spec import V1, V2, Spec
-from tests.compat import official, samples
-from tests.compat.decoded import Folder, assert_seen_alike
-from tests.compat.repository_writer import (
+from tests.support.compat import official, samples
+from tests.support.compat.decoded import Folder, assert_seen_alike
+from tests.support.compat.repository_writer import (
     ArrayInput,
     GroupInput,
     NodeInput,

@@ -29,8 +29,8 @@ from icefloe.format.updates import (
     RepoStatusChanged,
     UpdateType,
 )
-from tests.compat import official, samples
-from tests.compat.repository_writer import (
+from tests.support.compat import official, samples
+from tests.support.compat.repository_writer import (
     ArrayInput,
     GroupInput,
     Layout,

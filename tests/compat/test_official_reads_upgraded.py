@@ -17,10 +17,10 @@ import zarr
 from icefloe.legacy.upgrade import migrate
 from icefloe.repository import Repository
 from icefloe.storage import local_filesystem_storage
-from tests import golden
-from tests.compat.official import icechunk, needs_v2, open_repository
-from tests.legacy.contents import make, values
-from tests.legacy.places import present_id
+from tests.support.compat.official import icechunk, needs_v2, open_repository
+from tests.support.format import golden
+from tests.support.legacy.contents import make, values
+from tests.support.legacy.locations import present_id
 from tests.support.legacy.repositories import FORMATS, write_older
 
 pytestmark = [

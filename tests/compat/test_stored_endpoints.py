@@ -9,8 +9,8 @@ import pytest
 import zarr
 
 import icefloe
-from tests.compat.official import icechunk, needs_v2
-from tests.servers.recording import BYTES, recording_server
+from tests.support.compat.official import icechunk, needs_v2
+from tests.support.servers.recording import BYTES, recording_server
 
 pytestmark = [pytest.mark.compat, needs_v2]
 

@@ -14,7 +14,7 @@ import zarr
 
 import icefloe
 from icefloe.format.files import read_repo_info
-from tests import golden
+from tests.support.format import golden
 
 icechunk = pytest.importorskip("icechunk")
 pytestmark = pytest.mark.compat

@@ -12,9 +12,9 @@ import zarr
 
 import icefloe
 from icefloe.virtual import virtualize
-from tests.compat.official import KNOWS_V2, open_repository
-from tests.virtual.files import LONG_AGO
-from tests.virtual.formats import FORMATS
+from tests.support.compat.official import KNOWS_V2, open_repository
+from tests.support.virtual.files import LONG_AGO
+from tests.support.virtual.formats import FORMATS
 
 pytestmark = [pytest.mark.compat, pytest.mark.filterwarnings("ignore:Numcodecs codecs are not in")]
 

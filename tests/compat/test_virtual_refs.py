@@ -14,7 +14,7 @@ import pytest
 import zarr
 
 import icefloe
-from tests.compat.official import KNOWS_V2, icechunk, needs_v2
+from tests.support.compat.official import KNOWS_V2, icechunk, needs_v2
 
 pytestmark = pytest.mark.compat
 

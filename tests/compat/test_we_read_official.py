@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.compat import official
-from tests.compat.decoded import Folder, assert_seen_alike
-from tests.compat.random_user import RandomUser
+from tests.support.compat import official
+from tests.support.compat.decoded import Folder, assert_seen_alike
+from tests.support.compat.random_user import RandomUser
 
 pytestmark = pytest.mark.compat
 

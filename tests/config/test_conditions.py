@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import icefloe.config
 from icefloe import config as c
-from tests.config.samples import MP, MS, D
+from tests.support.config_samples import MP, MS, D
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from icefloe import config as c
-from tests.config.samples import TaggedLoader
+from tests.support.config_samples import TaggedLoader
 
 pytestmark = pytest.mark.compat
 

@@ -9,7 +9,7 @@ import pytest
 
 from icefloe import config as c
 from icefloe.errors import ErrorKind, FormatError
-from tests.config.samples import full_config, official_dict
+from tests.support.config_samples import full_config, official_dict
 
 
 def test_config_is_written_as_the_official_library_writes_it() -> None:

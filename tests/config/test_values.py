@@ -13,7 +13,7 @@ import pytest
 import icefloe.storage  # some classes are shown under this name
 from icefloe import config as c
 from icefloe.config.fields import ConfigPart
-from tests.config.samples import MP, MS, D, full_config
+from tests.support.config_samples import MP, MS, D, full_config
 
 untyped: Any = c
 

@@ -18,7 +18,7 @@ from icefloe import (
 )
 from icefloe.storage.base import ALWAYS, ConditionNotMetError, PutCondition
 from icefloe.storage.memory import MemoryStorage
-from tests.edits import CreateGroup, make
+from tests.support.edits import CreateGroup, make
 
 
 class Losing(MemoryStorage):

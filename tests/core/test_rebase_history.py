@@ -11,7 +11,7 @@ from icefloe import ConflictDetector, RebaseFailedError, Repository, SessionStat
 from icefloe._internal.ids import INITIAL_SNAPSHOT_ID, SnapshotId
 from icefloe.format.repo_info import RepoInfo, SnapshotInfos
 from icefloe.format.updates import ExpirationRan
-from tests.edits import CreateArray, CreateGroup, Edit, SetAttribute, Write, make
+from tests.support.edits import CreateArray, CreateGroup, Edit, SetAttribute, Write, make
 
 
 def commit(repo: Repository, *edits: Edit) -> SnapshotId:

@@ -22,7 +22,7 @@ from icefloe.errors import IcechunkError
 from icefloe.format.manifest import InlineRef
 from icefloe.repository import Repository
 from icefloe.storage import in_memory_storage
-from tests.store.documents import GROUP, array_document
+from tests.support.zarr_documents import GROUP, array_document
 
 
 def new_session(**config: Any) -> Any:

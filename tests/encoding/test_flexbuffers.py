@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from icefloe.encoding import flexbuffers
 from icefloe.encoding.json_values import MAX_DEPTH, JsonValue, canonical
 from icefloe.errors import FormatError, InvalidInputError
-from tests.encoding.json_strategies import json_values
+from tests.support.format.json_strategies import json_values
 
 # Written by icechunk 2.3.0 as metadata of a commit.
 OFFICIAL: list[tuple[Any, str]] = [

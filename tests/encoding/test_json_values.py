@@ -11,7 +11,7 @@ from hypothesis import given
 
 from icefloe.encoding.json_values import MAX_DEPTH, canonical
 from icefloe.errors import InvalidInputError
-from tests.encoding.json_strategies import json_values
+from tests.support.format.json_strategies import json_values
 
 
 class Colour(str, Enum):  # noqa: UP042 (its str() is not its text)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from icefloe.encoding import flexbuffers, msgpack
 from icefloe.encoding.json_values import canonical
-from tests.encoding.json_strategies import json_values
+from tests.support.format.json_strategies import json_values
 
 pytestmark = pytest.mark.compat
 

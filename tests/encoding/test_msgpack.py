@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from icefloe.encoding import msgpack
 from icefloe.encoding.json_values import MAX_DEPTH, canonical
 from icefloe.errors import FormatError, InvalidInputError
-from tests.encoding.json_strategies import json_values
+from tests.support.format.json_strategies import json_values
 
 # Written by icechunk 1.1.21 as metadata of a commit.
 OFFICIAL: list[tuple[Any, str]] = [

@@ -28,9 +28,9 @@ from icefloe.format.snapshot import (
 from icefloe.format.spec import V1, V2, Spec
 from icefloe.format.transaction_log import LISTS, MoveOperation, NodeType, TransactionLog
 from icefloe.format.updates import RepoAvailability
-from tests import flatbuffer_writer
-from tests.flatbuffer_writer import Graph, Number, Pointers, Table, Vector, Written
-from tests.format.damaged_files import Sample, outcome, read, refused
+from tests.support.format import flatbuffer_writer
+from tests.support.format.damaged_files import Sample, outcome, read, refused
+from tests.support.format.flatbuffer_writer import Graph, Number, Pointers, Table, Vector, Written
 
 SEEDS = (None, 1, 2, 3)
 Row = dict[str, Any]

@@ -22,9 +22,8 @@ from icefloe.format.config_codec import decode_config, decode_config_yaml
 from icefloe.format.refs_v1 import decode_ref
 from icefloe.format.repo_info import RepoInfo
 from icefloe.format.spec import V1, V2
-from tests import golden
-from tests.format.damaged_files import Sample, golden_sample, outcome, read, refused, samples, written
-from tests.support.format import strategies
+from tests.support.format import golden, strategies
+from tests.support.format.damaged_files import Sample, golden_sample, outcome, read, refused, samples, written
 
 OLD = (*samples("v1-0.2.0-basic", 150), *samples("v1-1.1.21-virtual", 200))
 NEW = (*samples("v2-2.0.0-virtual_compressed", 200), *samples("v2-2.3.0-v2ops", 200))

@@ -17,8 +17,8 @@ from icefloe.errors import FormatError
 from icefloe.format import schema
 from icefloe.format.snapshot import Snapshot
 from icefloe.format.transaction_log import LISTS
-from tests.flatbuffer_writer import Graph, Number, Pointers, Table, Vector, Written
-from tests.format.damaged_files import Sample, outcome, read, refused
+from tests.support.format.damaged_files import Sample, outcome, read, refused
+from tests.support.format.flatbuffer_writer import Graph, Number, Pointers, Table, Vector, Written
 
 MANY = 100_000
 MOST_BYTES = 100 << 20

@@ -37,8 +37,8 @@ from icefloe.format.snapshot import ArrayNodeData, GroupNodeData, NodeSnapshot, 
 from icefloe.format.spec import Spec, spec_of
 from icefloe.format.transaction_log import LISTS, TransactionLog
 from icefloe.format.updates import FeatureFlagChanged, RepoStatus, RepoStatusChanged, Update
-from tests import golden
-from tests.golden import Golden
+from tests.support.format import golden
+from tests.support.format.golden import Golden
 
 V2_NAMES = [name for name in golden.NAMES if not name.startswith("v1-")]
 V1_NAMES = [name for name in golden.NAMES if name.startswith("v1-")]

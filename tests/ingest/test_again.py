@@ -12,7 +12,7 @@ from icefloe.ingest.combine.existing import look, parts
 from icefloe.ingest.discover.sources import Source
 from icefloe.ingest.inspect.schema import schema_of
 from icefloe.ingest.ledger.table import read_ledger
-from tests.ingest.files import archive, assert_same, days, expected, new_repo, read, run, write
+from tests.support.ingest.files import archive, assert_same, days, expected, new_repo, read, run, write
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
 

@@ -15,7 +15,7 @@ from icefloe.ingest.inspect.agreement import DisagreementError
 from icefloe.ingest.inspect.schema import reason
 from icefloe.ingest.job import ingest
 from icefloe.ingest.options import make_options
-from tests.ingest.files import (
+from tests.support.ingest.files import (
     START,
     Travelling,
     archive,

@@ -15,8 +15,8 @@ import xarray as xr
 
 from icefloe import Credentials, InvalidInputError, Repository, local_filesystem_storage
 from icefloe.xarray import to_icechunk
-from tests.ingest.files import archive, days, expected, new_repo, run, write
-from tests.virtual import formats
+from tests.support.ingest.files import archive, days, expected, new_repo, run, write
+from tests.support.virtual import formats
 from tests.virtual.parsers.tiff.test_georeference import geo_tiff
 
 pytestmark = [

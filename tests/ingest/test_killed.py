@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests import processes
-from tests.ingest.fault_jobs import JOBS
+from tests.support import processes
+from tests.support.ingest.fault_jobs import JOBS
 
 # How many touches of the repository lie between two kills; ICEFLOE_KILL_EVERY=1 leaves none out.
 # Without it two jobs are tried, at a few moments.

@@ -10,8 +10,8 @@ import pytest
 import xarray as xr
 
 from icefloe.errors import InvalidInputError
-from tests.ingest.files import assert_same, days, expected, new_repo, read, run, write
-from tests.ingest.fuzz import outcome
+from tests.support.ingest.files import assert_same, days, expected, new_repo, read, run, write
+from tests.support.ingest.fuzz import outcome
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::FutureWarning"),
@@ -102,5 +102,5 @@ def test_the_same_place_twice(tmp_path: Path) -> None:
     [("usual", 11, "native"), ("odd", 37, "native"), ("odd", 17, "hybrid"), ("alike", 9, "virtual")],
 )
 def test_archives_at_random(tmp_path: Path, kind: str, seed: int, mode: str) -> None:
-    """A few of those that `python -m tests.ingest.fuzz` tries."""
+    """A few of those that `python -m tests.support.ingest.fuzz` tries."""
     assert outcome(tmp_path, kind, seed, mode) == "the same"

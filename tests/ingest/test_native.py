@@ -12,7 +12,7 @@ import zarr
 
 from icefloe.ingest.job import ingest
 from icefloe.ingest.options import make_options
-from tests.ingest.files import (
+from tests.support.ingest.files import (
     START,
     Travelling,
     archive,

@@ -16,7 +16,17 @@ from icefloe.ingest.inspect.agreement import DisagreementError
 from icefloe.ingest.job import ingest
 from icefloe.ingest.ledger.table import read_ledger
 from icefloe.ingest.options import make_options
-from tests.ingest.files import Travelling, archive, assert_same, days, expected, new_repo, read, run, write
+from tests.support.ingest.files import (
+    Travelling,
+    archive,
+    assert_same,
+    days,
+    expected,
+    new_repo,
+    read,
+    run,
+    write,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
 

@@ -17,9 +17,9 @@ from icefloe.ingest import ingest, make_options
 from icefloe.ingest.inspect.agreement import DisagreementError
 from icefloe.ingest.ledger.table import read_ledger
 from icefloe.ingest.publish.checks import Check
-from tests import processes
-from tests.ingest.fault_jobs import reachable
-from tests.ingest.files import (
+from tests.support import processes
+from tests.support.ingest.fault_jobs import reachable
+from tests.support.ingest.files import (
     START,
     Travelling,
     archive,
@@ -40,7 +40,7 @@ import os, signal, sys
 from icefloe import Repository, storage_from_url
 from icefloe.ingest import ingest, make_options
 from icefloe.ingest import job
-from tests.ingest.files import Travelling
+from tests.support.ingest.files import Travelling
 
 def told(sentence):
     if sentence.startswith(sys.argv[3]):

@@ -11,7 +11,7 @@ from icefloe import InvalidInputError, Repository, storage_from_url
 from icefloe.cli.main import main
 from icefloe.ingest.publish.checks import Check
 from icefloe.ingest.recipe import load_recipe
-from tests.ingest.files import archive, assert_same, expected, read
+from tests.support.ingest.files import archive, assert_same, expected, read
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
 

@@ -12,7 +12,7 @@ import pytest
 import icefloe
 from icefloe import Repository
 from icefloe.ingest import LedgerChunks
-from tests.ingest.files import archive, assert_same, days, expected, read, run, write
+from tests.support.ingest.files import archive, assert_same, days, expected, read, run, write
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
 

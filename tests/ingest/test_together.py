@@ -15,15 +15,15 @@ from icefloe.ingest.job import ingest
 from icefloe.ingest.ledger.table import read_ledger
 from icefloe.ingest.options import make_options
 from icefloe.ingest.publish.staging import Staging
-from tests import processes
-from tests.ingest.files import Travelling, archive, assert_same, days, expected, new_repo, read, run
+from tests.support import processes
+from tests.support.ingest.files import Travelling, archive, assert_same, days, expected, new_repo, read, run
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
 
 DRIVER = """
 import sys
 from icefloe import Repository, storage_from_url
-from tests.ingest.files import run
+from tests.support.ingest.files import run
 
 place, *files = sys.argv[1:]
 repo = Repository.open(storage_from_url(place, sync=False))

@@ -20,11 +20,11 @@ from icefloe.ingest.discover.sources import Source, find_sources
 from icefloe.ingest.ledger.table import read_ledger
 from icefloe.storage.external.access import access_of
 from icefloe.virtual import virtualize
-from tests.ingest.files import archive, assert_same, days, expected, new_repo, read, run, write
-from tests.ingest.places import BUCKET, SECRET, Place, azure_place, s3_place
-from tests.servers.azurite import azurite_server
-from tests.servers.files import file_server
-from tests.servers.seaweedfs import seaweedfs_server
+from tests.support.ingest.files import archive, assert_same, days, expected, new_repo, read, run, write
+from tests.support.ingest.locations import BUCKET, SECRET, Place, azure_place, s3_place
+from tests.support.servers.azurite import azurite_server
+from tests.support.servers.files import file_server
+from tests.support.servers.seaweedfs import seaweedfs_server
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::FutureWarning"),

@@ -12,7 +12,7 @@ import xarray as xr
 from icefloe import InvalidInputError, Repository
 from icefloe.core.commit.early_manifests import EarlyManifest
 from icefloe.ingest.ledger.table import read_ledger
-from tests.ingest.files import archive, days, expected, new_repo, read_all, run, write
+from tests.support.ingest.files import archive, days, expected, new_repo, read_all, run, write
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::FutureWarning"),

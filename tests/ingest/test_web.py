@@ -17,7 +17,7 @@ from icefloe.ingest.discover import web_server
 from icefloe.ingest.discover.sources import find_sources
 from icefloe.ingest.discover.urls import shown
 from icefloe.ingest.ledger.table import read_ledger
-from tests.ingest.files import archive, assert_same, expected, new_repo, read, run
+from tests.support.ingest.files import archive, assert_same, expected, new_repo, read, run
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
 Answer = Callable[["Handler", bytes], None]

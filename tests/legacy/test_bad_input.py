@@ -22,12 +22,12 @@ from icefloe.errors import (
 )
 from icefloe.repository import Repository
 from icefloe.storage.base import Storage
-from tests import golden
-from tests.legacy.contents import described
-from tests.legacy.edits import edited
-from tests.legacy.places import contents, place
-from tests.legacy.small import tiny
+from tests.support.format import golden
+from tests.support.legacy.contents import described
+from tests.support.legacy.edits import edited
+from tests.support.legacy.locations import contents, place
 from tests.support.legacy.repositories import FORMATS, write_older
+from tests.support.legacy.small import tiny
 
 ALPHA = "handmade-002-alpha8"
 LAST = "handmade-004-0.1.3"

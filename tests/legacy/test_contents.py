@@ -11,8 +11,8 @@ from icefloe.legacy.upgrade import migrate
 from icefloe.repository import Repository
 from icefloe.storage import in_memory_storage
 from icefloe.storage.base import Storage
-from tests.legacy.contents import authorized, config_for, described, make, values
-from tests.legacy.places import contents
+from tests.support.legacy.contents import authorized, config_for, described, make, values
+from tests.support.legacy.locations import contents
 from tests.support.legacy.repositories import FORMATS, write_older
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")

@@ -13,9 +13,9 @@ from icefloe.format.manifest import INLINE, NATIVE, VIRTUAL
 from icefloe.repository import Repository
 from icefloe.session import Session
 from icefloe.types import SpecVersion
-from tests import golden
-from tests.golden import Golden
-from tests.legacy.places import contents, digest, place, present_id
+from tests.support.format import golden
+from tests.support.format.golden import Golden
+from tests.support.legacy.locations import contents, digest, place, present_id
 
 KINDS = {INLINE: "Inline", NATIVE: "Ref", VIRTUAL: "Virtual"}
 WITH_LOGS = [name for name in golden.OLDER_NAMES if "transactions" in str(golden.load(name).files)]

@@ -23,11 +23,11 @@ from icefloe.repository import Repository
 from icefloe.storage import in_memory_storage, local_filesystem_storage
 from icefloe.storage.base import Storage
 from icefloe.testing.storages import PassingStorage
-from tests import golden
-from tests.legacy.contents import described
-from tests.legacy.places import contents, place
-from tests.legacy.small import tiny
+from tests.support.format import golden
+from tests.support.legacy.contents import described
+from tests.support.legacy.locations import contents, place
 from tests.support.legacy.repositories import FORMATS, write_older
+from tests.support.legacy.small import tiny
 
 
 class BreakingStorage(PassingStorage):

@@ -10,8 +10,8 @@ from icefloe.errors import ErrorKind, StorageError
 from icefloe.repository import Repository
 from icefloe.storage.base import StorageObjectInfo
 from icefloe.testing.storages import PassingStorage
-from tests import golden
-from tests.legacy.places import place
+from tests.support.format import golden
+from tests.support.legacy.locations import place
 
 
 class Unlisted(PassingStorage):

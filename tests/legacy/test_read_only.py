@@ -18,8 +18,8 @@ from icefloe.errors import (
 )
 from icefloe.repository import Repository
 from icefloe.types import RepoAvailability, RepoStatus
-from tests import golden
-from tests.legacy.places import contents, place
+from tests.support.format import golden
+from tests.support.legacy.locations import contents, place
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 STATUS = RepoStatus(RepoAvailability.online, NOW, None)

@@ -15,11 +15,11 @@ from icefloe.legacy.codec.structures import Structure
 from icefloe.legacy.codec.transaction_log import TRANSACTION_LOG
 from icefloe.legacy.codec.zarr_json import ARRAY_METADATA
 from icefloe.repository import Repository
-from tests import golden
-from tests.legacy.contents import described
-from tests.legacy.edits import edited, unpacked
-from tests.legacy.places import place
+from tests.support.format import golden
+from tests.support.legacy.contents import described
+from tests.support.legacy.edits import edited, unpacked
 from tests.support.legacy.files import pack
+from tests.support.legacy.locations import place
 
 ALPHA = "handmade-002-alpha8"
 DRAFT = "handmade-001-json"

@@ -22,7 +22,7 @@ from icefloe.legacy.codec.snapshot import MANIFEST_REF, METADATA, NODE, SNAPSHOT
 from icefloe.legacy.codec.structures import Findings
 from icefloe.legacy.codec.transaction_log import TRANSACTION_LOG
 from icefloe.legacy.codec.zarr_json import ARRAY_METADATA
-from tests import golden
+from tests.support.format import golden
 from tests.support.legacy.files import (
     FORMATS,
     OlderArray,

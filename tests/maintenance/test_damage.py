@@ -18,7 +18,7 @@ from icefloe.errors import IcechunkError, SessionStateError
 from icefloe.maintenance.integrity import catalogue
 from icefloe.maintenance.integrity.findings import Report
 from icefloe.storage.base import Storage
-from tests import golden
+from tests.support.format import golden
 
 DAMAGES = int(os.environ.get("ICEFLOE_DAMAGES", "0"))
 QUICK = ("v1-0.2.0-basic", "v1-1.1.21-expire_gc", "v2-2.0.0-expire_gc", "migrated-1.1.21-to-2.3.0-virtual")

@@ -13,9 +13,9 @@ from icefloe import ManifestPreloadConfig, Repository, SpecVersion, upgrade_icec
 from icefloe.errors import ConflictError, SessionStateError
 from icefloe.storage import in_memory_storage
 from icefloe.storage.base import Storage
-from tests import golden
 from tests.maintenance.test_expire import commit, history, repository
 from tests.maintenance.test_gc import names
+from tests.support.format import golden
 
 
 def version_1() -> Repository:

@@ -20,7 +20,7 @@ from icefloe.maintenance import gc
 from icefloe.maintenance import reachable as reach
 from icefloe.storage.base import ALWAYS, Buffer, Version
 from icefloe.storage.memory import MemoryStorage
-from tests.proof.worlds import run_seed
+from tests.support.simulation.worlds import run_seed
 
 ENOUGH = 60
 """So many seeds must suffice."""

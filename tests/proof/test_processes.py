@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.proof import bank
-from tests.servers.moto import make_bucket
+from tests.support.servers.moto import make_bucket
+from tests.support.simulation import bank
 
 
 @pytest.fixture(scope="module")

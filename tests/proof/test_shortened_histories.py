@@ -16,7 +16,7 @@ import pytest
 
 from icefloe import MergeConflictError, Repository, RetentionPolicy, in_memory_storage
 from icefloe.errors import ErrorKind, SessionStateError
-from tests.edits import CreateArray, CreateGroup, Delete, Edit, Erase, SetAttribute, Write, make
+from tests.support.edits import CreateArray, CreateGroup, Delete, Edit, Erase, SetAttribute, Write, make
 
 NAMES = ("/a", "/b", "/c")
 SIZE = 3

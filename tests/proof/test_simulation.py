@@ -1,6 +1,6 @@
 """Histories of several writers in bad weather, each decided by a seed.
 
-A seed that fails is run again, with its schedule, by `python -m tests.proof.replay WORLD SEED`.
+A seed that fails is run again, with its schedule, by `python -m tests.support.simulation.replay WORLD SEED`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.proof.worlds import WORLDS, run_seed
+from tests.support.simulation.worlds import WORLDS, run_seed
 
 BATCH = 10
 BATCHES = [
@@ -26,7 +26,7 @@ def test_nothing_is_lost(world: str, first: int, record_property: Callable[[str,
         record_property(f"proof {name}", sum(getattr(history, name) for history in histories))
     record_property("proof histories", len(histories))
     failed = [(history.seed, history.violation) for history in histories if history.violation is not None]
-    assert not failed, f"run again with: python -m tests.proof.replay {world} {failed[0][0]}"
+    assert not failed, f"run again with: python -m tests.support.simulation.replay {world} {failed[0][0]}"
     assert sum(history.commits for history in histories) > 0
 
 

@@ -29,8 +29,8 @@ from icefloe.errors import IcechunkError
 from icefloe.repository import Repository
 from icefloe.storage import Storage, in_memory_storage
 from icefloe.types import SpecVersion
-from tests.proof import bank
-from tests.servers.moto import make_bucket
+from tests.support.servers.moto import make_bucket
+from tests.support.simulation import bank
 from tests.support.simulation.branch_model import perform
 from tests.support.simulation.checker import BRANCH_WORK, Checker, Operation
 from tests.support.simulation.simulate import SOLVERS

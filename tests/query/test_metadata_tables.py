@@ -12,7 +12,7 @@ import icefloe
 from icefloe.errors import InvalidInputError
 from icefloe.query.decode import ddl
 from icefloe.query.metadata_tables import TABLES, View, metadata_table
-from tests.spark.weather import CHUNKS, put, weather
+from tests.support.spark.weather import CHUNKS, put, weather
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import pytest
 import icefloe
 from icefloe.errors import ErrorKind, IcechunkError, InvalidInputError, RefNotFoundError
 from icefloe.query.options import parse, session_at
-from tests.spark.weather import put, repository, weather
+from tests.support.spark.weather import put, repository, weather
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from icefloe.errors import InvalidInputError, NodeNotFoundError
 from icefloe.query.scan.plan import plan
 from icefloe.query.scan.selection import Selection
 from icefloe.query.schema import Table, tables_of
-from tests.spark.weather import CHUNKS, frame_rows, opened, read_all, repository, rows, weather
+from tests.support.spark.weather import CHUNKS, frame_rows, opened, read_all, repository, rows, weather
 
 pytestmark = pytest.mark.filterwarnings("ignore::zarr.errors.UnstableSpecificationWarning")
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.source_tree import ROOT
+from tests.support.source_tree import ROOT
 
 pytestmark = pytest.mark.setup
 

@@ -10,7 +10,7 @@ import pytest
 
 import icefloe
 from icefloe.cli.main import main
-from tests.spark.weather import CHUNKS, repository, weather
+from tests.support.spark.weather import CHUNKS, repository, weather
 
 pytestmark = [
     pytest.mark.spark,

@@ -15,7 +15,7 @@ import xarray as xr
 import icefloe
 from icefloe.spark import sql
 from tests.query.sql.test_aggregates import rounded
-from tests.spark.weather import put, repository
+from tests.support.spark.weather import put, repository
 
 pytestmark = [
     pytest.mark.spark,

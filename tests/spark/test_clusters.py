@@ -18,7 +18,7 @@ import pytest
 
 from icefloe.spark import QUICK_START
 from icefloe.spark.java import find_java_home
-from tests.source_tree import ROOT
+from tests.support.source_tree import ROOT
 
 pytestmark = [pytest.mark.spark, pytest.mark.cluster]
 
@@ -63,7 +63,7 @@ def finished(job: subprocess.Popen[str]) -> None:
 
 
 def run_job(master: str, folder: Path) -> None:
-    finished(started_job("tests.spark.cluster_job", master, str(folder / "repo")))
+    finished(started_job("tests.support.spark.cluster_job", master, str(folder / "repo")))
 
 
 @contextmanager

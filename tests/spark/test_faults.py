@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 
 import icefloe
-from tests.spark.kill_job import LONGEST_WAIT_S, after
 from tests.spark.test_clusters import LIMIT_SECONDS, finished, started_job
-from tests.spark.weather import CHUNKS, opened, repository, weather
+from tests.support.spark.kill_job import LONGEST_WAIT_S, after
+from tests.support.spark.weather import CHUNKS, opened, repository, weather
 
 pytestmark = [pytest.mark.spark, pytest.mark.cluster]
 

@@ -20,7 +20,7 @@ from pyspark.errors import PySparkException
 import icefloe
 from icefloe.spark import sql
 from tests.query.sql.test_aggregates import rounded
-from tests.spark.weather import CHUNKS, put, repository, weather
+from tests.support.spark.weather import CHUNKS, put, repository, weather
 
 pytestmark = [
     pytest.mark.spark,

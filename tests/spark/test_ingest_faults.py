@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.spark.ingest_faults import figures, run
 from tests.spark.test_clusters import standalone
+from tests.support.spark.ingest_faults import figures, run
 
 pytestmark = [
     pytest.mark.spark,

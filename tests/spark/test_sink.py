@@ -20,7 +20,7 @@ from icefloe.errors import InvalidInputError, StorageError
 from icefloe.query.options import parse
 from icefloe.spark.sink import IcechunkWriter
 from tests.query.write.test_blocks import as_rows
-from tests.spark.weather import CHUNKS, opened, repository, weather
+from tests.support.spark.weather import CHUNKS, opened, repository, weather
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ import icefloe
 from icefloe.errors import SessionStateError
 from icefloe.spark import worker
 from icefloe.spark.source import IcechunkSource
-from tests.spark.weather import CHUNKS, frame_rows, opened, put, repository, weather
+from tests.support.spark.weather import CHUNKS, frame_rows, opened, put, repository, weather
 
 pytestmark = [
     pytest.mark.spark,

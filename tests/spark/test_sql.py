@@ -20,7 +20,7 @@ from icefloe.spark import scan, sql
 from icefloe.spark.dataframe import described
 from tests.query.sql.test_aggregates import rounded, shaped
 from tests.query.sql.test_parse import queries
-from tests.spark.weather import CHUNKS, frame_rows, opened, put, repository, weather
+from tests.support.spark.weather import CHUNKS, frame_rows, opened, put, repository, weather
 
 pytestmark = [
     pytest.mark.spark,

@@ -21,11 +21,17 @@ from queue import Queue
 import pytest
 import yaml
 
-from tests.ingest import fault_jobs
-from tests.ingest.fault_jobs import Job, assert_before_or_after, assert_collected, assert_complete, opened
-from tests.source_tree import ROOT
-from tests.spark import fault_processes as processes
 from tests.spark.test_clusters import environment
+from tests.support.ingest import fault_jobs
+from tests.support.ingest.fault_jobs import (
+    Job,
+    assert_before_or_after,
+    assert_collected,
+    assert_complete,
+    opened,
+)
+from tests.support.source_tree import ROOT
+from tests.support.spark import fault_processes as processes
 
 pytestmark = [
     pytest.mark.spark,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests import processes
+from tests.support import processes
 
 TASK = """
 from icefloe.spark.worker import readable_errors

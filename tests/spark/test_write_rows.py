@@ -13,7 +13,7 @@ import icefloe
 from icefloe.errors import ConflictError, IcechunkError, InvalidInputError, RefNotFoundError
 from icefloe.spark import scan, write
 from icefloe.spark import write_rows as writes
-from tests.spark.weather import CHUNKS, opened, put, repository, weather
+from tests.support.spark.weather import CHUNKS, opened, put, repository, weather
 
 pytestmark = [
     pytest.mark.spark,

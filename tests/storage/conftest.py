@@ -16,12 +16,12 @@ from icefloe.storage import (
     s3_storage,
     storage_from_url,
 )
-from tests.servers import azurite
-from tests.servers.azurite import azurite_server
-from tests.servers.ministack import ministack_server
-from tests.servers.moto import make_bucket
-from tests.servers.rclone import rclone_server
-from tests.servers.seaweedfs import seaweedfs_server
+from tests.support.servers import azurite
+from tests.support.servers.azurite import azurite_server
+from tests.support.servers.ministack import ministack_server
+from tests.support.servers.moto import make_bucket
+from tests.support.servers.rclone import rclone_server
+from tests.support.servers.seaweedfs import seaweedfs_server
 
 BUCKET = "testbucket"
 SECRET = "hunter2-secret-access-key"

@@ -26,8 +26,8 @@ from icefloe.format.files import read_repo_info, write_repo_info
 from icefloe.format.spec import V2
 from icefloe.format.updates import RepoAvailability
 from icefloe.format.updates import RepoStatus as StoredStatus
-from tests.servers import azurite
 from tests.storage.conftest import BUCKET, SECRET
+from tests.support.servers import azurite
 
 QUICK = StorageSettings(retries=StorageRetriesSettings(max_tries=2, initial_backoff_ms=1, max_backoff_ms=2))
 CONFIG = RepositoryConfig(storage=QUICK)

@@ -24,8 +24,8 @@ from icefloe.storage import (
 )
 from icefloe.storage.object_store import storage as objects
 from icefloe.storage.probe import probe
-from tests.servers import moto
 from tests.storage.conftest import SECRET
+from tests.support.servers import moto
 
 RACERS = 8
 

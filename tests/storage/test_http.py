@@ -19,8 +19,8 @@ from icefloe.storage import (
     local_filesystem_storage,
     redirect_storage,
 )
-from tests.servers.files import file_server
-from tests.servers.proxy import faulty_proxy
+from tests.support.servers.files import file_server
+from tests.support.servers.proxy import faulty_proxy
 
 DATA = bytes(range(256)) * 100
 

@@ -18,7 +18,7 @@ from icefloe.errors import SessionStateError
 from icefloe.repository import Repository
 from icefloe.storage.memory import MemoryStorage
 from icefloe.store import IcechunkStore, _Pace
-from tests.store.documents import array_document, buffer
+from tests.support.zarr_documents import array_document, buffer
 
 PROTOTYPE = default_buffer_prototype()
 

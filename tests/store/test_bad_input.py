@@ -28,7 +28,7 @@ from icefloe.errors import (
 from icefloe.repository import Repository
 from icefloe.storage import in_memory_storage
 from icefloe.store import IcechunkStore
-from tests.store.documents import GROUP, array_document, buffer
+from tests.support.zarr_documents import GROUP, array_document, buffer
 
 PROTOTYPE = default_buffer_prototype()
 

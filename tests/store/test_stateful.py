@@ -23,7 +23,7 @@ from icefloe.config.repository import ManifestConfig, ManifestSplittingConfig
 from icefloe.repository import Repository
 from icefloe.storage import in_memory_storage
 from icefloe.store import IcechunkStore
-from tests.store.documents import GROUP, array_document
+from tests.support.zarr_documents import GROUP, array_document
 
 LIMITS = settings(
     max_examples=12,

@@ -26,7 +26,7 @@ from icefloe.errors import IcechunkError
 from icefloe.repository import Repository
 from icefloe.session import Session
 from icefloe.store import IcechunkStore
-from tests.store.documents import GROUP, array_document, buffer
+from tests.support.zarr_documents import GROUP, array_document, buffer
 
 KEYS: Final = "arbitrary keys and values: the same with documents and chunks"
 SYNC: Final = "an arbitrary key: the same with a chunk"

@@ -18,7 +18,7 @@ from icefloe import InvalidInputError
 from icefloe.virtual import MismatchError, VirtualDataset, combine, virtualize
 from icefloe.virtual.cf_times import counted_as
 from icefloe.virtual.variables import loaded_variable
-from tests.virtual.files import aged
+from tests.support.virtual.files import aged
 
 CALENDARS = [
     "standard",

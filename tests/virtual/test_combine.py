@@ -22,7 +22,7 @@ from icefloe.virtual import (
     combine,
     virtualize,
 )
-from tests.virtual.files import aged, assert_all_read_back
+from tests.support.virtual.files import aged, assert_all_read_back
 
 
 def month(

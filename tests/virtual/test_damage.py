@@ -19,9 +19,9 @@ from icefloe.virtual import CannotVirtualizeError, VirtualDataset, virtualize
 from icefloe.virtual.open import recognize
 from icefloe.virtual.sources import location_of, open_file
 from icefloe.virtual.values import open_values
-from tests.servers.ranges import range_server
-from tests.virtual.files import LONG_AGO, aged
-from tests.virtual.formats import FORMATS
+from tests.support.servers.ranges import range_server
+from tests.support.virtual.files import LONG_AGO, aged
+from tests.support.virtual.formats import FORMATS
 
 FILES = {name: pair for name, pair in FORMATS.items() if not pair[0].endswith(".zarr")}
 

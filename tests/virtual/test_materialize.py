@@ -17,8 +17,8 @@ from icefloe.errors import ErrorKind, IcechunkError, InvalidInputError, ReadOnly
 from icefloe.format.manifest import ArrayManifest
 from icefloe.session import Session
 from icefloe.types import ChunkType
-from tests.servers.ranges import RangeServer, range_server
-from tests.virtual.places import session_with
+from tests.support.servers.ranges import RangeServer, range_server
+from tests.support.virtual.locations import session_with
 
 SIZE, COUNT = 600, 40
 

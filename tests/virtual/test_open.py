@@ -25,9 +25,9 @@ from icefloe.errors import ErrorKind
 from icefloe.virtual import CannotVirtualizeError, virtualize
 from icefloe.virtual.sources import BLOCK_BYTES, SourceFile, access_by, location_of, open_file
 from icefloe.virtual.values import open_values
-from tests.servers.moto import make_bucket
-from tests.servers.ranges import RangeServer, range_server
-from tests.virtual.files import aged
+from tests.support.servers.moto import make_bucket
+from tests.support.servers.ranges import RangeServer, range_server
+from tests.support.virtual.files import aged
 
 VALUES = np.random.default_rng(0).random((6, 400_000))
 

@@ -19,7 +19,7 @@ from icefloe.credentials import Credentials, s3_anonymous_credentials
 from icefloe.errors import ErrorKind, IcechunkError, InvalidInputError, StorageError
 from icefloe.format.manifest import ArrayManifest
 from icefloe.session import Session
-from tests.virtual.places import read_ref, session_with
+from tests.support.virtual.locations import read_ref, session_with
 
 ACCESS = Credentials.LocalFileSystemAccess()
 

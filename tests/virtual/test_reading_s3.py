@@ -19,8 +19,8 @@ from icefloe.credentials import (
 )
 from icefloe.errors import ErrorKind, IcechunkError
 from icefloe.session import Session
-from tests.servers.moto import make_bucket
-from tests.virtual.places import read_ref, session_with
+from tests.support.servers.moto import make_bucket
+from tests.support.virtual.locations import read_ref, session_with
 
 URL = "s3://archive/data/a b.nc"
 

@@ -17,8 +17,8 @@ from icefloe.credentials import Credentials
 from icefloe.errors import ErrorKind, IcechunkError
 from icefloe.session import Session
 from icefloe.virtual import ReadLimits
-from tests.servers.ranges import RangeServer, range_server
-from tests.virtual.places import read_ref, session_with
+from tests.support.servers.ranges import RangeServer, range_server
+from tests.support.virtual.locations import read_ref, session_with
 
 ACCESS = Credentials.HttpAccess()
 DATE, SECONDS = "Tue, 14 Nov 2023 22:13:20 GMT", 1_700_000_000

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.virtual.table import compared
+from tests.support.virtual.table import compared
 
 PACKAGES = {
     "iris": ("iris_sample_data", "sample_data"),

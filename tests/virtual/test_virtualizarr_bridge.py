@@ -15,7 +15,7 @@ from virtualizarr.parsers import HDFParser
 
 from icefloe.virtual import virtualize
 from icefloe.virtual.virtualizarr import from_virtualizarr, to_virtualizarr
-from tests.virtual.files import aged
+from tests.support.virtual.files import aged
 
 pytestmark = pytest.mark.filterwarnings("ignore:Numcodecs codecs are not in")  # zarr 3.1 says so
 

@@ -14,7 +14,7 @@ from icefloe.core.commit import limits as log_limits
 from icefloe.core.commit.limits import MAX_LOG_TABLES, check_changed_chunks
 from icefloe.errors import ErrorKind, SessionStateError
 from icefloe.ingest import rechunk
-from tests.ingest.files import Travelling, archive, new_repo, run
+from tests.support.ingest.files import Travelling, archive, new_repo, run
 
 FOLDERS = ("chunks", "manifests", "snapshots", "transactions")
 

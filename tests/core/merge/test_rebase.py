@@ -25,7 +25,7 @@ from icefloe import (
 from icefloe.config import ManifestConfig, ManifestSplittingConfig
 from icefloe.config import ManifestSplitCondition as Arrays
 from icefloe.config import ManifestSplitDimCondition as Dimensions
-from tests.edits import (
+from tests.support.edits import (
     CreateArray,
     CreateGroup,
     Delete,

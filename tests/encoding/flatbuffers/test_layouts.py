@@ -15,8 +15,8 @@ from icefloe.encoding.flatbuffers.cursor import Cursor
 from icefloe.encoding.flatbuffers.reader import Payload, read_root, read_tables
 from icefloe.encoding.flatbuffers.tables import Tables, from_rows, to_rows
 from icefloe.errors import FormatError
-from tests import flatbuffer_writer
-from tests.encoding.flatbuffers import schemas
+from tests.support.format import flatbuffer_schemas as schemas
+from tests.support.format import flatbuffer_writer
 
 QUICK = settings(max_examples=30)
 MANY = 20

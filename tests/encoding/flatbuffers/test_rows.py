@@ -19,8 +19,8 @@ from icefloe.encoding.flatbuffers.row_builder import build_row
 from icefloe.encoding.flatbuffers.row_reader import read_row
 from icefloe.encoding.flatbuffers.tables import Tables, from_rows, to_rows
 from icefloe.errors import FormatError
-from tests import flatbuffer_writer
-from tests.encoding.flatbuffers import schemas
+from tests.support.format import flatbuffer_schemas as schemas
+from tests.support.format import flatbuffer_writer
 
 Sample = tuple[fb.Table, list[dict[str, Any]]]
 

@@ -20,7 +20,7 @@ from icefloe.ingest.combine.runs import runs_of
 from icefloe.ingest.discover.sources import Source
 from icefloe.ingest.inspect.schema import FileSchema, schema_of, shared
 from icefloe.ingest.options import Options
-from tests.ingest.files import days
+from tests.support.ingest.files import days
 
 
 def schemas(datasets: list[xr.Dataset]) -> list[FileSchema]:

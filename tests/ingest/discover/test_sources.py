@@ -16,7 +16,17 @@ from icefloe import InvalidInputError, Repository
 from icefloe.ingest.discover.sources import find_sources
 from icefloe.ingest.inspect import schema as survey
 from icefloe.ingest.ledger.table import read_ledger
-from tests.ingest.files import archive, assert_same, days, expected, new_repo, read, read_all, run, write
+from tests.support.ingest.files import (
+    archive,
+    assert_same,
+    days,
+    expected,
+    new_repo,
+    read,
+    read_all,
+    run,
+    write,
+)
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::FutureWarning"),

@@ -9,7 +9,7 @@ import pytest
 import xarray as xr
 
 from icefloe import InvalidInputError
-from tests.ingest.files import assert_same, days, expected, new_repo, read, run, write
+from tests.support.ingest.files import assert_same, days, expected, new_repo, read, run, write
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from icefloe import InvalidInputError
-from tests import processes
-from tests.ingest.files import archive, new_repo, run
-from tests.virtual import formats
+from tests.support import processes
+from tests.support.ingest.files import archive, new_repo, run
+from tests.support.virtual import formats
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
 

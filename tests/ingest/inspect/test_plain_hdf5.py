@@ -16,7 +16,7 @@ from icefloe.ingest.discover.sources import find_sources
 from icefloe.ingest.inspect.plain_hdf5 import Known, plain_schema
 from icefloe.ingest.inspect.schema import FileSchema, Reading, SurveyOrder, survey, virtualized
 from icefloe.virtual.parsers.hdf5.file import Members
-from tests.ingest.files import aged, days, write
+from tests.support.ingest.files import aged, days, write
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
 

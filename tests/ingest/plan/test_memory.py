@@ -20,7 +20,7 @@ from icefloe.ingest.combine.pieces import Pieces
 from icefloe.ingest.job import ingest
 from icefloe.ingest.options import make_options
 from icefloe.ingest.publish.checks import Check
-from tests.ingest.files import START, assert_same, expected, new_repo, read, write
+from tests.support.ingest.files import START, assert_same, expected, new_repo, read, write
 
 MEMORY_BYTES = 4 << 20
 TRACED = {"write", "compare_block", "count_boxes"}

@@ -14,7 +14,17 @@ from icefloe import InvalidInputError, Repository, in_memory_storage
 from icefloe.ingest import ingest, make_options
 from icefloe.ingest.publish.arrivals import _cut, _joined
 from icefloe.ingest.publish.checks import Check
-from tests.ingest.files import Travelling, archive, days, expected, new_repo, read, read_all, run, write
+from tests.support.ingest.files import (
+    Travelling,
+    archive,
+    days,
+    expected,
+    new_repo,
+    read,
+    read_all,
+    run,
+    write,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
 

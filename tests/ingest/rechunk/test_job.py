@@ -15,7 +15,7 @@ from icefloe import IcechunkError, RebaseFailedError, Repository
 from icefloe.cli.main import main
 from icefloe.ingest import rechunk
 from icefloe.ingest.rechunk.job import RechunkReport
-from tests.ingest.files import Travelling, new_repo
+from tests.support.ingest.files import Travelling, new_repo
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::FutureWarning"),

@@ -13,7 +13,7 @@ import xarray as xr
 from icefloe import InvalidInputError
 from icefloe.ingest.write import references as referring
 from icefloe.ingest.write.chunk_fitting import fitted
-from tests.ingest.files import days, expected, new_repo, read_all, run, write
+from tests.support.ingest.files import days, expected, new_repo, read_all, run, write
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::FutureWarning"),

@@ -24,8 +24,8 @@ from icefloe.ingest import rechunk
 from icefloe.ingest.plan.block_shapes import Grain, best_block, overlaps, read_factor
 from icefloe.ingest.write.spill import Exchange, clear, put_aside, taken_up
 from icefloe.storage.memory import MemoryStorage
-from tests import processes
-from tests.ingest.files import START, Travelling, assert_same, expected, new_repo, read, run, write
+from tests.support import processes
+from tests.support.ingest.files import START, Travelling, assert_same, expected, new_repo, read, run, write
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
 

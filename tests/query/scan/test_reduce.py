@@ -16,7 +16,7 @@ from icefloe.errors import InvalidInputError
 from icefloe.query.scan.reduce import FUNCTIONS, Aggregation, aggregation, run_partition
 from icefloe.query.scan.selection import Coordinates, Selection
 from icefloe.query.schema import tables_of
-from tests.spark.weather import CHUNKS, counted_chunks, opened, repository, weather
+from tests.support.spark.weather import CHUNKS, counted_chunks, opened, repository, weather
 
 REPO = repository(weather(40), encoding=CHUNKS)
 TERMS = ["time", "lat", "lon", "month(time)", "year(time)", "day(time)", "quarter(time)"]

@@ -19,7 +19,7 @@ from icefloe.query.scan.plan import plan
 from icefloe.query.scan.selection import Coordinates, Selection, by_labels, by_positions
 from icefloe.query.schema import Table, tables_of
 from icefloe.session import Session
-from tests.spark.weather import (
+from tests.support.spark.weather import (
     CHUNKS,
     counted_chunks,
     frame_rows,

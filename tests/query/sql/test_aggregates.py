@@ -27,7 +27,7 @@ from tests.query.sql.test_parse import (
     pruned,
     queries,
 )
-from tests.spark.weather import counted_chunks, read_all
+from tests.support.spark.weather import counted_chunks, read_all
 
 
 def tables_for(text: str, partition_bytes: int) -> tuple[list[pa.Table], list[Edit], set[int]]:

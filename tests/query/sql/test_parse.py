@@ -23,7 +23,7 @@ from icefloe.query.scan.selection import Coordinates, Selection
 from icefloe.query.schema import Table, tables_of
 from icefloe.query.sql.parse import Edit, Needs, Query, parse_query, understood
 from icefloe.spark.run_sql import _needed, masks
-from tests.spark.weather import CHUNKS, counted_chunks, read_all, repository, weather
+from tests.support.spark.weather import CHUNKS, counted_chunks, read_all, repository, weather
 
 REPO = repository(weather(), encoding=CHUNKS)
 SESSION = REPO.readonly_session("main")

@@ -19,7 +19,7 @@ from icefloe.query.encode import keys_of, unique_keys
 from icefloe.query.write.blocks import placed, write_sorted
 from icefloe.query.write.target import Template, dims_for, prepare
 from icefloe.session import Session
-from tests.spark.weather import CHUNKS, opened, repository, weather
+from tests.support.spark.weather import CHUNKS, opened, repository, weather
 
 
 def write_table(

@@ -20,7 +20,7 @@ from icefloe.errors import ErrorKind, StorageError
 from icefloe.storage import ABSENT, ALWAYS, ConditionNotMetError, ObjectKind, ObjectNotFoundError, Unchanged
 from icefloe.storage.local.folder import LocalStorage
 from icefloe.storage.local.lock import LOCK_FILE, folder_locked
-from tests import processes
+from tests.support import processes
 
 PROCESSES = 4
 INCREMENTS = 40

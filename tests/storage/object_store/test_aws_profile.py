@@ -16,8 +16,8 @@ import pytest
 from icefloe.errors import ErrorKind, InvalidInputError, StorageError
 from icefloe.storage import Storage, s3_storage
 from icefloe.storage.object_store.aws_profile import has_profile_keys_from_env, profile_keys
-from tests.servers.proxy import Proxy, faulty_proxy
 from tests.storage.conftest import BUCKET, SECRET
+from tests.support.servers.proxy import Proxy, faulty_proxy
 
 CONFIG = """\
 # where we are

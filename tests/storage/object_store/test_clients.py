@@ -9,8 +9,8 @@ import pytest
 from icefloe.config import ChecksumAlgorithm
 from icefloe.errors import ErrorKind, StorageError
 from icefloe.storage import ABSENT, ALWAYS, Storage, s3_storage
-from tests.servers.proxy import Proxy, faulty_proxy
 from tests.storage.conftest import BUCKET, SECRET
+from tests.support.servers.proxy import Proxy, faulty_proxy
 
 
 @pytest.fixture

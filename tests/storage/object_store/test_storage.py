@@ -34,8 +34,8 @@ from icefloe.storage.object_store import clients as clients_module
 from icefloe.storage.object_store.clients import Role
 from icefloe.storage.object_store.conditional_writes import WRITE_ID
 from icefloe.storage.probe import probe
-from tests.servers.proxy import Proxy, Request, faulty_proxy
 from tests.storage.conftest import BUCKET, SECRET, S3Maker
+from tests.support.servers.proxy import Proxy, Request, faulty_proxy
 
 QUICK = StorageSettings(retries=StorageRetriesSettings(max_tries=4, initial_backoff_ms=1, max_backoff_ms=5))
 

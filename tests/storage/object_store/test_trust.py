@@ -13,8 +13,8 @@ from icefloe.errors import ErrorKind, StorageError
 from icefloe.storage import s3_storage
 from icefloe.storage.object_store import trust
 from icefloe.storage.probe import probe
-from tests.servers.proxy import Proxy, Request, faulty_proxy
 from tests.storage.conftest import BUCKET, S3Maker
+from tests.support.servers.proxy import Proxy, Request, faulty_proxy
 
 UNSAFE = RepositoryConfig(
     storage=StorageSettings(unsafe_use_conditional_create=False, unsafe_use_conditional_update=False)

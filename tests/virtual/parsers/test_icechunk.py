@@ -18,7 +18,7 @@ from icefloe import (
     local_filesystem_store,
 )
 from icefloe.virtual import virtualize
-from tests.virtual.files import aged, assert_all_read_back
+from tests.support.virtual.files import aged, assert_all_read_back
 
 VALUES = np.arange(4000, dtype="i4").reshape(40, 100)
 SMALL = np.arange(3, dtype="i2")

@@ -17,8 +17,8 @@ from icefloe import StorageError
 from icefloe.errors import ErrorKind
 from icefloe.virtual import CannotVirtualizeError, combine, virtualize
 from icefloe.virtual.values import open_values
-from tests.servers.ranges import range_server
-from tests.virtual.files import LONG_AGO, aged, assert_all_read_back
+from tests.support.servers.ranges import range_server
+from tests.support.virtual.files import LONG_AGO, aged, assert_all_read_back
 
 
 def kerchunk_refs(data: Path) -> dict[str, Any]:

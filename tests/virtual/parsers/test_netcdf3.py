@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from icefloe.virtual import CannotVirtualizeError, virtualize
-from tests.virtual.files import aged, assert_all_read_back
+from tests.support.virtual.files import aged, assert_all_read_back
 
 KINDS = ["NETCDF3_CLASSIC", "NETCDF3_64BIT_OFFSET", "NETCDF3_64BIT_DATA"]
 TYPES = ["i1", "i2", "i4", "f4", "f8", "S1"]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from icefloe.virtual import CannotVirtualizeError, VirtualDataset, virtualize
-from tests.virtual.files import aged, assert_reads_back
+from tests.support.virtual.files import aged, assert_reads_back
 
 RELEASE = tuple(map(int, version("virtualizarr").split(".")[:3]))
 VALUES = np.arange(24, dtype="f4").reshape(4, 6)

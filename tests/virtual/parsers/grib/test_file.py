@@ -14,8 +14,8 @@ from icefloe.virtual import CannotVirtualizeError, RefusalReason, combine, virtu
 from icefloe.virtual.codecs import GribCodec
 from icefloe.virtual.parsers.grib.message import fields_of
 from icefloe.virtual.values import open_values
-from tests.servers.ranges import range_server
-from tests.virtual.files import aged, assert_all_read_back, assert_reads_back
+from tests.support.servers.ranges import range_server
+from tests.support.virtual.files import aged, assert_all_read_back, assert_reads_back
 
 ROWS, COLUMNS = 31, 16
 

@@ -14,7 +14,7 @@ import pytest
 
 from icefloe.virtual import RefusalReason, VirtualDataset, virtualize
 from icefloe.virtual.decoders.hdf5 import Chunk, undo
-from tests.virtual.files import aged, assert_all_read_back, assert_reads_back
+from tests.support.virtual.files import aged, assert_all_read_back, assert_reads_back
 
 RANDOM = np.random.default_rng(0)
 SMOOTH = np.add.outer(np.arange(23.0), np.sin(np.arange(37.0)))

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from icefloe.virtual import CannotVirtualizeError, RefusalReason, VirtualDataset, virtualize
-from tests.source_tree import ROOT
-from tests.virtual.files import aged, assert_all_read_back, assert_reads_back
+from tests.support.source_tree import ROOT
+from tests.support.virtual.files import aged, assert_all_read_back, assert_reads_back
 
 RANDOM = np.random.default_rng(0)
 TYPES = ["<f8", ">f4", "<i2", ">u8", "u1", "bool", "<c16", "<f2", "S5"]

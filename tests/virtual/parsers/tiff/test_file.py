@@ -10,7 +10,7 @@ import pytest
 import tifffile
 
 from icefloe.virtual import CannotVirtualizeError, RefusalReason, virtualize
-from tests.virtual.files import aged, assert_all_read_back, assert_reads_back
+from tests.support.virtual.files import aged, assert_all_read_back, assert_reads_back
 
 RANDOM = np.random.default_rng(0)
 GREY = RANDOM.integers(0, 1000, (50, 70)).astype("u2")

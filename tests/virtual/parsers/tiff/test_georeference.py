@@ -13,7 +13,7 @@ import pytest
 import tifffile
 
 from icefloe.virtual import combine, virtualize
-from tests.virtual.files import aged
+from tests.support.virtual.files import aged
 
 VALUES = np.arange(48 * 64, dtype="u2").reshape(48, 64)
 MODEL, RASTER, CITATION = 1024, 1025, 1026

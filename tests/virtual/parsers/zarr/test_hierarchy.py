@@ -13,7 +13,7 @@ import xarray
 import zarr
 
 from icefloe.virtual import CannotVirtualizeError, RefusalReason, virtualize
-from tests.virtual.files import LONG_AGO, assert_all_read_back
+from tests.support.virtual.files import LONG_AGO, assert_all_read_back
 
 pytestmark = pytest.mark.filterwarnings("ignore:Numcodecs codecs are not in")  # zarr 3.1 says so
 VALUES = np.arange(7 * 9, dtype="f4").reshape(7, 9)

@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tests.source_tree import ROOT
+from tests.support.source_tree import ROOT
 
 FOLDER = ROOT / "tests" / "data" / "golden"
 SUFFIX = ".tar.xz"

@@ -19,7 +19,7 @@ from icefloe.errors import ConflictError
 from icefloe.repository import Repository
 from icefloe.session import Session
 from icefloe.storage import Storage, local_filesystem_storage, s3_storage
-from tests import processes
+from tests.support import processes
 from tests.support.simulation.audit import Audit, chunk_bytes, number
 from tests.support.simulation.twins import document
 

@@ -1,4 +1,4 @@
-"""Histories and processes for as long as you like: `python -m tests.proof.torture --minutes 30`.
+"""Histories and processes for as long as you like: `python -m tests.support.simulation.torture --minutes 30`.
 
 Prints figures, and ends with 1 if anything was violated; each failing seed comes with the command that runs
 it again.
@@ -18,9 +18,9 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from itertools import count
 from typing import Any
 
-from tests.proof import bank
-from tests.proof.worlds import WORLDS, run_seed
-from tests.servers.moto import make_bucket, moto_server
+from tests.support.servers.moto import make_bucket, moto_server
+from tests.support.simulation import bank
+from tests.support.simulation.worlds import WORLDS, run_seed
 
 _LONG_STEPS = 200
 """Every fourth history has so many steps, the others 50."""
@@ -40,7 +40,7 @@ def history(world: str, seed: int, steps: int) -> tuple[Counter[str], str | None
     )
     if done.violation is None:
         return figures, None
-    command = f"python -m tests.proof.replay {world} {seed} --steps {steps}"
+    command = f"python -m tests.support.simulation.replay {world} {seed} --steps {steps}"
     return figures, f"{command}: {done.violation[:500]}"
 
 

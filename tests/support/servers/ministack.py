@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.servers.moto import free_port, make_bucket, wait_until_ready
+from tests.support.servers.moto import free_port, make_bucket, wait_until_ready
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""An ingest that is killed before each touch of its repository: `python -m tests.ingest.killed_ingest`.
+"""An ingest that is killed before each touch of its repository: `python -m tests.support.ingest.killed_ingest`.
 
 Called with a folder, the name of a job, how many touches lie between two kills, the first one, and, to have
 copies of what each kill left, the word keep. Each child is forked, does the job without Spark, and kills
@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.ingest.fault_jobs import (
+from tests.support.ingest.fault_jobs import (
     JOBS,
     Job,
     assert_before_or_after,
@@ -28,8 +28,8 @@ from tests.ingest.fault_jobs import (
     opened,
     tip,
 )
-from tests.ingest.files import Travelling
-from tests.killed_writer import TOUCHES
+from tests.support.ingest.files import Travelling
+from tests.support.killed_writer import TOUCHES
 
 
 def killed_before(touch: int, job: Job, folder: Path, files: Sequence[str]) -> bool:

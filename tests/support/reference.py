@@ -1,4 +1,4 @@
-"""The reference pages of the docs, made of the code: `python -m tests.reference` writes them anew."""
+"""The reference pages of the docs, made of the code: `python -m tests.support.reference` writes them anew."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from icefloe.cli.main import commands, icefloe
-from tests.source_tree import ROOT
+from tests.support.source_tree import ROOT
 
 CLI_PAGE = ROOT / "docs" / "cli.md"
 API_PAGE = ROOT / "docs" / "api.md"
@@ -50,7 +50,7 @@ icefloe completion fish > ~/.config/fish/completions/icefloe.fish
 _CLI_INTRODUCTION = """\
 # The command line
 
-Made of the program by `python -m tests.reference`; a test compares. `icefloe COMMAND --help` says the same.
+Made of the program by `python -m tests.support.reference`; a test compares. `icefloe COMMAND --help` says the same.
 
 `REPO` is a path or a URL: `data/repo`, `s3://bucket/prefix`, `gs://...`, `az://...`, `https://...`; options
 of the storage follow with `-o NAME=VALUE`. With `--json` a command prints one JSON document on standard
@@ -69,7 +69,7 @@ terminal, lines elsewhere. `NO_COLOR` and terminals that lack letters are heeded
 _API_INTRODUCTION = """\
 # The Python interface
 
-Made of the code by `python -m tests.reference`; a test compares. Each `..._async` twin does the same as the
+Made of the code by `python -m tests.support.reference`; a test compares. Each `..._async` twin does the same as the
 method of its name, for `await`. Arguments in brackets may be left out. Docstrings say more:
 `help(icefloe.Repository.merge)`.
 """

@@ -1,11 +1,11 @@
-"""Runs one seed again and prints its schedule: `python -m tests.proof.replay v2 17`."""
+"""Runs one seed again and prints its schedule: `python -m tests.support.simulation.replay v2 17`."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 
-from tests.proof.worlds import WORLDS, run_seed
+from tests.support.simulation.worlds import WORLDS, run_seed
 
 
 def main() -> int:

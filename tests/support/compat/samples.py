@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from tests.compat import official
-from tests.compat.repository_writer import ArrayInput, Coords, GroupInput, Kind, NodeInput
+from tests.support.compat import official
+from tests.support.compat.repository_writer import ArrayInput, Coords, GroupInput, Kind, NodeInput
 
 KINDS: tuple[Kind, ...] = ("native", "inline", "virtual", "absent")
 

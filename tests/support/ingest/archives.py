@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from tests.ingest.files import aged
+from tests.support.ingest.files import aged
 
 CALENDARS = ("standard", "proleptic_gregorian", "noleap", "360_day")
 UNITS = ("days", "hours", "minutes", "seconds")

@@ -19,7 +19,7 @@ from icefloe.format.snapshot import Snapshot
 from icefloe.format.spec import V2, Spec, spec_of
 from icefloe.format.transaction_log import TransactionLog
 from icefloe.format.updates import RepoInitialized, Update, Updates
-from tests import golden
+from tests.support.format import golden
 
 Value = Manifest | Snapshot | TransactionLog | RepoInfo
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import zarr
 
-from tests.compat import official, samples
+from tests.support.compat import official, samples
 
 VIRTUAL = "s3://bucket/"
 DTYPES = ["int8", "uint16", "int32", "float64", "bool"]

@@ -17,7 +17,7 @@ import obstore
 import pytest
 from obstore.store import S3Store
 
-from tests.servers.moto import wait_until_ready
+from tests.support.servers.moto import wait_until_ready
 
 ACCESS_KEY = "access"
 

@@ -1,6 +1,6 @@
 """Ingests and rechunks on Spark that are disturbed at random moments; what must be true is checked each time.
 
-python -m tests.spark.ingest_faults FOLDER --master local[2] --count 100 --seed 1 --log cases.jsonl
+python -m tests.support.spark.ingest_faults FOLDER --master local[2] --count 100 --seed 1 --log cases.jsonl
 
 A driver (`ingest_driver`) does jobs in one Spark session; the faults come from here, by signals, limits, a
 full disk, a folder without permission, other writers, and files that change. A seed gives the same cases, but
@@ -31,12 +31,20 @@ from typing import Any
 import zarr
 
 import icefloe
-from tests.ingest import fault_jobs
-from tests.ingest.fault_jobs import JOBS, Job, assert_collected, assert_complete, field_of, make_files, opened
-from tests.ingest.files import Travelling, assert_same, expected, read, write
-from tests.source_tree import ROOT
-from tests.spark import fault_processes as processes
 from tests.spark.test_clusters import environment
+from tests.support.ingest import fault_jobs
+from tests.support.ingest.fault_jobs import (
+    JOBS,
+    Job,
+    assert_collected,
+    assert_complete,
+    field_of,
+    make_files,
+    opened,
+)
+from tests.support.ingest.files import Travelling, assert_same, expected, read, write
+from tests.support.source_tree import ROOT
+from tests.support.spark import fault_processes as processes
 
 LIMIT_SECONDS = 600
 SPECULATION = {
@@ -67,7 +75,7 @@ class Driver:
     """A process with a Spark session that does as it is told."""
 
     def __init__(self, master: str, settings: Mapping[str, str]) -> None:
-        command = [sys.executable, "-W", "ignore", "-m", "tests.spark.ingest_driver", master]
+        command = [sys.executable, "-W", "ignore", "-m", "tests.support.spark.ingest_driver", master]
         command += [f"{name}={value}" for name, value in settings.items()]
         if os.geteuid() == 0:  # to whom permissions mean nothing otherwise
             command = ["setpriv", "--bounding-set=-dac_override,-dac_read_search", *command]

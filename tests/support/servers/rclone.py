@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.servers.moto import free_port, wait_until_ready
+from tests.support.servers.moto import free_port, wait_until_ready
 
 ACCESS_KEY = "access"
 

@@ -14,7 +14,7 @@ from email.utils import formatdate
 
 import pytest
 
-from tests.servers.moto import free_port, wait_until_ready
+from tests.support.servers.moto import free_port, wait_until_ready
 
 ACCOUNT = "devstoreaccount1"
 KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="

@@ -1,7 +1,7 @@
 """docs/virtual-files.md: what becomes of every variable of the sample files of other people's packages.
 
-    python -m tests.virtual.table FOLDER            compare with the library of each format, and write
-    python -m tests.virtual.table --check FOLDER    compare, and fail where the document says otherwise
+    python -m tests.support.virtual.table FOLDER            compare with the library of each format, and write
+    python -m tests.support.virtual.table --check FOLDER    compare, and fail where the document says otherwise
 
 FOLDER has a folder per package, as the document lists them; scripts/fetch-samples makes one. The tests check
 the packages that are installed.
@@ -27,7 +27,7 @@ from icefloe.virtual.codecs import decode_grib
 from icefloe.virtual.open import recognize
 from icefloe.virtual.sources import location_of, open_file
 from icefloe.virtual.values import open_store
-from tests.source_tree import ROOT
+from tests.support.source_tree import ROOT
 
 DOCUMENT = ROOT / "docs" / "virtual-files.md"
 FOLDERS = {
@@ -41,7 +41,7 @@ FOLDERS = {
 HEADER = """# Files of other people
 
 What `icefloe.virtual.virtualize` makes of every variable of the sample files in packages on PyPI. Written by
-`python -m tests.virtual.table FOLDER`, which compares what references decode to with what netCDF4, ecCodes,
+`python -m tests.support.virtual.table FOLDER`, which compares what references decode to with what netCDF4, ecCodes,
 tifffile and zarr read from the file itself, element by element; of GRIB variables with more than 24 messages,
 24 of them. The tests do the same with the first two packages, and `make test-samples` with all that pip
 downloads: all but netCDF4, whose source it would have to build.

@@ -1,4 +1,4 @@
-"""Archives at random against `open_mfdataset`: `python -m tests.ingest.fuzz --seeds 0-300 --mode virtual`.
+"""Archives at random against `open_mfdataset`: `python -m tests.support.ingest.fuzz --seeds 0-300 --mode virtual`.
 
 Each seed is an archive of its own. What an ingest makes of it must be what xarray makes of it, or a refusal
 that docs/ingest.md has.
@@ -23,10 +23,10 @@ import numpy as np
 import xarray as xr
 
 from icefloe import IcechunkError
-from tests.ingest.archives import Archive
-from tests.ingest.files import assert_same, new_repo, read_all, run
-from tests.ingest.mixed_archives import MixedArchive
-from tests.ingest.odd_archives import OddArchive
+from tests.support.ingest.archives import Archive
+from tests.support.ingest.files import assert_same, new_repo, read_all, run
+from tests.support.ingest.mixed_archives import MixedArchive
+from tests.support.ingest.odd_archives import OddArchive
 
 KINDS: dict[str, Callable[[Path, int], Any]] = {
     "usual": Archive,

@@ -1,6 +1,6 @@
-"""A driver that does one job of `tests.ingest.fault_jobs` after the other, as it is told on its input.
+"""A driver that does one job of `tests.support.ingest.fault_jobs` after the other, as it is told on its input.
 
-python -m tests.spark.ingest_driver MASTER [NAME=VALUE ...]
+python -m tests.support.spark.ingest_driver MASTER [NAME=VALUE ...]
 
 Says "ready" when Spark runs, and after each order, a line of JSON, a line of JSON: what the command line
 would have said of an error, or nothing.
@@ -19,8 +19,8 @@ from icefloe._internal.executor import Task
 from icefloe.cli.errors import explained
 from icefloe.spark import session_at
 from icefloe.spark.executor import SparkExecutor
-from tests.ingest.fault_jobs import JOBS
-from tests.spark.cluster_job import QUICK
+from tests.support.ingest.fault_jobs import JOBS
+from tests.support.spark.cluster_job import QUICK
 
 
 def warm(_: int) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from tests.ingest.files import aged
+from tests.support.ingest.files import aged
 
 SIZES = {"lat": 5, "lon": 4, "level": 3}
 TYPES = (

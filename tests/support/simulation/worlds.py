@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.proof import wire
+from tests.support.simulation import wire
 from tests.support.simulation.simulate import History, simulate
 
 WORLDS: Final = ("v1", "v2", "v1-wire", "v2-wire", "v1-upkeep", "v2-upkeep")

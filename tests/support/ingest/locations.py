@@ -9,7 +9,7 @@ from typing import Any
 
 from icefloe import Storage, storage_from_url
 from icefloe.storage.external.access import access_of
-from tests.servers import azurite
+from tests.support.servers import azurite
 
 BUCKET = "archive"
 SECRET = "hunter2-secret-access-key"

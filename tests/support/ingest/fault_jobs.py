@@ -19,7 +19,7 @@ from icefloe.ingest import ingest, make_options, rechunk
 from icefloe.ingest.ledger.table import read_ledger
 from icefloe.ingest.write.batch import METADATA
 from icefloe.virtual.values import default_credential
-from tests.ingest.files import START, Travelling, assert_same, expected, read, write
+from tests.support.ingest.files import START, Travelling, assert_same, expected, read, write
 from tests.support.simulation.audit import Audit
 
 DAYS = 4

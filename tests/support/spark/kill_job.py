@@ -1,6 +1,6 @@
 """A job of many writes, in which workers and executors are killed at any moment, and which may be run again.
 
-python -m tests.spark.kill_job MASTER FOLDER HOW WRITES     says "all well" at the end
+python -m tests.support.spark.kill_job MASTER FOLDER HOW WRITES     says "all well" at the end
 
 HOW is write or save. Each write changes a third of the cells, under a key of its own.
 """
@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icefloe.spark import session_at, write
-from tests.spark.fault_job import SETTINGS, kill_one, slowly
-from tests.spark.weather import weather
+from tests.support.spark.fault_job import SETTINGS, kill_one, slowly
+from tests.support.spark.weather import weather
 
 LONGEST_WAIT_S = 3.0
 

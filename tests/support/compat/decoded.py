@@ -24,7 +24,7 @@ from icefloe.format.repo_info import RepoInfo, SnapshotInfo
 from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot, Snapshot
 from icefloe.format.transaction_log import LISTS, TransactionLog
 from icefloe.format.updates import FeatureFlagChanged, RepoMigrated, RepoStatus, Update
-from tests.compat import official
+from tests.support.compat import official
 
 _TIMES = {"flushed_at", "updated_at", "set_at"}
 

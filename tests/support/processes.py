@@ -16,14 +16,14 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
-from tests.source_tree import ROOT
+from tests.support.source_tree import ROOT
 
 if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
 
 _HANGS_S: Final = 900
 """Longer than any program takes on a busy machine."""
-_PRELOADED: Final = ("icefloe", "zarr", "tests.ingest.files", "icefloe.ingest", "dask.array")
+_PRELOADED: Final = ("icefloe", "zarr", "tests.support.ingest.files", "icefloe.ingest", "dask.array")
 """Missing packages are passed over. Readers of file formats are not among them: some tests hide those."""
 
 _METHODS = multiprocessing.get_all_start_methods()

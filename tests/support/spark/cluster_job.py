@@ -1,6 +1,6 @@
 """A job for a cluster: reads, asks, aggregates and writes, with a task that is slow at its first attempt.
 
-python -m tests.spark.cluster_job MASTER FOLDER      says "all well" at the end
+python -m tests.support.spark.cluster_job MASTER FOLDER      says "all well" at the end
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 
 import icefloe
 from icefloe.spark import QUICK_START, scan, session_at, sql, write
-from tests.spark.weather import CHUNKS, opened, repository, weather
+from tests.support.spark.weather import CHUNKS, opened, repository, weather
 
 SEL = '{"lat": 60}'
 SPECULATION = {

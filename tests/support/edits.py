@@ -10,7 +10,7 @@ from typing import Any
 from zarr.core.buffer import default_buffer_prototype
 from zarr.core.sync import sync
 
-from tests.store.documents import array_document, buffer
+from tests.support.zarr_documents import array_document, buffer
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """A job that writes slowly, so that its processes can be killed while it does.
 
-python -m tests.spark.fault_job MASTER FOLDER HOW [VICTIM ...]     says "all well" at the end
+python -m tests.support.spark.fault_job MASTER FOLDER HOW [VICTIM ...]     says "all well" at the end
 
 HOW is write or save. A VICTIM, worker or executor, is killed by the job itself, once for each that is named.
 """
@@ -20,7 +20,7 @@ from typing import Any
 import pyarrow as pa
 
 from icefloe.spark import scan, session_at, write
-from tests.spark.cluster_job import QUICK
+from tests.support.spark.cluster_job import QUICK
 
 SETTINGS = {
     **QUICK,
