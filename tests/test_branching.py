@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -13,9 +12,9 @@ from icefloe import (
     MergeConflictError,
     RebaseFailedError,
     Repository,
-    in_memory_storage,
 )
 from icefloe.conflicts import ConflictDetector
+from tests.support.branches import commit, contents, new_repository, part, paths
 from tests.support.edits import (
     CreateArray,
     CreateGroup,
@@ -30,50 +29,12 @@ from tests.support.edits import (
     resize,
 )
 
-START: list[Edit] = [
-    CreateGroup("/"),
-    CreateArray("/a", (6,)),
-    CreateArray("/b", (6,)),
-    CreateGroup("/g"),
-    CreateArray("/g/c", (6,)),
-    *(Write(path, (n,), b"0") for path in ("/a", "/b", "/g/c") for n in range(6)),
-]
 T = ConflictType
 
 
 @pytest.fixture(params=[1, 2], ids=["v1", "v2"])
 def repo(request: pytest.FixtureRequest) -> Repository:
     return new_repository(request.param)
-
-
-def new_repository(spec: int = 2) -> Repository:
-    made = Repository.create(in_memory_storage(), spec_version=spec)
-    commit(made, "main", START)
-    made.create_branch("dev", made.lookup_branch("main"))
-    return made
-
-
-def commit(repo: Repository, branch: str, edits: Sequence[Edit], message: str = "x") -> str:
-    moves = any(isinstance(edit, Move) for edit in edits)
-    session = repo.rearrange_session(branch) if moves else repo.writable_session(branch)
-    make(session, edits)
-    return session.commit(message, allow_empty=True)
-
-
-def part(repo: Repository, ours: Sequence[Edit], theirs: Sequence[Edit]) -> tuple[str, str]:
-    """Let the branches part: ours on main, theirs on dev."""
-    return commit(repo, "main", ours), commit(repo, "dev", theirs)
-
-
-def contents(repo: Repository, path: str, branch: str = "main", size: int = 6) -> str:
-    workspace = repo.readonly_session(branch).workspace
-    node = workspace.array(path)
-    refs = [workspace.ref(node, (n,)) for n in range(size)]
-    return "".join("." if ref is None else workspace.read(ref, 0, 1).decode() for ref in refs)
-
-
-def paths(repo: Repository, branch: str = "main") -> list[str]:
-    return list(repo.readonly_session(branch).workspace.paths())
 
 
 def table(repo: Repository) -> list[tuple[Any, ...]]:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from icefloe import Repository
+from tests.support.branches import commit, contents, new_repository, part
 from tests.support.edits import Write
-from tests.test_branching import commit, contents, new_repository, part
 
 
 @pytest.fixture(params=[1, 2], ids=["v1", "v2"])

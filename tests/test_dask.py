@@ -20,7 +20,7 @@ from icefloe.dask import session_merge_reduction, store_dask
 from icefloe.distributed import extract_session
 from icefloe.storage import local_filesystem_storage
 from icefloe.xarray import to_icechunk
-from tests.test_xarray import dataset, opened
+from tests.support.xarray import dataset, opened
 
 # Some releases of zarr warn of dtypes that have no specification yet.
 pytestmark = pytest.mark.filterwarnings("ignore:.*does not have a Zarr V3 specification")

@@ -19,7 +19,7 @@ from tests.support.killed_writer import PLANS, create, run, seen, steps
 WRITER = """
 import sys
 from pathlib import Path
-from tests import killed_writer
+from tests.support import killed_writer
 
 folder, spec_version, plan, every, first = sys.argv[1:]
 killed_writer.main(Path(folder), int(spec_version), plan, int(every), int(first))

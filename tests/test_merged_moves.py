@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from icefloe import ConflictType, MergeConflictError, Repository
+from tests.support.branches import commit, contents, new_repository, paths
 from tests.support.edits import CreateArray, CreateGroup, Delete, Edit, Move, SetAttribute, Write
-from tests.test_branching import commit, contents, new_repository, paths
 
 T = ConflictType
 

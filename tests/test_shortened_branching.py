@@ -9,8 +9,8 @@ import pytest
 
 from icefloe import ConflictType, MergeConflictError, Repository, RetentionPolicy
 from icefloe.errors import ErrorKind, SessionStateError
+from tests.support.branches import commit, contents, new_repository, part, paths
 from tests.support.edits import CreateArray, Delete, Erase, Write, make
-from tests.test_branching import commit, contents, new_repository, part, paths
 
 T = ConflictType
 

@@ -15,6 +15,7 @@ from icefloe.repository import Repository
 from icefloe.session import Session
 from icefloe.storage import in_memory_storage
 from icefloe.xarray import to_icechunk
+from tests.support.xarray import dataset, opened
 
 # Some releases of zarr warn of dtypes that have no specification yet.
 pytestmark = pytest.mark.filterwarnings("ignore:.*does not have a Zarr V3 specification")
@@ -28,32 +29,6 @@ def repo(request: pytest.FixtureRequest) -> Repository:
 @pytest.fixture
 def session(repo: Repository) -> Session:
     return repo.writable_session("main")
-
-
-def dataset(start: int = 0, days: int = 4) -> xr.Dataset:
-    """A small dataset of every kind of variable; time goes on from `start`."""
-    values = np.arange(days * 6, dtype="f4").reshape(days, 2, 3) + start
-    return xr.Dataset(
-        {
-            "temperature": (("time", "y", "x"), values, {"units": "K"}),
-            "count": (("time",), np.arange(days, dtype="i2") + start),
-        },
-        coords={
-            "time": np.arange(days).astype("m8[D]")
-            + np.datetime64("2020-01-01", "ns")
-            + np.timedelta64(start, "D"),
-            "x": [1.5, 2.5, 3.5],
-            "y": [0, 1],
-            "name": ("x", ["a", "bé", "中"]),
-            "flag": ("x", [True, False, True]),
-        },
-        attrs={"title": "sample"},
-    )
-
-
-def opened(session: Session, group: str | None = None) -> xr.Dataset:
-    found: xr.Dataset = xr.open_zarr(session.store, group=group, consolidated=False, chunks=None)
-    return found.load()
 
 
 def test_a_dataset_comes_back(repo: Repository, session: Session) -> None:

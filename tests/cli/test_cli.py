@@ -6,10 +6,8 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import click
-import numpy as np
 import pytest
 import zarr
 from click.shell_completion import ShellComplete
@@ -19,49 +17,7 @@ from icefloe._internal.amounts import counted
 from icefloe.cli import errors as faults
 from icefloe.cli import main as app
 from icefloe.cli.output import aligned
-
-
-class Terminal:
-    """Types commands at one repository."""
-
-    def __init__(self, capsys: pytest.CaptureFixture[str], repo: str) -> None:
-        self._capsys = capsys
-        self.repo = repo
-        self.errors = ""
-
-    def __call__(self, command: str, *words: str, code: int = 0) -> str:
-        """What a command prints; it must end with the given exit code."""
-        self._capsys.readouterr()
-        found = app.main([*command.split(), self.repo, *words])
-        printed = self._capsys.readouterr()
-        self.errors = printed.err
-        assert found == code, printed
-        return printed.out
-
-    def json(self, command: str, *words: str, code: int = 0) -> Any:
-        """The same for programs."""
-        return json.loads(self(command, *words, "--json", code=code))
-
-
-@pytest.fixture
-def typed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Terminal:
-    """A repository with three commits: nothing, an array, other values; a tag on the second."""
-    place = str(tmp_path / "repo")
-    repo = icefloe.Repository.create(icefloe.local_filesystem_storage(place))
-    session = repo.writable_session("main")
-    root = zarr.group(session.store, attributes={"title": "a test"})
-    root.create_group("air").create_array(
-        "t2m",
-        data=np.arange(12, dtype="f4").reshape(3, 4),
-        chunks=(1, 4),
-        dimension_names=("time", "x"),
-        attributes={"units": "K"},
-    )
-    repo.create_tag("v1", session.commit("add t2m", {"by": "me"}))
-    session = repo.writable_session("main")
-    zarr.open_array(session.store, path="air/t2m")[0] = -1
-    session.commit("correct t2m")
-    return Terminal(capsys, place)
+from tests.support.terminal import Terminal
 
 
 def test_help_lists_all_commands_without_loading_them(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 import icefloe
-from tests.compat.test_clone import seen
-from tests.compat.test_upkeep import random_history, storage
+from tests.support.compat.histories import random_history, seen, storage
 
 icechunk = pytest.importorskip("icechunk")
 pytestmark = pytest.mark.compat

@@ -4,30 +4,15 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 import zarr
 
 import icefloe
-from tests.compat.test_upkeep import random_history, storage
+from tests.support.compat.histories import random_history, seen, storage
 
 icechunk = pytest.importorskip("icechunk")
 pytestmark = pytest.mark.compat
-
-
-def seen(repo: Any) -> dict[str, Any]:
-    """All that a user sees of a repository's history."""
-    states = {f"branch {name}": repo.readonly_session(name) for name in repo.list_branches()}
-    states |= {f"tag {name}": repo.readonly_session(tag=name) for name in repo.list_tags()}
-    return {
-        name: (
-            [info.id for info in repo.ancestry(snapshot_id=session.snapshot_id)],
-            np.asarray(zarr.open_array(session.store, path="a", mode="r")[:]).tolist(),
-        )
-        for name, session in states.items()
-    }
 
 
 @pytest.mark.parametrize("version", [1, 2])

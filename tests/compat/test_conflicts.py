@@ -9,67 +9,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 import icefloe
-from icefloe import ConflictType
-from tests.support.compat.official import KNOWS_V2, icechunk, needs_v2
+from tests.support.compat.official import icechunk, needs_v2
+from tests.support.compat.scripts import OFFICIAL_KINDS, possible, scripts, started
 from tests.support.edits import (
-    CreateArray,
-    CreateGroup,
-    Delete,
     Edit,
-    Erase,
-    SetAttribute,
-    Write,
     make,
-    resize,
 )
 
 pytestmark = [pytest.mark.compat, needs_v2]  # older releases find other conflicts, and commit in another way
-
-START: list[Edit] = [
-    CreateGroup("/"),
-    CreateArray("/a"),
-    CreateGroup("/g"),
-    CreateArray("/g/c"),
-    CreateGroup("/g/h"),
-    *(Write(path, (n,)) for path in ("/a", "/g/c") for n in range(4)),
-]
-OFFICIAL_KINDS = ConflictType.MoveOperationCannotBeRebased
-
-places = st.integers(0, 3).map(lambda n: (n,))
-arrays = st.sampled_from(["/a", "/g/c", "/n", "/g/n", "/g/h/n"])
-groups = st.sampled_from(["/g", "/g/h", "/m"])
-edits = st.one_of(
-    st.builds(Write, arrays, places, st.binary(min_size=1, max_size=1)),
-    st.builds(Erase, arrays, places),
-    st.builds(SetAttribute, arrays | groups, st.integers(0, 99)),
-    st.builds(lambda path, size: resize(path, size), arrays, st.integers(4, 9)),
-    st.builds(Delete, arrays | groups),
-    st.builds(CreateArray, arrays),
-    st.builds(CreateGroup, groups),
-)
-scripts = st.lists(edits, min_size=1, max_size=5)
-
-
-def possible(script: list[Edit]) -> list[Edit]:
-    """Those edits of a script that a session can make, each after those before it."""
-    session = started(icefloe).writable_session("main")
-    kept = []
-    for edit in script:
-        try:
-            make(session, [edit])
-        except (icefloe.IcechunkError, AttributeError):  # no such node, or another of its kind there
-            continue
-        kept.append(edit)
-    return kept
-
-
-def started(package: Any) -> Any:
-    spec = {"spec_version": 1} if KNOWS_V2 or package is icefloe else {}
-    repo = package.Repository.create(package.in_memory_storage(), **spec)
-    session = repo.writable_session("main")
-    make(session, START)
-    session.commit("start")
-    return repo
 
 
 def outcome(package: Any, theirs: list[Edit], ours: list[Edit], solver: Any) -> tuple[set[Any], bool]:

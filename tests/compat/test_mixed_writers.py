@@ -12,9 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 import icefloe
-from tests.compat.test_conflicts import OFFICIAL_KINDS, START, possible, scripts
 from tests.support.compat import official
 from tests.support.compat.official import icechunk, needs_v2
+from tests.support.compat.scripts import OFFICIAL_KINDS, START, possible, scripts
 from tests.support.edits import Edit, Move, Write, make
 
 pytestmark = [pytest.mark.compat, needs_v2]

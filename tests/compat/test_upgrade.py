@@ -11,7 +11,7 @@ import pytest
 
 import icefloe
 from icefloe.format.files import read_repo_info
-from tests.compat.test_upkeep import random_history, storage
+from tests.support.compat.histories import random_history, storage
 
 icechunk = pytest.importorskip("icechunk")
 pytestmark = [

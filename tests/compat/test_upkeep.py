@@ -14,6 +14,7 @@ import zarr
 
 import icefloe
 from icefloe.format.files import read_repo_info
+from tests.support.compat.histories import random_history, storage
 from tests.support.format import golden
 
 icechunk = pytest.importorskip("icechunk")
@@ -21,38 +22,6 @@ pytestmark = pytest.mark.compat
 
 COUNTS = ("chunks_deleted", "manifests_deleted", "snapshots_deleted", "transaction_logs_deleted")
 BYTES = ("native_bytes", "virtual_bytes", "inlined_bytes")
-
-
-def storage(library: Any, folder: Path) -> Any:
-    """The same folder for either library."""
-    return library.local_filesystem_storage(str(folder))
-
-
-def random_history(library: Any, folder: Path, version: int, chance: random.Random) -> list[datetime]:
-    """Commits, amended and detached ones, branches and tags; a time after each step."""
-    config = library.RepositoryConfig.default()
-    config.inline_chunk_threshold_bytes = 0
-    options = {"spec_version": version} if hasattr(library, "SpecVersion") else {}
-    repo = library.Repository.create(storage(library, folder), config=config, **options)
-    session = repo.writable_session("main")
-    zarr.create_array(session.store, name="a", shape=(20,), chunks=(1,), dtype="i4")
-    session.commit("first")
-    times = []
-    for step in range(chance.randint(4, 9)):
-        branch = chance.choice(sorted(repo.list_branches()))
-        session = repo.writable_session(branch)
-        array = zarr.open_array(session.store, path="a")
-        array[chance.randrange(20)] = step + 1
-        how = chance.choice(["commit", "commit", "commit", "flush", "amend" if version == 2 else "commit"])
-        getattr(session, how)(f"step {step}")
-        line = [info.id for info in repo.ancestry(branch=branch)][:-1]
-        if chance.random() < 0.3:
-            repo.create_branch(f"b{step}", chance.choice(line))
-        if chance.random() < 0.3:
-            repo.create_tag(f"t{step}", chance.choice(line))
-        times.append(datetime.now(UTC))
-        time.sleep(0.003)
-    return times
 
 
 def upkeep(library: Any, folder: Path, expire: datetime, branches: bool, tags: bool) -> Any:

@@ -17,7 +17,7 @@ from icefloe import Credentials, InvalidInputError, Repository, local_filesystem
 from icefloe.xarray import to_icechunk
 from tests.support.ingest.files import archive, days, expected, new_repo, run, write
 from tests.support.virtual import formats
-from tests.virtual.parsers.tiff.test_georeference import geo_tiff
+from tests.support.virtual.formats import geo_tiff
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::FutureWarning"),

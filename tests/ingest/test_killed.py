@@ -17,7 +17,7 @@ from tests.support.ingest.fault_jobs import JOBS
 EVERY = int(os.environ.get("ICEFLOE_KILL_EVERY", "197"))
 TRIED = list(JOBS) if "ICEFLOE_KILL_EVERY" in os.environ else ["native", "virtual-append"]
 
-INGEST = "import sys; from tests.ingest import killed_ingest; killed_ingest.main(*sys.argv[1:])"
+INGEST = "import sys; from tests.support.ingest import killed_ingest; killed_ingest.main(*sys.argv[1:])"
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="folders need a POSIX system")
 

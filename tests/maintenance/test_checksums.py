@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import zarr
 
-from icefloe import Repository, in_memory_storage
+from icefloe import Repository
 from icefloe._internal.ids import SnapshotId
 from icefloe.errors import ReadOnlyError
 from icefloe.format.files import read_snapshot, write_snapshot
@@ -18,7 +18,7 @@ from icefloe.format.spec import V1, V2
 from icefloe.maintenance.integrity import catalogue
 from icefloe.storage.base import Storage
 from icefloe.testing.storages import PassingStorage
-from tests.maintenance.test_expire import commit, now, repository
+from tests.support.histories import commit, copy_of, now, repository
 
 VERSIONS = pytest.mark.parametrize("version", [1, 2])
 
@@ -38,14 +38,6 @@ def immutable(storage: Storage) -> Iterator[str]:
     for key, _ in storage.list_objects():
         if key.split("/")[0] in catalogue.FOLDERS:
             yield key
-
-
-def copy_of(storage: Storage) -> Storage:
-    """The same objects at another place."""
-    other = in_memory_storage()
-    for key, _ in storage.list_objects():
-        other.put(key, storage.get(key)[0])
-    return other
 
 
 class Counting(PassingStorage):

@@ -5,47 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-import zarr
 
 from icefloe import Repository
 from icefloe.errors import ConflictError, IcechunkError, InvalidInputError, StorageError
 from icefloe.storage import in_memory_storage, local_filesystem_storage
-from icefloe.storage.base import Storage
 from icefloe.testing.storages import PassingStorage
-from tests.maintenance.test_expire import commit, history, now, repository
+from tests.support.histories import commit, history, lived_in, now, objects, repository, values
 
 VERSIONS = pytest.mark.parametrize("version", [1, 2])
-
-
-def objects(storage: Storage) -> dict[str, int]:
-    """Everything that is immutable, with its size."""
-    folders = ("chunks", "manifests", "transactions", "snapshots")
-    return {k: size for k, size in storage.list_objects() if k.split("/")[0] in folders}
-
-
-def values(repo: Repository, **ref: Any) -> list[int]:
-    """What one state of a repository holds."""
-    session = repo.readonly_session(**(ref or {"branch": "main"}))
-    found: list[int] = np.asarray(zarr.open_array(session.store, path="a", mode="r")[:]).tolist()
-    return found
-
-
-def lived_in(version: int = 2) -> Repository:
-    """A repository with two branches, a tag, a deleted tag and something that no ref leads to."""
-    repo = repository(version)
-    first = commit(repo, 1)
-    repo.create_tag("v1", first)
-    repo.create_tag("gone", first)
-    repo.delete_tag("gone")
-    repo.create_branch("dev", commit(repo, 2))
-    commit(repo, 3, "dev")
-    commit(repo, 4)
-    session = repo.writable_session("main")
-    zarr.open_array(session.store, path="a")[7] = 7
-    session.flush("on no branch")
-    return repo
 
 
 @VERSIONS

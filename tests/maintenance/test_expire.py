@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from datetime import UTC, datetime
 
 import numpy as np
@@ -10,41 +9,8 @@ import pytest
 import zarr
 
 import icefloe
-from icefloe import Repository
 from icefloe.errors import ReadOnlyError
-
-
-def now() -> datetime:
-    """A time after all that was done so far, and before all that is done later."""
-    time.sleep(0.002)
-    moment = datetime.now(UTC)
-    time.sleep(0.002)
-    return moment
-
-
-def repository(version: int = 2, storage: icefloe.Storage | None = None) -> Repository:
-    """One array, in the first commit of main."""
-    config = icefloe.RepositoryConfig.default()
-    config.inline_chunk_threshold_bytes = 0
-    place = storage or icefloe.in_memory_storage()
-    repo = Repository.create(place, config=config, spec_version=version)
-    session = repo.writable_session("main")
-    zarr.create_array(session.store, name="a", shape=(8,), chunks=(1,), dtype="i4")
-    session.commit("make a")
-    return repo
-
-
-def commit(repo: Repository, value: int, branch: str = "main") -> str:
-    """A commit that writes one chunk."""
-    session = repo.writable_session(branch)
-    array = zarr.open_array(session.store, path="a")
-    array[value % 8] = value
-    return session.commit(f"write {value}")
-
-
-def history(repo: Repository, branch: str = "main") -> list[str]:
-    """The messages of a branch, newest first."""
-    return [info.message for info in repo.ancestry(branch=branch)]
+from tests.support.histories import commit, history, now, repository
 
 
 @pytest.mark.parametrize("version", [1, 2])

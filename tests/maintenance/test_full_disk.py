@@ -13,7 +13,7 @@ import zarr
 
 from icefloe import Repository, RetentionPolicy, local_filesystem_storage
 from icefloe.errors import StorageError
-from tests.maintenance.test_expire import now
+from tests.support.histories import now
 
 SIZE = 1 << 21
 

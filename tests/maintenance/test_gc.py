@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures.thread
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,22 +15,7 @@ from icefloe import Repository
 from icefloe.core.refs.v2 import RefStoreV2
 from icefloe.errors import FormatError, ReadOnlyError, StorageError
 from icefloe.storage.base import DeleteReport, Storage
-from tests.maintenance.test_expire import commit, now, repository
-
-LONG_AGO = datetime(2001, 1, 1, tzinfo=UTC)
-
-
-def names(repo: Repository, folder: str) -> set[str]:
-    """The objects in a folder."""
-    return {key for key, _ in repo.storage.list_objects(prefix=folder)}
-
-
-def overwrite_ten_times() -> Repository:
-    """One chunk written over and over: nine chunk objects that only old snapshots need."""
-    repo = repository()
-    for value in range(8, 88, 8):
-        commit(repo, value)
-    return repo
+from tests.support.histories import LONG_AGO, commit, names, now, overwrite_ten_times, repository
 
 
 def test_what_only_expired_snapshots_needed_is_deleted() -> None:

@@ -18,8 +18,7 @@ from icefloe.distributed import merge_sessions, receipt
 from icefloe.errors import SnapshotNotFoundError, StorageError
 from icefloe.session import ForkSession
 from icefloe.testing.flaky import Call, Fault, FlakyStorage
-from tests.maintenance.test_expire import commit, now, repository
-from tests.maintenance.test_gc import LONG_AGO, names
+from tests.support.histories import LONG_AGO, commit, names, now, repository
 
 
 def writing(repo: Repository, values: list[int]) -> Session:

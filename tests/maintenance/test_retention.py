@@ -17,7 +17,7 @@ from icefloe.errors import ReadOnlyError
 from icefloe.format.repo_info import SnapshotInfo, SnapshotInfos
 from icefloe.maintenance.history import History
 from icefloe.maintenance.retention import apply_policy
-from tests.maintenance.test_expire import commit, history, now, repository
+from tests.support.histories import commit, history, now, repository
 
 VERSIONS = pytest.mark.parametrize("version", [1, 2])
 START = datetime(2024, 1, 1, tzinfo=UTC)

@@ -15,8 +15,7 @@ from icefloe._internal.table import Table
 from icefloe.format.manifest import InlineRef, NativeRef
 from icefloe.format.snapshot import ArrayNodeData
 from icefloe.storage import in_memory_storage
-from tests.maintenance.test_expire import commit, now, repository
-from tests.maintenance.test_gc import names, overwrite_ten_times
+from tests.support.histories import commit, names, now, overwrite_ten_times, repository
 
 
 def chunk_bytes(repo: Repository) -> int:

@@ -13,9 +13,8 @@ from icefloe import ManifestPreloadConfig, Repository, SpecVersion, upgrade_icec
 from icefloe.errors import ConflictError, SessionStateError
 from icefloe.storage import in_memory_storage
 from icefloe.storage.base import Storage
-from tests.maintenance.test_expire import commit, history, repository
-from tests.maintenance.test_gc import names
 from tests.support.format import golden
+from tests.support.histories import commit, history, names, repository
 
 
 def version_1() -> Repository:

@@ -18,8 +18,7 @@ from icefloe import Repository
 from icefloe.errors import IcechunkError
 from icefloe.storage.base import Storage
 from icefloe.testing.storages import PassingStorage
-from tests.maintenance.test_checksums import copy_of
-from tests.maintenance.test_expire import commit, now, repository
+from tests.support.histories import commit, copy_of, now, repository
 
 PAIRS = int(os.environ.get("ICEFLOE_CRASHES", "12"))
 REFS: dict[str, Callable[[Repository, str], None]] = {

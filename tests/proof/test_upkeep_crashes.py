@@ -29,9 +29,7 @@ from icefloe.errors import IcechunkError
 from icefloe.maintenance.upgrade import has_files_of_version_1
 from icefloe.storage.base import Storage
 from icefloe.testing.flaky import Call, Crashed, Fault, FlakyStorage
-from tests.maintenance.test_checksums import copy_of
-from tests.maintenance.test_clone import lived_in, objects, values
-from tests.maintenance.test_expire import commit, now, repository
+from tests.support.histories import commit, copy_of, lived_in, now, objects, repository, values
 
 # At how many requests of each verb it is broken off; ICEFLOE_CRASHES=1000 leaves none out.
 CRASHES = int(os.environ.get("ICEFLOE_CRASHES", "6"))

@@ -31,8 +31,7 @@ from icefloe import Repository, RetentionPolicy, Session
 from icefloe.errors import ConflictError, StorageError
 from icefloe.format.manifest import NativeRef
 from icefloe.format.snapshot import ArrayNodeData
-from tests.maintenance.test_clone import objects
-from tests.maintenance.test_expire import now, repository
+from tests.support.histories import now, objects, repository
 
 SIZE = 8
 BRANCHES = ("main", "b0", "b1")

@@ -14,7 +14,7 @@ import xarray as xr
 
 import icefloe
 from icefloe.spark import sql
-from tests.query.sql.test_aggregates import rounded
+from tests.support.query import rounded
 from tests.support.spark.weather import put, repository
 
 pytestmark = [

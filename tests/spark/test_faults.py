@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 import icefloe
-from tests.spark.test_clusters import LIMIT_SECONDS, finished, started_job
+from tests.support.spark.clusters import LIMIT_SECONDS, finished, started_job
 from tests.support.spark.kill_job import LONGEST_WAIT_S, after
 from tests.support.spark.weather import CHUNKS, opened, repository, weather
 
@@ -37,7 +37,7 @@ def commits(repo: icefloe.Repository) -> int:
 
 
 def started(folder: Path, master: str, how: str, *more: str, job: str = "fault_job") -> subprocess.Popen[str]:
-    return started_job(f"tests.spark.{job}", master, str(folder / "repo"), how, *more)
+    return started_job(f"tests.support.spark.{job}", master, str(folder / "repo"), how, *more)
 
 
 @pytest.mark.parametrize("how", ["write", "save"])

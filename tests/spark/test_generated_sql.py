@@ -19,7 +19,7 @@ from pyspark.errors import PySparkException
 
 import icefloe
 from icefloe.spark import sql
-from tests.query.sql.test_aggregates import rounded
+from tests.support.query import rounded
 from tests.support.spark.weather import CHUNKS, put, repository, weather
 
 pytestmark = [

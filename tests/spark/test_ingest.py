@@ -12,8 +12,7 @@ from icefloe import IcechunkError
 from icefloe.cli.main import main
 from icefloe.ingest.publish.checks import Check
 from icefloe.spark import ingest, rechunk
-from tests.ingest.write.test_spill import map_files
-from tests.support.ingest.files import archive, assert_same, expected, new_repo, read
+from tests.support.ingest.files import archive, assert_same, expected, map_files, new_repo, read
 
 pytestmark = [
     pytest.mark.spark,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.spark.test_clusters import standalone
+from tests.support.spark.clusters import standalone
 from tests.support.spark.ingest_faults import figures, run
 
 pytestmark = [

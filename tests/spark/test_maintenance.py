@@ -18,8 +18,8 @@ from icefloe.cli import main as app
 from icefloe.errors import InvalidInputError, StorageError
 from icefloe.spark import maintenance
 from icefloe.storage import in_memory_storage, local_filesystem_storage
-from tests.maintenance.test_clone import objects, values
 from tests.support.format import golden
+from tests.support.histories import objects, values
 
 pytestmark = [
     pytest.mark.spark,

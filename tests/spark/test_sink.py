@@ -19,7 +19,7 @@ import icefloe
 from icefloe.errors import InvalidInputError, StorageError
 from icefloe.query.options import parse
 from icefloe.spark.sink import IcechunkWriter
-from tests.query.write.test_blocks import as_rows
+from tests.support.query import as_rows
 from tests.support.spark.weather import CHUNKS, opened, repository, weather
 
 

@@ -18,8 +18,7 @@ import icefloe
 from icefloe.errors import IcechunkError, InvalidInputError
 from icefloe.spark import scan, sql
 from icefloe.spark.dataframe import described
-from tests.query.sql.test_aggregates import rounded, shaped
-from tests.query.sql.test_parse import queries
+from tests.support.query import queries, rounded, shaped
 from tests.support.spark.weather import CHUNKS, frame_rows, opened, put, repository, weather
 
 pytestmark = [

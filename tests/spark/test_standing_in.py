@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_compatibility import run
+from tests.support.interpreters import run
 
 pytestmark = [pytest.mark.spark, pytest.mark.cluster]  # it starts a Spark of its own
 

@@ -21,7 +21,6 @@ from queue import Queue
 import pytest
 import yaml
 
-from tests.spark.test_clusters import environment
 from tests.support.ingest import fault_jobs
 from tests.support.ingest.fault_jobs import (
     Job,
@@ -32,6 +31,7 @@ from tests.support.ingest.fault_jobs import (
 )
 from tests.support.source_tree import ROOT
 from tests.support.spark import fault_processes as processes
+from tests.support.spark.clusters import environment
 
 pytestmark = [
     pytest.mark.spark,

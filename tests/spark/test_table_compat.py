@@ -13,7 +13,7 @@ import icefloe
 from icefloe.query.scan.plan import plan
 from icefloe.query.scan.selection import Coordinates, Selection, by_labels
 from icefloe.query.schema import tables_of
-from tests.query.write.test_blocks import as_rows, write_table
+from tests.support.query import as_rows, write_table
 from tests.support.spark.weather import CHUNKS, frame_rows, read_all, rows, weather
 
 pytestmark = pytest.mark.compat

@@ -50,7 +50,7 @@ icefloe completion fish > ~/.config/fish/completions/icefloe.fish
 _CLI_INTRODUCTION = """\
 # The command line
 
-Made of the program by `python -m tests.support.reference`; a test compares. `icefloe COMMAND --help` says the same.
+Made by `python -m tests.support.reference`; a test compares. `icefloe COMMAND --help` prints the same.
 
 `REPO` is a path or a URL: `data/repo`, `s3://bucket/prefix`, `gs://...`, `az://...`, `https://...`; options
 of the storage follow with `-o NAME=VALUE`. With `--json` a command prints one JSON document on standard
@@ -69,7 +69,7 @@ terminal, lines elsewhere. `NO_COLOR` and terminals that lack letters are heeded
 _API_INTRODUCTION = """\
 # The Python interface
 
-Made of the code by `python -m tests.support.reference`; a test compares. Each `..._async` twin does the same as the
+Made by `python -m tests.support.reference`; a test compares. Each `..._async` method does the same as the
 method of its name, for `await`. Arguments in brackets may be left out. Docstrings say more:
 `help(icefloe.Repository.merge)`.
 """

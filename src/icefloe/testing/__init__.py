@@ -1,7 +1,7 @@
 """Storages that inject latency and faults, and the modules of `icechunk.testing`.
 
-`models`, `strategies`, `trees`, `invariants` and `utils` have the names of the official package; they need the
-extra `test`.
+`models`, `strategies`, `trees`, `invariants` and `utils` have the names of the official package. They need
+the extra `test`.
 """
 
 from icefloe.testing.flaky import FlakyStorage

@@ -11,9 +11,7 @@ import zarr
 from icefloe import Repository
 from icefloe.cli import errors as faults
 from icefloe.storage import local_filesystem_storage
-from tests.cli.test_cli import Terminal, typed
-
-__all__ = ["typed"]
+from tests.support.terminal import Terminal
 
 
 def test_clone_copies_once_and_then_what_is_new(typed: Terminal, tmp_path: Path) -> None:

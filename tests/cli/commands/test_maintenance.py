@@ -9,9 +9,7 @@ import pytest
 import icefloe
 from icefloe.cli import errors as faults
 from icefloe.cli.progress import Meter
-from tests.cli.test_cli import Terminal, typed
-
-__all__ = ["typed"]
+from tests.support.terminal import Terminal
 
 
 def test_gc_shows_every_object_and_why(typed: Terminal) -> None:

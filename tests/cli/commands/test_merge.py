@@ -11,7 +11,7 @@ import zarr
 
 import icefloe
 from icefloe.cli import errors as faults
-from tests.cli.test_cli import Terminal
+from tests.support.terminal import Terminal
 
 
 @pytest.fixture

@@ -13,7 +13,6 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-import xarray as xr
 import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -25,11 +24,19 @@ from icefloe.ingest.plan.block_shapes import Grain, best_block, overlaps, read_f
 from icefloe.ingest.write.spill import Exchange, clear, put_aside, taken_up
 from icefloe.storage.memory import MemoryStorage
 from tests.support import processes
-from tests.support.ingest.files import START, Travelling, assert_same, expected, new_repo, read, run, write
+from tests.support.ingest.files import (
+    DIMS,
+    Travelling,
+    assert_same,
+    expected,
+    map_files,
+    new_repo,
+    read,
+    run,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
 
-DIMS = ("time", "lat", "lon")
 VALUES = np.random.default_rng(1).random((64, 33, 32))
 SERIES = {"time": -1, "lat": 4, "lon": 4}
 
@@ -172,19 +179,6 @@ rechunk(repo, "t", Killed(), chunks={SERIES!r}, memory_bytes=1 << 17)
     assert stored(repo) > before
     repo.garbage_collect(datetime.now(UTC) + timedelta(days=1))
     assert stored(repo) == before
-
-
-def map_files(folder: Path, count: int) -> list[str]:
-    """Files of a compressed map each."""
-    files = []
-    for day in range(count):
-        values = np.random.default_rng(day).random((1, 40, 50)).astype("f4")
-        time = [START + day * np.timedelta64(1, "D")]
-        dataset = xr.Dataset(
-            {"t": (DIMS, values)}, {"time": time, "lat": np.arange(40.0), "lon": np.arange(50.0)}
-        )
-        files.append(write(folder / f"{day:02}.nc", dataset, {"t": {"zlib": True}}))
-    return files
 
 
 def test_files_of_maps_become_series(tmp_path: Path) -> None:

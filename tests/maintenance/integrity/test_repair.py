@@ -11,9 +11,7 @@ import zarr
 from icefloe import Repository
 from icefloe.errors import IcechunkError, StorageError
 from icefloe.storage import in_memory_storage
-from tests.maintenance.test_checksums import copy_of
-from tests.maintenance.test_clone import objects, values
-from tests.maintenance.test_expire import commit, history, repository
+from tests.support.histories import commit, copy_of, history, objects, repository, values
 
 VERSIONS = pytest.mark.parametrize("version", [1, 2])
 LEFT = [0, 1, 2, 3, 4, 0, 0, 0]

@@ -25,9 +25,8 @@ from icefloe.format.files import read_manifest, read_snapshot, write_manifest, w
 from icefloe.format.manifest import Manifest
 from icefloe.format.snapshot import ManifestFiles
 from icefloe.format.spec import V2
-from tests.maintenance.test_expire import commit, now, repository
-from tests.maintenance.test_gc import names
 from tests.support.format import golden
+from tests.support.histories import commit, names, now, repository
 
 
 def three_commits() -> Repository:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -15,17 +13,17 @@ from icefloe.query.scan.plan import plan
 from icefloe.query.scan.reduce import planned, run_partition
 from icefloe.query.sql.aggregates import reduction
 from icefloe.query.sql.parse import Edit, parse_query, understood
-from tests.query.sql.test_parse import (
+from tests.support.query import (
     COLUMNS,
     COORDINATES,
     SESSION,
     TABLE,
     WHOLE,
     answer,
-    comparisons,
-    conditions,
     pruned,
     queries,
+    rounded,
+    shaped,
 )
 from tests.support.spark.weather import counted_chunks, read_all
 
@@ -69,87 +67,6 @@ def check(text: str, partition_bytes: int = 2**26) -> set[int]:
     for mine, other in zip(rounded(ours), rounded(theirs), strict=True):
         assert mine == other, query.rewritten(dict.fromkeys(range(9), "t"), edits)
     return found
-
-
-def rounded(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    def plain(value: Any) -> Any:
-        return float(f"{value:.9g}") if isinstance(value, float) else value
-
-    return sorted((tuple(map(plain, row)) for row in rows), key=repr)
-
-
-AGGREGATES = [
-    "count(*)",
-    "count(1)",
-    "count(t2m)",
-    "sum(rain)",
-    "avg(t2m)",
-    "min(t2m), max(t2m)",
-    "stddev(t2m)",
-    "var_pop(rain)",
-    "max(rain) - min(rain) AS width",
-    "avg(t2m - 273.15)",
-    "sum(t2m * 1.5 * lat) / sum(lat)",
-    "avg(w.t2m) - avg(lat)",
-    "max(t2m * 1.8 - 459.67)",
-    "avg(CASE WHEN month(time) = 1 THEN t2m END)",
-    "count(CASE WHEN lat > 45 THEN rain END)",
-    "sum(rain) FILTER (WHERE lon < 5)",
-    "count(*) FILTER (WHERE lat + 1 > 45)",
-    "count(DISTINCT lat)",
-    "min(time), max(lat)",
-    "count(lat)",
-]
-KEYS = [
-    "lat",
-    "lon",
-    "month(time)",
-    "year(time), lat",
-    "CASE WHEN lat > 45 THEN 'north' ELSE 'south' END",
-    "round(lat / 10)",
-    "lat + lon",
-    "time",
-]
-about_coordinates = comparisons("").filter(lambda text: "t2m" not in text and "rain" not in text)
-
-
-def shaped() -> st.SearchStrategy[str]:
-    aggregates = st.lists(st.sampled_from(AGGREGATES), min_size=1, max_size=3, unique=True).map(", ".join)
-    key, one = st.sampled_from(KEYS), st.sampled_from([each for each in AGGREGATES if "," not in each])
-    where = st.lists(about_coordinates, max_size=2).map(
-        lambda parts: "WHERE " + " AND ".join(parts) if parts else ""
-    )
-    plain = one.map(lambda text: text.partition(" AS ")[0])
-    return st.one_of(
-        st.builds("SELECT {} FROM w {}".format, aggregates, where),
-        st.builds("SELECT {0}, {1} FROM w {2} GROUP BY {0}".format, key, aggregates, where),
-        st.builds(
-            "SELECT {0} AS k, {1} FROM w {2} GROUP BY {0} HAVING {3} > 10".format,
-            key,
-            aggregates,
-            where,
-            plain,
-        ),
-        st.builds(
-            "SELECT {0}, {1} AS t2m FROM w {2} GROUP BY {0} ORDER BY t2m LIMIT 100".format, key, plain, where
-        ),
-        st.builds("SELECT DISTINCT {} FROM w {}".format, key, where),
-        st.builds(
-            "WITH m AS (SELECT lat, {0} AS v FROM w {1} GROUP BY lat) SELECT a.lat, a.v, b.v FROM m a"
-            " JOIN m b ON a.lat = b.lat WHERE a.lat > 40".format,
-            plain,
-            where,
-        ),
-        st.builds(
-            "SELECT lat, rain - m FROM (SELECT lat AS l, avg(rain) AS m FROM w {} GROUP BY lat) s"
-            " JOIN w ON w.lat = s.l WHERE lon = 0".format,
-            where,
-        ),
-        st.builds("SELECT lon, sum({}) OVER (ORDER BY lon) FROM w {} GROUP BY lon".format, plain, where),
-        st.builds(
-            "SELECT {} FROM w WHERE lat IN (SELECT lat FROM w WHERE {})".format, aggregates, conditions()
-        ),
-    )
 
 
 @settings(max_examples=30)

@@ -5,89 +5,20 @@ The answers here are those of SQLite, which is quick; tests/spark/test_sql.py as
 
 from __future__ import annotations
 
-import sqlite3
-import statistics
-from collections.abc import Iterable
-from typing import Any
-
-import numpy as np
-import pyarrow as pa
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from icefloe.errors import InvalidInputError
-from icefloe.query.decode import spark_type
 from icefloe.query.scan.plan import plan
-from icefloe.query.scan.selection import Coordinates, Selection
-from icefloe.query.schema import Table, tables_of
-from icefloe.query.sql.parse import Edit, Needs, Query, parse_query, understood
-from icefloe.spark.run_sql import _needed, masks
-from tests.support.spark.weather import CHUNKS, counted_chunks, read_all, repository, weather
-
-REPO = repository(weather(), encoding=CHUNKS)
-SESSION = REPO.readonly_session("main")
-TABLE = tables_of(SESSION).choose(None)
-COLUMNS = {column.name: spark_type(column.arrow) for column in TABLE.columns}
-COORDINATES = Coordinates(SESSION, TABLE)
-EVERYTHING = Selection.everything(TABLE)
-WHOLE = read_all(SESSION, plan(TABLE, EVERYTHING))
+from icefloe.query.sql.parse import Needs, parse_query, understood
+from tests.support.query import COLUMNS, SESSION, WHOLE, answer, pruned, queries
+from tests.support.spark.weather import counted_chunks, read_all
 
 
 def needs(text: str) -> list[Needs]:
     query = parse_query(text, ["w"])
     found = understood(query, dict.fromkeys(range(len(query.uses)), COLUMNS), {}).needs
     return [found[number] for number in range(len(query.uses))]
-
-
-def pruned(need: Needs) -> tuple[Table, Selection]:
-    selection = EVERYTHING
-    for axis, mask in masks(COORDINATES, need.conditions, utc=True).items():
-        selection = selection.narrowed(axis, np.flatnonzero(mask))
-    return _needed(TABLE, need.columns), selection
-
-
-class _Spread:
-    """An aggregate that SQLite has not."""
-
-    def __init__(self) -> None:
-        self._values: list[float] = []
-
-    def step(self, value: float | None, /) -> None:
-        self._values += [] if value is None else [value]
-
-    def finalize(self) -> float | None:
-        return statistics.stdev(self._values) if len(self._values) > 1 else None
-
-
-class _SpreadOfAll(_Spread):
-    def finalize(self) -> float | None:
-        return statistics.pvariance(self._values) if self._values else None
-
-
-def answer(query: Query, tables: list[pa.Table], edits: Iterable[Edit] = ()) -> list[tuple[Any, ...]]:
-    database = sqlite3.connect(":memory:")
-    database.create_function("month", 1, lambda day: day and int(day[5:7]), deterministic=True)
-    database.create_function("year", 1, lambda day: day and int(day[:4]), deterministic=True)
-    database.create_function("greatest", 2, lambda a, b: None if None in (a, b) else max(a, b))
-    database.create_aggregate("stddev", 1, _Spread)  # type: ignore[arg-type]
-    database.create_aggregate("var_pop", 1, _SpreadOfAll)  # type: ignore[arg-type]
-    names = {}
-    for number, table in enumerate(tables):
-        names[number] = f"t{number}"
-        columns = ", ".join(f'"{name}"' for name in table.schema.names)
-        database.execute(f"CREATE TABLE t{number} ({columns})")
-        places = ", ".join("?" * table.num_columns)
-        values = [[_plain(value) for value in column.to_pylist()] for column in table.columns]
-        database.executemany(f"INSERT INTO t{number} VALUES ({places})", zip(*values, strict=True))
-    made = query.rewritten(names, edits).format(**{name: name for name in names.values()})
-    found = database.execute(made).fetchall()
-    database.close()
-    return sorted(found, key=repr)
-
-
-def _plain(value: Any) -> Any:
-    return f"{value:%Y-%m-%d}" if hasattr(value, "year") else value
 
 
 def check(text: str) -> None:
@@ -100,118 +31,6 @@ def check(text: str) -> None:
     found = answer(query, parts)
 
     assert found == answer(query, [WHOLE] * len(parts))
-
-
-numbers = st.sampled_from(["35", "40.0", "45", "47.5", "-10", "60", "2.5", "7", "12.5", "1e1"])
-days = st.sampled_from(["'2019-12-28'", "'2019-12-31'", "'2020-01-01'", "'2020-01-04'", "'2021-01-01'"])
-words = st.sampled_from(["=", "<", "<=", ">", ">=", "<>", "!="])
-
-
-def comparisons(alias: str) -> st.SearchStrategy[str]:
-    column = st.sampled_from([f"{alias}lat", f"{alias}lon"])
-    time = st.just(f"{alias}time")
-    return st.one_of(
-        st.builds("{} {} {}".format, column, words, numbers),
-        st.builds("{2} {1} {0}".format, column, words, numbers),
-        st.builds("{} BETWEEN {} AND {}".format, column, numbers, numbers),
-        st.builds("{} NOT BETWEEN {} AND {}".format, column, numbers, numbers),
-        st.builds("{} IN ({}, {})".format, column, numbers, numbers),
-        st.builds("{} NOT IN ({}, {}, NULL)".format, column, numbers, numbers),
-        st.builds("{} {} {}".format, time, words, days),
-        st.builds("month({}) {} {}".format, time, words, st.sampled_from(["1", "12", "6"])),
-        st.builds("year({}) = {}".format, time, st.sampled_from(["2019", "2020"])),
-        st.builds("{}t2m > {}".format, st.just(alias), st.sampled_from(["270", "285"])),
-        st.builds("{}rain * 2 < {}".format, st.just(alias), st.sampled_from(["50", "150"])),
-        st.builds("{}lat + 0 > {}".format, st.just(alias), numbers),
-        st.builds("{}t2m IS NULL".format, st.just(alias)),
-        st.builds("{0}lat < {0}lon".format, st.just(alias)),
-    )
-
-
-def conditions(alias: str = "") -> st.SearchStrategy[str]:
-    return st.recursive(
-        comparisons(alias),
-        lambda inner: st.one_of(
-            st.builds("({} AND {})".format, inner, inner),
-            st.builds("({} OR {})".format, inner, inner),
-            st.builds("NOT ({})".format, inner),
-        ),
-        max_leaves=5,
-    )
-
-
-joins = st.sampled_from(["JOIN", "LEFT JOIN", "RIGHT JOIN", "FULL JOIN", "INNER JOIN"])
-sums = st.sampled_from(["count(*)", "sum(rain)", "min(t2m)", "count(t2m), max(lat)", "count(DISTINCT time)"])
-
-
-def queries() -> st.SearchStrategy[str]:
-    c, a, b = conditions(), conditions("a."), conditions("b.")
-    match = "a.time = b.time AND a.lat = b.lat AND a.lon = b.lon"
-    few = "a.time = b.time AND a.lon = 0 AND b.lon = 2.5"
-    return st.one_of(
-        st.builds("SELECT {} FROM w WHERE {}".format, sums, c),
-        st.builds("SELECT lat, {} FROM w WHERE {} GROUP BY lat HAVING count(*) > 3".format, sums, c),
-        st.builds("SELECT * FROM w WHERE {}".format, c),
-        st.builds(
-            "SELECT a.lat, b.rain FROM w a JOIN w AS b ON {} AND {} WHERE {}".format, st.just(match), a, b
-        ),
-        st.builds(
-            "SELECT count(*), sum(a.rain), sum(b.rain) FROM w a {} w b ON {} AND {} WHERE {}".format,
-            joins,
-            st.just(few),
-            b,
-            a,
-        ),
-        st.builds(
-            "SELECT count(*), sum(b.lat) FROM w a, w b WHERE {} AND {} AND {}".format, st.just(few), a, b
-        ),
-        st.builds("SELECT lat FROM w WHERE {} UNION SELECT lon FROM w WHERE {}".format, c, c),
-        st.builds("SELECT lat, rain FROM w WHERE {} EXCEPT SELECT lat, rain FROM w WHERE {}".format, c, c),
-        st.builds(
-            "WITH x AS (SELECT lat, time, rain FROM w WHERE {}) SELECT {} FROM x JOIN (SELECT 1 AS one)"
-            " WHERE lat > {}".format,
-            c,
-            st.just("sum(rain)"),
-            numbers,
-        ),
-        st.builds(
-            "WITH x AS (SELECT lat AS l, rain FROM w) SELECT p.l, count(*) FROM x p JOIN x q ON p.l = q.l"
-            " AND p.rain = q.rain WHERE p.l > {} AND q.l < {} GROUP BY p.l".format,
-            numbers,
-            numbers,
-        ),
-        st.builds("SELECT {} FROM (SELECT * FROM w WHERE {}) AS s WHERE {}".format, sums, c, c),
-        st.builds(
-            "SELECT {} FROM (SELECT * FROM w ORDER BY rain, time, lat, lon LIMIT 100) AS s WHERE {}".format,
-            sums,
-            c,
-        ),
-        st.builds(
-            "SELECT count(*) FROM (SELECT lat AS l, rain AS r FROM w UNION ALL SELECT lon, rain FROM w"
-            " WHERE {}) AS s WHERE l >= {}".format,
-            c,
-            numbers,
-        ),
-        st.builds("SELECT {} FROM w WHERE {} AND lat IN (SELECT lat FROM w WHERE {})".format, sums, c, c),
-        st.builds(
-            "SELECT count(*) FROM w a WHERE {} AND NOT EXISTS (SELECT 1 FROM w b WHERE b.rain > a.rain AND"
-            " b.lat = a.lat AND {})".format,
-            a,
-            b,
-        ),
-        st.builds(
-            "SELECT lat, (SELECT max(b.rain) FROM w b WHERE b.lat = a.lat AND {}) FROM w a WHERE {}".format,
-            b,
-            a,
-        ),
-        st.builds("SELECT CASE WHEN {} THEN 1 ELSE 0 END AS k, count(*) FROM w GROUP BY k".format, c),
-        st.builds("SELECT sum(rain) FILTER (WHERE {}) FROM w".format, c),
-        st.builds(
-            "SELECT row_number() OVER (PARTITION BY lat ORDER BY rain, time, lon) FROM w WHERE {}".format,
-            c,
-        ),
-        st.builds("SELECT LAT, Sum(Rain) FROM W WHERE {} GROUP BY Lat".format, c),
-    )
 
 
 @settings(max_examples=30)

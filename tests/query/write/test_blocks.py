@@ -15,32 +15,10 @@ from hypothesis import strategies as st
 
 import icefloe
 from icefloe.errors import InvalidInputError
-from icefloe.query.encode import keys_of, unique_keys
-from icefloe.query.write.blocks import placed, write_sorted
-from icefloe.query.write.target import Template, dims_for, prepare
+from icefloe.query.write.target import Template
 from icefloe.session import Session
+from tests.support.query import as_rows, write_table
 from tests.support.spark.weather import CHUNKS, opened, repository, weather
-
-
-def write_table(
-    session: Session, rows: pa.Table, template: Template | None = None, mode: str = "append", group: str = "/"
-) -> None:
-    """What Spark does with a frame, in one process."""
-    template = template or Template()
-    dims = dims_for(session, group, rows.schema.names, template)
-    whole = rows.combine_chunks()
-    keys = {dim: unique_keys([keys_of(whole.column(dim).combine_chunks(), dim)]) for dim in dims}
-    target = prepare(session, group, rows.schema, dims, keys, template, mode)
-    batches = [placed(target, batch) for batch in whole.to_batches(max_chunksize=7)]
-    ordered = pa.Table.from_batches(batches).sort_by("__block")
-    write_sorted(session, target, iter(ordered.to_batches(max_chunksize=5)))
-
-
-def as_rows(dataset: xr.Dataset) -> pa.Table:
-    frame = dataset.to_dataframe().reset_index()
-    table = pa.Table.from_pandas(frame, preserve_index=False)
-    at = table.schema.get_field_index("time")
-    return table.set_column(at, "time", table["time"].cast(pa.timestamp("us"))) if at >= 0 else table
 
 
 def fresh() -> Session:

@@ -124,3 +124,19 @@ def assert_same(found: xr.Dataset, wanted: xr.Dataset) -> None:
     xr.testing.assert_identical(found, wanted)
     for name in wanted.variables:
         assert found[name].dtype == wanted[name].dtype, name
+
+
+DIMS = ("time", "lat", "lon")
+
+
+def map_files(folder: Path, count: int) -> list[str]:
+    """Files of a compressed map each."""
+    files = []
+    for day in range(count):
+        values = np.random.default_rng(day).random((1, 40, 50)).astype("f4")
+        time = [START + day * np.timedelta64(1, "D")]
+        dataset = xr.Dataset(
+            {"t": (DIMS, values)}, {"time": time, "lat": np.arange(40.0), "lon": np.arange(50.0)}
+        )
+        files.append(write(folder / f"{day:02}.nc", dataset, {"t": {"zlib": True}}))
+    return files

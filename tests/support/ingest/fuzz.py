@@ -1,4 +1,6 @@
-"""Archives at random against `open_mfdataset`: `python -m tests.support.ingest.fuzz --seeds 0-300 --mode virtual`.
+"""Archives at random against `open_mfdataset`.
+
+    python -m tests.support.ingest.fuzz --seeds 0-300 --mode virtual
 
 Each seed is an archive of its own. What an ingest makes of it must be what xarray makes of it, or a refusal
 that docs/ingest.md has.

@@ -1,4 +1,6 @@
-"""An ingest that is killed before each touch of its repository: `python -m tests.support.ingest.killed_ingest`.
+"""An ingest that is killed before each access to its repository.
+
+    python -m tests.support.ingest.killed_ingest FOLDER JOB EVERY FIRST [keep]
 
 Called with a folder, the name of a job, how many touches lie between two kills, the first one, and, to have
 copies of what each kill left, the word keep. Each child is forked, does the job without Spark, and kills

@@ -53,7 +53,7 @@ def found(place: dict[str, Any], spec_version: int) -> None:
 
 def run(place: dict[str, Any], count: int, transfers: int, seed: int) -> list[str]:
     """Let so many processes make transfers at once; the commits that were acknowledged to them."""
-    program = "import sys; from tests.proof import bank; bank.main(*sys.argv[1:])"
+    program = "import sys; from tests.support.simulation import bank; bank.main(*sys.argv[1:])"
     acknowledged: list[str] = []
     with ExitStack() as stack:
         workers = [

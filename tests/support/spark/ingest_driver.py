@@ -1,4 +1,4 @@
-"""A driver that does one job of `tests.support.ingest.fault_jobs` after the other, as it is told on its input.
+"""A driver that runs the jobs of `tests.support.ingest.fault_jobs` that its input names.
 
 python -m tests.support.spark.ingest_driver MASTER [NAME=VALUE ...]
 

@@ -31,7 +31,6 @@ from typing import Any
 import zarr
 
 import icefloe
-from tests.spark.test_clusters import environment
 from tests.support.ingest import fault_jobs
 from tests.support.ingest.fault_jobs import (
     JOBS,
@@ -45,6 +44,7 @@ from tests.support.ingest.fault_jobs import (
 from tests.support.ingest.files import Travelling, assert_same, expected, read, write
 from tests.support.source_tree import ROOT
 from tests.support.spark import fault_processes as processes
+from tests.support.spark.clusters import environment
 
 LIMIT_SECONDS = 600
 SPECULATION = {

@@ -1,7 +1,7 @@
 """docs/virtual-files.md: what becomes of every variable of the sample files of other people's packages.
 
-    python -m tests.support.virtual.table FOLDER            compare with the library of each format, and write
-    python -m tests.support.virtual.table --check FOLDER    compare, and fail where the document says otherwise
+    python -m tests.support.virtual.table FOLDER           compare with the library of each format, and write
+    python -m tests.support.virtual.table --check FOLDER   compare, and fail if the document says otherwise
 
 FOLDER has a folder per package, as the document lists them; scripts/fetch-samples makes one. The tests check
 the packages that are installed.
@@ -41,10 +41,10 @@ FOLDERS = {
 HEADER = """# Files of other people
 
 What `icefloe.virtual.virtualize` makes of every variable of the sample files in packages on PyPI. Written by
-`python -m tests.support.virtual.table FOLDER`, which compares what references decode to with what netCDF4, ecCodes,
-tifffile and zarr read from the file itself, element by element; of GRIB variables with more than 24 messages,
-24 of them. The tests do the same with the first two packages, and `make test-samples` with all that pip
-downloads: all but netCDF4, whose source it would have to build.
+`python -m tests.support.virtual.table FOLDER`, which compares what references decode to with what netCDF4,
+ecCodes, tifffile and zarr read from the file itself, element by element; of GRIB variables with more than 24
+messages, 24 of them. The tests do the same with the first two packages, and `make test-samples` with all that
+pip downloads: all but netCDF4, whose source it would have to build.
 """
 _SAMPLED = 24
 _SUFFIXES = (".nc", ".grib", ".grib2", ".tif")

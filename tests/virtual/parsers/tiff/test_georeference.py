@@ -7,15 +7,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyproj
 import pytest
-import tifffile
 
 from icefloe.virtual import combine, virtualize
-from tests.support.virtual.files import aged
+from tests.support.virtual.formats import geo_tiff
 
-VALUES = np.arange(48 * 64, dtype="u2").reshape(48, 64)
 MODEL, RASTER, CITATION = 1024, 1025, 1026
 GEOGRAPHIC, GEO_CITATION, DATUM, ELLIPSOID, MAJOR, FLATTENING = 2048, 2049, 2050, 2056, 2057, 2059
 PROJECTED, PCS_CITATION, PROJECTION, METHOD, UNITS, VERTICAL = 3072, 3073, 3074, 3075, 3076, 4096
@@ -27,37 +24,6 @@ OWN_DATUM = {
     ELLIPSOID: USER,
 }
 PROJECTED_OWN = {MODEL: 1, PROJECTED: USER, PROJECTION: USER, UNITS: 9001}
-
-
-def geo_tiff(
-    path: Path, keys: dict[int, Any], x: float = 100.0, turned: bool = False, **options: Any
-) -> Path:
-    """Write a GeoTIFF file with keys: numbers that are codes, floats, or texts."""
-    directory, doubles, text = [1, 1, 0, len(keys)], list[float](), ""
-    for key, value in sorted(keys.items()):
-        if isinstance(value, int):
-            directory += [key, 0, 1, value]
-        elif isinstance(value, float):
-            directory += [key, 34736, 1, len(doubles)]
-            doubles.append(value)
-        else:
-            directory += [key, 34737, len(value) + 1, len(text)]
-            text += f"{value}|"
-    tags: list[Any] = [(34735, "H", len(directory), directory, False)]
-    if doubles:
-        tags.append((34736, "d", len(doubles), doubles, False))
-    if text:
-        tags.append((34737, "s", 0, text, False))
-    if turned:
-        matrix = (8.0, 5.0, 0.0, x, 1.0, -17.0, 0.0, 900.0, *(0.0,) * 7, 1.0)
-        tags.append((34264, "d", 16, matrix, False))
-    else:
-        tags.append((33550, "d", 3, (10.0, 20.0, 0.0), False))
-        tags.append((33922, "d", 6, (0.0, 0.0, 0.0, x, 900.0, 0.0), False))
-    with tifffile.TiffWriter(path) as file:
-        file.write(VALUES, tile=(16, 16), subifds=1, extratags=tags, **options)
-        file.write(VALUES[::2, ::2], tile=(16, 16), subfiletype=1)
-    return aged(path)
 
 
 SPHERE = {**OWN_DATUM, MAJOR: 6371007.181, FLATTENING: 0.0}
