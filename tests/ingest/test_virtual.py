@@ -12,24 +12,22 @@ import xarray as xr
 from icefloe import InvalidInputError, Repository
 from icefloe.core.commit.early_manifests import EarlyManifest
 from icefloe.ingest.ledger.table import read_ledger
-from tests.support.ingest.files import archive, days, expected, new_repo, read_all, run, write
+from tests.support.ingest.files import (
+    CHUNKED,
+    archive,
+    chunked,
+    days,
+    expected,
+    new_repo,
+    read_all,
+    run,
+    write,
+)
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::FutureWarning"),
     pytest.mark.filterwarnings("ignore:Numcodecs codecs"),  # zarr 3.1 about the shuffle of HDF5
 ]
-
-CHUNKED: dict[str, Any] = {"t2m": {"zlib": True, "shuffle": True, "chunksizes": (2, 5, 4)}}
-
-
-def chunked(folder: Path, *counts: int, first: int = 0, **encoding: Any) -> list[str]:
-    files = []
-    for number, count in enumerate(counts):
-        begin = first + sum(counts[:number])
-        files.append(
-            write(folder / f"{begin:03}.nc", days(begin, count), {"t2m": {**CHUNKED["t2m"], **encoding}})
-        )
-    return files
 
 
 def kinds(repo: Repository) -> dict[str, str]:

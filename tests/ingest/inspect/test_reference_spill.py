@@ -19,8 +19,7 @@ from icefloe.ingest.inspect.reference_spill import Parsed, Putting, ReferredVari
 from icefloe.ingest.write import references as referring
 from icefloe.virtual.sources import Source
 from icefloe.virtual.variables import ChunkReferences
-from tests.ingest.test_virtual import chunked
-from tests.support.ingest.files import expected, new_repo, read_all, run
+from tests.support.ingest.files import chunked, expected, new_repo, read_all, run
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::FutureWarning"),

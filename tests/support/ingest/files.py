@@ -18,6 +18,7 @@ from icefloe._internal.executor import Executor, Task
 from icefloe.ingest.job import ingest
 from icefloe.ingest.options import make_options
 from icefloe.ingest.report import Report
+from tests.support.ingest.files import archive, days, expected, new_repo, read_all, run, write
 
 START = np.datetime64("2024-01-01", "ns")
 
@@ -139,4 +140,17 @@ def map_files(folder: Path, count: int) -> list[str]:
             {"t": (DIMS, values)}, {"time": time, "lat": np.arange(40.0), "lon": np.arange(50.0)}
         )
         files.append(write(folder / f"{day:02}.nc", dataset, {"t": {"zlib": True}}))
+    return files
+
+
+CHUNKED: dict[str, Any] = {"t2m": {"zlib": True, "shuffle": True, "chunksizes": (2, 5, 4)}}
+
+
+def chunked(folder: Path, *counts: int, first: int = 0, **encoding: Any) -> list[str]:
+    files = []
+    for number, count in enumerate(counts):
+        begin = first + sum(counts[:number])
+        files.append(
+            write(folder / f"{begin:03}.nc", days(begin, count), {"t2m": {**CHUNKED["t2m"], **encoding}})
+        )
     return files
