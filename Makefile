@@ -120,11 +120,11 @@ test-spark: setup
 	.venv/spark-$(TAG)/bin/python -m pytest -n 0 -m "spark and not cluster"
 
 torture: setup
-	ICEFLOE_KILL_EVERY=1 $(BIN)/python -m pytest -q -n $(JOBS) tests/test_kills.py
+	ICEFLOE_KILL_EVERY=1 $(BIN)/python -m pytest -q -n $(JOBS) tests/storage/local/test_kills.py
 	ICEFLOE_KILL_EVERY=7 $(BIN)/python -m pytest -q -n $(JOBS) tests/ingest/test_killed.py
 	for mode in native hybrid virtual; do for kind in usual usual-alike odd alike mixed mixed-alike; do \
 	    $(BIN)/python -m tests.support.ingest.fuzz --seeds 0-60 --mode $$mode --kind $$kind || exit 1; done; done
-	ICEFLOE_CRASHES=1000 ICEFLOE_DAMAGES=100 $(BIN)/python -m pytest -q -n $(JOBS) tests/maintenance/test_damage.py \
+	ICEFLOE_CRASHES=1000 ICEFLOE_DAMAGES=100 $(BIN)/python -m pytest -q -n $(JOBS) tests/maintenance/integrity/test_damage.py \
 	    tests/proof/test_upkeep_crashes.py tests/proof/test_refs_beside_collections.py
 	$(BIN)/python -m tests.support.simulation.torture --minutes $(MINUTES)
 

@@ -1,90 +1,53 @@
-"""VirtualiZarr writes to our store and reads our repositories, without the official package."""
+"""Datasets of VirtualiZarr become ours, and ours theirs."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
-import pytest
-
-PROGRAM = """
-import sys
-from pathlib import Path
-
-import icefloe
-
-icefloe.install_as_icechunk()
-
+import h5py
 import numpy as np
+import pytest
 import xarray
-from virtualizarr.manifests import ChunkManifest, ManifestArray
-from virtualizarr.manifests.utils import create_v3_array_metadata
+from obspec_utils.registry import ObjectStoreRegistry
+from obstore.store import LocalStore
+from virtualizarr import open_virtual_dataset
+from virtualizarr.parsers import HDFParser
 
-folder = Path(sys.argv[1])
-prefix = f"file://{folder}/"
+from icefloe.virtual import virtualize
+from icefloe.virtual.virtualizarr import from_virtualizarr, to_virtualizarr
+from tests.support.virtual.files import aged
 
-
-def virtual(number):
-    file = folder / f"{number}.bin"
-    values = np.arange(12, dtype="<i4").reshape(3, 4) + 100 * number
-    file.write_bytes(values.tobytes())
-    manifest = ChunkManifest(
-        {f"{i}.0": {"path": f"file://{file}", "offset": 16 * i, "length": 16} for i in range(3)}
-    )
-    metadata = create_v3_array_metadata(
-        shape=(3, 4), chunk_shape=(1, 4), data_type=np.dtype("<i4"), codecs=None, fill_value=0
-    )
-    array = ManifestArray(metadata=metadata, chunkmanifest=manifest)
-    return xarray.Dataset({"v": (("t", "x"), array)}), values
+pytestmark = pytest.mark.filterwarnings("ignore:Numcodecs codecs are not in")  # zarr 3.1 says so
 
 
-config = icefloe.RepositoryConfig.default()
-store = icefloe.local_filesystem_store(str(folder))
-config.set_virtual_chunk_container(icefloe.VirtualChunkContainer(prefix, store))
-access = {prefix: icefloe.Credentials.LocalFileSystemAccess()}
-repo = icefloe.Repository.create(icefloe.local_filesystem_storage(str(folder / "repo")), config, access)
-
-(one, first), (two, second), (three, third) = map(virtual, range(3))
-session = repo.writable_session("main")
-one.vz.to_icechunk(session.store)
-session.commit("one")
-session = repo.writable_session("main")
-two.vz.to_icechunk(session.store, append_dim="t")
-session.commit("appended")
-
-
-def values():
-    store = repo.readonly_session("main").store
-    return xarray.open_zarr(store, consolidated=False)["v"].values
+def write(path: Path) -> Path:
+    with h5py.File(path, "w") as file:
+        file["x"] = np.arange(4.0)
+        file["x"].make_scale("x")
+        for name, dtype in (("packed", "i2"), ("plain", "f4")):
+            values = np.arange(12, dtype=dtype).reshape(3, 4)
+            file.create_dataset(name, data=values, chunks=(2, 2), compression="gzip")
+            file[name].dims[1].attach_scale(file["x"])
+            file[name].attrs["_FillValue"] = np.array(3, dtype)
+        file["packed"].attrs["scale_factor"] = 0.5
+        file["scalar"] = 1.5
+    return aged(path)
 
 
-assert np.array_equal(values(), np.concatenate([first, second])), values()
-assert len(repo.readonly_session("main").all_virtual_chunk_locations()) == 6
+def test_there_and_back(tmp_path: Path) -> None:
+    dataset = virtualize(write(tmp_path / "f.nc"))
 
-if "newer" in sys.argv:
-    session = repo.writable_session("main")
-    three.vz.to_icechunk(session.store, region={"t": slice(0, 3)})
-    session.commit("region")
-    assert np.array_equal(values(), np.concatenate([third, second])), values()
+    again = from_virtualizarr(to_virtualizarr(dataset))
 
-    from obspec_utils.registry import ObjectStoreRegistry
-    from obstore.store import LocalStore
-    from virtualizarr.parsers.icechunk import IcechunkParser
+    xarray.testing.assert_identical(again.to_xarray(), dataset.to_xarray())
+    assert [source.checksum for source in again.sources] == [None]
 
+
+def test_what_virtualizarr_parsed_decodes_as_what_we_parsed(tmp_path: Path) -> None:
+    path = write(tmp_path / "f.nc")
     registry = ObjectStoreRegistry({"file://": LocalStore("/")})
-    parsed = IcechunkParser()(f"file://{folder}/repo", registry)
-    again = xarray.open_zarr(parsed, consolidated=False, zarr_format=3)["v"].values
-    assert np.array_equal(again, values()), again
-"""
 
+    theirs = open_virtual_dataset(f"file://{path}", registry=registry, parser=HDFParser())
 
-@pytest.mark.needs("virtualizarr")
-def test_datasets_are_written_appended_and_read(tmp_path: Path) -> None:
-    """Regions and the parser of repositories came with releases for Python 3.12 and newer."""
-    newer = ["newer"] if sys.version_info >= (3, 12) else []
-    command = [sys.executable, "-W", "ignore", "-c", PROGRAM, str(tmp_path), *newer]
-
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-
-    assert done.returncode == 0, done.stderr
+    found = from_virtualizarr(theirs).to_xarray()
+    xarray.testing.assert_equal(found, virtualize(path).to_xarray())

@@ -78,7 +78,7 @@ def test_a_published_commit_has_what_the_checks_said(tmp_path: Path) -> None:
         (Check("range", "t2m", low=0, high=50), "odd.nc), allowed is 0 to 50"),
         (Check("nulls", "t2m", most=0.01), "odd.nc)"),
         (Check("gaps"), "1 gap"),
-        (Check("python", call="tests.ingest.test_publishing:no_june"), "there is a June"),
+        (Check("python", call="tests.ingest.publish.test_staging:no_june"), "there is a June"),
     ],
 )
 def test_a_failed_check_leaves_the_branch(tmp_path: Path, check: Check, said: str) -> None:
