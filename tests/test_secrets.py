@@ -24,6 +24,7 @@ from icefloe.cli import main as app
 from icefloe.cli.terminal import run_with_streams
 from icefloe.virtual import virtualize
 from tests.support.cli_calls import CALLS
+from tests.support.servers.loopback import LoopbackServer
 
 SECRET = "hunter2TOPSECRET"
 
@@ -43,7 +44,7 @@ def host() -> Iterator[str]:
         def log_message(self, format: str, *args: Any) -> None:
             """Say nothing."""
 
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+    with LoopbackServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"127.0.0.1:{server.server_port}"
         server.shutdown()

@@ -24,6 +24,7 @@ from tests.support.ingest.files import archive, assert_same, days, expected, new
 from tests.support.ingest.locations import BUCKET, SECRET, Place, azure_place, s3_place
 from tests.support.servers.azurite import azurite_server
 from tests.support.servers.files import file_server
+from tests.support.servers.loopback import LoopbackServer
 from tests.support.servers.seaweedfs import seaweedfs_server
 
 pytestmark = [
@@ -71,9 +72,7 @@ def plain_server(folder: Path) -> Iterator[str]:
         def log_message(self, format: str, *args: object) -> None:
             pass
 
-    server = http.server.ThreadingHTTPServer(
-        ("127.0.0.1", 0), functools.partial(Quiet, directory=str(folder))
-    )
+    server = LoopbackServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(folder)))
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()
     try:

@@ -18,6 +18,7 @@ from icefloe.ingest.discover.sources import find_sources
 from icefloe.ingest.discover.urls import shown
 from icefloe.ingest.ledger.table import read_ledger
 from tests.support.ingest.files import archive, assert_same, expected, new_repo, read, run
+from tests.support.servers.loopback import LoopbackServer
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
 Answer = Callable[["Handler", bytes], None]
@@ -63,8 +64,7 @@ def serving(folder: Path, answer: Answer) -> Iterator[tuple[str, list[Any]]]:
         how = (answer,)
         asked: ClassVar[list[Any]] = []
 
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Mine)
-    server.daemon_threads = True
+    server = LoopbackServer(("127.0.0.1", 0), Mine)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()
     try:

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import unquote
 
+from tests.support.servers.loopback import LoopbackServer
+
 
 @contextlib.contextmanager
 def file_server(folder: Path, redirects: dict[str, str] | None = None) -> Iterator[str]:
@@ -19,8 +21,7 @@ def file_server(folder: Path, redirects: dict[str, str] | None = None) -> Iterat
         root = folder
         locations = redirects or {}
 
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
+    server = LoopbackServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()
     try:

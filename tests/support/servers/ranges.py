@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from urllib.parse import unquote
 
+from tests.support.servers.loopback import LoopbackServer
+
 NEWER = "Wed, 15 Nov 2023 22:13:20 GMT"
 
 
@@ -42,8 +44,7 @@ def range_server() -> Iterator[RangeServer]:
     class Handler(_Handler):
         server_state = state
 
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
+    server = LoopbackServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()
     state.url = f"http://127.0.0.1:{server.server_port}"

@@ -8,6 +8,8 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from tests.support.servers.loopback import LoopbackServer
+
 BYTES = bytes([1, 2, 3, 4])
 
 
@@ -39,7 +41,7 @@ def recording_server() -> Iterator[Recorder]:
         def log_message(self, format: str, *args: object) -> None:
             """Say nothing."""
 
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+    with LoopbackServer(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
         thread.start()
         state.url = f"http://127.0.0.1:{server.server_port}"
