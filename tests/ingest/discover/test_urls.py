@@ -20,7 +20,18 @@ from icefloe.ingest.discover.sources import Source, find_sources
 from icefloe.ingest.ledger.table import read_ledger
 from icefloe.storage.external.access import access_of
 from icefloe.virtual import virtualize
-from tests.support.ingest.files import archive, assert_same, days, expected, new_repo, read, run, write
+from tests.support.ingest.files import (
+    CHUNKED,
+    archive,
+    assert_same,
+    chunked,
+    days,
+    expected,
+    new_repo,
+    read,
+    run,
+    write,
+)
 from tests.support.ingest.locations import BUCKET, SECRET, Place, azure_place, s3_place
 from tests.support.servers.azurite import azurite_server
 from tests.support.servers.files import file_server
@@ -31,15 +42,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::FutureWarning"),
     pytest.mark.filterwarnings("ignore:Numcodecs codecs"),
 ]
-CHUNKED = {"t2m": {"zlib": True, "shuffle": True, "chunksizes": (2, 5, 4)}}
-
-
-def chunked(folder: Path, *counts: int) -> list[str]:
-    begins = [sum(counts[:number]) for number in range(len(counts))]
-    return [
-        write(folder / f"{begin:03}.nc", days(begin, count), CHUNKED)
-        for begin, count in zip(begins, counts, strict=True)
-    ]
 
 
 def read_through(repo: Repository, credential: Any) -> xr.Dataset:

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 import xarray as xr
 
-from tests.ingest.discover.test_urls import chunked
-from tests.support.ingest.files import assert_same, expected, new_repo, run
+from tests.support.ingest.files import assert_same, chunked, expected, new_repo, run
 from tests.support.ingest.locations import BUCKET, SECRET, s3_place
 from tests.support.servers.moto import make_bucket, moto_server
 

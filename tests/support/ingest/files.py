@@ -18,7 +18,6 @@ from icefloe._internal.executor import Executor, Task
 from icefloe.ingest.job import ingest
 from icefloe.ingest.options import make_options
 from icefloe.ingest.report import Report
-from tests.support.ingest.files import archive, days, expected, new_repo, read_all, run, write
 
 START = np.datetime64("2024-01-01", "ns")
 
