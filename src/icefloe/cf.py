@@ -1,9 +1,17 @@
-"""Times of the CF conventions: `days since 2000-01-01` in some calendar, as timestamps or as text."""
+"""The CF conventions: times such as `days since 2000-01-01` in some calendar, and fill values.
+
+Times are converted in whole microseconds and numpy columns. cftime would do it in one Python object per time,
+and xarray only with cftime for most calendars.
+"""
 
 from __future__ import annotations
 
+import base64
 import re
+import struct
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any, Final
 
 import numpy as np
@@ -46,6 +54,9 @@ _MONTHS: Final = {
     "360_day": np.arange(13) * 30,
 }
 _JULIAN_DAY_OF_1970: Final = 2440588
+_LARGEST_US: Final = 1 << 61
+_PRECISION_US: Final = 1000
+"""Conversion may move a time in floating point by this much."""
 _FIRST_GREGORIAN_DAY: Final = -141427
 """1582-10-15, in days since 1970: the first day of the Gregorian calendar, after the Julian 1582-10-04."""
 
@@ -96,6 +107,44 @@ class TimeCoding:
             raise ValueError("a time lies between two of the whole numbers that it would be stored as")
         return np.asarray(since // step, dtype)
 
+    def convert(self, numbers: Numbers, missing: NDArray[np.bool_], other: TimeCoding) -> Numbers | None:
+        """Convert numbers to another unit or start in the same calendar, and the same data type.
+
+        Parameters
+        ----------
+        numbers
+            Times in this coding, integers or floats.
+        missing
+            Mask of the numbers that stand for no time. They stay as they are.
+        other
+            The coding to convert to.
+
+        Returns
+        -------
+        numpy.ndarray or None
+            None if the calendars differ, a unit is finer than a microsecond, a date is before year 1, where
+            calendars disagree, or a number cannot hold a time: exactly as an integer, to a millisecond as
+            a float.
+        """
+        starts = (each.start_us for each in (self, other))
+        first = _day_number(1, 1, 1, self.calendar) * _DAY_US
+        if self.calendar != other.calendar or min(self.unit_ns, other.unit_ns) < 1000 or min(starts) < first:
+            return None
+        unit_us, new_unit_us = self.unit_ns // 1000, other.unit_ns // 1000
+        shift_us = self.start_us - other.start_us
+        if numbers.dtype.kind in "iu":
+            return _convert_integers(numbers, missing, unit_us, shift_us, new_unit_us)
+        exact = numbers.astype(np.float64) * float(Fraction(unit_us, new_unit_us)) + float(
+            Fraction(shift_us, new_unit_us)
+        )
+        rounded = exact.astype(numbers.dtype)
+        lost_us = np.abs(rounded.astype(np.float64) - exact) * new_unit_us
+        spacing_us = np.spacing(np.abs(exact)) * new_unit_us
+        present = ~missing & np.isfinite(numbers)
+        if (np.maximum(lost_us, spacing_us)[present] > _PRECISION_US).any():
+            return None
+        return np.where(missing, numbers, rounded).astype(numbers.dtype)
+
     def texts(self, microseconds: Numbers) -> NDArray[Any]:
         """Times of any calendar as text, such as 2000-02-30T00:00:00."""
         days, rest = np.divmod(microseconds.astype(np.int64), _DAY_US)
@@ -122,10 +171,69 @@ def time_coding(units: object, calendar: object) -> TimeCoding | None:
     date = _DATE.fullmatch(match[2])
     if date is None:
         return None
-    day = int(_day_number(int(date["year"]), int(date["month"]), int(date["day"]), name))
+    year, month, month_day = (int(date[part]) for part in ("year", "month", "day"))
+    if not (1 <= month <= 12 and 1 <= month_day <= 31):
+        return None
+    day = _day_number(year, month, month_day, name)
     seconds = int(date["hour"] or 0) * 3600 + int(date["minute"] or 0) * 60
     micro = round(float(date["second"] or 0) * 10**6) - _zone_seconds(date["zone"]) * 10**6
     return TimeCoding(unit_ns, day * _DAY_US + seconds * 10**6 + micro, name)
+
+
+def encode_fill_value(value: float) -> str:
+    """Encode a float as xarray does in the attributes of Zarr version 3: its eight bytes in base64."""
+    return base64.standard_b64encode(struct.pack("<d", float(value))).decode()
+
+
+def decode_fill_value(value: Any, dtype: np.dtype[Any]) -> Any:
+    """Decode an attribute that declares missing values; None if no value of the stored type equals it."""
+    if dtype.kind in "UT":
+        return str(value)
+    if dtype.kind == "f" and isinstance(value, str):
+        value = _decode_float(value)
+    if dtype.kind not in "iufb" or isinstance(value, str) or value is None:
+        return None
+    try:
+        fill = dtype.type(value)
+    except (OverflowError, ValueError, TypeError):
+        return None
+    return fill if dtype.kind == "f" or fill == value else None
+
+
+def fill_values(attributes: Mapping[str, Any], dtype: np.dtype[Any]) -> list[Any]:
+    """Return the stored values that `_FillValue` and `missing_value` declare missing, NaN excepted."""
+    given = [attributes.get(key) for key in ("_FillValue", "missing_value")]
+    listed = [each if isinstance(each, Sequence) and not isinstance(each, str) else [each] for each in given]
+    found = [decode_fill_value(each, dtype) for values in listed for each in values if each is not None]
+    return [fill for fill in found if fill is not None and fill == fill]
+
+
+def _decode_float(text: str) -> float | None:
+    try:
+        if len(data := base64.standard_b64decode(text)) == 8:
+            return float(struct.unpack("<d", data)[0])
+    except ValueError:
+        pass
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _convert_integers(
+    numbers: Numbers, missing: NDArray[np.bool_], unit_us: int, shift_us: int, new_unit_us: int
+) -> Numbers | None:
+    present = numbers[~missing]
+    limit = _LARGEST_US // unit_us
+    if len(present) and not (int(present.min()) >= -limit and int(present.max()) <= limit):
+        return None
+    converted, rest = np.divmod(present.astype(np.int64) * unit_us + shift_us, new_unit_us)
+    fits = np.iinfo(numbers.dtype)
+    if rest.any() or (len(present) and (int(converted.min()) < fits.min or int(converted.max()) > fits.max)):
+        return None
+    found = numbers.copy()
+    found[~missing] = converted
+    return found
 
 
 def _zone_seconds(zone: str | None) -> int:

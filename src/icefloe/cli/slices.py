@@ -11,7 +11,7 @@ import numpy as np
 
 from icefloe._internal.paths import ROOT, join, normalize, parent
 from icefloe._internal.printable import printable
-from icefloe.cf import time_coding
+from icefloe.cf import fill_values, time_coding
 from icefloe.cli.values import read
 from icefloe.coastlines import unwrapped_longitudes, valid_latitudes
 from icefloe.errors import ErrorKind, InvalidInputError
@@ -19,7 +19,6 @@ from icefloe.export.selections import dimensions_of, shape_of
 from icefloe.session import Session
 
 _MOST_CELLS = 200_000_000
-_MISSING = ("_FillValue", "missing_value")
 _LATITUDE = {"latitude", "lat"}
 _LONGITUDE = {"longitude", "lon", "long"}
 _NORTH = {"degrees_north", "degree_north", "degrees_n", "degree_n", "degreesn", "degreen"}
@@ -177,10 +176,8 @@ def _numbers(values: Any, attributes: Mapping[str, Any], path: str) -> Any:
     if values.dtype.kind not in "biuf":
         raise _wrong(f"{path} has values of type {values.dtype}, which cannot be drawn; numbers can")
     found = values.astype("f8")
-    for name in _MISSING:
-        missing = attributes.get(name)
-        if isinstance(missing, int | float):
-            found[values == missing] = np.nan
+    for missing in fill_values(attributes, values.dtype):
+        found[values == missing] = np.nan
     found[~np.isfinite(found)] = np.nan
     scale, offset = (attributes.get(name) for name in ("scale_factor", "add_offset"))
     found = found * scale if isinstance(scale, int | float) else found

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import json
 import math
 import os
-import struct
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -21,6 +18,7 @@ import zarr
 from icefloe._internal.executor import Progress, Task, ThreadExecutor
 from icefloe._internal.extras import pip_install
 from icefloe._internal.paths import name as last_name
+from icefloe.cf import decode_fill_value
 from icefloe.errors import AlreadyExistsError, ErrorKind, InvalidInputError
 from icefloe.export.reports import ExportReport
 from icefloe.export.selections import Indexers, Labels, Selected, Selection, dimensions_of, select, too_long
@@ -163,22 +161,14 @@ def _variable(place: Any, array: Selected, dtype: np.dtype[Any], level: int) -> 
         options["chunks"] = chunks or None
         if dtype.kind != "O" and level:
             options |= {"compression": "gzip", "compression_opts": level, "shuffle": True}
-    fill = _fill_value(attributes.pop("_FillValue", None), dtype)
+    fill = attributes.pop("_FillValue", None)
+    if fill is not None and dtype.kind == "f":
+        fill = decode_fill_value(fill, dtype)
     if fill is not None and dtype.kind != "O":
-        options["fillvalue"] = fill
+        options["fillvalue"] = np.asarray(fill).astype(dtype)[()]
     variable = place.create_variable(own, tuple(names), dtype, **options)
     variable.attrs.update(_attributes(attributes))
     return variable
-
-
-def _fill_value(value: Any, dtype: np.dtype[Any]) -> Any:
-    """The attribute `_FillValue`: xarray writes that of a float as the base64 form of its bytes."""
-    if isinstance(value, str) and dtype.kind == "f":
-        try:
-            value = struct.unpack("<d", base64.standard_b64decode(value))[0]
-        except (struct.error, binascii.Error):
-            value = float(value)
-    return None if value is None or dtype.kind == "O" else np.asarray(value).astype(dtype)[()]
 
 
 def _attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:

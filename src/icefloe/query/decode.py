@@ -5,9 +5,7 @@ Fill values and NaN are null. Types that Spark lacks are widened: see docs/table
 
 from __future__ import annotations
 
-import base64
-import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -15,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from icefloe.cf import TimeCoding, time_coding
+from icefloe.cf import TimeCoding, fill_values, time_coding
 from icefloe.errors import ErrorKind, InvalidInputError
 
 Values = NDArray[Any]
@@ -164,7 +162,9 @@ def coding_of(stored: np.dtype[Any], attributes: Mapping[str, Any], name: str) -
     """How an array is decoded; InvalidInputError for values that no column can hold."""
     seen_as = _seen_as(stored, attributes)
     effective = seen_as or stored
-    fills = tuple(_fills(stored, seen_as, attributes))
+    fills = tuple(fill_values(attributes, stored))
+    if seen_as is not None and seen_as.kind != "b":
+        fills = tuple(fill.view(seen_as) for fill in fills)
     times = None
     if effective.kind in "iuf":
         times = time_coding(attributes.get("units"), attributes.get("calendar"))
@@ -210,47 +210,6 @@ def _seen_as(stored: np.dtype[Any], attributes: Mapping[str, Any]) -> np.dtype[A
     if stored.kind == "u" and word == "false":
         return np.dtype(f"i{stored.itemsize}")
     return None
-
-
-def _fills(stored: np.dtype[Any], seen_as: np.dtype[Any] | None, attributes: Mapping[str, Any]) -> list[Any]:
-    """Values that stand for nothing. NaN is none of them: it does so in any case."""
-    found: list[Any] = []
-    for key in ("_FillValue", "missing_value"):
-        given = attributes.get(key)
-        if given is None:
-            continue
-        for value in given if isinstance(given, Sequence) and not isinstance(given, str) else [given]:
-            fill = _fill(value, stored)
-            if fill is None or fill != fill:
-                continue
-            found.append(fill.view(seen_as) if seen_as is not None and seen_as.kind != "b" else fill)
-    return found
-
-
-def _fill(value: Any, stored: np.dtype[Any]) -> Any:
-    """A fill value as the array holds it; None where it cannot be in it."""
-    if stored.kind in "UT":
-        return str(value)
-    if stored.kind == "f" and isinstance(value, str):
-        value = _packed_float(value)
-    if stored.kind not in "iufb" or isinstance(value, str) or value is None:
-        return None
-    try:
-        fill = stored.type(value)
-    except (OverflowError, ValueError, TypeError):
-        return None
-    same = stored.kind == "f" or fill == value
-    return fill if same else None
-
-
-def _packed_float(text: str) -> float | None:
-    """A number as xarray writes it into Zarr's JSON: the base 64 of its eight bytes."""
-    try:
-        if len(packed := base64.standard_b64decode(text)) == 8:
-            return float(struct.unpack("<d", packed)[0])
-        return float(text)
-    except ValueError:
-        return None
 
 
 def _number(value: Any) -> float | None:

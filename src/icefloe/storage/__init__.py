@@ -1,7 +1,10 @@
-"""Bytes and places: the storages a repository can live in, and the functions that make them.
+"""Storages that a repository can live in, and the functions that make them.
 
-For the official name, helpers for virtual chunk containers and settings are found here too.
+The official module also has the settings and the helpers for virtual chunk containers. Functions that make
+storages are imported when they are first used: they load every back end.
 """
+
+from typing import TYPE_CHECKING, Any
 
 from icefloe.config import (
     AnyObjectStoreConfig,
@@ -28,25 +31,27 @@ from icefloe.storage.base import (
     ObjectKind,
     ObjectNotFoundError,
     PutCondition,
-    Storage,
     StorageObjectInfo,
     Unchanged,
     Version,
 )
-from icefloe.storage.factories import (
-    azure_storage,
-    gcs_storage,
-    hf_storage,
-    http_storage,
-    in_memory_storage,
-    local_filesystem_storage,
-    r2_storage,
-    s3_object_store_storage,
-    s3_storage,
-    tigris_storage,
-)
-from icefloe.storage.urls import redirect_storage, storage_from_url
-from icefloe.types import ChunkType
+
+if TYPE_CHECKING:
+    from icefloe.storage.base import Storage
+    from icefloe.storage.factories import (
+        azure_storage,
+        gcs_storage,
+        hf_storage,
+        http_storage,
+        in_memory_storage,
+        local_filesystem_storage,
+        r2_storage,
+        s3_object_store_storage,
+        s3_storage,
+        tigris_storage,
+    )
+    from icefloe.storage.urls import redirect_storage, storage_from_url
+    from icefloe.types import ChunkType
 
 __all__ = [
     "ABSENT",
@@ -89,3 +94,14 @@ __all__ = [
     "storage_from_url",
     "tigris_storage",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from icefloe import types
+    from icefloe.storage import factories, urls  # they complete `Storage` with its constructors
+
+    value = next(getattr(home, name) for home in (urls, factories, types) if hasattr(home, name))
+    globals()[name] = value
+    return value

@@ -12,10 +12,15 @@ import numpy as np
 from icefloe.config.stores import AnyObjectStoreConfig
 from icefloe.credentials import AnyCredential
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.virtual.cf_times import counted_like
 from icefloe.virtual.dataset import VirtualDataset
 from icefloe.virtual.sources import Source, access_by
-from icefloe.virtual.variables import ChunkReferences, VirtualVariable, document_of, loaded_variable
+from icefloe.virtual.variables import (
+    ChunkReferences,
+    VirtualVariable,
+    document_of,
+    loaded_variable,
+    reencode_times,
+)
 from icefloe.virtual.zarr_metadata import GEO_TRANSFORM, differences, properties_of
 
 _SHOWN: Final = 20
@@ -151,7 +156,7 @@ def _counted(
     left: list[Mismatch],
 ) -> VirtualDataset:
     existing = {name: each.attributes for name, each in first.variables.items()}
-    variables, unmoved = counted_like(existing, other.variables)
+    variables, unmoved = reencode_times(existing, other.variables)
     for bounds, name in unmoved:
         was, now = existing[name]["units"], other.variables[name].attributes["units"]
         left.append(Mismatch(f"{path}{bounds}", sources[0].location, f"units of {name}", was, now))

@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from icefloe._internal.printable import printable
+from icefloe.cf import TimeCoding, fill_values, time_coding
 from icefloe.virtual.zarr_metadata import bytes_codec, data_type_json, fill_value_json
 
 Values: TypeAlias = NDArray[Any]
+_TIME_CODING: Final = ("units", "calendar")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -266,3 +268,69 @@ def contiguous_chunks(
     coords = np.indices(grid, np.uint32).reshape(len(grid), count).T
     offsets = start + length * np.arange(count, dtype=np.uint64)
     return ChunkReferences.of(coords, offsets, np.full(count, length, np.uint64))
+
+
+def reencode_times(
+    existing: Mapping[str, Mapping[str, Any]], variables: Mapping[str, VirtualVariable]
+) -> tuple[dict[str, VirtualVariable], list[tuple[str, str]]]:
+    """Count loaded times from the dates that existing variables count from: files often use their own.
+
+    Parameters
+    ----------
+    existing
+        Attributes of existing variables by name.
+    variables
+        Variables of another file.
+
+    Returns
+    -------
+    tuple
+        The variables, and the bounds that were not loaded although their times changed, each with the name
+        of its times.
+    """
+    found = dict(variables)
+    left: list[tuple[str, str]] = []
+    for name, variable in variables.items():
+        theirs = existing.get(name, {})
+        if theirs.get("units") == variable.attributes.get("units") or not variable.loaded:
+            continue
+        if _time_coding(theirs) == _time_coding(variable.attributes):
+            continue  # spelled differently, which the comparison of attributes reports
+        times = reencode_like(variable, theirs)
+        if times is None:
+            continue
+        found[name] = times
+        for bounds in (variable.attributes.get(key) for key in ("bounds", "climatology")):
+            edges = variables.get(str(bounds))
+            if edges is None or "units" in edges.attributes:
+                continue  # with units of their own they are times themselves
+            coding = {key: variable.attributes[key] for key in _TIME_CODING if key in variable.attributes}
+            timed = replace(edges, attributes={**edges.attributes, **coding})
+            moved = reencode_like(timed, theirs) if edges.loaded else None
+            if moved is None:
+                left.append((str(bounds), name))
+            else:
+                found[str(bounds)] = replace(moved, attributes=edges.attributes)
+    return found, left
+
+
+def reencode_like(variable: VirtualVariable, attributes: Mapping[str, Any]) -> VirtualVariable | None:
+    """Encode loaded times with other units, if that is possible (see `TimeCoding.convert`)."""
+    ours, theirs = _time_coding(variable.attributes), _time_coding(attributes)
+    is_packed = any(name in variable.attributes for name in ("scale_factor", "add_offset"))
+    if ours is None or theirs is None or is_packed or variable.dtype.kind not in "iuf":
+        return None
+    values = variable.values
+    missing = np.zeros(values.shape, np.bool_)
+    for fill in fill_values(variable.attributes, values.dtype):
+        missing |= values == fill
+    converted = ours.convert(values, missing, theirs)
+    if converted is None:
+        return None
+    kept = {name: value for name, value in variable.attributes.items() if name not in _TIME_CODING}
+    coding = {name: attributes[name] for name in _TIME_CODING if name in attributes}
+    return replace(variable, chunks=converted, attributes={**kept, **coding})
+
+
+def _time_coding(attributes: Mapping[str, Any]) -> TimeCoding | None:
+    return time_coding(attributes.get("units"), attributes.get("calendar"))

@@ -20,10 +20,9 @@ from icefloe.errors import AlreadyExistsError, ErrorKind, InvalidInputError, Nod
 from icefloe.format.manifest import NO_ETAG, ETag, LastModified
 from icefloe.store import IcechunkStore
 from icefloe.virtual import codecs
-from icefloe.virtual.cf_times import counted_like
 from icefloe.virtual.errors import CannotVirtualizeError
 from icefloe.virtual.sources import Source
-from icefloe.virtual.variables import ChunkReferences, VirtualVariable, document_of
+from icefloe.virtual.variables import ChunkReferences, VirtualVariable, document_of, reencode_times
 from icefloe.virtual.zarr_metadata import differences, properties_of
 
 if TYPE_CHECKING:
@@ -120,7 +119,7 @@ def _counted_as_there(
 ) -> dict[str, VirtualVariable]:
     """The variables, with times counted as those of the arrays that are there."""
     existing = {name: each.get("attributes", {}) for name, each in documents.items() if each is not None}
-    variables, left = counted_like(existing, dataset.variables)
+    variables, left = reencode_times(existing, dataset.variables)
     for bounds, times in left:
         raise InvalidInputError(
             f"{group}/{bounds} is counted as {times} is, and that is counted from another date here; name "

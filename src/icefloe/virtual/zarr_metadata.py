@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import base64
 import functools
 import json
 import math
-import struct
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 
+from icefloe.cf import encode_fill_value
 from icefloe.virtual.errors import RefusalReason, RefusedVariable
 
 _FILL: Final = "_FillValue"
@@ -170,9 +169,9 @@ def _fill_attribute(value: Any, dtype: np.dtype[Any]) -> Any:
     first = flat[0]
     match dtype.kind:
         case "f" if flat.dtype.kind in "fiu":
-            return _packed(first)
+            return encode_fill_value(first)
         case "c" if flat.dtype.kind in "fiuc":
-            return [_packed(first.real), _packed(first.imag)]
+            return [encode_fill_value(first.real), encode_fill_value(first.imag)]
         case "i" | "u" if flat.dtype.kind in "fiu" and math.isfinite(first):
             return int(first)
         case "b" if flat.dtype.kind in "biu":
@@ -180,20 +179,6 @@ def _fill_attribute(value: Any, dtype: np.dtype[Any]) -> Any:
         case "T" | "O":
             return json_value(first)
     return None
-
-
-def fills_of(attributes: Mapping[str, Any], dtype: np.dtype[Any]) -> list[Any]:
-    """The values that attributes, as `json_attributes` makes them, say are missing."""
-    found = np.atleast_1d(np.asarray(attributes.get(_MISSING, ())))
-    fills = [value for value in found.tolist() if isinstance(value, int | float)]
-    fill = attributes.get(_FILL)
-    if isinstance(fill, str) and dtype.kind == "f":
-        fill = struct.unpack("<d", base64.standard_b64decode(fill))[0]
-    return [dtype.type(value) for value in (*fills, fill) if isinstance(value, int | float)]
-
-
-def _packed(value: Any) -> str:
-    return base64.standard_b64encode(struct.pack("<d", float(value))).decode()
 
 
 def properties_of(document: Mapping[str, Any], *, loaded: bool) -> dict[str, Any]:

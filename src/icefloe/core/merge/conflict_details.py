@@ -5,10 +5,7 @@ Merging does not need any of this. Nothing here fails: the description tells wha
 
 from __future__ import annotations
 
-import base64
-import binascii
 import json
-import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -20,7 +17,7 @@ from numpy.typing import NDArray
 from icefloe._internal.amounts import bytes_text
 from icefloe._internal.ids import NodeId
 from icefloe._internal.paths import ancestors, join
-from icefloe.cf import time_coding
+from icefloe.cf import fill_values, time_coding
 from icefloe.core.merge.state_changes import State
 from icefloe.errors import IcechunkError
 from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot
@@ -29,7 +26,6 @@ from icefloe.merging import ChunkDetails
 _MOST_BYTES: Final = 256 << 20
 """Of a decoded chunk. Larger ones are not compared."""
 _LABEL_LENGTH: Final = 40
-_MISSING: Final = ("_FillValue", "missing_value")
 Values = NDArray[Any]
 
 
@@ -277,21 +273,9 @@ def _is_missing(values: Values, attributes: Mapping[str, Any]) -> NDArray[np.boo
     elif values.dtype.kind in "mM":
         found |= np.isnat(values)
     if values.dtype.kind in "iuf":
-        for each in _MISSING:
-            missing = _fill_value(attributes.get(each))
-            if missing is not None:
-                found |= values == missing
+        for missing in fill_values(attributes, values.dtype):
+            found |= values == missing
     return found
-
-
-def _fill_value(value: object) -> float | None:
-    """Read a fill value among attributes. xarray writes floats as base64."""
-    if isinstance(value, str):
-        try:
-            return float(struct.unpack("<d", base64.b64decode(value, validate=True))[0])
-        except (binascii.Error, struct.error, ValueError):
-            return None
-    return _number(value)
 
 
 def _largest(

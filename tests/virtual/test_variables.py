@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 import icefloe
 from icefloe import InvalidInputError
 from icefloe.virtual import MismatchError, VirtualDataset, combine, virtualize
-from icefloe.virtual.cf_times import counted_as
-from icefloe.virtual.variables import loaded_variable
+from icefloe.virtual.variables import loaded_variable, reencode_like
 from tests.support.virtual.files import aged
 
 CALENDARS = [
@@ -44,7 +43,7 @@ COUNTS = st.builds("{} since {}".format, st.sampled_from(UNITS), DATES)
 
 def recounted(values: Any, units: str, other: str, calendar: str = "standard", **more: Any) -> Any:
     variable = loaded_variable(("time",), values, {"units": units, "calendar": calendar, **more})
-    found = counted_as(variable, {"units": other, "calendar": calendar})
+    found = reencode_like(variable, {"units": other, "calendar": calendar})
     return None if found is None else found.values
 
 
@@ -95,7 +94,7 @@ def test_what_stands_for_no_time_stays() -> None:
 def test_what_is_not_understood_is_left_alone(units: str, calendar: str) -> None:
     variable = loaded_variable(("time",), np.arange(3.0), {"units": units, "calendar": calendar})
 
-    assert counted_as(variable, {"units": "days since 1999-01-01"}) is None
+    assert reencode_like(variable, {"units": "days since 1999-01-01"}) is None
 
 
 def day(path: Path, number: int, *, bounds: bool = False, **options: Any) -> VirtualDataset:
