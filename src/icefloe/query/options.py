@@ -23,6 +23,7 @@ from icefloe.credentials import (
     s3_from_env_credentials,
 )
 from icefloe.errors import ErrorKind, InvalidInputError, RefNotFoundError
+from icefloe.history import versions
 from icefloe.query.scan.plan import BATCH_ROWS, PARTITION_BYTES
 from icefloe.query.schema import unknown
 from icefloe.repository import Repository
@@ -203,20 +204,10 @@ def session_at(repo: Repository, version: Mapping[str, str]) -> Session:
 
 
 def any_version(repo: Repository, name: str) -> Session:
-    """A session on a branch, a tag or a snapshot, whichever has this name."""
-    is_branch, is_tag = name in repo.list_branches(), name in repo.list_tags()
-    if is_branch and is_tag:
-        raise InvalidInputError(
-            f"{name} is both a branch and a tag; say which with the option branch or tag",
-            kind=ErrorKind.INVALID_REF_NAME,
-        )
-    if is_branch:
-        return repo.readonly_session(name)
-    if is_tag:
-        return repo.readonly_session(tag=name)
+    """Open a read-only session on the version with a name (see `resolve_version`)."""
     try:
-        return repo.readonly_session(snapshot_id=name)
-    except InvalidInputError:
+        return repo.readonly_session(snapshot_id=versions.resolve_version(repo, name))
+    except RefNotFoundError:
         known = ", ".join(sorted(repo.list_branches() | repo.list_tags()))
         raise RefNotFoundError(
             f"there is no branch, tag or snapshot {name!r}; branches and tags are {known}",
@@ -225,17 +216,10 @@ def any_version(repo: Repository, name: str) -> Session:
 
 
 def parse_time(text: str) -> datetime:
-    """A moment: ISO 8601, in UTC where no zone is given, or milliseconds since 1970."""
-    text = text.strip()
-    if re.fullmatch(r"\d{9,}", text):
+    """Parse a time as `icefloe.history.versions.parse_time` does, or as milliseconds since 1970."""
+    if re.fullmatch(r"\d{9,}", text.strip()):
         return datetime.fromtimestamp(int(text) / 1000, UTC)
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise InvalidInputError(
-            f"{text!r} is no time; write 2024-05-01 or 2024-05-01T12:00:00Z", kind=ErrorKind.INVALID_REF_NAME
-        ) from None
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return versions.parse_time(text)
 
 
 def _folded(name: str) -> str:

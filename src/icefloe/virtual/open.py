@@ -85,9 +85,10 @@ def virtualize(
         Split variables that are stored in one piece into chunks of at most this size. By default, they
         become one chunk.
     version
-        The branch, tag or snapshot id of an Icechunk repository, by default the branch `main`. References
-        to native chunks point to the repository's chunk objects. A repository that is not on this machine
-        is not recognised: pass a version, or `format="icechunk"`.
+        The version of an Icechunk repository, by default the branch `main`: a branch, a tag, a snapshot id
+        or its beginning, `BRANCH@TIME`, or any of these with `~N` for N commits before. References to
+        native chunks point to the repository's chunk objects. A repository that is not on this machine is
+        not recognised: pass a version, or `format="icechunk"`.
 
     Returns
     -------

@@ -18,6 +18,7 @@ from urllib.parse import unquote
 
 from icefloe._internal.concurrency import pool
 from icefloe.errors import ErrorKind, IcechunkError, InvalidInputError
+from icefloe.history.versions import DEFAULT_VERSION, resolve_version
 from icefloe.ingest.discover.remote import Server, copied, drop_copy, server_of
 from icefloe.ingest.discover.urls import origin_of, quoted, shown
 from icefloe.ingest.discover.versions import Seen
@@ -25,7 +26,7 @@ from icefloe.repository import Repository
 from icefloe.storage.base import ObjectNotFoundError
 from icefloe.storage.external.access import without_query
 from icefloe.storage.urls import storage_from_url
-from icefloe.virtual.parsers.icechunk import DEFAULT_VERSION, is_repository, open_version
+from icefloe.virtual.parsers.icechunk import is_repository
 
 SUFFIXES = (
     *(".nc", ".nc3", ".nc4", ".cdf", ".netcdf", ".h5", ".hdf5", ".he5", ".hdf"),
@@ -267,7 +268,7 @@ def _repository(path: Path) -> Source | None:
         return None
     whole = folder.absolute()
     repo = Repository.open(storage_from_url(str(whole)))
-    snapshot = repo.lookup_snapshot(open_version(repo, version or DEFAULT_VERSION).snapshot_id)
+    snapshot = repo.lookup_snapshot(resolve_version(repo, version or DEFAULT_VERSION))
     written_us = int(snapshot.written_at.timestamp() * 1_000_000)
     url = f"{whole}@{version}" if version else str(whole)
     return Source(url, 0, written_us, snapshot.id, is_store=True)

@@ -15,11 +15,10 @@ from icefloe._internal.ids import encode_column
 from icefloe.config import VirtualChunkContainer
 from icefloe.core.virtual_chunks.locations import Containers
 from icefloe.core.virtual_chunks.references import absolute_texts
-from icefloe.errors import ErrorKind, InvalidInputError, RefNotFoundError
 from icefloe.format.manifest import INLINE, NATIVE, NO_ETAG, VIRTUAL, ArrayManifest
 from icefloe.format.snapshot import ArrayNodeData
+from icefloe.history.versions import DEFAULT_VERSION, resolve_version
 from icefloe.repository import Repository
-from icefloe.session import Session
 from icefloe.storage.external.sources import check_credential, repository_storage
 from icefloe.virtual.dataset import VirtualDataset
 from icefloe.virtual.errors import CannotVirtualizeError
@@ -28,7 +27,6 @@ from icefloe.virtual.parsers.zarr.hierarchy import ArrayChunks, dataset_of
 from icefloe.virtual.sources import Reach, Source, container_of
 
 _HIDDEN: Final = "_icefloe"
-DEFAULT_VERSION: Final = "branch:main"
 
 
 def is_repository(folder: str) -> bool:
@@ -47,7 +45,7 @@ def parse_repository(location: str, options: ParseOptions, reach: Reach) -> Virt
     check_credential(container, credential)
     target = unquote(urlsplit(location).path) if location.startswith("file:") else location
     repo = Repository.open(repository_storage(target, container, credential))
-    session = open_version(repo, options.version or DEFAULT_VERSION)
+    session = repo.readonly_session(snapshot_id=resolve_version(repo, options.version or DEFAULT_VERSION))
     configured = repo.config.virtual_chunk_containers or {}
     sources = _Sources(location.rstrip("/"), configured.values())
     documents: dict[str, Any] = {}
@@ -62,33 +60,6 @@ def parse_repository(location: str, options: ParseOptions, reach: Reach) -> Virt
         if isinstance(node.node_data, ArrayNodeData):
             chunks[name] = _chunks(workspace.refs(node), sources)
     return dataset_of(documents, chunks, sources.found(), options, location)
-
-
-def open_version(repo: Repository, version: str) -> Session:
-    """Open a branch, a tag or a snapshot; `branch:NAME`, `tag:NAME` and `snapshot:ID` leave no doubt."""
-    kind, colon, name = version.partition(":")
-    if colon and kind == "branch":
-        return repo.readonly_session(name)
-    if colon and kind == "tag":
-        return repo.readonly_session(tag=name)
-    if colon and kind == "snapshot":
-        return repo.readonly_session(snapshot_id=name)
-    is_branch, is_tag = version in repo.list_branches(), version in repo.list_tags()
-    if is_branch and is_tag:
-        raise InvalidInputError(
-            f"{version} is both a branch and a tag: say branch:{version} or tag:{version}",
-            kind=ErrorKind.INVALID_REF_NAME,
-        )
-    if is_branch:
-        return repo.readonly_session(version)
-    if is_tag:
-        return repo.readonly_session(tag=version)
-    try:
-        return repo.readonly_session(snapshot_id=version)
-    except InvalidInputError:
-        raise RefNotFoundError(
-            f"no branch, tag or snapshot {version} in the repository", kind=ErrorKind.REF_NOT_FOUND
-        ) from None
 
 
 class _Sources:

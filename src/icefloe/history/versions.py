@@ -1,0 +1,126 @@
+"""Versions by name: the snapshot that a branch, a tag, a snapshot id or a time selects."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+from icefloe._internal.printable import printable
+from icefloe.errors import ErrorKind, InvalidInputError, RefNotFoundError
+
+if TYPE_CHECKING:
+    from icefloe.repository import Repository
+
+DEFAULT_VERSION: Final = "branch:main"
+"""The version where none is named. A tag may be called main, too."""
+_BEFORE: Final = re.compile(r"(.+)~(\d*)")
+_SHORTEST_ID: Final = 4
+_AGE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h|d|w)")
+_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+
+
+def resolve_version(repo: Repository, version: str) -> str:
+    """Find the snapshot that a version names.
+
+    Parameters
+    ----------
+    repo
+        The repository.
+    version
+        A branch, a tag, a snapshot id or at least four characters of its beginning, or `BRANCH@TIME`. `~N`
+        behind any of them goes N commits back. `branch:NAME`, `tag:NAME` and `snapshot:ID` are never
+        ambiguous.
+
+    Returns
+    -------
+    str
+        The id of the snapshot.
+
+    Raises
+    ------
+    RefNotFoundError
+        No branch, tag or snapshot has this name, or several snapshot ids begin with it.
+    SnapshotNotFoundError
+        There is no snapshot with this id, or none that is as old as the time.
+    InvalidInputError
+        The name is both a branch and a tag, or the time cannot be read.
+    """
+    branches, tags = repo.list_branches(), repo.list_tags()
+    name, at, time = version.rpartition("@")
+    if at and name in branches:
+        return repo.readonly_session(name, as_of=parse_time(time)).snapshot_id
+    kind, colon, rest = version.partition(":")
+    if colon and kind == "branch":
+        return repo.lookup_branch(rest)
+    if colon and kind == "tag":
+        return repo.lookup_tag(rest)
+    if colon and kind == "snapshot":
+        return repo.lookup_snapshot(rest).id
+    if version in branches and version in tags:
+        raise InvalidInputError(
+            f"{version} is both a branch and a tag; say branch:{version} or tag:{version}",
+            kind=ErrorKind.INVALID_REF_NAME,
+        )
+    if version in branches:
+        return repo.lookup_branch(version)
+    if version in tags:
+        return repo.lookup_tag(version)
+    before = _BEFORE.fullmatch(version)
+    if before is not None:
+        return _find_ancestor(repo, before[1], int(before[2] or 1))
+    return _find_snapshot(repo, version, [*branches, *tags])
+
+
+def parse_time(text: str) -> datetime:
+    """Parse a time such as 2024-05-01 or 2024-05-01T12:00Z, in UTC without a zone, or an age such as 7d.
+
+    Raises
+    ------
+    InvalidInputError
+        The text is neither.
+    """
+    age = _AGE.fullmatch(text.strip())
+    if age:
+        return datetime.now(UTC) - timedelta(seconds=float(age[1]) * _SECONDS[age[2]])
+    try:
+        time = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise InvalidInputError(
+            f"{text!r} is no time; write 2024-05-01, 2024-05-01T12:00Z, or an age such as 12h, 7d or 4w",
+            kind=ErrorKind.INVALID_REF_NAME,
+        ) from None
+    return time if time.tzinfo else time.replace(tzinfo=UTC)
+
+
+def _find_ancestor(repo: Repository, version: str, back: int) -> str:
+    history = repo.ancestry(snapshot_id=resolve_version(repo, version))
+    found = next(islice(history, back, None), None)
+    if found is None:
+        raise RefNotFoundError(
+            f"{version} has fewer than {back} commits before it", kind=ErrorKind.REF_NOT_FOUND
+        )
+    return found.id
+
+
+def _find_snapshot(repo: Repository, text: str, names: Iterable[str]) -> str:
+    """Find a snapshot by its id, or by the beginning of one, as the drawn graph shows it."""
+    try:
+        return repo.lookup_snapshot(text).id
+    except InvalidInputError:
+        pass  # not a whole id
+    start = text.upper()
+    ids = [each.id for each in repo.ancestry_graph().commits] if len(start) >= _SHORTEST_ID else []
+    found = [id for id in ids if id.startswith(start)]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        remedy = f"; {len(found)} snapshots begin like that: {', '.join(found[:3])}"
+    else:
+        import difflib
+
+        near = difflib.get_close_matches(text, names, n=1)
+        remedy = f"; did you mean {printable(near[0])}?" if near else ""
+    raise RefNotFoundError(f"no branch, tag or snapshot {text}{remedy}", kind=ErrorKind.REF_NOT_FOUND)
