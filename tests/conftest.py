@@ -45,7 +45,7 @@ def spark() -> Iterator[Any]:
 
     session = local_session("icefloe tests", cores=2, settings=QUICK_START)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("icefloe.spark.run_sql.FEW_ROWS", 0)  # the arrays of tests are small
+        patch.setattr("icefloe.query.sql.relations.FEW_ROWS", 0)  # the arrays of tests are small
         yield session
     session.stop()
 

@@ -7,7 +7,7 @@ from py4j.protocol import Py4JNetworkError
 from pyspark.errors import PySparkException
 
 from icefloe.errors import IcechunkError, InvalidInputError
-from icefloe.spark.failures import told_failures
+from icefloe.spark.errors import told_failures
 
 DIED = """Job aborted due to stage failure: Task 3 in stage 7.0 failed 4 times, most recent failure: Lost task
 3.3 in stage 7.0 (TID 41) (127.0.0.1 executor 1): org.apache.spark.SparkException: Python worker exited

@@ -180,7 +180,7 @@ def test_few_cells_are_answered_row_by_row(
 ) -> None:
     text = "SELECT sum(rain), count(*) FROM w WHERE lat > 40"
     from_groups = sql(spark, text, {"w": repo})
-    monkeypatch.setattr("icefloe.spark.run_sql.FEW_ROWS", 10 * 4 * 8)
+    monkeypatch.setattr("icefloe.query.sql.relations.FEW_ROWS", 10 * 4 * 8)
     from_rows = sql(spark, text, {"w": repo})
 
     shown = [str(each._jdf.queryExecution().analyzed()) for each in (from_groups, from_rows)]

@@ -7,21 +7,21 @@ import statistics
 from collections.abc import Iterable
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import xarray as xr
 from hypothesis import strategies as st
 
 from icefloe.query.decode import spark_type
 from icefloe.query.encode import keys_of, unique_keys
-from icefloe.query.scan.plan import plan
+from icefloe.query.scan.plan import TableScan, plan
 from icefloe.query.scan.selection import Coordinates, Selection
 from icefloe.query.schema import Table, tables_of
-from icefloe.query.sql.parse import Edit, Needs, Query
+from icefloe.query.sql.analysis import Needs
+from icefloe.query.sql.parse import Edit, Query
+from icefloe.query.sql.relations import prune_scan
 from icefloe.query.write.blocks import placed, write_sorted
 from icefloe.query.write.target import Template, dims_for, prepare
 from icefloe.session import Session
-from icefloe.spark.run_sql import _needed, masks
 from tests.support.spark.weather import CHUNKS, read_all, repository, weather
 
 
@@ -68,10 +68,8 @@ WHOLE = read_all(SESSION, plan(TABLE, EVERYTHING))
 
 
 def pruned(need: Needs) -> tuple[Table, Selection]:
-    selection = EVERYTHING
-    for axis, mask in masks(COORDINATES, need.conditions, utc=True).items():
-        selection = selection.narrowed(axis, np.flatnonzero(mask))
-    return _needed(TABLE, need.columns), selection
+    scan = prune_scan(TableScan(SESSION, TABLE, COORDINATES, EVERYTHING), need, utc=True)
+    return scan.table, scan.selection
 
 
 class _Spread:

@@ -36,7 +36,7 @@ _WIDENED: Final[Mapping[str, pa.DataType]] = {
     "complex128": pa.struct([("real", pa.float64()), ("imag", pa.float64())]),
 }
 _BY_KIND: Final = {"U": pa.string(), "T": pa.string(), "S": pa.binary(), "V": pa.binary()}
-_NO_TIME: Final = np.int64(np.iinfo(np.int64).min)
+NO_TIME: Final = np.int64(np.iinfo(np.int64).min)
 """What numpy and xarray store for a time that is missing."""
 TIMESTAMP: Final = pa.timestamp("us")
 INTERVAL: Final = pa.duration("us")
@@ -114,7 +114,7 @@ class Coding:
         elif raw.dtype.kind in "mM":
             missing = np.isnat(raw)
         elif self.times is not None and raw.dtype == np.int64:
-            missing = raw == _NO_TIME
+            missing = raw == NO_TIME
         for fill in self.fills:
             here = np.asarray(raw == fill, np.bool_)
             missing = here if missing is None else missing | here

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.query.decode import INTERVAL, Coding
-
-Values = NDArray[Any]
-_NO_TIME: Final = np.iinfo(np.int64).min
+from icefloe.query.decode import INTERVAL, NO_TIME, Coding, Values
 
 
 def bad_rows(sentence: str) -> InvalidInputError:
@@ -115,7 +111,7 @@ def _fill(coding: Coding, name: str) -> Any:
     if coding.stored.kind == "f":
         return np.nan
     if coding.times is not None and coding.stored == np.int64:
-        return _NO_TIME
+        return NO_TIME
     raise bad_rows(
         f"{name} has no fill value to store a null as; leave such rows out, or create it with one: the option"
         " fillValue"
@@ -124,5 +120,6 @@ def _fill(coding: Coding, name: str) -> Any:
 
 def unique_keys(parts: list[Values]) -> Values:
     """All keys once, ascending."""
-    whole = np.concatenate(parts) if parts else np.zeros(0)
+    full = [part for part in parts if len(part)] or parts  # an empty part may have another type
+    whole = np.concatenate(full) if full else np.zeros(0)
     return np.array(sorted(set(whole.tolist())), object) if whole.dtype == object else np.unique(whole)

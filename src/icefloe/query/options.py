@@ -5,12 +5,13 @@ from __future__ import annotations
 import importlib
 import inspect
 import json
+import os
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from icefloe.credentials import (
     AnyCredential,
@@ -24,8 +25,8 @@ from icefloe.credentials import (
 )
 from icefloe.errors import ErrorKind, InvalidInputError, RefNotFoundError
 from icefloe.history import versions
-from icefloe.query.scan.plan import BATCH_ROWS, PARTITION_BYTES
-from icefloe.query.schema import unknown
+from icefloe.query.scan.plan import BATCH_ROWS, PARTITION_BYTES, TableScan, scan_table
+from icefloe.query.schema import tables_of, unknown
 from icefloe.repository import Repository
 from icefloe.session import Session
 from icefloe.storage import factories
@@ -96,6 +97,11 @@ class Options:
             raise _wrong(name, value, 'a JSON object, such as {"lat": {"start": 40, "stop": 50}}')
         return found
 
+    def value(self, name: str) -> Any:
+        """Return an option that is a JSON object or plain text; None if it is not given."""
+        text = self.text(name)
+        return self.mapping(name) if text is not None and text.lstrip().startswith("{") else text
+
     def count(self, name: str, default: int) -> int:
         """An option that is a number of bytes or rows, such as 64m."""
         value = self.given.get(name)
@@ -150,12 +156,60 @@ class Options:
         anonymous = self.storage.get("anonymous", "").lower() in ("true", "1", "yes")
         return containers_credentials({prefix: _credential(prefix, anonymous) for prefix in prefixes})
 
+    def scan(self) -> TableScan:
+        """Scan the table that the options select, at the version that they name."""
+        session = self.session(self.open())
+        table = tables_of(session, self.group).choose(self.names("variables"))
+        scan = scan_table(session, table)
+        if labels := self.mapping("sel"):
+            scan = scan.sel(labels)
+        if positions := self.mapping("isel"):
+            scan = scan.isel(positions)
+        return replace(scan, partition_bytes=self.partition_bytes, batch_rows=self.batch_rows)
+
     def session(self, repo: Repository) -> Session:
         """A read-only session on the version they name: the tip of main without a word on it."""
         return session_at(repo, {name: self.given[name] for name in self.given if name in _REF_WORDS})
 
 
 _REF_WORDS: Final = (*_REFS, "timestampAsOf")
+AnyRepository: TypeAlias = Repository | Session | str | os.PathLike[str]
+"""A repository, a session of one, or the path or URL of one."""
+
+
+def open_repository(
+    repo: Repository | str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
+) -> Repository:
+    """Open the repository at a path or URL. A repository that is open is returned as it is."""
+    if isinstance(repo, Repository):
+        return repo
+    words = {name: str(value) for name, value in (storage_options or {}).items()}
+    return parse({"path": os.fspath(repo), **words}).open()
+
+
+def resolve_session(
+    repo: AnyRepository,
+    version: Mapping[str, Any],
+    open_version: Callable[[Repository, Mapping[str, Any]], Session],
+    storage_options: Mapping[str, Any] | None = None,
+) -> tuple[Session, str]:
+    """Open a read-only session on a version, and describe repository and version for titles."""
+    if isinstance(repo, Session):
+        if version:
+            raise InvalidInputError(
+                "A session is pinned to one snapshot. Pass a Repository to select a version.",
+                kind=ErrorKind.NOT_ALLOWED,
+            )
+        return repo, "session"
+    opened = open_repository(repo, storage_options)
+    return open_version(opened, version), f"{locate(opened)} {next(iter(version.values()), 'main')}"
+
+
+def locate(repo: Repository) -> str:
+    """Describe the location of a repository for titles, without secrets."""
+    shown = repo.storage.describe()
+    parts = [shown[key] for key in ("bucket", "container", "path", "prefix") if key in shown]
+    return "/".join(parts) or repo.storage.place
 
 
 def parse(options: Mapping[str, str]) -> Options:

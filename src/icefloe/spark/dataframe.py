@@ -1,9 +1,10 @@
-"""Frames whose rows are made by tasks of ours, over the classic API and over Spark Connect alike."""
+"""Data frames whose rows come from tasks of ours, and the Spark jobs that compute them.
+
+Everything works with classic sessions and with Spark Connect.
+"""
 
 from __future__ import annotations
 
-import logging
-import re
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -12,18 +13,19 @@ from inspect import signature
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
-from pyspark.errors import PySparkException
-from pyspark.logger import PySparkLogger
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from icefloe import errors
 from icefloe.spark.worker import VERSION, check_version, readable_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-    from icefloe.repository import Repository
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 
 Read = Callable[[int], Iterator[pa.RecordBatch]]
 
@@ -67,13 +69,6 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     return to_arrow_schema(schema, **zone)
 
 
-def place_of(repo: Repository) -> str:
-    """Where a repository is, for people."""
-    shown = repo.storage.describe()
-    parts = [shown[key] for key in ("bucket", "container", "path", "prefix") if key in shown]
-    return "/".join(parts) or repo.storage.place
-
-
 def map_in_arrow(frame: Any, function: Any, ddl: str) -> DataFrame:
     """`DataFrame.mapInArrow` without its warning."""
     with warnings.catch_warnings():
@@ -83,41 +78,6 @@ def map_in_arrow(frame: Any, function: Any, ddl: str) -> DataFrame:
     return mapped
 
 
-_OURS: Final = re.compile(r"icefloe\.[\w.]*?(\w+Error): (.*?)(?:\nkind: ([\w-]+))?(?:\n|$)", re.DOTALL)
-
-
-@contextmanager
-def plain_errors() -> Iterator[None]:
-    """An error of ours that Spark brings home, with pages of Java around it, is raised as it was."""
-    try:
-        yield
-    except PySparkException as error:
-        found = _OURS.search(str(error))
-        if found is None:
-            raise
-        kind = getattr(errors, found[1], errors.IcechunkError)
-        raise kind(found[2], kind=found[3]) from None
-
-
-@contextmanager
-def quiet_errors() -> Iterator[None]:
-    """What Spark refuses is raised and no more: PySpark would also log it, with all calls of the JVM."""
-    here = threading.get_ident()
-
-    def of_others(record: logging.LogRecord) -> bool:
-        return record.thread != here
-
-    loggers = [PySparkLogger.getLogger(name) for name in _QUERY_LOGGERS]
-    for logger in loggers:
-        logger.addFilter(of_others)
-    try:
-        yield
-    finally:
-        for logger in loggers:
-            logger.removeFilter(of_others)
-
-
-_QUERY_LOGGERS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 _DESCRIPTION: Final = "spark.job.description"
 _SWITCH: Final = "spark.icefloe.jobDescriptions"
 _OWN: Final = "icefloe "
@@ -160,3 +120,36 @@ def _context(spark: SparkSession) -> Any:
 
 def _is_free(description: str | None) -> bool:
     return description is None or description.startswith(_OWN)
+
+
+_INTERVAL_S = 0.5
+
+
+@contextmanager
+def watch_stages(spark: SparkSession, progress: Callable[[int, int], None] | None) -> Iterator[None]:
+    """Report how many tasks are done, of all that are known; their number grows when a stage begins."""
+    context = getattr(spark, "_sc", None)
+    if progress is None or context is None:
+        yield
+        return
+    over = threading.Event()
+
+    def look() -> None:
+        tracker = context.statusTracker()
+        sizes: dict[int, int] = {}
+        while not over.wait(_INTERVAL_S):
+            try:
+                active = {stage: tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()}
+            except Exception:  # noqa: BLE001 - Spark is gone, which the other thread reports
+                return
+            sizes |= {stage: info.numTasks for stage, info in active.items() if info}
+            left = sum(info.numTasks - info.numCompletedTasks for info in active.values() if info)
+            progress(sum(sizes.values()) - left, sum(sizes.values()))
+
+    watcher = threading.Thread(target=look, daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watcher.join()

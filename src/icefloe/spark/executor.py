@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pickle
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
@@ -13,10 +13,9 @@ from pyspark import cloudpickle as _cloudpickle
 
 from icefloe._internal.concurrency import give_back_large_buffers
 from icefloe._internal.executor import Executor, Progress, Task
-from icefloe.spark.answers import answered
-from icefloe.spark.dataframe import described
-from icefloe.spark.failures import told_failures
-from icefloe.spark.progress import watch_stages
+from icefloe.spark.dataframe import described, map_in_arrow, watch_stages
+from icefloe.spark.errors import told_failures
+from icefloe.spark.run_sql import answered
 from icefloe.spark.worker import exempt_modules
 
 if TYPE_CHECKING:
@@ -88,19 +87,13 @@ class SparkExecutor(Executor):
 
         with told_failures():
             numbers: Any = self._spark.range(0, len(orders), 1, tasks)
-        with warnings.catch_warnings():
-            # Arrow batches never become pandas frames here, whatever its version.
-            warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
-            results = numbers.mapInArrow(run, _SCHEMA)
+        results = map_in_arrow(numbers, run, _SCHEMA)
         # Collected once and used once: Spark would repeat the work for every other use of the frame.
         named = nullcontext() if self._title is None else described(self._spark, self._title)
         with told_failures(), self._watched(task.label, tasks, len(orders)), named:
             rows = results.collect()
         for row in sorted(rows, key=lambda row: int(row["number"])):
-            failed, value = pickle.loads(bytes(row["result"]))
-            if failed:
-                raise value
-            yield value
+            yield unpack_outcome(row["result"])
 
     def query(self, sql: str, tables: Mapping[str, Any]) -> list[tuple[Any, ...]]:
         # docstring inherited
@@ -136,21 +129,26 @@ def _run(
     give_back_large_buffers()
     for batch in batches:
         for number in batch.column(0).to_pylist():
+            result = pack_outcome(partial(_run_item, function, orders[number]))
             yield pa.RecordBatch.from_pydict(
-                {"number": [number], "result": [_outcome(function, orders[number])]},
+                {"number": [number], "result": [result]},
                 schema=pa.schema([("number", pa.int64()), ("result", pa.binary())]),
             )
     exempt_modules()
 
 
-def _outcome(function: Callable[[Any], Any], order: bytes) -> bytes:
-    """Whether it failed, and the result or the exception.
+def _run_item(function: Callable[[Any], Any], order: bytes) -> Any:
+    return function(pickle.loads(order))
 
-    An exception goes home as a value: Spark would make text of it, after it had tried some times more.
+
+def pack_outcome(run: Callable[[], Any], caught: type[Exception] = Exception) -> bytes:
+    """Pickle the result of a task, or the exception that it raised.
+
+    An exception returns as a value: Spark would turn it into text, after several more attempts.
     """
     try:
-        outcome: tuple[bool, Any] = (False, function(pickle.loads(order)))
-    except Exception as error:  # noqa: BLE001 - raised again on the driver
+        outcome: tuple[bool, Any] = (False, run())
+    except caught as error:  # raised again on the driver
         outcome = (True, error)
     try:
         packed: bytes = cloudpickle.dumps(outcome)
@@ -160,3 +158,11 @@ def _outcome(function: Callable[[Any], Any], order: bytes) -> bytes:
             raise TypeError(f"the result of a task cannot be pickled: {error}") from error
         packed = cloudpickle.dumps((True, RuntimeError(f"{type(outcome[1]).__name__}: {outcome[1]}")))
     return packed
+
+
+def unpack_outcome(packed: bytes) -> Any:
+    """Return the result of a task, or raise its exception."""
+    failed, value = pickle.loads(bytes(packed))
+    if failed:
+        raise value
+    return value

@@ -15,8 +15,9 @@ from icefloe.ingest.rechunk import job as rechunking
 from icefloe.ingest.rechunk.job import RechunkReport
 from icefloe.ingest.report import Report
 from icefloe.ingest.target_repository import repository_at
+from icefloe.query.options import locate
 from icefloe.repository import Repository
-from icefloe.spark.dataframe import described, place_of
+from icefloe.spark.dataframe import described
 from icefloe.spark.executor import SparkExecutor
 from icefloe.storage import storage_from_url
 
@@ -57,7 +58,7 @@ def ingest(
         opened = repository_at(storage_from_url(repo, **(storage_options or {})), dry_run=dry_run)
     with (
         opened as found,
-        described(spark, f"ingest into {chosen.branch} of {place_of(found)}, group {chosen.group}"),
+        described(spark, f"ingest into {chosen.branch} of {locate(found)}, group {chosen.group}"),
     ):
         return run(found, sources, chosen, executor, dry_run=dry_run, told=told)
 
@@ -87,7 +88,7 @@ def rechunk(
     if not isinstance(repo, Repository):
         repo = Repository.open(storage_from_url(repo, **(storage_options or {})))
     executor = SparkExecutor(spark, progress=progress)
-    with described(spark, f"rechunk {path} on {branch} of {place_of(repo)}"):
+    with described(spark, f"rechunk {path} on {branch} of {locate(repo)}"):
         return rechunking.rechunk(
             repo,
             path,

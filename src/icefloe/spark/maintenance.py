@@ -16,9 +16,9 @@ from icefloe.export import ExportReport, export_zarr
 from icefloe.maintenance.clone import CloneReport
 from icefloe.maintenance.retention import RetentionPolicy
 from icefloe.ops import ChunkStorageStats, GCSummary
+from icefloe.query.options import locate
 from icefloe.repository import Repository
 from icefloe.session import Session
-from icefloe.spark.dataframe import place_of
 from icefloe.spark.executor import SparkExecutor
 from icefloe.storage.base import Storage
 from icefloe.storage.memory import MemoryStorage
@@ -58,7 +58,7 @@ def on_spark(spark: SparkSession, repo: Repository, tasks: int | None = None) ->
             kind=ErrorKind.NOT_ALLOWED,
         )
     cores = int(spark.sparkContext.defaultParallelism)
-    title = f"upkeep of {place_of(repo)}"
+    title = f"upkeep of {locate(repo)}"
     return repo.working_with(SparkExecutor(spark, tasks or _TASKS_PER_CORE * cores, title=title))
 
 

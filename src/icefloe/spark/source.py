@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.query import options as source_options
 from icefloe.query.decode import ddl, spark_type
 from icefloe.query.metadata_tables import View, metadata_table
+from icefloe.query.options import Options, any_version, parse
+from icefloe.query.scan.read import read_partition
 from icefloe.spark.worker import VERSION, check_version, readable_errors
 
 if TYPE_CHECKING:
@@ -35,27 +36,27 @@ class IcechunkSource(DataSource):
     def schema(self) -> str:
         # docstring inherited
         with readable_errors():
-            chosen = source_options.parse(self.options)
+            chosen = parse(self.options)
             if name := chosen.text("table"):
-                return _about(name)
-            return planned(chosen, None)[1].ddl
+                return ddl(metadata_table(name).schema)
+            return chosen.scan().table.ddl
 
     def reader(self, schema: StructType) -> DataSourceReader:
         # docstring inherited
         with readable_errors():
-            chosen = source_options.parse(self.options)
+            chosen = parse(self.options)
             if name := chosen.text("table"):
                 return MetadataReader(name, chosen, schema.names)
-            session, table, plan = planned(chosen, schema.names)
-            _check_types(table, schema)
-            return TableReader(session, plan, chosen.batch_rows)
+            scan = chosen.scan().select(schema.names)
+            _check_types(scan.table, schema)
+            return TableReader(scan.session, scan.plan(), chosen.batch_rows)
 
     def writer(self, schema: StructType, overwrite: bool) -> Any:
         # docstring inherited
         from icefloe.spark.sink import IcechunkWriter
 
         with readable_errors():
-            return IcechunkWriter(source_options.parse(self.options), schema, overwrite)
+            return IcechunkWriter(parse(self.options), schema, overwrite)
 
 
 class Part(InputPartition):
@@ -81,8 +82,6 @@ class TableReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         # docstring inherited
-        from icefloe.query.scan.read import read_partition
-
         with readable_errors():
             check_version(self._version)
             if isinstance(partition, Part):  # Spark makes one partition of its own where there is none
@@ -92,12 +91,12 @@ class TableReader(DataSourceReader):
 class MetadataReader(DataSourceReader):
     """Reads a table about the repository itself."""
 
-    def __init__(self, name: str, options: source_options.Options, columns: Sequence[str]) -> None:
+    def __init__(self, name: str, options: Options, columns: Sequence[str]) -> None:
         self._name = name
         self._columns = list(columns)
         repo = options.open()
         start = options.text("fromVersion")
-        earlier = source_options.any_version(repo, start) if start else None
+        earlier = any_version(repo, start) if start else None
         self._view = View(repo, options.session(repo), earlier)
         self._version = VERSION
 
@@ -113,30 +112,6 @@ class MetadataReader(DataSourceReader):
                 table = metadata_table(self._name)
                 for batch in table.read(self._view, partition.order, table.schema):
                     yield batch.select(self._columns)
-
-
-def _about(name: str) -> str:
-    return ddl(metadata_table(name).schema)
-
-
-def planned(options: source_options.Options, columns: Sequence[str] | None) -> tuple[Session, Table, Plan]:
-    """The session, the table that options choose, with the given columns, and the plan for its rows."""
-    from icefloe.query import schema as table
-    from icefloe.query.scan import plan as planning
-    from icefloe.query.scan import selection
-
-    repo = options.open()
-    session = options.session(repo)
-    chosen = table.tables_of(session, options.group).choose(options.names("variables"))
-    wanted = selection.Selection.everything(chosen)
-    if labels := options.mapping("sel"):
-        wanted = selection.by_labels(selection.Coordinates(session, chosen), wanted, labels)
-    if places := options.mapping("isel"):
-        wanted = selection.by_positions(chosen, wanted, places)
-    if columns is not None:
-        chosen = chosen.only(columns)
-    plan = planning.plan(chosen, wanted, partition_bytes=options.partition_bytes)
-    return session, chosen, plan
 
 
 def _check_types(table: Table, schema: StructType) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 import pickle
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -12,16 +14,19 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from icefloe.conflicts import ConflictSolver
 from icefloe.distributed import receipt
-from icefloe.errors import ErrorKind, IcechunkError, InvalidInputError
-from icefloe.query.decode import quoted
-from icefloe.query.encode import Values, keys_of, unique_keys
-from icefloe.query.options import parse
+from icefloe.errors import IcechunkError
+from icefloe.query.decode import Values, quoted
+from icefloe.query.encode import unique_keys
+from icefloe.query.options import locate, open_repository
 from icefloe.query.write.blocks import BLOCK, CELL, placed, write_sorted
-from icefloe.query.write.idempotency import CommitOrder, check_branch, commit_once, committed, solver_of
-from icefloe.query.write.target import APPEND, OVERWRITE, Target, Template, dims_for, prepare
+from icefloe.query.write.idempotency import CommitOrder, solver_of
+from icefloe.query.write.job import WriteJob, find_keys
+from icefloe.query.write.target import APPEND, Target, Template, by_variable
 from icefloe.repository import Repository
 from icefloe.session import ForkSession
-from icefloe.spark.dataframe import arrow_schema, described, map_in_arrow, place_of, plain_errors
+from icefloe.spark.dataframe import arrow_schema, described, map_in_arrow
+from icefloe.spark.errors import plain_errors
+from icefloe.spark.executor import pack_outcome, unpack_outcome
 from icefloe.spark.worker import VERSION, check_version, readable_errors
 
 if TYPE_CHECKING:
@@ -45,58 +50,85 @@ def write(
     txn_app_id: str | None = None,
     txn_version: str | int | None = None,
     solver: str | ConflictSolver | None = None,
-    **storage_options: Any,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> str:
-    """Write rows with a column per dimension and per variable; the id of the commit.
-
-    `append` sets the cells at the coordinates of the rows, and the others keep their values; coordinates
-    after the end of `append_dim` (the first dimension) make it longer. `overwrite` makes the named variables
-    anew. Arrays that are not there are made with the given dimensions, chunks, types and fill values.
+    """Write the rows of a data frame into arrays, in one commit or none.
 
     The frame is read twice: for its coordinates, and then for its rows, which are shuffled so that each chunk
-    is written by one task. With `txn_app_id` and `txn_version` a job that is run again commits nothing more.
-    When another writer was faster, `solver` decides: none, detect (the default), ours, theirs or an object.
+    is written by one task. Cache a frame that is expensive to compute.
+
+    Parameters
+    ----------
+    df
+        Rows with a column per dimension and per variable.
+    repo
+        A repository, or its path or URL.
+    group
+        Path of the group that contains the arrays.
+    branch
+        The branch to commit to.
+    mode
+        `append` sets the cells at the coordinates of the rows and keeps all others; coordinates after the end
+        of `append_dim` extend it. `overwrite` replaces the variables that the rows have.
+    dims
+        Names of the dimensions. By default those of the existing arrays.
+    chunks
+        Chunk length per dimension of new arrays.
+    dtype
+        Data type of new arrays: one for all, or one per variable.
+    fill_value
+        Fill value of new arrays, which null is stored as: one for all, or one per variable.
+    append_dim
+        The dimension that may grow. By default the first one.
+    message
+        Commit message.
+    metadata
+        Commit metadata.
+    txn_app_id, txn_version
+        Name of the application and version of this run. A job that runs again with the same pair commits
+        nothing.
+    solver
+        What to do if another writer committed first: `none`, `detect` (the default: rebase if nothing
+        conflicts), `ours`, `theirs`, or a conflict solver.
+    storage_options
+        Options of the storage if `repo` is a path or URL, such as `region`.
+
+    Returns
+    -------
+    str
+        The id of the commit, or of the tip of the branch if there are no rows.
+
+    Raises
+    ------
+    InvalidInputError
+        If a row has no coordinate, two rows are at one cell, or an array cannot hold a value.
+    ConflictError
+        If another writer changed the same chunks.
     """
-    if mode not in (APPEND, OVERWRITE):
-        raise InvalidInputError(f"mode must be append or overwrite, not {mode!r}", kind=ErrorKind.NOT_ALLOWED)
-    opened = repo if isinstance(repo, Repository) else _opened(repo, storage_options)
-    check_branch(opened, branch)
     version = None if txn_version is None else str(txn_version)
     order = CommitOrder(branch, message, dict(metadata or {}), txn_app_id, version, solver_of(solver))
-    done = committed(opened, order)
-    if done is not None:
-        return done
     template = Template(
         tuple(dims) if dims is not None else None,
         dict(chunks or {}),
-        _by_variable(dtype),
-        _by_variable(fill_value),
+        by_variable(dtype),
+        by_variable(fill_value),
         append_dim,
     )
-    session = opened.writable_session(branch)
+    job = WriteJob(group, mode, template, order)
+    opened = open_repository(repo, storage_options)
+    session = job.start(opened)
+    if (done := job.find_commit(opened)) is not None:
+        return done
     spark: Any = df.sparkSession
-    title = f"write {', '.join(df.columns)} to {branch} of {place_of(opened)}{group}"
+    title = f"write {', '.join(df.columns)} to {branch} of {locate(opened)}{group}"
     with described(spark, title), plain_errors():
-        chosen = dims_for(session, group, df.columns, template)
-        keys = _keys(df, chosen)
+        names = job.dims(session, df.columns)
+        keys = _keys(df, names)
         if any(not len(each) for each in keys.values()):
             return session.snapshot_id
-        schema = arrow_schema(df.schema)
-        target = prepare(session, group, schema, chosen, keys, template, mode)
+        target = job.prepare(session, arrow_schema(df.schema), names, keys)
         session.merge_receipts(_receipts(df, target, session.fork()))
-    return commit_once(opened, session, order)
-
-
-def _opened(repo: str | os.PathLike[str], storage_options: Mapping[str, Any]) -> Repository:
-    words = {name: str(value) for name, value in storage_options.items()}
-    return parse({"path": os.fspath(repo), **words}).open()
-
-
-def _by_variable(given: Any) -> dict[str, Any]:
-    """Something for each variable, or one thing for all."""
-    if given is None:
-        return {}
-    return dict(given) if isinstance(given, Mapping) else {"": given}
+    return job.commit(opened, session)
 
 
 def _keys(df: DataFrame, dims: tuple[str, ...]) -> dict[str, Values]:
@@ -108,16 +140,13 @@ def _keys(df: DataFrame, dims: tuple[str, ...]) -> dict[str, Values]:
         yield _packed(_found_keys, batches, dims)
 
     frame: Any = df.select(*(quoted(dim) for dim in dims))
-    parts = [_unpacked(row) for row in map_in_arrow(frame, run, "answer binary").collect()]
-    return {dim: unique_keys([part[dim] for part in parts if len(part[dim])]) for dim in dims}
+    parts = [unpack_outcome(row["answer"]) for row in map_in_arrow(frame, run, "answer binary").collect()]
+    return {dim: unique_keys([part[dim] for part in parts]) for dim in dims}
 
 
 def _found_keys(batches: Iterator[pa.RecordBatch], dims: tuple[str, ...]) -> dict[str, Values]:
-    found: dict[str, list[Values]] = {dim: [] for dim in dims}
-    for batch in batches:
-        for dim in dims:
-            found[dim].append(unique_keys([keys_of(batch.column(dim), dim)]))
-    return {dim: unique_keys(parts) for dim, parts in found.items()}
+    parts = [find_keys([batch], dims) for batch in batches]
+    return {dim: unique_keys([part[dim] for part in parts]) for dim in dims}
 
 
 def _receipts(df: DataFrame, target: Target, fork: ForkSession) -> list[bytes]:
@@ -140,18 +169,11 @@ def _receipts(df: DataFrame, target: Target, fork: ForkSession) -> list[bytes]:
         yield _packed(_written, batches, pickle.loads(pickled))
 
     spark: Any = df.sparkSession
-    tasks = max(min(int(spark.conf.get("spark.sql.shuffle.partitions")), _blocks(target)), 1)
+    tasks = max(min(int(spark.conf.get("spark.sql.shuffle.partitions")), math.prod(target.grid)), 1)
     keyed: Any = map_in_arrow(frame, place, keyed_as)  # type: ignore[arg-type]
     rows = keyed.repartition(tasks, BLOCK).sortWithinPartitions(BLOCK)
     # Collected once and used once: Spark would write again for every other look at the frame.
-    return [_unpacked(row) for row in map_in_arrow(rows, put, "answer binary").collect()]
-
-
-def _blocks(target: Target) -> int:
-    count = 1
-    for size in target.grid:
-        count *= size
-    return count
+    return [unpack_outcome(row["answer"]) for row in map_in_arrow(rows, put, "answer binary").collect()]
 
 
 def _written(batches: Iterator[pa.RecordBatch], goal: tuple[ForkSession, Target]) -> bytes:
@@ -161,16 +183,6 @@ def _written(batches: Iterator[pa.RecordBatch], goal: tuple[ForkSession, Target]
 
 
 def _packed(function: Any, batches: Iterator[pa.RecordBatch], goal: Any) -> pa.RecordBatch:
-    """The answer of a task; an error of ours is one too, so that Spark neither tries again nor adds to it."""
-    try:
-        answer: tuple[bool, Any] = (False, function(batches, goal))
-    except IcechunkError as error:
-        answer = (True, error)
-    return pa.RecordBatch.from_pydict({"answer": pa.array([pickle.dumps(answer)], pa.binary())})
-
-
-def _unpacked(row: Any) -> Any:
-    failed, value = pickle.loads(bytes(row["answer"]))
-    if failed:
-        raise value
-    return value
+    """Run a task. Our own errors return as values, so that Spark does not try again."""
+    packed = pack_outcome(partial(function, batches, goal), IcechunkError)
+    return pa.RecordBatch.from_pydict({"answer": pa.array([packed], pa.binary())})

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import icefloe
 from icefloe.errors import InvalidInputError
+from icefloe.query.scan.plan import TableScan
 from icefloe.query.scan.reduce import FUNCTIONS, Aggregation, aggregation, run_partition
 from icefloe.query.scan.selection import Coordinates, Selection
 from icefloe.query.schema import tables_of
@@ -28,7 +29,8 @@ def order_for(
     session = repo.readonly_session("main")
     table = tables_of(session).choose(None)
     chosen = selection or Selection.everything(table)
-    return aggregation(session, Coordinates(session, table), chosen, by, results, size)
+    scan = TableScan(session, table, Coordinates(session, table), chosen, partition_bytes=size)
+    return aggregation(scan, by, results)
 
 
 def frame_of(repo: icefloe.Repository, order: Aggregation) -> pa.Table:

@@ -7,12 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from icefloe.query.scan.groups import grouped
-from icefloe.query.scan.moments import moment_of
-from icefloe.query.scan.plan import plan
-from icefloe.query.scan.reduce import planned, run_partition
+from icefloe.query.scan.plan import TableScan, plan
+from icefloe.query.scan.reduce import moment_of, planned, run_partition
 from icefloe.query.sql.aggregates import reduction
-from icefloe.query.sql.parse import Edit, parse_query, understood
+from icefloe.query.sql.analysis import analyze_query
+from icefloe.query.sql.parse import Edit, parse_query
 from tests.support.query import (
     COLUMNS,
     COORDINATES,
@@ -31,7 +30,7 @@ from tests.support.spark.weather import counted_chunks, read_all
 def tables_for(text: str, partition_bytes: int) -> tuple[list[pa.Table], list[Edit], set[int]]:
     """What each use of a query is replaced by, the edits, and which uses are replaced by groups."""
     query = parse_query(text, ["w"])
-    found = understood(query, dict.fromkeys(range(len(query.uses)), COLUMNS), {})
+    found = analyze_query(query, dict.fromkeys(range(len(query.uses)), COLUMNS), {})
     tables: dict[int, pa.Table] = {}
     edits: list[Edit] = []
     for number, scope in found.alone:
@@ -41,10 +40,9 @@ def tables_for(text: str, partition_bytes: int) -> tuple[list[pa.Table], list[Ed
         made = reduction(query.text, query.tokens, scope, COORDINATES, utc=True)
         if made is None:
             continue
-        axes = grouped(TABLE.shape, selection, made.terms)
-        keys = [axes[term.axis].key(term) for term in made.shown]
         moments = made.moments or (moment_of("cells", None),)
-        order = planned(SESSION, TABLE, selection, axes, keys, moments, partition_bytes)
+        scan = TableScan(SESSION, TABLE, COORDINATES, selection, partition_bytes=partition_bytes)
+        order = planned(scan, made.terms, made.shown, moments)
         batches = [b for n in range(order.plan.partitions) for b in run_partition(SESSION, order, n)]
         tables[number] = pa.Table.from_batches(batches, order.partial_schema)
         edits += made.edits

@@ -10,14 +10,15 @@ from hypothesis import given, settings
 
 from icefloe.errors import InvalidInputError
 from icefloe.query.scan.plan import plan
-from icefloe.query.sql.parse import Needs, parse_query, understood
+from icefloe.query.sql.analysis import Needs, analyze_query
+from icefloe.query.sql.parse import parse_query
 from tests.support.query import COLUMNS, SESSION, WHOLE, answer, pruned, queries
 from tests.support.spark.weather import counted_chunks, read_all
 
 
 def needs(text: str) -> list[Needs]:
     query = parse_query(text, ["w"])
-    found = understood(query, dict.fromkeys(range(len(query.uses)), COLUMNS), {}).needs
+    found = analyze_query(query, dict.fromkeys(range(len(query.uses)), COLUMNS), {}).needs
     return [found[number] for number in range(len(query.uses))]
 
 

@@ -57,7 +57,7 @@ def main(master: str, folder: str, how: str, *victims: str) -> None:
     for number, victim in enumerate(victims or ("",)):
         mine = traces / f"{os.getpid()}-{number}"
         mine.mkdir(parents=True)
-        rows = scan(spark, folder, partition_bytes=4096, snapshot=base(folder))
+        rows = scan(spark, folder, partition_bytes=4096, snapshot_id=base(folder))
         frame = rows.select("time", "lat", "lon", "rain").to_df()
         slow = frame.mapInArrow(partial(slowly, str(mine)), frame.schema)
         changed = slow.selectExpr("time", "lat", "lon", f"cast(rain + {number + 1} AS smallint) AS rain")

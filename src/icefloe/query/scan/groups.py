@@ -1,12 +1,12 @@
-"""Groups of cells that are a grid: for each dimension of a table a code per index.
+"""Groups of cells: for each dimension of a table, a group number per index.
 
-Rows are grouped by coordinates along one dimension, and by what follows from one, such as the month.
+Rows are grouped by coordinates that vary along one dimension, or by parts of a date such as its month.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -18,7 +18,6 @@ from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.query.decode import TIMESTAMP, Mask, Values
 from icefloe.query.scan.selection import Coordinates, Selection
 from icefloe.query.schema import unknown
-from icefloe.query.sql.predicates import DATE_PARTS
 
 _TERM: Final = re.compile(r"\s*(\w+)\s*\(\s*(.+?)\s*\)\s*")
 
@@ -112,3 +111,41 @@ def _codes(terms: Sequence[tuple[Values, Any]], count: int) -> tuple[NDArray[np.
         codes = codes * (int(inverse.max(initial=0)) + 1) + inverse
     _, first, dense = np.unique(codes, return_index=True, return_inverse=True)
     return dense.astype(np.int64), first.astype(np.int64)
+
+
+def _year(times: Values) -> NDArray[np.int64]:
+    return np.asarray(times.astype("M8[Y]").astype(np.int64) + 1970)
+
+
+def _month(times: Values) -> NDArray[np.int64]:
+    return np.asarray(times.astype("M8[M]").astype(np.int64) % 12 + 1)
+
+
+def _day(times: Values) -> NDArray[np.int64]:
+    return np.asarray((times.astype("M8[D]") - times.astype("M8[M]").astype("M8[D]")).astype(np.int64) + 1)
+
+
+def _day_of_year(times: Values) -> NDArray[np.int64]:
+    return np.asarray((times.astype("M8[D]") - times.astype("M8[Y]").astype("M8[D]")).astype(np.int64) + 1)
+
+
+def _hour(times: Values) -> NDArray[np.int64]:
+    return np.asarray((times - times.astype("M8[D]").astype("M8[us]")).astype(np.int64) // (3600 * 10**6))
+
+
+def _minute(times: Values) -> NDArray[np.int64]:
+    return np.asarray((times - times.astype("M8[h]").astype("M8[us]")).astype(np.int64) // (60 * 10**6))
+
+
+DATE_PARTS: Final[Mapping[str, Callable[[Values], NDArray[np.int64]]]] = {
+    "year": _year,
+    "month": _month,
+    "day": _day,
+    "dayofmonth": _day,
+    "dayofyear": _day_of_year,
+    "doy": _day_of_year,
+    "quarter": lambda times: (_month(times) - 1) // 3 + 1,
+    "hour": _hour,
+    "minute": _minute,
+}
+"""Parts of a time, by the names that Spark has for them."""

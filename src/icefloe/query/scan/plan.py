@@ -1,23 +1,96 @@
-"""Which chunks are read for a table, and by whom: blocks between common chunk borders, in partitions."""
+"""Plan a scan: which rows and columns of a table are read, and which task reads which chunks.
+
+A partition is a run of blocks. A block lies between chunk borders that all variables share.
+"""
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from icefloe.query.scan.selection import Indices, Selection
+from icefloe.query.scan.selection import Coordinates, Indices, Selection, by_labels, by_positions
 from icefloe.query.schema import Table
+from icefloe.session import Session
 
 PARTITION_BYTES: Final = 64 * 2**20
 BATCH_ROWS: Final = 65536
 _ROWS_WITHOUT_CHUNKS: Final = 2**20
 """The size of a block of a table without variables, which has no chunks to keep together."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableScan:
+    """The rows and columns of a table that are read."""
+
+    session: Session
+    table: Table
+    """The table with the selected columns."""
+    coordinates: Coordinates
+    """The coordinates of the whole table."""
+    selection: Selection
+    location: str = ""
+    """Repository and version, for titles."""
+    partition_bytes: int = PARTITION_BYTES
+    batch_rows: int = BATCH_ROWS
+
+    def sel(self, indexers: Mapping[str, Any] | None = None, **labels: Any) -> Self:
+        """Select cells by the labels of their coordinates, as xarray's `sel` does.
+
+        Parameters
+        ----------
+        indexers, **labels
+            A label, a list of labels or a slice for each coordinate. Both ends of a slice are included.
+        """
+        wanted = {**(indexers or {}), **labels}
+        return replace(self, selection=by_labels(self.coordinates, self.selection, wanted))
+
+    def isel(self, indexers: Mapping[str, Any] | None = None, **positions: Any) -> Self:
+        """Select cells by their positions along dimensions, as xarray's `isel` does.
+
+        Parameters
+        ----------
+        indexers, **positions
+            A position, a list of positions or a slice for each dimension.
+        """
+        wanted = {**(indexers or {}), **positions}
+        return replace(self, selection=by_positions(self.table, self.selection, wanted))
+
+    def select(self, *names: str | Iterable[str]) -> Self:
+        """Select columns. Variables that are not selected are not read.
+
+        Parameters
+        ----------
+        *names
+            Names of columns, or lists of names, in the order of the result.
+        """
+        flat = [each for name in names for each in ([name] if isinstance(name, str) else name)]
+        return replace(self, table=self.table.only(flat))
+
+    def plan(self) -> Plan:
+        """Divide the chunks among tasks."""
+        return plan(self.table, self.selection, partition_bytes=self.partition_bytes)
+
+    @property
+    def title(self) -> str:
+        """Repository, version and arrays, as Spark's pages show them."""
+        return self.title_of(column.name for column in self.table.variables)
+
+    def title_of(self, variables: Iterable[str]) -> str:
+        """Name the repository, the version and some of the variables."""
+        prefix = self.table.group.rstrip("/") + "/"
+        arrays = ", ".join(prefix + name for name in variables)
+        return f"{self.location} @ {self.session.snapshot_id}: {arrays or self.table.group}"
+
+
+def scan_table(session: Session, table: Table, location: str = "") -> TableScan:
+    """Scan all rows and columns of a table."""
+    return TableScan(session, table, Coordinates(session, table), Selection.everything(table), location)
 
 
 @dataclass(frozen=True, slots=True)

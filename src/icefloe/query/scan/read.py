@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from icefloe.query.decode import to_arrow
+from icefloe.query.decode import Values, to_arrow
 from icefloe.query.scan.plan import BATCH_ROWS, Block, Plan, Span
 from icefloe.query.schema import Column, Role
 from icefloe.session import Session
@@ -21,8 +21,6 @@ _AHEAD: Final = 4
 """Blocks that are fetched while others are handed out."""
 _KEPT_BYTES: Final = 2**27
 """Coordinates up to this size are read once for all blocks of a task."""
-
-Values = NDArray[Any]
 
 
 def read_partition(

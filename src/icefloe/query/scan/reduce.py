@@ -1,4 +1,8 @@
-"""Aggregates over arrays as arrays: each task reduces its chunks in numpy, and only results become rows."""
+"""Aggregate arrays as arrays: each task reduces its chunks in numpy, and only results become rows.
+
+A task keeps moments (counts, sums, extremes, squares) of its groups of cells. The groups of a block form a
+grid, so a reduction goes along one dimension after the other.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +15,15 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.query.decode import quoted, to_arrow
-from icefloe.query.scan.groups import Axis, Key, grouped, term_of
-from icefloe.query.scan.moments import EXTREMES, Moment, Moments, moment_of, numbers_of
-from icefloe.query.scan.plan import Plan, plan, width_of
-from icefloe.query.scan.read import Values, read_blocks
-from icefloe.query.scan.selection import Coordinates, Selection
-from icefloe.query.schema import Role, Table, unknown
+from icefloe.query.decode import Mask, Values, to_arrow
+from icefloe.query.scan.groups import Axis, Key, Term, grouped, term_of
+from icefloe.query.scan.plan import Block, Plan, TableScan, plan, width_of
+from icefloe.query.scan.read import read_blocks
+from icefloe.query.scan.selection import Selection
+from icefloe.query.schema import Column, Role, Table, unknown
 from icefloe.session import Session
 
 FUNCTIONS: Final = ("count", "sum", "mean", "min", "max", "std", "var")
-
 MOMENTS: Final[Mapping[str, tuple[str, ...]]] = {
     "count": ("count",),
     "sum": ("count", "sum"),
@@ -32,6 +34,34 @@ MOMENTS: Final[Mapping[str, tuple[str, ...]]] = {
     "var": ("count", "shifted", "squares"),
 }
 """What has to be kept of a variable for each function."""
+CELLS: Final = ".cells"
+"""The column with the number of cells of a group, whatever they hold."""
+EXTREMES: Final = ("min", "max")
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """What is kept of one variable, or of no variable: the number of cells."""
+
+    variable: str
+    name: str
+    """count, sum, min, max, shifted, squares or cells"""
+    arrow: pa.DataType
+
+    @property
+    def column(self) -> str:
+        """The name of the column that has it."""
+        return f"{self.variable}.{self.name}"
+
+
+def moment_of(name: str, column: Column | None) -> Moment:
+    """A moment of a variable, in the type that Spark's own aggregates have."""
+    if column is None or name == "count":
+        return Moment("" if column is None else column.name, name, pa.int64())
+    if name in EXTREMES:
+        return Moment(column.name, name, column.arrow)
+    whole = name == "sum" and pa.types.is_integer(column.arrow)
+    return Moment(column.name, name, pa.int64() if whole else pa.float64())
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,45 +115,40 @@ class Aggregation:
 
 
 def aggregation(
-    session: Session,
-    coordinates: Coordinates,
-    selection: Selection,
-    by: Sequence[str],
-    results: Mapping[str, Any],
-    partition_bytes: int,
-    slots: int = 8,
+    scan: TableScan, by: Sequence[str], results: Mapping[str, Any], slots: int = 8
 ) -> Aggregation:
-    """What is to be computed, in terms of the cells of a table, by tasks of which `slots` run at a time."""
-    table = coordinates.table
+    """Plan aggregates of the cells of a scan, computed by tasks of which `slots` run at the same time."""
+    table = scan.coordinates.table  # a coordinate need not be selected to be a key
     wanted = _results(table, results)
-    terms = [term_of(coordinates, text) for text in by]
-    axes = grouped(table.shape, selection, terms)
-    keys = [axes[term.axis].key(term) for term in terms]
+    terms = [term_of(scan.coordinates, text) for text in by]
     moments = [
         moment_of(name, table.column(result.variable))
         for result in wanted
         for name in MOMENTS[result.function]
     ]
-    return planned(session, table, selection, axes, keys, moments, partition_bytes, slots, wanted)
+    return planned(scan, terms, terms, moments, slots, wanted)
 
 
 def planned(
-    session: Session,
-    table: Table,
-    selection: Selection,
-    axes: tuple[Axis, ...],
-    keys: Sequence[Key],
+    scan: TableScan,
+    terms: Sequence[Term],
+    shown: Sequence[Term],
     moments: Sequence[Moment],
-    partition_bytes: int,
     slots: int = 8,
     results: tuple[Result, ...] = (),
 ) -> Aggregation:
-    """The tasks for some moments of groups of cells. Without results they hand over moments in any case."""
+    """Plan the moments of groups of cells. Without results, tasks return moments in any case.
+
+    Cells of a group agree in all `terms`. The keys are the values of the `shown` terms at its first cell.
+    """
+    table = scan.coordinates.table
+    axes = grouped(table.shape, scan.selection, terms)
+    keys = tuple(axes[term.axis].key(term) for term in shown)
     kept = tuple(dict.fromkeys(moments))
     narrow = table.only(dict.fromkeys(moment.variable for moment in kept if moment.variable))
-    made, whole = _plan(narrow, selection, axes, partition_bytes, slots)
-    shifts = _shifts(session, made, {moment.variable for moment in kept if moment.name == "squares"})
-    return Aggregation(made, axes, tuple(keys), kept, results, whole and bool(results), shifts)
+    made, whole = _plan(narrow, scan.selection, axes, scan.partition_bytes, slots)
+    shifts = _shifts(scan.session, made, {moment.variable for moment in kept if moment.name == "squares"})
+    return Aggregation(made, axes, keys, kept, results, whole and bool(results), shifts)
 
 
 def _results(table: Table, given: Mapping[str, Any]) -> tuple[Result, ...]:
@@ -260,31 +285,160 @@ def _final(result: Result, moments: Mapping[tuple[str, str], Values]) -> pa.Arra
     return pa.array(found, result.arrow, mask=count < 2)
 
 
-def combined(order: Aggregation) -> list[tuple[str, str]]:
-    """For each column of the result the SQL that makes it of what tasks handed over, and its name."""
-    found = [(quoted(key.name), key.name) for key in order.keys]
-    return found + [(merged(each.function, each.variable), each.name) for each in order.results]
+def numbers_of(column: Column, raw: Values) -> tuple[Values, Mask | None]:
+    """The values of a column, and which are missing."""
+    if column.coding is None:
+        return raw, None
+    return column.coding.decode(raw)
 
 
-def merged(function: str, variable: str) -> str:
-    """The SQL that puts the moments of a variable together: an aggregate, null where there are no values."""
+class Moments:
+    """The moments of all groups that some blocks have, as arrays over the grid of groups."""
 
-    def total(moment: str) -> str:
-        return f"sum({quoted(f'{variable}.{moment}')})"
+    def __init__(
+        self,
+        axes: Sequence[Axis],
+        columns: Sequence[Column],
+        moments: Sequence[Moment],
+        shifts: Mapping[str, float],
+        blocks: Sequence[Block],
+    ) -> None:
+        self._axes = axes
+        self._columns = columns
+        self._shifts = shifts
+        self.groups = [
+            np.unique(np.concatenate([_codes(axis, block[number]) for block in blocks]))
+            for number, axis in enumerate(axes)
+        ]
+        """Per dimension the groups that the blocks have."""
+        shape = tuple(len(groups) for groups in self.groups)
+        self._held = {moment: np.full(shape, *_start(moment)) for moment in moments}
 
-    match function:
-        case "count":
-            return f"coalesce({total('count')}, 0)"
-        case "sum":
-            return total("sum")
-        case "mean":
-            return f"(CAST({total('sum')} AS double) / nullif({total('count')}, 0))"
-        case "min" | "max":
-            return f"{function}({quoted(f'{variable}.{function}')})"
-    count = total("count")
-    squares = f"{total('squares')} - {total('shifted')} * {total('shifted')} / {count}"
-    least, divisor = (0, count) if function.endswith("_pop") else (1, f"({count} - 1)")
-    variance = f"greatest({squares}, CAST(0 AS double)) / {divisor}"
-    if function.startswith("std"):
-        variance = f"sqrt({variance})"
-    return f"(CASE WHEN {count} > {least} THEN {variance} END)"
+    def column(self, moment: Moment) -> Values:
+        """A moment of all groups, in the order of the dimensions."""
+        return self._held[moment].reshape(-1)
+
+    def add(self, block: Block, values: Sequence[Values]) -> None:
+        """Take in the cells of a block."""
+        inner = [_Reduction(_codes(axis, span)) for axis, span in zip(self._axes, block, strict=True)]
+        places = np.ix_(
+            *(np.searchsorted(groups, each.groups) for groups, each in zip(self.groups, inner, strict=True))
+        )
+        for moment, held in self._held.items():
+            if not moment.variable:
+                held[places] += _sizes(inner)
+        for column, raw in zip(self._columns, values, strict=True):
+            numbers, missing = numbers_of(column, raw)
+            for moment, held in self._held.items():
+                if moment.variable == column.name:
+                    self._take(moment, held, numbers, missing, inner, places)
+
+    def _take(
+        self,
+        moment: Moment,
+        held: Values,
+        numbers: Values,
+        missing: Mask | None,
+        inner: Sequence[_Reduction],
+        places: Any,
+    ) -> None:
+        if moment.name in EXTREMES:
+            nothing = _extreme(held.dtype, moment.name)
+            cells = numbers if missing is None else np.where(missing, nothing, numbers)
+            operation = np.minimum if moment.name == "min" else np.maximum
+            found = _reduced(cells.astype(held.dtype, copy=False), operation, inner, held.dtype)
+            held[places] = operation(held[places], found)
+            return
+        if moment.name == "count":
+            held[places] += _sizes(inner)
+            if missing is not None:
+                held[places] -= _reduced(missing, np.add, inner, held.dtype)
+            return
+        cells = numbers
+        if moment.name != "sum":
+            cells = cells.astype(held.dtype) - self._shifts.get(moment.variable, 0.0)
+        if moment.name == "squares":
+            cells = cells * cells
+        if missing is not None:
+            cells = np.where(missing, cells.dtype.type(0), cells)
+        held[places] += _reduced(cells, np.add, inner, held.dtype)
+
+
+def _codes(axis: Axis, span: Any) -> NDArray[np.int64]:
+    return axis.codes[span.start : span.stop] if span.wanted is None else axis.codes[span.wanted]
+
+
+def _start(moment: Moment) -> tuple[Any, np.dtype[Any]]:
+    """What a moment is before there is a cell, and its type."""
+    dtype = np.dtype(moment.arrow.to_pandas_dtype())
+    return (_extreme(dtype, moment.name) if moment.name in EXTREMES else 0), dtype
+
+
+def _extreme(dtype: np.dtype[Any], moment: str) -> Any:
+    """A value that any other takes the place of."""
+    if dtype.kind == "f":
+        return dtype.type(np.inf if moment == "min" else -np.inf)
+    limits = np.iinfo(dtype)
+    return dtype.type(limits.max if moment == "min" else limits.min)
+
+
+class _Reduction:
+    """How one dimension of a block is reduced: cells in the order of their groups, and where each begins."""
+
+    def __init__(self, codes: NDArray[np.int64]) -> None:
+        self.size = len(codes)
+        ordered = bool((codes[1:] >= codes[:-1]).all())
+        self.order = None if ordered else np.argsort(codes, kind="stable")
+        arranged = codes if self.order is None else codes[self.order]
+        self.starts = (
+            np.flatnonzero(np.append(True, arranged[1:] != arranged[:-1])) if self.size else np.zeros(0, int)
+        )
+        self.groups = arranged[self.starts]
+
+    @property
+    def is_identity(self) -> bool:
+        """Whether each cell is a group of its own."""
+        return len(self.starts) == self.size and self.order is None
+
+
+def _sizes(inner: Sequence[_Reduction]) -> NDArray[np.int64]:
+    """How many cells each group of a block has."""
+    found = np.ones((), np.int64)
+    for each in inner:
+        found = np.multiply.outer(found, np.diff(np.append(each.starts, each.size)))
+    return np.asarray(found)
+
+
+def _reduced(cells: Values, operation: Any, inner: Sequence[_Reduction], dtype: np.dtype[Any]) -> Values:
+    """Cells of a block put together along each dimension; those that shrink most go first."""
+    for axis in sorted(
+        range(len(inner)), key=lambda axis: len(inner[axis].starts) / max(inner[axis].size, 1)
+    ):
+        each = inner[axis]
+        if each.is_identity:
+            continue
+        if each.order is not None:
+            cells = np.take(cells, each.order, axis)
+        cells = _along(cells, operation, each, axis, dtype)
+    return cells.astype(dtype, copy=False)
+
+
+def _along(cells: Values, operation: Any, each: _Reduction, axis: int, dtype: np.dtype[Any]) -> Values:
+    """Cells put together along one dimension, in a type that is wide enough."""
+    if len(each.starts) == 1:
+        return np.asarray(operation.reduce(cells, axis=axis, keepdims=True, dtype=dtype))
+    if int(np.prod(cells.shape[axis + 1 :], dtype=np.int64)) < _LONG:
+        return np.asarray(operation.reduceat(cells, each.starts, axis=axis, dtype=dtype))
+    # reduceat goes cell by cell here, and is five times slower than one reduction for each group.
+    shape = (*cells.shape[:axis], len(each.starts), *cells.shape[axis + 1 :])
+    found = np.empty(shape, dtype)
+    before: Any = (slice(None),) * axis
+    for group, (start, stop) in enumerate(zip(each.starts, [*each.starts[1:], each.size], strict=True)):
+        operation.reduce(
+            cells[(*before, slice(start, stop))], axis=axis, dtype=dtype, out=found[(*before, group)]
+        )
+    return found
+
+
+_LONG: Final = 64
+"""Cells that lie beside each other and are reduced at one go, at least."""

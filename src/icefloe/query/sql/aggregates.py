@@ -19,12 +19,11 @@ from sqlglot.tokenizer_core import Token, TokenType
 
 from icefloe.query.decode import quoted
 from icefloe.query.scan.groups import Term
-from icefloe.query.scan.moments import CELLS, Moment, moment_of
-from icefloe.query.scan.reduce import MOMENTS, merged
+from icefloe.query.scan.reduce import CELLS, MOMENTS, Moment, moment_of
 from icefloe.query.scan.selection import Coordinates
 from icefloe.query.schema import Column, Role
-from icefloe.query.sql.affine import Argument
-from icefloe.query.sql.parse import Edit, columns_of
+from icefloe.query.sql.analysis import find_columns
+from icefloe.query.sql.parse import Edit
 from icefloe.query.sql.predicates import Known, answer, term
 from icefloe.query.sql.pushdown import conjuncts
 
@@ -73,6 +72,30 @@ def reduction(
         return None
 
 
+def combine_moments(function: str, variable: str) -> str:
+    """The SQL that puts the moments of a variable together: an aggregate, null where there are no values."""
+
+    def total(moment: str) -> str:
+        return f"sum({quoted(f'{variable}.{moment}')})"
+
+    match function:
+        case "count":
+            return f"coalesce({total('count')}, 0)"
+        case "sum":
+            return total("sum")
+        case "mean":
+            return f"(CAST({total('sum')} AS double) / nullif({total('count')}, 0))"
+        case "min" | "max":
+            return f"{function}({quoted(f'{variable}.{function}')})"
+    count = total("count")
+    squares = f"{total('squares')} - {total('shifted')} * {total('shifted')} / {count}"
+    least, divisor = (0, count) if function.endswith("_pop") else (1, f"({count} - 1)")
+    variance = f"greatest({squares}, CAST(0 AS double)) / {divisor}"
+    if function.startswith("std"):
+        variance = f"sqrt({variance})"
+    return f"(CASE WHEN {count} > {least} THEN {variance} END)"
+
+
 class _Reading:
     """A SELECT, read for what it says of the variables and the coordinates of its table."""
 
@@ -104,7 +127,7 @@ class _Reading:
         inside = {id(column) for node in aggregates for column in _whole(node).find_all(exp.Column)}
         settled = self._settled(select)
         names = {each.alias_or_name for each in select.selects}
-        for column in columns_of(self._scope):
+        for column in find_columns(self._scope):
             if id(column) in inside:
                 continue
             if column.name not in self._columns or self._is_output(column, names):
@@ -247,7 +270,7 @@ class _Reading:
         if given.is_plain and condition is None:
             for name in MOMENTS[function.removesuffix("_pop")]:
                 self._moment(name, column)
-            return merged(function, column.name)
+            return combine_moments(function, column.name)
         if function in ("min", "max") and given.rises:
             value = self._moment(function, column)
             return f"{function}({self._with(argument, node, column, value, condition)})"
@@ -377,3 +400,130 @@ def _is_computed(function: str, arrow: pa.DataType) -> bool:
     if pa.types.is_integer(arrow):  # sums of 64 bits may overflow, which Spark says
         return function in ("min", "max") or arrow.bit_width < 64
     return bool(pa.types.is_floating(arrow))
+
+
+_DOUBLES: Final = (exp.Cos, exp.Sin, exp.Tan, exp.Radians, exp.Degrees, exp.Sqrt, exp.Exp, exp.Ln, exp.Pow)
+"""Functions whose result is a double."""
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """The argument of an aggregate, in which there is one variable."""
+
+    expression: exp.Expr
+    variable: Column
+    columns: Mapping[str, Column]
+    """All of the table, by their names in lower case."""
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is the variable itself."""
+        return isinstance(self.expression.unnest(), exp.Column)
+
+    @property
+    def is_straight(self) -> bool:
+        """Whether it is a * v + b, with a and b that are the same for all cells of a group.
+
+        Then its sum is its value at the mean of v, times the number of values. It is computed in doubles, and
+        has to be so for each cell: elsewhere the last digits of floats would not be those of Spark.
+        """
+        return self._straight(self.expression)
+
+    @property
+    def rises(self) -> bool:
+        """Whether it is larger where the variable is: its extremes are those of the variable."""
+        return self._rising(self.expression)
+
+    def _straight(self, each: exp.Expr) -> bool:
+        match each:
+            case exp.Paren():
+                return self._straight(each.this)
+            case exp.Column():
+                return self._varies(each)
+            case exp.Case() | exp.If():
+                return self._branches(each) and all(self._straight(one) for one in self._values(each))
+            case exp.Cast():
+                return each.to.is_type(exp.DataType.Type.DOUBLE) and self._straight(each.this)
+            case exp.Neg():
+                return self._straight(each.this)
+            case exp.Add() | exp.Sub():
+                sides = [side for side in (each.left, each.right) if self._varies(side)]
+                return self._in_doubles(each) and all(self._straight(side) for side in sides)
+            case exp.Mul():
+                one, other = each.left, each.right
+                if self._varies(one) == self._varies(other):
+                    return False
+                return self._in_doubles(each) and self._straight(one if self._varies(one) else other)
+            case exp.Div():
+                return not self._varies(each.right) and self._straight(each.left)
+        return False
+
+    def _rising(self, each: exp.Expr) -> bool:
+        match each:
+            case exp.Paren():
+                return self._rising(each.this)
+            case exp.Column():
+                return self._varies(each)
+            case exp.Case() | exp.If():
+                return self._branches(each) and all(self._rising(one) for one in self._values(each))
+            case exp.Cast():
+                return each.to.is_type(exp.DataType.Type.DOUBLE) and self._rising(each.this)
+            case exp.Add():
+                one, other = each.left, each.right
+                if self._varies(one) == self._varies(other):
+                    return False
+                return self._rising(one if self._varies(one) else other)
+            case exp.Sub():
+                return not self._varies(each.right) and self._rising(each.left)
+            case exp.Mul() | exp.Div():
+                return _is_positive(each.right) and self._rising(each.left)
+        return False
+
+    def _varies(self, each: exp.Expr) -> bool:
+        """Whether the variable is in an expression."""
+        own = self.variable.name.lower()
+        return any(column.name == own for column in each.find_all(exp.Column))
+
+    def _branches(self, each: exp.Expr) -> bool:
+        """Whether coordinates alone choose among the values of a CASE."""
+        conditions = [each.this] if isinstance(each, exp.If) else [one.this for one in each.args["ifs"]]
+        base = [] if isinstance(each, exp.If) or each.this is None else [each.this]
+        return not any(self._varies(one) for one in (*conditions, *base))
+
+    def _values(self, each: exp.Expr) -> list[exp.Expr]:
+        """What a CASE may be, null apart."""
+        if isinstance(each, exp.If):
+            found = [each.args.get("true"), each.args.get("false")]
+        else:
+            found = [*(one.args.get("true") for one in each.args["ifs"]), each.args.get("default")]
+        return [one for one in found if one is not None and not isinstance(one, exp.Null)]
+
+    def _in_doubles(self, each: exp.Expr) -> bool:
+        """Whether Spark computes a sum or a product in doubles, or in whole numbers."""
+        return not pa.types.is_float32(self.variable.arrow) or self._is_double(each)
+
+    def _is_double(self, each: exp.Expr) -> bool:
+        match each:
+            case exp.Paren() | exp.Neg():
+                return self._is_double(each.this)
+            case exp.Column():
+                column = self.columns.get(each.name)
+                return (
+                    column is not None and column.arrow == pa.float64() and column.role is not Role.VARIABLE
+                )
+            case exp.Literal():
+                return not each.is_string and any(sign in each.name.lower() for sign in ".e")
+            case exp.Add() | exp.Sub() | exp.Mul():
+                return self._is_double(each.left) or self._is_double(each.right)
+            case exp.Cast():
+                return each.to.is_type(exp.DataType.Type.DOUBLE)
+        return isinstance(each, (exp.Div, *_DOUBLES))
+
+
+def _is_positive(each: exp.Expr) -> bool:
+    if not isinstance(each, exp.Literal) or each.is_string:
+        return False
+    try:
+        return float(each.name) > 0
+    except ValueError:
+        return False

@@ -7,17 +7,19 @@ the answer is None: all values. An answer is *exact* when it has no value too ma
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 from sqlglot import exp
 
 from icefloe.query.decode import TIMESTAMP, Mask, Values
+from icefloe.query.scan.groups import DATE_PARTS
+from icefloe.query.scan.selection import Coordinates
+from icefloe.query.schema import Column, Role, Table
 
 _DAY: Final = np.timedelta64(86400 * 10**6, "us")
 _EXACT_INTEGERS: Final = 2**53
@@ -78,6 +80,32 @@ def answer(condition: exp.Expr, column: Known) -> Answer | None:
     if column.missing is not None:  # no comparison holds for a missing value
         found = Answer(found.mask & ~column.missing, found.exact)
     return found
+
+
+def masks(coordinates: Coordinates, conditions: Sequence[exp.Expr], utc: bool) -> dict[int, Mask]:
+    """Find, per dimension, the indices for which all conditions can hold."""
+    found: dict[int, Mask] = {}
+    for condition in conditions:
+        column = _single_coordinate(coordinates.table, condition)
+        if column is None:
+            continue
+        values, missing = coordinates.values(column)
+        known = answer(condition, Known(values, missing, column.arrow, utc))
+        if known is not None:
+            axis = column.axes[0]
+            found[axis] = known.mask if axis not in found else found[axis] & known.mask
+    return found
+
+
+def _single_coordinate(table: Table, condition: exp.Expr) -> Column | None:
+    """Find the coordinate along one dimension that is the only column of a condition."""
+    names = {column.name.lower() for column in condition.find_all(exp.Column)}
+    if len(names) != 1:
+        return None
+    matches = [column for column in table.columns if column.name.lower() in names]
+    if len(matches) != 1 or matches[0].role is Role.VARIABLE or len(matches[0].axes) != 1:
+        return None
+    return matches[0]
 
 
 def _truth(condition: exp.Expr, column: Known, wanted: bool) -> Answer | None:
@@ -342,41 +370,3 @@ def _part(name: str, side: Side | None) -> Side | None:
     if side is None or side.kind not in ("time", "date") or function is None:
         return None
     return Side("number", function(side.value.astype("M8[us]")))
-
-
-def _year(times: Values) -> NDArray[np.int64]:
-    return np.asarray(times.astype("M8[Y]").astype(np.int64) + 1970)
-
-
-def _month(times: Values) -> NDArray[np.int64]:
-    return np.asarray(times.astype("M8[M]").astype(np.int64) % 12 + 1)
-
-
-def _day(times: Values) -> NDArray[np.int64]:
-    return np.asarray((times.astype("M8[D]") - times.astype("M8[M]").astype("M8[D]")).astype(np.int64) + 1)
-
-
-def _day_of_year(times: Values) -> NDArray[np.int64]:
-    return np.asarray((times.astype("M8[D]") - times.astype("M8[Y]").astype("M8[D]")).astype(np.int64) + 1)
-
-
-def _hour(times: Values) -> NDArray[np.int64]:
-    return np.asarray((times - times.astype("M8[D]").astype("M8[us]")).astype(np.int64) // (3600 * 10**6))
-
-
-def _minute(times: Values) -> NDArray[np.int64]:
-    return np.asarray((times - times.astype("M8[h]").astype("M8[us]")).astype(np.int64) // (60 * 10**6))
-
-
-DATE_PARTS: Final[Mapping[str, Callable[[Values], NDArray[np.int64]]]] = {
-    "year": _year,
-    "month": _month,
-    "day": _day,
-    "dayofmonth": _day,
-    "dayofyear": _day_of_year,
-    "doy": _day_of_year,
-    "quarter": lambda times: (_month(times) - 1) // 3 + 1,
-    "hour": _hour,
-    "minute": _minute,
-}
-"""Parts of a time, by the names that Spark has for them."""

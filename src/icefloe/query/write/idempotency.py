@@ -9,6 +9,7 @@ from typing import Any, Final
 from icefloe.conflicts import BasicConflictSolver, ConflictDetector, ConflictSolver, VersionSelection
 from icefloe.core.commit.idempotency import CommitKey, has_key
 from icefloe.errors import ErrorKind, InvalidInputError, RefNotFoundError
+from icefloe.query.options import Options
 from icefloe.query.schema import unknown
 from icefloe.repository import Repository
 from icefloe.session import Session
@@ -16,6 +17,7 @@ from icefloe.session import Session
 APP: Final = "txnAppId"
 VERSION: Final = "txnVersion"
 _TRIES: Final = 100
+_MESSAGE: Final = "written by Spark"
 _SOLVERS: Final[Mapping[str, ConflictSolver | None]] = {
     "none": None,
     "detect": ConflictDetector(),
@@ -29,13 +31,31 @@ class CommitOrder:
     """What the commit of a write is to be."""
 
     branch: str = "main"
-    message: str = "written by Spark"
+    message: str = _MESSAGE
     metadata: Mapping[str, Any] = field(default_factory=dict)
     app: str | None = None
     version: str | None = None
     """Together with `app` the key that no two commits of a branch share."""
     solver: ConflictSolver | None = None
     """What to do when the branch has moved; None gives up."""
+
+    @staticmethod
+    def from_options(options: Options) -> CommitOrder:
+        """Read the options of a Spark write that describe the commit."""
+        for name in ("tag", "snapshot", "versionAsOf", "timestampAsOf"):
+            if options.text(name):
+                raise InvalidInputError(
+                    f"{name} names a version, and a version never changes; write to a branch",
+                    kind=ErrorKind.INVALID_REF_TYPE,
+                )
+        return CommitOrder(
+            options.text("branch") or "main",
+            options.text("commitMessage") or _MESSAGE,
+            options.mapping("userMetadata"),
+            options.text("txnAppId"),
+            options.text("txnVersion"),
+            solver_of(options.text("solver")),
+        )
 
     def __post_init__(self) -> None:
         if (self.app is None) != (self.version is None):

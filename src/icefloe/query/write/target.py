@@ -15,8 +15,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.query.decode import TIMESTAMP, Coding
-from icefloe.query.encode import Values, bad_rows, keys_of, stored_values
+from icefloe.query.decode import NO_TIME, TIMESTAMP, Coding, Values
+from icefloe.query.encode import bad_rows, keys_of, stored_values
+from icefloe.query.options import Options
 from icefloe.query.schema import NUMERIC, ArrayInfo, Role, Table, array_info, tables_of, unknown
 from icefloe.session import Session
 
@@ -39,6 +40,25 @@ class Template:
     """By variable; "" for all others."""
     append_dim: str | None = None
     """The dimension that may grow; the first one without a word on it."""
+
+    @staticmethod
+    def from_options(options: Options) -> Template:
+        """Read the options of a Spark write that describe new arrays."""
+        dims = options.names("dims")
+        return Template(
+            None if dims is None else tuple(dims),
+            options.mapping("chunks"),
+            by_variable(options.value("dtype")),
+            by_variable(options.value("fillValue")),
+            options.text("appendDim"),
+        )
+
+
+def by_variable(given: Any) -> dict[str, Any]:
+    """Index a setting by variable. One setting for all variables gets the key ""."""
+    if given is None:
+        return {}
+    return dict(given) if isinstance(given, Mapping) else {"": given}
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,7 +366,7 @@ class _Preparation:
         attributes: dict[str, Any] = dict(_TIME_ATTRIBUTES) if times else {}
         fill: Any = np.nan if dtype.kind == "f" else None
         if times:
-            fill = np.iinfo(np.int64).min
+            fill = int(NO_TIME)
         elif given is not None:
             try:
                 fill = dtype.type(given).item()

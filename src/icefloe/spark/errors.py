@@ -1,15 +1,58 @@
-"""What went wrong with Spark itself, in a sentence: workers that died, a driver that is gone."""
+"""Turn errors of Spark into errors of icefloe: one sentence, without pages of Java."""
 
 from __future__ import annotations
 
+import logging
 import re
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
 
 from pyspark.errors import PySparkException
+from pyspark.logger import PySparkLogger
 
+from icefloe import errors
+
+if TYPE_CHECKING:
+    pass
 from icefloe.errors import ErrorKind, IcechunkError
 
+_OURS: Final = re.compile(r"icefloe\.[\w.]*?(\w+Error): (.*?)(?:\nkind: ([\w-]+))?(?:\n|$)", re.DOTALL)
+
+
+@contextmanager
+def plain_errors() -> Iterator[None]:
+    """An error of ours that Spark brings home, with pages of Java around it, is raised as it was."""
+    try:
+        yield
+    except PySparkException as error:
+        found = _OURS.search(str(error))
+        if found is None:
+            raise
+        kind = getattr(errors, found[1], errors.IcechunkError)
+        raise kind(found[2], kind=found[3]) from None
+
+
+@contextmanager
+def quiet_errors() -> Iterator[None]:
+    """What Spark refuses is raised and no more: PySpark would also log it, with all calls of the JVM."""
+    here = threading.get_ident()
+
+    def of_others(record: logging.LogRecord) -> bool:
+        return record.thread != here
+
+    loggers = [PySparkLogger.getLogger(name) for name in _QUERY_LOGGERS]
+    for logger in loggers:
+        logger.addFilter(of_others)
+    try:
+        yield
+    finally:
+        for logger in loggers:
+            logger.removeFilter(of_others)
+
+
+_QUERY_LOGGERS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 _DIED = re.compile(
     r"Python worker (?:exited|failed)|ExecutorLostFailure|Executor(?:Exited)? heartbeat|SIGKILL"
 )

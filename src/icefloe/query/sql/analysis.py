@@ -1,0 +1,383 @@
+"""Find what a SQL query needs of each table that it reads: columns, and conditions on coordinates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from sqlglot import exp
+from sqlglot.optimizer.qualify_columns import qualify_columns
+from sqlglot.optimizer.qualify_tables import qualify_tables
+from sqlglot.optimizer.scope import Scope, traverse_scope, walk_in_scope
+from sqlglot.schema import MappingSchema
+
+from icefloe.query.sql.parse import DIALECT, USE, Query, find_query, lower_names
+from icefloe.query.sql.pushdown import conjuncts, in_terms, is_cut, passes_filter, table_conditions
+
+
+@dataclass(slots=True)
+class Needs:
+    """What a query needs of one table."""
+
+    columns: set[str] | None = None
+    """Folded to lower case; None stands for all."""
+    starred: bool = False
+    """Whether a star stands for its columns, of which these are the ones that matter."""
+    conditions: list[exp.Expr] = field(default_factory=list)
+    """Each of them must hold for a row to matter."""
+
+
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    """What a query says about its uses."""
+
+    needs: Mapping[int, Needs]
+    """What is needed of each use, by number."""
+    alone: tuple[tuple[int, Scope], ...]
+    """Uses that are all that a SELECT reads from, and that SELECT, in which columns say whose they are."""
+
+
+def analyze_query(
+    query: Query, columns: Mapping[int, Mapping[str, str]], others: Mapping[str, Sequence[str]]
+) -> Analysis:
+    """What a query says, given the columns of all uses, with their types, and those of other tables.
+
+    Where it says something that is not understood, everything is needed.
+    """
+    if query.is_piped:
+        return assume_everything(query)
+    try:
+        analysis = _Analyzer(query, columns, others)
+        alone = tuple(analysis.alone())
+        return Analysis(analysis.needs(), alone)
+    except Exception:  # noqa: BLE001 - sqlglot raises what it likes for queries that Spark answers
+        return assume_everything(query)
+
+
+def assume_everything(query: Query) -> Analysis:
+    """Everything is needed, and nothing can be said of the query."""
+    return Analysis({use.number: Needs() for use in query.uses}, ())
+
+
+class _Analyzer:
+    """A copy of the query in which each column says which table it is of."""
+
+    def __init__(
+        self, query: Query, columns: Mapping[int, Mapping[str, str]], others: Mapping[str, Sequence[str]]
+    ) -> None:
+        self._uses = query.uses
+        tree = query.tree.copy()
+        # By now a table is known by its place in the query alone: two uses may be of two versions.
+        schema: dict[str, object] = {
+            name.lower(): dict.fromkeys((column.lower() for column in listed), "unknown")
+            for name, listed in others.items()
+            if "." not in name
+        }
+        for table in list(tree.find_all(exp.Table)):
+            number = table.meta.get(USE)
+            if number is None:
+                continue
+            use = query.uses[number]
+            listed = [column.lower() for column in columns[number]]
+            schema[f"{USE}_{number}"] = dict.fromkeys(listed, "unknown")
+            alias = table.args.get("alias") or exp.TableAlias(this=exp.to_identifier(use.name, quoted=True))
+            fresh = exp.Table(this=exp.to_identifier(f"{USE}_{number}"), alias=alias.copy())
+            fresh.meta[USE] = number
+            for key in ("joins", "laterals", "pivots", "sample", "hints"):
+                if table.args.get(key):
+                    fresh.set(key, table.args[key])
+            table.replace(fresh)
+        for each in tree.find_all(exp.SetOperation):
+            order = each.args.get("order")
+            if order is not None and all(key.this.is_int for key in order.expressions):
+                each.set("order", None)  # behind a star sqlglot cannot count, and it needs no more columns
+        tables = [table for table in tree.find_all(exp.Table) if USE in table.meta]
+        self._renamed = {int(each.meta[USE]) for each in tables if each.args["alias"].args.get("columns")}
+        self._rearranged = {int(each.meta[USE]) for each in tables if depends_on_all(each)}
+        self._types = {
+            number: {name.lower(): kind for name, kind in listed.items()}
+            for number, listed in columns.items()
+        }
+        named = qualify_tables(lower_names(find_query(tree)), dialect=DIALECT)
+        self._tree = qualify_columns(
+            named,
+            MappingSchema(schema, dialect=DIALECT, normalize=False),
+            expand_alias_refs=False,
+            expand_stars=False,
+            allow_partial_qualification=True,
+            dialect=DIALECT,
+        )
+        self._scopes = traverse_scope(self._tree)
+        self._extra: dict[int, list[exp.Expr]] = {}
+
+    def needs(self) -> dict[int, Needs]:
+        found = {use.number: Needs(columns=set()) for use in self._uses}
+        for scope in self._scopes:
+            for column in find_columns(scope):
+                for number in self._owners(scope, column):
+                    needed = found[number].columns
+                    if needed is not None:
+                        needed.add(column.name)
+        for number, names in self._starred():
+            needed = found[number].columns
+            found[number].starred = True
+            if needed is not None:
+                found[number].columns = (
+                    None if names is None else needed | (names & self._types[number].keys())
+                )
+        for number in self._renamed | self._rearranged | self._natural():
+            found[number].columns = None
+        references = self._references()
+        for scope in reversed(self._scopes):  # from the outside in
+            if isinstance(scope.expression, exp.Select):
+                self._narrow(scope, found, references)
+        return found
+
+    def alone(self) -> Iterator[tuple[int, Scope]]:
+        """SELECTs that read one use and nothing else, neither beside it nor from queries around."""
+        for scope in self._scopes:
+            outer = any(column.table for column in scope.external_columns)
+            if not isinstance(scope.expression, exp.Select) or outer:
+                continue
+            sources = [source for _, source in scope.selected_sources.values()]
+            if len(sources) != 1 or not isinstance(sources[0], exp.Table):
+                continue
+            number = sources[0].meta.get(USE)
+            if number is not None and number not in self._renamed and not _is_rearranged(sources[0]):
+                yield int(number), scope
+
+    def _owners(self, scope: Scope, column: exp.Column) -> set[int]:
+        """The use that a column is of; all that have one of the name where that is not known."""
+        if not column.table:
+            return {number for number, names in self._types.items() if column.name in names}
+        number = self._owner(scope, column.table)
+        return set() if number is None else {number}
+
+    def _owner(self, scope: Scope | None, alias: str) -> int | None:
+        while scope is not None:
+            source = scope.sources.get(alias)
+            if isinstance(source, exp.Table):
+                number = source.meta.get(USE)
+                return None if number is None else int(number)
+            if source is not None:
+                return None
+            scope = scope.parent
+        return None
+
+    def _starred(self) -> Iterator[tuple[int, set[str] | None]]:
+        """Uses that a star stands for, with the names that are asked of it; None stands for all."""
+        named: dict[str, set[str]] = {}
+        for column in self._tree.find_all(exp.Column):
+            named.setdefault(column.table, set()).add(column.name)
+        asked: dict[int, set[str] | None] = {}
+        for scope in reversed(self._scopes):  # from the outside in
+            select = scope.expression
+            if not isinstance(select, exp.Select):
+                continue
+            wanted = asked.get(id(scope), set() if isinstance(select.parent, exp.Exists) else None)
+            for alias, (node, source) in scope.selected_sources.items():
+                names = named.get(alias, set()) | named.get("", set())
+                starred = has_star(select, alias)
+                if starred and (wanted is None or counts_columns(select)):
+                    passed = None
+                else:
+                    passed = names | (wanted if starred and wanted is not None else set())
+                if isinstance(source, exp.Table):
+                    if starred and USE in source.meta:
+                        yield int(source.meta[USE]), passed
+                    continue
+                before = asked.get(id(source), set())
+                if depends_on_all(node) or depends_on_all(source.expression.parent):
+                    passed = None
+                asked[id(source)] = None if before is None or passed is None else before | passed
+
+    def _natural(self) -> set[int]:
+        """Tables of natural joins: all columns that two tables share are compared."""
+        found: set[int] = set()
+        for scope in self._scopes:
+            joins = scope.expression.args.get("joins") or []
+            if any(str(join.args.get("method", "")).upper() == "NATURAL" for join in joins):
+                found |= _uses_below(scope.expression)
+        return found
+
+    def _references(self) -> dict[int, int]:
+        """How often each inner query is read from."""
+        counts: dict[int, int] = {}
+        for scope in self._scopes:
+            for name, _ in scope.references:  # those of semi and anti joins are not among the selected
+                source = scope.sources.get(name)
+                if isinstance(source, Scope):
+                    counts[id(source)] = counts.get(id(source), 0) + 1
+        return counts
+
+    def _narrow(self, scope: Scope, found: Mapping[int, Needs], references: Mapping[int, int]) -> None:
+        select = scope.expression
+        where = select.args.get("where")
+        if where is not None and len(scope.selected_sources) == 1:
+            # Behind a star nobody knew whose it is; but there is one table alone.
+            (only,) = scope.selected_sources
+            for column in scope.columns:
+                if not column.table and column.find_ancestor(exp.Where) is where:
+                    column.set("table", exp.to_identifier(only, quoted=True))
+        filters = conjuncts(where.this) if where is not None else []
+        filters += self._extra.get(id(scope), [])
+        types = partial(self._type, scope)
+        for alias, mine in table_conditions(select, list(scope.selected_sources), filters, types).items():
+            source = scope.sources.get(alias)
+            if isinstance(source, exp.Table):
+                number = source.meta.get(USE)
+                if number is not None and number not in self._renamed and not _is_rearranged(source):
+                    found[int(number)].conditions.extend(mine)
+            elif source is not None and references.get(id(source), 0) == 1 and not _is_recursive(source):
+                self._push(source, mine)
+
+    def _push(self, inner: Scope, conditions: Sequence[exp.Expr]) -> None:
+        """Hand conditions on the columns of an inner query down to where these come from."""
+        if is_cut(inner.expression):
+            return
+        if not isinstance(inner.expression, exp.SetOperation):
+            self._push_into(inner, [in_terms(each, dict(self._outputs(inner))) for each in conditions])
+            return
+        types = self._output_types(inner)
+        names = [name for name, _ in self._outputs(inner)]
+        for branch in inner.set_operation_scopes if types else ():
+            if is_cut(branch.expression):
+                continue
+            outputs = [output for _, output in self._outputs(branch)]
+            # Where types differ, Spark compares values of a third one.
+            renamed = {
+                name: output
+                for name, output, kind in zip(names, outputs, types, strict=True)
+                if kind is not None
+            }
+            self._push_into(branch, [in_terms(each, renamed) for each in conditions])
+
+    def _push_into(self, inner: Scope, conditions: Sequence[exp.Expr | None]) -> None:
+        known = [each for each in conditions if each is not None]
+        if not known:
+            return
+        if isinstance(inner.expression, exp.SetOperation):
+            self._push(inner, known)
+        elif isinstance(inner.expression, exp.Select):
+            passed = [each for each in known if passes_filter(inner.expression, each)]
+            self._extra.setdefault(id(inner), []).extend(passed)
+
+    def _outputs(self, inner: Scope) -> list[tuple[str, exp.Expr]]:
+        """The columns of an inner query and their names; none where it is not known how many there are."""
+        query: Any = inner.expression
+        if isinstance(query, exp.SetOperation):
+            first = self._outputs(inner.set_operation_scopes[0]) if inner.set_operation_scopes else []
+            return [(name, exp.column(name, quoted=True)) for name, _ in first]
+        found: list[tuple[str, exp.Expr]] = []
+        for each in query.selects:
+            if not each.is_star:
+                found.append((each.alias_or_name, each))
+                continue
+            names = self._starred_names(inner, each)
+            if names is None:
+                return []
+            (alias,) = inner.selected_sources
+            found += [(name, exp.column(name, table=alias, quoted=True)) for name in names]
+        return found
+
+    def _starred_names(self, inner: Scope, star: exp.Expr) -> list[str] | None:
+        """What a star stands for, where a query reads one table; None where that is not known."""
+        if type(star) is not exp.Star or any(star.args.values()) or len(inner.selected_sources) != 1:
+            return None
+        (alias,) = inner.selected_sources
+        source = inner.sources[alias]
+        if isinstance(source, Scope):
+            return [name for name, _ in self._outputs(source)] or None
+        number = source.meta.get(USE)
+        return None if number is None or number in self._renamed else list(self._types[int(number)])
+
+    def _output_types(self, inner: Scope) -> list[str | None]:
+        """The types of the columns of an inner query, None where there are several; else as `_outputs`."""
+        query = inner.expression
+        if not isinstance(query, exp.SetOperation):
+            return [self._type(inner, output) for _, output in self._outputs(inner)]
+        branches = [self._output_types(branch) for branch in inner.set_operation_scopes]
+        if query.args.get("by_name") or len({len(types) for types in branches}) != 1:
+            return []
+        return [types[0] if len(set(types)) == 1 else None for types in zip(*branches, strict=True)]
+
+    def _type(self, scope: Scope, output: exp.Expr) -> str | None:
+        """The type of a column of a use, however deep in a query; None for all else."""
+        column = output.unalias()
+        source = scope.sources.get(column.table) if isinstance(column, exp.Column) else None
+        if isinstance(source, exp.Table):
+            number = source.meta.get(USE)
+            return None if number is None or number in self._renamed else self._types[number].get(column.name)
+        if source is None:
+            return None
+        names = [name for name, _ in self._outputs(source)]
+        types = self._output_types(source) or [None] * len(names)
+        return dict(zip(names, types, strict=True)).get(column.name)
+
+
+def _is_recursive(inner: Scope) -> bool:
+    """Whether an inner query goes on from its own rows: what is not looked at may lead to what is."""
+    around = inner.expression.find_ancestor(exp.With)
+    return inner.is_cte and around is not None and bool(around.args.get("recursive"))
+
+
+def find_columns(scope: Scope) -> list[exp.Column]:
+    """All columns that a query names, also where nobody could tell whose they are."""
+    here = (node for node in walk_in_scope(scope.expression) if isinstance(node, exp.Column))
+    return list({id(column): column for column in (*scope.columns, *here)}.values())
+
+
+def _uses_below(tree: exp.Expr) -> set[int]:
+    return {int(table.meta[USE]) for table in tree.find_all(exp.Table) if USE in table.meta}
+
+
+def _is_rearranged(table: exp.Table) -> bool:
+    return bool(table.args.get("pivots") or table.args.get("sample"))
+
+
+def has_star(select: exp.Select, alias: str) -> bool:
+    """Whether a star stands for the columns of a table, `count(*)` apart."""
+    return any(not (table := _table(star)) or table == alias for star in _stars(select))
+
+
+def counts_columns(select: exp.Select) -> bool:
+    """Whether a SELECT with stars gives another answer when they stand for fewer columns."""
+    results = {id(each) for each in select.selects}
+    for star in _stars(select):
+        whole = star.parent if isinstance(star.parent, exp.Column) else star
+        if id(whole) not in results or any(star.args.values()):
+            return True
+    group, order = select.args.get("group"), select.args.get("order")
+    keys = [
+        *(group.expressions if group is not None else ()),
+        *(order.expressions if order is not None else ()),
+    ]
+    by_all = group is not None and bool(group.args.get("all"))
+    return bool(select.args.get("distinct")) or by_all or any(_is_place(key) for key in keys)
+
+
+def depends_on_all(table: exp.Expr | None) -> bool:
+    """Whether what is made of a table depends on each of its columns, named or not."""
+    if table is None:
+        return False
+    alias = table.args.get("alias")
+    renamed = isinstance(alias, exp.TableAlias) and bool(alias.args.get("columns"))
+    return renamed or bool(table.args.get("pivots"))
+
+
+def _stars(select: exp.Select) -> list[exp.Star]:
+    nodes = walk_in_scope(select)
+    return [node for node in nodes if isinstance(node, exp.Star) and not isinstance(node.parent, exp.Count)]
+
+
+def _table(star: exp.Star) -> str:
+    return star.parent.table if isinstance(star.parent, exp.Column) else ""
+
+
+def _is_place(key: exp.Expr) -> bool:
+    """Whether a key of GROUP BY or ORDER BY is the number of a result, or stands for all of them."""
+    key = key.this if isinstance(key, exp.Ordered) else key
+    number = isinstance(key, exp.Literal) and not key.is_string
+    return number or (isinstance(key, (exp.Column, exp.Var)) and key.name.lower() == "all")

@@ -1,0 +1,211 @@
+"""Relations of a SQL query: the arrays of a group, or a metadata table, that the query names in FROM."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+from sqlglot.optimizer.scope import Scope
+
+from icefloe.errors import ErrorKind, IcechunkError, InvalidInputError
+from icefloe.query.decode import spark_type
+from icefloe.query.metadata_tables import TABLES, View, metadata_table
+from icefloe.query.options import (
+    AnyRepository,
+    any_version,
+    locate,
+    open_repository,
+    resolve_session,
+    session_at,
+)
+from icefloe.query.scan.plan import TableScan, scan_table
+from icefloe.query.scan.reduce import Aggregation, moment_of, planned
+from icefloe.query.schema import GroupTables, Table, several, tables_of, unknown
+from icefloe.query.sql.aggregates import reduction
+from icefloe.query.sql.analysis import Needs
+from icefloe.query.sql.parse import Edit, Query, TableUse
+from icefloe.query.sql.predicates import masks
+from icefloe.repository import Repository
+from icefloe.session import Session
+
+FEW_ROWS = 200_000
+"""Reading this many cells row by row is faster than a second analysis of the query by Spark."""
+_WORTH_IT: Final = 2
+"""Smallest number of cells per group for which groups are used: a row of moments costs more than a cell."""
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataRelation:
+    """A metadata table of a repository."""
+
+    name: str
+    view: View
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """Names and Spark types of all columns."""
+        return {field.name: spark_type(field.type) for field in metadata_table(self.name).schema}
+
+    def schema(self, needs: Needs) -> pa.Schema:
+        """Return the columns that are read: all of them."""
+        return metadata_table(self.name).schema
+
+    def title(self, needs: Needs) -> str:
+        """Name the repository and the table, for Spark's pages."""
+        return f"{locate(self.view.repo)}: {self.name}"
+
+    def orders(self) -> list[Any]:
+        """List the units of work, one per task."""
+        return list(metadata_table(self.name).orders(self.view))
+
+    def read(self, order: Any) -> Iterator[pa.RecordBatch]:
+        """Read the rows of one unit of work."""
+        table = metadata_table(self.name)
+        return table.read(self.view, order, table.schema)
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayRelation:
+    """The arrays of a group, which may form several tables. The query decides which one is meant."""
+
+    session: Session
+    tables: GroupTables
+    location: str
+    scans: dict[tuple[str, ...], TableScan] = field(default_factory=dict)
+    """Scans of whole tables by their dimensions, so that a query reads coordinates once."""
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """Names and Spark types of the columns of all tables."""
+        return {
+            column.name: spark_type(column.arrow) for table in self.tables.tables for column in table.columns
+        }
+
+    def schema(self, needs: Needs) -> pa.Schema:
+        """Return the columns that a query reads."""
+        return keep_columns(self._table(needs), needs).schema
+
+    def title(self, needs: Needs) -> str:
+        """Name the repository, the version and the arrays that a query reads, for Spark's pages."""
+        scan = self._whole(needs)
+        return replace(scan, table=keep_columns(scan.table, needs)).title
+
+    def scan(self, needs: Needs, utc: bool) -> TableScan:
+        """Scan the needed columns where the conditions can hold."""
+        return prune_scan(self._whole(needs), needs, utc)
+
+    def reduce(
+        self, query: Query, scope: Scope, needs: Needs, utc: bool, slots: int
+    ) -> tuple[tuple[Edit, ...], Aggregation] | None:
+        """Plan to answer a SELECT from groups of cells; None if that is impossible or saves little."""
+        if needs.columns is None:
+            return None
+        scan = prune_rows(self._whole(needs), needs, utc)
+        if math.prod(scan.selection.counts(scan.table)) <= FEW_ROWS:
+            return None
+        found = reduction(query.text, query.tokens, scope, scan.coordinates, utc)
+        if found is None:
+            return None
+        moments = found.moments or (moment_of("cells", None),)
+        order = planned(scan, found.terms, found.shown, moments, slots)
+        if order.likely_rows * _WORTH_IT > order.plan.rows:
+            return None
+        return found.edits, order
+
+    def aggregate_title(self, needs: Needs, order: Aggregation) -> str:
+        """Name the repository, the version and the variables that are aggregated."""
+        return self._whole(needs).title_of(column.name for column in order.plan.table.columns)
+
+    def _whole(self, needs: Needs) -> TableScan:
+        table = self._table(needs)
+        if table.dims not in self.scans:
+            self.scans[table.dims] = scan_table(self.session, table, self.location)
+        return self.scans[table.dims]
+
+    def _table(self, needs: Needs) -> Table:
+        """Choose the table that has all the columns that the query names."""
+        tables, columns = self.tables.tables, needs.columns
+        if columns is None or needs.starred or len(tables) == 1:
+            return tables[0] if len(tables) == 1 else self.tables.choose(None)
+        fitting = [table for table in tables if columns <= {column.name.lower() for column in table.columns}]
+        if len(fitting) > 1:  # each has other rows
+            raise several(self.tables.group, fitting)
+        return fitting[0] if fitting else self.tables.choose(sorted(columns))
+
+
+Relation: TypeAlias = ArrayRelation | MetadataRelation
+Sessions: TypeAlias = dict[tuple[Any, ...], tuple[Session, str]]
+"""Sessions and their locations, by repository name and version."""
+
+
+def prune_scan(scan: TableScan, needs: Needs, utc: bool) -> TableScan:
+    """Restrict a scan to the columns and indices that a query needs."""
+    return replace(prune_rows(scan, needs, utc), table=keep_columns(scan.table, needs))
+
+
+def prune_rows(scan: TableScan, needs: Needs, utc: bool) -> TableScan:
+    """Restrict a scan to the indices for which the conditions of a query can hold."""
+    selection = scan.selection
+    for axis, mask in masks(scan.coordinates, needs.conditions, utc).items():
+        selection = selection.narrowed(axis, np.flatnonzero(mask))
+    return replace(scan, selection=selection)
+
+
+def keep_columns(table: Table, needs: Needs) -> Table:
+    """Drop the columns that a query does not need, but keep at least one."""
+    folded = [column.name.lower() for column in table.columns]
+    if needs.columns is None or len(set(folded)) < len(folded):
+        return table
+    names = [column.name for column in table.columns if column.name.lower() in needs.columns]
+    return table.only(
+        names or [table.columns[len(table.dims) - 1].name if table.dims else table.columns[0].name]
+    )
+
+
+def resolve_relation(use: TableUse, repos: Mapping[str, AnyRepository], opened: Sessions) -> Relation:
+    """Find the arrays or the metadata table that a query names. Sessions are opened once per version."""
+    repo = repos[use.repo]
+    if len(use.rest) == 1:
+        name, _, versions = use.rest[0].partition(":")  # refs, or diff:v1..v2 with two versions
+        if name.lower() in TABLES:
+            return MetadataRelation(name.lower(), _view(_repository(repo, use), use, versions))
+    key = (use.repo, *sorted(use.version.items()))
+    if key not in opened:
+        opened[key] = resolve_session(repo, use.version, session_at)
+    session, location = opened[key]
+    return ArrayRelation(session, _group_tables(session, use), location)
+
+
+def _view(repo: Repository, use: TableUse, versions: str) -> View:
+    start, _, end = versions.partition("..")
+    session = any_version(repo, end) if end else session_at(repo, use.version)
+    return View(repo, session, any_version(repo, start) if start else None)
+
+
+def _repository(repo: AnyRepository, use: TableUse) -> Repository:
+    if isinstance(repo, Session):
+        raise InvalidInputError(
+            f"{use.repo} is given as a session; {use.repo}.{use.rest[-1]} needs the repository",
+            kind=ErrorKind.NOT_ALLOWED,
+        )
+    return open_repository(repo)
+
+
+def _group_tables(session: Session, use: TableUse) -> GroupTables:
+    """Find the group that the rest of a name denotes, or the array, which then chooses the table."""
+    path = "/" + "/".join(part.strip("/") for part in use.rest)
+    try:
+        return tables_of(session, path)
+    except IcechunkError as error:
+        if error.kind not in (ErrorKind.NODE_NOT_FOUND, ErrorKind.NOT_A_GROUP):
+            raise
+        group, _, array = path.rpartition("/")
+        if not use.rest or session.workspace.node(path) is None:
+            known = [*TABLES, *(name for name in session.workspace.children("/"))]
+            raise unknown("table", ".".join(use.rest), known, f"in {use.repo}") from None
+        found = tables_of(session, group or "/")
+        return GroupTables(found.group, (found.choose([array]),), {})

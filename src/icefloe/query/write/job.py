@@ -1,0 +1,95 @@
+"""A write of rows: the target arrays, and one commit. The engine that holds the rows runs the tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.query.decode import Values
+from icefloe.query.encode import bad_rows, keys_of, unique_keys
+from icefloe.query.options import Options
+from icefloe.query.write.blocks import BLOCK, placed, write_sorted
+from icefloe.query.write.idempotency import CommitOrder, check_branch, commit_once, committed
+from icefloe.query.write.target import APPEND, OVERWRITE, Target, Template, dims_for, prepare
+from icefloe.repository import Repository
+from icefloe.session import Session
+
+Start = tuple[int, ...]
+"""The first index of a block in each dimension."""
+
+
+@dataclass(frozen=True, slots=True)
+class WriteJob:
+    """What is written, and how it is committed. Small and without secrets, so that tasks can receive it."""
+
+    group: str
+    mode: str
+    template: Template
+    order: CommitOrder
+
+    def __post_init__(self) -> None:
+        if self.mode not in (APPEND, OVERWRITE):
+            raise InvalidInputError(
+                f"mode must be append or overwrite, not {self.mode!r}", kind=ErrorKind.NOT_ALLOWED
+            )
+
+    @staticmethod
+    def from_options(options: Options, mode: str) -> WriteJob:
+        """Read the options of a Spark write."""
+        order = CommitOrder.from_options(options)
+        return WriteJob(options.group, mode, Template.from_options(options), order)
+
+    def start(self, repo: Repository) -> Session:
+        """Open a session on the branch that the job commits to."""
+        check_branch(repo, self.order.branch)
+        return repo.writable_session(self.order.branch)
+
+    def dims(self, session: Session, columns: Sequence[str]) -> tuple[str, ...]:
+        """Find the dimensions of the rows."""
+        return dims_for(session, self.group, columns, self.template)
+
+    def prepare(
+        self, session: Session, schema: pa.Schema, dims: tuple[str, ...], keys: Mapping[str, Values]
+    ) -> Target:
+        """Create or extend arrays in the session for rows with these keys."""
+        return prepare(session, self.group, schema, dims, keys, self.template, self.mode)
+
+    def write(
+        self, session: Session, rows: pa.Table, dims: tuple[str, ...], claimed: Collection[Start] = ()
+    ) -> None:
+        """Write rows in this process. No row may be in a block that somebody else has `claimed`."""
+        whole = rows.combine_chunks()
+        target = self.prepare(session, whole.schema, dims, find_keys(whole.to_batches(), dims))
+        ordered = pa.Table.from_batches([placed(target, batch) for batch in whole.to_batches()])
+        ordered = ordered.sort_by(BLOCK)
+        for block in np.unique(ordered.column(BLOCK).to_numpy()).tolist():
+            start = tuple(part.start for part in target.region(block))
+            if start in claimed:
+                raise duplicate_block(start)
+        write_sorted(session, target, iter(ordered.to_batches()))
+
+    def find_commit(self, repo: Repository) -> str | None:
+        """Find the commit that an earlier run of this job made; None if there is none."""
+        return committed(repo, self.order)
+
+    def commit(self, repo: Repository, session: Session) -> str:
+        """Commit the session once, even if the job runs several times, and return the id."""
+        return commit_once(repo, session, self.order)
+
+
+def find_keys(batches: Sequence[pa.RecordBatch], dims: Sequence[str]) -> dict[str, Values]:
+    """Collect the distinct coordinates of rows, per dimension."""
+    return {dim: unique_keys([keys_of(batch.column(dim), dim) for batch in batches]) for dim in dims}
+
+
+def duplicate_block(start: Start) -> InvalidInputError:
+    """The error for a block of which two tasks have rows."""
+    where = ", ".join(map(str, start))
+    return bad_rows(
+        f"two tasks have rows for the same cells, in the block that begins at ({where}); a cell takes one"
+        " value: drop duplicates"
+    )
