@@ -64,6 +64,28 @@ OFFICIAL = "icechunk"
 APART = ({"spark", "web"}, {"format", "storage"})
 FLOOR_OF = {component: floor for floor, row in enumerate(FLOORS) for component in row}
 
+# Package -> its modules and folders from the top down. They import lower rows only; a folder imports itself.
+INSIDE: dict[str, tuple[tuple[str, ...], ...]] = {
+    "query": (
+        ("sql", "write"),
+        ("options",),
+        ("scan", "metadata_tables"),
+        ("schema",),
+        ("encode",),
+        ("decode",),
+    ),
+    "spark": (
+        ("source",),
+        ("sink", "write_rows", "maintenance", "ingest_files"),
+        ("executor",),
+        ("run_sql",),
+        ("scan_tables",),
+        ("dataframe", "errors", "session"),
+        ("worker", "java"),
+        ("",),
+    ),
+}
+
 # Foreign package -> the components that may import it; nothing in the package may import an empty one.
 BORDERS: dict[str, frozenset[str]] = {
     "pyspark": frozenset({"spark"}),
@@ -92,6 +114,30 @@ def upward_imports(module: Module, known: Iterable[str]) -> Iterator[str]:
             yield f"{where}, which lies above it"
         elif any({here, there} <= pair for pair in APART):
             yield f"{where}: {here} and {there} do not know each other"
+
+
+def upward_imports_inside(module: Module, known: Iterable[str]) -> Iterator[str]:
+    """One sentence per import within a package that goes neither to a lower row nor to its own folder."""
+    package = module.component
+    if package not in INSIDE or module.name == f"{PACKAGE}.{package}":
+        return
+    names = set(known)
+    row_of = {part: row for row, parts in enumerate(INSIDE[package]) for part in parts}
+    here = _part(module.name)
+    if here not in row_of:
+        yield f"{module.name}: {here!r} has no row; give it one in INSIDE"
+        return
+    for imported in imports_of(module):
+        target = _module_in_package(imported.target, names)
+        if target is None or component_of(target) != package or (there := _part(target)) == here:
+            continue
+        if there not in row_of or row_of[there] <= row_of[here]:
+            yield f"{module.name}:{imported.line} imports {target}, which does not lie below it"
+
+
+def _part(module_name: str) -> str:
+    """`icefloe.query.sql.parse` -> `sql`; the package itself -> ``."""
+    return module_name.split(".")[2] if module_name.count(".") > 1 else ""
 
 
 def foreign_imports(module: Module) -> Iterator[str]:
@@ -154,6 +200,14 @@ def test_imports_point_down_only() -> None:
     assert found == []
 
 
+def test_imports_inside_a_package_point_down_only() -> None:
+    names = [module.name for module in source_modules()]
+
+    found = [problem for module in source_modules() for problem in upward_imports_inside(module, names)]
+
+    assert found == []
+
+
 def test_foreign_packages_stay_behind_their_border() -> None:
     found = [problem for module in source_modules() for problem in foreign_imports(module)]
 
@@ -191,6 +245,20 @@ NAMES = ["icefloe", "icefloe.core.refs.base", "icefloe.format.v2", "icefloe.stor
 )
 def test_an_upward_import_is_found(name: str, text: str) -> None:
     assert len(list(upward_imports(parse(name, text), NAMES))) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("icefloe.query.scan.plan", "from icefloe.query.sql import parse"),
+        ("icefloe.query.sql.parse", "from icefloe.query.write import job"),
+        ("icefloe.query.other", ""),
+    ],
+)
+def test_an_upward_import_inside_a_package_is_found(name: str, text: str) -> None:
+    names = ["icefloe.query.scan.plan", "icefloe.query.sql.parse", "icefloe.query.write.job"]
+
+    assert len(list(upward_imports_inside(parse(name, text), names))) == 1
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ def contents(repo: icefloe.Repository, name: str, **versions: str) -> list[dict[
     earlier = repo.readonly_session(tag=versions["start"]) if "start" in versions else None
     table = metadata_table(name)
     view = View(repo, repo.readonly_session(versions.get("branch", "main")), earlier)
-    batches = [batch for order in table.orders(view) for batch in table.read(view, order, table.schema)]
+    batches = [batch for order in table.orders(view) for batch in table.read(view, order)]
     return [row for batch in batches for row in batch.to_pylist()]
 
 

@@ -16,7 +16,8 @@ import icefloe
 from icefloe import Repository, RetentionPolicy
 from icefloe.cli import main as app
 from icefloe.errors import InvalidInputError, StorageError
-from icefloe.spark import maintenance
+from icefloe.export import export_zarr
+from icefloe.spark.maintenance import on_spark, to_dataframe
 from icefloe.storage import in_memory_storage, local_filesystem_storage
 from tests.support.format import golden
 from tests.support.histories import objects, values
@@ -60,31 +61,29 @@ def test_tables_and_collections_are_the_same(spark: Any, original: Path, tmp_pat
     here, there = (twin(original, tmp_path, name) for name in ("threads", "spark"))
     moment = datetime.now(UTC)
 
-    frame = maintenance.garbage(spark, there, moment)
+    frame = to_dataframe(spark, on_spark(spark, there).garbage(moment))
     table = here.garbage(moment)
 
     assert frame.columns == table.names
     assert {row["object"] for row in frame.collect()} == set(table["object"])
     big = frame.where("kind = 'chunk' and bytes > 0").count()
     assert big == sum(table["kind"] == "chunk") > 0
-    summary = maintenance.garbage_collect(spark, there, moment)
+    summary = on_spark(spark, there).garbage_collect(moment)
     assert summary == here.garbage_collect(moment)
     assert objects(there.storage) == objects(here.storage)
 
 
 def test_verification_and_statistics_are_the_same(spark: Any, original: Path, tmp_path: Path) -> None:
     repo = twin(original, tmp_path, "repo")
-    recorded = maintenance.record_checksums(spark, repo)
+    recorded = on_spark(spark, repo).record_checksums()
     assert recorded > 0
     assert repo.record_checksums() == 0
-    assert maintenance.verify(spark, repo, "chunks").count() == 0
-    assert maintenance.chunk_storage_stats(spark, repo) == repo.chunk_storage_stats()
-    assert [row["snapshot"] for row in maintenance.storage_by_snapshot(spark, repo).collect()] == list(
-        repo.storage_by_snapshot()["snapshot"]
-    )
-    assert [row.asDict() for row in maintenance.storage_by_array(spark, repo).collect()] == list(
-        repo.storage_by_array().rows()
-    )
+    assert to_dataframe(spark, on_spark(spark, repo).verify("chunks").table()).count() == 0
+    assert on_spark(spark, repo).chunk_storage_stats() == repo.chunk_storage_stats()
+    by_snapshot = to_dataframe(spark, on_spark(spark, repo).storage_by_snapshot())
+    assert [row["snapshot"] for row in by_snapshot.collect()] == list(repo.storage_by_snapshot()["snapshot"])
+    by_array = to_dataframe(spark, on_spark(spark, repo).storage_by_array())
+    assert [row.asDict() for row in by_array.collect()] == list(repo.storage_by_array().rows())
     (lost, *_) = [key for key in objects(repo.storage) if key.startswith("chunks/")]
     repo.storage.delete([lost])
     (in_use, *_) = repo.list_manifest_files(repo.lookup_branch("main"))
@@ -93,27 +92,28 @@ def test_verification_and_statistics_are_the_same(spark: Any, original: Path, tm
     repo.storage.put(manifest, data[: len(data) // 2])
     again = Repository.open(repo.storage)
 
-    found = maintenance.verify(spark, again, "objects", checksums=True).collect()
+    found = to_dataframe(spark, on_spark(spark, again).verify("objects", checksums=True).table()).collect()
 
     expected = Repository.open(repo.storage).verify("objects", checksums=True).table()
     assert {(row["kind"], row["object"]) for row in found} == set(
         zip(expected["kind"], expected["object"], strict=True)
     )
     with pytest.raises(icefloe.IcechunkError, match="manifests/"):
-        maintenance.garbage_collect(spark, again, datetime.now(UTC))
+        on_spark(spark, again).garbage_collect(datetime.now(UTC))
 
 
 def test_clones_exports_and_rewrites_are_the_same(spark: Any, original: Path, tmp_path: Path) -> None:
     repo = twin(original, tmp_path, "repo")
     here, there = (local_filesystem_storage(str(tmp_path / name)) for name in ("copy1", "copy2"))
 
-    maintenance.clone_to(spark, repo, there, read_back=True)
+    on_spark(spark, repo).clone_to(there, read_back=True)
     repo.clone_to(here)
 
     assert objects(there) == objects(here)
     assert Repository.open(there).verify("chunks").ok
     session = repo.readonly_session("main")
-    report = maintenance.export(spark, repo, session, local_filesystem_storage(str(tmp_path / "plain")))
+    target = local_filesystem_storage(str(tmp_path / "plain"))
+    report = export_zarr(session, target, executor=on_spark(spark, repo).executor)
     plain = zarr.open_array(str(tmp_path / "plain"), path="a", mode="r")
     assert np.asarray(plain[:]).tolist() == values(repo)
     assert report.chunks_copied == len([value for value in values(repo) if value])
@@ -127,7 +127,7 @@ def test_clones_exports_and_rewrites_are_the_same(spark: Any, original: Path, tm
             )
         )
     )
-    id = maintenance.rewrite_manifests(spark, split, "split", branch="main")
+    id = on_spark(spark, split).rewrite_manifests("split", branch="main")
     assert len(repo.list_manifest_files(id)) == 2
     assert len(objects(repo.storage)) == count + 2 + 2  # manifests, a snapshot and its log
     assert values(repo) == before
@@ -178,7 +178,7 @@ def test_a_repository_in_memory_is_refused(spark: Any) -> None:
     repo = Repository.create(in_memory_storage())
 
     with pytest.raises(InvalidInputError, match="memory"):
-        maintenance.garbage(spark, repo, datetime.now(UTC))
+        on_spark(spark, repo).garbage(datetime.now(UTC))
 
 
 def test_a_failure_on_an_executor_stops_a_clone_with_its_words(
@@ -190,6 +190,6 @@ def test_a_failure_on_an_executor_stops_a_clone_with_its_words(
     (target / "chunks").write_text("in the way")
 
     with pytest.raises((StorageError, icefloe.IcechunkError)):
-        maintenance.clone_to(spark, repo, local_filesystem_storage(str(target)))
+        on_spark(spark, repo).clone_to(local_filesystem_storage(str(target)))
 
     assert not (target / "repo").exists()

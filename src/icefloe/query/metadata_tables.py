@@ -9,6 +9,7 @@ import dataclasses
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -23,19 +24,24 @@ from icefloe.query.schema import unknown
 from icefloe.repository import Repository
 from icefloe.session import Session
 
+_TEXT: Final = pa.string()
+_NUMBER: Final = pa.int64()
 _INSTANT: Final = pa.timestamp("us", tz="UTC")
-_NUMBERS: Final = pa.list_(pa.int64())
-_TEXTS: Final = pa.list_(pa.string())
+_NUMBERS: Final = pa.list_(_NUMBER)
+_TEXTS: Final = pa.list_(_TEXT)
 _ROWS: Final = 65536
 _REFS_PER_TASK: Final = 1_000_000
+_ARRAYS_PER_TASK: Final = 100
 
 Order: TypeAlias = Any
+"""One unit of work, which a task receives."""
+Row: TypeAlias = Mapping[str, Any]
 Batches = Iterator[pa.RecordBatch]
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What a table is about."""
+    """The repository and the version that a metadata table describes."""
 
     repo: Repository
     session: Session
@@ -48,22 +54,43 @@ class MetadataTable:
     """A table about a repository."""
 
     schema: pa.Schema
-    read: Callable[[View, Order, pa.Schema], Batches]
-    orders: Callable[[View], Sequence[Order]] = lambda _: [None]
-    """What there is to do, for a task each."""
+    read: Callable[[View, Order], Batches]
+    """Read the rows of one unit of work."""
+    orders: Callable[[View], Sequence[Order]]
+    """List the units of work, one per task."""
+
+
+TABLES: Final[dict[str, MetadataTable]] = {}
+"""Metadata tables by name, as the option `table` and SQL use it."""
 
 
 def metadata_table(name: str) -> MetadataTable:
-    """The table of a name, whatever its case."""
+    """Return the metadata table of a name, in any case."""
     found = TABLES.get(name.lower())
     if found is None:
         raise unknown("table", name, list(TABLES), kind=ErrorKind.NODE_NOT_FOUND)
     return found
 
 
-def _rows(schema: pa.Schema, rows: Iterator[Mapping[str, Any]]) -> Batches:
-    waiting: list[Mapping[str, Any]] = []
-    for row in rows:
+Rows: TypeAlias = Callable[[View, Order], Iterator[Row]]
+
+
+def _table(
+    table: str, orders: Callable[[View], Sequence[Order]] = lambda _: [None], /, **columns: pa.DataType
+) -> Callable[[Rows], Rows]:
+    """Register a function that generates the rows of a metadata table."""
+
+    def register(rows: Rows) -> Rows:
+        schema = pa.schema(list(columns.items()))
+        TABLES[table] = MetadataTable(schema, partial(_batch_rows, schema, rows), orders)
+        return rows
+
+    return register
+
+
+def _batch_rows(schema: pa.Schema, rows: Rows, view: View, order: Order) -> Batches:
+    waiting: list[Row] = []
+    for row in rows(view, order):
         waiting.append(row)
         if len(waiting) == _ROWS:
             yield pa.RecordBatch.from_pylist(waiting, schema=schema)
@@ -72,32 +99,37 @@ def _rows(schema: pa.Schema, rows: Iterator[Mapping[str, Any]]) -> Batches:
         yield pa.RecordBatch.from_pylist(waiting, schema=schema)
 
 
-def _refs(view: View, _: Order, schema: pa.Schema) -> Batches:
+@_table("refs", kind=_TEXT, name=_TEXT, snapshot_id=_TEXT, committed_at=_INSTANT, message=_TEXT)
+def _refs(view: View, _: Order) -> Iterator[Row]:
     repo = view.repo
     kinds = (
         ("branch", repo.list_branches(), repo.lookup_branch),
         ("tag", repo.list_tags(), repo.lookup_tag),
     )
-
-    def rows() -> Iterator[Mapping[str, Any]]:
-        for kind, names, lookup in kinds:
-            for name in sorted(names):
-                info = repo.lookup_snapshot(lookup(name))
-                yield {
-                    "kind": kind,
-                    "name": name,
-                    "snapshot_id": info.id,
-                    "committed_at": info.written_at,
-                    "message": info.message,
-                }
-
-    return _rows(schema, rows())
+    for kind, names, lookup in kinds:
+        for name in sorted(names):
+            info = repo.lookup_snapshot(lookup(name))
+            yield {
+                "kind": kind,
+                "name": name,
+                "snapshot_id": info.id,
+                "committed_at": info.written_at,
+                "message": info.message,
+            }
 
 
-def _snapshots(view: View, _: Order, schema: pa.Schema) -> Batches:
-    ancestry = view.repo.ancestry(snapshot_id=view.session.snapshot_id)
-    rows = (
-        {
+@_table(
+    "snapshots",
+    snapshot_id=_TEXT,
+    parent_id=_TEXT,
+    committed_at=_INSTANT,
+    message=_TEXT,
+    metadata=_TEXT,
+    commits_before=_NUMBER,
+)
+def _snapshots(view: View, _: Order) -> Iterator[Row]:
+    for before, info in enumerate(view.repo.ancestry(snapshot_id=view.session.snapshot_id)):
+        yield {
             "snapshot_id": info.id,
             "parent_id": info.parent_id,
             "committed_at": info.written_at,
@@ -105,36 +137,41 @@ def _snapshots(view: View, _: Order, schema: pa.Schema) -> Batches:
             "metadata": _json(info.metadata),
             "commits_before": before,
         }
-        for before, info in enumerate(ancestry)
-    )
-    return _rows(schema, iter(rows))
 
 
-def _ops(view: View, _: Order, schema: pa.Schema) -> Batches:
-    rows = (
-        {
+@_table("ops", updated_at=_INSTANT, kind=_TEXT, details=_TEXT, backup_path=_TEXT)
+def _ops(view: View, _: Order) -> Iterator[Row]:
+    for update in view.repo.ops_log():
+        fields = dataclasses.fields(update.kind)
+        yield {
             "updated_at": update.updated_at,
             "kind": type(update.kind).__name__,
-            "details": _json(
-                {field.name: getattr(update.kind, field.name) for field in dataclasses.fields(update.kind)}
-            ),
+            "details": _json({field.name: getattr(update.kind, field.name) for field in fields}),
             "backup_path": update.backup_path,
         }
-        for update in view.repo.ops_log()
-    )
-    return _rows(schema, iter(rows))
 
 
-def _nodes(view: View, _: Order, schema: pa.Schema) -> Batches:
+@_table(
+    "nodes",
+    path=_TEXT,
+    kind=_TEXT,
+    node_id=_TEXT,
+    shape=_NUMBERS,
+    chunk_shape=_NUMBERS,
+    num_chunks=_NUMBERS,
+    dimension_names=_TEXTS,
+    dtype=_TEXT,
+    codecs=_TEXT,
+    fill_value=_TEXT,
+    attributes=_TEXT,
+    manifests=_TEXTS,
+)
+def _nodes(view: View, _: Order) -> Iterator[Row]:
     workspace = view.session.workspace
-
-    def rows() -> Iterator[Mapping[str, Any]]:
-        for path in workspace.paths():
-            node = workspace.node(path)
-            if node is not None:
-                yield _node(node)
-
-    return _rows(schema, rows())
+    for path in workspace.paths():
+        node = workspace.node(path)
+        if node is not None:
+            yield _node(node)
 
 
 def _node(node: NodeSnapshot) -> dict[str, Any]:
@@ -159,22 +196,20 @@ def _node(node: NodeSnapshot) -> dict[str, Any]:
     }
 
 
-def _manifests(view: View, _: Order, schema: pa.Schema) -> Batches:
+@_table("manifests", manifest_id=_TEXT, size_bytes=_NUMBER, num_chunk_refs=_NUMBER, arrays=_TEXTS)
+def _manifests(view: View, _: Order) -> Iterator[Row]:
     arrays: dict[str, list[str]] = {}
     for node in _arrays(view.session):
         data = node.node_data
         for ref in data.manifests if isinstance(data, ArrayNodeData) else ():
             arrays.setdefault(str(ref.id), []).append(node.path)
-    rows = (
-        {
+    for info in view.repo.list_manifest_files(view.session.snapshot_id):
+        yield {
             "manifest_id": info.id,
             "size_bytes": info.size_bytes,
             "num_chunk_refs": info.num_chunk_refs,
             "arrays": arrays.get(info.id, []),
         }
-        for info in view.repo.list_manifest_files(view.session.snapshot_id)
-    )
-    return _rows(schema, iter(rows))
 
 
 def _arrays(session: Session) -> list[NodeSnapshot]:
@@ -199,7 +234,7 @@ def _chunk_orders(view: View) -> list[list[tuple[str, int]]]:
     return orders
 
 
-def _chunks(view: View, order: Order, schema: pa.Schema) -> Batches:
+def _chunks(view: View, order: Order) -> Batches:
     workspace = view.session.workspace
     containers = workspace.assets.virtual.containers
     for path, number in order or ():
@@ -210,12 +245,10 @@ def _chunks(view: View, order: Order, schema: pa.Schema) -> Batches:
         etags = pa.array([tag.decode() for tag in refs.etags.tolist()], pa.string())
         for start in range(0, len(refs), _ROWS):
             part = refs.take(slice(start, start + _ROWS))
-            yield _chunk_batch(path, part, texts, etags, schema)
+            yield _chunk_batch(path, part, texts, etags)
 
 
-def _chunk_batch(
-    path: str, refs: ArrayManifest, locations: pa.Array, etags: pa.Array, schema: pa.Schema
-) -> pa.RecordBatch:
+def _chunk_batch(path: str, refs: ArrayManifest, locations: pa.Array, etags: pa.Array) -> pa.RecordBatch:
     count = len(refs)
     native, virtual, inline = (refs.kind == kind for kind in (NATIVE, VIRTUAL, INLINE))
     ends = np.arange(0, count * refs.rank + 1, max(refs.rank, 1), dtype=np.int32)
@@ -246,10 +279,26 @@ def _chunk_batch(
         etags.take(pa.array(tag_codes, mask=~tagged)),
         seconds.cast(_INSTANT),
     ]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+    return pa.RecordBatch.from_arrays(columns, schema=_CHUNKS)
 
 
-def _diff(view: View, _: Order, schema: pa.Schema) -> Batches:
+_CHUNKS: Final = pa.schema(
+    {
+        "path": _TEXT,
+        "coords": _NUMBERS,
+        "kind": _TEXT,
+        "location": _TEXT,
+        "offset": _NUMBER,
+        "length": _NUMBER,
+        "etag": _TEXT,
+        "last_modified": _INSTANT,
+    }
+)
+TABLES["chunks"] = MetadataTable(_CHUNKS, _chunks, _chunk_orders)
+
+
+@_table("diff", change=_TEXT, path=_TEXT, new_path=_TEXT, coords=_NUMBERS)
+def _diff(view: View, _: Order) -> Iterator[Row]:
     if view.earlier is None:
         raise InvalidInputError(
             "the table diff needs a version to begin with: the option fromVersion, a branch, tag or snapshot",
@@ -257,158 +306,47 @@ def _diff(view: View, _: Order, schema: pa.Schema) -> Batches:
         )
     start, end = view.earlier.snapshot_id, view.session.snapshot_id
     found = view.repo.diff(from_snapshot_id=start, to_snapshot_id=end)
-
-    def rows() -> Iterator[Mapping[str, Any]]:
-        for change in ("new", "deleted", "updated"):
-            for kind in ("group", "array"):
-                for path in sorted(getattr(found, f"{change}_{kind}s")):
-                    yield {"change": f"{change} {kind}", "path": path}
-        for source, target in found.moved_nodes:
-            yield {"change": "moved", "path": source, "new_path": target}
-        for path, chunks in sorted(found.updated_chunks.items()):
-            for coords in chunks:
-                yield {"change": "updated chunk", "path": path, "coords": coords}
-
-    return _rows(schema, rows())
+    for change in ("new", "deleted", "updated"):
+        for kind in ("group", "array"):
+            for path in sorted(getattr(found, f"{change}_{kind}s")):
+                yield {"change": f"{change} {kind}", "path": path}
+    for source, target in found.moved_nodes:
+        yield {"change": "moved", "path": source, "new_path": target}
+    for path, chunks in sorted(found.updated_chunks.items()):
+        for coords in chunks:
+            yield {"change": "updated chunk", "path": path, "coords": coords}
 
 
 def _storage_orders(view: View) -> list[list[str]]:
+    """Divide arrays among tasks. An array is never in two, so its sums are complete."""
     paths = [node.path for node in _arrays(view.session)]
-    # Small arrays in one task, by hundreds: an array is never in two, so its sums are whole.
-    return [paths[start : start + 100] for start in range(0, len(paths), 100)]
+    return [paths[start : start + _ARRAYS_PER_TASK] for start in range(0, len(paths), _ARRAYS_PER_TASK)]
 
 
-def _storage(view: View, order: Order, schema: pa.Schema) -> Batches:
+_KINDS: Final = {"native": NATIVE, "virtual": VIRTUAL, "inline": INLINE}
+
+
+@_table(
+    "storage",
+    _storage_orders,
+    path=_TEXT,
+    chunks=_NUMBER,
+    bytes=_NUMBER,
+    **{f"{kind}_{what}": _NUMBER for kind in _KINDS for what in ("chunks", "bytes")},
+)
+def _storage(view: View, order: Order) -> Iterator[Row]:
     workspace = view.session.workspace
-
-    def rows() -> Iterator[Mapping[str, Any]]:
-        for path in order or ():
-            refs = workspace.refs(workspace.array(path))
-            row: dict[str, Any] = {"path": path, "chunks": len(refs), "bytes": 0}
-            for name, kind in (("native", NATIVE), ("virtual", VIRTUAL), ("inline", INLINE)):
-                here = refs.kind == kind
-                lengths = refs.inline.lengths if kind == INLINE else refs.lengths.astype(np.int64)
-                row[f"{name}_chunks"] = int(here.sum())
-                row[f"{name}_bytes"] = int(lengths[here].sum())
-                row["bytes"] += row[f"{name}_bytes"]
-            yield row
-
-    return _rows(schema, rows())
+    for path in order or ():
+        refs = workspace.refs(workspace.array(path))
+        row: dict[str, Any] = {"path": path, "chunks": len(refs), "bytes": 0}
+        for name, kind in _KINDS.items():
+            here = refs.kind == kind
+            lengths = refs.inline.lengths if kind == INLINE else refs.lengths.astype(np.int64)
+            row[f"{name}_chunks"] = int(here.sum())
+            row[f"{name}_bytes"] = int(lengths[here].sum())
+            row["bytes"] += row[f"{name}_bytes"]
+        yield row
 
 
 def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, default=str)
-
-
-TABLES: Final[Mapping[str, MetadataTable]] = {
-    "refs": MetadataTable(
-        pa.schema(
-            [
-                ("kind", pa.string()),
-                ("name", pa.string()),
-                ("snapshot_id", pa.string()),
-                ("committed_at", _INSTANT),
-                ("message", pa.string()),
-            ]
-        ),
-        _refs,
-    ),
-    "snapshots": MetadataTable(
-        pa.schema(
-            [
-                ("snapshot_id", pa.string()),
-                ("parent_id", pa.string()),
-                ("committed_at", _INSTANT),
-                ("message", pa.string()),
-                ("metadata", pa.string()),
-                ("commits_before", pa.int64()),
-            ]
-        ),
-        _snapshots,
-    ),
-    "ops": MetadataTable(
-        pa.schema(
-            [
-                ("updated_at", _INSTANT),
-                ("kind", pa.string()),
-                ("details", pa.string()),
-                ("backup_path", pa.string()),
-            ]
-        ),
-        _ops,
-    ),
-    "nodes": MetadataTable(
-        pa.schema(
-            [
-                ("path", pa.string()),
-                ("kind", pa.string()),
-                ("node_id", pa.string()),
-                ("shape", _NUMBERS),
-                ("chunk_shape", _NUMBERS),
-                ("num_chunks", _NUMBERS),
-                ("dimension_names", _TEXTS),
-                ("dtype", pa.string()),
-                ("codecs", pa.string()),
-                ("fill_value", pa.string()),
-                ("attributes", pa.string()),
-                ("manifests", _TEXTS),
-            ]
-        ),
-        _nodes,
-    ),
-    "manifests": MetadataTable(
-        pa.schema(
-            [
-                ("manifest_id", pa.string()),
-                ("size_bytes", pa.int64()),
-                ("num_chunk_refs", pa.int64()),
-                ("arrays", _TEXTS),
-            ]
-        ),
-        _manifests,
-    ),
-    "chunks": MetadataTable(
-        pa.schema(
-            [
-                ("path", pa.string()),
-                ("coords", _NUMBERS),
-                ("kind", pa.string()),
-                ("location", pa.string()),
-                ("offset", pa.int64()),
-                ("length", pa.int64()),
-                ("etag", pa.string()),
-                ("last_modified", _INSTANT),
-            ]
-        ),
-        _chunks,
-        _chunk_orders,
-    ),
-    "diff": MetadataTable(
-        pa.schema(
-            [
-                ("change", pa.string()),
-                ("path", pa.string()),
-                ("new_path", pa.string()),
-                ("coords", _NUMBERS),
-            ]
-        ),
-        _diff,
-    ),
-    "storage": MetadataTable(
-        pa.schema(
-            [
-                ("path", pa.string()),
-                ("chunks", pa.int64()),
-                ("bytes", pa.int64()),
-                *(
-                    (f"{kind}_{what}", pa.int64())
-                    for kind in ("native", "virtual", "inline")
-                    for what in ("chunks", "bytes")
-                ),
-            ]
-        ),
-        _storage,
-        _storage_orders,
-    ),
-}
-"""By name, as the option `table` and SQL say it."""

@@ -110,16 +110,21 @@ class Table:
         return replace(self, columns=tuple({column.name: column for column in found}.values()))
 
     def edges(self) -> list[NDArray[np.int64]]:
-        """Per dimension the places that are chunk borders of every variable, and both ends."""
-        borders: list[NDArray[np.int64] | None] = [None] * len(self.dims)
-        for column in self.columns:
-            if column.role is not Role.VARIABLE or column.array is None:
-                continue
-            for axis, edges in zip(column.axes, column.array.edges, strict=True):
-                known = borders[axis]
-                borders[axis] = edges if known is None else np.intersect1d(known, edges)
-        whole = [np.array([0, size], np.int64) for size in self.shape]
-        return [whole[axis] if known is None else known for axis, known in enumerate(borders)]
+        """Find, per dimension, the chunk borders that all variables share, and both ends."""
+        return share_edges(
+            self.shape, [(c.axes, c.array.edges) for c in self.variables if c.array is not None]
+        )
+
+
+def share_edges(
+    shape: Sequence[int], arrays: Iterable[tuple[Sequence[int], Sequence[NDArray[np.int64]]]]
+) -> list[NDArray[np.int64]]:
+    """Find, per dimension, the chunk borders that arrays share, given the axes and borders of each."""
+    borders: dict[int, NDArray[np.int64]] = {}
+    for axes, edges in arrays:
+        for axis, own in zip(axes, edges, strict=True):
+            borders[axis] = np.intersect1d(borders[axis], own) if axis in borders else own
+    return [borders.get(axis, np.array([0, size], np.int64)) for axis, size in enumerate(shape)]
 
 
 def unknown(

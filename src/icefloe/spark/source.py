@@ -109,8 +109,7 @@ class MetadataReader(DataSourceReader):
         with readable_errors():
             check_version(self._version)
             if isinstance(partition, Part):
-                table = metadata_table(self._name)
-                for batch in table.read(self._view, partition.order, table.schema):
+                for batch in metadata_table(self._name).read(self._view, partition.order):
                     yield batch.select(self._columns)
 
 

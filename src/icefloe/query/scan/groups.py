@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -30,7 +30,7 @@ class Term:
     axis: int
     arrow: pa.DataType
     values: Values
-    """Per index of the dimension."""
+    """Per index of the dimension; of a key, per group."""
     missing: Mask | None
 
 
@@ -48,22 +48,10 @@ class Axis:
         """How many."""
         return len(self.firsts)
 
-    def key(self, term: Term) -> Key:
-        """A column with the value that each group has, or its first index has."""
+    def key(self, term: Term) -> Term:
+        """Return the values that a term has at the first index of each group."""
         missing = None if term.missing is None else term.missing[self.firsts]
-        return Key(term.name, term.axis, term.arrow, term.values[self.firsts], missing)
-
-
-@dataclass(frozen=True, slots=True)
-class Key:
-    """A column of the result that is the same for all cells of a group."""
-
-    name: str
-    axis: int
-    arrow: pa.DataType
-    values: Values
-    """Per group of the axis."""
-    missing: Mask | None
+        return replace(term, values=term.values[self.firsts], missing=missing)
 
 
 def term_of(coordinates: Coordinates, text: str) -> Term:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.query.decode import Mask, Values, to_arrow
-from icefloe.query.scan.groups import Axis, Key, Term, grouped, term_of
+from icefloe.query.scan.groups import Axis, Term, grouped, term_of
 from icefloe.query.scan.plan import Block, Plan, TableScan, plan, width_of
 from icefloe.query.scan.read import read_blocks
 from icefloe.query.scan.selection import Selection
@@ -80,7 +80,7 @@ class Aggregation:
 
     plan: Plan
     axes: tuple[Axis, ...]
-    keys: tuple[Key, ...]
+    keys: tuple[Term, ...]
     moments: tuple[Moment, ...]
     results: tuple[Result, ...]
     whole: bool
@@ -261,7 +261,7 @@ def run_partition(session: Session, order: Aggregation, partition: int) -> Itera
     yield pa.RecordBatch.from_arrays(columns, schema=order.partial_schema)
 
 
-def _spread(key: Key, groups: NDArray[np.int64], shape: tuple[int, ...]) -> pa.Array:
+def _spread(key: Term, groups: NDArray[np.int64], shape: tuple[int, ...]) -> pa.Array:
     """A key of all groups of a grid."""
     missing = None if key.missing is None else key.missing[groups]
     once = to_arrow(key.values[groups], missing, key.arrow)

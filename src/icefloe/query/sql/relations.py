@@ -64,8 +64,7 @@ class MetadataRelation:
 
     def read(self, order: Any) -> Iterator[pa.RecordBatch]:
         """Read the rows of one unit of work."""
-        table = metadata_table(self.name)
-        return table.read(self.view, order, table.schema)
+        return metadata_table(self.name).read(self.view, order)
 
 
 @dataclass(frozen=True, slots=True)

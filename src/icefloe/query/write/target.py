@@ -18,7 +18,7 @@ from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.query.decode import NO_TIME, TIMESTAMP, Coding, Values
 from icefloe.query.encode import bad_rows, keys_of, stored_values
 from icefloe.query.options import Options
-from icefloe.query.schema import NUMERIC, ArrayInfo, Role, Table, array_info, tables_of, unknown
+from icefloe.query.schema import NUMERIC, ArrayInfo, Role, Table, array_info, share_edges, tables_of, unknown
 from icefloe.session import Session
 
 APPEND: Final = "append"
@@ -241,16 +241,7 @@ class _Preparation:
             lookups.append(lookup)
             shape.append(size)
         variables = [self._variable(name, tuple(shape)) for name in self._names]
-        infos = [self._arrays[name] for name in self._names]
-        edges: list[NDArray[np.int64]] = []
-        for axis in range(len(self._dims)):
-            borders = [
-                info.edges[variable.axes.index(axis)] for info, variable in zip(infos, variables, strict=True)
-            ]
-            shared = borders[0]
-            for each in borders[1:]:
-                shared = np.intersect1d(shared, each)
-            edges.append(shared)
+        edges = share_edges(shape, [(each.axes, self._arrays[each.name].edges) for each in variables])
         return Target(self._dims, tuple(shape), tuple(lookups), tuple(variables), tuple(edges))
 
     # Dimensions
