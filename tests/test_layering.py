@@ -53,6 +53,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "_internal.streams",
         "_internal.amounts",
         "_internal.logs",
+        "_internal.private_imports",
         "_internal.telemetry",
     ),
     ("errors", "_internal.extras"),

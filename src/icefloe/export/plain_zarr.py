@@ -270,7 +270,7 @@ def _put(target: Storage, name: str, coords: Sequence[int], data: Any) -> int:
 def _cut(session: Session, order: _Order, at: Sequence[int]) -> bytes | None:
     """One chunk of the target, made of the parts of chunks that it covers; None where all is fill value."""
     import zarr
-    from zarr.core.buffer.cpu import Buffer
+    from zarr.buffer.cpu import Buffer
     from zarr.storage import MemoryStore
 
     source = zarr.open_array(session.store, path=order.path.strip("/"), mode="r")
@@ -280,9 +280,8 @@ def _cut(session: Session, order: _Order, at: Sequence[int]) -> bytes | None:
     )
     document = json.loads(session.workspace.array(order.path).user_data)
     document["shape"] = list(order.sizes)
-    documents = {_METADATA: Buffer.from_bytes(json.dumps(document).encode())}
-    alone = zarr.open_array(MemoryStore(dict(documents)), mode="r+")
+    kept: dict[str, Any] = {_METADATA: Buffer.from_bytes(json.dumps(document).encode())}
+    alone = zarr.open_array(MemoryStore(kept), mode="r+")
     alone[tuple(slice(0, part.stop - part.start) for part in region)] = source[region]
-    kept = alone.store._store_dict  # type: ignore[attr-defined]
     found = [data for key, data in kept.items() if key != _METADATA]
     return found[0].to_bytes() if found else None

@@ -7,19 +7,19 @@ what was written with them.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias
 
 import numpy as np
 from zarr.abc.codec import ArrayBytesCodec, BytesBytesCodec
-from zarr.core.common import JSON, parse_named_configuration
 from zarr.registry import register_codec
 
 from icefloe.virtual.decoders.hdf5 import Chunk, undo
 from icefloe.virtual.parsers.grib.message import fields_of
 
 if TYPE_CHECKING:
-    from zarr.core.array_spec import ArraySpec
-    from zarr.core.buffer import Buffer, NDBuffer
+    from zarr.abc.buffer import Buffer, NDBuffer
+
+    ArraySpec: TypeAlias = Any  # zarr does not export it
 
 GRIB: Final = "icefloe.grib"
 TIFF: Final = "icefloe.tiff"
@@ -35,10 +35,11 @@ class _DecodesOnly:
     is_fixed_size = False
 
     @classmethod
-    def from_dict(cls, data: dict[str, JSON]) -> Self:
+    def from_dict(cls, data: dict[str, Any]) -> Self:
         """The codec a zarr.json has."""
-        _, configuration = parse_named_configuration(data, cls.codec_name, require_configuration=False)
-        return cls(**(configuration or {}))
+        if data["name"] != cls.codec_name:
+            raise ValueError(f"expected a codec {cls.codec_name}, not {data['name']}")
+        return cls(**(data.get("configuration") or {}))
 
     def to_dict(self) -> dict[str, Any]:
         """The codec as a zarr.json has it."""
@@ -67,7 +68,8 @@ class GribCodec(_DecodesOnly, ArrayBytesCodec):
     async def _decode_single(self, chunk_bytes: Buffer, chunk_spec: ArraySpec) -> NDBuffer:
         values = decode_grib(chunk_bytes.to_bytes(), chunk_spec.shape, self.key, self.field)
         dtype = chunk_spec.dtype.to_native_dtype()
-        return chunk_spec.prototype.nd_buffer.from_numpy_array(values.astype(dtype, copy=False))
+        found: NDBuffer = chunk_spec.prototype.nd_buffer.from_numpy_array(values.astype(dtype, copy=False))
+        return found
 
 
 def decode_grib(message: bytes, shape: tuple[int, ...], key: str = "values", field: int = 0) -> Any:
@@ -131,7 +133,8 @@ class Hdf5Codec(_DecodesOnly, BytesBytesCodec):
         data = chunk_bytes.to_bytes()
         if not self.skips or len(data) != chunk.size_bytes:
             data = undo(self.filter, self.values, data, chunk)
-        return chunk_spec.prototype.buffer.from_bytes(data)
+        decoded: Buffer = chunk_spec.prototype.buffer.from_bytes(data)
+        return decoded
 
 
 @dataclass(frozen=True)
@@ -153,7 +156,8 @@ class TiffCodec(_DecodesOnly, ArrayBytesCodec):
         values = decode_segment(
             self, chunk_bytes.to_bytes(), chunk_spec.shape, chunk_spec.dtype.to_native_dtype()
         )
-        return chunk_spec.prototype.nd_buffer.from_numpy_array(values)
+        found: NDBuffer = chunk_spec.prototype.nd_buffer.from_numpy_array(values)
+        return found
 
 
 def register() -> None:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-import warnings
 from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
 
+from icefloe._internal.private_imports import manifest_columns
 from icefloe.virtual.dataset import VirtualDataset, with_sources
 from icefloe.virtual.parsers.zarr.documents import array_from_v3
 from icefloe.virtual.sources import Source, location_of
 from icefloe.virtual.variables import ChunkReferences, VirtualVariable, document_of, loaded_variable
-from icefloe.virtual.zarr_metadata import json_attributes
+from icefloe.virtual.zarr_metadata import array_metadata, json_attributes
 
 _TEXTS: Final = np.dtypes.StringDType()
 _INLINED: Final = "__inlined__"
@@ -75,14 +75,11 @@ def _referred(array: Any, dims: Any, attributes: Any, rows: dict[str, int]) -> V
         else json_attributes({"_FillValue": fill}, described.dtype)
     )
     described = replace(described, attributes={**json_attributes(attributes), **encoded})
-    manifest = array.manifest
     rank = len(described.shape)
     grid = described.grid_shape
-    paths, offsets, lengths = (
-        np.asarray(each).reshape(-1) for each in (manifest._paths, manifest._offsets, manifest._lengths)
-    )
+    paths, offsets, lengths, inlined = manifest_columns(array.manifest)
     coords = np.indices(grid, np.uint32).reshape(rank, math.prod(grid)).T
-    inline = {tuple(place)[:rank]: data for place, data in getattr(manifest, "_inlined", {}).items()}
+    inline = {tuple(place)[:rank]: data for place, data in inlined.items()}
     kept = (paths != "") & (paths != _INLINED)
     distinct, codes = np.unique(paths[kept], return_inverse=True)
     table = np.array([rows.setdefault(location_of(str(path)), len(rows)) for path in distinct], np.uint32)
@@ -104,7 +101,6 @@ def to_virtualizarr(dataset: VirtualDataset) -> Any:
     """Our dataset as VirtualiZarr's, with `ManifestArray` for what is not loaded. Checksums are lost."""
     import xarray
     from virtualizarr.manifests import ChunkManifest, ManifestArray
-    from zarr.core.metadata.v3 import ArrayV3Metadata
 
     locations = np.array([source.location for source in dataset.sources], _TEXTS)
     variables: dict[str, Any] = {}
@@ -130,10 +126,7 @@ def to_virtualizarr(dataset: VirtualDataset) -> Any:
                 paths[place], lengths[place] = _INLINED, len(inlined[place])
             options["inlined"] = inlined
         manifest = ChunkManifest.from_arrays(paths=paths, offsets=offsets, lengths=lengths, **options)
-        document = {**document_of(variable), "attributes": {}}
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            metadata = ArrayV3Metadata.from_dict(document)
+        metadata = array_metadata({**document_of(variable), "attributes": {}})
         array = ManifestArray(metadata=metadata, chunkmanifest=manifest)
         variables[name] = xarray.Variable(variable.dimensions, array, dict(variable.attributes))
     coordinates = {name for name, each in variables.items() if each.dims == (name,)}

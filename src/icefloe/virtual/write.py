@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import zarr
-from zarr.core.buffer import default_buffer_prototype
-from zarr.core.metadata.v3 import ArrayV3Metadata
+from zarr.buffer import default_buffer_prototype
 
 from icefloe.core.virtual_chunks.references import VirtualColumns, checksum_of
 from icefloe.encoding.columns import Blobs
@@ -23,7 +22,7 @@ from icefloe.virtual import codecs
 from icefloe.virtual.errors import CannotVirtualizeError
 from icefloe.virtual.sources import Source
 from icefloe.virtual.variables import ChunkReferences, VirtualVariable, document_of, reencode_times
-from icefloe.virtual.zarr_metadata import differences, properties_of
+from icefloe.virtual.zarr_metadata import array_metadata, differences, properties_of
 
 if TYPE_CHECKING:
     from icefloe.virtual.dataset import VirtualDataset
@@ -199,9 +198,7 @@ def _write(
 ) -> None:
     variable, path = target.variable, target.path
     if target.document is not None:
-        with warnings.catch_warnings():  # on data types and codecs that the core specification has not
-            warnings.simplefilter("ignore")
-            ArrayV3Metadata.from_dict(dict(target.document))  # zarr must be able to open it
+        array_metadata(target.document)  # zarr must be able to open it
         _set_document(store, f"{path}/zarr.json", target.document)
     if isinstance(variable.chunks, np.ndarray):
         _write_values(store, target, variable.chunks)

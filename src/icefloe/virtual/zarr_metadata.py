@@ -41,7 +41,7 @@ _SELF_DESCRIBED: Final = ("blosc", "numcodecs.blosc")
 @functools.lru_cache(64)
 def zarr_type(dtype: np.dtype[Any]) -> Any:
     """zarr's own object for a data type; RefusedVariable where there is none."""
-    from zarr.core.dtype import get_data_type_from_native_dtype
+    from zarr.dtype import data_type_registry
 
     if dtype.kind not in _KINDS or dtype in (np.dtype(np.longdouble), np.dtype(np.clongdouble)):
         raise RefusedVariable(RefusalReason.UNSUPPORTED_TYPE, f"Zarr has no data type for {dtype}")
@@ -52,7 +52,19 @@ def zarr_type(dtype: np.dtype[Any]) -> Any:
     native = dtype if named else np.dtype(dtype.str).newbyteorder("=")
     with warnings.catch_warnings():  # that strings of fixed length are not in the core specification
         warnings.simplefilter("ignore")
-        return get_data_type_from_native_dtype(native)
+        return data_type_registry.match_dtype(dtype=native)
+
+
+def array_metadata(document: Mapping[str, Any]) -> Any:
+    """Parse a zarr.json as zarr does; what zarr cannot open raises its error."""
+    from zarr import open_array
+    from zarr.buffer.cpu import Buffer
+    from zarr.storage import MemoryStore
+
+    stored: dict[str, Any] = {"zarr.json": Buffer.from_bytes(json.dumps(document, allow_nan=False).encode())}
+    with warnings.catch_warnings():  # on data types and codecs that the core specification has not
+        warnings.simplefilter("ignore")
+        return open_array(MemoryStore(stored), mode="r", zarr_format=3).metadata
 
 
 def data_type_json(dtype: np.dtype[Any]) -> Any:

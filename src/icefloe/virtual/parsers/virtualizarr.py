@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from icefloe._internal.extras import missing_package
+from icefloe._internal.private_imports import manifest_group
 from icefloe.storage.object_store.clients import local_object_store
 from icefloe.virtual.dataset import VirtualDataset, with_sources
 from icefloe.virtual.errors import DAMAGE, CannotVirtualizeError, RefusalReason, Refused
@@ -108,7 +109,7 @@ def _parsed(parser: _Parser, path: str, shown: str, group: str | None, skipped: 
         )
     registry = ObjectStoreRegistry({"file://": local_object_store()})
     store = found(group=group, skip_variables=skipped)(f"file://{path}", registry)
-    return store._group
+    return manifest_group(store)
 
 
 def _installed() -> str:

@@ -42,7 +42,7 @@ _OF_BYTES: Final = (
 
 def array_from_v3(document: Mapping[str, Any]) -> VirtualVariable:
     """The variable that a zarr.json describes."""
-    from zarr.core.dtype import get_data_type_from_json
+    from zarr.dtype import data_type_registry
 
     grid = document.get("chunk_grid") or {}
     if grid.get("name") != "regular":
@@ -52,7 +52,7 @@ def array_from_v3(document: Mapping[str, Any]) -> VirtualVariable:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            kind = get_data_type_from_json(document["data_type"], zarr_format=3)
+            kind = data_type_registry.match_json(document["data_type"], zarr_format=3)
             dtype: Any = kind.to_native_dtype()
     except (ValueError, TypeError, KeyError) as error:
         raise RefusedVariable(
