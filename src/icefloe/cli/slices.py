@@ -15,7 +15,7 @@ from icefloe.cf import fill_values, time_coding
 from icefloe.cli.values import read
 from icefloe.coastlines import unwrapped_longitudes, valid_latitudes
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.export.selections import dimensions_of, shape_of
+from icefloe.export.selection import dimensions_of, shape_of
 from icefloe.session import Session
 
 _MOST_CELLS = 200_000_000

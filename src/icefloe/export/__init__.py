@@ -3,8 +3,8 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from icefloe.export.plain_zarr import export_zarr
 from icefloe.export.reports import ExportReport
+from icefloe.export.zarr import export_zarr
 
 if TYPE_CHECKING:
     from icefloe.export.netcdf import export_netcdf

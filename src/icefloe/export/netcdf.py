@@ -21,7 +21,7 @@ from icefloe._internal.paths import name as last_name
 from icefloe.cf import decode_fill_value
 from icefloe.errors import AlreadyExistsError, ErrorKind, InvalidInputError
 from icefloe.export.reports import ExportReport
-from icefloe.export.selections import Indexers, Labels, Selected, Selection, dimensions_of, select, too_long
+from icefloe.export.selection import Indexers, Labels, Selected, Selection, dimensions_of, select, too_long
 from icefloe.format.snapshot import NodeSnapshot
 from icefloe.session import Session
 

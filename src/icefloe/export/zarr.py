@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from icefloe._internal.executor import Executor, Progress, Task, ThreadExecutor
 from icefloe.errors import ErrorKind, InvalidInputError, StorageError
 from icefloe.export.reports import ExportReport
-from icefloe.export.selections import Indexers, Labels, Selected, Selection, select, shape_of, too_long
+from icefloe.export.selection import Indexers, Labels, Selected, Selection, select, shape_of, too_long
 from icefloe.format.manifest import INLINE, ArrayManifest
 from icefloe.format.snapshot import NodeSnapshot
 from icefloe.maintenance.copy_objects import Limits
