@@ -15,7 +15,7 @@ from icefloe.cf import fill_values, time_coding
 from icefloe.cli.values import read
 from icefloe.coastlines import unwrapped_longitudes, valid_latitudes
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.export.selection import dimensions_of, shape_of
+from icefloe.export.selection import dimensions_of, positions, shape_of
 from icefloe.session import Session
 
 _MOST_CELLS = 200_000_000
@@ -160,8 +160,6 @@ def _chosen(
             raise _wrong(f"{name}={wanted.step}: a step must be at least 1")
         chosen[name] = wanted % sizes[name] if isinstance(wanted, int) else wanted
     if sel:
-        from icefloe.export.labels import positions
-
         for name, span in positions(session, parent(path) or ROOT, sel).items():
             chosen[name] = span[0] if len(span) == 1 else slice(span.start, span.stop)
     return chosen

@@ -1,10 +1,9 @@
-"""Data taken out of a repository, as plain Zarr or NetCDF that needs no icefloe to be read."""
+"""Exports of data from a repository to plain Zarr or NetCDF, which can be read without icefloe."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from icefloe.export.reports import ExportReport
-from icefloe.export.zarr import export_zarr
+from icefloe.export.zarr import ExportReport, export_zarr
 
 if TYPE_CHECKING:
     from icefloe.export.netcdf import export_netcdf

@@ -7,6 +7,7 @@ import math
 import os
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -20,8 +21,8 @@ from icefloe._internal.extras import pip_install
 from icefloe._internal.paths import name as last_name
 from icefloe.cf import decode_fill_value
 from icefloe.errors import AlreadyExistsError, ErrorKind, InvalidInputError
-from icefloe.export.reports import ExportReport
 from icefloe.export.selection import Indexers, Labels, Selected, Selection, dimensions_of, select, too_long
+from icefloe.export.zarr import ExportReport
 from icefloe.format.snapshot import NodeSnapshot
 from icefloe.session import Session
 
@@ -52,12 +53,43 @@ def export_netcdf(
     max_concurrent_requests: int = 16,
     progress: Progress | None = None,
 ) -> ExportReport:
-    """Write a group of a session to a NetCDF 4 file; what is chosen is chosen as by `export_zarr`.
+    """Write a group of a session to a NetCDF 4 file.
 
-    Values are written as they are stored, with their attributes: what is packed with a scale and an offset
-    stays so. Groups become groups, and dimensions without a name get one. The file appears when it is
-    complete. Blocks of about 16 MiB are read `max_concurrent_requests` at a time, so at most that many are
-    held. InvalidInputError for a data type that NetCDF has not.
+    Values are written as they are stored, with their attributes: packed values stay packed. Groups become
+    groups, and dimensions without a name get one. The file appears when it is complete.
+
+    Parameters
+    ----------
+    session
+        The session to read.
+    target
+        Path of the file.
+    group, variables, isel, sel
+        The part of the hierarchy to export, as in `export_zarr`.
+    overwrite
+        Replace an existing file.
+    dry_run
+        Only report what would be written.
+    compression_level
+        Level of gzip from 0 (none) to 9.
+    max_concurrent_requests
+        Number of blocks of about 16 MiB that are read, and held, at a time.
+    progress
+        Called with the path of an array, the number of blocks that are done, and their total.
+
+    Returns
+    -------
+    ExportReport
+        The numbers of arrays, groups, blocks and bytes.
+
+    Raises
+    ------
+    NodeNotFoundError
+        The group or a variable does not exist.
+    AlreadyExistsError
+        There is a file at the target, and `overwrite` is not set.
+    InvalidInputError
+        NetCDF has no such data type or name, or a selection is impossible.
     """
     chosen = select(session, group, variables, isel, sel)
     path = Path(target)
@@ -76,12 +108,14 @@ def export_netcdf(
     aside = path.with_name(f"{path.name}.{uuid.uuid4().hex}.part")
     try:
         with h5netcdf.File(aside, "w") as file:
-            _write(file, session, chosen, types, compression_level, max_concurrent_requests, report, progress)
-        report.bytes_written = aside.stat().st_size
+            blocks = _write(
+                file, session, chosen, types, compression_level, max_concurrent_requests, progress
+            )
+        size = aside.stat().st_size
         os.replace(aside, path)
     finally:
         aside.unlink(missing_ok=True)
-    return report
+    return replace(report, chunks_encoded=blocks, bytes_written=size)
 
 
 def _check_names(chosen: Selection) -> None:
@@ -101,9 +135,10 @@ def _write(
     types: Mapping[str, Any],
     level: int,
     threads: int,
-    report: ExportReport,
     progress: Progress | None,
-) -> None:
+) -> int:
+    """Write all groups and arrays, and return the number of blocks."""
+    blocks = 0
     places = {chosen.top: file}
     for node in chosen.groups:
         if node.path != chosen.top:
@@ -113,7 +148,8 @@ def _write(
     for array in chosen.arrays:
         above = array.node.path.rpartition("/")[0] or "/"
         variable = _variable(places[above], array, types[array.node.path], level)
-        _fill(variable, session, array, types[array.node.path], threads, report, progress)
+        blocks += _fill(variable, session, array, types[array.node.path], threads, progress)
+    return blocks
 
 
 def _stored_type(session: Session, node: NodeSnapshot) -> np.dtype[Any]:
@@ -198,12 +234,11 @@ def _fill(
     array: Selected,
     dtype: np.dtype[Any],
     threads: int,
-    report: ExportReport,
     progress: Progress | None,
-) -> None:
+) -> int:
     source = _open(session, array.node.path)
     if any(not len(span) for span in array.spans):
-        return
+        return 0
     blocks = list(_blocks(array, source, dtype))
     found = ThreadExecutor(threads, "export").map(Task(partial(_read, source), "blocks"), blocks)
     for done, (block, values) in enumerate(zip(blocks, found, strict=True), 1):
@@ -211,9 +246,9 @@ def _fill(
             slice(b.start - s.start, b.stop - s.start) for b, s in zip(block, array.spans, strict=True)
         )
         variable[at if at else ...] = values if dtype.kind == "O" else values.astype(dtype, copy=False)
-        report.chunks_encoded += 1
         if progress is not None:
             progress(array.node.path, done, len(blocks))
+    return len(blocks)
 
 
 def _read(source: Any, block: Sequence[range]) -> Any:

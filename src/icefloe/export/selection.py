@@ -1,4 +1,4 @@
-"""Which part of a hierarchy is exported: a group, some of its arrays, ranges of their dimensions."""
+"""The part of a hierarchy to export: a group, some of its arrays, ranges of their dimensions."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from icefloe._internal.extras import pip_install
 from icefloe._internal.paths import LEDGERS, ROOT, is_within, join, normalize, parent
 from icefloe.errors import ErrorKind, InvalidInputError, NodeNotFoundError
 from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot
 from icefloe.session import Session
 
 Indexers = Mapping[str, slice | int]
-"""Elements of dimensions, by name; a number is a range of one."""
+"""Elements of dimensions by name; a number is a range of one."""
 Labels = Mapping[str, Any]
 """Labels of dimensions, by name: one, or a slice of the first and the last."""
 
@@ -22,27 +23,27 @@ _SHOWN = 60
 
 @dataclass(frozen=True, slots=True)
 class Selected:
-    """An array, and the elements of it that are exported."""
+    """An array and the elements of it to export."""
 
     node: NodeSnapshot
     spans: tuple[range, ...]
 
     @property
-    def whole(self) -> bool:
-        """Whether all of it is."""
+    def is_whole(self) -> bool:
+        """Whether all elements are exported."""
         return all(len(span) == size for span, size in zip(self.spans, shape_of(self.node), strict=True))
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """All that is exported, the group that becomes the root first."""
+    """The groups and arrays to export, beginning with the group that becomes the root."""
 
     top: str
     groups: tuple[NodeSnapshot, ...]
     arrays: tuple[Selected, ...]
 
     def name(self, path: str) -> str:
-        """A path below the root of what is exported."""
+        """Return a path relative to the root of the export."""
         return path.removeprefix(self.top).strip("/")
 
 
@@ -53,7 +54,7 @@ def select(
     isel: Indexers | None,
     sel: Labels | None,
 ) -> Selection:
-    """What there is of that in a session; errors name what is not there."""
+    """Find groups, arrays and elements in a session. Errors name what does not exist."""
     top = normalize(group if group.startswith("/") else f"/{group}")
     nodes = list(_nodes(session, top))
     arrays = [node for node in nodes if isinstance(node.node_data, ArrayNodeData)]
@@ -80,14 +81,14 @@ def too_long(name: str, place: str, limit: str) -> InvalidInputError:
 
 
 def shape_of(node: NodeSnapshot) -> tuple[int, ...]:
-    """How many elements an array has along each dimension."""
+    """Return the shape of an array."""
     if not isinstance(node.node_data, ArrayNodeData):
         raise TypeError(f"{node.path} is a group")
     return tuple(dimension.array_length for dimension in node.node_data.shape)
 
 
 def dimensions_of(node: NodeSnapshot) -> tuple[str | None, ...]:
-    """The names of an array's dimensions."""
+    """Return the names of an array's dimensions."""
     if not isinstance(node.node_data, ArrayNodeData):
         raise TypeError(f"{node.path} is a group")
     return node.node_data.dimension_names or (None,) * len(node.node_data.shape)
@@ -109,7 +110,7 @@ def _nodes(session: Session, top: str) -> Iterator[NodeSnapshot]:
 
 
 def _with_coordinates(arrays: list[NodeSnapshot], top: str, names: list[str]) -> list[NodeSnapshot]:
-    """Some arrays, and those that hold the coordinates of their dimensions."""
+    """Find arrays by name, and those that hold the coordinates of their dimensions."""
     known = {node.path: node for node in arrays}
     wanted: dict[str, NodeSnapshot] = {}
     for name in names:
@@ -132,7 +133,7 @@ def _with_coordinates(arrays: list[NodeSnapshot], top: str, names: list[str]) ->
 def _spans(
     session: Session, arrays: list[NodeSnapshot], top: str, isel: Indexers, sel: Labels
 ) -> dict[str, range]:
-    """The elements of each dimension that was named; all arrays must agree on its length."""
+    """Find the elements of each dimension that is named; all arrays must agree on its length."""
     sizes: dict[str, int] = {}
     for node in arrays:
         for name, size in zip(dimensions_of(node), shape_of(node), strict=True):
@@ -159,8 +160,6 @@ def _spans(
             )
     found = {name: _span(name, wanted, sizes[name]) for name, wanted in isel.items()}
     if sel:
-        from icefloe.export.labels import positions
-
         found |= positions(session, top, sel)
     return found
 
@@ -187,9 +186,65 @@ def _selected(node: NodeSnapshot, spans: Mapping[str, range]) -> Selected:
     )
     found = Selected(node, tuple(span if len(span) else range(0) for span in chosen))
     grid = json.loads(node.user_data)["chunk_grid"]["name"]
-    if not found.whole and grid != "regular":
+    if not found.is_whole and grid != "regular":
         raise InvalidInputError(
             f"{node.path} has a {grid} chunk grid, and can be exported whole only",
             kind=ErrorKind.UNIMPLEMENTED,
         )
     return found
+
+
+def positions(session: Session, group: str, sel: Labels) -> dict[str, range]:
+    """Find the elements that labels name; those of a slice include its end."""
+    return {name: _position(_index(session, join(group, name)), name, label) for name, label in sel.items()}
+
+
+def _index(session: Session, path: str) -> Any:
+    """Decode the coordinate at a path as xarray does; None if there is none. Other arrays do not matter."""
+    try:
+        import xarray
+    except ImportError as cause:
+        raise ImportError(f"labels need xarray: {pip_install('xarray')}") from cause
+    import zarr
+
+    node = session.workspace.node(path)
+    if node is None or not isinstance(node.node_data, ArrayNodeData) or len(node.node_data.shape) != 1:
+        return None
+    dimension = path.rpartition("/")[2]
+    array: Any = zarr.open_array(session.store, path=path.strip("/"), mode="r")
+    raw = xarray.Variable(dimension, array[...], dict(array.attrs))
+    return xarray.conventions.decode_cf_variable(dimension, raw).to_index_variable().to_index()
+
+
+def _position(index: Any, name: str, label: Any) -> range:
+    if index is None or not len(index):
+        raise InvalidInputError(
+            f"dimension {name} has no coordinate to look labels up in; choose by index",
+            kind=ErrorKind.INVALID_CHUNK_INDEX,
+        )
+    try:
+        if isinstance(label, slice):
+            found = index.slice_indexer(label.start, label.stop)
+        else:
+            found = index.get_loc(label)
+    except (KeyError, TypeError, ValueError):
+        raise InvalidInputError(
+            f"{name}={label}: not found in a coordinate from {index[0]} to {index[-1]}{_near(index, label)}",
+            kind=ErrorKind.INVALID_CHUNK_INDEX,
+        ) from None
+    if isinstance(found, slice) and found.step in (None, 1):
+        return range(*found.indices(len(index)))
+    if isinstance(found, int):
+        return range(found, found + 1)
+    raise InvalidInputError(
+        f"{name}={label} names elements that do not stand in a row", kind=ErrorKind.INVALID_CHUNK_INDEX
+    )
+
+
+def _near(index: Any, label: Any) -> str:
+    """Name the nearest label of the coordinate, if there is an order."""
+    try:
+        (found,) = index.get_indexer([label], method="nearest")
+    except (KeyError, TypeError, ValueError):
+        return ""
+    return f"; the nearest is {index[found]}" if found >= 0 else ""

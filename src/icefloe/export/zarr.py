@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import product
 from typing import Any, Final
@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from icefloe._internal.executor import Executor, Progress, Task, ThreadExecutor
 from icefloe.errors import ErrorKind, InvalidInputError, StorageError
-from icefloe.export.reports import ExportReport
 from icefloe.export.selection import Indexers, Labels, Selected, Selection, select, shape_of, too_long
 from icefloe.format.manifest import INLINE, ArrayManifest
 from icefloe.format.snapshot import NodeSnapshot
@@ -29,6 +28,25 @@ _BATCH_CHUNKS: Final = 100
 _METADATA: Final = "zarr.json"
 
 Coords = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class ExportReport:
+    """The result of an export; with `dry_run`, of one that would be done."""
+
+    dry_run: bool
+    arrays: list[str] = field(default_factory=list)
+    """Paths below the exported group."""
+    groups: int = 0
+    chunks_copied: int = 0
+    """Chunks whose bytes were copied unchanged."""
+    chunks_encoded: int = 0
+    """Chunks that were exported in part: decoded, cut and encoded again."""
+    bytes_written: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as plain values, for JSON."""
+        return asdict(self)
 
 
 def export_zarr(
@@ -46,36 +64,74 @@ def export_zarr(
     progress: Progress | None = None,
     executor: Executor | None = None,
 ) -> ExportReport:
-    """Write a group of a session to another place as Zarr version 3, which any reader of Zarr opens.
+    """Write a group of a session as plain Zarr version 3, which every Zarr reader opens.
 
-    Without more it is the whole hierarchy, except for the ledgers of ingests. `variables` are names of arrays
-    below the group; the arrays that hold their coordinates come along. `isel` chooses elements of named
-    dimensions by index, `sel` by label, ends included, for which xarray is needed; a dimension of which one
-    element is chosen stays. Chunks keep their bytes wherever all of a chunk is exported.
+    Chunks that are exported whole keep their bytes. The metadata of the root is written last, so that an
+    interrupted export is not a Zarr hierarchy. Ledgers of ingests are left out.
 
-    The target must be empty unless `overwrite` lets objects there be replaced. The root's metadata is written
-    last: what was broken off is no Zarr hierarchy yet.
+    Parameters
+    ----------
+    session
+        The session to read.
+    target
+        Where to write. It must be empty unless `overwrite` is set.
+    group
+        The group that becomes the root.
+    variables
+        Names of arrays below the group, by default all. Arrays that hold their coordinates come along.
+    isel
+        Elements of dimensions by index. A dimension of which one element is chosen stays.
+    sel
+        Elements of dimensions by label, ends included; needs xarray.
+    overwrite
+        Replace objects in the target.
+    dry_run
+        Only report what would be written.
+    max_concurrent_requests
+        Number of chunks to copy at a time.
+    max_memory_bytes
+        Limit for the chunks that are held at a time.
+    progress
+        Called with the name of an array, the number of chunks that are done, and their total.
+    executor
+        Runs the copies, by default threads of this process.
+
+    Returns
+    -------
+    ExportReport
+        The numbers of arrays, groups, chunks and bytes.
+
+    Raises
+    ------
+    NodeNotFoundError
+        The group or a variable does not exist.
+    InvalidInputError
+        The target is not empty, a name is too long for it, or a selection is impossible.
     """
     chosen = select(session, group, variables, isel, sel)
     place = _plain(target)
-    report = ExportReport(
-        dry_run, [chosen.name(each.node.path) for each in chosen.arrays], len(chosen.groups)
-    )
     _check_names(place, chosen)
     if not dry_run:
         place.check_writable()
         _check_empty(place, overwrite=overwrite)
         place.prepare_for_creation()
     limits = Limits(max_concurrent_requests, max_memory_bytes)
+    copied = encoded = written = 0
     for array in chosen.arrays:
-        _export_array(session, place, chosen, array, report, limits, progress, executor)
+        parts = _Parts.of(session, array)
+        copied, encoded = copied + len(parts.copied), encoded + len(parts.encoded)
+        if dry_run:
+            written += int(parts.lengths.sum())
+        else:
+            written += _export_array(session, place, chosen, array, parts, limits, progress, executor)
     if not dry_run:
         for array in chosen.arrays:
-            _put_metadata(place, chosen, array.node, _array_document(array), report)
+            written += _put_metadata(place, chosen, array.node, _array_document(array))
         for node in reversed(chosen.groups):
-            _put_metadata(place, chosen, node, _group_document(node), report)
+            written += _put_metadata(place, chosen, node, _group_document(node))
         place.sync()
-    return report
+    names = [chosen.name(each.node.path) for each in chosen.arrays]
+    return ExportReport(dry_run, names, len(chosen.groups), copied, encoded, written)
 
 
 def _plain(target: Storage) -> Storage:
@@ -109,7 +165,7 @@ def _check_names(target: Storage, chosen: Selection) -> None:
 
 
 def _array_document(array: Selected) -> bytes:
-    if array.whole:
+    if array.is_whole:
         return array.node.user_data
     document = json.loads(array.node.user_data)
     document["shape"] = [len(span) for span in array.spans]
@@ -122,12 +178,10 @@ def _group_document(node: NodeSnapshot) -> bytes:
     return json.dumps(document).encode() if document.pop("consolidated_metadata", None) else node.user_data
 
 
-def _put_metadata(
-    target: Storage, chosen: Selection, node: NodeSnapshot, document: bytes, report: ExportReport
-) -> None:
+def _put_metadata(target: Storage, chosen: Selection, node: NodeSnapshot, document: bytes) -> int:
     name = chosen.name(node.path)
     target.put(f"{name}/{_METADATA}" if name else _METADATA, document)
-    report.bytes_written += len(document)
+    return len(document)
 
 
 # Chunks
@@ -152,24 +206,37 @@ class _Order:
         return np.array([span.start // size for span, size in zip(self.spans, self.sizes, strict=True)])
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Parts:
+    """The chunks of the target of one array."""
+
+    sizes: tuple[int, ...]
+    """Elements per chunk."""
+    copied: Coords
+    """Chunks that have the bytes of one of the source."""
+    lengths: NDArray[np.int64]
+    """Their lengths."""
+    encoded: Coords
+    """The others."""
+
+    @staticmethod
+    def of(session: Session, array: Selected) -> _Parts:
+        sizes = _chunk_sizes(array)
+        return _Parts(sizes, *_parted(array, session.workspace.refs(array.node), sizes))
+
+
 def _export_array(
     session: Session,
     target: Storage,
     chosen: Selection,
     array: Selected,
-    report: ExportReport,
+    parts: _Parts,
     limits: Limits,
     progress: Progress | None,
     executor: Executor | None,
-) -> None:
-    refs = session.workspace.refs(array.node)
-    sizes = _chunk_sizes(array)
-    copied, lengths, encoded = _parted(array, refs, sizes)
-    report.chunks_copied += len(copied)
-    report.chunks_encoded += len(encoded)
-    if report.dry_run:
-        report.bytes_written += int(lengths.sum())
-        return
+) -> int:
+    """Write the chunks of an array and return their bytes."""
+    sizes, copied, lengths, encoded = parts.sizes, parts.copied, parts.lengths, parts.encoded
     name = chosen.name(array.node.path)
     orders = [
         _Order(array.node.path, name, array.spans, sizes, copied[some], encoded[:0])
@@ -181,14 +248,15 @@ def _export_array(
     largest = max(int(lengths.max(initial=1)), _decoded_bytes(array, sizes) if len(encoded) else 1)
     threads = max(1, min(limits.max_concurrent_requests, limits.max_memory_bytes // (2 * largest)))
     spread = executor or ThreadExecutor(threads, "export")
-    done, total = 0, len(copied) + len(encoded)
-    for order, written in zip(
+    written, done, total = 0, 0, len(copied) + len(encoded)
+    for order, size in zip(
         orders, spread.map(Task(partial(_export, session, target), "chunks"), orders), strict=True
     ):
-        report.bytes_written += written
+        written += size
         done += len(order.copied) + len(order.encoded)
         if progress is not None:
             progress(name, done, total)
+    return written
 
 
 def _chunk_sizes(array: Selected) -> tuple[int, ...]:
@@ -211,7 +279,7 @@ def _parted(
     """The chunks of the target that have the bytes of one of the source, their lengths, and the others."""
     coords = refs.coords.astype(np.int64)
     lengths = np.where(refs.kind == INLINE, refs.inline.lengths, refs.lengths).astype(np.int64)
-    if array.whole:
+    if array.is_whole:
         return coords, lengths, coords[:0]
     starts = np.array([span.start for span in array.spans])
     stops = np.array([span.stop for span in array.spans])
