@@ -45,6 +45,8 @@ IMPURE_CALLS = {"open", "print", "input", "now", "utcnow", "today", "urandom", "
 
 # Names of the official package that users import.
 GIVEN_NAMES = {"icefloe.testing.utils"}
+# Folders of tests that are about no single package: they compare, install or prove the whole.
+TESTS_OF_THE_WHOLE = {"tests.compat", "tests.proof", "tests.setup"}
 EMPTY_NAMES = re.compile(r"^(utils?|helpers?|misc|common)$|Manager$|^Base|Base$")
 
 
@@ -124,6 +126,25 @@ def empty_names(module: Module) -> Iterator[str]:
             yield f"{module.name}:{node.lineno} class {node.name}: name it after what it is"
 
 
+def misplaced_tests(module: Module, known: set[str]) -> Iterator[str]:
+    """Find tests in folders without a counterpart among the `known` modules, and helpers among tests."""
+    folder, _, file = module.name.rpartition(".")
+    if module.is_package or not module.name.startswith("tests.") or folder.startswith("tests.support"):
+        return
+    if not file.startswith("test_") and file != "conftest":
+        yield f"{module.name} is not a test: move it to tests/support"
+    if folder not in {"tests", *TESTS_OF_THE_WHOLE} and folder.replace("tests", "icefloe", 1) not in known:
+        yield f"{module.name}: there is no {folder.replace('tests', 'icefloe', 1)}"
+
+
+def imports_of_tests(module: Module) -> Iterator[str]:
+    """Find imports from modules that contain tests: what two of them need belongs to tests/support."""
+    for imported in imports_of(module):
+        parts = imported.target.split(".")
+        if parts[0] == "tests" and any(part.startswith("test_") for part in parts[:-1]):
+            yield f"{module.name}:{imported.line} imports {imported.target}"
+
+
 def test_no_module_is_too_long() -> None:
     modules = (*source_modules(), *outside_modules())
     long = [module for module in modules if module.text.count("\n") > MOST_CODE_LINES]
@@ -147,6 +168,16 @@ def test_format_and_encoding_are_pure() -> None:
 
 def test_names_say_something() -> None:
     assert [problem for module in source_modules() for problem in empty_names(module)] == []
+
+
+def test_tests_mirror_the_package() -> None:
+    known = {module.name for module in source_modules()}
+
+    assert [problem for module in outside_modules() for problem in misplaced_tests(module, known)] == []
+
+
+def test_tests_share_helpers_through_support() -> None:
+    assert [problem for module in outside_modules() for problem in imports_of_tests(module)] == []
 
 
 def test_code_lines_leave_out_blank_lines_comments_and_docstrings() -> None:
@@ -219,6 +250,33 @@ def test_an_impurity_is_found(text: str) -> None:
 )
 def test_an_empty_name_is_found(name: str, text: str) -> None:
     assert len(list(empty_names(parse(name, text)))) == 1
+
+
+@pytest.mark.parametrize("name", ["tests.core.samples", "tests.samples", "tests.upkeep.test_gc"])
+def test_a_misplaced_test_is_found(name: str) -> None:
+    assert len(list(misplaced_tests(parse(name, ""), {"icefloe.core", "icefloe.store"}))) == 1
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "tests.test_docs",
+        "tests.core.test_gc",
+        "tests.store.conftest",
+        "tests.support.samples",
+        "benchmarks.run",
+    ],
+)
+def test_a_test_in_its_place_is_allowed(name: str) -> None:
+    assert list(misplaced_tests(parse(name, ""), {"icefloe.core", "icefloe.store"})) == []
+
+
+def test_an_import_from_a_test_is_found() -> None:
+    module = parse(
+        "tests.core.test_gc", "from tests.core.test_expire import commit\nfrom tests import support"
+    )
+
+    assert len(list(imports_of_tests(module))) == 1
 
 
 def test_every_test_beside_the_official_package_is_marked() -> None:

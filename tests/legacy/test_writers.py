@@ -1,4 +1,4 @@
-"""What `icefloe.testing` writes in older formats equals, byte for byte, what another encoder wrote."""
+"""What `tests.support.legacy` writes in older formats equals, byte for byte, what another encoder wrote."""
 
 from __future__ import annotations
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from icefloe.core.commit.flush import OWN_METADATA
+from icefloe.core.open import LAYOUTS, find_layout
 from icefloe.errors import AlreadyExistsError, ConflictError, IcechunkError, RefNotFoundError
 from icefloe.format.snapshot import ArrayNodeData
 from icefloe.ingest.ledger.table import read_ledger
@@ -152,7 +153,8 @@ class Staging:
         known = {name: value for name, value in tip.metadata.items() if name != OWN_METADATA}
         metadata = {**known, METADATA: about}
         session = self.repo.writable_session(self.branch)
-        if self.repo.spec_version.value >= 2:
+        layout = find_layout(self.repo.storage, LAYOUTS)
+        if layout is not None and layout.spec.refs_in_repo_info:
             session.amend(tip.message, metadata=metadata, allow_empty=True)
         else:  # older formats cannot amend
             session.commit(f"{tip.message}: checked", metadata, allow_empty=True)
