@@ -365,9 +365,9 @@ def test_a_repository_shows_in_notebooks_what_info_prints() -> None:
 def test_a_repository_shows_in_notebooks_a_part_of_a_long_history(
     spec_version: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("icefloe.overview._MOST_COMMITS", 2)
-    monkeypatch.setattr("icefloe.overview._MOST_COMMIT_FILES", 2)
-    monkeypatch.setattr("icefloe.overview._MOST_NAMES", 1)
+    monkeypatch.setattr("icefloe.history.overview._MOST_COMMITS", 2)
+    monkeypatch.setattr("icefloe.history.overview._MOST_COMMIT_FILES", 2)
+    monkeypatch.setattr("icefloe.history.overview._MOST_NAMES", 1)
     repo = Repository.create(in_memory_storage(), spec_version=spec_version)
     for name in ("a", "b"):
         with repo.transaction("main", message=name) as store:
