@@ -1,4 +1,4 @@
-"""Many virtual datasets as one, if all that decoding needs agrees; otherwise a report of what does not."""
+"""Combine virtual datasets into one, if they agree in everything that decoding needs."""
 
 from __future__ import annotations
 
@@ -28,20 +28,26 @@ _SHOWN: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """One thing that differs between a file and the first of those it shall be combined with."""
+    """A difference between a file and the first one that it is combined with."""
 
     variable: str
     location: str
     """The file that differs."""
     what: str
-    """`dtype`, `codecs`, `chunk shape`, `fill value`, `dimensions`, an attribute, `shape`, `values`, ..."""
+    """The property that differs: `dtype`, `codecs`, `chunk shape`, `values`, an attribute, and so on."""
     expected: Any
-    """What the first file has."""
+    """The property in the first file."""
     found: Any
 
 
 class MismatchError(InvalidInputError):
-    """Datasets that cannot be combined. `mismatches` has all reasons, by variable and file."""
+    """Datasets cannot be combined.
+
+    Parameters
+    ----------
+    mismatches
+        All differences, by variable and file. They are kept as the attribute `mismatches`.
+    """
 
     def __init__(self, mismatches: Sequence[Mismatch]) -> None:
         self.mismatches = tuple(mismatches)
@@ -69,21 +75,42 @@ def combine(
     store: AnyObjectStoreConfig | None = None,
     credential: AnyCredential | None = None,
 ) -> VirtualDataset:
-    """One dataset of many: in the order given along `concat_dim`, or ordered by their coordinates.
+    """Combine datasets into one, in the order given along a dimension, or ordered by their coordinates.
 
-    By coordinates, the dimensions whose loaded coordinates differ between datasets are those they are
-    combined along, and the values say in which order.
+    Variables with the dimension are concatenated. The others are taken from the first dataset, and must be
+    equal in all as far as their values were loaded. Every variable must agree in data type, codecs, fill
+    value, scale and offset, units, chunk shape and dimensions, and all datasets but the last must end at a
+    chunk boundary. Loaded times and their bounds are converted to the units of the first dataset. A variable
+    that was refused in one dataset is refused in the result.
 
-    Variables with the dimension are concatenated. The others are those of the first dataset, and must be the
-    same in all as far as values were loaded; with `compare_static` the values in the files are compared too,
-    which are then read, reached by `store` and `credential` as in `virtualize`.
+    Parameters
+    ----------
+    datasets
+        The datasets to combine.
+    concat_dim
+        The dimension to concatenate along, in the order of the datasets.
+    by_coords
+        Combine along the dimensions whose loaded coordinates differ, ordered by their values.
+    compare_static
+        Also read and compare the values of variables without the dimension that were not loaded.
+    store
+        How to reach remote files for that, as in `virtualize`.
+    credential
+        The credential for the store, as in `virtualize`.
 
-    Every variable must agree in data type, codecs, fill value, scale and offset, units, chunk shape and
-    dimensions, and all but the last dataset must end with a chunk. Times that were loaded, and their bounds,
-    are counted as in the first dataset where files count from dates of their own.
+    Returns
+    -------
+    VirtualDataset
+        The combined dataset, with the sources of all.
 
-    MismatchError lists everything that does not agree. What was refused in one dataset is refused in the
-    result.
+    Raises
+    ------
+    MismatchError
+        The datasets do not agree. The error lists all differences.
+    InvalidInputError
+        A dimension or coordinate is missing, or coordinates overlap.
+    ValueError
+        There are no datasets, or not exactly one of `concat_dim` and `by_coords` is given.
     """
     given = list(datasets)
     if not given:
@@ -348,7 +375,7 @@ def _one(
     parts: list[ChunkReferences] = []
     chunks = sources = 0
     for variable, dataset in zip(variables, datasets, strict=True):
-        parts.append(variable.references.shifted(axis, chunks, sources))
+        parts.append(variable.references.shift(axis, chunks, sources))
         chunks += variable.grid_shape[axis]
         sources += len(dataset.sources)
     size = sum(each.shape[axis] for each in variables)

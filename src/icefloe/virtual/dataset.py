@@ -18,20 +18,35 @@ from icefloe.virtual.sources import Source, access_by
 from icefloe.virtual.variables import VirtualVariable, loaded_variable, with_dimension
 
 if TYPE_CHECKING:
+    from icefloe.config.stores import AnyObjectStoreConfig
+    from icefloe.credentials import AnyCredential
     from icefloe.store import IcechunkStore
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class VirtualDataset:
-    """A group of variables, and groups below it."""
+    """A group of virtual variables, with the groups below it.
+
+    Parameters
+    ----------
+    variables
+        The variables of the group by name.
+    sources
+        The files that references point into. Groups below have the same.
+    attributes
+        The attributes of the group.
+    groups
+        The groups below by name.
+    refused
+        Variables of the group that cannot be expressed as references.
+    """
 
     variables: Mapping[str, VirtualVariable]
     sources: tuple[Source, ...]
-    """The files, each as it was when it was parsed; groups below have the same."""
+    """The files, each as it was when it was parsed."""
     attributes: Mapping[str, Any] = field(default_factory=dict)
     groups: Mapping[str, VirtualDataset] = field(default_factory=dict)
     refused: tuple[Refused, ...] = ()
-    """What the file also has; of this group only."""
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -43,13 +58,24 @@ class VirtualDataset:
         }
 
     def walk(self, path: str = "") -> Iterator[tuple[str, VirtualDataset]]:
-        """This group and all below it, with their paths."""
+        """Iterate over this group and all below it, with their paths.
+
+        Parameters
+        ----------
+        path
+            The path of this group.
+
+        Yields
+        ------
+        tuple
+            Path and group.
+        """
         yield path, self
         for name, group in self.groups.items():
             yield from group.walk(f"{path}/{name}" if path else name)
 
     def all_refused(self) -> list[Refused]:
-        """What was refused here and in the groups below."""
+        """List the variables that were refused in this group and below, with their paths."""
         return [
             replace(each, variable=f"{path}/{each.variable}" if path else each.variable)
             for path, group in self.walk()
@@ -57,7 +83,18 @@ class VirtualDataset:
         ]
 
     def drop_variables(self, *names: str) -> VirtualDataset:
-        """Without these variables, be they refused or not."""
+        """Leave out variables, refused or not.
+
+        Parameters
+        ----------
+        *names
+            Names of variables of this group.
+
+        Returns
+        -------
+        VirtualDataset
+            The dataset without them.
+        """
         return replace(
             self,
             variables={name: each for name, each in self.variables.items() if name not in names},
@@ -65,16 +102,33 @@ class VirtualDataset:
         )
 
     def drop_refused(self) -> VirtualDataset:
-        """The same without a word on what was refused, here and below: it will be missing."""
+        """Leave out the refused variables of this group and below, so that the rest can be written."""
         groups = {name: group.drop_refused() for name, group in self.groups.items()}
         return replace(self, refused=(), groups=groups)
 
     def expand_dims(
         self, dimension: str, value: Any = None, variables: Collection[str] | None = None
     ) -> VirtualDataset:
-        """With one more dimension, of size 1, in front: to combine files that are a step of it each.
+        """Add a dimension of size 1 in front, to combine files that hold one step of it each.
 
-        It is given to all variables that are not loaded, or to those named. `value` makes a coordinate.
+        Parameters
+        ----------
+        dimension
+            Name of the new dimension.
+        value
+            Value of a coordinate for it, by default none.
+        variables
+            Names of the variables that get the dimension, by default all that are not loaded.
+
+        Returns
+        -------
+        VirtualDataset
+            The dataset with the dimension.
+
+        Raises
+        ------
+        ValueError
+            A variable already has the dimension.
         """
         chosen = {
             name
@@ -100,12 +154,31 @@ class VirtualDataset:
     ) -> None:
         """Write arrays and references to the store of a writable session. Nothing is committed.
 
-        New arrays are made, unless the data is to go behind what is there along `append_dim`, or in place of
-        a `region` of it; then arrays must agree in all that decoding needs. Every location must be in a
-        virtual chunk container of the repository, unless `validate_containers` is False.
-        CannotVirtualizeError where variables were refused: see `drop_refused`.
+        Parameters
+        ----------
+        store
+            The store of a writable session, or the session.
+        group
+            The group to write to, by default the root.
+        append_dim
+            Append to existing arrays along this dimension. They must agree in everything that decoding needs.
+        region
+            Replace this region of existing arrays.
+        validate_containers
+            Check that every location is in a virtual chunk container of the repository.
+
+        Raises
+        ------
+        CannotVirtualizeError
+            Variables were refused; `drop_refused` leaves them out.
+        AlreadyExistsError
+            There is an array of the same name.
+        NodeNotFoundError
+            There is no array to append to.
+        InvalidInputError
+            An existing array does not agree, or a location is in no container.
         """
-        from icefloe.virtual.write import write_dataset  # below it lies the whole of zarr
+        from icefloe.virtual.write import write_dataset  # with all of zarr
 
         write_dataset(
             self,
@@ -116,16 +189,32 @@ class VirtualDataset:
             validate_containers=validate_containers,
         )
 
-    def to_xarray(self, **options: Any) -> Any:
-        """The dataset through xarray, lazily, values decoded from the files. `options` are `open_zarr`'s.
+    def to_xarray(
+        self,
+        *,
+        store: AnyObjectStoreConfig | None = None,
+        credential: AnyCredential | None = None,
+        **options: Any,
+    ) -> Any:
+        """Open the dataset with xarray, lazily. Values are decoded from the files when they are used.
 
-        Files of this machine and those that need no credentials can be read so. Variables that were refused
-        are missing.
+        Parameters
+        ----------
+        store
+            How to reach remote files, as in `virtualize`.
+        credential
+            The credential for the store, as in `virtualize`.
+        **options
+            Further arguments of `xarray.open_zarr`.
+
+        Returns
+        -------
+        xarray.Dataset
+            The variables, without those that were refused.
         """
         from icefloe.virtual.values import open_dataset
 
-        reach = access_by(options.pop("store", None), options.pop("credential", None))
-        return open_dataset(self, reach, **options)
+        return open_dataset(self, access_by(store, credential), **options)
 
     def __repr__(self) -> str:
         lines = [f"<VirtualDataset of {len(self.sources)} files>"]

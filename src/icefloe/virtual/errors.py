@@ -1,4 +1,4 @@
-"""Why something is not virtualised: one fixed list of reasons, and the errors that say so."""
+"""Reasons why variables cannot be virtualized, and the errors that report them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DAMAGE: Final = (
 
 
 class RefusalReason(StrEnum):
-    """Why a variable of a file cannot be a set of references. Reasons are never renamed."""
+    """The reason why a variable cannot be expressed as references. Reasons are never renamed."""
 
     UNSUPPORTED_FILTER = "unsupported-filter"
     """No Zarr codec undoes the compression or filter the bytes are stored with."""
@@ -49,12 +49,12 @@ class RefusalReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A variable that is not virtualised."""
+    """A variable that cannot be virtualized, with the reason."""
 
     variable: str
     reason: RefusalReason
     sentence: str
-    """Which variable and why, for people."""
+    """The variable and the reason, for people."""
 
 
 class RefusedVariable(Exception):  # noqa: N818 - it never leaves the parsers: it becomes a `Refused`
@@ -65,12 +65,20 @@ class RefusedVariable(Exception):  # noqa: N818 - it never leaves the parsers: i
         self.reason = reason
 
     def named(self, variable: str) -> Refused:
-        """What users get to see."""
+        """Describe the refusal of a variable to users."""
         return Refused(variable, self.reason, f"{variable}: {self}")
 
 
 class CannotVirtualizeError(InvalidInputError):
-    """A file that cannot be virtualised at all, or a dataset with variables that were refused."""
+    """A file cannot be virtualized, or a dataset has variables that were refused.
+
+    Parameters
+    ----------
+    message
+        The reason.
+    refused
+        The refused variables.
+    """
 
     def __init__(self, message: str, refused: Sequence[Refused] = ()) -> None:
         super().__init__(message, kind=ErrorKind.INVALID_VIRTUAL_REF)

@@ -20,18 +20,18 @@ _TIME_CODING: Final = ("units", "calendar")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChunkReferences:
-    """Where the chunks of a variable are, as columns; chunks without a row are all fill value."""
+    """The locations of the chunks of a variable, in columns. Chunks without a row hold only fill values."""
 
     coords: NDArray[np.uint32]
-    """(n, dimensions), the place of each in the chunk grid."""
+    """Indices in the chunk grid, of shape (n, dimensions)."""
     sources: NDArray[np.uint32]
-    """Which of the dataset's sources each is in."""
+    """Positions in the dataset's sources."""
     offsets: NDArray[np.uint64]
     lengths: NDArray[np.uint64]
     inline_coords: NDArray[np.uint32]
-    """(m, dimensions), of the few chunks whose bytes are taken along."""
+    """Indices of the few chunks whose bytes are stored inline, of shape (m, dimensions)."""
     inline: tuple[bytes, ...]
-    """Their bytes, encoded as the codecs of the variable say."""
+    """Their bytes, encoded with the codecs of the variable."""
 
     @staticmethod
     def of(
@@ -41,7 +41,26 @@ class ChunkReferences:
         sources: Any = None,
         inline: Mapping[tuple[int, ...], bytes] | None = None,
     ) -> ChunkReferences:
-        """References from columns, all into the first source where nothing else is said."""
+        """Make references from columns.
+
+        Parameters
+        ----------
+        coords
+            Indices in the chunk grid, of shape (n, dimensions).
+        offsets
+            Offsets of the chunks in their files.
+        lengths
+            Lengths of the chunks in bytes.
+        sources
+            Positions in the dataset's sources, by default the first for all.
+        inline
+            Bytes of inline chunks by index.
+
+        Returns
+        -------
+        ChunkReferences
+            The columns with the right types.
+        """
         coords = np.ascontiguousarray(coords, np.uint32)
         inline = inline or {}
         return ChunkReferences(
@@ -57,7 +76,7 @@ class ChunkReferences:
         return len(self.coords) + len(self.inline)
 
     def with_inner(self, dimensions: int) -> ChunkReferences:
-        """The same chunks with so many more dimensions at the end, along which there is one chunk each."""
+        """Add dimensions at the end, with one chunk along each."""
         if not dimensions:
             return self
         wider = ((0, 0), (0, dimensions))
@@ -65,8 +84,8 @@ class ChunkReferences:
             self, coords=np.pad(self.coords, wider), inline_coords=np.pad(self.inline_coords, wider)
         )
 
-    def shifted(self, axis: int, chunks: int, sources: int) -> ChunkReferences:
-        """The same chunks so many further along an axis, and in sources so many further on."""
+    def shift(self, axis: int, chunks: int, sources: int) -> ChunkReferences:
+        """Move chunks along an axis, and their positions in the sources."""
         step = np.zeros(self.coords.shape[1], np.uint32)
         if chunks:
             step[axis] = chunks
@@ -77,8 +96,8 @@ class ChunkReferences:
             inline_coords=self.inline_coords + step,
         )
 
-    def repeated(self, axis: int, count: int) -> ChunkReferences:
-        """The same chunks with a dimension more, each of them so many times along it."""
+    def repeat(self, axis: int, count: int) -> ChunkReferences:
+        """Insert a dimension and repeat every chunk along it."""
 
         def wider(coords: NDArray[np.uint32]) -> NDArray[np.uint32]:
             places = np.repeat(np.arange(count, dtype=np.uint32), len(coords))
@@ -93,8 +112,8 @@ class ChunkReferences:
             self.inline * count,
         )
 
-    def divided(self, parts: tuple[int, ...]) -> ChunkReferences:
-        """Each chunk in so many parts along each dimension, whose bytes follow each other."""
+    def divide(self, parts: tuple[int, ...]) -> ChunkReferences:
+        """Split each chunk into equal parts along each dimension, whose bytes follow each other."""
         count = math.prod(parts)
         places = np.indices(parts, np.uint32).reshape(len(parts), count).T
 
@@ -118,8 +137,8 @@ class ChunkReferences:
             tuple(pieces),
         )
 
-    def within(self, grid: tuple[int, ...]) -> ChunkReferences:
-        """Those of a grid of so many chunks."""
+    def clip(self, grid: tuple[int, ...]) -> ChunkReferences:
+        """Leave out the chunks outside of a grid of the given shape."""
         rows = (self.coords < grid).all(axis=1)
         kept = (self.inline_coords < grid).all(axis=1)
         return ChunkReferences(
@@ -133,7 +152,7 @@ class ChunkReferences:
 
     @staticmethod
     def concat(parts: Collection[ChunkReferences]) -> ChunkReferences:
-        """All chunks of some references to the same grid."""
+        """Join references to the same chunk grid."""
         return ChunkReferences(
             np.concatenate([part.coords for part in parts]),
             np.concatenate([part.sources for part in parts]),
@@ -146,17 +165,17 @@ class ChunkReferences:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class VirtualVariable:
-    """A Zarr array whose chunks are in files, or whose values were loaded because they are few."""
+    """A Zarr array whose chunks are in files, or whose values were loaded."""
 
     dimensions: tuple[str, ...]
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
-    """In the order of bytes of this machine; the codecs say how bytes are stored."""
+    """In native byte order. The codecs describe the stored bytes."""
     chunk_shape: tuple[int, ...]
     codecs: tuple[Mapping[str, Any], ...]
-    """The Zarr version 3 pipeline, as in zarr.json."""
+    """The codec pipeline as in the zarr.json of Zarr version 3."""
     fill_value: Any
-    """Of chunks that are missing, as in zarr.json."""
+    """The value of missing chunks, as in zarr.json."""
     attributes: Mapping[str, Any]
     chunks: ChunkReferences | Values
     """References, or loaded values."""
@@ -168,14 +187,14 @@ class VirtualVariable:
 
     @property
     def references(self) -> ChunkReferences:
-        """Where the chunks are; TypeError for a variable whose values were loaded."""
+        """The locations of the chunks; TypeError if the values were loaded."""
         if isinstance(self.chunks, np.ndarray):
             raise TypeError("the values of this variable were loaded: it has no references")
         return self.chunks
 
     @property
     def values(self) -> Values:
-        """The values that were loaded; TypeError for a variable that has references."""
+        """The loaded values; TypeError if the variable has references."""
         if not isinstance(self.chunks, np.ndarray):
             raise TypeError("the values of this variable are in files: see VirtualDataset.to_xarray")
         return self.chunks
@@ -189,7 +208,7 @@ class VirtualVariable:
 
     @property
     def nbytes(self) -> int:
-        """Of the decoded values."""
+        """Size of the decoded values in bytes."""
         return math.prod(self.shape) * self.dtype.itemsize
 
     def __repr__(self) -> str:
@@ -201,7 +220,7 @@ class VirtualVariable:
 def loaded_variable(
     dimensions: tuple[str, ...], values: Values, attributes: Mapping[str, Any]
 ) -> VirtualVariable:
-    """A variable of the given values, of which the whole is one chunk."""
+    """Make a variable of values in memory, stored as one chunk."""
     texts = values.dtype.kind == "T"
     dtype = values.dtype if texts else values.dtype.newbyteorder("=")
     compressor = {"name": "zstd", "configuration": {"level": 3, "checksum": False}}
@@ -218,7 +237,7 @@ def loaded_variable(
 
 
 def document_of(variable: VirtualVariable) -> dict[str, Any]:
-    """The zarr.json of a variable."""
+    """Describe a variable as a zarr.json."""
     return {
         "zarr_format": 3,
         "node_type": "array",
@@ -235,7 +254,7 @@ def document_of(variable: VirtualVariable) -> dict[str, Any]:
 
 
 def with_dimension(variable: VirtualVariable, dimension: str) -> VirtualVariable:
-    """The variable with a dimension of size 1 in front: chunks keep their bytes."""
+    """Add a dimension of size 1 in front. Chunks keep their bytes."""
     if dimension in variable.dimensions:
         raise ValueError(f"there is a dimension {dimension} already")
     chunks = variable.chunks
@@ -262,7 +281,7 @@ def with_dimension(variable: VirtualVariable, dimension: str) -> VirtualVariable
 def contiguous_chunks(
     start: int, shape: tuple[int, ...], chunk_shape: tuple[int, ...], itemsize: int
 ) -> ChunkReferences:
-    """References to one run of bytes, divided as `ParseOptions.chunks_of_contiguous` says."""
+    """Refer to one run of bytes in chunks of the shape that `ParseOptions.chunks_of_contiguous` chose."""
     grid = tuple(size // chunk for size, chunk in zip(shape, chunk_shape, strict=True))
     count, length = math.prod(grid), math.prod(chunk_shape) * itemsize
     coords = np.indices(grid, np.uint32).reshape(len(grid), count).T

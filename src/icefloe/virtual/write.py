@@ -1,4 +1,4 @@
-"""Writing virtual datasets to a store: documents, and the references of an array in one call."""
+"""Write virtual datasets to a store: the metadata, and the references of each array in one call."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """Where a variable goes: the document the array shall have, and the element it begins at."""
+    """The target of a variable: the metadata of its array, and the element it begins at."""
 
     path: str
     variable: VirtualVariable
     document: Mapping[str, Any] | None
-    """None where the one that is there is right."""
+    """None if the existing metadata stays."""
     start: tuple[int, ...]
 
 
@@ -48,7 +48,7 @@ def write_dataset(
     region: Mapping[str, slice] | None = None,
     validate_containers: bool = True,
 ) -> None:
-    """What `VirtualDataset.to_icechunk` does. All is checked before anything is written."""
+    """Do what `VirtualDataset.to_icechunk` does. Everything is checked before anything is written."""
     codecs.register()
     store = getattr(store, "store", store)  # a session will do
     if not isinstance(store, IcechunkStore):

@@ -1,4 +1,4 @@
-"""What is found in files, in the terms of a Zarr version 3 document: data types, fill values, attributes."""
+"""Data types, codecs, fill values and attributes in the terms of a zarr.json of Zarr version 3."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ DECODING_ATTRIBUTES: Final = (
     "_Unsigned",
     "dtype",
 )
-"""Attributes that say what stored values stand for."""
+"""Attributes that define the meaning of stored values."""
 GEO_TRANSFORM: Final = "GeoTransform"
-"""Attribute of a grid mapping that places one raster on Earth: rasters side by side have none in common."""
+"""Attribute of a grid mapping that locates one raster, so that adjacent rasters differ in it."""
 _IRRELEVANT: Final = ("level", "clevel", "blocksize", "typesize", "nthreads", "checksum")
-"""Settings of compressors that decoding does without."""
+"""Settings of compressors that decoding does not need."""
 _SELF_DESCRIBED: Final = ("blosc", "numcodecs.blosc")
-"""Compressors whose chunks say themselves how they were made."""
+"""Compressors whose chunks describe their own settings."""
 
 
 @functools.lru_cache(64)
 def zarr_type(dtype: np.dtype[Any]) -> Any:
-    """zarr's own object for a data type; RefusedVariable where there is none."""
+    """Find zarr's object for a data type; RefusedVariable if there is none."""
     from zarr.dtype import data_type_registry
 
     if dtype.kind not in _KINDS or dtype in (np.dtype(np.longdouble), np.dtype(np.clongdouble)):
@@ -68,14 +68,14 @@ def array_metadata(document: Mapping[str, Any]) -> Any:
 
 
 def data_type_json(dtype: np.dtype[Any]) -> Any:
-    """The `data_type` of a zarr.json."""
+    """Encode a data type for a zarr.json."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return zarr_type(dtype).to_json(zarr_format=3)
 
 
 def fill_value_json(value: Any, dtype: np.dtype[Any]) -> Any:
-    """The `fill_value` of a zarr.json; None is zero, as HDF5 has it."""
+    """Encode a fill value for a zarr.json; None stands for zero, as in HDF5."""
     kind = zarr_type(dtype)
     scalar = kind.default_scalar() if value is None else kind.cast_scalar(value)
     found = kind.to_json_scalar(scalar, zarr_format=3)
@@ -83,7 +83,7 @@ def fill_value_json(value: Any, dtype: np.dtype[Any]) -> Any:
 
 
 def bytes_codec(dtype: np.dtype[Any]) -> dict[str, Any]:
-    """The codec between an array and bytes in the order a data type has."""
+    """Configure the codec between an array and bytes in the byte order of a data type."""
     if dtype.itemsize == 1 or dtype.kind == "S" or (dtype.kind == "V" and not _has_order(dtype)):
         return {"name": "bytes"}
     big = dtype.str.startswith(">")
@@ -91,24 +91,24 @@ def bytes_codec(dtype: np.dtype[Any]) -> dict[str, Any]:
 
 
 def _has_order(dtype: np.dtype[Any]) -> bool:
-    """Whether a compound type has a field for which the order of bytes matters."""
+    """Tell whether the byte order matters for a field of a compound type."""
     parts = [dtype[name] for name in dtype.names or ()]
     return any(_has_order(part) if part.names else part.byteorder != "|" for part in parts)
 
 
 def numcodec(name: str, **configuration: Any) -> dict[str, Any]:
-    """A codec of the numcodecs package, as a step of a pipeline."""
+    """Configure a codec of the numcodecs package."""
     return {"name": f"numcodecs.{name}", "configuration": configuration}
 
 
 def zstd_codec(level: int) -> dict[str, Any]:
-    """Zstandard, as every reader of Zarr version 3 knows it. Levels that it does not have do not matter."""
+    """Configure Zstandard. Levels that Zarr does not have are replaced: decoding does not need them."""
     known = level if 0 <= level <= _ZSTD_LEVEL_LIMIT else 3
     return {"name": "zstd", "configuration": {"level": known, "checksum": False}}
 
 
 def blosc_codec(compressor: str, level: int, shuffle: int, itemsize: int, block: int = 0) -> dict[str, Any]:
-    """Blosc, as every reader of Zarr version 3 knows it; `shuffle` is Blosc's own number."""
+    """Configure Blosc; `shuffle` is Blosc's own number."""
     configuration = {
         "typesize": itemsize,
         "cname": compressor,
@@ -120,10 +120,10 @@ def blosc_codec(compressor: str, level: int, shuffle: int, itemsize: int, block:
 
 
 def json_attributes(found: Mapping[str, Any], dtype: np.dtype[Any] | None = None) -> dict[str, Any]:
-    """Attributes as JSON. The `_FillValue` of a variable becomes what xarray expects in Zarr version 3.
+    """Encode attributes as JSON, the `_FillValue` of a variable as xarray expects it in Zarr version 3.
 
-    JSON has no NaN: one that says which values are missing is left out, being the one that says nothing new,
-    any other becomes the text "NaN", as in Zarr's fill values.
+    JSON has no NaN. As a `missing_value` it is left out, because NaN is missing anyway. Elsewhere it becomes
+    the text "NaN", as in Zarr's fill values.
     """
     plain: dict[str, Any] = {}
     for name, value in found.items():
@@ -139,7 +139,7 @@ def json_attributes(found: Mapping[str, Any], dtype: np.dtype[Any] | None = None
 
 
 def json_value(value: Any) -> Any:
-    """An attribute as JSON: numpy scalars and arrays as numbers and lists, bytes as text."""
+    """Encode an attribute as JSON: numpy scalars and arrays as numbers and lists, bytes as text."""
     if isinstance(value, np.ndarray):
         if value.dtype.kind == "S":
             value = np.char.rstrip(value, b"\0")
@@ -171,9 +171,9 @@ def _is_nan(value: Any) -> bool:
 
 
 def _fill_attribute(value: Any, dtype: np.dtype[Any]) -> Any:
-    """A `_FillValue` as xarray writes and reads it in attributes; None where it makes no sense.
+    """Encode a `_FillValue` as xarray does in attributes; None if it does not fit the type.
 
-    Of characters it is left out: xarray writes it, but then cannot open what it wrote.
+    That of characters is left out: xarray writes it, but cannot open what it wrote.
     """
     flat = np.asarray(value).reshape(-1)
     if not flat.size:
@@ -194,7 +194,7 @@ def _fill_attribute(value: Any, dtype: np.dtype[Any]) -> Any:
 
 
 def properties_of(document: Mapping[str, Any], *, loaded: bool) -> dict[str, Any]:
-    """What must agree, by name. Values that were loaded can be stored anew: their chunks need not."""
+    """List the properties of an array that must agree. Loaded values may have other chunks."""
     attributes = document.get("attributes", {})
     found: dict[str, Any] = {
         "dimensions": document.get("dimension_names"),
@@ -208,7 +208,7 @@ def properties_of(document: Mapping[str, Any], *, loaded: bool) -> dict[str, Any
 
 
 def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
-    """Names of properties that differ, with both values; None where one has none."""
+    """List the properties that differ, with both values; None for a missing one."""
     names = [*one, *(name for name in other if name not in one)]
     return [
         (name, one.get(name), other.get(name))

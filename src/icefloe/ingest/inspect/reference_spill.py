@@ -101,11 +101,11 @@ class ReferredVariable:
         shape, found = list(self.chunk_shape), self.chunks
         for axis in lacking:
             shape.insert(axis, 1)
-            found = found.repeated(axis, sizes[axis])
+            found = found.repeat(axis, sizes[axis])
         parts = tuple(size // cut for size, cut in zip(shape, chunks, strict=True))
         grid = tuple(-(-size // cut) for size, cut in zip(sizes, chunks, strict=True))
         if any(count > 1 for count in parts):
-            found = found.divided(parts).within(grid)  # without what the last chunk has beyond the end
+            found = found.divide(parts).clip(grid)  # without what the last chunk has beyond the end
         return ReferredVariable(grid, chunks, found)
 
     def packed(self) -> list[Any]:

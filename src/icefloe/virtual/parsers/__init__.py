@@ -15,7 +15,7 @@ LOADED_BYTES: Final = 1 << 24
 ZIP_MAGIC: Final = (b"PK\x03\x04", b"PK\x05\x06")
 """The first bytes of a zip file; the latter if it is empty."""
 INLINE_BYTES: Final = 1 << 24
-"""So many bytes of a variable at most are taken along where references alone cannot say how to decode."""
+"""The most bytes of a variable to store inline where references cannot describe how to decode it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,33 +23,33 @@ class ParseOptions:
     """The variables to parse from a file, and those whose values to load."""
 
     group: str | None = None
-    """The only group to look at, with those below it."""
+    """The only group to parse, with the groups below it."""
     drop_variables: frozenset[str] = frozenset()
     """Names, or paths of variables in groups."""
     loadable_variables: frozenset[str] | None = None
     """None for the coordinates of dimensions."""
     contiguous_chunk_bytes: int | None = None
-    """Variables that are stored in one piece are referred to in chunks of at most so many bytes."""
+    """The largest chunk of a variable that is stored in one piece; None for one chunk."""
     version: str | None = None
-    """Of an Icechunk repository: a branch, a tag or a snapshot; None for the branch main."""
+    """The version of an Icechunk repository (see `resolve_version`); None for the branch main."""
     witness: Witness | None = None
-    """Is shown the group of an HDF5 file while it is open, for what references do not have."""
+    """Receives the group of an HDF5 file while the file is open."""
 
     def drops(self, path: str) -> bool:
-        """Whether a variable shall be left out."""
+        """Tell whether to leave out a variable."""
         return not self.drop_variables.isdisjoint((path, path.rpartition("/")[2]))
 
     def loads(self, path: str, dimensions: Sequence[str], size_bytes: int) -> bool:
-        """Whether the values of a variable shall be loaded."""
+        """Tell whether to load the values of a variable."""
         name = path.rpartition("/")[2]
         if self.loadable_variables is not None:
             return not self.loadable_variables.isdisjoint((path, name))
         return tuple(dimensions) == (name,) and size_bytes <= LOADED_BYTES
 
     def chunks_of_contiguous(self, shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
-        """How to divide one run of bytes: along the first dimensions, in equal parts.
+        """Choose the shape of chunks for one run of bytes: equal parts along the first dimensions.
 
-        Each chunk must be a run itself, and all alike, for Zarr reads whole chunks even at the edge.
+        Each chunk must be a run of bytes itself, and all must be equal: Zarr reads whole chunks at the edge.
         """
         chunks = [max(size, 1) for size in shape]
         limit = self.contiguous_chunk_bytes
