@@ -90,7 +90,7 @@ def _merge(package: Package) -> Callable[[Path, Path], Job]:
         def job() -> Any:
             session.merge(*forks)
             if package is _ours:  # which sorts no earlier than it must
-                workspace = session.workspace
+                workspace = session._workspace
                 workspace.changes.delta(workspace.array("/a")).resolve()
             return session
 

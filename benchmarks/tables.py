@@ -219,7 +219,7 @@ def _set_references(session: icefloe.Session, rows: int, columns: int) -> None:
     count = rows * columns
     coords = np.indices((rows, columns), np.uint32).reshape(2, -1).T
     ids = np.random.default_rng(0).integers(0, 256, (count, 12), np.uint8)
-    workspace = session.workspace
+    workspace = session._workspace
     workspace.put_refs(workspace.array("/a"), ArrayManifest.native(coords, ids, np.full(count, 4096)))
 
 

@@ -40,7 +40,7 @@ def _start(folder: Path, chunks: int, version: int = 2) -> icefloe.Repository:
 def _commit_chunks(repo: icefloe.Repository, folder: Path, count: int) -> None:
     """A commit that gives each chunk another object; the files are written without any library."""
     session = repo.writable_session("main")
-    workspace = session.workspace
+    workspace = session._workspace
     ids = np.frombuffer(b"".join(ChunkId.random() for _ in range(count)), np.uint8).reshape(-1, 12)
     for name in encode_column(ids):
         (folder / "chunks" / name).write_bytes(b"abcd")
@@ -131,7 +131,7 @@ def setup_many_references(folder: Path) -> None:
     )
     session = repo.writable_session("main")
     zarr.create_array(session.store, name="a", shape=(REFERENCES,), chunks=(1,), dtype="i4", compressors=None)
-    workspace = session.workspace
+    workspace = session._workspace
     ids = np.random.default_rng(1).integers(0, 256, (REFERENCES, 12), np.uint8)
     ids[:, -1] &= 0xFE
     refs = ArrayManifest.native(np.arange(REFERENCES, dtype=np.uint32)[:, None], ids, np.full(REFERENCES, 4))

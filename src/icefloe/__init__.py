@@ -15,7 +15,6 @@ from icefloe._version import __version__
 
 if TYPE_CHECKING:
     from icefloe._internal.table import Table
-    from icefloe.care import chunks_of
     from icefloe.compatibility import (
         install_as_icechunk,
     )
@@ -99,7 +98,10 @@ if TYPE_CHECKING:
     from icefloe.export.netcdf import export_netcdf
     from icefloe.legacy.upgrade import MigrationReport, migrate
     from icefloe.maintenance.clone import CloneReport
-    from icefloe.maintenance.retention import RetentionPolicy
+    from icefloe.maintenance.integrity.findings import VerifyReport
+    from icefloe.maintenance.integrity.repair import ChunkSource, RepairReport
+    from icefloe.maintenance.retention import RetentionPolicy, RetentionReport
+    from icefloe.maintenance.storage_stats import ReclaimableStorage
     from icefloe.merging import (
         ChunkDetails,
         MergeConflict,
@@ -182,6 +184,7 @@ __all__ = [
     "CachingConfig",
     "ChecksumAlgorithm",
     "ChunkDetails",
+    "ChunkSource",
     "ChunkType",
     "CloneReport",
     "CommitKey",
@@ -226,13 +229,16 @@ __all__ = [
     "ObjectStoreConfig",
     "ReadOnlyError",
     "RebaseFailedError",
+    "ReclaimableStorage",
     "RefNotFoundError",
+    "RepairReport",
     "RepoAvailability",
     "RepoStatus",
     "Repository",
     "RepositoryConfig",
     "RepositoryNotFoundError",
     "RetentionPolicy",
+    "RetentionReport",
     "S3Credentials",
     "S3Options",
     "S3StaticCredentials",
@@ -251,6 +257,7 @@ __all__ = [
     "Table",
     "Update",
     "UpdateType",
+    "VerifyReport",
     "VersionSelection",
     "VirtualChunkContainer",
     "VirtualChunkSpec",
@@ -261,7 +268,6 @@ __all__ = [
     "azure_refreshable_credentials",
     "azure_static_credentials",
     "azure_storage",
-    "chunks_of",
     "containers_credentials",
     "export_netcdf",
     "export_zarr",
@@ -301,7 +307,6 @@ __all__ = [
 ]
 
 _HOMES = {
-    "care": "chunks_of",
     "compatibility": "install_as_icechunk",
     "config": """
         Attribution CachingConfig CompressionAlgorithm CompressionConfig FeatureFlag ManifestConfig
@@ -333,7 +338,10 @@ _HOMES = {
     "export": "ExportReport export_zarr",
     "export.netcdf": "export_netcdf",
     "maintenance.clone": "CloneReport",
-    "maintenance.retention": "RetentionPolicy",
+    "maintenance.integrity.findings": "VerifyReport",
+    "maintenance.integrity.repair": "ChunkSource RepairReport",
+    "maintenance.retention": "RetentionPolicy RetentionReport",
+    "maintenance.storage_stats": "ReclaimableStorage",
     "_internal.table": "Table",
     "legacy.upgrade": "MigrationReport migrate",
     "merging": "ChunkDetails MergeConflict MergeConflictError MergeConflicts MergeResult",

@@ -55,7 +55,7 @@ def receipt(fork: ForkSession) -> bytes:
     """What a fork changed, as bytes for `commit_forks`: some bytes per chunk, and no credentials."""
     if not isinstance(fork, ForkSession):
         raise TypeError(f"a receipt is of a fork, not of a '{type(fork).__name__}'; see Session.fork")
-    return fork.receipt().to_bytes()
+    return fork._receipt().to_bytes()
 
 
 def commit_forks(
@@ -75,7 +75,7 @@ def commit_forks(
     is, and the session can still be committed without them. The other arguments are those of
     `Session.commit`. References are sorted once per array, however many forks there are.
     """
-    session.merge_receipts([each if isinstance(each, bytes) else _checked(each) for each in forks])
+    session._merge_receipts([each if isinstance(each, bytes) else _checked(each) for each in forks])
     return session.commit(
         message,
         metadata,

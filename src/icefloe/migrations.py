@@ -51,9 +51,9 @@ def upgrade_icechunk_repository(
     upgraded = Repository.open(
         storage,
         config=repo._opened.config,
-        authorize_virtual_chunk_access=repo._recipe.authorized,
+        authorize_virtual_chunk_access=repo._handle.authorized,
         attribution=repo.attribution,
-    )._reopen(None, None, repo._recipe.trusted)
+    )._reopen(None, None, repo._handle.trusted)
     if delete_unused_v1_files:
         delete_files_of_version_1(storage)
     repo.__class__ = _InvalidatedRepository

@@ -23,7 +23,7 @@ from icefloe.core.commit.early_writing import write_early
 from icefloe.core.commit.flush import OWN_METADATA, flush, restate, snapshot_info
 from icefloe.core.commit.gc_race import check_presence, rescue
 from icefloe.core.commit.idempotency import CommitKey, has_key, key_added
-from icefloe.core.handle import Recipe
+from icefloe.core.handle import Handle
 from icefloe.core.receipts import Receipt, merge_receipts, place_of
 from icefloe.core.refs.backoff import give_way
 from icefloe.core.refs.base import CollectedError, RefStore, unsupported
@@ -71,7 +71,7 @@ class Session(Shown):
         refs: RefStore,
         assets: AssetStore,
         config: RepositoryConfig,
-        recipe: Recipe,
+        handle: Handle,
         commit_metadata: Mapping[str, Any] | None = None,
         since: int | None = None,
         changes: ChangeSet | None = None,
@@ -85,7 +85,7 @@ class Session(Shown):
         self._refs = refs
         self._assets = assets
         self._config = config
-        self._recipe = recipe
+        self._handle = handle
         self._commit_metadata = dict(commit_metadata or {})
         self._workspace = Workspace(snapshot, assets, changes, read_only=self.read_only)
         self._executor = ThreadExecutor(assets.config.max_concurrent_requests)
@@ -104,11 +104,11 @@ class Session(Shown):
                 "pickle a session of Repository.readonly_session; for writing in several processes pickle "
                 "what Session.fork gives and merge it back, as icefloe.xarray.to_icechunk does"
             )
-        return {"recipe": self._recipe, "config": self._config, "snapshot_id": self.snapshot_id}
+        return {"handle": self._handle, "config": self._config, "snapshot_id": self.snapshot_id}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        recipe: Recipe = state["recipe"]
-        opened = recipe.open()
+        handle: Handle = state["handle"]
+        opened = handle.open()
         Session.__init__(
             self,
             mode=SessionMode.readonly,
@@ -117,7 +117,7 @@ class Session(Shown):
             refs=opened.refs,
             assets=opened.assets,
             config=state["config"],
-            recipe=recipe,
+            handle=handle,
         )
 
     # What it is
@@ -318,7 +318,7 @@ class Session(Shown):
             refs=self._refs,
             assets=self._assets,
             config=self._config,
-            recipe=self._recipe,
+            handle=self._handle,
             since=self._since,
         )
 
@@ -330,11 +330,11 @@ class Session(Shown):
         of kind `merge-failed`, and so is a fork that is not based on the snapshot this session is based on.
         Merging a fork again changes nothing, unless it, or what it wrote, changed in between.
         """
-        self.merge_receipts(others)
+        self._merge_receipts(others)
 
     merge_async = async_twin(merge)
 
-    def merge_receipts(self, forks: Iterable[ForkSession | bytes]) -> None:
+    def _merge_receipts(self, forks: Iterable[ForkSession | bytes]) -> None:
         """What `merge` does, for forks that came home as bytes too: see `icefloe.distributed.receipt`."""
         self._require_edits()
         others = {id(fork): fork for fork in forks if fork is not self}
@@ -344,7 +344,7 @@ class Session(Shown):
                 receipts.append(Receipt.from_bytes(fork, self._assets.manifest))
                 continue
             self._check_mergeable(fork)
-            receipts.append(fork.receipt())
+            receipts.append(fork._receipt())
         with self._workspace.editing():
             # Their chunks may be older than this session, and garbage was perhaps collected in between.
             self._since = min([self._since, *(receipt.since for receipt in receipts)])
@@ -368,7 +368,7 @@ class Session(Shown):
         """The committed snapshot that changes made here are to be compared with."""
         return self._base_id
 
-    def receipt(self) -> Receipt:
+    def _receipt(self) -> Receipt:
         """What was changed here and not committed, and upon what."""
         place, copy = place_of(self._assets.storage)
         with self._workspace.exclusive():
@@ -667,18 +667,18 @@ class ForkSession(Session):
         super().__init__(**session)
         self._forked_from = origin
 
-    def receipt(self) -> Receipt:
+    def _receipt(self) -> Receipt:
         """What was changed here, upon what, once it is safe: another process will commit it."""
         self._assets.storage.sync()
-        return super().receipt()
+        return super()._receipt()
 
     def __getstate__(self) -> dict[str, Any]:
-        receipt = self.receipt().to_bytes()
-        return {"recipe": self._recipe, "config": self._config, "receipt": receipt}
+        receipt = self._receipt().to_bytes()
+        return {"handle": self._handle, "config": self._config, "receipt": receipt}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        recipe: Recipe = state["recipe"]
-        opened = recipe.open()
+        handle: Handle = state["handle"]
+        opened = handle.open()
         receipt = Receipt.from_bytes(state["receipt"], opened.assets.manifest)
         ForkSession.__init__(
             self,
@@ -689,7 +689,7 @@ class ForkSession(Session):
             refs=opened.refs,
             assets=opened.assets,
             config=state["config"],
-            recipe=recipe,
+            handle=handle,
             since=receipt.since,
             changes=receipt.changes,
         )

@@ -166,9 +166,9 @@ def test_tree_shows_chunks_shards_and_grids_of_different_sizes(typed: Terminal, 
         "name": "rectilinear",
         "configuration": {"kind": "inline", "chunk_shapes": [[31, 28, [30, 2]], 4]},
     }
-    document = json.loads(session.workspace.array("/sharded").user_data)
+    document = json.loads(session._workspace.array("/sharded").user_data)
     document |= {"shape": [119, 8], "chunk_grid": grid, "codecs": [{"name": "bytes"}]}
-    session.workspace.set_metadata("/months", json.dumps(document).encode())
+    session._workspace.set_metadata("/months", json.dumps(document).encode())
     session.commit("grids")
 
     lines = [line.strip() for line in typed("tree").splitlines()]

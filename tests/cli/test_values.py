@@ -70,7 +70,7 @@ def test_scalars_and_many_chunks(repo: icefloe.Repository) -> None:
 def test_a_chunk_that_is_damaged_is_left_to_zarr(repo: icefloe.Repository, dtype: str, wanted: int) -> None:
     session = repo.writable_session("main")
     zarr.create_array(session.store, name="a", data=np.full(4, wanted, dtype))
-    session.workspace.write("/a", (0,), b"no zstd")
+    session._workspace.write("/a", (0,), b"no zstd")
 
     with pytest.raises(Exception, match=r"(?i)zstd"):
         read(session, "/a", (slice(None),))

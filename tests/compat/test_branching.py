@@ -35,10 +35,10 @@ def test_official_reads_and_continues_what_became_of_branches(tmp_path: Path, sp
     late.commit("late", rebase_with=BasicConflictSolver())
     picked = commit(repo, "dev", Write("/a", (1,), b"\x06"), CreateArray("/n"), Write("/n", (0,), b"\x07"))
     commit(repo, "dev", Write("/g/c", (0,), b"\x08"), SetAttribute("/a", 1))
-    repo.cherry_pick(picked, "main")
+    repo.cherry_pick(picked, branch="main")
     merged = repo.merge("dev", "main", message="m", strategy="theirs")
-    repo.squash("dev", since)
-    repo.revert(repo.lookup_branch("main"), "main", strategy="theirs")
+    repo.squash(since, branch="dev")
+    repo.revert(repo.lookup_branch("main"), branch="main", strategy="theirs")
     repo.reset_branch("main", str(merged.snapshot_id))
 
     theirs = open_repository(tmp_path)

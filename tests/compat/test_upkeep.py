@@ -190,7 +190,7 @@ def test_a_long_history_of_the_official_library_goes_on(tmp_path: Path, version:
     theirs = icechunk.Repository.open(storage(icechunk, tmp_path))
     assert [info.id for info in theirs.ancestry(branch="main")] == [tip, *line]
     assert [info.id for info in theirs.ancestry(tag="here")] == line[3:]
-    repo.apply_retention(icefloe.RetentionPolicy(last=35))
+    repo.retain(icefloe.RetentionPolicy(last=35))
     time.sleep(0.003)
     repo.garbage_collect(datetime.now(UTC))
     theirs = icechunk.Repository.open(storage(icechunk, tmp_path))

@@ -46,11 +46,11 @@ def test_each_chunk_is_found_however_often_one_looks(
     session = new_session(manifest=splitting(split))
     places = list(np.ndindex(*grid))
     written = data.draw(st.sets(st.sampled_from(places)))
-    session.workspace.set_metadata("/a", array_document(grid))
+    session._workspace.set_metadata("/a", array_document(grid))
     for place in sorted(written):
-        session.workspace.write("/a", place, repr(place).encode())
+        session._workspace.write("/a", place, repr(place).encode())
     session.commit("written")
-    workspace: Workspace = session.workspace
+    workspace: Workspace = session._workspace
     node = workspace.array("/a")
 
     for _ in range(3):  # by the packed manifests at first, then by columns
@@ -63,8 +63,8 @@ def test_each_chunk_is_found_however_often_one_looks(
 
 def test_negative_coordinates_name_no_chunk() -> None:
     session = new_session()
-    session.workspace.set_metadata("/a", array_document([2]))
-    workspace: Workspace = session.workspace
+    session._workspace.set_metadata("/a", array_document([2]))
+    workspace: Workspace = session._workspace
     node = workspace.array("/a")
     workspace.delete_chunks(node, np.array([[1]], np.uint32))
 
@@ -75,7 +75,7 @@ def test_negative_coordinates_name_no_chunk() -> None:
 
 def test_metadata_is_written_at_any_level_of_compression() -> None:
     session = new_session(compression=CompressionConfig(level=100))
-    session.workspace.set_metadata("/", GROUP)
+    session._workspace.set_metadata("/", GROUP)
 
     assert session.commit("at the highest level there is")
 
@@ -86,7 +86,7 @@ def test_a_hundred_manifests_are_told_apart() -> None:
     zarr.create_array(session.store, name="a", data=values, chunks=(1, 1), fill_value=-1)
     session.commit("a manifest per chunk")
 
-    assert len(session.workspace.array("/a").node_data.manifests) == 100
+    assert len(session._workspace.array("/a").node_data.manifests) == 100
     np.testing.assert_array_equal(zarr.open_array(session.store, path="a", mode="r")[...], values)
 
 
@@ -101,7 +101,7 @@ def test_listings_follow_every_change(steps: list[tuple[str, str]]) -> None:
     repo = Repository.create(in_memory_storage())
     session, committed, expected = repo.writable_session("main"), set[str](), set[str]()
     for verb, path in steps:
-        workspace = session.workspace
+        workspace = session._workspace
         match verb:
             case "create":
                 workspace.set_metadata(path, GROUP)
@@ -115,7 +115,7 @@ def test_listings_follow_every_change(steps: list[tuple[str, str]]) -> None:
             case "discard":
                 session.discard_changes()
                 expected = set(committed)
-        workspace = session.workspace
+        workspace = session._workspace
 
         assert list(workspace.paths()) == sorted(expected)
         below = [known for known in sorted(expected) if known.startswith(path + "/")]
@@ -126,9 +126,9 @@ def test_listings_follow_every_change(steps: list[tuple[str, str]]) -> None:
 
 def test_a_node_deleted_and_created_again_is_listed() -> None:
     session = new_session()
-    session.workspace.set_metadata("/g", GROUP)
+    session._workspace.set_metadata("/g", GROUP)
     session.commit("group")
-    again = Workspace(session.workspace.base, session.workspace.assets)
+    again = Workspace(session._workspace.base, session._workspace.assets)
 
     again.delete_node("/g")
     again.changes = again.changes.copy()
@@ -138,7 +138,7 @@ def test_a_node_deleted_and_created_again_is_listed() -> None:
 
 
 def test_an_array_with_chunks_keeps_its_number_of_dimensions() -> None:
-    workspace = new_session().workspace
+    workspace = new_session()._workspace
     workspace.set_metadata("/a", array_document((2, 2)))
     workspace.write("/a", (1, 1), b"1")
 
@@ -153,7 +153,7 @@ def test_an_array_with_chunks_keeps_its_number_of_dimensions() -> None:
 
 
 def test_a_chunk_of_an_array_that_vanished_meanwhile_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    workspace: Workspace = new_session().workspace
+    workspace: Workspace = new_session()._workspace
     workspace.set_metadata("/a", array_document((2,)))
     write_chunk = workspace.assets.write_chunk
 
@@ -176,9 +176,9 @@ def test_a_node_that_is_deleted_and_made_again_is_listed(path: str) -> None:
     repo = Repository.create(in_memory_storage())
     session = repo.writable_session("main")
     for each in ("/", "/a", "/a/b"):
-        session.workspace.set_metadata(each, GROUP)
+        session._workspace.set_metadata(each, GROUP)
     session.commit("three groups")
-    workspace: Workspace = repo.writable_session("main").workspace
+    workspace: Workspace = repo.writable_session("main")._workspace
 
     workspace.delete_node(path)
     workspace.set_metadata(path, GROUP)

@@ -43,7 +43,7 @@ def test_all_chunks_of_arrays_come_back(tmp_path: Path, chunk: int, packed: bool
     run(repo, [files[2], files[0]])
     before = read(repo)
     ledger = ledger_of(repo)
-    arrays = [key for key in repo.readonly_session("main").workspace.paths() if "_icefloe" not in key]
+    arrays = [key for key in repo.readonly_session("main")._workspace.paths() if "_icefloe" not in key]
     assert len(arrays) >= 4
     lost = forget_chunks(repo, arrays)
     assert lost
@@ -59,7 +59,7 @@ def test_all_chunks_of_arrays_come_back(tmp_path: Path, chunk: int, packed: bool
 
 def forget_chunks(repo: Repository, paths: list[str]) -> int:
     """Delete the chunk objects of some arrays of main; how many."""
-    workspace = repo.readonly_session("main").workspace
+    workspace = repo.readonly_session("main")._workspace
     keys = []
     for path in paths:
         node = workspace.node(path)

@@ -82,7 +82,7 @@ def test_hybrid_copies_what_does_not_fit(tmp_path: Path) -> None:
 
 
 def manifests(repo: Repository, name: str = "t2m") -> list[tuple[range, ...]]:
-    data: Any = repo.readonly_session("main").workspace.array(f"/{name}").node_data
+    data: Any = repo.readonly_session("main")._workspace.array(f"/{name}").node_data
     return [ref.extents for ref in data.manifests]
 
 

@@ -32,7 +32,7 @@ def repo(older: Golden) -> Repository:
 
 
 def document_of(session: Session, path: str) -> Any:
-    found = session.workspace.node(path)
+    found = session._workspace.node(path)
     assert found is not None
     return json.loads(found.user_data)
 
@@ -74,7 +74,7 @@ def test_history_has_every_message_time_and_parent(older: Golden, repo: Reposito
 def test_every_array_of_every_snapshot_has_the_expected_values(older: Golden, repo: Repository) -> None:
     for id, expected in older.expected["snapshots"].items():
         session = repo.readonly_session(snapshot_id=present_id(id))
-        assert set(session.workspace.paths()) == expected["nodes"].keys()
+        assert set(session._workspace.paths()) == expected["nodes"].keys()
         for path, node in expected["nodes"].items():
             document = document_of(session, path)
             assert document["node_type"] == node["type"]
@@ -97,7 +97,7 @@ def test_chunks_are_of_the_expected_kinds(older: Golden, repo: Repository) -> No
         session = repo.readonly_session(snapshot_id=present_id(id))
         for path, node in expected["nodes"].items():
             if "kinds" in node:
-                refs = session.workspace.refs(session.workspace.array(path))
+                refs = session._workspace.refs(session._workspace.array(path))
                 names = ["/".join(map(str, coords)) for coords in refs.coords.tolist()]
                 assert dict(zip(names, map(KINDS.get, refs.kind.tolist()), strict=True)) == node["kinds"]
 

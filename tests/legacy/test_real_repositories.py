@@ -39,13 +39,13 @@ def test_all_that_is_expected_is_seen(place: Path) -> None:
         info = repo.lookup_snapshot(id)
         assert (info.message, info.metadata) == (snapshot["message"], snapshot["metadata"])
         session = repo.readonly_session(snapshot_id=id)
-        assert set(session.workspace.paths()) == snapshot["nodes"].keys()
+        assert set(session._workspace.paths()) == snapshot["nodes"].keys()
         for path, node in snapshot["nodes"].items():
-            found = session.workspace.node(path)
+            found = session._workspace.node(path)
             assert found is not None
             assert json.loads(found.user_data) == node["zarr_json"]
             if "chunks" in node:
-                refs = session.workspace.refs(found)
+                refs = session._workspace.refs(found)
                 assert [told(refs, row) for row in range(len(refs))] == [
                     {key: value for key, value in chunk.items() if key != "data" and value is not None}
                     for chunk in node["chunks"]

@@ -54,14 +54,14 @@ def test_what_is_new_is_added_to_a_clone(version: int) -> None:
     report = Repository.open(repo.storage).clone_to(target)
 
     assert (report.snapshots, report.chunks, report.manifests) == (1, 1, 1)
-    assert (report.branches, report.tags) == (["main", "other"], ["v2"])
+    assert (report.branches, report.tags) == (("main", "other"), ("v2",))
     copied = Repository.open(target)
     assert values(copied) == values(repo)
     assert values(copied, tag="v2") == values(repo, tag="v2")
     assert copied.lookup_branch("other") == repo.lookup_branch("dev")
     assert copied.verify("objects").ok
     again = repo.clone_to(target)
-    assert (again.snapshots, again.bytes_copied, again.branches, again.tags) == (0, 0, [], [])
+    assert (again.snapshots, again.bytes_copied, again.branches, again.tags) == (0, 0, (), ())
 
 
 @VERSIONS

@@ -75,7 +75,7 @@ def test_a_full_disk_can_be_emptied(disk: Path, version: int, thin_out: str) -> 
     if thin_out == "expire":
         gone = len(repo.expire_snapshots(cutoff))
     else:
-        gone = int((~repo.apply_retention(RetentionPolicy(last=1))["kept"]).sum())
+        gone = int((~repo.retain(RetentionPolicy(last=1)).table["kept"]).sum())
     fill(disk)
     summary = repo.garbage_collect(cutoff)
 

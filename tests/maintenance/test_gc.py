@@ -73,7 +73,7 @@ def test_what_a_killed_writer_put_aside_goes_too(tmp_path: Path) -> None:
 
     assert repo.garbage_collect(LONG_AGO).temporary_files_deleted == 0
     dry = repo.garbage_collect(now(), dry_run=True)
-    table = repo.garbage(now())
+    table = repo.find_garbage(now())
 
     assert all(file.exists() for file in aside)
     assert list(table["kind"]) == ["temporary file"] * 4

@@ -82,10 +82,10 @@ def lived_in(version: int = 2) -> Repository:
 @VERSIONS
 def test_what_no_rule_keeps_leaves_the_history(version: int) -> None:
     repo = lived_in(version)
-    planned = repo.apply_retention(RetentionPolicy(last=2), dry_run=True)
+    planned = repo.retain(RetentionPolicy(last=2), dry_run=True).table
     before = history(repo)
 
-    done = repo.apply_retention(RetentionPolicy(last=2))
+    done = repo.retain(RetentionPolicy(last=2)).table
 
     assert planned == done
     assert before == [f"write {n}" for n in (6, 5, 4, 3, 2, 1)] + ["make a", "Repository initialized"]
@@ -104,7 +104,7 @@ def test_what_no_rule_keeps_leaves_the_history(version: int) -> None:
 def test_the_logs_of_what_left_go_to_the_nearest_that_stays() -> None:
     repo = lived_in()
 
-    repo.apply_retention(RetentionPolicy(last=1))
+    repo.retain(RetentionPolicy(last=1))
 
     tip, tag = repo.lookup_branch("main"), repo.lookup_tag("v1")
     changed = repo.diff(from_snapshot_id=tag, to_snapshot_id=tip).updated_chunks["/a"]
@@ -116,7 +116,7 @@ def test_rules_for_one_branch_and_tags_that_may_go(version: int) -> None:
     repo = lived_in(version)
     policy = RetentionPolicy(last=1, tagged=False, branches={"dev": RetentionPolicy(last=2)})
 
-    table = repo.apply_retention(policy)
+    table = repo.retain(policy).table
 
     assert history(repo) == ["write 6", "Repository initialized"]
     assert history(repo, "dev") == ["write 8", "write 7", "Repository initialized"]
@@ -132,7 +132,7 @@ def test_a_snapshot_on_no_branch_is_left_to_garbage_collection() -> None:
     zarr.open_array(session.store, path="a")[0] = 9
     detached = session.flush("nowhere")
 
-    table = repo.apply_retention(RetentionPolicy())
+    table = repo.retain(RetentionPolicy()).table
 
     assert detached not in list(table["snapshot"])
     assert repo.readonly_session(snapshot_id=detached).snapshot_id == detached
@@ -154,7 +154,7 @@ def test_rules_that_make_no_sense_are_refused(rules: dict[str, Any]) -> None:
 
 def test_rules_for_a_branch_that_is_not_there_are_refused() -> None:
     with pytest.raises(ValueError, match="nope"):
-        lived_in().apply_retention(RetentionPolicy(branches={"nope": RetentionPolicy()}))
+        lived_in().retain(RetentionPolicy(branches={"nope": RetentionPolicy()}))
 
 
 def test_a_read_only_repository_is_left_alone() -> None:
@@ -162,7 +162,7 @@ def test_a_read_only_repository_is_left_alone() -> None:
     repo.set_status(icefloe.RepoStatus(icefloe.RepoAvailability.read_only))
 
     with pytest.raises(ReadOnlyError):
-        repo.apply_retention(RetentionPolicy())
+        repo.retain(RetentionPolicy())
 
 
 @VERSIONS
@@ -171,7 +171,7 @@ def test_an_expiration_can_be_looked_at_before(version: int) -> None:
     moment = now()
     commit(repo, 9)
 
-    planned = repo.preview_expiration(moment)
+    planned = repo.retain(moment, dry_run=True).table
 
     gone = set(planned["snapshot"][~planned["kept"]])
     before = {info.id for branch in ("main", "dev") for info in repo.ancestry(branch=branch)}

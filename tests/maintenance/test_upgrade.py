@@ -67,7 +67,7 @@ def test_everything_is_as_before_and_the_repository_of_version_2() -> None:
 
     assert upgraded.spec_version is SpecVersion.v2
     assert seen(upgraded) == seen(Repository.open(upgraded.storage)) == before
-    assert upgraded.verify("objects").findings == []
+    assert upgraded.verify("objects").findings == ()
     assert names(upgraded, "refs") == set()
 
 

@@ -59,7 +59,7 @@ class World:
 
     def observe(self, snapshot: str) -> State:
         """Read all that a snapshot has."""
-        workspace = self.repo.readonly_session(snapshot_id=snapshot).workspace
+        workspace = self.repo.readonly_session(snapshot_id=snapshot)._workspace
         found: State = {}
         for path in workspace.paths():
             node = workspace.node(path)
@@ -168,7 +168,7 @@ class World:
         picked = self.tip(source)
         base = self.commits[picked].parent
         if base is not None and self.commits[base].state:
-            run: Any = lambda **options: self.repo.cherry_pick(picked, onto, **options)  # noqa: E731
+            run: Any = lambda **options: self.repo.cherry_pick(picked, branch=onto, **options)  # noqa: E731
             self.check("pick", base, self.tip(onto), picked, run, onto)
 
     def revert(self) -> None:
@@ -176,7 +176,7 @@ class World:
         undone = self.random.choice([info.id for info in self.repo.ancestry(branch=branch)])
         parent = self.commits[undone].parent
         if parent is not None and self.commits[parent].state:
-            run: Any = lambda **options: self.repo.revert(undone, branch, **options)  # noqa: E731
+            run: Any = lambda **options: self.repo.revert(undone, branch=branch, **options)  # noqa: E731
             self.check("revert", undone, self.tip(branch), parent, run, branch)
 
     def check(self, kind: str, base: str, ours: str, theirs: str, run: Any, branch: str) -> None:
@@ -211,7 +211,7 @@ class World:
         if len(line) > 1:
             since = self.random.choice(line[1:])
             tip = line[0]
-            made = self.repo.squash(branch, since)
+            made = self.repo.squash(since, branch=branch)
             assert self.observe(made) == self.commits[tip].state
             # all that the branch had and `since` had not is contained, whether it is listed or not
             self.commits[made] = replace(self.commits[tip], parent=since, contains={tip})
@@ -223,7 +223,7 @@ class World:
         self.shortened = True
 
     def retain(self) -> None:
-        self.repo.apply_retention(RetentionPolicy(last=self.random.choice((1, 2, 3))))
+        self.repo.retain(RetentionPolicy(last=self.random.choice((1, 2, 3))))
         self.shortened = True
 
     def collect(self) -> None:

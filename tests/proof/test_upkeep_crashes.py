@@ -85,7 +85,7 @@ def split(storage: Storage) -> Repository:
 
 def lose_a_chunk(storage: Storage) -> None:
     """The chunk that main has at 5."""
-    workspace = Repository.open(storage).readonly_session("main").workspace
+    workspace = Repository.open(storage).readonly_session("main")._workspace
     ref: Any = workspace.ref(workspace.array("/a"), (5,))
     storage.delete([f"chunks/{ref.chunk_id}"])
 
@@ -106,7 +106,7 @@ LATER = datetime(2999, 1, 1, tzinfo=UTC)
 VERBS: dict[str, Callable[[Storage], object]] = {
     "gc": lambda storage: Repository.open(storage).garbage_collect(LATER),
     "expire": lambda storage: Repository.open(storage).expire_snapshots(LATER),
-    "retention": lambda storage: Repository.open(storage).apply_retention(RetentionPolicy(last=1)),
+    "retention": lambda storage: Repository.open(storage).retain(RetentionPolicy(last=1)),
     "rewrite": lambda storage: split(storage).rewrite_manifests("split", branch="main"),
     "checksums": lambda storage: Repository.open(storage).record_checksums(),
     "repair": lambda storage: Repository.open(storage).repair(sources=source),

@@ -87,7 +87,7 @@ class UpkeepMachine(RuleBasedStateMachine):
     def _objects_of(self, id: str) -> Iterator[str]:
         """What a snapshot refers to, one reference after the other."""
         yield f"snapshots/{id}"
-        workspace = self.repo.readonly_session(snapshot_id=id).workspace
+        workspace = self.repo.readonly_session(snapshot_id=id)._workspace
         for node in workspace.arrays_with_chunks(workspace.paths()):
             assert isinstance(node.node_data, ArrayNodeData)
             for part in node.node_data.manifests:
@@ -211,7 +211,7 @@ class UpkeepMachine(RuleBasedStateMachine):
         kept = {id for tip in self.branches.values() for id in self._line(tip)[:last]} | {self.root}
         if tagged:
             kept |= set(self.tags.values())
-        self.repo.apply_retention(RetentionPolicy(last=last, tagged=tagged))
+        self.repo.retain(RetentionPolicy(last=last, tagged=tagged))
         self.tags = {tag: id for tag, id in self.tags.items() if id in kept}
         lines = {tip: self._line(tip) for tip in {*self.branches.values(), *self.tags.values()}}
         for tip, line in lines.items():
@@ -224,7 +224,7 @@ class UpkeepMachine(RuleBasedStateMachine):
     def collect(self) -> None:
         moment = now()
         needed = {each for id in self._live() for each in self.known[id].objects}
-        table = self.repo.garbage(moment)
+        table = self.repo.find_garbage(moment)
         assert not needed & set(table["object"])
 
         self.repo.garbage_collect(moment)
@@ -255,7 +255,7 @@ class UpkeepMachine(RuleBasedStateMachine):
         return tuple(np.asarray(array[:]).tolist())
 
     def teardown(self) -> None:
-        assert Repository.open(self.repo.storage).verify("chunks").findings == []
+        assert Repository.open(self.repo.storage).verify("chunks").findings == ()
 
 
 @pytest.mark.parametrize("version", [1, 2])

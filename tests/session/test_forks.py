@@ -274,10 +274,10 @@ CONFLICTS: dict[str, tuple[Callable[[Session], Any], Callable[[Session], Any]]] 
     ),
     "a node in what became an array": (
         lambda one: zarr.create_array(one.store, name="x", shape=(1,), dtype="i4"),
-        lambda other: other.workspace.set_metadata("/x/y", b'{"zarr_format": 3, "node_type": "group"}'),
+        lambda other: other._workspace.set_metadata("/x/y", b'{"zarr_format": 3, "node_type": "group"}'),
     ),
     "an array around a new node": (
-        lambda one: one.workspace.set_metadata("/x/y", b'{"zarr_format": 3, "node_type": "group"}'),
+        lambda one: one._workspace.set_metadata("/x/y", b'{"zarr_format": 3, "node_type": "group"}'),
         lambda other: zarr.create_array(other.store, name="x", shape=(1,), dtype="i4"),
     ),
     "replaced and deleted": (
@@ -354,7 +354,7 @@ def test_a_fork_of_another_repository_is_refused(tmp_path: Path) -> None:
 
     for fork in (other.fork(), travelled(other.fork()), receipt(other.fork())):
         with pytest.raises(SessionStateError, match="another repository") as caught:
-            one.merge_receipts([fork])
+            one._merge_receipts([fork])
         assert caught.value.kind == ErrorKind.MERGE_FAILED
 
 
@@ -368,7 +368,7 @@ def test_a_fork_of_a_copied_repository_is_refused(repo: Repository, tmp_path: Pa
 
     for each in (fork, receipt(fork)):
         with pytest.raises(SessionStateError, match="another repository than that in local"):
-            session.merge_receipts([each])
+            session._merge_receipts([each])
     assert not session.has_uncommitted_changes
 
 
@@ -380,7 +380,7 @@ def test_a_folder_is_the_same_under_a_relative_path(
     line(fork)[:] = 7
     session = repo.writable_session("main")
 
-    session.merge_receipts([receipt(fork)])
+    session._merge_receipts([receipt(fork)])
 
     assert session.has_uncommitted_changes
 
@@ -390,7 +390,7 @@ def test_forks_of_two_memories_are_told_apart() -> None:
     zarr.create_group(other.store, path="light")
 
     with pytest.raises(SessionStateError, match="another repository"):
-        one.merge_receipts([receipt(other.fork())])
+        one._merge_receipts([receipt(other.fork())])
 
 
 def test_where_nothing_is_merged(repo: Repository) -> None:
@@ -440,7 +440,7 @@ def test_chunks_in_a_copy_of_memory_are_refused() -> None:
 
     for each in (fork, receipt(fork)):
         with pytest.raises(SessionStateError, match="copy of an in-memory storage"):
-            session.merge_receipts([each])
+            session._merge_receipts([each])
 
 
 def test_a_fork_reads_nothing_until_it_is_used(repo: Repository, tmp_path: Path) -> None:
@@ -468,13 +468,13 @@ def test_a_fork_is_small_and_holds_no_object_per_chunk(repo: Repository) -> None
     empty = len(pickle.dumps(fork))
     rows = np.arange(20_000)
     refs = ArrayManifest.virtual(rows[:, None], ["s3://bucket/file"] * len(rows), rows * 100, rows * 0 + 100)
-    fork.workspace.changes.delta(fork.workspace.array("/many")).put_many(refs)
+    fork._workspace.changes.delta(fork._workspace.array("/many")).put_many(refs)
 
     pickled = pickle.dumps(fork)
 
     assert len(pickled) - empty < len(rows)
     copy: ForkSession = pickle.loads(pickled)
-    found = copy.workspace.refs(copy.workspace.array("/many"))
+    found = copy._workspace.refs(copy._workspace.array("/many"))
     assert found == refs
 
 

@@ -101,8 +101,8 @@ def test_chunks_shift_in_several_dimensions_without_a_copy(repo: Repository) -> 
     moved[2:, :4] = np.arange(24).reshape(4, 6)[:2, 2:]
     assert values(session, "square") == moved.tolist()
     assert sorted(session.status().updated_chunks["/square"]) == [[r, c] for r in (0, 1) for c in (0, 1, 2)]
-    node = session.workspace.array("/square")
-    refs, old = session.workspace.refs(node), before.workspace.refs(node)
+    node = session._workspace.array("/square")
+    refs, old = session._workspace.refs(node), before._workspace.refs(node)
     assert set(refs.inline.tolist()) <= set(old.inline.tolist())
 
 
@@ -141,10 +141,10 @@ def test_chunks_of_a_rectilinear_grid_do_not_shift(repo: Repository) -> None:
     if repo.spec_version == 1:
         pytest.skip("the first version of the format has regular grids only")
     session = repo.writable_session("main")
-    document: dict[str, Any] = json.loads(session.workspace.array("/line").user_data)
+    document: dict[str, Any] = json.loads(session._workspace.array("/line").user_data)
     configuration = {"kind": "inline", "chunk_shapes": [[5, 7]]}
     document["chunk_grid"] = {"name": "rectilinear", "configuration": configuration}
-    session.workspace.set_metadata("/uneven", json.dumps(document).encode())
+    session._workspace.set_metadata("/uneven", json.dumps(document).encode())
 
     with pytest.raises(SessionStateError, match="rectilinear") as error:
         session.shift_array("/uneven", (1,))
@@ -237,9 +237,9 @@ def test_virtual_chunks_tell_their_locations(storage: Storage) -> None:
     repo = Repository.create(storage, config)
     session = repo.writable_session("main")
     zarr.create_array(session.store, name="v", shape=(6,), chunks=(2,), dtype="i4")
-    node = session.workspace.array("/v")
+    node = session._workspace.array("/v")
     refs = ArrayManifest.virtual([[0], [1]], ["file:///data/a", "vcc://data/b"], [0, 0], [8, 8])
-    session.workspace.changes.delta(node).put_many(refs)
+    session._workspace.changes.delta(node).put_many(refs)
 
     expected = ["file:///data/a", "file:///data/b"]
     assert session.all_virtual_chunk_locations() == expected
@@ -250,8 +250,8 @@ def test_virtual_chunks_tell_their_locations(storage: Storage) -> None:
 def test_a_virtual_chunk_in_a_container_of_no_known_name_has_no_url(storage: Storage) -> None:
     session = Repository.create(storage).writable_session("main")
     zarr.create_array(session.store, name="v", shape=(2,), chunks=(2,), dtype="i4")
-    node = session.workspace.array("/v")
-    session.workspace.put_refs(node, ArrayManifest.virtual([[0]], ["vcc://unknown/c"], [0], [8]))
+    node = session._workspace.array("/v")
+    session._workspace.put_refs(node, ArrayManifest.virtual([[0]], ["vcc://unknown/c"], [0], [8]))
 
     with pytest.raises(InvalidInputError) as caught:
         session.all_virtual_chunk_locations()
@@ -298,8 +298,8 @@ def test_copies_from_one_repository_share_its_caches(tmp_path: Path) -> None:
 
     one, other = pickle.loads(data), pickle.loads(data)
 
-    assert one.workspace.assets is other.workspace.assets
-    assert pickle.loads(pickle.dumps(repo))._assets is one.workspace.assets
+    assert one._workspace.assets is other._workspace.assets
+    assert pickle.loads(pickle.dumps(repo))._assets is one._workspace.assets
 
 
 def test_a_writable_session_does_not_pickle(repo: Repository) -> None:

@@ -290,7 +290,7 @@ def test_a_forked_child_does_not_wait_for_a_thread_of_its_parent(monkeypatch: py
     committing, forked = threading.Event(), threading.Event()
 
     def commit() -> None:
-        with session.workspace.committing():
+        with session._workspace.committing():
             committing.set()
             forked.wait()
 

@@ -40,7 +40,7 @@ def make(folder: Path) -> Repository:
         session = repo.writable_session("dev" if step % 3 == 0 else "main")
         zarr.open_array(session.store, path="a")[step % 4] = step + 1
         session.commit(f"step {step}")
-    repo.apply_retention(RetentionPolicy(last=2))
+    repo.retain(RetentionPolicy(last=2))
     return repo
 
 
@@ -61,8 +61,8 @@ def test_tables_and_collections_are_the_same(spark: Any, original: Path, tmp_pat
     here, there = (twin(original, tmp_path, name) for name in ("threads", "spark"))
     moment = datetime.now(UTC)
 
-    frame = to_dataframe(spark, on_spark(spark, there).garbage(moment))
-    table = here.garbage(moment)
+    frame = to_dataframe(spark, on_spark(spark, there).find_garbage(moment))
+    table = here.find_garbage(moment)
 
     assert frame.columns == table.names
     assert {row["object"] for row in frame.collect()} == set(table["object"])
@@ -80,10 +80,12 @@ def test_verification_and_statistics_are_the_same(spark: Any, original: Path, tm
     assert repo.record_checksums() == 0
     assert to_dataframe(spark, on_spark(spark, repo).verify("chunks").table()).count() == 0
     assert on_spark(spark, repo).chunk_storage_stats() == repo.chunk_storage_stats()
-    by_snapshot = to_dataframe(spark, on_spark(spark, repo).storage_by_snapshot())
-    assert [row["snapshot"] for row in by_snapshot.collect()] == list(repo.storage_by_snapshot()["snapshot"])
-    by_array = to_dataframe(spark, on_spark(spark, repo).storage_by_array())
-    assert [row.asDict() for row in by_array.collect()] == list(repo.storage_by_array().rows())
+    by_snapshot = to_dataframe(spark, on_spark(spark, repo).storage_stats(by="snapshot"))
+    assert [row["snapshot"] for row in by_snapshot.collect()] == list(
+        repo.storage_stats(by="snapshot")["snapshot"]
+    )
+    by_array = to_dataframe(spark, on_spark(spark, repo).storage_stats(by="array"))
+    assert [row.asDict() for row in by_array.collect()] == list(repo.storage_stats(by="array").rows())
     (lost, *_) = [key for key in objects(repo.storage) if key.startswith("chunks/")]
     repo.storage.delete([lost])
     (in_use, *_) = repo.list_manifest_files(repo.lookup_branch("main"))
@@ -178,7 +180,7 @@ def test_a_repository_in_memory_is_refused(spark: Any) -> None:
     repo = Repository.create(in_memory_storage())
 
     with pytest.raises(InvalidInputError, match="memory"):
-        on_spark(spark, repo).garbage(datetime.now(UTC))
+        on_spark(spark, repo).find_garbage(datetime.now(UTC))
 
 
 def test_a_failure_on_an_executor_stops_a_clone_with_its_words(

@@ -167,7 +167,7 @@ def test_a_collection_that_spares_the_chunks_of_tasks_leads_to_copies(folder: st
     run(folder, [changed_rows()], between=lambda: repo_at(folder).garbage_collect(long_ago))
 
     assert (contents(folder)["rain"].values == weather()["rain"].values + 500).all()
-    assert repo_at(folder).garbage(datetime.now(UTC)).to_arrow().num_rows
+    assert repo_at(folder).find_garbage(datetime.now(UTC)).to_arrow().num_rows
 
 
 def test_too_much_for_a_message_names_the_function_that_shuffles(folder: str) -> None:

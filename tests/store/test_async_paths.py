@@ -98,13 +98,13 @@ def test_zarr_calls_the_store_from_its_own_threads_only_on_local_storage(store: 
 def test_chunks_on_slow_disks_are_written_by_threads(monkeypatch: pytest.MonkeyPatch, quick: bool) -> None:
     session = Repository.create(MemoryStorage()).writable_session("main")
     writers: list[str] = []
-    write = session.workspace.write
+    write = session._workspace.write
 
     def noting(path: str, coords: tuple[int, ...], data: Any) -> None:
         writers.append(threading.current_thread().name)
         write(path, coords, data)
 
-    monkeypatch.setattr(session.workspace, "write", noting)
+    monkeypatch.setattr(session._workspace, "write", noting)
     monkeypatch.setattr(_Pace, "is_quick", lambda _: quick)
     session.store.set_sync("a/zarr.json", buffer(array_document((2,))))
     asyncio.run(session.store.set("a/c/0", buffer(bytes(100))))

@@ -51,8 +51,8 @@ def u64(*values: int) -> Any:
 
 
 def refs_of(session: Session, path: str) -> dict[tuple[int, ...], Any]:
-    node = session.workspace.array(path)
-    refs = session.workspace.refs(node)
+    node = session._workspace.array(path)
+    refs = session._workspace.refs(node)
     return {tuple(coords): refs.ref(row) for row, coords in enumerate(refs.coords.tolist())}
 
 

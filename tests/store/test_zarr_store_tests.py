@@ -95,7 +95,7 @@ RANGES: Final = [
 
 
 def put_array(store: IcechunkStore, path: str, shape: tuple[int, ...] = (10,)) -> None:
-    store.session.workspace.set_metadata(path, array_document(shape))
+    store.session._workspace.set_metadata(path, array_document(shape))
 
 
 class TestIcechunkStore(StoreTests[IcechunkStore, cpu.Buffer]):
@@ -103,7 +103,7 @@ class TestIcechunkStore(StoreTests[IcechunkStore, cpu.Buffer]):
     buffer_cls = cpu.Buffer
 
     async def set(self, store: IcechunkStore, key: str, value: Buffer) -> None:
-        workspace = store.session.workspace
+        workspace = store.session._workspace
         match parse_key(key):
             case MetadataKey(path):
                 workspace.set_metadata(path, value.to_bytes())
@@ -111,7 +111,7 @@ class TestIcechunkStore(StoreTests[IcechunkStore, cpu.Buffer]):
                 workspace.write(path, coords, value.to_bytes())
 
     async def get(self, store: IcechunkStore, key: str) -> Buffer:
-        workspace = store.session.workspace
+        workspace = store.session._workspace
         match parse_key(key):
             case MetadataKey(path):
                 return buffer(workspace.node(path).user_data)

@@ -47,11 +47,11 @@ def part(repo: Repository, ours: Sequence[Edit], theirs: Sequence[Edit]) -> tupl
 
 
 def contents(repo: Repository, path: str, branch: str = "main", size: int = 6) -> str:
-    workspace = repo.readonly_session(branch).workspace
+    workspace = repo.readonly_session(branch)._workspace
     node = workspace.array(path)
     refs = [workspace.ref(node, (n,)) for n in range(size)]
     return "".join("." if ref is None else workspace.read(ref, 0, 1).decode() for ref in refs)
 
 
 def paths(repo: Repository, branch: str = "main") -> list[str]:
-    return list(repo.readonly_session(branch).workspace.paths())
+    return list(repo.readonly_session(branch)._workspace.paths())

@@ -90,7 +90,7 @@ def _put(branch: str, index: int, value: int) -> Step:
 
 def _squash(repo: Repository) -> None:
     since = list(repo.ancestry(branch="main"))[2]
-    repo.squash("main", since.id, message="two in one")
+    repo.squash(since.id, branch="main", message="two in one")
 
 
 _begun: list[Session] = []
@@ -119,9 +119,9 @@ _BRANCHES: dict[str, Step] = {
     "merge": lambda repo: void(repo.merge("side", "main", message="merged")),
     "put on the branch again": _put("side", 1, 4),
     "cherry-pick": lambda repo: void(
-        repo.cherry_pick(repo.lookup_branch("side"), "main", strategy="theirs", message="picked")
+        repo.cherry_pick(repo.lookup_branch("side"), branch="main", strategy="theirs", message="picked")
     ),
-    "revert": lambda repo: void(repo.revert(repo.lookup_branch("main"), "main")),
+    "revert": lambda repo: void(repo.revert(repo.lookup_branch("main"), branch="main")),
     "reset": lambda repo: repo.reset_branch("side", repo.lookup_branch("main")),
     "put ahead": _put("side", 0, 5),
     "fast-forward": lambda repo: void(repo.merge("side", "main", message="forward")),

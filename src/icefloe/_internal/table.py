@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from icefloe._internal.extras import pip_install
 from icefloe._internal.printable import printable
 
 if TYPE_CHECKING:
@@ -64,10 +65,31 @@ class Table:
         return (dict(zip(self._columns, values, strict=True)) for values in zip(*lists, strict=True))
 
     def to_arrow(self) -> pa.Table:
-        """The table for pyarrow; times get the zone UTC."""
-        import pyarrow as pa
+        """Return the table as a pyarrow table. Times get the zone UTC.
+
+        Raises
+        ------
+        ImportError
+            If pyarrow is not installed.
+        """
+        try:
+            import pyarrow as pa
+        except ImportError as error:
+            raise ImportError(
+                f"tables need pyarrow to become Arrow data: {pip_install('pyarrow')}"
+            ) from error
 
         return pa.table({name: _arrow(column) for name, column in self._columns.items()})
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        """Export the table through the Arrow C stream interface, for pandas, Polars and DuckDB.
+
+        Raises
+        ------
+        ImportError
+            If pyarrow is not installed.
+        """
+        return self.to_arrow().__arrow_c_stream__(requested_schema)
 
     def to_pandas(self) -> Any:
         """The table as a pandas DataFrame."""

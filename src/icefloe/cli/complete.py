@@ -53,7 +53,7 @@ def _arrays(repo: Repository, ctx: click.Context) -> Iterable[str]:
     from icefloe.cli.revisions import DEFAULT, resolve
 
     snapshot = resolve(repo, ctx.params.get("revision") or DEFAULT)
-    paths = repo.readonly_session(snapshot_id=snapshot).workspace.below("/")
+    paths = repo.readonly_session(snapshot_id=snapshot)._workspace.below("/")
     return [each.strip("/") for each in paths if each != "/" and not is_within(each, LEDGERS)]
 
 

@@ -111,7 +111,7 @@ def spark_option(function: F) -> F:
     @executor_option
     @functools.wraps(function)
     def wrapped(*args: Any, repo: Repository, executor: Executor | None, **kwargs: Any) -> Any:
-        return function(*args, repo=repo if executor is None else repo.working_with(executor), **kwargs)
+        return function(*args, repo=repo if executor is None else repo.with_executor(executor), **kwargs)
 
     return wrapped  # type: ignore[return-value]
 

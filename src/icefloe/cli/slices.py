@@ -105,7 +105,7 @@ class Slice:
 def take(session: Session, path: str, isel: Mapping[str, slice | int], sel: Mapping[str, Any]) -> Slice:
     """What is drawn of an array: elements by number or label, and the first one of dimensions too many."""
     whole = normalize(path if path.startswith("/") else f"/{path}")
-    node = session.workspace.array(whole)
+    node = session._workspace.array(whole)
     names = [name or str(axis) for axis, name in enumerate(dimensions_of(node))]
     sizes = dict(zip(names, shape_of(node), strict=True))
     chosen = _chosen(session, whole, sizes, isel, sel)
@@ -205,7 +205,7 @@ def label(value: Any) -> str:
 def _coordinate(session: Session, path: str, name: str, size: int) -> tuple[Any, str, str]:
     """Read values, units and standard name of a dimension's coordinate, the array of its name."""
     place = join(parent(path) or ROOT, name)
-    node = session.workspace.node(place)
+    node = session._workspace.node(place)
     if node is None or place == path or "shape" not in (document := json.loads(node.user_data)):
         return None, "", ""
     if tuple(document["shape"]) != (size,):

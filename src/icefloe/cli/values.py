@@ -38,7 +38,7 @@ _MOST_CHUNKS = 64
 
 def read(session: Session, path: str, region: Region) -> Any:
     """The values of an array in a region, which has an index or a slice for each dimension."""
-    node = session.workspace.array(path)
+    node = session._workspace.array(path)
     document = json.loads(node.user_data)
     _refuse_outside(region, document["shape"])
     plain = _plain(document)
@@ -139,7 +139,7 @@ class _Reader:
 
     def _put(self, box: Any, coords: tuple[int, ...], firsts: Sequence[int]) -> bool:
         """Put what a chunk has into its place; whether it could be read."""
-        workspace = self.session.workspace
+        workspace = self.session._workspace
         ref = workspace.ref(self.node, coords)
         if ref is None:
             return True

@@ -16,4 +16,4 @@ def watched(repo: Repository, out: Output, *, reads_only: bool = False) -> Repos
     """
     alone = reads_only and repo.storage.answers_at_once
     executor = repo.executor or ThreadExecutor(1 if alone else _THREADS)
-    return repo.working_with(executor.with_progress(out.progress))
+    return repo.with_executor(executor.with_progress(out.progress))

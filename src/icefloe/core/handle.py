@@ -26,7 +26,7 @@ _open: OrderedDict[str, Opened] = OrderedDict()
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
+class Handle:
     """A location, the layout of the repository there, and the configuration to work with."""
 
     storage: Storage

@@ -95,7 +95,7 @@ def dimensions_of(node: NodeSnapshot) -> tuple[str | None, ...]:
 
 
 def _nodes(session: Session, top: str) -> Iterator[NodeSnapshot]:
-    workspace = session.workspace
+    workspace = session._workspace
     node = workspace.node(top)
     if node is None:
         raise NodeNotFoundError(f"node not found: there is no group {top}", kind=ErrorKind.NODE_NOT_FOUND)
@@ -207,7 +207,7 @@ def _index(session: Session, path: str) -> Any:
         raise ImportError(f"labels need xarray: {pip_install('xarray')}") from cause
     import zarr
 
-    node = session.workspace.node(path)
+    node = session._workspace.node(path)
     if node is None or not isinstance(node.node_data, ArrayNodeData) or len(node.node_data.shape) != 1:
         return None
     dimension = path.rpartition("/")[2]

@@ -222,7 +222,7 @@ class _Parts:
     @staticmethod
     def of(session: Session, array: Selected) -> _Parts:
         sizes = _chunk_sizes(array)
-        return _Parts(sizes, *_parted(array, session.workspace.refs(array.node), sizes))
+        return _Parts(sizes, *_parted(array, session._workspace.refs(array.node), sizes))
 
 
 def _export_array(
@@ -310,7 +310,7 @@ def _batches(lengths: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
 def _export(session: Session, target: Storage, order: _Order) -> int:
     """Write some chunks; how many bytes."""
     written = 0
-    workspace = session.workspace
+    workspace = session._workspace
     node = workspace.array(order.path)
     for at, source in zip(order.copied.tolist(), (order.copied + order.shift()).tolist(), strict=True):
         ref = workspace.ref(node, tuple(source))
@@ -346,7 +346,7 @@ def _cut(session: Session, order: _Order, at: Sequence[int]) -> bytes | None:
         slice(span.start + number * size, min(span.start + (number + 1) * size, span.stop))
         for span, number, size in zip(order.spans, at, order.sizes, strict=True)
     )
-    document = json.loads(session.workspace.array(order.path).user_data)
+    document = json.loads(session._workspace.array(order.path).user_data)
     document["shape"] = list(order.sizes)
     kept: dict[str, Any] = {_METADATA: Buffer.from_bytes(json.dumps(document).encode())}
     alone = zarr.open_array(MemoryStore(kept), mode="r+")

@@ -55,7 +55,7 @@ from icefloe.legacy.layout import ALL_LAYOUTS, LEGACY
 from icefloe.legacy.refs import RefStoreLegacy
 from icefloe.maintenance.first_repo_info import first_repo_info
 from icefloe.maintenance.integrity.findings import Level
-from icefloe.maintenance.integrity.verify_graph import verify
+from icefloe.maintenance.integrity.verify_graph import verify_graph
 from icefloe.storage.base import ABSENT, ConditionNotMetError, ObjectKind, ObjectNotFoundError, Storage
 
 Item = TypeVar("Item")
@@ -211,7 +211,7 @@ class _Migration:
         opened = parts(self.target, LAYOUT_V2, RepositoryConfig())
         branches, tags = opened.refs.branches(), opened.refs.tags()
         report = MigrationReport(self.assets.folders.name, dry_run, branches=len(branches), tags=len(tags))
-        checked = verify(opened.refs, opened.assets, self._verifying, Level.OBJECTS)
+        checked = verify_graph(opened.refs, opened.assets, self._verifying, Level.OBJECTS).report()
         report.snapshots, report.manifests = checked.snapshots, checked.manifests
         report.references, report.chunk_objects = checked.references, checked.chunk_objects
         report.gaps = [finding.message for finding in checked.findings]
@@ -412,7 +412,7 @@ class _Migration:
     def _verify(self, found: Inventory, plan: _Plan) -> None:
         """Read all that was written, and compare it with what it was made from."""
         opened = parts(self.target, LAYOUT_V2, RepositoryConfig())
-        report = verify(opened.refs, opened.assets, self._verifying, Level.OBJECTS)
+        report = verify_graph(opened.refs, opened.assets, self._verifying, Level.OBJECTS)
         if report.findings and not found.gaps:
             raise _not_the_same(report.findings[0].message)
         for id, info in found.snapshots.items():

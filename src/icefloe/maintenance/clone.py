@@ -7,8 +7,8 @@ broken off is no repository yet, or the one it was, and the next call goes on fr
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
@@ -16,6 +16,7 @@ import numpy as np
 
 from icefloe._internal.executor import Executor, Progress, ThreadExecutor
 from icefloe._internal.ids import SnapshotId
+from icefloe._internal.report import Report
 from icefloe.config import RepositoryConfig
 from icefloe.core.open import Layout, Opened, open_parts, parts
 from icefloe.core.refs.base import read_only_format
@@ -54,8 +55,8 @@ _BEFORE_MAIN: Final = (REFS, CONFIG_PATH, OVERWRITTEN)
 """What a repository of version 1 has before its main branch makes it one."""
 
 
-@dataclass(slots=True)
-class CloneReport:
+@dataclass(frozen=True, slots=True)
+class CloneReport(Report):
     """What was copied, or with `dry_run` would be."""
 
     dry_run: bool
@@ -66,17 +67,17 @@ class CloneReport:
     bytes_copied: int = 0
     objects_there: int = 0
     """Needed objects that the target had already."""
-    branches: list[str] = field(default_factory=list)
+    branches: tuple[str, ...] = ()
     """Those that were made or moved at the target."""
-    tags: list[str] = field(default_factory=list)
+    tags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
     """Which part of a history is copied."""
 
-    branches: frozenset[str] | None = None
-    tags: frozenset[str] | None = None
+    branches: Collection[str] | None = None
+    tags: Collection[str] | None = None
     depth: int | None = None
 
     def __post_init__(self) -> None:
@@ -85,12 +86,12 @@ class Choice:
 
     def of(self, whole: History) -> History:
         """That part. main always belongs to it: without it nothing is a repository."""
-        names = None if self.branches is None else self.branches | {MAIN}
+        names = None if self.branches is None else {*self.branches, MAIN}
         part = whole.of_refs(names, self.tags)
         return part if self.depth is None else part.newest(self.depth)
 
 
-def clone_parts(
+def clone(
     source: Opened,
     target: Storage,
     choice: Choice,
@@ -103,7 +104,7 @@ def clone_parts(
     progress: Progress | None = None,
     executor: Executor | None = None,
 ) -> CloneReport:
-    """Copy an open repository to a location, which may contain a repository of one of the `layouts`."""
+    """Copy an open repository to another storage; see `Repository.clone_to`."""
     if not source.refs.spec.writable:
         raise read_only_format("a clone; icefloe.migrate copies it with `target`")
     if not dry_run:
@@ -121,8 +122,8 @@ def clone_parts(
         chunks=len(missing[CHUNKS]),
         bytes_copied=sum(int(each.sizes.sum()) for each in missing.values()),
         objects_there=work.count - sum(map(len, missing.values())),
-        branches=sorted(name for name, _ in work.moved_branches()),
-        tags=sorted(name for name, _ in work.new_tags()),
+        branches=tuple(sorted(name for name, _ in work.moved_branches())),
+        tags=tuple(sorted(name for name, _ in work.new_tags())),
     )
     if dry_run:
         return report

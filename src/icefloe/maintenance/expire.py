@@ -16,9 +16,7 @@ from icefloe.format.pruning import ancestors, pruned
 from icefloe.format.repo_changes import Changed
 from icefloe.format.repo_info import MAIN, NO_PARENT, RepoInfo, SnapshotInfo
 from icefloe.format.updates import ExpirationRan
-from icefloe.maintenance.history import History
 from icefloe.maintenance.reachable import NO_IDS, Ids
-from icefloe.maintenance.retention import Kept
 
 
 def expire(
@@ -82,28 +80,6 @@ def expired(
         deleted_tags=info.deleted_tags | gone_tags,
     )
     return changed, snapshots.ids[~keep]
-
-
-def kept_by_time(history: History, older_than_us: int, *, delete_branches: bool, delete_tags: bool) -> Kept:
-    """Which snapshots of a history an expiration leaves there, and why."""
-    snapshots = history.snapshots
-    times = np.asarray(snapshots.columns["flushed_at"]).astype(np.int64)
-    reasons: list[set[str]] = [set() if time < older_than_us else {"young"} for time in times.tolist()]
-    for first in np.flatnonzero(snapshots.parents == NO_PARENT).tolist():
-        reasons[first].add("first")
-    gone: set[str] = set()
-    for name, tip in history.branches.items():
-        row = snapshots.row(tip)
-        if row is not None and (name == MAIN or not delete_branches):
-            reasons[row].add(f"tip of {name}")
-    for name, target in history.tags.items():
-        row = snapshots.row(target)
-        if row is not None and not delete_tags:
-            reasons[row].add(f"tag {name}")
-        elif row is not None and times[row] < older_than_us:
-            gone.add(name)
-    keep = np.array([bool(each) for each in reasons], np.bool_)
-    return Kept(keep, tuple(tuple(sorted(each)) for each in reasons), frozenset(gone))
 
 
 def _expire_v1(

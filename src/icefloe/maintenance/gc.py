@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icefloe._internal.executor import Executor, Task, ThreadExecutor
-from icefloe._internal.times import from_microseconds
+from icefloe._internal.table import Table
+from icefloe._internal.times import from_microseconds, to_microseconds
 from icefloe.core.assets import AssetStore
 from icefloe.core.refs.base import RefStore
 from icefloe.core.refs.v1 import RefStoreV1
@@ -38,6 +39,13 @@ from icefloe.storage.base import DeleteReport, Storage, SweepReport
 _TRIES: Final = 10
 _DELETE_BATCH: Final = 1_000
 _SHOWN_ERRORS: Final = 10
+_KINDS: Final = {
+    "temporary_files": ("temporary file", "a writer was killed while it wrote this file"),
+    "snapshots": ("snapshot", "no branch or tag leads to it"),
+    "transaction_logs": ("transaction log", "no snapshot has it in its history"),
+    "manifests": ("manifest", "no snapshot uses it"),
+    "chunks": ("chunk", "no manifest refers to it"),
+}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -341,3 +349,35 @@ def _delete(
 def _rows_of(listing: Listing, keys: list[str]) -> NDArray[np.bool_]:
     wanted = set(keys)
     return np.array([key in wanted for key in listing.paths()], np.bool_)
+
+
+# Garbage as a table
+
+
+def list_garbage(refs: RefStore, assets: AssetStore, older_than_us: int, executor: Executor) -> Table:
+    """Make a table of the objects that a collection would delete, in that order: temporary files first."""
+    garbage = find_garbage(refs, assets, older_than_us, executor, dated=True)
+    temporary = find_temporary_files(assets.storage, older_than_us).deleted
+    now_us = time.time_ns() // 1000
+    parts = list(garbage.phases())
+    counts = [("temporary_files", len(temporary)), *((name, len(listing)) for name, listing in parts)]
+    written_us = np.array([to_microseconds(info.created_at) for info in temporary], np.int64)
+    sizes = np.array([info.size_bytes for info in temporary], np.int64)
+    times = np.concatenate([written_us, *(listing.times_us for _, listing in parts)])
+    return Table(
+        {
+            "object": [
+                *(info.key for info in temporary),
+                *(path for _, listing in parts for path in listing.paths()),
+            ],
+            "kind": _repeated((_KINDS[name][0], count) for name, count in counts),
+            "bytes": np.concatenate([sizes, *(listing.sizes for _, listing in parts)]),
+            "written_at": times.astype("M8[us]"),
+            "age_s": (now_us - times) / 1e6,
+            "reason": _repeated((_KINDS[name][1], count) for name, count in counts),
+        }
+    )
+
+
+def _repeated(parts: Iterable[tuple[str, int]]) -> NDArray[np.object_]:
+    return np.concatenate([np.full(count, text, object) for text, count in parts])

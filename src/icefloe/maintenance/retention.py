@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icefloe._internal.ids import encode_column
+from icefloe._internal.report import Report
 from icefloe._internal.table import Table
 from icefloe._internal.times import column_from_microseconds
 from icefloe.core.assets import AssetStore
@@ -20,8 +21,9 @@ from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.format.files import TRANSACTIONS
 from icefloe.format.pruning import shortened
 from icefloe.format.repo_changes import Changed
-from icefloe.format.repo_info import NO_PARENT, RepoInfo, SnapshotInfos
+from icefloe.format.repo_info import MAIN, NO_PARENT, RepoInfo, SnapshotInfos
 from icefloe.format.updates import ExpirationRan
+from icefloe.maintenance.expire import expire, expired
 from icefloe.maintenance.history import History, history_of
 
 _PERIODS: Final[Mapping[str, Callable[[datetime], object]]] = {
@@ -125,21 +127,99 @@ def _stays(snapshots: SnapshotInfos, keep: NDArray[np.bool_], id: object) -> boo
     return row is not None and bool(keep[row])
 
 
-def retain(refs: RefStore, assets: AssetStore, policy: RetentionPolicy, *, dry_run: bool) -> Table:
-    """Take what a policy does not keep out of the history; every snapshot with what becomes of it."""
+def _kept_by_time(history: History, older_than_us: int, *, delete_branches: bool, delete_tags: bool) -> Kept:
+    """Decide which snapshots of a history an expiration keeps, and why."""
+    snapshots = history.snapshots
+    times = np.asarray(snapshots.columns["flushed_at"]).astype(np.int64)
+    reasons: list[set[str]] = [set() if time < older_than_us else {"young"} for time in times.tolist()]
+    for first in np.flatnonzero(snapshots.parents == NO_PARENT).tolist():
+        reasons[first].add("first")
+    gone: set[str] = set()
+    for name, tip in history.branches.items():
+        row = snapshots.row(tip)
+        if row is not None and (name == MAIN or not delete_branches):
+            reasons[row].add(f"tip of {name}")
+    for name, target in history.tags.items():
+        row = snapshots.row(target)
+        if row is not None and not delete_tags:
+            reasons[row].add(f"tag {name}")
+        elif row is not None and times[row] < older_than_us:
+            gone.add(name)
+    keep = np.array([bool(each) for each in reasons], np.bool_)
+    return Kept(keep, tuple(tuple(sorted(each)) for each in reasons), frozenset(gone))
+
+
+@dataclass(frozen=True, slots=True)
+class Expiration:
+    """An expiration by time, with the arguments of `Repository.expire_snapshots`."""
+
+    older_than_us: int
+    delete_branches: bool = False
+    delete_tags: bool = False
+
+
+def select_kept(policy: RetentionPolicy | Expiration, history: History, now: datetime) -> Kept:
+    """Decide which snapshots of a history stay."""
+    if isinstance(policy, RetentionPolicy):
+        return apply_policy(policy, history, now)
+    return _kept_by_time(
+        history,
+        policy.older_than_us,
+        delete_branches=policy.delete_branches,
+        delete_tags=policy.delete_tags,
+    )
+
+
+def kept_snapshots(history: History, rules: RetentionPolicy | Expiration | set[str]) -> NDArray[np.bool_]:
+    """Mark the snapshots of a history that stay by a policy, by an expiration, or by their ids."""
+    if not isinstance(rules, set):
+        return select_kept(rules, history, datetime.now(UTC)).keep
+    names = [str(history.snapshots.id_at(row)) for row in range(len(history.snapshots))]
+    return np.array([name in rules for name in names], np.bool_)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class RetentionReport(Report):
+    """The snapshots that a retention policy keeps and removes, or with `dry_run` would."""
+
+    table: Table
+    """One row per snapshot on a branch or tag, newest first: snapshot, written_at, message, kept, reason."""
+    dry_run: bool
+
+    @property
+    def kept(self) -> int:
+        """Number of snapshots that stay."""
+        return int(self.table["kept"].sum())
+
+    @property
+    def removed(self) -> int:
+        """Number of snapshots that leave the history."""
+        return len(self.table) - self.kept
+
+    def __repr__(self) -> str:
+        verb = "would be removed" if self.dry_run else "removed"
+        return f"<RetentionReport: {self.kept} snapshots kept, {self.removed} {verb}>\n{self.table!r}"
+
+
+def retain(
+    refs: RefStore, assets: AssetStore, policy: RetentionPolicy | Expiration, *, dry_run: bool
+) -> RetentionReport:
+    """Remove the snapshots from the history that a policy does not keep; see `Repository.retain`."""
     now = datetime.now(UTC)
     if dry_run:
         history = history_of(refs)
-        return retention_table(history, apply_policy(policy, history, now))
+        return RetentionReport(_retention_table(history, select_kept(policy, history, now)), True)
     if not isinstance(refs, RefStoreV2):
-        return _retain_v1(refs, assets, policy, now)
+        return RetentionReport(_retain_v1(refs, assets, policy, now), False)
     done: list[Table] = []
 
     def change(info: RepoInfo) -> Changed:
         history = History(info.snapshots, info.branches, info.tags, info.deleted_tags)
-        kept = apply_policy(policy, history, now)
-        reached = history.reached()
-        done[:] = [retention_table(history, kept).take(reached[_newest_first(history)])]
+        kept = select_kept(policy, history, now)
+        done[:] = [_retention_table(history, kept).take(history.reached()[_newest_first(history)])]
+        if isinstance(policy, Expiration):
+            options = (policy.older_than_us, policy.delete_branches, policy.delete_tags)
+            return expired(info, *options)[0], ExpirationRan()
         changed = replace(
             info,
             snapshots=info.snapshots if kept.keep.all() else shortened(info.snapshots, kept.keep),
@@ -150,13 +230,19 @@ def retain(refs: RefStore, assets: AssetStore, policy: RetentionPolicy, *, dry_r
 
     with assets.storage.making_room(refs.old_backups):
         refs.update(change)
-    return done[0]
+    return RetentionReport(done[0], False)
 
 
-def _retain_v1(refs: RefStore, assets: AssetStore, policy: RetentionPolicy, now: datetime) -> Table:
-    """Tags go first, then snapshots whose parent goes are written again with the one before it."""
+def _retain_v1(
+    refs: RefStore, assets: AssetStore, policy: RetentionPolicy | Expiration, now: datetime
+) -> Table:
+    """Delete tags first. Then write snapshots whose parent is removed again, with the one before it."""
     history = history_of(refs)
-    kept = apply_policy(policy, history, now)
+    kept = select_kept(policy, history, now)
+    if isinstance(policy, Expiration):
+        options = {"delete_branches": policy.delete_branches, "delete_tags": policy.delete_tags}
+        expire(refs, assets, policy.older_than_us, **options)
+        return _retention_table(history, kept)
     for tag in sorted(kept.gone_tags):
         refs.delete_tag(tag)
     gone = [f"{TRANSACTIONS}/{name}" for name in encode_column(history.snapshots.ids[~kept.keep])]
@@ -165,10 +251,10 @@ def _retain_v1(refs: RefStore, assets: AssetStore, policy: RetentionPolicy, now:
             snapshot = assets.snapshot(info.id)
             if snapshot.parent_id != info.parent_id:
                 assets.write_snapshot(replace(snapshot, parent_id=info.parent_id))
-    return retention_table(history, kept)
+    return _retention_table(history, kept)
 
 
-def retention_table(history: History, kept: Kept) -> Table:
+def _retention_table(history: History, kept: Kept) -> Table:
     """One row per snapshot, newest first."""
     order = _newest_first(history)
     infos = [history.snapshots[row] for row in order.tolist()]

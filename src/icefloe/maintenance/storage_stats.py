@@ -1,29 +1,56 @@
-"""How many bytes of chunks a repository refers to, each counted once."""
+"""Storage statistics: the bytes of chunks that a repository, its arrays and its snapshots refer to."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from icefloe._internal.executor import Executor, Task
-from icefloe._internal.ids import ManifestId
+from icefloe._internal.ids import ManifestId, NodeId, SnapshotId
+from icefloe._internal.report import Report
+from icefloe._internal.table import Table
 from icefloe.core.assets import AssetStore
 from icefloe.core.refs.base import RefStore
 from icefloe.encoding.columns import Blobs
-from icefloe.format.files import MANIFESTS, read_manifest
+from icefloe.format.files import CHUNKS, MANIFESTS, SNAPSHOTS, read_manifest, read_snapshot
+from icefloe.format.id_columns import id_keys, is_member, sorted_ids
 from icefloe.format.manifest import INLINE, NATIVE, VIRTUAL, ArrayManifest
-from icefloe.maintenance.reachable import Gathered, each_id, manifests_used, reachable_snapshots
+from icefloe.format.schema import ARRAY_NODE
+from icefloe.maintenance.history import History
+from icefloe.maintenance.listings import Listing, list_folder
+from icefloe.maintenance.reachable import (
+    Gathered,
+    Ids,
+    chunks_used,
+    each_id,
+    manifests_used,
+    reachable_snapshots,
+)
 from icefloe.ops import ChunkStorageStats
 from icefloe.storage.base import Storage
 
 _HASH: Final = 16
 _NATIVE: Final = np.dtype([("id", "S12"), ("length", "<u8")])
 _VIRTUAL: Final = np.dtype([("location", f"S{_HASH}"), ("offset", "<u8"), ("length", "<u8")])
+_KINDS: Final = ((NATIVE, "native_bytes"), (VIRTUAL, "virtual_bytes"), (INLINE, "inlined_bytes"))
+_UNIT: Final = np.dtype(
+    [
+        ("kind", "u1"),
+        ("key", "S32"),
+        ("node", "S8"),
+        ("length", "<u8"),
+        ("first", "<u4"),
+        ("last", "<u4"),
+    ]
+)
+"""A chunk as one array refers to it, and the first and last snapshot, by position, that do."""
+_AT_LEAST: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,12 +106,259 @@ def _native(refs: ArrayManifest) -> NDArray[np.void]:
 def _virtual(refs: ArrayManifest) -> NDArray[np.void]:
     rows = refs.kind == VIRTUAL
     found = np.zeros(int(rows.sum()), _VIRTUAL)
-    found["location"] = location_hashes(refs.locations)[refs.location_codes[rows]]
+    found["location"] = _location_hashes(refs.locations)[refs.location_codes[rows]]
     found["offset"], found["length"] = refs.offsets[rows], refs.lengths[rows]
     return found
 
 
-def location_hashes(locations: Blobs) -> NDArray[np.bytes_]:
+def _location_hashes(locations: Blobs) -> NDArray[np.bytes_]:
     """A key of 16 bytes for each location."""
     digests = b"".join(blake2b(location, digest_size=_HASH).digest() for location in locations)
     return np.frombuffer(digests, f"S{_HASH}")
+
+
+# By snapshot and by array
+
+
+def by_snapshot(assets: AssetStore, history: History, executor: Executor) -> Table:
+    """Per snapshot the bytes it refers to, and those that no other snapshot of the history does.
+
+    A native chunk counts once per snapshot however often it is used, an inline one in its manifest.
+    """
+    order = np.argsort(np.asarray(history.snapshots.columns["flushed_at"]), kind="stable")
+    uses = _uses(assets.storage, history.snapshots.ids[order], executor)
+    units = _Units()
+    sums = np.zeros((len(order), len(_KINDS)), np.int64)
+    for manifest, found in uses.read(assets.storage, executor):
+        rows = uses.snapshots(manifest)
+        for at, (kind, _) in enumerate(_KINDS):
+            sums[rows, at] += int(_chunks(found)["length"][_chunks(found)["kind"] == kind].sum())
+        units.add(found, rows)
+    chunks = _by_chunk(units.result())
+    alone = (chunks["first"] == chunks["last"]) & (chunks["kind"] != VIRTUAL)
+    unique = np.zeros(len(order), np.int64)
+    np.add.at(unique, chunks["first"][alone], chunks["length"][alone].astype(np.int64))
+    infos = [history.snapshots[row] for row in order.tolist()]
+    stored = sums[:, 0] + sums[:, 2]
+    return Table(
+        {
+            "snapshot": [str(info.id) for info in infos],
+            "written_at": np.array([info.flushed_at_us for info in infos], "M8[us]"),
+            "message": [info.message for info in infos],
+            **{name: sums[:, at] for at, (_, name) in enumerate(_KINDS)},
+            "unique_bytes": unique,
+            "shared_bytes": stored - unique,
+        }
+    ).take(slice(None, None, -1))
+
+
+def by_array(assets: AssetStore, history: History, only: SnapshotId | None, executor: Executor) -> Table:
+    """Per array the bytes that one snapshot refers to, or all do, and those that no other array does.
+
+    An array is known by its path at the tip of a branch or tag, or in the snapshots asked for; one that is
+    at none of them any more by the id of its node.
+    """
+    snapshots = history.snapshots.ids
+    if only is not None:
+        snapshots = np.frombuffer(only, np.uint8).reshape(1, -1)
+    uses = _uses(assets.storage, snapshots, executor)
+    units = _Units()
+    for manifest, found in uses.read(assets.storage, executor):
+        units.add(found, uses.snapshots(manifest))
+    rows = units.result()
+    nodes, place = np.unique(rows["node"], return_inverse=True)
+    sums = np.zeros((len(nodes), len(_KINDS)), np.int64)
+    counts = np.bincount(place, minlength=len(nodes)).astype(np.int64)
+    for at, (kind, _) in enumerate(_KINDS):
+        some = rows["kind"] == kind
+        np.add.at(sums[:, at], place[some], rows["length"][some].astype(np.int64))
+    alone = _alone(rows) & (rows["kind"] != VIRTUAL)
+    unique = np.zeros(len(nodes), np.int64)
+    np.add.at(unique, place[alone], rows["length"][alone].astype(np.int64))
+    paths = _paths(assets, history, snapshots)
+    names = [NodeId(each.ljust(8, b"\0")) for each in nodes.tolist()]
+    table = Table(
+        {
+            "array": [paths.get(node, f"(gone) {node}") for node in names],
+            "chunks": counts,
+            **{name: sums[:, at] for at, (_, name) in enumerate(_KINDS)},
+            "unique_bytes": unique,
+            "shared_bytes": sums[:, 0] + sums[:, 2] - unique,
+        }
+    )
+    return table.take(np.argsort(-(sums.sum(axis=1)), kind="stable"))
+
+
+@dataclass(frozen=True, slots=True)
+class ReclaimableStorage(Report):
+    """The objects that a garbage collection could delete after some snapshots left the history."""
+
+    snapshots: int
+    manifests: int
+    chunks: int
+    bytes: int
+
+
+def reclaimable_storage(
+    assets: AssetStore, history: History, keep: NDArray[np.bool_], executor: Executor
+) -> ReclaimableStorage:
+    """Count the objects that only the snapshots use that are not kept."""
+    storage = assets.storage
+    ids = history.snapshots.ids
+    stay, go = ids[keep], ids[~keep]
+    kept_manifests = manifests_used(storage, stay, executor)
+    old = manifests_used(storage, go, executor)
+    manifests = old[~is_member(old, kept_manifests)]
+    used = chunks_used(storage, manifests, executor)
+    chunks = used[~is_member(used, chunks_used(storage, kept_manifests, executor))] if len(used) else used
+    size = sum(
+        _bytes(list_folder(storage, folder), wanted)
+        for folder, wanted in ((SNAPSHOTS, go), (MANIFESTS, manifests), (CHUNKS, chunks))
+        if len(wanted)
+    )
+    return ReclaimableStorage(len(go), len(manifests), len(chunks), size)
+
+
+def _bytes(listed: Listing, wanted: Ids) -> int:
+    return int(listed.sizes[is_member(listed.ids, sorted_ids(wanted))].sum())
+
+
+# What snapshots use
+
+
+class _Uses:
+    """Which manifests some snapshots use, by position."""
+
+    def __init__(self, manifests: Ids, owners: NDArray[np.int64], places: NDArray[np.int64]) -> None:
+        self.manifests = manifests
+        order = places.argsort(kind="stable")
+        self._owners = owners[order]
+        self._ends = np.bincount(places, minlength=len(manifests)).cumsum()
+
+    def snapshots(self, manifest: int) -> NDArray[np.int64]:
+        """The snapshots that use a manifest."""
+        start = self._ends[manifest - 1] if manifest else 0
+        return self._owners[start : self._ends[manifest]]
+
+    def read(self, storage: Storage, executor: Executor) -> Iterator[tuple[int, NDArray[np.void]]]:
+        """Every manifest, by position, and its chunks."""
+        return enumerate(
+            executor.map(Task(partial(_units_of, storage), "manifests"), each_id(self.manifests))
+        )
+
+
+def _uses(storage: Storage, snapshots: Ids, executor: Executor) -> _Uses:
+    found = list(executor.map(Task(partial(_manifests_of, storage), "snapshots"), each_id(snapshots)))
+    owners = np.repeat(np.arange(len(found)), [len(each) for each in found])
+    keys = id_keys(np.concatenate([snapshots[:0], *found]))
+    manifests, places = np.unique(keys, return_inverse=True)
+    return _Uses(manifests.view(np.uint8).reshape(-1, ManifestId.SIZE), owners, places.reshape(-1))
+
+
+def _manifests_of(storage: Storage, snapshot: bytes) -> Ids:
+    """The manifests that arrays of a snapshot use; it may list more."""
+    id = SnapshotId(snapshot)
+    return read_snapshot(storage.get(f"{SNAPSHOTS}/{id}")[0], id).manifest_files.ids
+
+
+def _units_of(storage: Storage, manifest: bytes) -> NDArray[np.void]:
+    id = ManifestId(manifest)
+    packed = read_manifest(storage.get(f"{MANIFESTS}/{id}")[0], id)
+    parts = [_units(id, node, packed.array(node)) for node in packed.nodes]
+    return np.unique(np.concatenate([np.zeros(0, _UNIT), *parts]))
+
+
+def _units(manifest: ManifestId, node: NodeId, refs: ArrayManifest) -> NDArray[np.void]:
+    found = np.zeros(len(refs), _UNIT)
+    found["kind"], found["node"] = refs.kind, bytes(node)
+    keys = np.zeros((len(refs), 32), np.uint8)
+    native, virtual, inline = (refs.kind == kind for kind, _ in _KINDS)
+    keys[native, :12] = refs.chunk_ids[native]
+    hashes = _location_hashes(refs.locations)
+    keys[virtual, :16] = hashes.view(np.uint8).reshape(-1, 16)[refs.location_codes[virtual]]
+    keys[virtual, 16:24] = refs.offsets[virtual].astype("<u8").view(np.uint8).reshape(-1, 8)
+    keys[inline, :12] = np.frombuffer(manifest, np.uint8)
+    keys[inline, 24:] = np.flatnonzero(inline).astype("<u8").view(np.uint8).reshape(-1, 8)
+    found["key"] = keys.view("S32").reshape(-1)
+    found["length"] = np.where(inline, refs.inline.lengths, refs.lengths)
+    return found
+
+
+# The chunks of many manifests, in no more memory than the distinct ones take
+
+
+class _Units:
+    def __init__(self) -> None:
+        self._all = np.zeros(0, _UNIT)
+        self._pending: list[NDArray[np.void]] = []
+        self._waiting = 0
+
+    def add(self, units: NDArray[np.void], snapshots: NDArray[np.int64]) -> None:
+        """The chunks of a manifest that some snapshots use."""
+        units["first"], units["last"] = snapshots.min(), snapshots.max()
+        self._pending.append(units)
+        self._waiting += len(units)
+        if self._waiting > max(_AT_LEAST, len(self._all)):
+            self.result()
+
+    def result(self) -> NDArray[np.void]:
+        """Each chunk of each array once, sorted by chunk, with the first and the last of its snapshots."""
+        if self._pending:
+            rows = np.concatenate([self._all, *self._pending])
+            rows = rows[np.lexsort((rows["length"], rows["node"], rows["key"], rows["kind"]))]
+            self._all = _merged(rows, ("kind", "key", "node"))
+            self._pending, self._waiting = [], 0
+        return self._all
+
+
+def _merged(rows: NDArray[np.void], names: Iterable[str]) -> NDArray[np.void]:
+    """One of all rows that agree in some fields, which stand next to each other: the longest, the widest."""
+    if not len(rows):
+        return rows
+    starts = np.flatnonzero(_changes(rows, names))
+    ends = np.append(starts[1:], len(rows)) - 1
+    merged: NDArray[np.void] = rows[ends].copy()
+    merged["first"] = np.minimum.reduceat(rows["first"], starts)
+    merged["last"] = np.maximum.reduceat(rows["last"], starts)
+    return merged
+
+
+def _changes(rows: NDArray[np.void], names: Iterable[str]) -> NDArray[np.bool_]:
+    found = np.ones(len(rows), np.bool_)
+    found[1:] = False
+    for name in names:
+        found[1:] |= rows[name][1:] != rows[name][:-1]
+    return found
+
+
+def _by_chunk(rows: NDArray[np.void]) -> NDArray[np.void]:
+    return _merged(rows, ("kind", "key"))
+
+
+def _chunks(rows: NDArray[np.void]) -> NDArray[np.void]:
+    """The chunks of one manifest, each once, in the longest of its forms."""
+    last = np.append(_changes(rows, ("kind", "key"))[1:], True)[: len(rows)]
+    found: NDArray[np.void] = rows[last]
+    return found
+
+
+def _alone(rows: NDArray[np.void]) -> NDArray[np.bool_]:
+    """Whether no other array has the same chunk."""
+    starts = _changes(rows, ("kind", "key"))
+    ends = np.append(starts[1:], True)
+    alone: NDArray[np.bool_] = starts & ends
+    return alone
+
+
+def _paths(assets: AssetStore, history: History, snapshots: Ids) -> dict[NodeId, str]:
+    tips = {*history.branches.values(), *history.tags.values()}
+    if len(snapshots) == 1:
+        tips.add(SnapshotId(snapshots[0].tobytes()))
+    found: dict[NodeId, str] = {}
+    for tip in tips:
+        columns: Any = assets.snapshot(tip).nodes.columns
+        if not len(columns):
+            continue
+        for row in np.flatnonzero(columns["node_data"].kinds == ARRAY_NODE).tolist():
+            found[NodeId(columns["id"][row].tobytes())] = columns["path"][row].decode("utf-8", "replace")
+    return found

@@ -167,7 +167,7 @@ def _ops(view: View, _: Order) -> Iterator[Row]:
     manifests=_TEXTS,
 )
 def _nodes(view: View, _: Order) -> Iterator[Row]:
-    workspace = view.session.workspace
+    workspace = view.session._workspace
     for path in workspace.paths():
         node = workspace.node(path)
         if node is not None:
@@ -213,7 +213,7 @@ def _manifests(view: View, _: Order) -> Iterator[Row]:
 
 
 def _arrays(session: Session) -> list[NodeSnapshot]:
-    workspace = session.workspace
+    workspace = session._workspace
     return workspace.arrays_with_chunks(workspace.paths())
 
 
@@ -235,7 +235,7 @@ def _chunk_orders(view: View) -> list[list[tuple[str, int]]]:
 
 
 def _chunks(view: View, order: Order) -> Batches:
-    workspace = view.session.workspace
+    workspace = view.session._workspace
     containers = workspace.assets.virtual.containers
     for path, number in order or ():
         node = workspace.array(path)
@@ -335,7 +335,7 @@ _KINDS: Final = {"native": NATIVE, "virtual": VIRTUAL, "inline": INLINE}
     **{f"{kind}_{what}": _NUMBER for kind in _KINDS for what in ("chunks", "bytes")},
 )
 def _storage(view: View, order: Order) -> Iterator[Row]:
-    workspace = view.session.workspace
+    workspace = view.session._workspace
     for path in order or ():
         refs = workspace.refs(workspace.array(path))
         row: dict[str, Any] = {"path": path, "chunks": len(refs), "bytes": 0}

@@ -149,7 +149,7 @@ def unknown(
 def arrays_of(session: Session, group: str) -> tuple[dict[str, NodeSnapshot], Mapping[str, Any]]:
     """The arrays directly in a group, by name, and the attributes of the group."""
     path = "/" + group.strip("/")
-    workspace = session.workspace
+    workspace = session._workspace
     node = workspace.node(path)
     if node is None and not (path == "/" or workspace.has_nodes_below(path)):
         raise NodeNotFoundError(

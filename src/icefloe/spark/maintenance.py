@@ -52,11 +52,11 @@ def on_spark(spark: SparkSession, repo: Repository, *, tasks: int | None = None)
         )
     cores = int(spark.sparkContext.defaultParallelism)
     title = f"maintenance of {locate(repo)}"
-    return repo.working_with(SparkExecutor(spark, tasks or _TASKS_PER_CORE * cores, title=title))
+    return repo.with_executor(SparkExecutor(spark, tasks or _TASKS_PER_CORE * cores, title=title))
 
 
 def to_dataframe(spark: SparkSession, table: Table) -> DataFrame:
-    """Convert a table, such as that of `Repository.garbage`, to a data frame.
+    """Convert a table, such as that of `Repository.find_garbage`, to a data frame.
 
     Parameters
     ----------

@@ -116,7 +116,7 @@ class IcechunkWriter(DataSourceArrowWriter):
             written = [message for message in messages if isinstance(message, Written)]
             session = repo.writable_session_at(self._job.order.branch, self._base)
             claimed = _claims(written)
-            session.merge_receipts([message.receipt for message in written if message.receipt is not None])
+            session._merge_receipts([message.receipt for message in written if message.receipt is not None])
             rows = [batch for message in written for batch in _unpacked(message.fragments)]
             if rows:
                 self._job.write(session, pa.Table.from_batches(rows), self._dims, claimed)

@@ -127,7 +127,7 @@ def write(
         if any(not len(each) for each in keys.values()):
             return session.snapshot_id
         target = job.prepare(session, arrow_schema(df.schema), names, keys)
-        session.merge_receipts(_receipts(df, target, session.fork()))
+        session._merge_receipts(_receipts(df, target, session.fork()))
     return job.commit(opened, session)
 
 

@@ -51,7 +51,7 @@ def array(session: Session, name: str = "a") -> Any:
 
 
 def manifests(repo: Repository, name: str = "a") -> dict[tuple[range, ...], str]:
-    node = repo.readonly_session("main").workspace.array(f"/{name}")
+    node = repo.readonly_session("main")._workspace.array(f"/{name}")
     assert isinstance(node.node_data, ArrayNodeData)
     return {ref.extents: str(ref.id) for ref in node.node_data.manifests}
 
@@ -71,7 +71,7 @@ def test_a_commit_takes_manifests_as_they_are(monkeypatch: pytest.MonkeyPatch) -
     receipts = [written(fork, range(start, start + 2), start) for start in range(0, 8, 2)]
     monkeypatch.setattr(EarlyManifest, "refs", None)  # the committer reads none of them
 
-    session.merge_receipts(receipts)
+    session._merge_receipts(receipts)
     session.commit("all")
 
     assert list(manifests(repo)) == [(range(start, start + 2), range(3)) for start in range(0, 8, 2)]
@@ -89,7 +89,7 @@ def test_what_shares_a_window_is_written_anew() -> None:
     repo = repository(window=4)
     session = repo.writable_session("main")
     fork = session.fork()
-    session.merge_receipts([written(fork, range(2), 1), written(fork, range(2, 4), 2)])
+    session._merge_receipts([written(fork, range(2), 1), written(fork, range(2, 4), 2)])
     session.commit("two in one window")
     before = manifests(repo)
     assert list(before) == [(range(4), range(3))]
@@ -97,7 +97,7 @@ def test_what_shares_a_window_is_written_anew() -> None:
     session = repo.writable_session("main")
     fork = session.fork()
     receipts = [written(fork, range(1, 3), 3), written(fork, range(4, 6), 4)]
-    session.merge_receipts(receipts)
+    session._merge_receipts(receipts)
     array(session)[5, 2] = 9
     session.commit("over what was there")
 
@@ -115,7 +115,7 @@ def test_later_writes_win_whatever_they_come_as() -> None:
     array(plain)[0:3] = 5
     receipts = [written(fork, range(2), 1), receipt(plain), written(fork, range(1, 2), 7)]
 
-    session.merge_receipts(receipts)
+    session._merge_receipts(receipts)
 
     assert array(session)[:4, 0].tolist() == [5, 7, 5, -1]
     session.commit("in order")
@@ -125,7 +125,7 @@ def test_later_writes_win_whatever_they_come_as() -> None:
 def test_references_outside_the_window_are_forgotten() -> None:
     repo = repository()
     session = repo.writable_session("main")
-    session.merge_receipts([written(session.fork(), range(8), 3, [range(2, 4), range(3)])])
+    session._merge_receipts([written(session.fork(), range(8), 3, [range(2, 4), range(3)])])
 
     session.commit("a window")
 
@@ -145,7 +145,7 @@ def test_sparse_windows_and_deletions() -> None:
     mine.store.delete_sync("a/c/0/1")
     mine.write_manifests("/a")
 
-    session.merge_receipts([receipt(mine)])
+    session._merge_receipts([receipt(mine)])
     session.commit("sparse")
 
     assert array(repo.readonly_session("main"))[:2].tolist() == [[5, -1, 1], [1, 1, 6]]
@@ -159,7 +159,7 @@ def test_deletions_of_what_never_was_do_not_stand_in_the_way() -> None:
     mine.store.delete_sync("a/c/1/1")
     mine.write_manifests("/a")
 
-    assert not mine.workspace.changes.chunks[mine.workspace.array("/a").id].segments
+    assert not mine._workspace.changes.chunks[mine._workspace.array("/a").id].segments
 
 
 def test_a_fork_that_travels_keeps_its_manifests(tmp_path: Any) -> None:
@@ -190,7 +190,7 @@ def test_another_commit_in_between() -> None:
 
     repo = repository()
     session = repo.writable_session("main")
-    session.merge_receipts([written(session.fork(), range(4), 3)])
+    session._merge_receipts([written(session.fork(), range(4), 3)])
     other = repo.writable_session("main")
     array(other)[0, 0] = 8
     other.commit("meanwhile")
@@ -203,7 +203,7 @@ def test_another_commit_in_between() -> None:
 def test_a_smaller_shape_drops_what_is_outside() -> None:
     repo = repository(window=4)
     session = repo.writable_session("main")
-    session.merge_receipts([written(session.fork(), range(8), 3)])
+    session._merge_receipts([written(session.fork(), range(8), 3)])
     array(session).resize((6, 3))
 
     session.commit("cut")
@@ -218,12 +218,12 @@ def test_early_manifests_come_back_from_bytes() -> None:
     array(fork)[0:2] = 1
     array(fork)[3, 1] = 1
     fork.write_manifests("/a")
-    data = encode_changes(fork.workspace.changes)
+    data = encode_changes(fork._workspace.changes)
 
-    back = decode_changes(data, read=fork.workspace.assets.manifest)
+    back = decode_changes(data, read=fork._workspace.assets.manifest)
 
     ((id, delta),) = back.chunks.items()
-    ours = fork.workspace.changes.chunks[id]
+    ours = fork._workspace.changes.chunks[id]
     assert [each.info for each in delta.early] == [each.info for each in ours.early]
     assert np.array_equal(delta.coords(), ours.coords())
     with pytest.raises(FormatError, match="no storage to read it from"):
@@ -235,7 +235,7 @@ def test_a_receipt_that_claims_other_chunks_than_it_has_is_refused() -> None:
     fork = repo.writable_session("main").fork()
     array(fork)[0:2] = 1
     fork.write_manifests("/a")
-    (delta,) = fork.workspace.changes.chunks.values()
+    (delta,) = fork._workspace.changes.chunks.values()
     (early,) = delta.early
     info = ManifestFileInfo(ManifestId.random(), 10, 5)
     changes = ChangeSet(chunks={NodeId(bytes(8)): delta})
@@ -248,9 +248,9 @@ def test_a_receipt_that_claims_other_chunks_than_it_has_is_refused() -> None:
 def test_a_snapshot_for_a_fork_uses_them_too() -> None:
     repo = repository()
     session = repo.writable_session("main")
-    session.merge_receipts([written(session.fork(), range(2), 3)])
+    session._merge_receipts([written(session.fork(), range(2), 3)])
 
-    made = flush(session.workspace, "look", {}, session.executor, None).snapshot
+    made = flush(session._workspace, "look", {}, session.executor, None).snapshot
 
     assert array(session.fork())[0, 0] == 3
     assert [info.num_chunk_refs for info in made.manifest_files] == [6]

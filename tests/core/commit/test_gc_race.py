@@ -145,7 +145,7 @@ def test_a_flush_on_a_base_that_was_collected_without_a_trace_is_refused(folder:
     """Official releases collect garbage in version 1 and tell nobody."""
     repo = repository(1)
     session = session_on_what_expired(repo)
-    base = session.workspace.base
+    base = session._workspace.base
     lost = [base.id] if folder == "snapshots" else [info.id for info in base.manifest_files]
     repo.storage.delete([f"{folder}/{id}" for id in lost])
 
@@ -304,7 +304,7 @@ def test_a_session_opened_after_a_collection_refuses_lost_chunks_of_forks(
     arrived = written_elsewhere(repo.writable_session("main"), how)
     assert Repository.open(repo.storage).garbage_collect(now()).chunks_deleted
     session = Repository.open(repo.storage).writable_session("main")
-    session.merge_receipts([arrived])
+    session._merge_receipts([arrived])
 
     with pytest.raises(StorageError, match="garbage collection"):
         session.commit("late")
@@ -322,7 +322,7 @@ def test_a_session_opened_after_a_collection_copies_chunks_of_forks_that_are_lef
     before = names(repo, "chunks")
     Repository.open(repo.storage).garbage_collect(LONG_AGO)
     session = Repository.open(repo.storage).writable_session("main")
-    session.merge_receipts([arrived])
+    session._merge_receipts([arrived])
 
     session.commit("late")
 
@@ -339,7 +339,7 @@ def test_a_fork_that_was_merged_into_a_fork_keeps_its_mark(tmp_path: Path) -> No
     assert Repository.open(repo.storage).garbage_collect(now()).chunks_deleted
     session = Repository.open(repo.storage).writable_session("main")
     fork = session.fork()
-    fork.merge_receipts([early])
+    fork._merge_receipts([early])
     session.merge(pickle.loads(pickle.dumps(fork)))
 
     with pytest.raises(StorageError, match="garbage collection"):
@@ -369,7 +369,7 @@ def test_manifests_of_forks_that_were_collected_without_a_trace_are_noticed(tmp_
     session = repo.writable_session("main")
     before = names(repo, "manifests")
     arrived = written_elsewhere(session, "manifests and a receipt")
-    session.merge_receipts([arrived])
+    session._merge_receipts([arrived])
     repo.storage.delete([f"manifests/{name}" for name in names(repo, "manifests") - before])
 
     with pytest.raises(StorageError, match=r"manifest .* of /a was deleted by a garbage collection"):

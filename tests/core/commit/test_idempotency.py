@@ -69,7 +69,7 @@ def values(repo: Repository, branch: str = "main") -> list[int]:
 
 
 def branch_has(repo: Repository, key: CommitKey, branch: str = "main") -> bool:
-    return has_key(repo.readonly_session(branch).workspace.base, key)
+    return has_key(repo.readonly_session(branch)._workspace.base, key)
 
 
 def now() -> datetime:
@@ -184,13 +184,13 @@ def expire(repo: Repository) -> None:
 def squash(repo: Repository) -> None:
     writing(repo, 3, 5).commit("later")
     first = list(repo.ancestry(branch="main"))[-1]
-    repo.squash("main", since=first.id, message="squashed")
+    repo.squash(first.id, branch="main", message="squashed")
     assert messages(repo)[0] == "squashed"
 
 
 def retain(repo: Repository) -> None:
     writing(repo, 3, 5).commit("later")
-    repo.apply_retention(RetentionPolicy(last=1))
+    repo.retain(RetentionPolicy(last=1))
     assert "nightly 7" not in messages(repo)
 
 
@@ -276,7 +276,7 @@ def test_a_pick_brings_the_key_of_its_commit_alone(repo: Repository) -> None:
     picked = job(repo, CommitKey("nightly", "2"), at=1, branch="dev")
     assert picked is not None
 
-    repo.cherry_pick(picked, onto="main")
+    repo.cherry_pick(picked, branch="main")
 
     assert branch_has(repo, CommitKey("nightly", "2"))
     assert not branch_has(repo, CommitKey("nightly", "1"))

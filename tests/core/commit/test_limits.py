@@ -80,10 +80,10 @@ def test_a_commit_is_refused_before_files_are_written() -> None:
 def test_a_chunk_that_is_written_often_counts_once() -> None:
     repo = repository()
     session = repo.writable_session("main")
-    node = session.workspace.array("/a")
-    refs = session.workspace.refs(node)
+    node = session._workspace.array("/a")
+    refs = session._workspace.refs(node)
     for _ in range(5):
-        session.workspace.put_refs(node, refs)
+        session._workspace.put_refs(node, refs)
 
     session.commit("the same six, five times")
 
@@ -108,7 +108,7 @@ def test_a_squash_of_many_commits_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(log_limits, "MAX_LOG_TABLES", 9)
 
     with pytest.raises(SessionStateError, match="11 chunks"):
-        repo.squash("main", first)
+        repo.squash(first, branch="main")
     assert repo.lookup_branch("main") == tip
 
 

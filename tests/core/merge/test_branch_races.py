@@ -51,7 +51,7 @@ def test_a_squash_that_loses_to_a_commit_begins_anew(
             commit(repo, "main", [Write("/a", (1,), b"y")], "two")
 
     monkeypatch.setattr(repo._refs, "check_tip", late)
-    repo.squash("main", since)
+    repo.squash(since, branch="main")
 
     assert contents(repo, "/a") == "xy0000"
     tip = next(repo.ancestry(branch="main"))
@@ -79,7 +79,7 @@ def test_garbage_collected_meanwhile_takes_nothing_away(
     if operation == "merge":
         repo.merge("dev", "main", message="m")
     else:
-        repo.squash("main", since)
+        repo.squash(since, branch="main")
 
     assert not left
     fresh = Repository.open(repo.storage)

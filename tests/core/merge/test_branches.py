@@ -427,21 +427,21 @@ def test_one_snapshot_is_picked(repo: Repository) -> None:
     commit(repo, "dev", [Write("/a", (2,), b"x")])
     commit(repo, "main", [Write("/a", (5,), b"o")])
 
-    result = repo.cherry_pick(picked, "main")
+    result = repo.cherry_pick(picked, branch="main")
 
     assert contents(repo, "/a") == "0t000o"
     assert "/n" in paths(repo)
     tip = next(repo.ancestry(branch="main"))
     assert (tip.id, tip.message) == (result.snapshot_id, "the one")
     assert tip.metadata == {"icefloe": {"cherry_picked": picked}}
-    assert repo.cherry_pick(picked, "main").outcome == "up-to-date"
+    assert repo.cherry_pick(picked, branch="main").outcome == "up-to-date"
 
 
 def test_what_was_picked_is_no_conflict_in_a_later_merge(repo: Repository) -> None:
     picked = commit(repo, "dev", [CreateArray("/n"), Write("/n", (0,), b"t"), Write("/a", (1,), b"t")])
     commit(repo, "dev", [Write("/n", (1,), b"t")])
     commit(repo, "main", [Write("/a", (5,), b"o")])
-    repo.cherry_pick(picked, "main")
+    repo.cherry_pick(picked, branch="main")
 
     result = repo.merge("dev", "main", message="m")
 
@@ -454,8 +454,8 @@ def test_a_pick_meets_conflicts(repo: Repository) -> None:
     commit(repo, "main", [Write("/a", (1,), b"o")])
 
     with pytest.raises(MergeConflictError):
-        repo.cherry_pick(picked, "main")
-    repo.cherry_pick(picked, "main", strategy="theirs", message="mine")
+        repo.cherry_pick(picked, branch="main")
+    repo.cherry_pick(picked, branch="main", strategy="theirs", message="mine")
 
     assert contents(repo, "/a") == "0t0000"
     assert next(repo.ancestry(branch="main")).message == "mine"
@@ -465,7 +465,7 @@ def test_one_snapshot_is_reverted(repo: Repository) -> None:
     wrong = commit(repo, "main", [Write("/a", (1,), b"x"), Delete("/g"), SetAttribute("/b", 1)], "wrong")
     commit(repo, "main", [Write("/a", (2,), b"o")])
 
-    repo.revert(wrong, "main")
+    repo.revert(wrong, branch="main")
 
     assert contents(repo, "/a") == "00o000"
     assert contents(repo, "/g/c") == "000000"
@@ -478,8 +478,8 @@ def test_what_changed_again_since_is_a_conflict_for_a_revert(repo: Repository) -
     commit(repo, "main", [Write("/a", (2,), b"o")])
 
     with pytest.raises(MergeConflictError) as failed:
-        repo.revert(wrong, "main")
-    repo.revert(wrong, "main", strategy="ours")
+        repo.revert(wrong, branch="main")
+    repo.revert(wrong, branch="main", strategy="ours")
 
     assert [row.chunk for row in failed.value.result.conflicts] == [(2,)]
     assert contents(repo, "/a") == "00o000"
@@ -489,7 +489,7 @@ def test_a_move_is_reverted() -> None:
     repo = new_repository()
     moved = commit(repo, "main", [Move("/a", "/z")])
 
-    repo.revert(moved, "main")
+    repo.revert(moved, branch="main")
 
     assert paths(repo) == ["/", "/a", "/b", "/g", "/g/c"]
 
@@ -498,16 +498,16 @@ def test_only_what_is_in_the_history_is_reverted(repo: Repository) -> None:
     elsewhere = commit(repo, "dev", [Write("/a", (1,))])
 
     with pytest.raises(ValueError, match="not in the history of branch main"):
-        repo.revert(elsewhere, "main")
+        repo.revert(elsewhere, branch="main")
 
 
 def test_the_first_snapshot_is_neither_picked_nor_reverted(repo: Repository) -> None:
     first = list(repo.ancestry(branch="main"))[-1].id
 
     with pytest.raises(ValueError, match="cannot be picked"):
-        repo.cherry_pick(first, "main")
+        repo.cherry_pick(first, branch="main")
     with pytest.raises(ValueError, match="cannot be reverted"):
-        repo.revert(first, "main")
+        repo.revert(first, branch="main")
 
 
 # Squashing
@@ -519,7 +519,7 @@ def test_snapshots_become_one(repo: Repository) -> None:
     commit(repo, "main", [Write("/a", (1,), b"y"), Delete("/n"), SetAttribute("/b", 1)], "two")
     before = (contents(repo, "/a"), paths(repo))
 
-    id = repo.squash("main", since)
+    id = repo.squash(since, branch="main")
 
     assert [info.message for info in repo.ancestry(branch="main")][:2] == ["one\ntwo", "x"]
     assert (contents(repo, "/a"), paths(repo)) == before
@@ -536,7 +536,7 @@ def test_squashing_remembers_merges(repo: Repository) -> None:
     repo.merge("dev", "main", message="m")
     commit(repo, "main", [Write("/a", (1,), b"m")])
 
-    repo.squash("main", since, message="all")
+    repo.squash(since, branch="main", message="all")
     commit(repo, "dev", [Write("/a", (2,), b"t")])
     result = repo.merge("dev", "main", message="again")
 
@@ -549,7 +549,7 @@ def test_there_must_be_something_to_squash(repo: Repository) -> None:
 
     for since in (tip, elsewhere):
         with pytest.raises(ValueError, match="nothing to squash"):
-            repo.squash("main", since)
+            repo.squash(since, branch="main")
 
 
 def test_there_is_an_async_form_of_each(repo: Repository) -> None:
@@ -557,9 +557,9 @@ def test_there_is_an_async_form_of_each(repo: Repository) -> None:
 
     async def all_of_them() -> None:
         merged = await repo.merge_async("dev", "main", message="m")
-        await repo.revert_async(str(merged.snapshot_id), "main")
-        await repo.cherry_pick_async("dev", "main")
-        await repo.squash_async("main", since)
+        await repo.revert_async(str(merged.snapshot_id), branch="main")
+        await repo.cherry_pick_async("dev", branch="main")
+        await repo.squash_async(since, branch="main")
 
     asyncio.run(all_of_them())
 

@@ -186,7 +186,7 @@ def test_a_deleted_chunk_has_the_fill_value() -> None:
     repo = repository({"v": {"data": np.ones(4, "f4"), "chunks": (4,), "fill_value": 7}})
     put(repo, "main", {"v": 2})
     session = repo.writable_session("dev")
-    session.workspace.delete_chunk(session.workspace.array("/v"), (0,))
+    session._workspace.delete_chunk(session._workspace.array("/v"), (0,))
     session.commit("delete")
 
     (found,) = details(repo)
@@ -208,16 +208,16 @@ def test_an_array_without_dimensions_has_no_labels() -> None:
 def test_sharded_and_uneven_chunks_are_compared() -> None:
     repo = repository({"s": {"shape": (8,), "chunks": (2,), "shards": (4,), "dtype": "i4"}})
     session = repo.writable_session("main")
-    document = json.loads(session.workspace.array("/s").user_data)
+    document = json.loads(session._workspace.array("/s").user_data)
     sizes = {"kind": "inline", "chunk_shapes": [[3, [2, 2], 1]]}
     document["chunk_grid"] = {"name": "rectilinear", "configuration": sizes}
     document["codecs"] = [{"name": "bytes", "configuration": {"endian": "little"}}]
-    session.workspace.set_metadata("/uneven", json.dumps(document).encode())
+    session._workspace.set_metadata("/uneven", json.dumps(document).encode())
     repo.reset_branch("dev", session.commit("uneven"))
     for branch, value in (("main", 1), ("dev", 4)):
         session = repo.writable_session(branch)
         zarr.open_array(session.store, path="s")[5] = value
-        session.workspace.write("/uneven", (2,), np.array([0, value], "<i4").tobytes())
+        session._workspace.write("/uneven", (2,), np.array([0, value], "<i4").tobytes())
         session.commit(branch)
 
     assert {str(each) for each in details(repo)} == {
@@ -243,8 +243,8 @@ def test_conflicts_of_picks_and_reverts_are_described() -> None:
     first = put(repo, "main", {"t2m": (np.s_[0, 0, 0], 1)})
     put(repo, "main", {"t2m": (np.s_[0, 0, 0], 5)})
 
-    (undone,) = repo.revert(first, "main", dry_run=True).conflicts.details()
-    (picked,) = repo.cherry_pick(first, "main", dry_run=True, message="again").conflicts.details()
+    (undone,) = repo.revert(first, branch="main", dry_run=True).conflicts.details()
+    (picked,) = repo.cherry_pick(first, branch="main", dry_run=True, message="again").conflicts.details()
 
     assert str(undone).endswith("1 of 120 cells differs, by up to 5 K")
     assert str(picked).endswith("1 of 120 cells differs, by up to 4 K")

@@ -79,9 +79,9 @@ def test_the_base_may_be_the_tip_of_a_branch_that_a_history_has_inherited() -> N
 def test_squashing_past_the_fork_does_not_hide_it(repo: Repository, strategy: Any) -> None:
     first = list(repo.ancestry(branch="main"))[-1].id
     part(repo, [Write("/a", (1,), b"o")], [Delete("/b"), Write("/a", (2,), b"t")])
-    repo.squash("main", first)
+    repo.squash(first, branch="main")
     commit(repo, "main", [Write("/a", (3,), b"p")])
-    repo.squash("main", first)
+    repo.squash(first, branch="main")
     collect(repo)
 
     result = repo.merge("dev", "main", message="m", strategy=strategy)
@@ -96,7 +96,7 @@ def test_an_amended_squash_still_knows_what_it_replaced() -> None:
     repo = new_repository(2)
     first = list(repo.ancestry(branch="main"))[-1].id
     commit(repo, "dev", [Delete("/b")])
-    repo.squash("main", first)
+    repo.squash(first, branch="main")
     session = repo.writable_session("main")
     make(session, [Write("/a", (0,), b"o")])
     session.amend("more")
@@ -114,7 +114,7 @@ def test_a_merge_that_expired_is_found_or_the_next_one_is_refused(collected: boo
     repo.create_tag("fork", list(repo.ancestry(branch="dev"))[1].id)  # it stays
     repo.merge("dev", "main", message="m")
     part(repo, [Write("/a", (1,), b"o")], [Write("/a", (2,), b"t")])
-    repo.apply_retention(RetentionPolicy(last=1))
+    repo.retain(RetentionPolicy(last=1))
     if collected:
         collect(repo)
         with pytest.raises(SessionStateError, match="expired"):
@@ -129,7 +129,7 @@ def test_different_changes_are_merged_whatever_expired_in_between() -> None:
     repo.create_tag("fork", repo.lookup_branch("main"))
     commit(repo, "main", [Write("/a", (0,), b"o")])
     part(repo, [Write("/a", (1,), b"o")], [Write("/a", (2,), b"t"), Delete("/b")])
-    repo.apply_retention(RetentionPolicy(last=1))
+    repo.retain(RetentionPolicy(last=1))
     collect(repo)
 
     repo.merge("dev", "main", message="m")
@@ -146,15 +146,15 @@ def test_a_commit_whose_parent_expired_is_picked_and_reverted_until_that_is_coll
     repo.expire_snapshots(datetime.now(UTC) + timedelta(seconds=1))
 
     if repo.spec_version == 2:
-        repo.cherry_pick(picked, "main")
+        repo.cherry_pick(picked, branch="main")
         assert contents(repo, "/a") == "0t0000"
-        repo.revert(picked, "dev")
+        repo.revert(picked, branch="dev")
         assert contents(repo, "/a", "dev") == "x00000"
         commit(repo, "main", [Write("/a", (1,), b"0")])
     collect(repo)
     for operation in (repo.cherry_pick, repo.revert):
         with pytest.raises(SessionStateError, match="the snapshot before it has expired"):
-            operation(picked, "dev")
+            operation(picked, branch="dev")
 
 
 def test_an_array_that_the_base_lacks_and_one_side_may_have_emptied_is_a_conflict(repo: Repository) -> None:
@@ -162,14 +162,14 @@ def test_an_array_that_the_base_lacks_and_one_side_may_have_emptied_is_a_conflic
     picked = commit(repo, "dev", [CreateArray("/n"), Write("/n", (0,), b"t"), Write("/n", (1,), b"t")])
     repo.merge("dev", "main", message="forward")
     commit(repo, "main", [Erase("/n", (1,))])
-    repo.squash("main", first)
+    repo.squash(first, branch="main")
 
     with pytest.raises(MergeConflictError) as failed:
-        repo.cherry_pick(picked, "main")
+        repo.cherry_pick(picked, branch="main")
     assert [(row.kind, row.path, row.chunk) for row in failed.value.result.conflicts] == [
         (T.ChunkDoubleUpdate, "/n", (1,))
     ]
-    repo.cherry_pick(picked, "main", strategy="ours")
+    repo.cherry_pick(picked, branch="main", strategy="ours")
     assert contents(repo, "/n", size=2) == "t."
-    repo.cherry_pick(picked, "main", strategy="theirs")
+    repo.cherry_pick(picked, branch="main", strategy="theirs")
     assert contents(repo, "/n", size=2) == "tt"

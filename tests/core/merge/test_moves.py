@@ -156,7 +156,7 @@ def test_a_commit_before_a_move_is_picked_and_reverted() -> None:
     commit(repo, "main", [Move("/a", "/g/a")])
     commit(repo, "dev", [Move("/g", "/h"), Move("/a", "/h/b")])
 
-    repo.cherry_pick(labelled, "dev")
+    repo.cherry_pick(labelled, branch="dev")
     assert contents(repo, "/h/b", "dev") == "x00000"
-    repo.revert(labelled, "main")
+    repo.revert(labelled, branch="main")
     assert contents(repo, "/g/a") == "000000"

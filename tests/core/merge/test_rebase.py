@@ -105,14 +105,14 @@ def conflicts(session: Session, solver: ConflictSolver | None = None) -> list[tu
 
 def contents(repo: Repository, path: str, size: int = 6) -> str:
     """The chunks of an array as a text, a dot for none."""
-    workspace = repo.readonly_session("main").workspace
+    workspace = repo.readonly_session("main")._workspace
     node = workspace.array(path)
     refs = [workspace.ref(node, (n,)) for n in range(size)]
     return "".join("." if ref is None else workspace.read(ref, 0, 1).decode() for ref in refs)
 
 
 def paths(repo: Repository) -> list[str]:
-    return list(repo.readonly_session("main").workspace.paths())
+    return list(repo.readonly_session("main")._workspace.paths())
 
 
 T = ConflictType

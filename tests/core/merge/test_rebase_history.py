@@ -85,7 +85,7 @@ def test_a_log_that_is_gone_stops_the_rebase(repo: Repository) -> None:
     repo.storage.delete([f"transactions/{expired}"])
     other = Repository.open(repo.storage).writable_session("main")
     session._assets = other._assets
-    session.workspace.assets = other.workspace.assets  # one that has not seen the log
+    session._workspace.assets = other._workspace.assets  # one that has not seen the log
 
     with pytest.raises(SessionStateError) as refused:
         session.rebase(ConflictDetector())

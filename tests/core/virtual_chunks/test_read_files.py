@@ -107,8 +107,8 @@ OUTSIDE = [
 @pytest.mark.parametrize("location", OUTSIDE)
 def test_manifests_of_anybody_lead_to_no_file_outside(session: Session, folder: Path, location: str) -> None:
     place = location.format(folder=folder, parent=folder.parent)
-    node = session.workspace.array("/a")
-    session.workspace.put_refs(node, ArrayManifest.virtual([[0]], [place], [0], [4]))
+    node = session._workspace.array("/a")
+    session._workspace.put_refs(node, ArrayManifest.virtual([[0]], [place], [0], [4]))
 
     with pytest.raises(InvalidInputError):
         session.store.get_sync("a/c/0")

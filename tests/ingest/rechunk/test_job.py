@@ -267,7 +267,7 @@ def test_a_rectilinear_grid_is_refused(tmp_path: Path) -> None:
     found = document(repo, "t")
     found["chunk_grid"] = {"name": "rectilinear", "configuration": {"kind": "inline", "chunk_shapes": edges}}
     found["codecs"] = [{"name": "bytes", "configuration": {"endian": "little"}}]
-    session.workspace.set_metadata("/t", json.dumps(found).encode())
+    session._workspace.set_metadata("/t", json.dumps(found).encode())
     session.commit("uneven")
 
     assert "/t has a rectilinear chunk grid" in refused(repo, chunks={"time": 5})
@@ -276,7 +276,7 @@ def test_a_rectilinear_grid_is_refused(tmp_path: Path) -> None:
 def with_codecs(repo: Repository, *codecs: dict[str, Any]) -> None:
     """Another way to read the bytes of an array."""
     session = repo.writable_session("main")
-    session.workspace.set_metadata("/t", json.dumps({**document(repo, "t"), "codecs": codecs}).encode())
+    session._workspace.set_metadata("/t", json.dumps({**document(repo, "t"), "codecs": codecs}).encode())
     session.commit("codecs")
 
 

@@ -16,7 +16,7 @@ from icefloe import Repository, in_memory_storage
 from icefloe._internal.ids import INITIAL_SNAPSHOT_ID, encode_column
 from icefloe.errors import IcechunkError, SessionStateError
 from icefloe.maintenance.integrity import catalogue
-from icefloe.maintenance.integrity.findings import Report
+from icefloe.maintenance.integrity.findings import VerifyLevel, VerifyReport
 from icefloe.storage.base import Storage
 from tests.support.format import golden
 
@@ -63,7 +63,7 @@ def samples(paths: list[str], places: random.Random) -> Iterator[str]:
             yield places.choice(choice)
 
 
-def objects_named(report: Report) -> set[str]:
+def objects_named(report: VerifyReport) -> set[str]:
     return {found.object for found in report.findings}
 
 
@@ -97,7 +97,7 @@ def test_whatever_is_deleted_is_found_at_its_level(name: str) -> None:
         storage.delete([path])
         repo = Repository.open(storage)
 
-        level = "objects" if path.startswith("chunks/") else "graph"
+        level: VerifyLevel = "objects" if path.startswith("chunks/") else "graph"
         found = objects_named(repo.verify(level))
         found_by_checksums = objects_named(repo.verify("graph", checksums=True))
 

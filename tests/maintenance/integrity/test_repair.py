@@ -27,7 +27,7 @@ def five_chunks(version: int = 2) -> Repository:
 
 def chunk_at(repo: Repository, coord: int) -> str:
     """The object of one chunk."""
-    workspace = repo.readonly_session("main").workspace
+    workspace = repo.readonly_session("main")._workspace
     ref: Any = workspace.ref(workspace.array("/a"), (coord,))
     return f"chunks/{ref.chunk_id}"
 
@@ -42,7 +42,7 @@ def broken(version: int, coord: int = 2) -> Repository:
 def stored(path: str, coords: tuple[int, ...]) -> bytes | None:
     """The bytes of a chunk, from a repository that has it."""
     other = five_chunks()
-    workspace = other.readonly_session("main").workspace
+    workspace = other.readonly_session("main")._workspace
     ref: Any = workspace.ref(workspace.array(path), coords)
     return None if ref is None else workspace.read(ref, 0, ref.length)
 
@@ -106,7 +106,7 @@ def test_a_chunk_with_other_bytes_than_recorded_counts_as_lost() -> None:
     data = bytearray(repo.storage.get(key)[0])
     data[-1] ^= 1
     repo.storage.put(key, bytes(data))
-    assert repo.repair(sources=stored).actions == []
+    assert repo.repair(sources=stored).actions == ()
 
     repo.repair(sources=stored, checksums=True)
 
@@ -237,7 +237,7 @@ def test_what_is_well_stays_as_it_is(version: int) -> None:
 
     report = repo.repair(drop=True, sources=stored)
 
-    assert report.actions == []
+    assert report.actions == ()
     assert objects(repo.storage) == before
 
 

@@ -138,7 +138,7 @@ def described(repo: Repository) -> dict[str, Any]:
 
 def seen(session: Session) -> dict[str, Any]:
     """The nodes of a snapshot: their metadata, and a hash of the chunks of arrays."""
-    workspace, found = session.workspace, {}
+    workspace, found = session._workspace, {}
     for path in workspace.paths():
         node = workspace.node(path)
         assert node is not None

@@ -85,7 +85,7 @@ def perform(repo: Repository, kind: str, branch: str, snapshot: str) -> str | No
         case "merge":
             return repo.merge(snapshot, branch, message="merge").snapshot_id
         case "cherry_pick":
-            return repo.cherry_pick(snapshot, branch).snapshot_id
+            return repo.cherry_pick(snapshot, branch=branch).snapshot_id
         case "revert":
-            return repo.revert(snapshot, branch).snapshot_id
-    return repo.squash(branch, snapshot)
+            return repo.revert(snapshot, branch=branch).snapshot_id
+    return repo.squash(snapshot, branch=branch)

@@ -92,7 +92,7 @@ def tree(repo: Repository, path: str, revision: str, with_ledgers: bool, out: Ou
     \b
     icefloe tree data/repo air -r v1.0
     """
-    workspace = repo.readonly_session(snapshot_id=revisions.resolve(repo, revision)).workspace
+    workspace = repo.readonly_session(snapshot_id=revisions.resolve(repo, revision))._workspace
     top = _path(path)
     if top != ROOT and workspace.node(top) is None:
         raise _no_node(workspace, "group or array", top)
@@ -107,9 +107,9 @@ def tree(repo: Repository, path: str, revision: str, with_ledgers: bool, out: Ou
 def known_array(session: Session, path: str) -> str:
     """The whole path of an array; an error says what there is of a similar name."""
     whole = _path(path)
-    if session.workspace.node(whole) is None:
-        raise _no_node(session.workspace, "array", whole)
-    session.workspace.array(whole)  # says what is wrong about a group
+    if session._workspace.node(whole) is None:
+        raise _no_node(session._workspace, "array", whole)
+    session._workspace.array(whole)  # says what is wrong about a group
     return whole
 
 
@@ -146,7 +146,7 @@ def head(repo: Repository, path: str, revision: str, number: int, out: Output) -
 
 
 def _shape(session: Session, path: str) -> list[int]:
-    shape: list[int] = json.loads(session.workspace.array(path).user_data)["shape"]
+    shape: list[int] = json.loads(session._workspace.array(path).user_data)["shape"]
     return shape
 
 

@@ -16,8 +16,8 @@ from icefloe.cli.output import Output, plain, shown
 from icefloe.cli.pairs import storage_options
 from icefloe.cli.params import output_option, repo_argument, spark_option
 from icefloe.cli.watched import watched
-from icefloe.maintenance.integrity.findings import Level
-from icefloe.maintenance.integrity.repair import ChunkSource
+from icefloe.maintenance.integrity.findings import Level, VerifyLevel
+from icefloe.maintenance.integrity.repair import ReadChunk
 from icefloe.repository import Repository
 from icefloe.session import Session
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 @output_option
 def verify(
     repo: Repository,
-    level: str,
+    level: VerifyLevel,
     branch: str | None,
     tag: str | None,
     snapshot_id: str | None,
@@ -157,9 +157,9 @@ def repair(
     icefloe repair data/repo --from-ledger
     icefloe repair data/repo --relocate s3://old-bucket/=s3://new-bucket/ --drop
     """
-    sources: list[ChunkSource] = []
+    sources: list[ReadChunk] = []
     if source is not None:
-        sources.append(icefloe.chunks_of(icefloe.open(source).readonly_session(branch)))
+        sources.append(icefloe.ChunkSource.from_session(icefloe.open(source).readonly_session(branch)))
     ledger = _ledger(repo.readonly_session(branch), source_options) if from_ledger else None
     sources += [ledger] if ledger is not None else []
     report = watched(repo, out).repair(
@@ -196,7 +196,7 @@ def _ledger(session: Session, options: tuple[str, ...]) -> LedgerChunks:
     return LedgerChunks(session, Reading(storage_options=storage_options(options)))
 
 
-def _first(sources: list[ChunkSource], path: str, coords: tuple[int, ...]) -> Any:
+def _first(sources: list[ReadChunk], path: str, coords: tuple[int, ...]) -> Any:
     """What the first of several sources has that has anything."""
     return next((data for each in sources if (data := each(path, coords)) is not None), None)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Literal
 
 import click
 
@@ -17,7 +17,7 @@ from icefloe.cli.output import Output, plain, shown
 from icefloe.cli.params import output_option, repo_argument, spark_option
 from icefloe.cli.revisions import Time
 from icefloe.cli.watched import watched
-from icefloe.maintenance.retention import RetentionPolicy
+from icefloe.maintenance.retention import RetentionPolicy, RetentionReport
 from icefloe.repository import Repository
 
 _SAFE_AGE = timedelta(days=1)
@@ -46,7 +46,7 @@ def gc(repo: Repository, older_than: datetime, dry_run: bool, table: bool, yes: 
     if table:
         if not dry_run:
             raise click.UsageError("--table shows what would be deleted; it needs --dry-run")
-        found = repo.garbage(older_than)
+        found = repo.find_garbage(older_than)
         out.table(_shown(found), found.names)
         return
     age = datetime.now(UTC) - older_than
@@ -119,7 +119,7 @@ def expire(
     if policy is not None and older_than is None:
         if branches:
             raise click.UsageError("--branches goes with --older-than")
-        _tell_retention(repo, repo.apply_retention(policy, dry_run=dry_run), policy, None, dry_run, out)
+        _tell_retention(repo, repo.retain(policy, dry_run=dry_run), policy, out)
         return
     if policy is not None or older_than is None:
         raise click.UsageError("say either --older-than or what to keep with --keep-...")
@@ -127,7 +127,7 @@ def expire(
         raise click.UsageError("the time lies in the future: everything would expire; say --yes if it shall")
     options = {"delete_expired_branches": branches, "delete_expired_tags": tags}
     if dry_run:
-        _tell_retention(repo, repo.preview_expiration(older_than, **options), None, older_than, dry_run, out)
+        _tell_retention(repo, repo.retain(older_than, **options, dry_run=True), older_than, out)
         return
     gone = repo.expire_snapshots(older_than, **options)
     out.value({"expired": gone}, f"{counted(len(gone), 'snapshot')} expired")
@@ -159,18 +159,17 @@ def _branch_policy(text: str) -> tuple[str, RetentionPolicy]:
 
 
 def _tell_retention(
-    repo: Repository,
-    table: Table,
-    policy: RetentionPolicy | None,
-    older_than: datetime | None,
-    dry_run: bool,
-    out: Output,
+    repo: Repository, report: RetentionReport, policy: RetentionPolicy | datetime, out: Output
 ) -> None:
-    if not dry_run:
+    table = report.table
+    if not report.dry_run:
         gone = table["snapshot"][~table["kept"]].tolist()
         out.value({"expired": gone}, f"{counted(len(gone), 'snapshot')} expired")
         return
-    freed = repo.what_if(policy=policy, older_than=older_than)
+    if isinstance(policy, datetime):
+        freed = repo.estimate_expiration(older_than=policy)
+    else:
+        freed = repo.estimate_expiration(policy=policy)
     if out.as_json:
         out.value({"freed": freed, "snapshots": _shown(table)})
         return
@@ -208,7 +207,7 @@ def _shown(table: Table) -> list[dict[str, Any]]:
 @output_option
 def stats(
     repo: Repository,
-    by: str | None,
+    by: Literal["array", "snapshot"] | None,
     revision: str | None,
     if_older_than: datetime | None,
     dry_run: bool,
@@ -226,7 +225,7 @@ def stats(
     if by is not None and if_older_than is not None:
         raise click.UsageError("--by and --if-older-than are two questions: say one")
     if dry_run:
-        count = len(repo.preview_expiration(datetime.fromtimestamp(0, UTC)))
+        count = len(repo.retain(datetime.fromtimestamp(0, UTC), dry_run=True).table)
         out.value(
             {"dry_run": True, "snapshots": count},
             f"would read {counted(count, 'snapshot')} and their manifests",
@@ -234,7 +233,7 @@ def stats(
         return
     repo = watched(repo, out, reads_only=True)
     if if_older_than is not None:
-        freed = repo.what_if(older_than=if_older_than)
+        freed = repo.estimate_expiration(older_than=if_older_than)
         text = (
             f"{counted(freed.snapshots, 'snapshot')}, {counted(freed.manifests, 'manifest')} and "
             f"{counted(freed.chunks, 'chunk')}, {bytes_text(freed.bytes)}, would go"
@@ -243,7 +242,7 @@ def stats(
         return
     if by is not None:
         id = None if revision is None else revisions.resolve(repo, revision)
-        table = repo.storage_by_array(snapshot_id=id) if by == "array" else repo.storage_by_snapshot()
+        table = repo.storage_stats(by, snapshot_id=id)
         rows = _shown(table)
         if by == "array":
             rows = [row for row in rows if is_listed(row["array"], with_ledgers=with_ledgers)]
@@ -285,7 +284,7 @@ def rewrite_manifests(
         out.value({"snapshot": id, "manifests": count, "dry_run": True}, text)
         return
     if repo.executor is None:
-        repo = repo.working_with(ThreadExecutor(_MANIFESTS_AT_ONCE))
+        repo = repo.with_executor(ThreadExecutor(_MANIFESTS_AT_ONCE))
     id = watched(repo, out).rewrite_manifests(
         message, branch=branch, commit_method="amend" if amend else "new_commit"
     )

@@ -88,7 +88,7 @@ def cherry_pick(
     id = revisions.resolve(repo, revision)
     return _told(
         out,
-        lambda: repo.cherry_pick(id, onto, message=message, strategy=strategy, dry_run=dry_run),
+        lambda: repo.cherry_pick(id, branch=onto, message=message, strategy=strategy, dry_run=dry_run),
         f"{id} onto {onto}",
     )
 
@@ -119,7 +119,7 @@ def revert(
     id = revisions.resolve(repo, revision)
     return _told(
         out,
-        lambda: repo.revert(id, branch, message=message, strategy=strategy, dry_run=dry_run),
+        lambda: repo.revert(id, branch=branch, message=message, strategy=strategy, dry_run=dry_run),
         f"the revert of {id} into {branch}",
     )
 
@@ -147,7 +147,7 @@ def squash(
             f"{since} is not a commit before the tip of branch {branch}, so there is nothing to squash",
             kind=ErrorKind.BAD_SNAPSHOT_CHAIN_FOR_DIFF,
         )
-    made = None if dry_run else repo.squash(branch, start, message=message)
+    made = None if dry_run else repo.squash(start, branch=branch, message=message)
     on = shown(branch)
     verb = f"would put one commit on {on}" if made is None else f"{on} is at {made},"
     text = f"{verb} in the place of {len(later)}: {' '.join(later)}"

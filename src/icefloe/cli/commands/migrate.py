@@ -80,8 +80,8 @@ def _upgrade(
             "a repository of version 1 is upgraded where it is; leave --to out", kind=ErrorKind.NOT_ALLOWED
         )
     repo = Repository.open(storage)
-    repo = watched(repo if executor is None else repo.working_with(executor), out, reads_only=True)
-    snapshots = len(repo.preview_expiration(datetime.fromtimestamp(0, UTC)))
+    repo = watched(repo if executor is None else repo.with_executor(executor), out, reads_only=True)
+    snapshots = len(repo.retain(datetime.fromtimestamp(0, UTC), dry_run=True).table)
     branches, tags = len(repo.list_branches()), len(repo.list_tags())
     icefloe.upgrade_icechunk_repository(repo, dry_run=dry_run, delete_unused_v1_files=delete_old_files)
     text = (

@@ -49,6 +49,8 @@ from icefloe.merging import MergeConflictError, MergeConflicts, MergeResult, Mer
 
 R = TypeVar("R")
 
+_STRATEGIES = ("fail", "ours", "theirs")
+
 
 @dataclass(frozen=True, slots=True)
 class Order:
@@ -89,6 +91,7 @@ class Branching:
         metadata: Mapping[str, Any],
     ) -> MergeResult:
         """Bring all that a snapshot's history has into a branch."""
+        _check_strategy(strategy)
 
         def attempt(mark: int) -> MergeResult:
             tip = self.refs.branch(into)
@@ -170,6 +173,7 @@ class Branching:
         self, picked: SnapshotId, onto: str, message: str | None, strategy: MergeStrategy, *, dry_run: bool
     ) -> MergeResult:
         """Make the changes of one snapshot on a branch too."""
+        _check_strategy(strategy)
         info = self.refs.snapshot(picked)
         base, record = self._parent(info, "picked"), {"cherry_picked": str(picked)}
         text = message or info.message
@@ -179,6 +183,7 @@ class Branching:
         self, undone: SnapshotId, branch: str, message: str | None, strategy: MergeStrategy, *, dry_run: bool
     ) -> MergeResult:
         """Undo on a branch what one snapshot of its history changed."""
+        _check_strategy(strategy)
         info = self.refs.snapshot(undone)
         before, record = self._parent(info, "reverted"), {"reverted": str(undone)}
         if steps_between(self.refs, undone, self.refs.branch(branch)) is None:
@@ -319,6 +324,11 @@ class Branching:
 
     def _metadata(self, record: Mapping[str, Any]) -> dict[str, Any]:
         return {**self.commit_metadata, OWN_KEY: dict(record)}
+
+
+def _check_strategy(strategy: str) -> None:
+    if strategy not in _STRATEGIES:
+        raise ValueError(f"a strategy is one of {', '.join(_STRATEGIES)}, not {strategy!r}")
 
 
 def _met(ours: State, since: Touched, theirs: State, touched: Touched) -> bool:

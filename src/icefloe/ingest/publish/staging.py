@@ -171,7 +171,7 @@ def _paths_of(error: MergeConflictError) -> list[str]:
 
 
 def _is_group(session: Session, path: str) -> bool:
-    node = session.workspace.node(path)
+    node = session._workspace.node(path)
     return node is not None and not isinstance(node.node_data, ArrayNodeData)
 
 

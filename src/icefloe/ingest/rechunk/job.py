@@ -160,7 +160,7 @@ def rechunk(
     wanted = Relayout(dict(chunks or {}), dict(shards) if shards else None, codec)
     session = repo.writable_session(branch)
     base = repo.readonly_session(snapshot_id=session.snapshot_id)
-    arrays = _found(base.workspace, normalize("/" + path), wanted)
+    arrays = _found(base._workspace, normalize("/" + path), wanted)
     targets = [new_layout(array, wanted) for array in arrays]
     changed = [
         (array, target)
@@ -274,8 +274,8 @@ def _written(
 ) -> int:
     """Make the arrays anew in a session and have them filled; how many chunks were compared."""
     for array, target in changed:
-        session.workspace.delete_node(array.path)  # with the references to its chunks
-        session.workspace.set_metadata(array.path, (target.document or "").encode())
+        session._workspace.delete_node(array.path)  # with the references to its chunks
+        session._workspace.set_metadata(array.path, (target.document or "").encode())
     samples = _samples(plan, {array.path: (array, target) for array, target in changed})
     orders = list(_orders(session.fork(), base, plan, samples, memory_bytes)) if plan.blocks else []
     try:
@@ -287,14 +287,14 @@ def _written(
             )
         done = list(executor.map(Task(rewrite, "tasks"), orders))
     finally:
-        clear(plan.exchanges.values(), session.workspace.assets.storage)
+        clear(plan.exchanges.values(), session._workspace.assets.storage)
     for box in (box for each in done for box in each.different):
         raise InvalidInputError(
             f"the values of {box.path} from {list(box.start)} to {list(box.stop)} are not the same after "
             "they were written: its codecs lose some; choose a codec that does not",
             ErrorKind.INVALID_ARRAY_METADATA,
         )
-    session.merge_receipts([each.receipt for each in done])
+    session._merge_receipts([each.receipt for each in done])
     return len(samples)
 
 
@@ -341,7 +341,7 @@ def _orders(
 def set_aside(order: AsideOrder) -> int:
     """Read blocks and put them aside, a task's part; how many. It may run twice and does not mind."""
     array = _array(order.base, order.exchange.name, "r")
-    storage = order.base.workspace.assets.storage.for_a_while()
+    storage = order.base._workspace.assets.storage.for_a_while()
     with quiet(), chunks_at_once(_at_once(array, READ_COPIES, order.memory_bytes)):
         for number in order.numbers:
             key = tuple(slice(start, stop) for start, stop in order.exchange.row(number).box)
@@ -358,7 +358,7 @@ def rewrite(order: RechunkOrder) -> Rewritten:
         for box in order.boxes:
             exchange = order.exchanges.get(box.path)
             if exchange is not None:
-                values = taken_up(exchange, box.spans, order.base.workspace.assets.storage)
+                values = taken_up(exchange, box.spans, order.base._workspace.assets.storage)
             else:
                 with chunks_at_once(_at_once(old[box.path], READ_COPIES, order.memory_bytes)):
                     values = old[box.path][box.key]

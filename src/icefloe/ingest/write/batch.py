@@ -253,13 +253,13 @@ def write_batch(
                 receipts.append(written.receipt)
                 bad.update(written.bad)
     finally:
-        clear(designed.plan.exchanges.values(), session.workspace.assets.storage)
+        clear(designed.plan.exchanges.values(), session._workspace.assets.storage)
     if bad:
         found = [BadFile(combined.files[number].source, text) for number, text in sorted(bad.items())]
         if options.on_bad_file == "stop":
             raise unreadable(found)
         raise UnreadableError(found)
-    session.merge_receipts(receipts)
+    session._merge_receipts(receipts)
     _write_coordinates(session, designed, existing, options)
     batch = batch_id(options.group, [file.source for file in combined.files])
     now = _ledger(combined, rows, batch, designed)

@@ -85,7 +85,7 @@ def write(order: WriteOrder) -> Written:
             exchange = order.exchanges.get(block.name)
             try:
                 if exchange is not None:
-                    data = taken_up(exchange, block.box, order.fork.workspace.assets.storage)
+                    data = taken_up(exchange, block.box, order.fork._workspace.assets.storage)
                 else:
                     data = _assembled(block, order.targets[block.name], sources)
             except _ReadError as error:
@@ -113,7 +113,7 @@ def _wait_for(gone: weakref.ref[Any]) -> None:
 def set_aside(order: WriteOrder) -> dict[int, str]:
     """Read blocks of one array and put them aside; the sources that could not be read, and why."""
     bad: dict[int, str] = {}
-    storage = order.fork.workspace.assets.storage.for_a_while()
+    storage = order.fork._workspace.assets.storage.for_a_while()
     with _Sources(order) as sources, quiet():
         for number, block in zip(order.numbers, order.blocks, strict=True):
             try:

@@ -275,7 +275,7 @@ def write_references(order: ReferOrder) -> Written:
 
 def _refer_to(files: Sequence[Referred], order: ReferOrder) -> dict[int, str]:
     """Set references to some files, those of an array at once; what cannot be read of them."""
-    aside = taken_up((each.aside for each in files if each.aside), order.fork.workspace.assets.storage)
+    aside = taken_up((each.aside for each in files if each.aside), order.fork._workspace.assets.storage)
     bad: dict[int, str] = {}
     placed: dict[str, list[Placed]] = {}
     for file in files:
@@ -339,8 +339,8 @@ def _with_places(repo: Repository, places: Sequence[_Place]) -> Repository:
     for container in ((stored and stored.virtual_chunk_containers) or {}).values():
         config.set_virtual_chunk_container(container)
     stores = {prefix: each.store for prefix, each in (config.virtual_chunk_containers or {}).items()}
-    authorized: dict[str, AnyCredential | None] = dict(repo._recipe.authorized)
-    trusted = set(repo._recipe.trusted)
+    authorized: dict[str, AnyCredential | None] = dict(repo._handle.authorized)
+    trusted = set(repo._handle.trusted)
     new: dict[str, VirtualChunkContainer] = {}
     common = _common_folder([location for location, _ in places if location.startswith("file:")])
     for location, way in places:

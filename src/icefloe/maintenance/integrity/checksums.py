@@ -8,15 +8,16 @@ import numpy as np
 
 from icefloe._internal.executor import Executor, Progress, ThreadExecutor
 from icefloe._internal.ids import encode_column
+from icefloe.core.refs.base import RefStore
 from icefloe.errors import IcechunkError
-from icefloe.format.files import REPO_PATH, SNAPSHOTS, read_ops_log
+from icefloe.format.files import CHUNKS, MANIFESTS, REPO_PATH, SNAPSHOTS, TRANSACTIONS, read_ops_log
 from icefloe.format.id_columns import is_member
 from icefloe.format.updates import Updates
 from icefloe.maintenance.integrity import catalogue
 from icefloe.maintenance.integrity.catalogue import Catalogue, Rows, row_ids
-from icefloe.maintenance.integrity.findings import Finding, Report
-from icefloe.maintenance.listings import OBJECT_ID, Listing
-from icefloe.maintenance.reachable import Ids
+from icefloe.maintenance.integrity.findings import Finding, Findings
+from icefloe.maintenance.listings import OBJECT_ID, Listing, list_folder
+from icefloe.maintenance.reachable import Ids, chunks_used, logs_used, manifests_used, reachable_snapshots
 from icefloe.storage.base import ObjectNotFoundError, Storage
 
 
@@ -25,7 +26,7 @@ def check_checksums(
     listed: Mapping[str, Listing],
     used: Mapping[str, Ids],
     executor: Executor,
-    report: Report,
+    report: Findings,
 ) -> None:
     """Read all objects in use whose checksum was recorded, and report those with other bytes."""
     try:
@@ -40,14 +41,18 @@ def check_checksums(
     _check_repo_info(storage, known, report)
 
 
-def record_checksums(
-    storage: Storage,
-    listed: Mapping[str, Listing],
-    used: Mapping[str, Ids],
-    executor: Executor,
-    progress: Progress | None,
-) -> int:
-    """Record the checksums of objects in use that have none yet; of how many."""
+def record_checksums(refs: RefStore, storage: Storage, executor: Executor, progress: Progress | None) -> int:
+    """Record the checksums of objects in use that have none yet; return their number."""
+    storage.check_writable()
+    snapshots = reachable_snapshots(refs)
+    manifests = manifests_used(storage, snapshots, executor)
+    listed = {folder: list_folder(storage, folder) for folder in catalogue.FOLDERS}
+    used = {
+        SNAPSHOTS: snapshots,
+        TRANSACTIONS: logs_used(refs, snapshots),
+        MANIFESTS: manifests,
+        CHUNKS: chunks_used(storage, manifests, executor),
+    }
     known = catalogue.load(storage)
     fresh = []
     for folder, ids in used.items():
@@ -88,7 +93,7 @@ def _tied_anew(
     return rows[is_member(row_ids(rows), known.tied_anew(rows))]
 
 
-def _recorded(known: Catalogue, listed: Listing, ids: Ids, report: Report) -> Listing:
+def _recorded(known: Catalogue, listed: Listing, ids: Ids, report: Findings) -> Listing:
     """Those in use that were recorded and are there; the others are reported, if they are not yet."""
     recorded = ids[known.find(listed.folder, ids)[1]]
     there = is_member(recorded, listed.ids)
@@ -100,11 +105,11 @@ def _recorded(known: Catalogue, listed: Listing, ids: Ids, report: Report) -> Li
     return listed.take(is_member(listed.ids, recorded[there]))
 
 
-def _compare(known: Catalogue, folder: str, rows: Rows, report: Report) -> None:
+def _compare(known: Catalogue, folder: str, rows: Rows, report: Findings) -> None:
     objects = catalogue.of_kind(rows, folder)
     if not len(objects):
         return
-    report.checksums += len(objects)
+    report.counts["checksums"] += len(objects)
     expected, _ = known.find(folder, row_ids(objects))
     wrong = (expected["size"] != objects["size"]) | (expected["digest"] != objects["digest"])
     if folder == SNAPSHOTS and wrong.any():
@@ -141,7 +146,7 @@ def _repo_info(storage: Storage) -> tuple[bytes, Updates, bool] | None:
     return (data, log, before is None) if len(log) else None
 
 
-def _check_repo_info(storage: Storage, known: Catalogue, report: Report) -> None:
+def _check_repo_info(storage: Storage, known: Catalogue, report: Findings) -> None:
     """It must have the bytes that were recorded, or have been changed since, as its ops log tells."""
     recorded = known.of(catalogue.REPO_INFO)
     try:
@@ -155,7 +160,7 @@ def _check_repo_info(storage: Storage, known: Catalogue, report: Report) -> None
     now = catalogue.repo_info_row(data, log.newest_at_us)
     expected, there = known.find(catalogue.REPO_INFO, row_ids(now))
     if there.all():
-        report.checksums += 1
+        report.counts["checksums"] += 1
         if (expected["size"] != now["size"]) | (expected["digest"] != now["digest"]):
             what = "other bytes than were recorded"
             report.findings.append(Finding("checksum", REPO_PATH, "the catalogue", what))

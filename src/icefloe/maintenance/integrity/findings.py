@@ -1,11 +1,16 @@
-"""What a verification reports."""
+"""What a verification finds and reports."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections import Counter
+from dataclasses import dataclass
 from enum import StrEnum
+from typing import Literal, TypeAlias
 
+from icefloe._internal.report import Report
 from icefloe._internal.table import Table
+
+VerifyLevel: TypeAlias = Literal["graph", "objects", "sources", "chunks"]
 
 
 class Level(StrEnum):
@@ -42,12 +47,12 @@ class Finding:
     message: str
 
 
-@dataclass(slots=True)
-class Report:
+@dataclass(frozen=True, slots=True)
+class VerifyReport(Report):
     """What a verification looked at, and what it found."""
 
     level: Level
-    findings: list[Finding] = field(default_factory=list)
+    findings: tuple[Finding, ...] = ()
     snapshots: int = 0
     transaction_logs: int = 0
     manifests: int = 0
@@ -66,6 +71,25 @@ class Report:
         return not self.findings
 
     def table(self) -> Table:
-        """What is wrong, one row each: kind, object, where, message."""
+        """Return one row per finding: kind, object, where, message."""
         names = ("kind", "object", "where", "message")
         return Table({name: [getattr(found, name) for found in self.findings] for name in names})
+
+
+class Findings:
+    """The findings of a verification under way, and the numbers of objects that it looked at."""
+
+    def __init__(self, level: Level) -> None:
+        self.level = level
+        self.findings: list[Finding] = []
+        self.counts: Counter[str] = Counter()
+        """By the names of fields of `VerifyReport`."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong so far."""
+        return not self.findings
+
+    def report(self) -> VerifyReport:
+        """Return what was found."""
+        return VerifyReport(self.level, tuple(self.findings), **self.counts)

@@ -2,21 +2,25 @@
 
 Files are never changed. Lost chunks and manifests are repaired by a commit on a branch; snapshots before it
 still refer to what they lost, until they expire. A transaction log that is gone is computed from the
-snapshots on both sides of it. A snapshot that is gone leaves the history.
+snapshots on both sides of it. A snapshot that is gone leaves the history. Virtual references follow files
+that moved.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import product
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from icefloe._internal.executor import ThreadExecutor
 from icefloe._internal.ids import INITIAL_SNAPSHOT_ID, ChunkId, ManifestId, SnapshotId
+from icefloe._internal.report import Report
 from icefloe._internal.table import Table
 from icefloe.core.assets import AssetStore
 from icefloe.core.commit.computed_log import computed_log
@@ -26,7 +30,7 @@ from icefloe.core.workspace import Workspace
 from icefloe.errors import IcechunkError
 from icefloe.format.files import CHUNKS, MANIFESTS, SNAPSHOTS, TRANSACTIONS
 from icefloe.format.id_columns import id_keys, is_member
-from icefloe.format.manifest import NATIVE, ArrayManifest
+from icefloe.format.manifest import NATIVE, VIRTUAL, ArrayManifest
 from icefloe.format.pruning import shortened
 from icefloe.format.repo_changes import Changed
 from icefloe.format.repo_info import NO_PARENT, RepoInfo
@@ -34,22 +38,62 @@ from icefloe.format.snapshot import ArrayNodeData, ManifestRef, NodeSnapshot
 from icefloe.format.transaction_log import TransactionLog
 from icefloe.format.updates import ExpirationRan
 from icefloe.maintenance.integrity.checksums import record_again
-from icefloe.maintenance.integrity.findings import Finding
-from icefloe.maintenance.listings import Listing
+from icefloe.maintenance.integrity.findings import Finding, Findings, Level
+from icefloe.maintenance.integrity.verify_sources import check_sources, sources_of
+from icefloe.maintenance.listings import Listing, list_folder
 
-ChunkSource: TypeAlias = Callable[[str, tuple[int, ...]], "bytes | NDArray[Any] | None"]
-"""A chunk by the path of its array and its coordinates: the bytes as they are stored, or the values, or None
-where there is none."""
+if TYPE_CHECKING:
+    from icefloe.session import Session
+
+ReadChunk: TypeAlias = Callable[[str, tuple[int, ...]], "bytes | NDArray[Any] | None"]
+"""Returns a chunk by the path of its array and its coordinates: its stored bytes, its values, or None."""
 
 
-@dataclass(slots=True)
-class RepairReport:
+@dataclass(frozen=True, slots=True)
+class ChunkSource:
+    """A source of chunks for `Repository.repair`: a function of an array's path and a chunk's coordinates.
+
+    Parameters
+    ----------
+    read
+        Returns the stored bytes of the chunk, its values as a numpy array, or None if it has no such chunk.
+    """
+
+    read: ReadChunk
+
+    def __call__(self, path: str, coords: tuple[int, ...], /) -> bytes | NDArray[Any] | None:
+        return self.read(path, coords)
+
+    @staticmethod
+    def from_session(session: Session) -> ChunkSource:
+        """Take chunks from a session, for example of a clone.
+
+        Parameters
+        ----------
+        session
+            A session on a snapshot that has the chunks.
+
+        Returns
+        -------
+        ChunkSource
+        """
+
+        def read(path: str, coords: tuple[int, ...]) -> bytes | None:
+            workspace = session._workspace
+            ref = workspace.ref(workspace.array(path), coords)
+            return None if ref is None else workspace.read(ref, 0, ref.length, f"{list(coords)} of {path}")
+
+        return ChunkSource(read)
+
+
+@dataclass(frozen=True, slots=True)
+class RepairReport(Report):
     """What was wrong and what was done about it, or with `dry_run` would be."""
 
     dry_run: bool
     snapshot_id: str | None = None
     """The commit that repairs the branch."""
-    actions: list[tuple[str, str, str, str]] = field(default_factory=list)
+    actions: tuple[Action, ...] = ()
 
     @property
     def complete(self) -> bool:
@@ -57,19 +101,64 @@ class RepairReport:
         return all(action != LEFT for *_, action in self.actions)
 
     def table(self) -> Table:
-        """One row per thing that was wrong: object, where, problem, action."""
+        """Return one row per thing that was wrong: object, where, problem, action."""
         names = ("object", "where", "problem", "action")
         return Table({name: [row[at] for row in self.actions] for at, name in enumerate(names)})
 
 
+Action: TypeAlias = tuple[str, str, str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Repairs:
+    """The actions of a repair under way."""
+
+    dry_run: bool
+    drop: bool
+    actions: list[Action] = field(default_factory=list)
+
+
 MADE, DROPPED, LEFT = "made again", "dropped", "left as it is"
+RELOCATED = "relocated"
 _GONE = ("missing", "unreadable")
+_LOST_SOURCE = ("missing", "changed", "short")
+"""Problems of a file itself; one that cannot be reached now may be intact."""
+
+
+def repair(
+    refs: RefStore,
+    assets: AssetStore,
+    findings: Sequence[Finding],
+    open_session: Callable[[], Session],
+    *,
+    sources: ReadChunk | Mapping[str, ReadChunk] | None,
+    relocate: Mapping[str, str],
+    drop: bool,
+    dry_run: bool,
+    message: str,
+) -> RepairReport:
+    """Repair what a verification found, in one commit of a session; see `Repository.repair`."""
+    report = Repairs(dry_run, drop)
+    _drop_snapshots(refs, assets, findings, report)
+    _rebuild_logs(refs, assets, findings, report)
+    damaged = {
+        ChunkId.parse(found.object.partition("/")[2])
+        for found in findings
+        if found.kind == "checksum" and found.object.startswith(f"{CHUNKS}/")
+    }
+    session = open_session()
+    source, workspace = _as_source(sources), session._workspace
+    for lost in _find_lost(workspace, list_folder(assets.storage, CHUNKS), damaged):
+        _repair_array(workspace, lost, source, partial(_write_values, session), report)
+    _repair_virtual(workspace, _broken_sources(findings), relocate, report)
+    made = session.commit(message) if session.has_uncommitted_changes else None
+    return RepairReport(dry_run, made, tuple(report.actions))
 
 
 # The history
 
 
-def rebuild_logs(refs: RefStore, assets: AssetStore, findings: list[Finding], report: RepairReport) -> None:
+def _rebuild_logs(refs: RefStore, assets: AssetStore, findings: Sequence[Finding], report: Repairs) -> None:
     """Compute the transaction logs that are gone. A log that an expired snapshot left cannot be."""
     made = []
     for found in findings:
@@ -91,9 +180,7 @@ def _computed(refs: RefStore, assets: AssetStore, id: SnapshotId) -> Transaction
         return None
 
 
-def drop_snapshots(
-    refs: RefStore, assets: AssetStore, findings: list[Finding], report: RepairReport, *, drop: bool
-) -> None:
+def _drop_snapshots(refs: RefStore, assets: AssetStore, findings: Sequence[Finding], report: Repairs) -> None:
     """Take snapshots that are gone out of the history; branches at one go back to the last that is there.
 
     In version 1 nobody knows what came before one. The snapshot after it is written anew, tied to the first
@@ -106,9 +193,9 @@ def drop_snapshots(
             report.actions.append((found.object, found.where, found.kind, LEFT))
     after = {} if isinstance(refs, RefStoreV2) else _following(refs, lost)
     for id, found in lost.items():
-        may_go = drop and (isinstance(refs, RefStoreV2) or id in after)
+        may_go = report.drop and (isinstance(refs, RefStoreV2) or id in after)
         report.actions.append((found.object, found.where, found.kind, DROPPED if may_go else LEFT))
-    if report.dry_run or not drop or not lost:
+    if report.dry_run or not report.drop or not lost:
         return
     if isinstance(refs, RefStoreV2):
         refs.update(lambda info: _without(info, set(lost)))
@@ -175,7 +262,7 @@ class Lost:
         return product(*(ref.extents if len(ref.extents) == len(grid) else grid))
 
 
-def find_lost(workspace: Workspace, listed: Listing, damaged: set[ChunkId]) -> Iterator[Lost]:
+def _find_lost(workspace: Workspace, listed: Listing, damaged: set[ChunkId]) -> Iterator[Lost]:
     """The arrays of a snapshot that lost something, given the chunk objects there are."""
     for node in workspace.base.nodes:
         data = node.node_data
@@ -210,26 +297,24 @@ def _dangling(refs: ArrayManifest, listed: Listing, damaged: set[ChunkId]) -> ND
     return wrong
 
 
-def repair_array(
+def _repair_array(
     workspace: Workspace,
     lost: Lost,
-    source: ChunkSource | None,
+    source: ReadChunk | None,
     write_values: Callable[[str, tuple[int, ...], NDArray[Any]], None],
-    report: RepairReport,
-    *,
-    drop: bool,
+    report: Repairs,
 ) -> None:
     """Ask the source for all that an array has lost; what it has not is dropped, if it may be."""
     node = lost.node
     found = {} if source is None else _asked(source, lost)
     unknown = {ref.id: any(at not in found for at in lost.extents(ref)) for ref in lost.manifests}
-    stuck = any(unknown.values()) and not drop  # nothing of the array can be written anew
+    stuck = any(unknown.values()) and not report.drop  # nothing of the array can be written anew
     for ref in lost.manifests:
         action = LEFT if stuck else DROPPED if unknown[ref.id] else MADE
         report.actions.append((f"{MANIFESTS}/{ref.id}", node.path, "manifest gone", action))
     dropped = []
     for coords in map(tuple, lost.coords.tolist()):
-        action = LEFT if stuck else MADE if coords in found else DROPPED if drop else LEFT
+        action = LEFT if stuck else MADE if coords in found else DROPPED if report.drop else LEFT
         report.actions.append((f"{node.path} {list(coords)}", CHUNKS, "chunk gone", action))
         dropped += [coords] if action is DROPPED else []
     if report.dry_run or stuck:
@@ -245,7 +330,7 @@ def repair_array(
     workspace.delete_chunks(workspace.array(node.path), gone)
 
 
-def _asked(source: ChunkSource, lost: Lost) -> dict[tuple[int, ...], bytes | NDArray[Any]]:
+def _asked(source: ReadChunk, lost: Lost) -> dict[tuple[int, ...], bytes | NDArray[Any]]:
     found: dict[tuple[int, ...], bytes | NDArray[Any]] = {}
     for coords in lost.chunks():
         data = source(lost.node.path, coords)
@@ -263,9 +348,97 @@ def _forget_manifests(workspace: Workspace, node: NodeSnapshot, gone: set[Manife
         workspace.rebase(workspace.base, workspace.changes)
 
 
-def as_source(sources: ChunkSource | Mapping[str, ChunkSource] | None) -> ChunkSource | None:
-    """One source for all arrays, out of one for each."""
+def _as_source(sources: ReadChunk | Mapping[str, ReadChunk] | None) -> ReadChunk | None:
+    """Make one source for all arrays out of one for each."""
     if not isinstance(sources, Mapping):
         return sources
     table = dict(sources)
     return lambda path, coords: table[path](path, coords) if path in table else None
+
+
+def _write_values(session: Session, path: str, coords: tuple[int, ...], values: NDArray[Any]) -> None:
+    """Write one chunk of an array through its codecs."""
+    import zarr
+
+    array = zarr.open_array(session.store, path=path.strip("/"))
+    sizes = array.shards or array.chunks
+    region = tuple(
+        slice(at * size, min((at + 1) * size, length))
+        for at, size, length in zip(coords, sizes, array.shape, strict=True)
+    )
+    array[region] = values[tuple(slice(0, part.stop - part.start) for part in region)]
+
+
+# Virtual references
+
+
+def _broken_sources(findings: Sequence[Finding]) -> dict[str, str]:
+    """The files that are not what references say, and what is wrong with each."""
+    return {
+        found.object: found.kind
+        for found in findings
+        if found.where == "virtual references" and found.kind in _LOST_SOURCE
+    }
+
+
+def _repair_virtual(
+    workspace: Workspace,
+    broken: Mapping[str, str],
+    relocate: Mapping[str, str],
+    report: Repairs,
+) -> None:
+    """Let references into files that are gone point to where those went, by prefix; or drop them, if asked.
+
+    The version of a file at its new place is not known, and no checksum goes along.
+    """
+    for node, refs in _pointing_to(workspace, set(broken)):
+        for location, rows in _by_location(refs):
+            moved = _moved(workspace, refs.take(rows), location, relocate)
+            action = RELOCATED if moved is not None else DROPPED if report.drop else LEFT
+            report.actions.append((location, node.path, broken[location], action))
+            if report.dry_run or action == LEFT:
+                continue
+            array = workspace.array(node.path)
+            if moved is not None:
+                workspace.put_refs(array, moved)
+            else:
+                workspace.delete_chunks(array, refs.coords[rows])
+
+
+def _pointing_to(workspace: Workspace, broken: set[str]) -> Iterator[tuple[NodeSnapshot, ArrayManifest]]:
+    """The references of each array that point into some files."""
+    for node in list(workspace.base.nodes):
+        data = node.node_data
+        for ref in data.manifests if isinstance(data, ArrayNodeData) else ():
+            try:
+                refs = workspace.manifest_refs(node, ref)
+            except IcechunkError:  # a lost manifest is repaired as such
+                continue
+            codes = [code for code, text in enumerate(refs.locations) if _text(text) in broken]
+            rows = (refs.kind == VIRTUAL) & np.isin(refs.location_codes, codes)
+            if rows.any():
+                yield node, refs.take(rows)
+
+
+def _by_location(refs: ArrayManifest) -> Iterator[tuple[str, NDArray[np.intp]]]:
+    for code in np.unique(refs.location_codes).tolist():
+        yield _text(refs.locations[code]), np.flatnonzero(refs.location_codes == code)
+
+
+def _moved(
+    workspace: Workspace, refs: ArrayManifest, location: str, relocate: Mapping[str, str]
+) -> ArrayManifest | None:
+    """References into one file at the place where it is now; None where it is not there."""
+    prefixes = [prefix for prefix in relocate if location.startswith(prefix)]
+    if not prefixes:
+        return None
+    prefix = max(prefixes, key=len)
+    place = relocate[prefix] + location.removeprefix(prefix)
+    moved = ArrayManifest.virtual(refs.coords, [place] * len(refs), refs.offsets, refs.lengths)
+    found = Findings(Level.SOURCES)
+    check_sources(sources_of(moved), workspace.assets.virtual, ThreadExecutor(1), found)
+    return moved if found.ok else None
+
+
+def _text(location: bytes) -> str:
+    return location.decode("utf-8", "replace")

@@ -19,7 +19,7 @@ from icefloe.format.id_columns import is_member
 from icefloe.format.manifest import INLINE, VIRTUAL, ArrayManifest
 from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot
 from icefloe.format.transaction_log import TransactionLog
-from icefloe.maintenance.integrity.findings import Finding, Report
+from icefloe.maintenance.integrity.findings import Finding, Findings
 from icefloe.maintenance.reachable import NO_IDS, Ids, each_id
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def check_chunks(
     assets: AssetStore,
     open_array: OpenArray,
     executor: Executor,
-    report: Report,
+    report: Findings,
     after: Ids = NO_IDS,
 ) -> None:
     """Decode all chunks of some snapshots; what several of them share is decoded once.
@@ -70,7 +70,7 @@ def _check_array(
     known: set[bytes],
     open_array: OpenArray,
     executor: Executor,
-    report: Report,
+    report: Findings,
 ) -> None:
     fresh = []
     for row, key in enumerate(_keys(node, refs)):
@@ -96,7 +96,7 @@ def _check_array(
         return None
 
     for message in executor.map(Task(decode, "chunks"), fresh):
-        report.chunks += 1
+        report.counts["chunks"] += 1
         if message is not None:
             report.findings.append(Finding("undecodable", node.path, f"snapshot {id}", message))
 

@@ -12,10 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icefloe._internal.executor import Executor, Task
-from icefloe._internal.ids import ManifestId, SnapshotId, encode_column
+from icefloe._internal.ids import ManifestId, NodeId, SnapshotId, encode_column
 from icefloe.core.assets import AssetStore
 from icefloe.core.refs.base import RefStore
 from icefloe.core.refs.v2 import RefStoreV2
+from icefloe.encoding.columns import Ragged, expand_ranges
 from icefloe.errors import IcechunkError
 from icefloe.format import coordinates
 from icefloe.format.files import (
@@ -32,19 +33,21 @@ from icefloe.format.id_columns import id_keys, is_member, key_bytes, sorted_ids
 from icefloe.format.manifest import NATIVE, ArrayManifest
 from icefloe.format.pruning import inherited_logs
 from icefloe.format.repo_info import NO_PARENT, SnapshotInfo, SnapshotInfos
+from icefloe.format.schema import ARRAY_NODE
 from icefloe.format.snapshot import Snapshot
 from icefloe.maintenance.integrity.checksums import check_checksums
-from icefloe.maintenance.integrity.claims import Claim, Claims
-from icefloe.maintenance.integrity.findings import Finding, Level, Report
+from icefloe.maintenance.integrity.findings import Finding, Findings, Level
 from icefloe.maintenance.integrity.verify_sources import Sources, check_sources, merged, sources_of
 from icefloe.maintenance.listings import OBJECT_ID, Listing, list_folder
 from icefloe.maintenance.reachable import NO_IDS, Gathered, Ids, each_id, reachable_snapshots
 from icefloe.storage.base import Storage
 
 _ENDS: Final = np.dtype([("id", "S12"), ("end", "<u8")])
+_KEY: Final = np.dtype([("node", "S8"), ("manifest", "S12"), ("digest", "<u8")])
+_FACTOR: Final = 0x9E3779B97F4A7C15
 
 
-def verify(
+def verify_graph(
     refs: RefStore,
     assets: AssetStore,
     executor: Executor,
@@ -53,13 +56,13 @@ def verify(
     *,
     settled: Ids = NO_IDS,
     checksums: bool = False,
-) -> Report:
-    """Look at some snapshots, or at all that branches and tags lead to. Damage is reported, not raised.
+) -> Findings:
+    """Check some snapshots, or all that branches and tags lead to. Damage is reported, not raised.
 
-    What snapshots that are `settled` say was verified before, and is not looked at again. With `checksums`
-    all objects are read whose checksum was recorded.
+    The content of `settled` snapshots was verified before and is not checked again. With `checksums`, all
+    objects with a recorded checksum are read.
     """
-    storage, report = assets.storage, Report(level)
+    storage, report = assets.storage, Findings(level)
     wanted = reachable_snapshots(refs) if snapshots is None else snapshots
     listed = {folder: list_folder(storage, folder) for folder in (SNAPSHOTS, TRANSACTIONS, MANIFESTS)}
     told = refs.load().snapshots if isinstance(refs, RefStoreV2) else None
@@ -99,7 +102,7 @@ def _snapshots(
     listed: Listing,
     told: SnapshotInfos | None,
     executor: Executor,
-    report: Report,
+    report: Findings,
 ) -> tuple[dict[ManifestId, _FileSaid], dict[ManifestId, list[Claim]]]:
     files: dict[ManifestId, _FileSaid] = {}
     by_manifest: dict[ManifestId, list[Claim]] = defaultdict(list)
@@ -119,7 +122,7 @@ def _snapshots(
         if isinstance(snapshot, Finding):
             report.findings.append(snapshot)
             continue
-        report.snapshots += 1
+        report.counts["snapshots"] += 1
         value = snapshot.value
         report.findings += _disagreement(value, None if told is None else told.find(value.id))
         for file in value.manifest_files:
@@ -173,7 +176,7 @@ def _unreadable_snapshot(id: SnapshotId, damage: IcechunkError) -> Finding:
     return Finding("unreadable", f"{SNAPSHOTS}/{id}", "the history", str(damage))
 
 
-def _found(folder: str, wanted: Ids, listed: Listing, where: str, report: Report) -> Ids:
+def _found(folder: str, wanted: Ids, listed: Listing, where: str, report: Findings) -> Ids:
     """Those that are listed; the others are reported."""
     there = is_member(wanted, listed.ids)
     for name in encode_column(wanted[~there]):
@@ -181,11 +184,89 @@ def _found(folder: str, wanted: Ids, listed: Listing, where: str, report: Report
     return wanted[there]
 
 
+# The parts of arrays that manifests hold, as snapshots say
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One array's part in one manifest, as some snapshot has it."""
+
+    manifest: ManifestId
+    node: NodeId
+    path: str
+    extents: tuple[range, ...]
+    """Empty where the writer left them out."""
+    grid: tuple[int, ...]
+    """Chunks per dimension."""
+
+
+class Claims:
+    """The claims of many snapshots, each once; most snapshots repeat those of the one before."""
+
+    def __init__(self) -> None:
+        self._known: set[bytes] = set()
+
+    def new_in(self, snapshot: Snapshot) -> Iterator[Claim]:
+        """Those that no snapshot before had."""
+        columns = snapshot.nodes.columns
+        arrays = columns["node_data"].tables.get(ARRAY_NODE) if len(columns) else None
+        if arrays is None or not len(arrays["manifests"].items):
+            return
+        parts: Ragged = arrays["manifests"]
+        owner = np.repeat(np.arange(len(arrays)), parts.lengths)
+        rows = np.flatnonzero(columns["node_data"].kinds == ARRAY_NODE)[owner]
+        counts: Ragged = arrays["shape_v2"]
+        keys = _keys(columns["id"][rows], parts.items, counts, owner)
+        for at, key in enumerate(_items(keys)):
+            if key not in self._known:
+                self._known.add(key)
+                yield _claim(columns, rows[at], parts.items, at, counts, owner[at])
+
+
+def _keys(nodes: NDArray[np.uint8], parts: Any, counts: Ragged, owner: NDArray[np.int64]) -> NDArray[np.void]:
+    keys = np.zeros(len(nodes), _KEY)
+    keys["node"] = np.ascontiguousarray(nodes).view("S8").reshape(-1)
+    keys["manifest"] = np.ascontiguousarray(parts["object_id"]).view("S12").reshape(-1)
+    extents: Ragged = parts["extents"]
+    bounds = np.ascontiguousarray(extents.items).view("<u4")
+    grid = counts.items["num_chunks"].astype(np.uint64)
+    keys["digest"] = _digest(bounds, extents.splits * 2) * np.uint64(3) + _digest(grid, counts.splits)[owner]
+    return keys
+
+
+def _digest(values: NDArray[Any], splits: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """A number per list that differs, but for bad luck, where the lists do."""
+    lengths = np.diff(splits)
+    places = expand_ranges(np.zeros(len(lengths), np.int64), lengths).astype(np.uint64)
+    mixed = (values.astype(np.uint64) + np.uint64(1)) * (
+        places * np.uint64(2 * _FACTOR % 2**64) + np.uint64(_FACTOR)
+    )
+    sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(mixed, dtype=np.uint64)])
+    found: NDArray[np.uint64] = sums[splits[1:]] - sums[splits[:-1]]
+    return found
+
+
+def _items(keys: NDArray[np.void]) -> Iterator[bytes]:
+    data, size = keys.tobytes(), keys.itemsize
+    return (data[start : start + size] for start in range(0, len(data), size))
+
+
+def _claim(columns: Any, row: int, parts: Any, at: int, counts: Ragged, array: int) -> Claim:
+    extents = parts["extents"].take([at]).items
+    return Claim(
+        ManifestId(parts["object_id"][at].tobytes()),
+        NodeId(columns["id"][row].tobytes()),
+        columns["path"][int(row)].decode("utf-8", "replace"),
+        tuple(range(int(each["from"]), int(each["to"])) for each in extents),
+        tuple(counts.take([array]).items["num_chunks"].tolist()),
+    )
+
+
 # Transaction logs
 
 
 def _logs(
-    refs: RefStore, storage: Storage, wanted: Ids, listed: Listing, executor: Executor, report: Report
+    refs: RefStore, storage: Storage, wanted: Ids, listed: Listing, executor: Executor, report: Findings
 ) -> Ids:
     """The logs in use. A first snapshot needs none; what expired has left its to the one above."""
     if isinstance(refs, RefStoreV2):
@@ -198,7 +279,7 @@ def _logs(
     there = sorted_ids(np.concatenate([_found(TRANSACTIONS, needed, listed, "the history", report), own]))
     for damage in executor.map(Task(partial(_read_log, storage), "transaction logs"), each_id(there)):
         if damage is None:
-            report.transaction_logs += 1
+            report.counts["transaction_logs"] += 1
         else:
             report.findings.append(damage)
     return sorted_ids(np.concatenate([needed, wanted]))
@@ -239,7 +320,7 @@ def _manifests(
     by_manifest: Mapping[ManifestId, Sequence[Claim]],
     listed: Listing,
     executor: Executor,
-    report: Report,
+    report: Findings,
 ) -> tuple[NDArray[np.void], Sources]:
     wanted = sorted_ids(np.frombuffer(b"".join(files), np.uint8).reshape(-1, OBJECT_ID))
     there = map(ManifestId, each_id(_found(MANIFESTS, wanted, listed, "a snapshot", report)))
@@ -247,8 +328,8 @@ def _manifests(
     ends, sources = Gathered(_ENDS), Sources()
     follow = report.level.includes(Level.SOURCES)
     for seen in executor.map(Task(partial(_check_manifest, storage, follow), "manifests"), tasks):
-        report.manifests += 1
-        report.references += seen.references
+        report.counts["manifests"] += 1
+        report.counts["references"] += seen.references
         report.findings += seen.findings
         ends.add(seen.ends)
         sources = merged([sources, seen.sources]) if seen.sources else sources
@@ -319,12 +400,12 @@ def _ends(refs: ArrayManifest) -> NDArray[np.void]:
 # Chunk objects
 
 
-def _chunks(ends: NDArray[np.void], listed: Listing, report: Report) -> None:
+def _chunks(ends: NDArray[np.void], listed: Listing, report: Findings) -> None:
     last = np.ones(len(ends), np.bool_)
     last[:-1] = ends["id"][1:] != ends["id"][:-1]
     ends = ends[last]
     wanted = key_bytes(np.ascontiguousarray(ends["id"]))
-    report.chunk_objects = len(wanted)
+    report.counts["chunk_objects"] = len(wanted)
     there = is_member(wanted, listed.ids)
     for name in encode_column(wanted[~there]):
         report.findings.append(Finding("missing", f"{CHUNKS}/{name}", "a manifest", "the chunk is not there"))

@@ -12,7 +12,7 @@ from icefloe._internal.executor import Executor, Task
 from icefloe.core.virtual_chunks.read import VirtualReader, check_version
 from icefloe.errors import ErrorKind, InvalidInputError, StorageError
 from icefloe.format.manifest import NO_ETAG, VIRTUAL, ArrayManifest, Checksum, ETag, LastModified
-from icefloe.maintenance.integrity.findings import Finding, Report
+from icefloe.maintenance.integrity.findings import Finding, Findings
 from icefloe.storage.base import ObjectNotFoundError
 
 Sources: TypeAlias = dict[tuple[bytes, Checksum | None], int]
@@ -46,10 +46,10 @@ def merged(parts: Iterable[Sources]) -> Sources:
     return found
 
 
-def check_sources(sources: Sources, reader: VirtualReader, executor: Executor, report: Report) -> None:
+def check_sources(sources: Sources, reader: VirtualReader, executor: Executor, report: Findings) -> None:
     """Ask for the last byte that references need, which tells version and length in one answer."""
     for finding in executor.map(Task(partial(_check, reader), "sources"), sources.items()):
-        report.sources += 1
+        report.counts["sources"] += 1
         if finding is not None:
             report.findings.append(finding)
 

@@ -203,8 +203,8 @@ def _group_tables(session: Session, use: TableUse) -> GroupTables:
         if error.kind not in (ErrorKind.NODE_NOT_FOUND, ErrorKind.NOT_A_GROUP):
             raise
         group, _, array = path.rpartition("/")
-        if not use.rest or session.workspace.node(path) is None:
-            known = [*TABLES, *(name for name in session.workspace.children("/"))]
+        if not use.rest or session._workspace.node(path) is None:
+            known = [*TABLES, *(name for name in session._workspace.children("/"))]
             raise unknown("table", ".".join(use.rest), known, f"in {use.repo}") from None
         found = tables_of(session, group or "/")
         return GroupTables(found.group, (found.choose([array]),), {})

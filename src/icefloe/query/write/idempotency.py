@@ -106,7 +106,7 @@ def committed(repo: Repository, order: CommitOrder) -> str | None:
         if str(info.metadata.get(APP)) == order.app and str(info.metadata.get(VERSION)) == order.version:
             return info.id
     tip = repo.readonly_session(order.branch)
-    return tip.snapshot_id if has_key(tip.workspace.base, order.key) else None
+    return tip.snapshot_id if has_key(tip._workspace.base, order.key) else None
 
 
 def commit_once(repo: Repository, session: Session, order: CommitOrder) -> str:

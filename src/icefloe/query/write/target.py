@@ -167,7 +167,7 @@ def dims_for(session: Session, group: str, columns: Sequence[str], template: Tem
 
 
 def _existing(session: Session, group: str) -> list[Table]:
-    workspace = session.workspace
+    workspace = session._workspace
     path = "/" + group.strip("/")
     if workspace.node(path) is None and not workspace.has_nodes_below(path):
         return []
@@ -391,7 +391,7 @@ class _Preparation:
 
     def _info(self, name: str) -> ArrayInfo:
         path = f"{self._path.rstrip('/')}/{name}"
-        return array_info(path, json.loads(self._session.workspace.array(path).user_data), self._session)
+        return array_info(path, json.loads(self._session._workspace.array(path).user_data), self._session)
 
 
 def _dtype(kind: pa.DataType, asked: str | None, name: str) -> np.dtype[Any]:

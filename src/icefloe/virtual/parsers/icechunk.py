@@ -50,7 +50,7 @@ def parse_repository(location: str, options: ParseOptions, reach: Reach) -> Virt
     sources = _Sources(location.rstrip("/"), configured.values())
     documents: dict[str, Any] = {}
     chunks: dict[str, ArrayChunks] = {}
-    workspace = session.workspace
+    workspace = session._workspace
     for path in workspace.paths():
         name = path.strip("/")
         node = workspace.node(path)

@@ -46,7 +46,7 @@ def random_history(seed: int) -> Repository:
 
 def chunks_of(repo: Repository, snapshot: str) -> dict[bytes, int]:
     """Every chunk of a snapshot with its length, one reference after the other."""
-    workspace = repo.readonly_session(snapshot_id=snapshot).workspace
+    workspace = repo.readonly_session(snapshot_id=snapshot)._workspace
     found: dict[bytes, int] = {}
     for node in workspace.arrays_with_chunks(workspace.paths()):
         assert isinstance(node.node_data, ArrayNodeData)
@@ -67,7 +67,7 @@ def test_unique_bytes_of_a_snapshot_are_those_that_no_other_has(seed: int) -> No
     ids = {info.id for branch in ("main", "dev") for info in repo.ancestry(branch=branch)}
     chunks = {id: chunks_of(repo, id) for id in ids}
 
-    table = repo.storage_by_snapshot()
+    table = repo.storage_stats(by="snapshot")
 
     assert set(table["snapshot"]) == ids
     for row in table.rows():
@@ -83,7 +83,7 @@ def test_unique_bytes_of_a_snapshot_are_those_that_no_other_has(seed: int) -> No
 def test_arrays_add_up_to_the_repository(seed: int) -> None:
     repo = random_history(seed)
 
-    table = repo.storage_by_array()
+    table = repo.storage_stats(by="array")
 
     stats = repo.chunk_storage_stats()
     assert int(table["native_bytes"].sum()) == stats.native_bytes
@@ -96,7 +96,7 @@ def test_one_snapshot_alone() -> None:
     repo = overwrite_ten_times()
     one = len(repo.storage.get(f"chunks/{sorted(names(repo, 'chunks'))[0]}")[0])
 
-    table = repo.storage_by_array(snapshot_id=repo.lookup_branch("main"))
+    table = repo.storage_stats(by="array", snapshot_id=repo.lookup_branch("main"))
 
     assert list(table.rows()) == [
         {
@@ -118,7 +118,7 @@ def test_an_array_that_is_gone_is_known_by_its_node() -> None:
     del zarr.open_group(session.store)["a"]
     session.commit("without a")
 
-    (row,) = repo.storage_by_array().rows()
+    (row,) = repo.storage_stats(by="array").rows()
 
     assert row["array"].startswith("(gone) ")
 
@@ -128,7 +128,7 @@ def test_a_chunk_that_two_snapshots_have_is_unique_to_neither() -> None:
     commit(repo, 1)
     commit(repo, 2)
 
-    by_message = {row["message"]: row for row in repo.storage_by_snapshot().rows()}
+    by_message = {row["message"]: row for row in repo.storage_stats(by="snapshot").rows()}
 
     assert by_message["write 1"]["unique_bytes"] == 0
     assert by_message["write 2"]["unique_bytes"] * 2 == by_message["write 2"]["native_bytes"]
@@ -141,8 +141,8 @@ def test_what_an_expiry_would_free_is_what_it_frees(version: int) -> None:
         commit(repo, value)
     policy = RetentionPolicy(last=3)
 
-    promised = repo.what_if(policy=policy)
-    repo.apply_retention(policy)
+    promised = repo.estimate_expiration(policy=policy)
+    repo.retain(policy)
     done = repo.garbage_collect(now())
 
     assert (promised.snapshots, promised.manifests, promised.chunks) == (
@@ -158,7 +158,7 @@ def test_what_an_expiration_by_time_would_free() -> None:
     moment = now()
     commit(repo, 8)
 
-    promised = repo.what_if(older_than=moment)
+    promised = repo.estimate_expiration(older_than=moment)
     repo.expire_snapshots(moment)
 
     assert promised.chunks == repo.garbage_collect(now()).chunks_deleted == 10
@@ -168,7 +168,7 @@ def test_garbage_is_a_table_that_says_why() -> None:
     repo = overwrite_ten_times()
     repo.expire_snapshots(now())
     moment = now()
-    table = repo.garbage(moment)
+    table = repo.find_garbage(moment)
     summary = repo.garbage_collect(moment)
 
     assert isinstance(table, Table)
@@ -188,7 +188,7 @@ def test_a_table_goes_to_arrow_and_pandas() -> None:
     repo = overwrite_ten_times()
     repo.expire_snapshots(now())
 
-    table = repo.garbage(now())
+    table = repo.find_garbage(now())
 
     arrow = table.to_arrow()
     assert arrow.schema.field("written_at").type == pa.timestamp("us", "UTC")

@@ -85,4 +85,4 @@ def test_virtual_references_are_none_of_the_business_of_a_plain_repair(
     repo, folder = archive
     (folder / "old" / "1.bin").unlink()
 
-    assert repo.repair(drop=True).actions == []
+    assert repo.repair(drop=True).actions == ()

@@ -1,0 +1,44 @@
+"""What all reports and results have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from typing import Any
+
+from icefloe._internal.table import Table
+
+
+class Report:
+    """A frozen dataclass that describes what an operation did."""
+
+    __slots__ = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as plain dictionaries and lists; tables become lists of rows.
+
+        Returns
+        -------
+        dict
+            One entry per field.
+        """
+        return _plain_fields(self)
+
+
+def _plain_fields(value: Any) -> dict[str, Any]:
+    return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Table):
+        return list(value.rows())
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, Mapping):
+        return {name: _plain(each) for name, each in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [_plain(each) for each in value]
+    if is_dataclass(value) and not isinstance(value, type):
+        return _plain_fields(value)
+    return value
