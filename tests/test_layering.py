@@ -38,7 +38,6 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "config",
         "credentials",
         "conflicts",
-        "merging",
         "snapshots",
         "ops",
         "types",

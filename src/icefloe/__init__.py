@@ -37,10 +37,15 @@ if TYPE_CHECKING:
     )
     from icefloe.conflicts import (
         BasicConflictSolver,
+        ChunkDetails,
         Conflict,
         ConflictDetector,
         ConflictSolver,
         ConflictType,
+        MergeConflict,
+        MergeConflictError,
+        MergeConflicts,
+        MergeResult,
         VersionSelection,
     )
     from icefloe.core.commit.idempotency import CommitKey
@@ -102,13 +107,6 @@ if TYPE_CHECKING:
     from icefloe.maintenance.integrity.repair import ChunkSource, RepairReport
     from icefloe.maintenance.retention import RetentionPolicy, RetentionReport
     from icefloe.maintenance.storage_stats import ReclaimableStorage
-    from icefloe.merging import (
-        ChunkDetails,
-        MergeConflict,
-        MergeConflictError,
-        MergeConflicts,
-        MergeResult,
-    )
     from icefloe.migrations import upgrade_icechunk_repository
     from icefloe.ops import (
         GCSummary,
@@ -316,7 +314,8 @@ _HOMES = {
         VirtualChunkContainer
     """,
     "conflicts": """
-        BasicConflictSolver Conflict ConflictDetector ConflictSolver ConflictType VersionSelection
+        BasicConflictSolver ChunkDetails Conflict ConflictDetector ConflictSolver ConflictType MergeConflict
+        MergeConflictError MergeConflicts MergeResult VersionSelection
     """,
     "credentials": """
         AnyAzureCredential AnyAzureStaticCredential AnyCredential AnyGcsCredential
@@ -344,7 +343,6 @@ _HOMES = {
     "maintenance.storage_stats": "ReclaimableStorage",
     "_internal.table": "Table",
     "legacy.upgrade": "MigrationReport migrate",
-    "merging": "ChunkDetails MergeConflict MergeConflictError MergeConflicts MergeResult",
     "migrations": "upgrade_icechunk_repository",
     "ops": "GCSummary Update UpdateType",
     "repository": "Repository",

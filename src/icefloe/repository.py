@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from icefloe._internal.executor import Progress
     from icefloe._internal.table import Table
     from icefloe.ancestry_graph import AncestryGraph
-    from icefloe.conflicts import ConflictSolver
+    from icefloe.conflicts import ConflictSolver, MergeResult, MergeStrategy
     from icefloe.core.merge.branches import Branching
     from icefloe.credentials import AnyCredential
     from icefloe.maintenance.clone import CloneReport
@@ -65,7 +65,6 @@ if TYPE_CHECKING:
     from icefloe.maintenance.integrity.repair import ReadChunk, RepairReport
     from icefloe.maintenance.retention import RetentionPolicy, RetentionReport
     from icefloe.maintenance.storage_stats import ReclaimableStorage
-    from icefloe.merging import MergeResult, MergeStrategy
     from icefloe.ops import ChunkStorageStats, GCSummary, Update
     from icefloe.session import Session
     from icefloe.store import IcechunkStore

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from icefloe import session
-from icefloe.core import receipts as merging
+from icefloe.core import receipts as receipts_module
 from icefloe.core.changeset import ChangeSet
 from icefloe.core.merge import branches as branching
 from icefloe.core.merge import rebase, three_way
@@ -68,7 +68,7 @@ def test_a_rebase_that_forgets_a_chunk_is_found(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_merge_that_loses_the_work_of_a_fork_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    merge_receipts = merging.merge_receipts
+    merge_receipts = receipts_module.merge_receipts
 
     def careless(workspace: Any, origin: Any, receipts: list[Any]) -> None:
         merge_receipts(workspace, origin, receipts[:-1])

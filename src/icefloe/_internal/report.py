@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any
-
-from icefloe._internal.table import Table
 
 
 class Report:
@@ -31,14 +29,14 @@ def _plain_fields(value: Any) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, Table):
+    if hasattr(value, "__arrow_c_stream__"):  # a table
         return list(value.rows())
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, Mapping):
         return {name: _plain(each) for name, each in value.items()}
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return [_plain(each) for each in value]
     if is_dataclass(value) and not isinstance(value, type):
         return _plain_fields(value)
+    if isinstance(value, Collection) and not isinstance(value, str | bytes):
+        return [_plain(each) for each in value]
     return value

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from icefloe.conflicts import MergeConflictError
 from icefloe.errors import ConflictError, IcechunkError, StorageError
-from icefloe.merging import MergeConflictError
 from icefloe.storage.base import Storage
 from tests.support.simulation import model
 from tests.support.simulation.audit import Audit, Stored, Violation

@@ -124,7 +124,7 @@ def _load_the_engine() -> None:
         folder = importlib.import_module(f"icefloe.{package}")
         for module in pkgutil.walk_packages(folder.__path__, f"icefloe.{package}."):
             importlib.import_module(module.name)
-    for name in ("session", "repository", "upkeep", "care", "merging"):
+    for name in ("session", "repository", "conflicts"):
         importlib.import_module(f"icefloe.{name}")
 
 

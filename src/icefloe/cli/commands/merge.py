@@ -14,8 +14,8 @@ from icefloe.cli.complete import complete_branch, complete_revision
 from icefloe.cli.errors import CONFLICT, in_the_shell
 from icefloe.cli.output import Output, plain, shown
 from icefloe.cli.params import output_option, repo_argument
+from icefloe.conflicts import MergeConflictError, MergeResult, MergeStrategy, describe_place
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.merging import MergeConflictError, MergeResult, MergeStrategy, describe_place
 from icefloe.repository import Repository
 
 _strategy = click.option(

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from icefloe._internal.executor import Executor, Task
 from icefloe._internal.ids import SnapshotId
+from icefloe.conflicts import MergeConflictError, MergeConflicts, MergeResult, MergeStrategy
 from icefloe.core.ancestry import log_of, steps_between
 from icefloe.core.assets import AssetStore
 from icefloe.core.commit.diff import logs_diff, session_diff
@@ -45,7 +46,6 @@ from icefloe.errors import (
 from icefloe.format.repo_changes import later_than
 from icefloe.format.repo_info import SnapshotInfo
 from icefloe.format.transaction_log import TransactionLog
-from icefloe.merging import MergeConflictError, MergeConflicts, MergeResult, MergeStrategy
 
 R = TypeVar("R")
 

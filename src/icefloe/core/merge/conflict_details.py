@@ -18,10 +18,10 @@ from icefloe._internal.amounts import bytes_text
 from icefloe._internal.ids import NodeId
 from icefloe._internal.paths import ancestors, join
 from icefloe.cf import fill_values, time_coding
+from icefloe.conflicts import ChunkDetails
 from icefloe.core.merge.state_changes import State
 from icefloe.errors import IcechunkError
 from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot
-from icefloe.merging import ChunkDetails
 
 _MOST_BYTES: Final = 256 << 20
 """Of a decoded chunk. Larger ones are not compared."""

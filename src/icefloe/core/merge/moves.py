@@ -15,12 +15,11 @@ from typing import TypeAlias
 
 from icefloe._internal.ids import NodeId, SnapshotId
 from icefloe._internal.paths import ancestors, component_key, join, name, parent
-from icefloe.conflicts import ConflictType
+from icefloe.conflicts import ConflictGroup, ConflictType
 from icefloe.core.changeset import ChangeSet
 from icefloe.core.merge.state_changes import State
 from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot
 from icefloe.format.transaction_log import MoveOperation, NodeType, TransactionLog
-from icefloe.merging import ConflictGroup
 from icefloe.snapshots import Diff
 
 Place: TypeAlias = tuple[NodeId | str | None, str]

@@ -14,7 +14,7 @@ import numpy as np
 
 from icefloe._internal.ids import NodeId
 from icefloe._internal.paths import ancestors, is_within
-from icefloe.conflicts import ConflictType
+from icefloe.conflicts import ConflictGroup, ConflictType, MergeStrategy
 from icefloe.core.changeset import ChangeSet, rank_of
 from icefloe.core.commit.flush import log_of_changes
 from icefloe.core.merge.conflict_details import ConflictReader
@@ -26,7 +26,6 @@ from icefloe.format import coordinates
 from icefloe.format.coordinates import Coords
 from icefloe.format.manifest import ArrayManifest, InlineRef, NativeRef
 from icefloe.format.snapshot import ArrayNodeData, GroupNodeData, NodeSnapshot
-from icefloe.merging import ConflictGroup, MergeStrategy
 
 
 @dataclass(frozen=True, slots=True)

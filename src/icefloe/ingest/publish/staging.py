@@ -17,6 +17,7 @@ from itertools import count, takewhile
 from pathlib import Path
 from typing import Any
 
+from icefloe.conflicts import MergeConflictError
 from icefloe.core.commit.flush import OWN_METADATA
 from icefloe.core.open import LAYOUTS, find_layout
 from icefloe.errors import AlreadyExistsError, ConflictError, IcechunkError, RefNotFoundError
@@ -24,7 +25,6 @@ from icefloe.format.snapshot import ArrayNodeData
 from icefloe.ingest.ledger.table import read_ledger
 from icefloe.ingest.publish.checks import CheckResult
 from icefloe.ingest.write.batch import METADATA
-from icefloe.merging import MergeConflictError
 from icefloe.repository import Repository
 from icefloe.session import Session
 
