@@ -8,160 +8,187 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, Self, TypeAlias
 
 from icefloe.config.display import literal, qualified
 
 
-class ManifestPreloadCondition(ABC):
+class _Shown:
+    """A dataclass whose repr is the official call that makes it."""
+
+    __slots__ = ()
+
+    call: ClassVar[str]
+
+    def __repr__(self) -> str:
+        values = [getattr(self, field.name) for field in fields(self)]  # type: ignore[arg-type]
+        shown = (literal(list(value) if isinstance(value, tuple) else value) for value in values)
+        return f"{qualified('config', self.call)}({', '.join(shown)})"
+
+
+class _Condition(_Shown, ABC):
+    """What the conditions on arrays have in common. Each of the two families has variants of its own."""
+
+    __slots__ = ()
+
+    _what: ClassVar[str]
+    _variants: ClassVar[Mapping[str, type]]
+
+    @classmethod
+    def or_conditions(cls, conditions: Iterable[Self]) -> Self:
+        """Match arrays that match any of the conditions."""
+        return cls._make("Or", tuple(conditions))
+
+    @classmethod
+    def and_conditions(cls, conditions: Iterable[Self]) -> Self:
+        """Match arrays that match all conditions."""
+        return cls._make("And", tuple(conditions))
+
+    @classmethod
+    def path_matches(cls, regex: str) -> Self:
+        """Match arrays by their full path."""
+        return cls._make("PathMatches", regex)
+
+    @classmethod
+    def name_matches(cls, regex: str) -> Self:
+        """Match arrays by their name, the last segment of the path."""
+        return cls._make("NameMatches", regex)
+
+    @classmethod
+    def _make(cls, variant: str, *arguments: Any) -> Self:
+        made: Self = cls._variants[variant](*arguments)
+        return made
+
+    def __and__(self, other: Self, /) -> Self:
+        return self._make("And", (self, other))
+
+    def __or__(self, other: Self, /) -> Self:
+        return self._make("Or", (self, other))
+
+    @abstractmethod
+    def matches(self, path: str, num_refs: int = 0) -> bool:
+        """Tell whether the manifest with `num_refs` references of the array at `path` is meant."""
+
+    @abstractmethod
+    def to_plain(self) -> Any:
+        """Return the condition as it is written on disk."""
+
+    @classmethod
+    def from_plain(cls, plain: Any) -> Self:
+        """Read a condition from its form on disk; raise ValueError for one this release does not know."""
+        for name, variant in cls._variants.items():
+            if getattr(variant, "word", None) == plain:
+                return cls._make(name)
+        match plain:
+            case {"or": [*parts]}:
+                return cls._make("Or", tuple(map(cls.from_plain, parts)))
+            case {"and": [*parts]}:
+                return cls._make("And", tuple(map(cls.from_plain, parts)))
+            case {"path_matches": {"regex": str(regex)}}:
+                return cls._make("PathMatches", regex)
+            case {"name_matches": {"regex": str(regex)}}:
+                return cls._make("NameMatches", regex)
+            case {"num_refs": {"from": lower, "to": upper}} if "NumRefs" in cls._variants:
+                return cls._make("NumRefs", _bound(lower, after=1), _bound(upper, after=0))
+        raise ValueError(f"unknown {cls._what} condition {plain!r}")
+
+
+class ManifestPreloadCondition(_Condition):
     """Which arrays' manifests are read as soon as a session opens. Combine with `&` and `|`."""
 
     __slots__ = ()
 
-    @staticmethod
-    def or_conditions(conditions: Iterable[ManifestPreloadCondition]) -> ManifestPreloadCondition:
-        """Any of these."""
-        return _PreloadOr(tuple(conditions))
+    _what = "preload"
 
-    @staticmethod
-    def and_conditions(conditions: Iterable[ManifestPreloadCondition]) -> ManifestPreloadCondition:
-        """All of these."""
-        return _PreloadAnd(tuple(conditions))
+    @classmethod
+    def num_refs(cls, from_refs: int | None, to_refs: int | None) -> Self:
+        """Match manifests with at least `from_refs` and fewer than `to_refs` chunk references."""
+        return cls._make("NumRefs", from_refs, to_refs)
 
-    @staticmethod
-    def path_matches(regex: str) -> ManifestPreloadCondition:
-        """Arrays whose full path matches."""
-        return _PreloadPathMatches(regex)
+    @classmethod
+    def true(cls) -> Self:
+        """Match all manifests."""
+        return cls._make("True")
 
-    @staticmethod
-    def name_matches(regex: str) -> ManifestPreloadCondition:
-        """Arrays whose name, the last segment of the path, matches."""
-        return _PreloadNameMatches(regex)
+    @classmethod
+    def false(cls) -> Self:
+        """Match no manifest."""
+        return cls._make("False")
 
-    @staticmethod
-    def num_refs(from_refs: int | None, to_refs: int | None) -> ManifestPreloadCondition:
-        """Manifests with at least `from_refs` and fewer than `to_refs` chunk references."""
-        return _PreloadNumRefs(from_refs, to_refs)
 
-    @staticmethod
-    def true() -> ManifestPreloadCondition:
-        """All manifests."""
-        return _PreloadTrue()
+class ManifestSplitCondition(_Condition):
+    """Which arrays a rule for splitting manifests is about. Combine with `&` and `|`."""
 
-    @staticmethod
-    def false() -> ManifestPreloadCondition:
-        """No manifest."""
-        return _PreloadFalse()
+    __slots__ = ()
 
-    def __and__(self, other: ManifestPreloadCondition, /) -> ManifestPreloadCondition:
-        return _PreloadAnd((self, other))
+    _what = "split"
 
-    def __or__(self, other: ManifestPreloadCondition, /) -> ManifestPreloadCondition:
-        return _PreloadOr((self, other))
-
-    @abstractmethod
-    def matches(self, path: str, num_refs: int) -> bool:
-        """Whether the manifest with `num_refs` references of the array at `path` is meant."""
-
-    @abstractmethod
-    def to_plain(self) -> Any:
-        """The condition as it is written on disk."""
-
-    @staticmethod
-    def from_plain(plain: Any) -> ManifestPreloadCondition:
-        """The condition back again; raises ValueError for one this release does not know."""
-        match plain:
-            case "true":
-                return _PreloadTrue()
-            case "false":
-                return _PreloadFalse()
-            case {"or": [*parts]}:
-                return _PreloadOr(tuple(map(ManifestPreloadCondition.from_plain, parts)))
-            case {"and": [*parts]}:
-                return _PreloadAnd(tuple(map(ManifestPreloadCondition.from_plain, parts)))
-            case {"path_matches": {"regex": str(regex)}}:
-                return _PreloadPathMatches(regex)
-            case {"name_matches": {"regex": str(regex)}}:
-                return _PreloadNameMatches(regex)
-            case {"num_refs": {"from": lower, "to": upper}}:
-                return _PreloadNumRefs(_bound(lower, after=1), _bound(upper, after=0))
-        raise ValueError(f"unknown preload condition {plain!r}")
+    AnyArray: ClassVar[type[ManifestSplitCondition]]
+    """Every array."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class _PreloadOr(ManifestPreloadCondition):
+class _Or:
     """Any of these."""
 
-    conditions: tuple[ManifestPreloadCondition, ...]
+    conditions: tuple[_Condition, ...]
 
-    def matches(self, path: str, num_refs: int) -> bool:
+    def matches(self, path: str, num_refs: int = 0) -> bool:
         return any(condition.matches(path, num_refs) for condition in self.conditions)
 
     def to_plain(self) -> Any:
         return {"or": [condition.to_plain() for condition in self.conditions]}
 
-    def __repr__(self) -> str:
-        return _code("ManifestPreloadCondition.or_conditions", list(self.conditions))
-
 
 @dataclass(frozen=True, slots=True, repr=False)
-class _PreloadAnd(ManifestPreloadCondition):
+class _And:
     """All of these."""
 
-    conditions: tuple[ManifestPreloadCondition, ...]
+    conditions: tuple[_Condition, ...]
 
-    def matches(self, path: str, num_refs: int) -> bool:
+    def matches(self, path: str, num_refs: int = 0) -> bool:
         return all(condition.matches(path, num_refs) for condition in self.conditions)
 
     def to_plain(self) -> Any:
         return {"and": [condition.to_plain() for condition in self.conditions]}
 
-    def __repr__(self) -> str:
-        return _code("ManifestPreloadCondition.and_conditions", list(self.conditions))
-
 
 @dataclass(frozen=True, slots=True, repr=False)
-class _PreloadPathMatches(ManifestPreloadCondition):
+class _PathMatches:
     """By the path."""
 
     regex: str
 
-    def matches(self, path: str, num_refs: int) -> bool:
+    def matches(self, path: str, num_refs: int = 0) -> bool:
         return _found(self.regex, path)
 
     def to_plain(self) -> Any:
         return {"path_matches": {"regex": self.regex}}
 
-    def __repr__(self) -> str:
-        return _code("ManifestPreloadCondition.path_matches", self.regex)
-
 
 @dataclass(frozen=True, slots=True, repr=False)
-class _PreloadNameMatches(ManifestPreloadCondition):
+class _NameMatches:
     """By the last segment of the path."""
 
     regex: str
 
-    def matches(self, path: str, num_refs: int) -> bool:
+    def matches(self, path: str, num_refs: int = 0) -> bool:
         return _found(self.regex, path.rpartition("/")[2])
 
     def to_plain(self) -> Any:
         return {"name_matches": {"regex": self.regex}}
 
-    def __repr__(self) -> str:
-        return _code("ManifestPreloadCondition.name_matches", self.regex)
-
 
 @dataclass(frozen=True, slots=True, repr=False)
-class _PreloadNumRefs(ManifestPreloadCondition):
+class _NumRefs:
     """By the number of references."""
 
     from_refs: int | None
     to_refs: int | None
 
-    def matches(self, path: str, num_refs: int) -> bool:
+    def matches(self, path: str, num_refs: int = 0) -> bool:
         return (self.from_refs or 0) <= num_refs and (self.to_refs is None or num_refs < self.to_refs)
 
     def to_plain(self) -> Any:
@@ -169,173 +196,55 @@ class _PreloadNumRefs(ManifestPreloadCondition):
         upper = "Unbounded" if self.to_refs is None else {"Excluded": self.to_refs}
         return {"num_refs": {"from": lower, "to": upper}}
 
-    def __repr__(self) -> str:
-        return _code("ManifestPreloadCondition.num_refs", self.from_refs, self.to_refs)
-
 
 @dataclass(frozen=True, slots=True, repr=False)
-class _PreloadTrue(ManifestPreloadCondition):
-    """All manifests."""
+class _Constant:
+    """All arrays, or none."""
 
-    def matches(self, path: str, num_refs: int) -> bool:
-        return True
+    word: ClassVar[str]
+    """The condition on disk."""
 
-    def to_plain(self) -> Any:
-        return "true"
-
-    def __repr__(self) -> str:
-        return _code("ManifestPreloadCondition.true")
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class _PreloadFalse(ManifestPreloadCondition):
-    """No manifest."""
-
-    def matches(self, path: str, num_refs: int) -> bool:
-        return False
+    def matches(self, path: str, num_refs: int = 0) -> bool:
+        return self.word != "false"
 
     def to_plain(self) -> Any:
-        return "false"
-
-    def __repr__(self) -> str:
-        return _code("ManifestPreloadCondition.false")
+        return self.word
 
 
-class ManifestSplitCondition(ABC):
-    """Which arrays a rule for splitting manifests is about. Combine with `&` and `|`."""
-
-    __slots__ = ()
-
-    AnyArray: ClassVar[type[ManifestSplitCondition]]
-    """Every array."""
-
-    @staticmethod
-    def or_conditions(conditions: Iterable[ManifestSplitCondition]) -> ManifestSplitCondition:
-        """Any of these."""
-        return _SplitOr(tuple(conditions))
-
-    @staticmethod
-    def and_conditions(conditions: Iterable[ManifestSplitCondition]) -> ManifestSplitCondition:
-        """All of these."""
-        return _SplitAnd(tuple(conditions))
-
-    @staticmethod
-    def path_matches(regex: str) -> ManifestSplitCondition:
-        """Arrays whose full path matches."""
-        return _SplitPathMatches(regex)
-
-    @staticmethod
-    def name_matches(regex: str) -> ManifestSplitCondition:
-        """Arrays whose name, the last segment of the path, matches."""
-        return _SplitNameMatches(regex)
-
-    def __or__(self, other: ManifestSplitCondition, /) -> ManifestSplitCondition:
-        return _SplitOr((self, other))
-
-    def __and__(self, other: ManifestSplitCondition, /) -> ManifestSplitCondition:
-        return _SplitAnd((self, other))
-
-    @abstractmethod
-    def matches(self, path: str) -> bool:
-        """Whether the array at `path` is meant."""
-
-    @abstractmethod
-    def to_plain(self) -> Any:
-        """The condition as it is written on disk."""
-
-    @staticmethod
-    def from_plain(plain: Any) -> ManifestSplitCondition:
-        """The condition back again; raises ValueError for one this release does not know."""
-        match plain:
-            case "any_array":
-                return _SplitAnyArray()
-            case {"or": [*parts]}:
-                return _SplitOr(tuple(map(ManifestSplitCondition.from_plain, parts)))
-            case {"and": [*parts]}:
-                return _SplitAnd(tuple(map(ManifestSplitCondition.from_plain, parts)))
-            case {"path_matches": {"regex": str(regex)}}:
-                return _SplitPathMatches(regex)
-            case {"name_matches": {"regex": str(regex)}}:
-                return _SplitNameMatches(regex)
-        raise ValueError(f"unknown split condition {plain!r}")
+def _add_variants(family: Any, variants: Mapping[str, tuple[type, str]], **words: str) -> None:
+    """Make the nested classes of an official class: name, behaviour, and the call in the repr of each."""
+    made = {}
+    for name, (behaviour, call) in variants.items():
+        attributes = {
+            "__slots__": (),
+            "__module__": __name__,
+            "__qualname__": f"{family.__name__}.{name}",
+            "__doc__": behaviour.__doc__,
+            "call": f"{family.__name__}.{call}",
+            **({"word": words[name]} if name in words else {}),
+        }
+        made[name] = type(name, (behaviour, family), attributes)
+        setattr(family, name, made[name])  # `True` and `False` cannot be written as attributes
+    family._variants = made
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class _SplitOr(ManifestSplitCondition):
-    """Any of these."""
-
-    conditions: tuple[ManifestSplitCondition, ...]
-
-    def matches(self, path: str) -> bool:
-        return any(condition.matches(path) for condition in self.conditions)
-
-    def to_plain(self) -> Any:
-        return {"or": [condition.to_plain() for condition in self.conditions]}
-
-    def __repr__(self) -> str:
-        return _code("ManifestSplitCondition.or_conditions", list(self.conditions))
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class _SplitAnd(ManifestSplitCondition):
-    """All of these."""
-
-    conditions: tuple[ManifestSplitCondition, ...]
-
-    def matches(self, path: str) -> bool:
-        return all(condition.matches(path) for condition in self.conditions)
-
-    def to_plain(self) -> Any:
-        return {"and": [condition.to_plain() for condition in self.conditions]}
-
-    def __repr__(self) -> str:
-        return _code("ManifestSplitCondition.and_conditions", list(self.conditions))
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class _SplitPathMatches(ManifestSplitCondition):
-    """By the path."""
-
-    regex: str
-
-    def matches(self, path: str) -> bool:
-        return _found(self.regex, path)
-
-    def to_plain(self) -> Any:
-        return {"path_matches": {"regex": self.regex}}
-
-    def __repr__(self) -> str:
-        return _code("ManifestSplitCondition.path_matches", self.regex)
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class _SplitNameMatches(ManifestSplitCondition):
-    """By the last segment of the path."""
-
-    regex: str
-
-    def matches(self, path: str) -> bool:
-        return _found(self.regex, path.rpartition("/")[2])
-
-    def to_plain(self) -> Any:
-        return {"name_matches": {"regex": self.regex}}
-
-    def __repr__(self) -> str:
-        return _code("ManifestSplitCondition.name_matches", self.regex)
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class _SplitAnyArray(ManifestSplitCondition):
-    """All arrays."""
-
-    def matches(self, path: str) -> bool:
-        return True
-
-    def to_plain(self) -> Any:
-        return "any_array"
-
-    def __repr__(self) -> str:
-        return _code("ManifestSplitCondition.AnyArray")
+_COMMON = {
+    "Or": (_Or, "or_conditions"),
+    "And": (_And, "and_conditions"),
+    "PathMatches": (_PathMatches, "path_matches"),
+    "NameMatches": (_NameMatches, "name_matches"),
+}
+_add_variants(
+    ManifestPreloadCondition,
+    {
+        **_COMMON,
+        "NumRefs": (_NumRefs, "num_refs"),
+        "True": (_Constant, "true"),
+        "False": (_Constant, "false"),
+    },
+    **{"True": "true", "False": "false"},
+)
+_add_variants(ManifestSplitCondition, {**_COMMON, "AnyArray": (_Constant, "AnyArray")}, AnyArray="any_array")
 
 
 class _DimensionFamily(type):
@@ -347,8 +256,10 @@ class ManifestSplitDimCondition(metaclass=_DimensionFamily):
     """Which dimension of an array a split size is for: one of the variants below."""
 
     @dataclass(frozen=True, slots=True, repr=False)
-    class Axis:
+    class Axis(_Shown):
         """The dimension with this number, from 0."""
+
+        call = "ManifestSplitDimCondition.Axis"
 
         axis: int
 
@@ -364,12 +275,11 @@ class ManifestSplitDimCondition(metaclass=_DimensionFamily):
             """The condition as it is written on disk."""
             return {"Axis": self.axis}
 
-        def __repr__(self) -> str:
-            return _code("ManifestSplitDimCondition.Axis", self.axis)
-
     @dataclass(frozen=True, slots=True, repr=False)
-    class DimensionName:
+    class DimensionName(_Shown):
         """Dimensions whose name matches; those without a name never do."""
+
+        call = "ManifestSplitDimCondition.DimensionName"
 
         regex: str
 
@@ -381,12 +291,11 @@ class ManifestSplitDimCondition(metaclass=_DimensionFamily):
             """The condition as it is written on disk."""
             return {"DimensionName": self.regex}
 
-        def __repr__(self) -> str:
-            return _code("ManifestSplitDimCondition.DimensionName", self.regex)
-
     @dataclass(frozen=True, slots=True, repr=False)
-    class Any:
+    class Any(_Shown):
         """Every dimension."""
+
+        call = "ManifestSplitDimCondition.Any"
 
         def matches(self, axis: int, dimension_name: str | None) -> bool:
             """Whether the dimension is meant."""
@@ -396,41 +305,10 @@ class ManifestSplitDimCondition(metaclass=_DimensionFamily):
             """The condition as it is written on disk."""
             return "Any"
 
-        def __repr__(self) -> str:
-            return _code("ManifestSplitDimCondition.Any")
-
 
 AnySplitDimCondition: TypeAlias = (
     ManifestSplitDimCondition.Axis | ManifestSplitDimCondition.DimensionName | ManifestSplitDimCondition.Any
 )
-
-# The nested names of the official classes; `True` and `False` cannot be written as attributes.
-for _owner, _variants in (
-    (
-        ManifestPreloadCondition,
-        {
-            "Or": _PreloadOr,
-            "And": _PreloadAnd,
-            "PathMatches": _PreloadPathMatches,
-            "NameMatches": _PreloadNameMatches,
-            "NumRefs": _PreloadNumRefs,
-            "True": _PreloadTrue,
-            "False": _PreloadFalse,
-        },
-    ),
-    (
-        ManifestSplitCondition,
-        {
-            "Or": _SplitOr,
-            "And": _SplitAnd,
-            "PathMatches": _SplitPathMatches,
-            "NameMatches": _SplitNameMatches,
-            "AnyArray": _SplitAnyArray,
-        },
-    ),
-):
-    for _name, _variant in _variants.items():
-        setattr(_owner, _name, _variant)
 
 
 def split_dim_condition_from_plain(plain: Any) -> AnySplitDimCondition:
@@ -468,7 +346,3 @@ def _bound(plain: Any, after: int) -> int | None:
             if isinstance(number, int) and tag in ("Included", "Excluded"):
                 return number + (after if tag == "Excluded" else 1 - after)
     raise ValueError(f"unknown bound {plain!r}")
-
-
-def _code(name: str, *arguments: object) -> str:
-    return f"{qualified('config', name)}({', '.join(map(literal, arguments))})"
