@@ -56,6 +56,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "_internal.logs",
         "_internal.private_imports",
         "_internal.telemetry",
+        "_internal.warnings",
     ),
     ("errors", "_internal.extras"),
     ("_internal.printable", "_internal.redaction"),

@@ -12,9 +12,9 @@ import xarray as xr
 
 from icefloe import IcechunkError, InvalidInputError
 from icefloe.ingest.inspect.agreement import DisagreementError
-from icefloe.ingest.inspect.schema import reason
 from icefloe.ingest.job import ingest
 from icefloe.ingest.options import make_options
+from icefloe.ingest.records import reason
 from tests.support.ingest.files import (
     START,
     Travelling,

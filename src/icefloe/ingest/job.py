@@ -11,21 +11,15 @@ from icefloe._internal.amounts import counted
 from icefloe._internal.executor import Executor
 from icefloe.errors import ConflictError, IcechunkError
 from icefloe.ingest.combine.existing import Existing, look
-from icefloe.ingest.combine.intake import (
-    Combined,
-    combine_all,
-    sort_sources,
-    sorted_along,
-    survey_all,
-    unreadable,
-)
+from icefloe.ingest.combine.grid import Combined, combine_all
 from icefloe.ingest.discover.sources import Source, find_most, find_sources
 from icefloe.ingest.inspect.agreement import DisagreementError, Finding
 from icefloe.ingest.inspect.reference_spill import Shelf
-from icefloe.ingest.inspect.schema import BadFile, FileSchema, Stored
-from icefloe.ingest.ledger.renamed import find_renamed, with_new_names
+from icefloe.ingest.inspect.tasks import sorted_along, survey_all
+from icefloe.ingest.ledger.compare import Outcome, find_renamed, sort_sources, with_new_names
 from icefloe.ingest.ledger.table import LedgerRow, read_ledger
 from icefloe.ingest.options import Options
+from icefloe.ingest.plan.design import Design, Ways, design, ways_of
 from icefloe.ingest.plan.manifest_windows import Windows, windows_of, with_splitting
 from icefloe.ingest.publish.arrivals import arrived
 from icefloe.ingest.publish.audit import (
@@ -37,8 +31,9 @@ from icefloe.ingest.publish.audit import (
     staged_before,
 )
 from icefloe.ingest.publish.staging import OvertakenError, Staging, left_behind
-from icefloe.ingest.report import Outcome, PlanReport, Report, plan_report
-from icefloe.ingest.write.batch import METADATA, Design, UnreadableError, Ways, design, ways_of, write_batch
+from icefloe.ingest.records import BadFile, FileSchema, Stored, unreadable
+from icefloe.ingest.report import PlanReport, Report, plan_report
+from icefloe.ingest.write.batch import METADATA, UnreadableError, write_batch
 from icefloe.ingest.write.references import with_containers, with_places
 from icefloe.repository import Repository
 from icefloe.session import Session
@@ -84,7 +79,7 @@ def found_sources(
 def nothing_new(repo: Repository, found: Sequence[Source], options: Options, told: Told) -> Report | None:
     """The report of a job whose sources are all in the repository; None where there is something to do.
 
-    No file is opened, nothing is written, and no executor is needed. What is left of a run that was broken off
+    No file is opened, nothing is written, and no executor is needed. What is left of a run broken off
     is something to do.
     """
     if left_behind(repo, options.branch):

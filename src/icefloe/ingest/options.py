@@ -9,11 +9,10 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args
 
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.ingest.combine.grid import Combining
-from icefloe.ingest.inspect.schema import Reading
 from icefloe.ingest.plan.arrays import Layout
 from icefloe.ingest.plan.tasks import DEFAULT_MEMORY_BYTES
 from icefloe.ingest.publish.checks import DEFAULT_CHECKS, Check
+from icefloe.ingest.records import Combining, Reading
 
 Mode = Literal["native", "virtual", "hybrid"]
 OnBadFile = Literal["stop", "skip"]

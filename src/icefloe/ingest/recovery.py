@@ -15,12 +15,15 @@ import xarray as xr
 import zarr
 from numpy.typing import NDArray
 
+from icefloe._internal.warnings import quiet
 from icefloe.errors import IcechunkError
 from icefloe.ingest.discover.sources import Source, find_sources
+from icefloe.ingest.inspect.open import decode, opened
 from icefloe.ingest.inspect.packing import attributes_of_zarr, signature
-from icefloe.ingest.inspect.schema import Reading, content_id, decode, opened, quiet, reason, variable_schema
+from icefloe.ingest.inspect.schema import content_id, variable_schema
 from icefloe.ingest.ledger.table import LedgerRow, read_ledger
 from icefloe.ingest.plan.arrays import Target
+from icefloe.ingest.records import Reading, reason
 from icefloe.ingest.write.chunks import transcoded
 from icefloe.session import Session
 

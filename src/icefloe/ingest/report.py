@@ -7,13 +7,13 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from icefloe._internal.amounts import bytes_text, counted
-from icefloe.ingest.combine.intake import Combined, Sorted
+from icefloe.ingest.combine.grid import Combined
 from icefloe.ingest.discover.sources import Source
 from icefloe.ingest.inspect.agreement import Finding
-from icefloe.ingest.inspect.schema import BadFile
-from icefloe.ingest.ledger.renamed import Renamed
+from icefloe.ingest.ledger.compare import Outcome
+from icefloe.ingest.plan.design import Design
 from icefloe.ingest.publish.checks import CheckResult
-from icefloe.ingest.write.batch import Design
+from icefloe.ingest.records import BadFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,18 +91,6 @@ def plan_report(combined: Combined, designed: Design) -> PlanReport:
         plan.read_factor,
         plan.aside_bytes,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """Which sources there were, and which of them the job took up."""
-
-    sources: Sorted
-    wanted: tuple[Source, ...]
-    renamed: tuple[Renamed, ...] = ()
-    """Those that are in the repository already, under other names."""
-    changed_references: tuple[Source, ...] = ()
-    """Changed sources that arrays refer to."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,9 @@ import pytest
 import xarray as xr
 
 from icefloe.errors import InvalidInputError
-from icefloe.ingest.combine.grid import Combining, combine
+from icefloe.ingest.combine.grid import combine
 from icefloe.ingest.combine.pieces import Origin, PieceArray, Pieces
+from icefloe.ingest.records import Combining
 
 TIMES, LATS, LONS = 5_000, 721, 1440
 

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 
 from icefloe._internal.executor import Executor
 from icefloe.errors import IcechunkError
-from icefloe.ingest.combine import intake
-from icefloe.ingest.combine.grid import Combining
-from icefloe.ingest.combine.intake import Combined, combine_all
+from icefloe.ingest.combine import grid
+from icefloe.ingest.combine.grid import Combined, combine_all
 from icefloe.ingest.combine.pieces import PieceArray
 from icefloe.ingest.combine.runs import runs_of
 from icefloe.ingest.discover.sources import Source
-from icefloe.ingest.inspect.schema import FileSchema, schema_of, shared
+from icefloe.ingest.inspect.schema import schema_of
 from icefloe.ingest.options import Options
+from icefloe.ingest.records import Combining, FileSchema, shared
 from tests.support.ingest.files import days
 
 
@@ -72,9 +72,9 @@ def both(datasets: list[xr.Dataset], how: Combining) -> tuple[Any, Any, bool]:
         return found
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(intake, "runs_of", watched)
+        patched.setattr(grid, "runs_of", watched)
         with_runs = facts(combined(files, datasets, how))
-        patched.setattr(intake, "runs_of", lambda *_: None)
+        patched.setattr(grid, "runs_of", lambda *_: None)
         without = facts(combined(files, datasets, how))
     return with_runs, without, were_runs[-1:] == [True]
 

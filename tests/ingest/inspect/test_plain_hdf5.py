@@ -13,8 +13,10 @@ import pytest
 import xarray as xr
 
 from icefloe.ingest.discover.sources import find_sources
+from icefloe.ingest.inspect.open import virtualized
 from icefloe.ingest.inspect.plain_hdf5 import Known, plain_schema
-from icefloe.ingest.inspect.schema import FileSchema, Reading, SurveyOrder, survey, virtualized
+from icefloe.ingest.inspect.schema import SurveyOrder, survey
+from icefloe.ingest.records import FileSchema, Reading
 from icefloe.virtual.parsers.hdf5.file import Members
 from tests.support.ingest.files import aged, days, write
 

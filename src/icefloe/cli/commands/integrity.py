@@ -191,7 +191,7 @@ def repair(
 
 def _ledger(session: Session, options: tuple[str, ...]) -> LedgerChunks:
     from icefloe.ingest import LedgerChunks
-    from icefloe.ingest.inspect.schema import Reading
+    from icefloe.ingest.records import Reading
 
     return LedgerChunks(session, Reading(storage_options=storage_options(options)))
 

@@ -12,7 +12,7 @@ import xarray as xr
 
 from icefloe.ingest.combine.pieces import EXISTING, PieceArray, Pieces
 from icefloe.ingest.inspect.agreement import Finding
-from icefloe.ingest.inspect.schema import FileSchema, VariableSchema
+from icefloe.ingest.records import FileSchema, VariableSchema
 
 _HERE = "the repository"
 

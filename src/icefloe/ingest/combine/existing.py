@@ -14,11 +14,14 @@ import xarray as xr
 import zarr
 from zarr.errors import GroupNotFoundError
 
+from icefloe._internal.warnings import quiet
 from icefloe.ingest.discover.sources import Source
+from icefloe.ingest.inspect.open import stored_dataset
 from icefloe.ingest.inspect.packing import signature
-from icefloe.ingest.inspect.schema import FileSchema, Stored, quiet, schema_of, stored_dataset
+from icefloe.ingest.inspect.schema import schema_of
 from icefloe.ingest.ledger.table import LedgerRow
 from icefloe.ingest.plan.arrays import Target
+from icefloe.ingest.records import FileSchema, Stored
 from icefloe.session import Session
 
 

@@ -3,94 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from threading import RLock
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 import xarray as xr
-from xarray.core import indexing as xarray_indexing
 
+from icefloe._internal.executor import Executor, Task
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.ingest.combine.pieces import EXISTING, Origin, PieceArray, Pieces, UndigestedError
-from icefloe.ingest.inspect.schema import FileSchema, VariableSchema, quiet
+from icefloe.ingest.combine.coverage import Given, losses, overlap, place_of
+from icefloe.ingest.combine.existing import Existing, overwritten, parts
+from icefloe.ingest.combine.pieces import EXISTING, PieceArray, Pieces, UndigestedError
+from icefloe.ingest.combine.runs import _NAME_IT, Digests, combined, outline, runs_of
+from icefloe.ingest.inspect.agreement import (
+    DisagreementError,
+    Finding,
+    order_problems,
+)
+from icefloe.ingest.inspect.schema import DigestOrder, digest
+from icefloe.ingest.inspect.tasks import _begin, sorted_along
+from icefloe.ingest.ledger.table import LedgerRow
+from icefloe.ingest.options import Options
+from icefloe.ingest.records import Combining, FileSchema
 
-indexing: Any = xarray_indexing
-_PATCHING = RLock()
 OVERLAPS = ("monotonic global indexes", "Could not find any dimension coordinates")
 """What xarray says of files that overlap or lie in the same place, without saying which."""
-Digests = Mapping[tuple[int, str], str]
-"""The hash over the values of a variable, by the number of its source and its name."""
-
-_CHOICES = {
-    "compat": ("identical", "equals", "broadcast_equals", "no_conflicts", "override", "minimal"),
-    "data_vars": ("minimal", "different", "all"),
-    "coords": ("minimal", "different", "all"),
-    "join": ("outer", "inner", "left", "right", "exact", "override"),
-}
-"""What xarray knows."""
-
-
-@dataclass(frozen=True, slots=True)
-class Combining:
-    """How files are put together; what is not said is as in `xarray.open_mfdataset`."""
-
-    concat_dim: str | None = None
-    """Files follow each other along this dimension; None lets their coordinates decide."""
-    compat: str | None = None
-    data_vars: str | None = None
-    coords: str | None = None
-    join: str | None = None
-
-    def __post_init__(self) -> None:
-        for name, known in _CHOICES.items():
-            given = getattr(self, name)
-            if given is not None and given not in known:
-                raise InvalidInputError(
-                    f"{name} is one of {', '.join(known)}, not {given!r}",
-                    ErrorKind.INVALID_COMMIT_CONFIGURATION,
-                )
-
-    def arguments(self) -> dict[str, Any]:
-        """Arguments for xarray's combine functions."""
-        given = {name: getattr(self, name) for name in _CHOICES if getattr(self, name) is not None}
-        return {**given, "combine_attrs": "override"}
-
-
-_NAME_IT = "name the dimension they follow each other along as concat_dim"
-
-
-def outline(
-    number: int, schema: FileSchema, digests: Digests, begin: Mapping[str, int] | None = None
-) -> xr.Dataset:
-    """A file as a dataset whose coordinates are there and whose data is not.
-
-    `begin` says where it begins in its source, by dimension: for parts of what the repository has.
-    """
-    variables = {
-        each.name: _outlined(number, schema, each, digests, begin or {}) for each in schema.variables
-    }
-    coords = {each.name: variables.pop(each.name) for each in schema.variables if each.is_coordinate}
-    return xr.Dataset(variables, coords, dict(schema.attrs))
-
-
-def _outlined(
-    number: int, schema: FileSchema, variable: VariableSchema, digests: Digests, begin: Mapping[str, int]
-) -> xr.Variable:
-    data: Any = schema.values.get(variable.name)
-    if data is None:
-        shape = [schema.sizes[dim] for dim in variable.dims]
-        pieces = Pieces.whole(number, shape, [begin.get(dim, 0) for dim in variable.dims])
-        dtype = np.dtype(variable.dtype)
-        origin = Origin(_stored_shape(schema, variable, begin), digests.get((number, variable.name)))
-        data = PieceArray(variable.name, shape, dtype, pieces, {number: origin})
-    return xr.Variable(variable.dims, data, dict(variable.attrs))
-
-
-def _stored_shape(schema: FileSchema, variable: VariableSchema, begin: Mapping[str, int]) -> tuple[int, ...]:
-    """The shape of the variable where it comes from; of a part of it, one that no part can have."""
-    return tuple(-1 if dim in begin else schema.sizes[dim] for dim in variable.dims)
 
 
 def combine(
@@ -116,46 +52,6 @@ def combine(
                     ErrorKind.INVALID_ARRAY_METADATA,
                 ) from None
             digests.update(more)
-
-
-def combined(datasets: Sequence[xr.Dataset], how: Combining) -> xr.Dataset:
-    """What xarray makes of some outlines."""
-    try:
-        with quiet(), _without_masks():
-            if how.concat_dim is None:
-                found = xr.combine_by_coords(list(datasets), **how.arguments())
-            else:
-                found = xr.combine_nested(list(datasets), concat_dim=how.concat_dim, **how.arguments())
-    except (ValueError, NotImplementedError, TypeError, KeyError) as error:
-        reason = " ".join(str(error).split())
-        if how.concat_dim is None and "dimension coordinates" in reason:
-            dims = dict.fromkeys(str(dim) for dataset in datasets for dim in dataset.dims)
-            reason += f"; {_NAME_IT}; there are {', '.join(dims)}"
-        raise InvalidInputError(
-            f"the files cannot be combined: {reason}", ErrorKind.INVALID_ARRAY_METADATA
-        ) from error
-    if not isinstance(found, xr.Dataset):
-        raise InvalidInputError("the files do not make a dataset", ErrorKind.INVALID_ARRAY_METADATA)
-    return found
-
-
-@contextmanager
-def _without_masks() -> Iterator[None]:
-    """Let xarray make no mask, as large as the data, of which cells of an outline are missing.
-
-    An outline knows that itself. For all other arrays, and other threads, xarray does as it always does.
-    """
-    usual = indexing.create_mask
-
-    def create_mask(indexer: Any, shape: Any, data: Any = None) -> Any:
-        return np.array(False) if isinstance(data, PieceArray) else usual(indexer, shape, data)
-
-    with _PATCHING:
-        indexing.create_mask = create_mask
-        try:
-            yield
-        finally:
-            indexing.create_mask = usual
 
 
 Box = Mapping[str, tuple[int, int]]
@@ -202,3 +98,96 @@ def _all_pieces(dataset: xr.Dataset) -> Iterator[tuple[tuple[str, ...], Pieces]]
     for variable in dataset.variables.values():
         if isinstance(variable.data, PieceArray):
             yield tuple(map(str, variable.dims)), variable.data.pieces
+
+
+@dataclass(frozen=True, slots=True)
+class Combined:
+    """What some files make together with what the repository has."""
+
+    dataset: xr.Dataset
+    files: tuple[FileSchema, ...]
+    """A piece's source is a number in this."""
+    boxes: Mapping[int, Mapping[str, tuple[int, int]]]
+    moves: Mapping[str, Sequence[tuple[int, int, int]]]
+    """Where what is in the repository goes, by dimension; see `combining.moves`."""
+    findings: tuple[Finding, ...]
+
+
+def combine_all(
+    files: Sequence[FileSchema],
+    existing: Existing | None,
+    rows: Sequence[LedgerRow],
+    options: Options,
+    executor: Executor,
+) -> Combined:
+    """Put outlines together; what the repository has of a file that comes again is left out."""
+    new = sorted_along(files, options.combining.concat_dim)
+    replacing = options.on_change == "ingest"
+    old = parts(existing, rows, new, replacing=replacing) if existing is not None else []
+    given = [Given(EXISTING, part.schema, part.box) for part in old]
+    given += [Given(number, file, {}) for number, file in enumerate(new)]
+    twice = overwritten(existing, rows, new) if existing is not None else []
+
+    def outlines(digests: Digests) -> list[xr.Dataset]:
+        datasets = [outline(EXISTING, part.schema, digests, part.begin) for part in old]
+        runs = runs_of(new, [part.schema for part in old], options.combining, digests)
+        if runs is None:
+            datasets += [outline(number, file, digests) for number, file in enumerate(new)]
+        else:
+            datasets += runs.outlines(digests)
+        return _in_order(datasets, options.combining.concat_dim)
+
+    def digested(name: str) -> dict[tuple[int, str], str]:
+        orders = [DigestOrder(file.source, options.reading, (name,)) for file in new]
+        numbers = list(range(len(new)))
+        if existing is not None:
+            orders.append(DigestOrder(existing.stored, options.reading, (name,)))
+            numbers.append(EXISTING)
+        results = executor.map(Task(digest, "files compared", per_core=4, items_per_task=256), orders)
+        return {
+            (number, name): found[name]
+            for number, found in zip(numbers, results, strict=True)
+            if name in found
+        }
+
+    how = options.combining
+    try:
+        dataset, digests = combine(outlines, how, digested)
+    except InvalidInputError as error:
+        wrong = overlap(given) if any(said in str(error) for said in OVERLAPS) else None
+        if wrong is None:
+            raise
+        raise DisagreementError([_with_way_out(wrong, twice)]) from error
+    if how.compat != "override" and how.join in (None, "outer", "exact"):
+        lost = [_with_way_out(each, twice) for each in losses(dataset, given, digests)]
+        if lost:
+            raise DisagreementError(lost)
+    where = boxes(dataset)
+    where |= {n: place_of(file, dataset) for n, file in enumerate(new) if n not in where}
+    names = {number: file.source.url for number, file in enumerate(new)}
+    findings = tuple(order_problems(dataset, side_by_side(dataset), where, names))
+    if any(finding.severity == "error" for finding in findings):
+        raise DisagreementError([_with_way_out(each, twice) for each in findings])
+    if replacing:
+        findings += tuple(
+            Finding("", "", f"what was in the repository before is replaced: {each}", "note")
+            for each in twice
+        )
+    return Combined(dataset, tuple(new), where, moves(dataset), findings)
+
+
+def _with_way_out(finding: Finding, twice: Sequence[str]) -> Finding:
+    """What the ledger does not know may be replaced, if somebody says so."""
+    if not twice:
+        return finding
+    return replace(
+        finding,
+        text=f"{finding.text}; the repository has that from elsewhere ({twice[0]}): leave those files out, "
+        "or have them take its place with --on-change ingest",
+    )
+
+
+def _in_order(datasets: list[xr.Dataset], dim: str | None) -> list[xr.Dataset]:
+    if dim is None or any(dim not in each.coords for each in datasets):
+        return datasets
+    return sorted(datasets, key=lambda each: _begin(each[dim].values))

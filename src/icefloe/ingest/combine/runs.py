@@ -9,17 +9,26 @@ left to xarray.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from threading import RLock
 from typing import Any
 
 import numpy as np
 import xarray as xr
+from xarray.core import indexing as xarray_indexing
 
-from icefloe.errors import InvalidInputError
-from icefloe.ingest.combine.grid import Combining, Digests, combined, outline
+from icefloe._internal.warnings import quiet
+from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.ingest.combine.pieces import Origin, PieceArray, Pieces
-from icefloe.ingest.inspect.schema import FileSchema, VariableSchema, attribute_key
+from icefloe.ingest.records import Combining, FileSchema, VariableSchema, attribute_key
+
+indexing: Any = xarray_indexing
+_PATCHING = RLock()
+Digests = Mapping[tuple[int, str], str]
+"""The hash over the values of a variable, by the number of its source and its name."""
+_NAME_IT = "name the dimension they follow each other along as concat_dim"
 
 Numbered = tuple[int, FileSchema]
 """A file, and the number that its pieces have."""
@@ -237,3 +246,75 @@ def _in_a_row(files: Sequence[Numbered], dim: str) -> list[Numbered] | None:
 
 def _first(file: FileSchema, dim: str) -> Any:
     return file.values[dim].reshape(-1)[0]
+
+
+def outline(
+    number: int, schema: FileSchema, digests: Digests, begin: Mapping[str, int] | None = None
+) -> xr.Dataset:
+    """A file as a dataset whose coordinates are there and whose data is not.
+
+    `begin` says where it begins in its source, by dimension: for parts of what the repository has.
+    """
+    variables = {
+        each.name: _outlined(number, schema, each, digests, begin or {}) for each in schema.variables
+    }
+    coords = {each.name: variables.pop(each.name) for each in schema.variables if each.is_coordinate}
+    return xr.Dataset(variables, coords, dict(schema.attrs))
+
+
+def _outlined(
+    number: int, schema: FileSchema, variable: VariableSchema, digests: Digests, begin: Mapping[str, int]
+) -> xr.Variable:
+    data: Any = schema.values.get(variable.name)
+    if data is None:
+        shape = [schema.sizes[dim] for dim in variable.dims]
+        pieces = Pieces.whole(number, shape, [begin.get(dim, 0) for dim in variable.dims])
+        dtype = np.dtype(variable.dtype)
+        origin = Origin(_stored_shape(schema, variable, begin), digests.get((number, variable.name)))
+        data = PieceArray(variable.name, shape, dtype, pieces, {number: origin})
+    return xr.Variable(variable.dims, data, dict(variable.attrs))
+
+
+def _stored_shape(schema: FileSchema, variable: VariableSchema, begin: Mapping[str, int]) -> tuple[int, ...]:
+    """The shape of the variable where it comes from; of a part of it, one that no part can have."""
+    return tuple(-1 if dim in begin else schema.sizes[dim] for dim in variable.dims)
+
+
+def combined(datasets: Sequence[xr.Dataset], how: Combining) -> xr.Dataset:
+    """What xarray makes of some outlines."""
+    try:
+        with quiet(), _without_masks():
+            if how.concat_dim is None:
+                found = xr.combine_by_coords(list(datasets), **how.arguments())
+            else:
+                found = xr.combine_nested(list(datasets), concat_dim=how.concat_dim, **how.arguments())
+    except (ValueError, NotImplementedError, TypeError, KeyError) as error:
+        reason = " ".join(str(error).split())
+        if how.concat_dim is None and "dimension coordinates" in reason:
+            dims = dict.fromkeys(str(dim) for dataset in datasets for dim in dataset.dims)
+            reason += f"; {_NAME_IT}; there are {', '.join(dims)}"
+        raise InvalidInputError(
+            f"the files cannot be combined: {reason}", ErrorKind.INVALID_ARRAY_METADATA
+        ) from error
+    if not isinstance(found, xr.Dataset):
+        raise InvalidInputError("the files do not make a dataset", ErrorKind.INVALID_ARRAY_METADATA)
+    return found
+
+
+@contextmanager
+def _without_masks() -> Iterator[None]:
+    """Let xarray make no mask, as large as the data, of which cells of an outline are missing.
+
+    An outline knows that itself. For all other arrays, and other threads, xarray does as it always does.
+    """
+    usual = indexing.create_mask
+
+    def create_mask(indexer: Any, shape: Any, data: Any = None) -> Any:
+        return np.array(False) if isinstance(data, PieceArray) else usual(indexer, shape, data)
+
+    with _PATCHING:
+        indexing.create_mask = create_mask
+        try:
+            yield
+        finally:
+            indexing.create_mask = usual

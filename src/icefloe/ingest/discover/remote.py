@@ -24,8 +24,7 @@ from icefloe.ingest.discover.urls import (
     refuse_password,
     shown,
 )
-from icefloe.ingest.discover.versions import Seen, plain_etag
-from icefloe.ingest.discover.web_server import WebServer, seconds
+from icefloe.ingest.discover.web_server import Seen, WebServer, plain_etag, seconds
 from icefloe.storage.external.access import access_of, without_query
 from icefloe.storage.external.base import Fetched
 from icefloe.storage.external.sources import ObjectSource, open_source

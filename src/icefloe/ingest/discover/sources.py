@@ -21,7 +21,7 @@ from icefloe.errors import ErrorKind, IcechunkError, InvalidInputError
 from icefloe.history.versions import DEFAULT_VERSION, resolve_version
 from icefloe.ingest.discover.remote import Server, copied, drop_copy, server_of
 from icefloe.ingest.discover.urls import origin_of, quoted, shown
-from icefloe.ingest.discover.versions import Seen
+from icefloe.ingest.discover.web_server import Seen
 from icefloe.repository import Repository
 from icefloe.storage.base import ObjectNotFoundError
 from icefloe.storage.external.access import without_query

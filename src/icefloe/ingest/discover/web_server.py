@@ -11,13 +11,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import IO, Any, TypeVar
+from typing import IO, Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 from icefloe._internal.times import to_microseconds
 from icefloe.errors import ErrorKind, InvalidInputError, StorageError
 from icefloe.ingest.discover.urls import shown, without_password
-from icefloe.ingest.discover.versions import Seen, plain_etag
 from icefloe.storage.base import ObjectNotFoundError
 from icefloe.storage.external.access import access_of
 
@@ -169,3 +168,27 @@ class _RefusedError(Exception):
 
 class _TransientError(Exception):
     """Worth another try."""
+
+
+class Seen(NamedTuple):
+    """A file as it was when somebody looked."""
+
+    size_bytes: int
+    """-1 where a web server does not tell."""
+    modified_us: int = 0
+    """0 where nobody tells. Of a file elsewhere to the second, since some tell no more."""
+    etag: str = ""
+    """What an object store or a web server calls this version of the file; nothing on this machine."""
+
+    def is_same(self, other: Seen) -> bool:
+        """Whether both are one version: by their etags, where both have one, else by their times."""
+        if self.size_bytes != other.size_bytes:
+            return False
+        if self.etag and other.etag:
+            return self.etag == other.etag
+        return self.modified_us == other.modified_us
+
+
+def plain_etag(given: str | None) -> str:
+    """An etag without its quotes: listings of some stores have none."""
+    return (given or "").strip().removeprefix("W/").strip('"')

@@ -13,7 +13,7 @@ import xarray as xr
 
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.ingest.inspect.packing import signature
-from icefloe.ingest.inspect.schema import FileSchema, VariableSchema
+from icefloe.ingest.records import FileSchema, VariableSchema
 
 Severity = Literal["error", "note"]
 _KINDS = {"i": "a number", "u": "a number", "f": "a number", "M": "a time", "m": "a span of time"}

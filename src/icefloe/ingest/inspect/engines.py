@@ -3,13 +3,38 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+import importlib
+import importlib.util
+import logging
+import os
+import re
+import threading
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import lru_cache
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final, Literal
 
 import xarray as xr
+from zarr.core.sync import sync
+from zarr.storage import StorePath, ZipStore
 
 from icefloe._internal.extras import pip_install
+from icefloe.virtual.parsers import ZIP_MAGIC
+from icefloe.virtual.parsers.zarr.stores import root_of
+
+_LOGS = ("cfgrib.dataset", "cfgrib.messages")
+_SKIPPED = re.compile(r"skipping variable: .*shortName='([^']*)'")
+_heard = threading.local()
+
+Reader = Literal["any", "h5netcdf", "references"]
+"""Whatever xarray takes first, h5netcdf, or references to chunks, whose codecs know filters of their own."""
+_OF_HDF5 = range(7)
+"""The numbers of the filters that HDF5 has itself."""
+_OF_NETCDF = frozenset({307, 32001, 32015})
+"""bzip2, Blosc and Zstandard: netCDF has them too, where it was built so."""
+_SIGNATURE = b"\x89HDF\r\n\x1a\n"
 
 _PACKAGES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
@@ -54,3 +79,93 @@ def refuse_missing(engine: str) -> None:
 def none_fits(error: ValueError) -> bool:
     """Tell whether xarray could not open a file because no installed engine reads it."""
     return any(text in str(error) for text in _NONE_FITS)
+
+
+def reader_of(path: str, group: str | None) -> Reader:
+    """Who can read all datasets of a group of a file of this machine; "any" for what is no HDF5 file."""
+    try:
+        status = os.stat(path)
+        return _reader_of(path, group or "/", status.st_mtime_ns, status.st_size)
+    except (OSError, ImportError, KeyError, RuntimeError, ValueError):
+        return "any"  # who opens it will say what is wrong
+
+
+@lru_cache(maxsize=256)
+def _reader_of(path: str, group: str, modified_ns: int, size: int) -> Reader:
+    with open(path, "rb") as file:
+        if file.read(len(_SIGNATURE)) != _SIGNATURE:
+            return "any"
+    if importlib.util.find_spec("h5netcdf") is None:
+        return "any"
+    h5py = importlib.import_module("h5py")
+    with suppress(ImportError):
+        importlib.import_module("hdf5plugin")  # whose filters h5py has then
+    needed: Reader = "any"
+    with h5py.File(path, "r") as opened:
+        for dataset in _datasets(opened[group], h5py):
+            filters = _filters(dataset)
+            if not all(number in _OF_NETCDF or h5py.h5z.filter_avail(number) for number in filters):
+                return "references"
+            if filters - _OF_NETCDF or dataset.dtype == "f2" or dataset.dtype.kind == "c":
+                needed = "h5netcdf"
+    return needed
+
+
+def _datasets(group: Any, h5py: Any) -> Any:
+    for name in group:
+        with suppress(KeyError):  # a link to what is not there
+            found = group[name]
+            if isinstance(found, h5py.Dataset):
+                yield found
+
+
+def _filters(dataset: Any) -> set[int]:
+    """The numbers of filters that HDF5 does not have itself."""
+    plist = dataset.id.get_create_plist()
+    numbers = {plist.get_filter(place)[0] for place in range(plist.get_nfilters())}
+    return {number for number in numbers if number not in _OF_HDF5}
+
+
+class _Ear(logging.Filter):
+    """Keeps what is logged from being printed while its thread listens."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        # docstring inherited
+        heard: list[str] | None = getattr(_heard, "names", None)
+        if heard is None:
+            return True
+        heard += _SKIPPED.findall(record.getMessage())
+        return False
+
+
+_ear = _Ear()
+
+
+@contextmanager
+def left_out() -> Iterator[list[str]]:
+    """The names of variables that cfgrib leaves out meanwhile, in this thread; one list for all within."""
+    for name in _LOGS:
+        logging.getLogger(name).addFilter(_ear)  # the same filter is added but once
+    before: list[str] | None = getattr(_heard, "names", None)
+    _heard.names = names = list[str]() if before is None else before
+    try:
+        yield names
+    finally:
+        _heard.names = before
+
+
+def is_zip(path: str) -> bool:
+    """Whether a file of this machine is a zip file."""
+    if not os.path.isfile(path):
+        return False
+    with open(path, "rb") as file:
+        return file.read(4) in ZIP_MAGIC
+
+
+def zipped_store(path: str) -> StorePath:
+    """The store in a zip file, which may be below the folder that was zipped."""
+    with zipfile.ZipFile(path) as opened:
+        root = root_of(opened.namelist(), path)
+    store = ZipStore(path, mode="r")
+    sync(store._open())  # releases of zarr before 3.1 do not open it when they need it
+    return StorePath(store, root.strip("/"))

@@ -11,8 +11,9 @@ import numpy as np
 import xarray as xr
 from xarray.backends.zarr import FillValueCoder, encode_zarr_attr_value
 
+from icefloe._internal.warnings import quiet
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.ingest.inspect.schema import VariableSchema, quiet
+from icefloe.ingest.records import VariableSchema
 
 _FILL = "_FillValue"
 _UNITS_SINCE = ("days", "hours", "minutes", "seconds", "milliseconds", "microseconds", "nanoseconds")

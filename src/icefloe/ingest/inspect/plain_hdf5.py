@@ -17,16 +17,10 @@ import xarray as xr
 from xarray.backends.common import BackendArray
 from xarray.core import indexing as xarray_indexing
 
+from icefloe._internal.warnings import quiet
 from icefloe.ingest.discover.sources import Source
-from icefloe.ingest.inspect.schema import (
-    FileSchema,
-    Reading,
-    VariableSchema,
-    attribute_key,
-    quiet,
-    schema_of,
-    variable_schema,
-)
+from icefloe.ingest.inspect.schema import schema_of, variable_schema
+from icefloe.ingest.records import FileSchema, Reading, VariableSchema, attribute_key
 from icefloe.virtual.parsers.hdf5.dimensions import HIDDEN_ATTRIBUTES
 from icefloe.virtual.parsers.hdf5.file import Member, Members
 

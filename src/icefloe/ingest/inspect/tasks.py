@@ -5,33 +5,52 @@ Those that may be referred to are opened once, for their schema and their refere
 
 from __future__ import annotations
 
+import difflib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
 
-from icefloe.ingest.discover.sources import Source
+import xarray as xr
+
+from icefloe._internal.executor import Executor, Task
+from icefloe._internal.warnings import quiet
+from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.ingest.combine.existing import Existing
+from icefloe.ingest.discover.sources import Source, local_path
 from icefloe.ingest.discover.urls import reference_location
-from icefloe.ingest.inspect.contents import refuse_without_data
-from icefloe.ingest.inspect.plain_hdf5 import Known, is_plain, plain_schema
-from icefloe.ingest.inspect.reference_spill import Parsed, Putting
-from icefloe.ingest.inspect.schema import (
-    BadFile,
-    FileSchema,
-    Reading,
-    SurveyOrder,
-    VariableSchema,
-    content_id,
-    quiet,
-    reason,
-    shared,
-    survey,
-    virtualized,
+from icefloe.ingest.inspect.agreement import (
+    DisagreementError,
+    Finding,
+    compare,
+    label_problems,
 )
+from icefloe.ingest.inspect.open import virtualized
+from icefloe.ingest.inspect.plain_hdf5 import Known, is_plain, plain_schema
+from icefloe.ingest.inspect.reference_spill import Parsed, Putting, Shelf
+from icefloe.ingest.inspect.schema import SurveyOrder, content_id, survey
+from icefloe.ingest.ledger.table import LedgerRow
+from icefloe.ingest.options import Options
+from icefloe.ingest.records import BadFile, FileSchema, Reading, VariableSchema, reason, shared, unreadable
 from icefloe.storage.base import Storage
 from icefloe.virtual import VirtualDataset
 from icefloe.virtual.parsers.hdf5.file import Members
 from icefloe.virtual.sources import container_prefix, location_of
 from icefloe.virtual.variables import VirtualVariable, document_of
+
+_LEFT_OUT = (
+    "is left out: it does not fit beside the others in one dataset; take it by itself with --source-group or "
+    "with --engine cfgrib --open-option 'filter_by_keys={...}'"
+)
+_FILES_TOGETHER = 64
+"""So many files are parsed for one answer, at most: what they have in common is sent once."""
+_LOOKS_PER_CORE = 4
+
+_MOST = 8
+"""Longer lists of names are cut off."""
+_SELECT = "select one as source group (--source-group)"
+Groups: TypeAlias = Mapping[str, Sequence[str]]
+"""The paths of groups in a file, and the data variables of each."""
 
 _NOT_IN_CHUNKS = "its values are not in chunks that can be referred to"
 _MADE_UP = "phony_dim_"
@@ -151,3 +170,202 @@ class _Shared:
             self._alive.append(variable)  # so that nothing else gets its number
             self._known[key] = replace(variable, document=document, refusal=refusal)
         return self._known[key]
+
+
+def refuse_without_data(found: FileSchema | BadFile, reading: Reading) -> FileSchema | BadFile:
+    """Turn a file that contributes no data variable into a bad file."""
+    if isinstance(found, BadFile):
+        return _without_group(found, reading) if reading.group and not found.is_sound else found
+    if data_variables(found, reading.variables):
+        return found
+    bad = BadFile(found.source, "", offered=found.offered)
+    if reading.variables:
+        has = f"it has {_listed(found.offered)}" if found.offered else "they are coordinates"
+        named = ", ".join(reading.variables)
+        return replace(bad, reason=f"no data variable was selected by {named}: {has}")
+    here = f"the group {reading.group} has no data variables" if reading.group else "it has no data variables"
+    groups = _groups_below(found.source, reading)
+    if any(groups.values()):
+        return replace(bad, reason=f"{here}; its groups do: {_shown(groups)}", remedy=_SELECT)
+    names = [variable.name for variable in found.variables]
+    return replace(
+        bad, reason=f"{here}, only {_listed(names)}" if names else f"{here} and no groups with any"
+    )
+
+
+def _without_group(bad: BadFile, reading: Reading) -> BadFile:
+    """Say that the file lacks the source group, if that is why it cannot be opened."""
+    groups = _groups_below(bad.source, replace(reading, group=None))
+    if not groups or any(f"{path}/".startswith(f"{(reading.group or '').strip('/')}/") for path in groups):
+        return bad
+    has = f"its groups with data are {_shown(groups)}" if any(groups.values()) else "its groups have no data"
+    return replace(bad, reason=f"it has no group {reading.group!r}; {has}", remedy=_SELECT)
+
+
+def data_variables(schema: FileSchema, named: Sequence[str] = ()) -> list[str]:
+    """List the variables that hold data: no coordinates, and unless named no bounds and no grid mappings."""
+    bounds = {each.attrs.get("bounds") for each in schema.variables if each.is_coordinate}
+    return [
+        each.name
+        for each in schema.variables
+        if not each.is_coordinate
+        and (each.name in named or not (each.name in bounds or _is_grid_mapping(each)))
+    ]
+
+
+def _is_grid_mapping(variable: VariableSchema) -> bool:
+    return not variable.dims and "grid_mapping_name" in variable.attrs
+
+
+def _groups_below(source: Source, reading: Reading) -> Groups:
+    """Find the groups below the source group; none if nothing can list them."""
+    try:
+        groups = _groups_by_parser(source, reading)
+    except Exception:  # noqa: BLE001 - parsers raise whatever they like; xarray may know the file
+        groups = _groups_by_xarray(source, reading)
+    return {path: names for path, names in groups.items() if path}
+
+
+def _groups_by_parser(source: Source, reading: Reading) -> Groups:
+    above = f"{reading.group.strip('/')}/" if reading.group else ""
+    with quiet():
+        dataset = virtualized(source, reading)
+    return {
+        f"{above}{path}" if path else "": [
+            *_not_coordinates(group),
+            *(each.variable for each in group.refused),
+        ]
+        for path, group in dataset.walk()
+    }
+
+
+def _not_coordinates(group: VirtualDataset) -> Iterator[str]:
+    """Yield the variables that are neither dimensions nor named as coordinates of the others."""
+    everything = [group.attributes, *(each.attributes for each in group.variables.values())]
+    named = {name for attributes in everything for name in str(attributes.get("coordinates", "")).split()}
+    for name, variable in group.variables.items():
+        if name not in named and variable.dimensions != (name,):
+            yield name
+
+
+def _groups_by_xarray(source: Source, reading: Reading) -> Groups:
+    options: Any = {"engine": reading.engine, "group": reading.group}
+    path = local_path(source, reading.storage_options)
+    try:
+        with quiet():
+            groups = xr.open_groups(path, **options)
+    except Exception:  # noqa: BLE001 - the file is refused with or without the names of its groups
+        return {}
+    here = f"/{(reading.group or '').strip('/')}"
+    return {path.strip("/"): list(map(str, each.data_vars)) for path, each in groups.items() if path != here}
+
+
+def _shown(groups: Groups) -> str:
+    return _listed([f"{path} ({_listed(names)})" for path, names in groups.items() if names])
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MOST} more" if len(names) > _MOST else ""
+    return ", ".join(names[:_MOST]) + more
+
+
+@dataclass(frozen=True, slots=True)
+class Surveyed:
+    """Files that can be read, those that cannot, and what was noticed."""
+
+    files: tuple[FileSchema, ...]
+    bad: tuple[BadFile, ...]
+    findings: tuple[Finding, ...]
+
+
+def survey_all(
+    sources: Sequence[Source],
+    existing: Existing | None,
+    rows: Sequence[LedgerRow],
+    options: Options,
+    executor: Executor,
+    shelf: Shelf | None = None,
+) -> Surveyed:
+    """Have all files looked at, and compare them with each other and with what is there.
+
+    Where files are referred to, what was parsed of them is put on the `shelf`.
+    """
+    native = options.mode == "native"
+    share = min(_FILES_TOGETHER, -(-len(sources) // (_LOOKS_PER_CORE * options.parallelism)))
+    storage = None if shelf is None or native else shelf.storage
+    orders = [
+        LookOrder(tuple(sources[at : at + share]), options.reading, storage)
+        for at in range(0, len(sources), share)
+    ]
+    look = survey_some if native else survey_for_references
+    found = [
+        each
+        for some in executor.map(Task(look, "groups of files", per_core=4, items_per_task=8), orders)
+        for each in some
+    ]
+    if shelf is not None:
+        shelf.note(each.aside for each in found if isinstance(each, FileSchema))
+    bad = [each for each in found if isinstance(each, BadFile)]
+    _refuse_unknown_variables(options.reading.variables, found, existing)
+    files = shared([each for each in found if isinstance(each, FileSchema)])
+    if bad and options.on_bad_file == "stop":
+        raise unreadable(bad)
+    findings = [Finding(file.source.url, name, _LEFT_OUT, "note") for file in files for name in file.left_out]
+    if files:
+        schemas = [*files, *([existing.schema] if existing is not None else [])]
+        findings += _new_dimension(schemas, options.combining.concat_dim)
+        known = existing.schema if existing is not None else None
+        findings += compare(files, known, options.combining.concat_dim)
+        is_replaced = bool(rows) and {row.source for row in rows} <= {each.url for each in sources}
+        beside = None if is_replaced else known
+        findings += label_problems(files, beside, options.combining.concat_dim)
+    wrong = {finding.source for finding in findings if finding.severity == "error"}
+    if wrong and options.on_bad_file == "stop":
+        raise DisagreementError(findings)
+    reasons = {finding.source: str(finding) for finding in reversed(findings) if finding.severity == "error"}
+    bad += [BadFile(file.source, reasons[file.source.url]) for file in files if file.source.url in wrong]
+    kept = tuple(file for file in files if file.source.url not in wrong)
+    return Surveyed(kept, tuple(bad), tuple(findings))
+
+
+def _refuse_unknown_variables(
+    names: Sequence[str], found: Sequence[FileSchema | BadFile], existing: Existing | None
+) -> None:
+    """Raise InvalidInputError for a name that is a variable of no file, nor of the repository."""
+    files = [each for each in found if isinstance(each, FileSchema)]
+    schemas = [*files, *([existing.schema] if existing is not None else [])]
+    known = {variable.name for schema in schemas for variable in schema.variables}
+    offered = sorted({name for each in found for name in each.offered})
+    for name in names:
+        if name not in known and offered:
+            near = difflib.get_close_matches(name, offered, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"the files have {', '.join(offered)}"
+            raise InvalidInputError(
+                f"no file has the variable {name!r}; {hint}", ErrorKind.INVALID_ARRAY_METADATA
+            )
+
+
+def _new_dimension(schemas: Sequence[FileSchema], dim: str | None) -> list[Finding]:
+    """A dimension to put files together along that none of them has: wanted, or mistyped."""
+    if dim is None or any(dim in schema.sizes or schema.variable(dim) is not None for schema in schemas):
+        return []
+    dims = sorted({each for schema in schemas for each in schema.sizes})
+    near = difflib.get_close_matches(dim, dims, n=1, cutoff=0.7)
+    if near:
+        raise InvalidInputError(
+            f"no file has the dimension {dim!r}; did you mean {near[0]}?", ErrorKind.INVALID_ARRAY_METADATA
+        )
+    told = f"is in no file, which have {', '.join(dims)}: it is made, and each file is one step along it"
+    return [Finding("", dim, told, "note")]
+
+
+def sorted_along(files: Sequence[FileSchema], dim: str | None) -> list[FileSchema]:
+    """Files by where they begin along a dimension, as far as they say so; else as they are."""
+    if dim is None or any(dim not in file.values for file in files):
+        return list(files)
+    return sorted(files, key=lambda file: _begin(file.values[dim]))
+
+
+def _begin(labels: Any) -> tuple[bool, Any]:
+    """For sorting: the first label; what has none comes last."""
+    return (False, labels.reshape(-1)[0]) if labels.size else (True, 0)

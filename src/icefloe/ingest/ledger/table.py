@@ -18,8 +18,8 @@ import numpy as np
 import zarr
 from zarr.errors import GroupNotFoundError
 
+from icefloe._internal.warnings import quiet
 from icefloe.ingest.discover.sources import Source
-from icefloe.ingest.inspect.schema import quiet
 from icefloe.session import Session
 
 HIDDEN = "_icefloe"

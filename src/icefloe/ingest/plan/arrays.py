@@ -14,10 +14,11 @@ import zarr
 from zarr.core.buffer import cpu
 from zarr.core.sync import sync
 
+from icefloe._internal.warnings import quiet
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.ingest.combine.pieces import PieceArray
 from icefloe.ingest.inspect.packing import signature, stored, survives, zarr_attributes
-from icefloe.ingest.inspect.schema import VariableSchema, quiet
+from icefloe.ingest.records import VariableSchema
 
 _MIB = 1 << 20
 _CHUNK_BYTES = 16 * _MIB

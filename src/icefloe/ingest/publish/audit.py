@@ -14,20 +14,22 @@ import xarray as xr
 
 from icefloe._internal.amounts import counted
 from icefloe._internal.executor import Executor, Task
+from icefloe._internal.warnings import quiet
 from icefloe.ingest.combine.existing import look
-from icefloe.ingest.combine.intake import Combined
+from icefloe.ingest.combine.grid import Combined
 from icefloe.ingest.combine.pieces import EXISTING, Pieces
 from icefloe.ingest.discover.sources import Source
 from icefloe.ingest.inspect.agreement import goes_one_way, is_of_names
+from icefloe.ingest.inspect.open import decode, opened, stored_dataset
 from icefloe.ingest.inspect.packing import decoded
-from icefloe.ingest.inspect.schema import Reading, Stored, decode, opened, quiet, reason, stored_dataset
 from icefloe.ingest.ledger.table import LedgerRow
 from icefloe.ingest.options import Options
+from icefloe.ingest.plan.design import Design
 from icefloe.ingest.plan.memory import part_bytes
 from icefloe.ingest.plan.tasks import Block
 from icefloe.ingest.publish.arrivals import Arrivals, Box, arrived, same_labels, sample
 from icefloe.ingest.publish.checks import Check, CheckResult, wrong_check
-from icefloe.ingest.write.batch import Design
+from icefloe.ingest.records import Reading, Stored, reason
 from icefloe.ingest.write.chunks import read_piece, unit_of
 from icefloe.session import Session
 

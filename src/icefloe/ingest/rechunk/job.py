@@ -16,6 +16,7 @@ import zarr
 from icefloe._internal.amounts import bytes_text, counted
 from icefloe._internal.executor import Executor, Task
 from icefloe._internal.paths import join, normalize
+from icefloe._internal.warnings import quiet
 from icefloe.conflicts import ConflictDetector
 from icefloe.core.commit.limits import check_changed_chunks
 from icefloe.core.workspace import Workspace
@@ -23,7 +24,6 @@ from icefloe.distributed import receipt
 from icefloe.errors import ErrorKind, InvalidInputError, NodeNotFoundError, RebaseFailedError
 from icefloe.format.snapshot import ArrayNodeData
 from icefloe.ingest.combine.pieces import PieceArray, Pieces
-from icefloe.ingest.inspect.schema import quiet
 from icefloe.ingest.plan.arrays import Target
 from icefloe.ingest.plan.memory import READ_COPIES, WRITE_COPIES, at_once, chunks_at_once
 from icefloe.ingest.plan.tasks import DEFAULT_MEMORY_BYTES, Plan, SourceCut, make_plan

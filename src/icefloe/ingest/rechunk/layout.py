@@ -13,9 +13,10 @@ from zarr.core.buffer import cpu
 from zarr.core.sync import sync
 from zarr.storage import MemoryStore
 
+from icefloe._internal.warnings import quiet
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.ingest.inspect.schema import quiet, reason
 from icefloe.ingest.plan.arrays import Target, check_chunk_bytes, compressors, shards_of
+from icefloe.ingest.records import reason
 
 _SHARDING = "sharding_indexed"
 _INDEX: dict[str, Any] = {

@@ -5,53 +5,38 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import xarray as xr
 import zarr
 
 from icefloe._internal.executor import Executor, Task
-from icefloe.core.commit.limits import check_changed_chunks
-from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe._internal.warnings import quiet
 from icefloe.ingest.combine.existing import Existing
-from icefloe.ingest.combine.intake import Combined, unreadable
-from icefloe.ingest.combine.pieces import EXISTING, PieceArray
+from icefloe.ingest.combine.grid import Combined
+from icefloe.ingest.combine.pieces import EXISTING
 from icefloe.ingest.discover.sources import Source
-from icefloe.ingest.inspect.packing import signature, zarr_attributes
-from icefloe.ingest.inspect.schema import BadFile, FileSchema, VariableSchema, quiet
+from icefloe.ingest.inspect.packing import zarr_attributes
 from icefloe.ingest.ledger.table import LedgerRow, region_text, write_ledger
 from icefloe.ingest.options import Options
-from icefloe.ingest.plan.arrays import Target, check_layout, coordinate_target, create, new_target
+from icefloe.ingest.plan.arrays import create
+from icefloe.ingest.plan.design import Design
 from icefloe.ingest.plan.manifest_windows import Windows, files_within
-from icefloe.ingest.plan.tasks import Block, Plan, SourceCut, make_plan
+from icefloe.ingest.plan.tasks import Block
+from icefloe.ingest.records import BadFile, FileSchema, unreadable
 from icefloe.ingest.write.chunks import WriteOrder, set_aside, write
-from icefloe.ingest.write.references import (
-    ReferOrder,
-    Referral,
-    Referred,
-    as_document,
-    bounds_in,
-    refer,
-    refuse_misfits,
-    write_references,
-)
+from icefloe.ingest.write.references import ReferOrder, Referred, write_references
 from icefloe.ingest.write.spill import clear
 from icefloe.session import Session
-from icefloe.virtual.zarr_metadata import GEO_TRANSFORM
 
 _FILES_PER_TASK = 256
-_LEAST_CHUNK_BYTES = 16 << 10
-"""Files are copied rather than cut into smaller chunks than this to be referred to."""
 METADATA = "icefloe_ingest"
 """Where a commit's metadata has what the ingest says about it."""
 
 
 Moves = Mapping[str, Sequence[tuple[int, int, int]]]
 """See `combining.moves`."""
-Ways = Mapping[str, Sequence[VariableSchema]]
-"""The ways in which files have each variable."""
 
 
 class UnreadableError(Exception):
@@ -60,158 +45,6 @@ class UnreadableError(Exception):
     def __init__(self, bad: Sequence[BadFile]) -> None:
         super().__init__(bad)
         self.bad = tuple(bad)
-
-
-@dataclass(frozen=True, slots=True)
-class Design:
-    """The arrays as they will be, what their cells come from, and who writes them."""
-
-    targets: tuple[Target, ...]
-    """Those that tasks write."""
-    coordinates: tuple[tuple[Target, xr.Variable], ...]
-    """Those that are small and written here, with their stored values."""
-    copied: frozenset[tuple[int, str]]
-    plan: Plan
-    attrs: Mapping[str, Any]
-    referral: Referral
-
-
-def design(combined: Combined, ways: Ways, existing: Existing | None, options: Options) -> Design:
-    """Decide how each variable is stored, and plan who writes it.
-
-    `ways` are those of all files of the job, also of those that come in a later batch.
-    """
-    dataset = combined.dataset
-    if existing is None:
-        check_layout(options.layout, {str(dim): size for dim, size in dataset.sizes.items()})
-    known = existing.targets if existing is not None else {}
-    here = ways_of([existing.schema]) if existing is not None else {}
-    by_name = {name: (*ways.get(name, ()), *here.get(name, ())) for name in (*ways, *here)}
-    attrs, group_attrs = _coordinate_attributes(dataset)
-    bounds = bounds_in(dataset)
-    targets, coordinates = [], []
-    for name, variable in ((str(name), variable) for name, variable in dataset.variables.items()):
-        found = known.get(name)
-        if not isinstance(variable.data, PieceArray):
-            coordinates.append(_coordinate(name, variable, by_name[name], attrs[name], existing))
-        elif found is None or found.dims != tuple(map(str, variable.dims)):
-            target = new_target(name, variable, by_name[name], options.layout, attrs[name])
-            if options.mode == "virtual" or target.signature is not None:
-                least = 0 if options.mode == "virtual" else _LEAST_CHUNK_BYTES
-                is_bounds = name in bounds
-                target = as_document(
-                    target, by_name[name], variable.data, is_bounds=is_bounds, least_bytes=least
-                )
-            targets.append(target)
-        else:
-            targets.append(_longer(found, variable, options))
-    check_changed_chunks(
-        [(_new_chunks(target, known.get(target.name)), len(target.shape)) for target in targets],
-        "commit the files in parts with commit_every, or choose larger chunks or shards",
-    )
-    arrays = {target.name: dataset.variables[target.name].data for target in targets}
-    cuts = {name: SourceCut(found[0].chunks, in_parts=True) for name, found in by_name.items()}
-    referral = Referral(frozenset(), ())
-    if options.mode != "native":
-        documents = {target.name: json.loads(target.document) for target in targets if target.document}
-        referral = refer(targets, dataset, combined.files, documents)
-        if options.mode == "virtual":
-            refuse_misfits(referral)
-    plan = make_plan(targets, arrays, cuts, options.memory_bytes, options.parallelism, referral.chosen)
-    _refuse_compounds(targets, plan)
-    copied = frozenset(_copied(targets, combined.files, existing))
-    group_attrs = {**dataset.attrs, **group_attrs}
-    return Design(tuple(targets), tuple(coordinates), copied, plan, group_attrs, referral)
-
-
-def _new_chunks(target: Target, existing: Target | None) -> int:
-    """How many chunks or shards an array will have that it has not yet."""
-    before = existing.count_units() if existing is not None and not target.is_new else 0
-    return max(0, target.count_units() - before)
-
-
-def _refuse_compounds(targets: Sequence[Target], plan: Plan) -> None:
-    """Values of several parts can be referred to, and are not copied."""
-    copied = {block.name for block in (*plan.blocks, *plan.readings)}
-    for target in targets:
-        if target.name in copied and target.dtype.startswith("|V"):
-            raise InvalidInputError(
-                f"{target.name} has values of several parts (a compound or opaque type), which are not "
-                "copied: name the other variables, or refer to it with --virtual",
-                ErrorKind.INVALID_ARRAY_METADATA,
-            )
-
-
-def ways_of(schemas: Sequence[FileSchema]) -> Ways:
-    """The ways in which files have each variable; one that many have is there once."""
-    found: dict[str, dict[int, VariableSchema]] = {}
-    for schema in schemas:
-        for variable in schema.variables:
-            found.setdefault(variable.name, {}).setdefault(id(variable), variable)
-    return {name: tuple(each.values()) for name, each in found.items()}
-
-
-def _coordinate_attributes(dataset: xr.Dataset) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
-    """Attributes of all variables, with the names of those that are coordinates without being dimensions."""
-    others = [str(name) for name in dataset.coords if name not in dataset.dims]
-    attrs, named = {}, set()
-    for name, variable in dataset.variables.items():
-        attrs[str(name)] = {str(key): value for key, value in variable.attrs.items()}
-        mine = [each for each in others if set(dataset[each].dims) <= set(variable.dims) and " " not in each]
-        if mine and name not in dataset.coords:
-            attrs[str(name)]["coordinates"] = " ".join(mine)
-            named.update(mine)
-    left = [each for each in others if each not in named and " " not in each]
-    return attrs, {"coordinates": " ".join(left)} if left else {}
-
-
-def _coordinate(
-    name: str,
-    variable: xr.Variable,
-    schemas: Sequence[VariableSchema],
-    attrs: Mapping[str, Any],
-    existing: Existing | None,
-) -> tuple[Target, xr.Variable]:
-    schema = (existing.schema.variable(name) if existing is not None else None) or schemas[0]
-    if len({str(each.attrs.get(GEO_TRANSFORM)) for each in schemas}) > 1:
-        attrs = {key: value for key, value in attrs.items() if key != GEO_TRANSFORM}
-    return coordinate_target(name, variable, schema, attrs)
-
-
-def _longer(target: Target, variable: xr.Variable, options: Options) -> Target:
-    if options.layout.chunks is not None:
-        wanted = {
-            dim: size for dim, size in options.layout.chunks.items() if dim in target.dims and size != -1
-        }
-        has = dict(zip(target.dims, target.chunks, strict=True))
-        if any(has[dim] != size for dim, size in wanted.items()):
-            raise InvalidInputError(
-                f"{target.name} is in the repository with chunks of {has}: leave them out, or rechunk it",
-                ErrorKind.INVALID_ARRAY_METADATA,
-            )
-    return replace(target, shape=variable.shape)
-
-
-def _copied(
-    targets: Sequence[Target], files: Sequence[FileSchema], existing: Existing | None
-) -> Iterator[tuple[int, str]]:
-    sources = list(enumerate(files))
-    if existing is not None:
-        sources.append((EXISTING, existing.schema))
-    signatures: dict[int, str | None] = {}
-    for target in targets:
-        if not target.is_new:
-            yield EXISTING, target.name
-        if target.signature is None:
-            continue
-        for number, file in sources:
-            variable = file.variable(target.name)
-            if variable is None:
-                continue
-            if id(variable) not in signatures:  # most files have the same one
-                signatures[id(variable)] = signature(variable)
-            if signatures[id(variable)] == target.signature:
-                yield number, target.name
 
 
 def batch_id(group: str, sources: Sequence[Source]) -> str:

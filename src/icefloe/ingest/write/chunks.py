@@ -14,15 +14,17 @@ import numpy as np
 import xarray as xr
 import zarr
 
+from icefloe._internal.warnings import quiet
 from icefloe.distributed import receipt
 from icefloe.errors import ErrorKind, IcechunkError, InvalidInputError
 from icefloe.ingest.combine.pieces import EXISTING, Pieces
 from icefloe.ingest.discover.sources import Source, refuse_changed
+from icefloe.ingest.inspect.open import decode, opened
 from icefloe.ingest.inspect.packing import is_text, stored
-from icefloe.ingest.inspect.schema import Reading, Stored, decode, opened, quiet, reason
 from icefloe.ingest.plan.arrays import Target, missing_value
 from icefloe.ingest.plan.memory import WRITE_COPIES, at_once, chunks_at_once, part_bytes
 from icefloe.ingest.plan.tasks import Block
+from icefloe.ingest.records import Reading, Stored, reason
 from icefloe.ingest.write.spill import Exchange, put_aside, taken_up
 from icefloe.session import ForkSession
 

@@ -1,8 +1,4 @@
-"""Files of the ledger that lie elsewhere now: an archive that moved to another folder, or another bucket.
-
-A file is taken for one of the ledger if size, ends and time of change (or etag, where both have one) are the
-same, and it has the same variables, and the labels of the region that the ledger names.
-"""
+"""Compare sources with the ledger: which are new, changed, known, or lie elsewhere now."""
 
 from __future__ import annotations
 
@@ -13,8 +9,29 @@ import numpy as np
 
 from icefloe.ingest.combine.existing import Existing
 from icefloe.ingest.discover.sources import Source
-from icefloe.ingest.inspect.schema import FileSchema
 from icefloe.ingest.ledger.table import LedgerRow
+from icefloe.ingest.records import FileSchema
+
+
+@dataclass(frozen=True, slots=True)
+class Sorted:
+    """Sources by what the ledger knows of them."""
+
+    new: tuple[Source, ...]
+    changed: tuple[Source, ...]
+    known: tuple[Source, ...]
+
+
+def sort_sources(sources: Iterable[Source], rows: Sequence[LedgerRow]) -> Sorted:
+    """Which sources are in the repository, which are there as they were before, and which are not there."""
+    ledger = {row.source: row for row in rows}
+    new: list[Source] = []
+    changed: list[Source] = []
+    known: list[Source] = []
+    for source in sources:
+        row = ledger.get(source.url)
+        (new if row is None else known if row.is_of(source) else changed).append(source)
+    return Sorted(tuple(new), tuple(changed), tuple(known))
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,3 +81,15 @@ def _is_same(file: FileSchema, row: LedgerRow, existing: Existing) -> bool:
 def with_new_names(rows: Iterable[LedgerRow], renamed: Mapping[str, str]) -> list[LedgerRow]:
     """Rows by the names that their files have now."""
     return [replace(row, source=renamed.get(row.source, row.source)) for row in rows]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Which sources there were, and which of them the job took up."""
+
+    sources: Sorted
+    wanted: tuple[Source, ...]
+    renamed: tuple[Renamed, ...] = ()
+    """Those that are in the repository already, under other names."""
+    changed_references: tuple[Source, ...] = ()
+    """Changed sources that arrays refer to."""

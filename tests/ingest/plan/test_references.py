@@ -11,8 +11,8 @@ import pytest
 import xarray as xr
 
 from icefloe import InvalidInputError
-from icefloe.ingest.write import references as referring
-from icefloe.ingest.write.chunk_fitting import fitted
+from icefloe.ingest.plan import references
+from icefloe.ingest.plan.references import fitted
 from tests.support.ingest.files import days, expected, new_repo, read_all, run, write
 
 pytestmark = [
@@ -81,7 +81,7 @@ def test_plain_chunks_that_reach_beyond_the_end_of_a_file(tmp_path: Path) -> Non
 
 def test_large_plain_files_are_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A reader takes whole chunks; and what is added later fits small ones."""
-    monkeypatch.setattr(referring, "_PLAIN_CHUNK_BYTES", 200)  # two days
+    monkeypatch.setattr(references, "_PLAIN_CHUNK_BYTES", 200)  # two days
     repo = new_repo(tmp_path)
     files = [write(tmp_path / f"{first}.nc", days(first, 4)) for first in (0, 4)]
 

@@ -1,0 +1,196 @@
+"""Open sources through xarray or through references to their chunks, without decoding."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import xarray as xr
+
+from icefloe._internal.warnings import quiet
+from icefloe.errors import IcechunkError
+from icefloe.ingest.discover.remote import index_of
+from icefloe.ingest.discover.sources import Source, local_path
+from icefloe.ingest.discover.urls import reference_location
+from icefloe.ingest.inspect.engines import (
+    is_zip,
+    left_out,
+    none_fits,
+    reader_of,
+    refuse_missing,
+    zipped_store,
+)
+from icefloe.ingest.records import Reading, Stored
+from icefloe.session import Session
+from icefloe.virtual.parsers.kerchunk import is_parquet
+
+if TYPE_CHECKING:
+    from icefloe.virtual import VirtualDataset
+    from icefloe.virtual.parsers.hdf5.file import Witness
+
+_CHUNK_CACHE_BYTES = 1 << 20
+_GRIB = (".grib", ".grib2", ".grb", ".grb2")
+"""What xarray takes cfgrib for."""
+_UNNAMED = {"phony_dims": "sort"}
+"""Dimensions without a name get those that netCDF4 gives them."""
+
+
+@contextmanager
+def opened(
+    source: Source | Stored, reading: Reading, *, glance: bool = False, whole: bool = False
+) -> Iterator[xr.Dataset]:
+    """A source as it is stored, not decoded, not loaded: what is asked for, and its coordinates.
+
+    With `glance` little of its data will be wanted, and a file elsewhere is not copied if that can be. With
+    `whole` it has the variables that were not asked for, too.
+    """
+    if isinstance(source, Stored):
+        with quiet():
+            yield stored_dataset(source.session, source.group)
+        return
+    options: dict[str, Any] = {"decode_cf": False, "chunks": None, **reading.open_options}
+    if reading.group:
+        options["group"] = reading.group
+    with quiet():
+        with left_out():  # no longer: files are closed in any order
+            dataset = _dataset(source, reading, options, glance=glance)
+        with dataset as raw:
+            yield raw if whole else chosen(raw, reading.variables)
+
+
+def _dataset(source: Source, reading: Reading, options: Mapping[str, Any], *, glance: bool) -> xr.Dataset:
+    """A file through one of xarray's engines; through references to its chunks where no engine knows it."""
+    engine: Any = reading.engine
+    if engine is not None:
+        refuse_missing(engine)
+    if source.is_repository:
+        if engine is not None:
+            raise ValueError(f"an Icechunk repository is not read by the engine {engine}: leave --engine out")
+        return _referred(source, reading, options)
+    if source.is_store and (source.is_remote or (engine is None and is_parquet(source.url))):
+        return _referred(source, reading, options)
+    in_parts = source.is_remote and glance and engine in (None, "h5netcdf")
+    if in_parts and (file := _hdf5_elsewhere(source, reading)) is not None:
+        return xr.open_dataset(file, engine="h5netcdf", **{**_UNNAMED, **options})
+    path: Any = local_path(source, reading.storage_options)
+    if source.is_store and engine is None:
+        engine = "zarr"
+    if engine in (None, "zarr") and is_zip(path):
+        path, engine = zipped_store(path), "zarr"
+    if engine is None and path.lower().endswith(_GRIB) and importlib.util.find_spec("cfgrib") is not None:
+        if "group" in options:  # cfgrib has none: references make them of levels and steps that do not fit
+            return _referred(source, reading, options)
+        engine = "cfgrib"
+    if engine == "cfgrib":
+        options = {"indexpath": index_of(path), **options}
+    if engine is None and path.lower().endswith(".json"):
+        return _referred(source, reading, options)  # kerchunk's engine, if installed, ignores our credentials
+    if engine is None:
+        reader = reader_of(path, options.get("group"))
+        if reader == "references":
+            return _referred(source, reading, options)
+        if reader == "h5netcdf":
+            engine, options = reader, {**_UNNAMED, **options}
+    try:
+        with _small_chunk_caches():
+            return xr.open_dataset(path, engine=engine, **options)
+    except ValueError as error:
+        if reading.engine is not None or not none_fits(error):
+            raise
+        return _referred(source, reading, options)
+
+
+@contextmanager
+def _small_chunk_caches() -> Iterator[None]:
+    """netCDF4 would keep 64 MiB of decoded chunks for each variable of a file; here all is read but once."""
+    try:
+        library: Any = importlib.import_module("netCDF4")
+    except ImportError:
+        yield
+        return
+    before = library.get_chunk_cache()
+    library.set_chunk_cache(_CHUNK_CACHE_BYTES, *before[1:])
+    try:
+        yield
+    finally:
+        library.set_chunk_cache(*before)
+
+
+def _referred(source: Source, reading: Reading, options: Mapping[str, Any]) -> xr.Dataset:
+    """A source through references to its chunks."""
+    from icefloe.virtual.values import open_dataset
+
+    dataset = virtualized(source, reading)
+    refused = [each.sentence for each in dataset.refused if each.variable in reading.variables]
+    if refused or (dataset.refused and not reading.variables):
+        told = "; ".join(refused or [each.sentence for each in dataset.refused])
+        raise ValueError(f"{told}: name the variables that are wanted without it, or another engine")
+    rest = {name: value for name, value in options.items() if name != "group"}
+    found: xr.Dataset = open_dataset(dataset, reading.reach_from(source), **rest)
+    return found
+
+
+def virtualized(source: Source, reading: Reading, witness: Witness | None = None) -> VirtualDataset:
+    """A source as references to its chunks."""
+    from icefloe.virtual.open import parse
+    from icefloe.virtual.parsers import ParseOptions
+
+    wanted = ParseOptions((reading.group or "").strip("/") or None, witness=witness)
+    reach = reading.reach_from(source)
+    if source.is_repository:
+        # The branch may have moved since it was found.
+        folder = source.url if os.path.isdir(source.url) else source.url.rpartition("@")[0]
+        pinned = replace(wanted, version=f"snapshot:{source.etag}")
+        return parse(folder, pinned, "icechunk", reach)
+    if not source.is_remote:
+        return parse(source.url, wanted, reach=reach)
+    location = reference_location(source.address)
+    return parse(location, wanted, "zarr" if source.is_store else None, reach)
+
+
+def _hdf5_elsewhere(source: Source, reading: Reading) -> Any:
+    """A file elsewhere to be read in parts; None for one of another kind, or at a server without ranges."""
+    from icefloe.virtual.errors import CannotVirtualizeError
+    from icefloe.virtual.open import recognize
+    from icefloe.virtual.sources import location_of, open_file
+
+    access = reading.access_to(source)
+    if access is None or importlib.util.find_spec("h5netcdf") is None:
+        return None
+    try:
+        file = open_file(location_of(reference_location(source.address)), access.store, access.credential)
+        return file.as_binary() if recognize(file) == "hdf5" else None
+    except (IcechunkError, CannotVirtualizeError):
+        return None  # a copy of it will tell what is wrong
+
+
+def stored_dataset(session: Session, group: str) -> xr.Dataset:
+    """A group of a repository as it is stored, not loaded."""
+    options: Any = {"group": group or None, "consolidated": False, "chunks": None, "decode_cf": False}
+    found: xr.Dataset = xr.open_zarr(session.store, **options)
+    return found
+
+
+def decode(raw: xr.Dataset) -> xr.Dataset:
+    """What users see of a stored dataset, still not loaded."""
+    with quiet():
+        return xr.decode_cf(raw)
+
+
+def chosen(raw: xr.Dataset, names: tuple[str, ...]) -> xr.Dataset:
+    """Those of the named variables that a stored dataset has, their coordinates and the bounds of these.
+
+    Without names these are all variables.
+    """
+    if not names:
+        return raw
+    present = [name for name in names if name in raw.variables]
+    decoded = decode(raw)
+    coords = {str(name) for name in decoded[present].coords} if present else set()
+    bounds = {raw[name].attrs["bounds"] for name in coords if "bounds" in raw[name].attrs}
+    return raw[[name for name in raw.variables if name in {*present, *coords, *bounds}]]

@@ -1,0 +1,308 @@
+"""Decide which variables of files become references, and fit chunks of files to arrays."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import dropwhile
+from typing import Any
+
+import numpy as np
+import xarray as xr
+from zarr.core.metadata import ArrayV3Metadata
+
+from icefloe._internal.amounts import bytes_text
+from icefloe._internal.warnings import quiet
+from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.ingest.combine.pieces import PieceArray
+from icefloe.ingest.inspect.packing import attributes_of_zarr, decoded
+from icefloe.ingest.plan.arrays import Target
+from icefloe.ingest.records import FileSchema, VariableSchema
+from icefloe.virtual.codecs import GRIB, TIFF
+from icefloe.virtual.parsers import ParseOptions
+from icefloe.virtual.zarr_metadata import DECODING_ATTRIBUTES, differences, properties_of
+
+_KNOW_DIMENSIONS = ("sharding_indexed", "numcodecs.zfpy", "numcodecs.pcodec")
+"""Codecs whose bytes tell how many dimensions there are."""
+_KNOW_ROWS = (GRIB, TIFF)
+"""Codecs for which the last dimensions are those of a grid."""
+
+_PLAIN_CHUNK_BYTES = 16 << 20
+"""Larger chunks of plain bytes are cut: a reader takes whole chunks."""
+_TINY_BYTES = 1 << 10
+_MANY_CHUNKS = 1000
+_SCALED_BY_FLOAT32 = (
+    "is scaled by a number of 32 bits, which references cannot say: values have 64 bits and may differ in "
+    "the last digits of those of the file; --hybrid copies them"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Referral:
+    """Which variables of which files are referred to, and why others are not."""
+
+    chosen: frozenset[tuple[int, str]]
+    reasons: tuple[tuple[str, str, str], ...]
+    """File, variable and reason."""
+    notes: tuple[tuple[str, str, str], ...] = ()
+    """File, variable, and in what references are not quite what the file has."""
+
+
+def refer(
+    targets: Sequence[Target], dataset: xr.Dataset, files: Sequence[FileSchema], documents: Mapping[str, Any]
+) -> Referral:
+    """Decide it for every piece: type, codecs and chunks must be the array's, and borders those of chunks.
+
+    What has no dimensions in a file is copied and needs no reason, as coordinates of one are: descriptions of
+    grids, mostly. So are bounds of coordinates that do not fit. xarray gives both the times of the files.
+    Coordinates of more dimensions that do not fit are copied, and noted.
+    """
+    chosen: set[tuple[int, str]] = set()
+    reasons, notes = [], []
+    bounds = bounds_in(dataset)
+    for target in targets:
+        if not target.dims:
+            continue
+        variable = dataset.variables[target.name]
+        array = variable.data
+        fits = _Fits(target, documents.get(target.name), None if array.is_complete else variable.dtype)
+        mine: list[int] = []
+        for number, why in _misfits(target, array, files, fits):
+            if not why:
+                mine.append(number)
+            elif target.name in dataset.coords:
+                notes.append((files[number].source.url, target.name, f"is copied: {why}"))
+            elif target.name not in bounds and _has_dimensions(files[number], target.name):
+                reasons.append((files[number].source.url, target.name, why))
+        chosen.update((number, target.name) for number in mine)
+        first = files[min(mine)] if mine else None
+        if first is not None and _is_scaled_by_float32(first.variable(target.name)):
+            notes.append((first.source.url, target.name, _SCALED_BY_FLOAT32))
+        if first is not None and (told := _tiny_chunks(target)):
+            notes.append(("", target.name, told))
+    return Referral(frozenset(chosen), tuple(reasons), tuple(notes))
+
+
+def bounds_in(dataset: xr.Dataset) -> set[str]:
+    """The variables that are bounds of coordinates."""
+    return {str(each.attrs["bounds"]) for each in dataset.coords.values() if "bounds" in each.attrs}
+
+
+def _tiny_chunks(target: Target) -> str:
+    """What is to be said of an array of many small chunks, each of which is a request of its own."""
+    size = math.prod(target.chunks) * target.itemsize
+    sizes = zip(target.shape, target.chunks, strict=True)
+    count = math.prod(-(-length // chunk) for length, chunk in sizes)
+    if size >= _TINY_BYTES or count < _MANY_CHUNKS:
+        return ""
+    return f"is {count:,} chunks of {bytes_text(size)}, slow to read: icefloe rechunk makes larger ones of it"
+
+
+def _has_dimensions(file: FileSchema, name: str) -> bool:
+    variable = file.variable(name)
+    return variable is not None and bool(variable.dims)
+
+
+def _is_scaled_by_float32(variable: VariableSchema | None) -> bool:
+    names = ("scale_factor", "add_offset")
+    given = [variable.packing[name] for name in names if name in variable.packing] if variable else []
+    return any(np.asarray(value).dtype == np.float32 for value in given)
+
+
+def _misfits(
+    target: Target, array: PieceArray, files: Sequence[FileSchema], fits: _Fits
+) -> Iterator[tuple[int, str]]:
+    pieces = array.pieces
+    chunks = np.array(target.chunks, np.int64)
+    stops = pieces.stops
+    ends = (stops % chunks == 0) | (stops == target.shape) if target.dims else np.ones((len(pieces), 0), bool)
+    aligned = ((pieces.starts % chunks == 0) & ends).all(axis=1)
+    own = pieces.axes >= 0  # those that a source lacks have its chunks again and again
+    straight = (~own | (pieces.axes == own.cumsum(axis=1) - 1)).all(axis=1)
+    often = Counter(pieces.source.tolist())
+    for row, number in enumerate(pieces.source.tolist()):
+        if number < 0:
+            continue
+        variable = files[number].variable(target.name)
+        sizes = [files[number].sizes.get(dim, 1) for dim in target.dims]
+        if variable is None or variable.document is None:
+            yield number, variable.refusal if variable is not None else "it is not there"
+        elif variable.raw_dims != variable.dims:
+            yield number, "it is text in single characters, which xarray shows as words"
+        elif fits.document is None:
+            yield number, "the array is not stored in a way that can be referred to"
+        elif not variable.dims:
+            yield number, "it has no dimensions"
+        elif not straight[row]:
+            yield number, "its dimensions are in another order than those of the array"
+        elif wrong := fits.differences(variable.document):
+            yield number, wrong
+        elif not fits.holes_are_missing:
+            yield number, "some files lack cells of it, and what stands for them is not a missing value"
+        elif often[number] > 1 or pieces.shape[row].tolist() != sizes:
+            yield number, "its cells do not lie together in the array"
+        else:
+            yield number, "" if aligned[row] else "it does not begin and end with chunks of the array"
+
+
+class _Fits:
+    """How arrays of files differ from one of the repository. Most files have the same to say."""
+
+    def __init__(
+        self, target: Target, document: Mapping[str, Any] | None, holes: np.dtype[Any] | None
+    ) -> None:
+        """`holes` is the type of the values in all files together, where some cells are in no file."""
+        self._target = target
+        self.document = document
+        self.holes_are_missing = holes is None or document is None or _misses(document, holes)
+        self._known: dict[str, str] = {}
+
+    def differences(self, of_file: str) -> str:
+        """In words; nothing where a file's chunks fit."""
+        if of_file not in self._known:
+            self._known[of_file] = self._differences(json.loads(of_file))
+        return self._known[of_file]
+
+    def _differences(self, of_file: Mapping[str, Any]) -> str:
+        mine = fitted(of_file, self._target.dims, self._target.chunks)
+        if mine is None:
+            return "its dimensions are not those of the array"
+        there, here = (properties_of(each, loaded=False) for each in (self.document or {}, mine))
+        wrong = differences(there, here)
+        return "; ".join(f"its {name} is {now}, the array's {was}" for name, was, now in wrong)
+
+
+def _misses(document: Mapping[str, Any], dtype: np.dtype[Any]) -> bool:
+    """Whether cells that nobody wrote read as missing values, and all as values of a type."""
+    with quiet():
+        metadata = ArrayV3Metadata.from_dict({**document})
+    raw = metadata.data_type.to_native_dtype()
+    if raw.kind not in "iuf":
+        return False
+    attrs = attributes_of_zarr(metadata.attributes, raw)
+    try:
+        shown = decoded(xr.Variable(("x",), np.array([metadata.fill_value], raw), attrs))
+    except (ValueError, OverflowError, TypeError):
+        return False
+    return shown.dtype == dtype and bool(shown.isnull().all())
+
+
+def as_document(
+    target: Target, schemas: Sequence[VariableSchema], array: PieceArray, *, is_bounds: bool, least_bytes: int
+) -> Target:
+    """The array as files store it, the first to begin with, so that their chunks can be referred to.
+
+    Files that are plain bytes are cut so that all fit, and no chunk is large, but not into chunks of fewer
+    bytes than the least. Bounds that xarray
+    gives the times of the files are copied: they are small, and would be there once for each.
+    """
+    first = schemas[0]
+    if first.document is None or not first.dims or first.raw_dims != first.dims:
+        return target  # text in single characters, say
+    document = json.loads(first.document)
+    if tuple(document["dimension_names"]) != first.dims or (is_bounds and first.dims != target.dims):
+        return target  # an engine may see a file in another way than the parser of references
+    wide = widened(document, target.dims)
+    if wide is None:
+        return target
+    documents = dict.fromkeys(each.document for each in schemas if each.document is not None)
+    all_wide = [widened(json.loads(each), target.dims) for each in documents]
+    common = common_chunks([each for each in all_wide if each is not None], array)
+    if common is not None:
+        common = ParseOptions(contiguous_chunk_bytes=_PLAIN_CHUNK_BYTES).chunks_of_contiguous(
+            common, target.itemsize
+        )
+    if common is not None and math.prod(common) * target.itemsize >= least_bytes:
+        wide = with_chunks(wide, common)
+    told = {name: value for name, value in target.attrs.items() if name not in DECODING_ATTRIBUTES}
+    attrs = {**told, **{k: v for k, v in document["attributes"].items() if k in DECODING_ATTRIBUTES}}
+    return replace(target, chunks=chunks_of(wide), shards=None, attrs=attrs, document=json.dumps(wide))
+
+
+def refuse_misfits(referral: Referral) -> None:
+    """Purely virtual: whatever cannot be referred to is an error."""
+    if referral.reasons:
+        source, name, why = referral.reasons[0]
+        more = f"; and {len(referral.reasons) - 1} more" if len(referral.reasons) > 1 else ""
+        raise InvalidInputError(
+            f"{source}: {name} cannot be referred to: {why}{more}; --hybrid copies what does not fit",
+            ErrorKind.INVALID_VIRTUAL_REF,
+        )
+
+
+def fitted(document: Mapping[str, Any], dims: Sequence[str], chunks: Sequence[int]) -> dict[str, Any] | None:
+    """The zarr.json of a file's array, as one with these dimensions and chunks, or with its own if need be.
+
+    None where dimensions do not allow it.
+    """
+    wide = widened(document, dims)
+    if wide is None or not is_plain(wide) or not _is_run(chunks_of(wide), chunks):
+        return wide
+    return with_chunks(wide, chunks)
+
+
+def widened(document: Mapping[str, Any], dims: Sequence[str]) -> dict[str, Any] | None:
+    """The zarr.json of an array with more dimensions, along which a chunk has one cell; None: it has none."""
+    own, codecs = list(document["dimension_names"]), document["codecs"]
+    names = [codec["name"] for codec in codecs]
+    if own == list(dims):
+        return dict(document)
+    if [dim for dim in dims if dim in own] != own or not set(names).isdisjoint(_KNOW_DIMENSIONS):
+        return None
+    if not set(names).isdisjoint(_KNOW_ROWS) and list(dims[len(dims) - len(own) :]) != own:
+        return None
+    chunks = dict(zip(own, chunks_of(document), strict=True))
+    shape = dict(zip(own, document["shape"], strict=True))
+    wide = {
+        **document,
+        "dimension_names": list(dims),
+        "shape": [shape.get(dim, 1) for dim in dims],
+        "codecs": [_turned(codec, own, dims) for codec in codecs],
+    }
+    return with_chunks(wide, [chunks.get(dim, 1) for dim in dims])
+
+
+def _turned(codec: Mapping[str, Any], own: Sequence[str], dims: Sequence[str]) -> Mapping[str, Any]:
+    if codec["name"] != "transpose":
+        return codec
+    new = [axis for axis, dim in enumerate(dims) if dim not in own]
+    order = [*new, *(dims.index(own[axis]) for axis in codec["configuration"]["order"])]
+    return {"name": "transpose", "configuration": {"order": order}}
+
+
+def common_chunks(documents: Sequence[Mapping[str, Any]], array: PieceArray) -> tuple[int, ...] | None:
+    """Chunks that all files can be cut into, and that they begin with, where theirs are plain bytes."""
+    if not all(map(is_plain, documents)):
+        return None
+    sizes = np.array([chunks_of(document) for document in documents if 0 not in document["shape"]], np.int64)
+    if not len(sizes):
+        return None
+    found = np.gcd.reduce(np.concatenate([sizes, array.pieces.starts]), axis=0)
+    common = tuple(int(size) for size in found)
+    return common if all(_is_run(size, common) for size in sizes.tolist()) else None
+
+
+def chunks_of(document: Mapping[str, Any]) -> tuple[int, ...]:
+    """The shape of the chunks."""
+    return tuple(document["chunk_grid"]["configuration"]["chunk_shape"])
+
+
+def with_chunks(document: Mapping[str, Any], chunks: Sequence[int]) -> dict[str, Any]:
+    """The same with chunks of another shape."""
+    return {**document, "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(chunks)}}}
+
+
+def is_plain(document: Mapping[str, Any]) -> bool:
+    """Whether a part of the bytes of a chunk is a part of its cells."""
+    return [codec["name"] for codec in document["codecs"]] == ["bytes"]
+
+
+def _is_run(chunk: Sequence[int], part: Sequence[int]) -> bool:
+    """Whether a chunk is some parts of a shape one after the other, each of them in one piece."""
+    if any(size % cut for size, cut in zip(chunk, part, strict=True)):
+        return False
+    cut = dropwhile(lambda pair: pair[1] == 1, zip(chunk, part, strict=True))
+    return all(size == whole for size, whole in list(cut)[1:])

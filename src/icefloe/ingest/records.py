@@ -1,0 +1,261 @@
+"""Records that the stages of an ingest pass on: how files are read, their schemas, and files that failed."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from icefloe._internal.amounts import counted
+from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.ingest.discover.sources import Source
+from icefloe.ingest.discover.urls import origin_of, reference_location
+from icefloe.session import Session
+from icefloe.storage.external.access import Access, access_of
+
+_CHOICES = {
+    "compat": ("identical", "equals", "broadcast_equals", "no_conflicts", "override", "minimal"),
+    "data_vars": ("minimal", "different", "all"),
+    "coords": ("minimal", "different", "all"),
+    "join": ("outer", "inner", "left", "right", "exact", "override"),
+}
+"""What xarray knows."""
+
+if TYPE_CHECKING:
+    from icefloe.ingest.inspect.reference_spill import Aside
+    from icefloe.virtual.sources import Reach, Way
+
+PACKING = ("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned", "dtype")
+"""Attributes that say how values are stored, rather than what they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """The repository itself as a source: a group as one session sees it."""
+
+    session: Session
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How sources are opened."""
+
+    engine: str | None = None
+    """The name of an xarray engine; None lets xarray choose."""
+    group: str | None = None
+    """The group in the files that is read."""
+    variables: tuple[str, ...] = ()
+    """The data variables to take; all, where there is none."""
+    open_options: Mapping[str, Any] = field(default_factory=dict)
+    """More arguments of `xarray.open_dataset`."""
+    storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    """Those of `storage_from_url`, for remote files. May hold secrets."""
+
+    def access_to(self, source: Source) -> Access | None:
+        """How a remote source is reached; None for one of this machine."""
+        return access_of(source.address, self.storage_options) if source.is_remote else None
+
+    def access_at(self, location: str) -> Access | None:
+        """How a file that a source refers to is reached; None for what its scheme implies.
+
+        Options that are for another kind of place, that of the source, say nothing about it.
+        """
+        if location.startswith("file:"):
+            return None
+        try:
+            return access_of(location, self.storage_options)
+        except InvalidInputError:
+            return None
+
+    def reach_from(self, source: Source) -> Reach:
+        """How a source, and the files that it refers to, are reached."""
+        known: dict[str, Way] = {}
+        if source.is_remote:
+            access = access_of(source.address, self.storage_options)
+            known[origin_of(reference_location(source.address))] = access.store, access.credential
+
+        def reach(location: str) -> Way:
+            origin = "file:" if location.startswith("file:") else origin_of(location)
+            if origin not in known:
+                found = self.access_at(location)
+                known[origin] = (None, None) if found is None else (found.store, found.credential)
+            return known[origin]
+
+        return reach
+
+
+def attribute_key(attrs: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Equal for equal attributes, and hashable: types count, and so does their order."""
+    return tuple((name, type(value).__name__, _key(value)) for name, value in attrs.items())
+
+
+def _key(value: Any) -> Any:
+    if isinstance(value, np.ndarray | np.generic):
+        return value.dtype.str, value.shape, repr(value) if value.dtype.hasobject else value.tobytes()
+    return value if isinstance(value, str | bytes) else repr(value)
+
+
+@dataclass(frozen=True, slots=True)
+class VariableSchema:
+    """One variable of a file, as it is stored and as xarray shows it."""
+
+    name: str
+    dims: tuple[str, ...]
+    raw_dtype: str
+    dtype: str
+    attrs: Mapping[str, Any]
+    """Those that xarray shows."""
+    packing: Mapping[str, Any]
+    """Those that say how values are stored, with the units and the calendar of times."""
+    is_coordinate: bool
+    chunks: tuple[int, ...] | None
+    """The chunks of the file, where it has some."""
+    raw_dims: tuple[str, ...] = ()
+    """Those of the stored variable: strings have one more."""
+    document: str | None = None
+    """The zarr.json that chunks of the file fit, where they were looked for and can be referred to."""
+    refusal: str = ""
+    """Why they cannot."""
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """Equal for equal schemas, and hashable."""
+        plain = (
+            getattr(self, field.name) for field in fields(self) if field.name not in ("attrs", "packing")
+        )
+        return (*plain, attribute_key(self.attrs), attribute_key(self.packing))
+
+
+@dataclass(frozen=True, slots=True)
+class FileSchema:
+    """All that the driver needs to know of a file."""
+
+    source: Source
+    variables: tuple[VariableSchema, ...]
+    sizes: Mapping[str, int]
+    values: Mapping[str, Any]
+    """The coordinates with at most one dimension, and the bounds of times, decoded."""
+    attrs: Mapping[str, Any]
+    content_id: str
+    """A hash over the ends of the file and its size."""
+    aside: Aside | None = None
+    """Where its references are, if it was parsed."""
+    left_out: tuple[str, ...] = ()
+    """Variables that its engine does not show beside the others."""
+    places: tuple[str, ...] = ()
+    """Where they lead, if that is to other files: a location in each place."""
+    offered: tuple[str, ...] = ()
+    """All data variables of the file, if it lacks some of those that were asked for."""
+
+    def variable(self, name: str) -> VariableSchema | None:
+        """The variable with this name."""
+        return next((each for each in self.variables if each.name == name), None)
+
+
+@dataclass(frozen=True, slots=True)
+class BadFile:
+    """A file that cannot be ingested, and why."""
+
+    source: Source
+    reason: str
+    remedy: str = ""
+    """What to do about it; empty if the file has to be repaired or removed."""
+    is_sound: bool = False
+    """Whether the file is fine, and the way to read it is not there."""
+    offered: tuple[str, ...] = ()
+    """All data variables of the file, if it lacks those that were asked for."""
+
+    @property
+    def sentence(self) -> str:
+        """The reason and the remedy."""
+        return f"{self.reason}: {self.remedy}" if self.remedy else self.reason
+
+
+def shared(files: Sequence[FileSchema]) -> list[FileSchema]:
+    """The same, with what is equal in many files as one object: coordinates, texts, all about a variable.
+
+    xarray then sees at a glance that coordinates are equal, and a file takes a few hundred bytes, here and on
+    the way home.
+    """
+    known: dict[Any, Any] = {}
+    seen: dict[int, VariableSchema] = {}
+
+    def one(variable: VariableSchema) -> VariableSchema:
+        if id(variable) not in seen:  # what came in one answer is one object already
+            seen[id(variable)] = known.setdefault(variable.key, variable)
+        return seen[id(variable)]
+
+    def text(value: Any) -> Any:
+        return known.setdefault(value, value) if isinstance(value, str) else value
+
+    found = []
+    for file in files:
+        attrs = {text(name): text(value) for name, value in file.attrs.items()}
+        found.append(replace(file, variables=tuple(map(one, file.variables)), attrs=attrs))
+        for name, value in file.values.items():
+            array = np.asarray(value)
+            if array.dtype != object:
+                key = hashlib.sha256(
+                    f"{name} {array.dtype} {array.shape}".encode() + array.tobytes()
+                ).digest()
+                file.values[name] = known.setdefault(key, array)  # type: ignore[index]
+    return found
+
+
+def reason(error: BaseException) -> str:
+    """An exception in one line: its first one, and the next where that goes on."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = " ".join(lines[: 2 if lines and lines[0].endswith(":") else 1])
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def unreadable(bad: Sequence[BadFile]) -> InvalidInputError:
+    """The error about files that cannot be ingested."""
+    reasons: dict[str, list[str]] = {}
+    for each in bad:
+        reasons.setdefault(each.sentence, []).append(each.source.url)
+    texts = [
+        f"{urls[0]}{f' and {len(urls) - 1} more' if len(urls) > 1 else ''}: {reason}"
+        for reason, urls in reasons.items()
+    ]
+    more = f"; and {len(texts) - 5} other reasons" if len(texts) > 5 else ""
+    if all(each.is_sound for each in bad):
+        advice = ""
+    elif all(each.remedy for each in bad):
+        advice = ", or skip bad files"
+    else:
+        advice = "; repair or remove them, or skip bad files"
+    return InvalidInputError(
+        f"{counted(len(bad), 'file')} cannot be ingested: {'; '.join(texts[:5])}{more}{advice}",
+        ErrorKind.INVALID_FILE_FORMAT,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Combining:
+    """How files are put together; what is not said is as in `xarray.open_mfdataset`."""
+
+    concat_dim: str | None = None
+    """Files follow each other along this dimension; None lets their coordinates decide."""
+    compat: str | None = None
+    data_vars: str | None = None
+    coords: str | None = None
+    join: str | None = None
+
+    def __post_init__(self) -> None:
+        for name, known in _CHOICES.items():
+            given = getattr(self, name)
+            if given is not None and given not in known:
+                raise InvalidInputError(
+                    f"{name} is one of {', '.join(known)}, not {given!r}",
+                    ErrorKind.INVALID_COMMIT_CONFIGURATION,
+                )
+
+    def arguments(self) -> dict[str, Any]:
+        """Arguments for xarray's combine functions."""
+        given = {name: getattr(self, name) for name in _CHOICES if getattr(self, name) is not None}
+        return {**given, "combine_attrs": "override"}
