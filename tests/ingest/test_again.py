@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from icefloe.ingest.combine.existing import look, parts
+from icefloe.ingest.combine.existing import inspect_group, parts
 from icefloe.ingest.discover.sources import Source
 from icefloe.ingest.inspect.schema import schema_of
 from icefloe.ingest.ledger.table import read_ledger
@@ -58,7 +58,7 @@ def test_tiles_of_a_grid_come_row_by_row(tmp_path: Path, order: str) -> None:
 
     assert_same(read(repo), expected(files))
     session = repo.readonly_session("main")
-    existing, rows = look(session, ""), read_ledger(session, "")
+    existing, rows = inspect_group(session, ""), read_ledger(session, "")
     assert existing is not None
     next_row = [
         schema_of(Source("new", 1, 1), days(6, 1).isel(lat=slice(*tile)), "") for tile in ((0, 3), (3, 5))

@@ -141,7 +141,7 @@ def assert_all_gone(pids: dict[int, str]) -> None:
 def stop(command: Command, name: str, folder: Path, data: Path, moment: float) -> bool:
     """Start a command and stop it; whether it was still at work."""
     running = started(command.typed(folder, data, "local[2]"))
-    running.wait_for_work("1 array:" if command.job.is_rechunk else "surveyed")
+    running.wait_for_work("1 array:" if command.job.is_rechunk else "inspected")
     time.sleep(moment * LASTS_S)
     pid = running.process.pid
     family = {each: processes.command(each) for each in processes.below(pid)}

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import click
@@ -95,3 +96,30 @@ def span(seconds: float) -> str:
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"
     return f"{seconds:.0f} s"
+
+
+class _Relay(logging.Handler):
+    """Passes each logged sentence on."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        super().__init__(logging.INFO)
+        self._say = say
+
+    def emit(self, record: logging.LogRecord) -> None:
+        # docstring inherited
+        self._say(record.getMessage())
+
+
+@contextmanager
+def show_logs(name: str, say: Callable[[str], None]) -> Iterator[None]:
+    """Pass what a logger reports at INFO to `say`, meanwhile."""
+    logger, relay = logging.getLogger(name), _Relay(say)
+    before = logger.level
+    logger.addHandler(relay)
+    if not logger.isEnabledFor(logging.INFO):
+        logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.removeHandler(relay)
+        logger.setLevel(before)

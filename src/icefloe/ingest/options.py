@@ -54,14 +54,12 @@ class Options:
     """Whether a file that is not what was ingested is only reported, or ingested again."""
     checks: tuple[Check, ...] = tuple(map(Check, DEFAULT_CHECKS))
     """What must be true before the branch moves; what fails leaves it where it was."""
-    parallelism: int = 2
-    """How many tasks run side by side."""
 
     def __post_init__(self) -> None:
         for name, kind in (("mode", Mode), ("on_bad_file", OnBadFile), ("on_change", OnChange)):
             if getattr(self, name) not in get_args(kind):
                 raise _wrong(f"{name} is one of {', '.join(get_args(kind))}, not {getattr(self, name)!r}")
-        for name in ("memory_bytes", "commit_every", "parallelism", "manifest_references"):
+        for name in ("memory_bytes", "commit_every", "manifest_references"):
             value = getattr(self, name)
             if value is not None and (type(value) is not int or value < 1):
                 raise _wrong(f"{name} must be a whole number of at least 1, not {value!r}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from icefloe.ingest.inspect.reference_spill import Aside
     from icefloe.virtual.sources import Reach, Way
 
+LOGGER = logging.getLogger("icefloe.ingest")
 PACKING = ("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned", "dtype")
 """Attributes that say how values are stored, rather than what they are."""
 
@@ -128,6 +130,10 @@ class VariableSchema:
             getattr(self, field.name) for field in fields(self) if field.name not in ("attrs", "packing")
         )
         return (*plain, attribute_key(self.attrs), attribute_key(self.packing))
+
+
+Ways = Mapping[str, Sequence[VariableSchema]]
+"""The ways in which files have each variable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,3 +265,37 @@ class Combining:
         """Arguments for xarray's combine functions."""
         given = {name: getattr(self, name) for name in _CHOICES if getattr(self, name) is not None}
         return {**given, "combine_attrs": "override"}
+
+
+def sorted_along(files: Sequence[FileSchema], dim: str | None) -> list[FileSchema]:
+    """Files by where they begin along a dimension, as far as they say so; else as they are."""
+    if dim is None or any(dim not in file.values for file in files):
+        return list(files)
+    return sorted(files, key=lambda file: first_label(file.values[dim]))
+
+
+def first_label(labels: Any) -> tuple[bool, Any]:
+    """For sorting: the first label; what has none comes last."""
+    return (False, labels.reshape(-1)[0]) if labels.size else (True, 0)
+
+
+class UnreadableError(Exception):
+    """Files turned out to be unreadable while their data was read."""
+
+    def __init__(self, bad: Sequence[BadFile]) -> None:
+        super().__init__(bad)
+        self.bad = tuple(bad)
+
+    def others(self, files: Sequence[FileSchema]) -> list[FileSchema]:
+        """Return the files that are readable."""
+        bad = {each.source.url for each in self.bad}
+        return [file for file in files if file.source.url not in bad]
+
+
+def ways_of(schemas: Sequence[FileSchema]) -> Ways:
+    """The ways in which files have each variable; one that many have is there once."""
+    found: dict[str, dict[int, VariableSchema]] = {}
+    for schema in schemas:
+        for variable in schema.variables:
+            found.setdefault(variable.name, {}).setdefault(id(variable), variable)
+    return {name: tuple(each.values()) for name, each in found.items()}

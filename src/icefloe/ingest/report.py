@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from icefloe._internal.amounts import bytes_text, counted
-from icefloe.ingest.combine.grid import Combined
-from icefloe.ingest.discover.sources import Source
+from icefloe.ingest.discover.sources import Discovered, Source
 from icefloe.ingest.inspect.agreement import Finding
-from icefloe.ingest.ledger.compare import Outcome
+from icefloe.ingest.inspect.tasks import Inspected
+from icefloe.ingest.ledger.compare import Outcome, Selection
+from icefloe.ingest.ledger.table import Ledger
 from icefloe.ingest.plan.design import Design
 from icefloe.ingest.publish.checks import CheckResult
-from icefloe.ingest.records import BadFile
+from icefloe.ingest.records import BadFile, unreadable
+from icefloe.ingest.write.batch import Commit, StagedFiles
+from icefloe.repository import Repository
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +76,7 @@ class PlanReport:
         )
 
 
-def plan_report(combined: Combined, designed: Design) -> PlanReport:
+def plan_report(designed: Design) -> PlanReport:
     """A design in numbers."""
     targets = [*designed.targets, *(target for target, _ in designed.coordinates)]
     arrays = tuple(
@@ -82,7 +85,7 @@ def plan_report(combined: Combined, designed: Design) -> PlanReport:
     )
     plan = designed.plan
     return PlanReport(
-        len(combined.files),
+        len(designed.combined.files),
         arrays,
         len(plan.tasks),
         len(plan.blocks),
@@ -110,6 +113,37 @@ class Report:
     """The tip of the branch afterwards; None where nothing was to be done, or a check failed."""
     failed_branch: str | None = None
     """Where what did not pass the checks can be looked at."""
+
+    @staticmethod
+    def of(selection: Selection, inspected: Inspected | None = None, bad: Sequence[BadFile] = ()) -> Report:
+        """Report which sources were selected, and what their inspection found."""
+        if inspected is None:
+            return Report(selection.outcome)
+        outcome = replace(selection.outcome, renamed=inspected.renamed)
+        return Report(outcome, (*inspected.bad, *bad), inspected.findings)
+
+    def with_plan(self, design: Design) -> Report:
+        """Add the plan for a commit that is not made."""
+        return replace(self, findings=(*self.findings, *design.combined.findings), plan=plan_report(design))
+
+    def with_commit(self, commit: Commit) -> Report:
+        """Add a commit and its plan."""
+        referral = commit.design.referral
+        copies = [(file, name, f"is copied: {why}") for file, name, why in referral.reasons]
+        notes = [Finding(*each, "note") for each in (*copies, *referral.notes)]
+        # Findings about existing arrays are repeated with each commit.
+        findings = dict.fromkeys((*self.findings, *commit.design.combined.findings, *notes))
+        plan = PlanReport.total([self.plan, plan_report(commit.design)])
+        commits = (*self.commits, commit.ledger.snapshot_id)
+        return replace(self, findings=tuple(findings), plan=plan, commits=commits)
+
+    def completed(self, found: Discovered) -> Report:
+        """Add the names that stand for nothing. InvalidInputError if no source contributes anything."""
+        known = (*self.outcome.sources.known, *self.outcome.sources.changed, *self.outcome.renamed)
+        if self.bad and self.plan is None and not known and self.published is None:
+            raise unreadable(self.bad)
+        unfound = [BadFile(Source(each.url, -1, 0), each.reason) for each in found.unfound]
+        return replace(self, bad=(*unfound, *self.bad))
 
     @property
     def broken(self) -> tuple[Source, ...]:
@@ -143,3 +177,22 @@ class Report:
             "published": self.published,
             "failed_branch": self.failed_branch,
         }
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The commits of a run on the staging branch, before they are checked and published."""
+
+    report: Report
+    repo: Repository
+    """The repository, with access to all files that arrays refer to."""
+    staged: tuple[StagedFiles, ...]
+    ledger: Ledger
+    """The ledger after the last commit."""
+
+    def extended(self, commit: Commit | None, bad: Sequence[BadFile]) -> Written:
+        """Add a commit, and files that were left out of it."""
+        report = replace(self.report, bad=(*self.report.bad, *bad))
+        if commit is None:
+            return replace(self, report=report)
+        return Written(report.with_commit(commit), self.repo, (*self.staged, commit.staged), commit.ledger)

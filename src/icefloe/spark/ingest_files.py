@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from icefloe._internal.executor import Executor, Progress
+from icefloe._internal.executor import Progress
 from icefloe.ingest import job
-from icefloe.ingest.options import Options
 from icefloe.ingest.plan.tasks import DEFAULT_MEMORY_BYTES
 from icefloe.ingest.rechunk import job as rechunking
 from icefloe.ingest.rechunk.job import RechunkReport
@@ -34,7 +33,6 @@ def ingest(
     repo: Repository | str | os.PathLike[str],
     *,
     dry_run: bool = False,
-    told: Callable[[str], None] = lambda _: None,
     progress: Progress | None = None,
     storage_options: Mapping[str, Any] | None = None,
     **options: Any,
@@ -45,13 +43,13 @@ def ingest(
     of one, which is made if there is none; `storage_options` are then its options. `options` are those of
     `icefloe.ingest.options.make_options`: group, branch, variables, concat_dim, chunks, shards, codec, mode,
     engine, message, metadata, commit_every, on_bad_file, on_change, memory_bytes and more. The report says
-    what was done, or with `dry_run` what would be. `told` gets a sentence for each step, `progress` the
-    number of tasks that are done and of all.
+    what was done, or with `dry_run` what would be. Each step is logged at INFO as `icefloe.ingest`;
+    `progress` gets the number of tasks that are done and of all.
     """
     from icefloe.ingest.options import make_options
 
     executor = SparkExecutor(spark, progress=progress)
-    chosen = make_options(parallelism=executor.parallelism, **options)
+    chosen = make_options(**options)
     if isinstance(repo, Repository):
         opened: AbstractContextManager[Repository] = nullcontext(repo)
     else:
@@ -60,7 +58,7 @@ def ingest(
         opened as found,
         described(spark, f"ingest into {chosen.branch} of {locate(found)}, group {chosen.group}"),
     ):
-        return run(found, sources, chosen, executor, dry_run=dry_run, told=told)
+        return job.ingest(found, sources, chosen, executor, dry_run=dry_run)
 
 
 def rechunk(
@@ -76,7 +74,6 @@ def rechunk(
     metadata: Mapping[str, Any] | None = None,
     memory_bytes: int = DEFAULT_MEMORY_BYTES,
     dry_run: bool = False,
-    told: Callable[[str], None] = lambda _: None,
     progress: Progress | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> RechunkReport:
@@ -100,14 +97,5 @@ def rechunk(
             message=message,
             metadata=metadata,
             memory_bytes=memory_bytes,
-            parallelism=executor.parallelism,
             dry_run=dry_run,
-            told=told,
         )
-
-
-def run(
-    repo: Repository, sources: Any, options: Options, executor: Executor, *, dry_run: bool, told: job.Told
-) -> Report:
-    """Run the job on an existing executor."""
-    return job.ingest(repo, sources, options, executor, dry_run=dry_run, told=told)

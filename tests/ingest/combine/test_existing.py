@@ -22,6 +22,7 @@ from tests.support.ingest.files import (
     assert_same,
     days,
     expected,
+    listening,
     new_repo,
     read,
     run,
@@ -145,8 +146,8 @@ def test_a_file_that_changed_since_it_was_staged_comes_anew(tmp_path: Path) -> N
         if sentence.startswith("commit"):
             raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
-        ingest(repo, files, make_options(commit_every=1), Travelling(), told=stop)
+    with pytest.raises(KeyboardInterrupt), listening(stop):
+        ingest(repo, files, make_options(commit_every=1), Travelling())
     write(Path(files[0]), days(0, 3) + 1000)
     os.utime(files[0], (1, 1))
     report = run(repo, files, commit_every=1)

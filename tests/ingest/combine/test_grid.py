@@ -9,8 +9,8 @@ import pytest
 import xarray as xr
 
 from icefloe.errors import InvalidInputError
-from icefloe.ingest.combine.grid import combine
 from icefloe.ingest.combine.pieces import Origin, PieceArray, Pieces
+from icefloe.ingest.combine.runs import combined
 from icefloe.ingest.records import Combining
 
 TIMES, LATS, LONS = 5_000, 721, 1440
@@ -31,7 +31,7 @@ def test_rows_that_only_some_files_have() -> None:
     parts = [outline(0, slice(0, 600)), outline(1, slice(100, 721)), outline(2, slice(0, 721))]
     tracemalloc.start()
 
-    found, _ = combine(lambda _: parts, Combining("time"), lambda _: {})
+    found = combined(parts, Combining("time"))
 
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
@@ -63,11 +63,11 @@ def test_what_xarray_cannot_combine_is_told_in_a_sentence() -> None:
     parts = [one, other.isel(lon=slice(0, 700))]  # of other lengths, with nothing to align them by
 
     with pytest.raises(InvalidInputError, match="the files cannot be combined: "):
-        combine(lambda _: parts, Combining("time"), lambda _: {})
+        combined(parts, Combining("time"))
 
 
 def test_files_without_coordinates_need_the_name_of_a_dimension() -> None:
     parts = [outline(number, slice(0, 2)).drop_vars(["time", "lat", "lon"]) for number in range(2)]
 
     with pytest.raises(InvalidInputError, match=r"along as concat_dim; there are time, lat, lon"):
-        combine(lambda _: parts, Combining(), lambda _: {})
+        combined(parts, Combining())

@@ -13,13 +13,16 @@ from hypothesis import strategies as st
 from icefloe._internal.executor import Executor
 from icefloe.errors import IcechunkError
 from icefloe.ingest.combine import grid
-from icefloe.ingest.combine.grid import Combined, combine_all
+from icefloe.ingest.combine.existing import TargetState
+from icefloe.ingest.combine.grid import Combined, DigestRequest, combine_files
 from icefloe.ingest.combine.pieces import PieceArray
 from icefloe.ingest.combine.runs import runs_of
 from icefloe.ingest.discover.sources import Source
 from icefloe.ingest.inspect.schema import schema_of
+from icefloe.ingest.inspect.tasks import digest_values
+from icefloe.ingest.ledger.table import Ledger
 from icefloe.ingest.options import Options
-from icefloe.ingest.records import Combining, FileSchema, shared
+from icefloe.ingest.records import Combining, FileSchema, shared, sorted_along
 from tests.support.ingest.files import days
 
 
@@ -37,7 +40,15 @@ def combined(files: list[FileSchema], datasets: list[xr.Dataset], how: Combining
                 yield {name: repr(dataset[name].values) for name in order.names if name in dataset}
 
     try:
-        return combine_all(files, None, [], Options(combining=how), Digests())
+        options = Options(combining=how)
+        digests: dict[tuple[int, str], str] = {}
+        state = TargetState(None, "", None, Ledger("", []))  # type: ignore[arg-type]
+        ordered = sorted_along(files, how.concat_dim)
+        while isinstance(found := combine_files(ordered, state, options, digests), DigestRequest):
+            more = digest_values(found.name, found.sources, options.reading, Digests())
+            digests = found.answered(digests, more)
+        assert isinstance(found, Combined)
+        return found
     except IcechunkError as error:
         return type(error).__name__
 

@@ -80,9 +80,8 @@ def test_what_is_put_aside_is_taken_up(found: list[Parsed], object_bytes: int) -
     back = taken_up(putting.places.values(), storage)
     assert [facts(back[putting.places[number]]) for number in range(len(found))] == list(map(facts, found))
 
-    shelf = Shelf(storage)
-    shelf.note(putting.places.values())
-    shelf.clear()
+    with Shelf(storage) as shelf:
+        shelf.note(putting.places.values())
     assert not list(storage.list_prefix("chunks"))
     assert taken_up(putting.places.values(), storage) == {}
 

@@ -19,6 +19,7 @@ from tests.support.ingest.files import (
     archive,
     days,
     expected,
+    listening,
     new_repo,
     read,
     read_all,
@@ -119,8 +120,8 @@ def test_what_a_broken_off_run_staged_is_checked(tmp_path: Path, check: Check) -
         if sentence.startswith("check"):
             raise RuntimeError("killed")
 
-    with pytest.raises(RuntimeError):
-        ingest(repo, files, make_options(**given), Travelling(), told=told)
+    with pytest.raises(RuntimeError), listening(told):
+        ingest(repo, files, make_options(**given), Travelling())
     if check.name != "range":
         (staging,) = repo.list_branches() - {"main"}
         spoil = repo.writable_session(staging)

@@ -15,15 +15,25 @@ from icefloe.ingest.job import ingest
 from icefloe.ingest.ledger.table import read_ledger
 from icefloe.ingest.options import make_options
 from icefloe.ingest.publish.staging import Staging
-from tests.support import processes
-from tests.support.ingest.files import Travelling, archive, assert_same, days, expected, new_repo, read, run
+from tests import processes
+from tests.support.ingest.files import (
+    Travelling,
+    archive,
+    assert_same,
+    days,
+    expected,
+    listening,
+    new_repo,
+    read,
+    run,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
 
 DRIVER = """
 import sys
 from icefloe import Repository, storage_from_url
-from tests.support.ingest.files import run
+from tests.support.ingest.files import listening, run
 
 place, *files = sys.argv[1:]
 repo = Repository.open(storage_from_url(place, sync=False))
@@ -68,7 +78,8 @@ def test_another_ingest_at_any_moment(tmp_path: Path, moment: str) -> None:
     repo = new_repo(tmp_path)
     told = once(moment, lambda: run(repo, files[1], chunks={"time": 2}))
 
-    report = ingest(repo, files, make_options(chunks={"time": 2}, commit_every=1), Travelling(), told=told)
+    with listening(told):
+        report = ingest(repo, files, make_options(chunks={"time": 2}, commit_every=1), Travelling())
 
     assert_same(read(repo), expected(files))
     assert report.published == repo.lookup_branch("main")
@@ -82,8 +93,8 @@ def broken_off(repo: Repository, files: Sequence[str]) -> str:
     def stop() -> None:
         raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
-        ingest(repo, files, make_options(commit_every=1), Travelling(), told=once("commit", stop))
+    with pytest.raises(KeyboardInterrupt), listening(once("commit", stop)):
+        ingest(repo, files, make_options(commit_every=1), Travelling())
     return repo.lookup_branch("main.ingest")
 
 
@@ -144,7 +155,8 @@ def test_what_was_merged_and_not_removed_is_not_published_again(tmp_path: Path) 
     repo = new_repo(tmp_path)
     run(repo, files[0])
     told = once("commit", lambda: commit_elsewhere(repo))
-    ingest(repo, files, make_options(), Travelling(), told=told)
+    with listening(told):
+        ingest(repo, files, make_options(), Travelling())
     merged = next(iter(repo.ancestry(branch="main")))
     repo.create_branch("main.ingest", merged.metadata["icefloe"]["merged"][0])
 
@@ -185,8 +197,9 @@ def test_a_branch_that_is_deleted_meanwhile(tmp_path: Path) -> None:
         repo.delete_branch("dev")
 
     options = make_options(branch="dev", commit_every=1)
-    with pytest.raises(RefNotFoundError, match="dev was deleted while files were ingested into it"):
-        ingest(repo, files, options, Travelling(), told=once("check", delete))
+    deleted = "dev was deleted while files were ingested into it"
+    with pytest.raises(RefNotFoundError, match=deleted), listening(once("check", delete)):
+        ingest(repo, files, options, Travelling())
     assert repo.list_branches() == {"main", "dev.ingest"}
     repo.create_branch("dev", first)
     report = run(repo, files, branch="dev")

@@ -26,6 +26,7 @@ from tests.support.ingest.files import (
     assert_same,
     days,
     expected,
+    listening,
     new_repo,
     read,
     read_all,
@@ -40,14 +41,15 @@ import os, signal, sys
 from icefloe import Repository, storage_from_url
 from icefloe.ingest import ingest, make_options
 from icefloe.ingest import job
-from tests.support.ingest.files import Travelling
+from tests.support.ingest.files import Travelling, listening
 
 def told(sentence):
     if sentence.startswith(sys.argv[3]):
         os.kill(os.getpid(), signal.SIGKILL)
 
 repo = Repository.open(storage_from_url(sys.argv[1], sync=False))
-ingest(repo, sys.argv[2], make_options(commit_every=1, mode=sys.argv[4]), Travelling(), told=told)
+with listening(told):
+    ingest(repo, sys.argv[2], make_options(commit_every=1, mode=sys.argv[4]), Travelling())
 """
 
 
@@ -159,7 +161,8 @@ def test_a_branch_that_moved_is_merged_into(tmp_path: Path) -> None:
             days(0, 1).to_zarr(session.store, group="other", consolidated=False, zarr_format=3)
             session.commit("meanwhile")
 
-    ingest(repo, files, make_options(), Travelling(), told=told)
+    with listening(told):
+        ingest(repo, files, make_options(), Travelling())
 
     assert_same(read(repo), expected(files))
     assert read(repo, "other").sizes["time"] == 1
@@ -180,7 +183,8 @@ def test_a_branch_that_got_its_first_groups_meanwhile(tmp_path: Path) -> None:
             days(0, 1).to_zarr(session.store, group="other", consolidated=False, zarr_format=3)
             session.commit("meanwhile")
 
-    ingest(repo, files, make_options(), Travelling(), told=told)
+    with listening(told):
+        ingest(repo, files, make_options(), Travelling())
 
     assert_same(read(repo), expected(files))
     assert read(repo, "other").sizes["time"] == 1
@@ -199,8 +203,9 @@ def test_a_branch_that_moved_in_the_same_place_is_left(tmp_path: Path) -> None:
             days(0, 1).to_zarr(session.store, consolidated=False, zarr_format=3)
             after.append(session.commit("meanwhile"))
 
-    with pytest.raises(MergeConflictError, match="t2m, /time was changed on main while files were ingested"):
-        ingest(repo, files, make_options(), Travelling(), told=told)
+    conflict = "t2m, /time was changed on main while files were ingested"
+    with pytest.raises(MergeConflictError, match=conflict), listening(told):
+        ingest(repo, files, make_options(), Travelling())
 
     assert repo.lookup_branch("main") == after[0]
 

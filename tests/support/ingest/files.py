@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import pickle
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,8 @@ _COMBINED: dict[tuple[tuple[bytes, ...], str], xr.Dataset] = {}
 
 class Travelling(Executor):
     """An executor in this process that pickles items and results, and counts the bytes."""
+
+    parallelism = 2
 
     def __init__(self) -> None:
         self.home_bytes = 0
@@ -88,6 +92,29 @@ def new_repo(folder: Path) -> Repository:
     """An empty repository in a new folder below this one."""
     place = tempfile.mkdtemp(prefix="repo-", dir=folder)
     return Repository.create(storage_from_url(f"{place}/repo", sync=False))
+
+
+class _Listener(logging.Handler):
+    def __init__(self, heard: Callable[[str], object]) -> None:
+        super().__init__(logging.INFO)
+        self._heard = heard
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._heard(record.getMessage())
+
+
+@contextmanager
+def listening(heard: Callable[[str], object]) -> Iterator[None]:
+    """Call a function with each sentence that an ingest logs, in the middle of its work."""
+    logger, listener = logging.getLogger("icefloe.ingest"), _Listener(heard)
+    before = logger.level
+    logger.addHandler(listener)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.removeHandler(listener)
+        logger.setLevel(before)
 
 
 def run(repo: Repository, sources: Any, *, dry_run: bool = False, **options: Any) -> Report:

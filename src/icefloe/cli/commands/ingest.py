@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from icefloe.cli.execution import SparkChoice, running_executor, spark_options
 from icefloe.cli.output import Output, shown
 from icefloe.cli.pairs import not_a_pair
 from icefloe.cli.params import is_file, output_option, storage_argument
+from icefloe.cli.progress import show_logs
 from icefloe.storage.base import Storage
 
 if TYPE_CHECKING:
@@ -177,8 +178,12 @@ def _ingested(
     dry_run: bool,
     ways: _Ways = _IN_THE_SHELL,
 ) -> int:
-    from icefloe.ingest.job import found_sources, ingest_found, nothing_new
+    from icefloe.ingest.discover.sources import discover
+    from icefloe.ingest.job import run as run_job
+    from icefloe.ingest.ledger.compare import compare_with_ledger
     from icefloe.ingest.publish.audit import refuse_unrunnable
+    from icefloe.ingest.publish.staging import has_work
+    from icefloe.ingest.report import Report
     from icefloe.ingest.target_repository import repository_at
 
     # What can be said without Spark is said before it is started.
@@ -186,16 +191,15 @@ def _ingested(
         path = storage.describe()["path"]
         raise click.UsageError(f"{path} is a file, and a repository is a folder; {ways.repository}")
     refuse_unrunnable(options.checks, on_spark=choice.is_spark)
-    found, unfound = found_sources(sources, options)
-    told = out.progress.say
-    with repository_at(storage, dry_run=dry_run) as repo:
-        report = nothing_new(repo, found, options, told)
-        if report is None:
+    found = discover(sources, options.reading.storage_options, skip=options.on_bad_file == "skip")
+    with show_logs("icefloe.ingest", out.progress.say), repository_at(storage, dry_run=dry_run) as repo:
+        selection = compare_with_ledger(repo, found, options)
+        if has_work(repo, selection, options.branch):
             # Spark ends first: what its tasks still write counts when an empty repository is taken away.
-            with running_executor(choice, out) as (executor, parallelism):
-                options = replace(options, parallelism=parallelism)
-                report = ingest_found(repo, found, options, executor, dry_run=dry_run, told=told)
-    report = replace(report, bad=(*unfound, *report.bad))
+            with running_executor(choice, out) as (executor, _):
+                report = run_job(repo, selection, options, executor, dry_run=dry_run)
+        else:
+            report = Report.of(selection).completed(found)
     took_changed = options.on_change == "ingest"
     text = _text(report.to_dict(), dry_run=dry_run, ways=ways, took_changed=took_changed)
     out.value(report.to_dict(), text)

@@ -14,6 +14,7 @@ from icefloe.cli.complete import complete_array, complete_branch
 from icefloe.cli.execution import SparkChoice, running_executor, spark_options
 from icefloe.cli.output import Output, shown
 from icefloe.cli.params import output_option, repo_argument
+from icefloe.cli.progress import show_logs
 from icefloe.repository import Repository
 
 
@@ -74,8 +75,8 @@ def rechunk(
     )
     report = order(ThreadExecutor(1), dry_run=True)  # what is wrong, or done already, is told without Spark
     if report.arrays:
-        with running_executor(spark, out) as (executor, parallelism):
-            report = order(executor, parallelism=parallelism, dry_run=dry_run, told=out.progress.say)
+        with show_logs("icefloe.ingest", out.progress.say), running_executor(spark, out) as (executor, _):
+            report = order(executor, dry_run=dry_run)
     out.value(report.to_dict(), _text(report.to_dict(), dry_run=dry_run))
     return 0
 

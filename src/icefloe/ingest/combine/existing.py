@@ -19,9 +19,10 @@ from icefloe.ingest.discover.sources import Source
 from icefloe.ingest.inspect.open import stored_dataset
 from icefloe.ingest.inspect.packing import signature
 from icefloe.ingest.inspect.schema import schema_of
-from icefloe.ingest.ledger.table import LedgerRow
+from icefloe.ingest.ledger.table import Ledger, LedgerRow
 from icefloe.ingest.plan.arrays import Target
 from icefloe.ingest.records import FileSchema, Stored
+from icefloe.repository import Repository
 from icefloe.session import Session
 
 
@@ -48,8 +49,47 @@ class Existing:
     targets: Mapping[str, Target]
 
 
-def look(session: Session, group: str) -> Existing | None:
-    """The arrays of a group, or None where there are none. The session must stay as it is."""
+@dataclass(frozen=True, slots=True)
+class TargetState:
+    """The target group in one snapshot: its arrays, and the ledger of the files they came from."""
+
+    session: Session
+    group: str
+    existing: Existing | None
+    ledger: Ledger
+
+    @property
+    def schema(self) -> FileSchema | None:
+        """The schema of the group; None if it has no arrays."""
+        return None if self.existing is None else self.existing.schema
+
+    def seen_by(self, session: Session) -> TargetState:
+        """Return the same state, read through another session on the same snapshot."""
+        existing = self.existing and replace(self.existing, stored=Stored(session, self.group))
+        return replace(self, session=session, existing=existing)
+
+    def renamed(self, names: Mapping[str, str]) -> TargetState:
+        """Return the same state with new names for some sources of the ledger."""
+        return replace(self, ledger=self.ledger.renamed(names)) if names else self
+
+
+def read_target(
+    repo: Repository, branch: str, group: str, ledger: Ledger, known: TargetState | None = None
+) -> TargetState:
+    """Inspect the arrays of a group on a branch, unless `known` describes them in the same snapshot.
+
+    The ledger is read if `ledger` is the one of another snapshot.
+    """
+    session = repo.readonly_session(branch=branch)
+    if known is not None and known.session.snapshot_id == session.snapshot_id:
+        return known.seen_by(session)
+    if ledger.snapshot_id != session.snapshot_id:
+        ledger = Ledger.read(session, group)
+    return TargetState(session, group, inspect_group(session, group), ledger)
+
+
+def inspect_group(session: Session, group: str) -> Existing | None:
+    """Describe the arrays of a group; None if there are none. The session must be read-only."""
     with quiet():
         try:
             arrays = dict(zarr.open_group(session.store, path=group, mode="r").arrays())

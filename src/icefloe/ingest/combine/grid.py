@@ -2,56 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import xarray as xr
 
-from icefloe._internal.executor import Executor, Task
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.ingest.combine.coverage import Given, losses, overlap, place_of
-from icefloe.ingest.combine.existing import Existing, overwritten, parts
+from icefloe.ingest.combine.existing import Part, TargetState, overwritten, parts
 from icefloe.ingest.combine.pieces import EXISTING, PieceArray, Pieces, UndigestedError
-from icefloe.ingest.combine.runs import _NAME_IT, Digests, combined, outline, runs_of
+from icefloe.ingest.combine.runs import NAME_DIMENSION, Digests, combined, outline, runs_of
+from icefloe.ingest.discover.sources import Source
 from icefloe.ingest.inspect.agreement import (
     DisagreementError,
     Finding,
     order_problems,
 )
-from icefloe.ingest.inspect.schema import DigestOrder, digest
-from icefloe.ingest.inspect.tasks import _begin, sorted_along
-from icefloe.ingest.ledger.table import LedgerRow
 from icefloe.ingest.options import Options
-from icefloe.ingest.records import Combining, FileSchema
+from icefloe.ingest.records import BadFile, Combining, FileSchema, Stored, first_label
 
 OVERLAPS = ("monotonic global indexes", "Could not find any dimension coordinates")
 """What xarray says of files that overlap or lie in the same place, without saying which."""
-
-
-def combine(
-    outlines: Callable[[Digests], Sequence[xr.Dataset]],
-    how: Combining,
-    digested: Callable[[str], Digests],
-) -> tuple[xr.Dataset, Digests]:
-    """The dataset that all of them make together.
-
-    Where xarray wants to know whether variables are equal, `digested` is asked for hashes of their values,
-    which are returned too.
-    """
-    digests: dict[tuple[int, str], str] = {}
-    while True:
-        try:
-            return combined(outlines(digests), how), digests
-        except UndigestedError as unknown:
-            more = digested(unknown.name)
-            if not set(more) - set(digests):
-                raise InvalidInputError(
-                    f"the files cannot be combined: several have {unknown.name} for the same place; leave "
-                    f"out those that others repeat, or {_NAME_IT}",
-                    ErrorKind.INVALID_ARRAY_METADATA,
-                ) from None
-            digests.update(more)
 
 
 Box = Mapping[str, tuple[int, int]]
@@ -113,46 +85,70 @@ class Combined:
     findings: tuple[Finding, ...]
 
 
-def combine_all(
-    files: Sequence[FileSchema],
-    existing: Existing | None,
-    rows: Sequence[LedgerRow],
-    options: Options,
-    executor: Executor,
-) -> Combined:
-    """Put outlines together; what the repository has of a file that comes again is left out."""
-    new = sorted_along(files, options.combining.concat_dim)
-    replacing = options.on_change == "ingest"
+@dataclass(frozen=True, slots=True)
+class DigestRequest:
+    """A variable whose values must be compared before the files can be combined."""
+
+    name: str
+    sources: Mapping[int, Source | Stored]
+    """All sources by their numbers."""
+
+    def answered(self, known: Digests, more: Digests) -> dict[tuple[int, str], str]:
+        """Return all digests together. InvalidInputError if there are no new ones, which could not help."""
+        if more.keys() - known.keys():
+            return {**known, **more}
+        raise InvalidInputError(
+            f"the files cannot be combined: several have {self.name} for the same place; leave "
+            f"out those that others repeat, or {NAME_DIMENSION}",
+            ErrorKind.INVALID_ARRAY_METADATA,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Misfits:
+    """Files that cannot be combined with the others."""
+
+    bad: tuple[BadFile, ...]
+    others: tuple[FileSchema, ...]
+    """The files to combine instead."""
+
+
+def combine_files(
+    files: Sequence[FileSchema], state: TargetState, options: Options, digests: Digests
+) -> Combined | DigestRequest | Misfits:
+    """Combine files with the arrays that exist, without reading data.
+
+    Parts of the repository that came from files that are ingested again are left out. Where xarray has to
+    know whether values are equal, hashes of them are requested: call again with those `digests`.
+    DisagreementError if files do not fit together; if bad files are skipped, the misfits are returned.
+    """
+    try:
+        return _combine(files, state, options, digests)
+    except DisagreementError as error:
+        wrong = {each.source: str(each) for each in error.findings if each.severity == "error"}
+        bad = [BadFile(each.source, wrong[each.source.url]) for each in files if each.source.url in wrong]
+        if options.on_bad_file == "stop" or not bad:
+            raise
+        return Misfits(tuple(bad), tuple(each for each in files if each.source.url not in wrong))
+
+
+def _combine(
+    files: Sequence[FileSchema], state: TargetState, options: Options, digests: Digests
+) -> Combined | DigestRequest:
+    how, replacing = options.combining, options.on_change == "ingest"
+    existing, rows = state.existing, state.ledger.rows
+    new = list(files)
     old = parts(existing, rows, new, replacing=replacing) if existing is not None else []
     given = [Given(EXISTING, part.schema, part.box) for part in old]
     given += [Given(number, file, {}) for number, file in enumerate(new)]
     twice = overwritten(existing, rows, new) if existing is not None else []
-
-    def outlines(digests: Digests) -> list[xr.Dataset]:
-        datasets = [outline(EXISTING, part.schema, digests, part.begin) for part in old]
-        runs = runs_of(new, [part.schema for part in old], options.combining, digests)
-        if runs is None:
-            datasets += [outline(number, file, digests) for number, file in enumerate(new)]
-        else:
-            datasets += runs.outlines(digests)
-        return _in_order(datasets, options.combining.concat_dim)
-
-    def digested(name: str) -> dict[tuple[int, str], str]:
-        orders = [DigestOrder(file.source, options.reading, (name,)) for file in new]
-        numbers = list(range(len(new)))
-        if existing is not None:
-            orders.append(DigestOrder(existing.stored, options.reading, (name,)))
-            numbers.append(EXISTING)
-        results = executor.map(Task(digest, "files compared", per_core=4, items_per_task=256), orders)
-        return {
-            (number, name): found[name]
-            for number, found in zip(numbers, results, strict=True)
-            if name in found
-        }
-
-    how = options.combining
     try:
-        dataset, digests = combine(outlines, how, digested)
+        dataset = combined(_outlines(new, old, how, digests), how)
+    except UndigestedError as unknown:
+        sources: dict[int, Source | Stored] = {number: file.source for number, file in enumerate(new)}
+        if existing is not None:
+            sources[EXISTING] = existing.stored
+        return DigestRequest(unknown.name, sources)
     except InvalidInputError as error:
         wrong = overlap(given) if any(said in str(error) for said in OVERLAPS) else None
         if wrong is None:
@@ -176,6 +172,19 @@ def combine_all(
     return Combined(dataset, tuple(new), where, moves(dataset), findings)
 
 
+def _outlines(
+    new: Sequence[FileSchema], old: Sequence[Part], how: Combining, digests: Digests
+) -> list[xr.Dataset]:
+    """Describe files and parts of the repository as datasets without data, in their order."""
+    datasets = [outline(EXISTING, part.schema, digests, part.begin) for part in old]
+    runs = runs_of(new, [part.schema for part in old], how, digests)
+    if runs is None:
+        datasets += [outline(number, file, digests) for number, file in enumerate(new)]
+    else:
+        datasets += runs.outlines(digests)
+    return _in_order(datasets, how.concat_dim)
+
+
 def _with_way_out(finding: Finding, twice: Sequence[str]) -> Finding:
     """What the ledger does not know may be replaced, if somebody says so."""
     if not twice:
@@ -190,4 +199,4 @@ def _with_way_out(finding: Finding, twice: Sequence[str]) -> Finding:
 def _in_order(datasets: list[xr.Dataset], dim: str | None) -> list[xr.Dataset]:
     if dim is None or any(dim not in each.coords for each in datasets):
         return datasets
-    return sorted(datasets, key=lambda each: _begin(each[dim].values))
+    return sorted(datasets, key=lambda each: first_label(each[dim].values))

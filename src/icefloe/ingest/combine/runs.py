@@ -28,7 +28,7 @@ indexing: Any = xarray_indexing
 _PATCHING = RLock()
 Digests = Mapping[tuple[int, str], str]
 """The hash over the values of a variable, by the number of its source and its name."""
-_NAME_IT = "name the dimension they follow each other along as concat_dim"
+NAME_DIMENSION = "name the dimension they follow each other along as concat_dim"
 
 Numbered = tuple[int, FileSchema]
 """A file, and the number that its pieces have."""
@@ -292,7 +292,7 @@ def combined(datasets: Sequence[xr.Dataset], how: Combining) -> xr.Dataset:
         reason = " ".join(str(error).split())
         if how.concat_dim is None and "dimension coordinates" in reason:
             dims = dict.fromkeys(str(dim) for dataset in datasets for dim in dataset.dims)
-            reason += f"; {_NAME_IT}; there are {', '.join(dims)}"
+            reason += f"; {NAME_DIMENSION}; there are {', '.join(dims)}"
         raise InvalidInputError(
             f"the files cannot be combined: {reason}", ErrorKind.INVALID_ARRAY_METADATA
         ) from error

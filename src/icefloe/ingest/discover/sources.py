@@ -92,11 +92,35 @@ class Unfound:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """What names stand for."""
+class Discovered:
+    """The sources that names stand for, and the names that stand for nothing."""
 
     sources: tuple[Source, ...]
     unfound: tuple[Unfound, ...]
+
+
+def discover(
+    given: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    options: Mapping[str, Any] | None = None,
+    *,
+    skip: bool = False,
+) -> Discovered:
+    """Find all sources that some names stand for.
+
+    With `skip`, names that stand for nothing are reported instead of raised, unless all of them do.
+    """
+    names = [given] if isinstance(given, str | os.PathLike) else list(given)
+    found: dict[str, Source] = {}
+    unfound: dict[str, Unfound] = {}
+    for each in _Finder(dict(options or {}), skip).all([os.fspath(name) for name in names]):
+        if isinstance(each, Source):
+            found.setdefault(each.url, each)
+        else:
+            unfound.setdefault(each.url, each)
+    if not found:
+        told = "; ".join(each.reason for each in unfound.values()) or "no source was given"
+        raise InvalidInputError(f"there is nothing to ingest: {told}", ErrorKind.INVALID_PATH)
+    return Discovered(tuple(found.values()), tuple(unfound.values()))
 
 
 def find_sources(
@@ -109,34 +133,7 @@ def find_sources(
     a name per line. `options` are those of `storage_from_url` for URLs. A name that stands for nothing is an
     error.
     """
-    return list(_found(given, options, skip=False).sources)
-
-
-def find_most(
-    given: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], options: Mapping[str, Any] | None = None
-) -> Found:
-    """The same, and the names that stand for nothing; an error if all do."""
-    return _found(given, options, skip=True)
-
-
-def _found(
-    given: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
-    options: Mapping[str, Any] | None,
-    *,
-    skip: bool,
-) -> Found:
-    names = [given] if isinstance(given, str | os.PathLike) else list(given)
-    found: dict[str, Source] = {}
-    unfound: dict[str, Unfound] = {}
-    for each in _Finder(dict(options or {}), skip).all([os.fspath(name) for name in names]):
-        if isinstance(each, Source):
-            found.setdefault(each.url, each)
-        else:
-            unfound.setdefault(each.url, each)
-    if not found:
-        told = "; ".join(each.reason for each in unfound.values()) or "no source was given"
-        raise InvalidInputError(f"there is nothing to ingest: {told}", ErrorKind.INVALID_PATH)
-    return Found(tuple(found.values()), tuple(unfound.values()))
+    return list(discover(given, options).sources)
 
 
 class _Finder:

@@ -221,11 +221,14 @@ class Shelf:
         self.storage = storage
         self._paths: set[str] = set()
 
-    def note(self, asides: Iterable[Aside | None]) -> None:
-        """Remember what is to be deleted."""
-        self._paths.update(each.path for each in asides if each is not None)
+    def __enter__(self) -> Shelf:
+        return self
 
-    def clear(self) -> None:
+    def __exit__(self, *error: object) -> None:
         """Delete all of it. What cannot be deleted now is garbage, and found as such later."""
         with suppress(StorageError):
             self.storage.delete(self._paths)
+
+    def note(self, asides: Iterable[Aside | None]) -> None:
+        """Remember what is to be deleted."""
+        self._paths.update(each.path for each in asides if each is not None)

@@ -8,15 +8,15 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import xarray as xr
 
+from icefloe._internal.amounts import counted
 from icefloe._internal.executor import Executor, Task
 from icefloe._internal.warnings import quiet
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.ingest.combine.existing import Existing
 from icefloe.ingest.discover.sources import Source, local_path
 from icefloe.ingest.discover.urls import reference_location
 from icefloe.ingest.inspect.agreement import (
@@ -28,10 +28,23 @@ from icefloe.ingest.inspect.agreement import (
 from icefloe.ingest.inspect.open import virtualized
 from icefloe.ingest.inspect.plain_hdf5 import Known, is_plain, plain_schema
 from icefloe.ingest.inspect.reference_spill import Parsed, Putting, Shelf
-from icefloe.ingest.inspect.schema import SurveyOrder, content_id, survey
-from icefloe.ingest.ledger.table import LedgerRow
+from icefloe.ingest.inspect.schema import DigestOrder, SurveyOrder, content_id, digest, survey
+from icefloe.ingest.ledger.compare import Renamed, Selection, find_renamed
 from icefloe.ingest.options import Options
-from icefloe.ingest.records import BadFile, FileSchema, Reading, VariableSchema, reason, shared, unreadable
+from icefloe.ingest.records import (
+    LOGGER,
+    BadFile,
+    FileSchema,
+    Reading,
+    Stored,
+    VariableSchema,
+    Ways,
+    reason,
+    shared,
+    sorted_along,
+    unreadable,
+    ways_of,
+)
 from icefloe.storage.base import Storage
 from icefloe.virtual import VirtualDataset
 from icefloe.virtual.parsers.hdf5.file import Members
@@ -270,28 +283,47 @@ def _listed(names: Sequence[str]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Surveyed:
-    """Files that can be read, those that cannot, and what was noticed."""
+class Inspected:
+    """Files that can be read, in order, those that cannot, and what was noticed."""
 
     files: tuple[FileSchema, ...]
     bad: tuple[BadFile, ...]
     findings: tuple[Finding, ...]
+    renamed: tuple[Renamed, ...] = ()
+    """Files that the repository has under other names. Those that references lead to are among `files`."""
+    variables: frozenset[str] = frozenset()
+    """The names of all variables, of the files and of the target group."""
+    ways: Ways = field(default_factory=dict)
+    """The ways in which the files have each variable."""
+
+    def batches(self, size: int | None) -> Iterator[Sequence[FileSchema]]:
+        """Yield the files of each commit: so many, or all."""
+        size = size or max(1, len(self.files))
+        for start in range(0, len(self.files), size):
+            yield self.files[start : start + size]
+
+    @property
+    def new_names(self) -> dict[str, str]:
+        """The new names of files that references lead to, by their old names."""
+        return {each.was: each.source.url for each in self.renamed if each.is_referred_to}
 
 
-def survey_all(
-    sources: Sequence[Source],
-    existing: Existing | None,
-    rows: Sequence[LedgerRow],
+def inspect_sources(
+    stored: FileSchema | None,
+    selection: Selection,
     options: Options,
     executor: Executor,
     shelf: Shelf | None = None,
-) -> Surveyed:
-    """Have all files looked at, and compare them with each other and with what is there.
+) -> Inspected:
+    """Inspect the selected files, and compare them with each other and with the target group.
 
-    Where files are referred to, what was parsed of them is put on the `shelf`.
+    `stored` is the schema of the target group. References that parsers find are put on the `shelf`.
     """
+    sources, rows = selection.outcome.wanted, selection.ledger.rows
+    if not sources:
+        return Inspected((), (), ())
     native = options.mode == "native"
-    share = min(_FILES_TOGETHER, -(-len(sources) // (_LOOKS_PER_CORE * options.parallelism)))
+    share = min(_FILES_TOGETHER, -(-len(sources) // (_LOOKS_PER_CORE * executor.parallelism)))
     storage = None if shelf is None or native else shelf.storage
     orders = [
         LookOrder(tuple(sources[at : at + share]), options.reading, storage)
@@ -306,34 +338,39 @@ def survey_all(
     if shelf is not None:
         shelf.note(each.aside for each in found if isinstance(each, FileSchema))
     bad = [each for each in found if isinstance(each, BadFile)]
-    _refuse_unknown_variables(options.reading.variables, found, existing)
+    _refuse_unknown_variables(options.reading.variables, found, stored)
     files = shared([each for each in found if isinstance(each, FileSchema)])
     if bad and options.on_bad_file == "stop":
         raise unreadable(bad)
     findings = [Finding(file.source.url, name, _LEFT_OUT, "note") for file in files for name in file.left_out]
     if files:
-        schemas = [*files, *([existing.schema] if existing is not None else [])]
+        schemas = [*files, *([stored] if stored is not None else [])]
         findings += _new_dimension(schemas, options.combining.concat_dim)
-        known = existing.schema if existing is not None else None
-        findings += compare(files, known, options.combining.concat_dim)
+        findings += compare(files, stored, options.combining.concat_dim)
         is_replaced = bool(rows) and {row.source for row in rows} <= {each.url for each in sources}
-        beside = None if is_replaced else known
+        beside = None if is_replaced else stored
         findings += label_problems(files, beside, options.combining.concat_dim)
     wrong = {finding.source for finding in findings if finding.severity == "error"}
     if wrong and options.on_bad_file == "stop":
         raise DisagreementError(findings)
     reasons = {finding.source: str(finding) for finding in reversed(findings) if finding.severity == "error"}
     bad += [BadFile(file.source, reasons[file.source.url]) for file in files if file.source.url in wrong]
-    kept = tuple(file for file in files if file.source.url not in wrong)
-    return Surveyed(kept, tuple(bad), tuple(findings))
+    kept = [file for file in files if file.source.url not in wrong]
+    known = [*kept, *([stored] if stored is not None else [])]
+    names = {variable.name for schema in known for variable in schema.variables}
+    renamed = find_renamed(kept, stored, rows, selection.urls)
+    there = {each.source.url for each in renamed if not each.is_referred_to}
+    new = sorted_along([file for file in kept if file.source.url not in there], options.combining.concat_dim)
+    LOGGER.info("%s inspected, %d left out", counted(len(kept), "file"), len(bad))
+    return Inspected(tuple(new), tuple(bad), tuple(findings), tuple(renamed), frozenset(names), ways_of(new))
 
 
 def _refuse_unknown_variables(
-    names: Sequence[str], found: Sequence[FileSchema | BadFile], existing: Existing | None
+    names: Sequence[str], found: Sequence[FileSchema | BadFile], stored: FileSchema | None
 ) -> None:
     """Raise InvalidInputError for a name that is a variable of no file, nor of the repository."""
     files = [each for each in found if isinstance(each, FileSchema)]
-    schemas = [*files, *([existing.schema] if existing is not None else [])]
+    schemas = [*files, *([stored] if stored is not None else [])]
     known = {variable.name for schema in schemas for variable in schema.variables}
     offered = sorted({name for each in found for name in each.offered})
     for name in names:
@@ -359,13 +396,12 @@ def _new_dimension(schemas: Sequence[FileSchema], dim: str | None) -> list[Findi
     return [Finding("", dim, told, "note")]
 
 
-def sorted_along(files: Sequence[FileSchema], dim: str | None) -> list[FileSchema]:
-    """Files by where they begin along a dimension, as far as they say so; else as they are."""
-    if dim is None or any(dim not in file.values for file in files):
-        return list(files)
-    return sorted(files, key=lambda file: _begin(file.values[dim]))
-
-
-def _begin(labels: Any) -> tuple[bool, Any]:
-    """For sorting: the first label; what has none comes last."""
-    return (False, labels.reshape(-1)[0]) if labels.size else (True, 0)
+def digest_values(
+    name: str, sources: Mapping[int, Source | Stored], reading: Reading, executor: Executor
+) -> dict[tuple[int, str], str]:
+    """Hash the values of a variable in all sources that have it, by the number of the source."""
+    orders = [DigestOrder(source, reading, (name,)) for source in sources.values()]
+    results = executor.map(Task(digest, "files compared", per_core=4, items_per_task=256), orders)
+    return {
+        (number, name): found[name] for number, found in zip(sources, results, strict=True) if name in found
+    }

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
@@ -63,6 +63,31 @@ class LedgerRow:
     def is_of(self, source: Source) -> bool:
         """Whether a source is still what was ingested."""
         return self.as_source().seen.is_same(source.seen)
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """The ledger of a group in one snapshot."""
+
+    snapshot_id: str
+    rows: Sequence[LedgerRow]
+
+    @staticmethod
+    def read(session: Session, group: str) -> Ledger:
+        """Read the ledger of a group."""
+        return Ledger(session.snapshot_id, read_ledger(session, group))
+
+    def rows_since(self, before: Ledger) -> list[LedgerRow]:
+        """Return the rows that an earlier ledger does not have."""
+        known = {(row.source, row.batch) for row in before.rows}
+        return [row for row in self.rows if (row.source, row.batch) not in known]
+
+    def renamed(self, names: Mapping[str, str]) -> Ledger:
+        """Return the ledger with new names for some sources."""
+        if not names:
+            return self
+        rows = [replace(row, source=names.get(row.source, row.source)) for row in self.rows]
+        return replace(self, rows=rows)
 
 
 # Each batch of an ingest asks every row, more than once.

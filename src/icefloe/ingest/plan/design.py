@@ -9,9 +9,10 @@ from typing import Any
 
 import xarray as xr
 
+from icefloe._internal.executor import Executor
 from icefloe.core.commit.limits import check_changed_chunks
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.ingest.combine.existing import Existing
+from icefloe.ingest.combine.existing import Existing, TargetState
 from icefloe.ingest.combine.grid import Combined
 from icefloe.ingest.combine.pieces import EXISTING, PieceArray
 from icefloe.ingest.inspect.packing import signature
@@ -19,19 +20,18 @@ from icefloe.ingest.options import Options
 from icefloe.ingest.plan.arrays import Target, check_layout, coordinate_target, new_target
 from icefloe.ingest.plan.references import Referral, as_document, bounds_in, refer, refuse_misfits
 from icefloe.ingest.plan.tasks import Plan, SourceCut, make_plan
-from icefloe.ingest.records import FileSchema, VariableSchema
+from icefloe.ingest.records import FileSchema, VariableSchema, Ways, ways_of
 from icefloe.virtual.zarr_metadata import GEO_TRANSFORM
 
 _LEAST_CHUNK_BYTES = 16 << 10
 """Files are copied rather than cut into smaller chunks than this to be referred to."""
-Ways = Mapping[str, Sequence[VariableSchema]]
-"""The ways in which files have each variable."""
 
 
 @dataclass(frozen=True, slots=True)
 class Design:
     """The arrays as they will be, what their cells come from, and who writes them."""
 
+    combined: Combined
     targets: tuple[Target, ...]
     """Those that tasks write."""
     coordinates: tuple[tuple[Target, xr.Variable], ...]
@@ -42,11 +42,14 @@ class Design:
     referral: Referral
 
 
-def design(combined: Combined, ways: Ways, existing: Existing | None, options: Options) -> Design:
-    """Decide how each variable is stored, and plan who writes it.
+def design_arrays(
+    combined: Combined, ways: Ways, state: TargetState, options: Options, executor: Executor
+) -> Design:
+    """Decide how each variable is stored, and which task of the executor writes it.
 
-    `ways` are those of all files of the job, also of those that come in a later batch.
+    `ways` are those of all files of the job, also of files that come in a later batch.
     """
+    existing = state.existing
     dataset = combined.dataset
     if existing is None:
         check_layout(options.layout, {str(dim): size for dim, size in dataset.sizes.items()})
@@ -83,11 +86,11 @@ def design(combined: Combined, ways: Ways, existing: Existing | None, options: O
         referral = refer(targets, dataset, combined.files, documents)
         if options.mode == "virtual":
             refuse_misfits(referral)
-    plan = make_plan(targets, arrays, cuts, options.memory_bytes, options.parallelism, referral.chosen)
+    plan = make_plan(targets, arrays, cuts, options.memory_bytes, executor.parallelism, referral.chosen)
     _refuse_compounds(targets, plan)
     copied = frozenset(_copied(targets, combined.files, existing))
     group_attrs = {**dataset.attrs, **group_attrs}
-    return Design(tuple(targets), tuple(coordinates), copied, plan, group_attrs, referral)
+    return Design(combined, tuple(targets), tuple(coordinates), copied, plan, group_attrs, referral)
 
 
 def _new_chunks(target: Target, existing: Target | None) -> int:
@@ -106,15 +109,6 @@ def _refuse_compounds(targets: Sequence[Target], plan: Plan) -> None:
                 "copied: name the other variables, or refer to it with --virtual",
                 ErrorKind.INVALID_ARRAY_METADATA,
             )
-
-
-def ways_of(schemas: Sequence[FileSchema]) -> Ways:
-    """The ways in which files have each variable; one that many have is there once."""
-    found: dict[str, dict[int, VariableSchema]] = {}
-    for schema in schemas:
-        for variable in schema.variables:
-            found.setdefault(variable.name, {}).setdefault(id(variable), variable)
-    return {name: tuple(each.values()) for name, each in found.items()}
 
 
 def _coordinate_attributes(dataset: xr.Dataset) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:

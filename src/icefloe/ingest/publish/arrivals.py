@@ -11,17 +11,10 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from icefloe.ingest.ledger.table import LedgerRow, read_ledger
-from icefloe.session import Session
+from icefloe.ingest.ledger.table import LedgerRow
 
 Box = tuple[tuple[int, int], ...]
 """Where something begins and ends along each dimension."""
-
-
-def arrived(before: Session, after: Session, group: str) -> list[LedgerRow]:
-    """The rows of the ledger that `after` has and `before` has not."""
-    known = {(row.source, row.batch) for row in read_ledger(before, group)}
-    return [row for row in read_ledger(after, group) if (row.source, row.batch) not in known]
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,7 @@ import xarray as xr
 from icefloe._internal.amounts import counted
 from icefloe._internal.executor import Executor, Task
 from icefloe._internal.warnings import quiet
-from icefloe.ingest.combine.existing import look
-from icefloe.ingest.combine.grid import Combined
+from icefloe.ingest.combine.existing import inspect_group
 from icefloe.ingest.combine.pieces import EXISTING, Pieces
 from icefloe.ingest.discover.sources import Source
 from icefloe.ingest.inspect.agreement import goes_one_way, is_of_names
@@ -24,12 +23,12 @@ from icefloe.ingest.inspect.open import decode, opened, stored_dataset
 from icefloe.ingest.inspect.packing import decoded
 from icefloe.ingest.ledger.table import LedgerRow
 from icefloe.ingest.options import Options
-from icefloe.ingest.plan.design import Design
 from icefloe.ingest.plan.memory import part_bytes
 from icefloe.ingest.plan.tasks import Block
-from icefloe.ingest.publish.arrivals import Arrivals, Box, arrived, same_labels, sample
+from icefloe.ingest.publish.arrivals import Arrivals, Box, same_labels, sample
 from icefloe.ingest.publish.checks import Check, CheckResult, wrong_check
 from icefloe.ingest.records import Reading, Stored, reason
+from icefloe.ingest.write.batch import StagedFiles
 from icefloe.ingest.write.chunks import read_piece, unit_of
 from icefloe.session import Session
 
@@ -47,41 +46,14 @@ _SCALED = 1e-6
 """So far values may be off, of the largest."""
 
 
-@dataclass(frozen=True, slots=True)
-class Audited:
-    """What is checked: files, where they lie, and blocks that are made of them."""
-
-    stored: Stored
-    """The group as the commit left it: later ones may have put others before its blocks."""
-    sources: Sequence[Source]
-    """A piece's source is a number in this."""
-    boxes: Sequence[Mapping[str, tuple[int, int]]]
-    blocks: Sequence[Block]
-
-
-@dataclass(frozen=True, slots=True)
-class Staged:
-    """What one commit brought: which files, into which blocks."""
-
-    stored: Stored
-    combined: Combined
-    designed: Design
-
-    @property
-    def audited(self) -> Audited:
-        """What of it is checked."""
-        sources = [file.source for file in self.combined.files]
-        return Audited(self.stored, sources, [*self.combined.boxes.values()], self.designed.plan.blocks)
-
-
-def staged_before(stored: Stored, rows: Sequence[LedgerRow], found: Sequence[Source]) -> Audited:
-    """What runs that were broken off have staged, as rows of the ledger have it: nobody has checked it yet.
+def find_staged(stored: Stored, rows: Sequence[LedgerRow], found: Sequence[Source]) -> StagedFiles:
+    """Describe the files that an interrupted run has staged, by their ledger rows. Nobody has checked them.
 
     `found` are the sources of this run, with what it takes to read them.
     """
     by_url = {source.url: source for source in found}
     sources = [by_url.get(row.source, row.as_source()) for row in rows]
-    existing = look(stored.session, stored.group)
+    existing = inspect_group(stored.session, stored.group)
     targets = existing.targets if existing is not None else {}
     blocks = []
     for number, row in enumerate(rows):
@@ -92,7 +64,7 @@ def staged_before(stored: Stored, rows: Sequence[LedgerRow], found: Sequence[Sou
             shape = [last - first for first, last in spans]
             if math.prod(shape):
                 blocks.append(Block(target.name, start, stop, Pieces.whole(number, shape)))
-    return Audited(stored, sources, [row.box() for row in rows], blocks)
+    return StagedFiles(stored, sources, [row.box() for row in rows], blocks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,17 +140,20 @@ def refuse_unknown(checks: Sequence[Check], names: Collection[str]) -> None:
 def audit(
     session: Session,
     before: Session,
-    staged: Sequence[Audited],
-    checks: Sequence[Check],
+    rows: Sequence[LedgerRow],
+    staged: Sequence[StagedFiles],
     options: Options,
     executor: Executor,
 ) -> list[CheckResult]:
-    """Run all checks on what was staged; `session` sees all of it, `before` what the branch has."""
+    """Run all checks on the staged data.
+
+    `session` sees all of it and `before` the target branch without it; `rows` are the ledger's rows for it.
+    """
     with quiet():
         dataset = decode(stored_dataset(session, options.group))
-    arrivals = Arrivals(tuple(arrived(before, session, options.group)), dataset)
+    arrivals = Arrivals(tuple(rows), dataset)
     results = []
-    for check in checks:
+    for check in options.checks:
         wrong = _RUN[check.name](_Audit(check, arrivals, session, before, staged, options, executor))
         results.append(CheckResult(check.title, not wrong, wrong or "as it should be"))
     return results
@@ -190,7 +165,7 @@ class _Audit:
     arrivals: Arrivals
     session: Session
     before: Session
-    staged: Sequence[Audited]
+    staged: Sequence[StagedFiles]
     options: Options
     executor: Executor
 
@@ -218,7 +193,7 @@ class _Audit:
         """So many cells a task may read at once."""
         return part_bytes(self.options.memory_bytes) // _DECODED_BYTES
 
-    def blocks(self) -> Iterator[tuple[Audited, Block]]:
+    def blocks(self) -> Iterator[tuple[StagedFiles, Block]]:
         for each in self.staged:
             yield from ((each, block) for block in each.blocks)
 

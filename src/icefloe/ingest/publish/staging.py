@@ -11,20 +11,26 @@ import re
 import socket
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import count, takewhile
 from pathlib import Path
 from typing import Any
 
+from icefloe._internal.executor import Executor
 from icefloe.conflicts import MergeConflictError
 from icefloe.core.commit.flush import OWN_METADATA
 from icefloe.core.open import LAYOUTS, find_layout
 from icefloe.errors import AlreadyExistsError, ConflictError, IcechunkError, RefNotFoundError
 from icefloe.format.snapshot import ArrayNodeData
-from icefloe.ingest.ledger.table import read_ledger
+from icefloe.ingest.ledger.compare import Selection, select_sources, sort_sources
+from icefloe.ingest.ledger.table import Ledger, read_ledger
+from icefloe.ingest.options import Options
+from icefloe.ingest.publish.audit import audit, find_staged
 from icefloe.ingest.publish.checks import CheckResult
-from icefloe.ingest.write.batch import METADATA
+from icefloe.ingest.records import LOGGER, Stored
+from icefloe.ingest.report import Report, Written
+from icefloe.ingest.write.batch import METADATA, StagedFiles
 from icefloe.repository import Repository
 from icefloe.session import Session
 
@@ -75,9 +81,44 @@ class Staging:
                 repo.delete_branch(name)
         return staging
 
+    def __enter__(self) -> Staging:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, traceback: object) -> None:
+        """Leave what was staged to the next run if this one failed."""
+        try:
+            if kind is not None and issubclass(kind, OvertakenError):
+                self.drop()
+            elif kind is not None:
+                with suppress(IcechunkError):  # the first error is the one to raise
+                    self.release()
+        finally:
+            self.end()
+
     def end(self) -> None:
-        """The run is over: what it could not remove of its branch is for the next one."""
+        """Mark the run as over, so that the next one takes over what is left of its branch."""
         _at_work.discard(self.branch)
+
+    def resume(self, selection: Selection, options: Options) -> Resumed:
+        """Compare the sources with the ledger of the staging branch, if that is not the one they know.
+
+        Files that changed since an interrupted run staged them are ingested again.
+        """
+        again, ledger = options.on_change == "ingest", selection.ledger
+        if self.base != ledger.snapshot_id:
+            ledger = Ledger.read(self.repo.readonly_session(snapshot_id=self.base), options.group)
+        if self.is_empty:
+            if ledger is not selection.ledger:
+                selection = select_sources(selection.found, ledger, replace_changed=again)
+            return Resumed(selection, ledger)
+        stored = Stored(self.repo.readonly_session(branch=self.branch), options.group)
+        now = Ledger.read(stored.session, options.group)
+        rows = now.rows_since(ledger)
+        sources = selection.found.sources
+        stale = {source.url for source in sort_sources(sources, rows).changed}
+        staged = find_staged(stored, [row for row in rows if row.source not in stale], sources)
+        selection = select_sources(selection.found, now, replace_changed=again, stale=stale)
+        return Resumed(selection, ledger, (staged,))
 
     def release(self) -> None:
         """Leave what was staged to the next run."""
@@ -97,6 +138,29 @@ class Staging:
     def drop(self) -> None:
         """Forget what was staged."""
         self.repo.delete_branch(self.branch)
+
+    def check_and_publish(
+        self, resumed: Resumed, written: Written, options: Options, executor: Executor
+    ) -> Report:
+        """Publish what was staged if it passes all checks; keep it on a branch of its own if it does not."""
+        report, staging = written.report, replace(self, repo=written.repo)
+        if staging.is_empty:
+            staging.drop()
+            return report
+        session = staging.repo.readonly_session(branch=staging.branch)
+        before = staging.repo.readonly_session(snapshot_id=staging.base)
+        rows = written.ledger.rows_since(resumed.before)
+        staged = (*resumed.staged, *written.staged)
+        results = tuple(audit(session, before, rows, staged, options, executor))
+        for result in results:
+            LOGGER.info("check %s: %s, %s", result.name, "passed" if result.passed else "FAILED", result.text)
+        if not all(result.passed for result in results):
+            staging.give_up(results)
+            LOGGER.info("%s is as it was; what was staged is on the branch %s", self.target, self.failed)
+            return replace(report, checks=results, failed_branch=staging.failed)
+        tip = staging.publish(results, options.message or "Publish what was ingested", options.group)
+        LOGGER.info("published: %s is at %s", self.target, tip)
+        return replace(report, checks=results, published=tip)
 
     def give_up(self, results: Sequence[CheckResult]) -> None:
         """Leave what was staged, and what the checks said, under a name of its own, to be looked at."""
@@ -159,6 +223,29 @@ class Staging:
         else:  # older formats cannot amend
             session.commit(f"{tip.message}: checked", metadata, allow_empty=True)
         return metadata
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """Where a run starts: the sources to ingest, and what an interrupted run has staged."""
+
+    selection: Selection
+    before: Ledger
+    """The ledger of the target branch, without what is staged."""
+    staged: tuple[StagedFiles, ...] = ()
+
+
+def has_work(repo: Repository, selection: Selection, branch: str) -> bool:
+    """Return whether there are sources to ingest, or an interrupted run to complete."""
+    return bool(selection.outcome.wanted or left_behind(repo, branch))
+
+
+def always_overtaken(branch: str, attempts: int) -> ConflictError:
+    """Return the error about a branch that other writers kept changing."""
+    return ConflictError(
+        message=f"{branch} was changed in the same places {attempts} times while this worked, and is as "
+        "others left it: run this again when they are done"
+    )
 
 
 def left_behind(repo: Repository, target: str) -> list[str]:

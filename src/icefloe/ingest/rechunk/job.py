@@ -6,7 +6,7 @@ Where that would read old chunks many times over, they are put aside in between:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -28,6 +28,7 @@ from icefloe.ingest.plan.arrays import Target
 from icefloe.ingest.plan.memory import READ_COPIES, WRITE_COPIES, at_once, chunks_at_once
 from icefloe.ingest.plan.tasks import DEFAULT_MEMORY_BYTES, Plan, SourceCut, make_plan
 from icefloe.ingest.rechunk.layout import Relayout, StoredArray, new_layout, stored_array
+from icefloe.ingest.records import LOGGER
 from icefloe.ingest.write.spill import Exchange, clear, put_aside, taken_up
 from icefloe.repository import Repository
 from icefloe.session import ForkSession, Session
@@ -144,9 +145,7 @@ def rechunk(
     message: str | None = None,
     metadata: Mapping[str, Any] | None = None,
     memory_bytes: int = DEFAULT_MEMORY_BYTES,
-    parallelism: int = 2,
     dry_run: bool = False,
-    told: Callable[[str], None] = lambda _: None,
 ) -> RechunkReport:
     """Cut an array in another way, or all arrays of a group that have the dimensions, in one commit.
 
@@ -171,13 +170,17 @@ def rechunk(
         [(target.count_units(), len(target.shape)) for _, target in changed],
         "choose larger chunks, or shards of many chunks",
     )
-    plan = _planned(changed, memory_bytes, parallelism)
+    plan = _planned(changed, memory_bytes, executor.parallelism)
     report = _report(changed, arrays, plan)
     aside = f", {bytes_text(plan.aside_bytes)} put aside in between" if plan.aside_bytes else ""
-    told(
-        f"{counted(len(changed), 'array')}: {bytes_text(plan.nbytes)} in "
-        f"{counted(len(plan.blocks), 'block')}, {counted(len(plan.tasks), 'task')} of at most "
-        f"{bytes_text(plan.memory_bytes)}{aside}"
+    LOGGER.info(
+        "%s: %s in %s, %s of at most %s%s",
+        counted(len(changed), "array"),
+        bytes_text(plan.nbytes),
+        counted(len(plan.blocks), "block"),
+        counted(len(plan.tasks), "task"),
+        bytes_text(plan.memory_bytes),
+        aside,
     )
     if dry_run or not changed:
         return report
@@ -197,7 +200,7 @@ def rechunk(
             "the branch has that change and the chunks of before: rechunk again"
         )
         raise
-    told(f"commit {commit}: {branch} has the new chunks")
+    LOGGER.info("commit %s: %s has the new chunks", commit, branch)
     return replace(report, compared=compared, commit=commit)
 
 

@@ -5,29 +5,30 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import zarr
 
+from icefloe._internal.amounts import counted
 from icefloe._internal.executor import Executor, Task
 from icefloe._internal.warnings import quiet
-from icefloe.ingest.combine.existing import Existing
-from icefloe.ingest.combine.grid import Combined
+from icefloe.ingest.combine.existing import Existing, TargetState
 from icefloe.ingest.combine.pieces import EXISTING
 from icefloe.ingest.discover.sources import Source
 from icefloe.ingest.inspect.packing import zarr_attributes
-from icefloe.ingest.ledger.table import LedgerRow, region_text, write_ledger
+from icefloe.ingest.ledger.table import Ledger, LedgerRow, region_text, write_ledger
 from icefloe.ingest.options import Options
 from icefloe.ingest.plan.arrays import create
 from icefloe.ingest.plan.design import Design
-from icefloe.ingest.plan.manifest_windows import Windows, files_within
+from icefloe.ingest.plan.manifest_windows import Windows, files_within, windows_of, with_splitting
 from icefloe.ingest.plan.tasks import Block
-from icefloe.ingest.records import BadFile, FileSchema, unreadable
+from icefloe.ingest.records import LOGGER, BadFile, FileSchema, Stored, UnreadableError, unreadable
 from icefloe.ingest.write.chunks import WriteOrder, set_aside, write
 from icefloe.ingest.write.references import ReferOrder, Referred, write_references
 from icefloe.ingest.write.spill import clear
+from icefloe.repository import Repository
 from icefloe.session import Session
 
 _FILES_PER_TASK = 256
@@ -39,26 +40,63 @@ Moves = Mapping[str, Sequence[tuple[int, int, int]]]
 """See `combining.moves`."""
 
 
-class UnreadableError(Exception):
-    """Files turned out to be unreadable while their data was read."""
-
-    def __init__(self, bad: Sequence[BadFile]) -> None:
-        super().__init__(bad)
-        self.bad = tuple(bad)
-
-
 def batch_id(group: str, sources: Sequence[Source]) -> str:
     """The same for the same sources in the same target, whoever runs it and when."""
     identity = [group, *sorted([each.url, *each.seen] for each in sources)]
     return hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:16]
 
 
+@dataclass(frozen=True, slots=True)
+class StagedFiles:
+    """Files on the staging branch, where they lie, and the blocks that were made of them."""
+
+    stored: Stored
+    """The group as the commit left it: later ones may have put others before its blocks."""
+    sources: Sequence[Source]
+    """A piece's source is a number in this."""
+    boxes: Sequence[Mapping[str, tuple[int, int]]]
+    blocks: Sequence[Block]
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One commit on the branch that an ingest writes to."""
+
+    staged: StagedFiles
+    design: Design
+    ledger: Ledger
+
+
+def commit_batch(
+    repo: Repository, branch: str, design: Design, state: TargetState, options: Options, executor: Executor
+) -> Commit | None:
+    """Write a batch of files and commit it on a branch.
+
+    Nothing is written, and None returned, if the branch is not at the snapshot of `state`. UnreadableError if
+    files turn out to be unreadable.
+    """
+    referred = {name for _, name in design.referral.chosen}
+    targets = [target for target in design.targets if target.name in referred]
+    windows = windows_of(targets, options.group, repo.config, options.manifest_references)
+    session = with_splitting(repo, windows, options.group).writable_session(branch)
+    if session.snapshot_id != state.ledger.snapshot_id:
+        return None
+    batch, rows = write_batch(session, design, state, options, executor, windows)
+    files = counted(len(design.combined.files), "file")
+    about = {"batch": batch, "files": len(design.combined.files), "mode": options.mode}
+    commit = session.commit(options.message or f"Ingest {files}", {**options.metadata, METADATA: about})
+    LOGGER.info("commit %s: %s", commit, files)
+    stored = Stored(repo.readonly_session(snapshot_id=commit), options.group)
+    combined = design.combined
+    sources = [file.source for file in combined.files]
+    staged = StagedFiles(stored, sources, [*combined.boxes.values()], design.plan.blocks)
+    return Commit(staged, design, Ledger(commit, rows))
+
+
 def write_batch(
     session: Session,
-    combined: Combined,
     designed: Design,
-    existing: Existing | None,
-    rows: Sequence[LedgerRow],
+    state: TargetState,
     options: Options,
     executor: Executor,
     windows: Windows | None = None,
@@ -67,16 +105,17 @@ def write_batch(
 
     With windows, tasks write the manifests of large arrays.
     """
+    combined, existing, rows = designed.combined, state.existing, state.ledger.rows
     _make_room(session, designed, options)
     receipts = []
     bad: dict[int, str] = {}
     # Manifests that tasks wrote come first: what is written after them may lie over them.
     if designed.referral.chosen:
-        referrals = list(_referrals(session, combined, designed, options, windows))
+        referrals = list(_referrals(session, designed, options, windows, executor.parallelism))
         for written in executor.map(Task(write_references, "tasks"), referrals):
             receipts.append(written.receipt)
             bad.update(written.bad)
-    orders = _Orders(session, combined, designed, existing, options)
+    orders = _Orders(session, designed, existing, options)
     try:
         if designed.plan.readings:
             for aside in executor.map(Task(set_aside, "parts put aside"), list(orders.aside())):
@@ -95,7 +134,7 @@ def write_batch(
     session._merge_receipts(receipts)
     _write_coordinates(session, designed, existing, options)
     batch = batch_id(options.group, [file.source for file in combined.files])
-    now = _ledger(combined, rows, batch, designed)
+    now = _ledger(rows, batch, designed)
     write_ledger(session, options.group, now, rows)
     return batch, now
 
@@ -120,13 +159,11 @@ class _Orders:
     def __init__(
         self,
         session: Session,
-        combined: Combined,
         designed: Design,
         existing: Existing | None,
         options: Options,
     ) -> None:
         self._fork = session.fork()
-        self._combined = combined
         self._designed = designed
         self._existing = existing
         self._options = options
@@ -163,7 +200,7 @@ class _Orders:
         names = {block.name for block in blocks}
         used = {int(number) for block in blocks for number in np.unique(block.pieces.source)}
         sources: dict[int, Any] = {
-            number: self._combined.files[number].source for number in used - {EXISTING}
+            number: self._designed.combined.files[number].source for number in used - {EXISTING}
         }
         if EXISTING in used and self._existing is not None:
             sources[EXISTING] = self._existing.stored
@@ -184,8 +221,9 @@ class _Orders:
 
 
 def _referrals(
-    session: Session, combined: Combined, designed: Design, options: Options, windows: Windows | None
+    session: Session, designed: Design, options: Options, windows: Windows | None, parallelism: int
 ) -> Iterator[ReferOrder]:
+    combined = designed.combined
     fork = session.fork()
     dims = {target.name: target.dims for target in designed.targets}
     chunks = {target.name: target.chunks for target in designed.targets}
@@ -209,7 +247,7 @@ def _referrals(
         return
     whole = list(names)
     # Their references wait in few objects: a task that had less to do would take longer to start.
-    each = -(-len(whole) // options.parallelism)
+    each = -(-len(whole) // parallelism)
     share = max(1, -(-each // 4), min(_FILES_PER_TASK, each))
     for start in range(0, len(whole), share):
         yield order(whole[start : start + share], {})
@@ -261,8 +299,9 @@ def _equal(one: Any, other: Any) -> bool:
     return bool(np.array_equal(one, other))
 
 
-def _ledger(combined: Combined, rows: Sequence[LedgerRow], batch: str, designed: Design) -> list[LedgerRow]:
+def _ledger(rows: Sequence[LedgerRow], batch: str, designed: Design) -> list[LedgerRow]:
     """The rows as they are now: old ones where they have moved to, and those of this batch."""
+    combined = designed.combined
     mine = {file.source.url for file in combined.files}
     moves = {dim: spans for dim, spans in combined.moves.items() if any(by for _, _, by in spans)}
     old = [_moved(row, moves) if moves else row for row in rows if row.source not in mine]
