@@ -13,7 +13,17 @@ import icefloe.ingest
 from icefloe._internal.executor import Task
 from icefloe.ingest.job import ingest
 from icefloe.ingest.options import make_options
-from tests.support.ingest.files import Travelling, archive, assert_same, days, expected, new_repo, read, run, write
+from tests.support.ingest.files import (
+    Travelling,
+    archive,
+    assert_same,
+    days,
+    expected,
+    new_repo,
+    read,
+    run,
+    write,
+)
 
 HERE = str(Path(icefloe.ingest.__file__).parent)
 STAGES = {

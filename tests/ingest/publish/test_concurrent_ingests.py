@@ -15,7 +15,7 @@ from icefloe.ingest.job import ingest
 from icefloe.ingest.ledger.table import read_ledger
 from icefloe.ingest.options import make_options
 from icefloe.ingest.publish.staging import Staging
-from tests import processes
+from tests.support import processes
 from tests.support.ingest.files import (
     Travelling,
     archive,
