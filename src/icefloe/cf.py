@@ -65,27 +65,27 @@ Numbers = NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class TimeCoding:
-    """How numbers stand for times."""
+    """The encoding of times as numbers."""
 
     unit_ns: int
     start_us: int
-    """Since 1970-01-01 of the calendar: day 0 of a calendar without leap years is its own 1970-01-01."""
+    """Start in microseconds since 1970-01-01 of the same calendar."""
     calendar: str
 
     @property
     def has_timestamps(self) -> bool:
-        """Whether times have a place in the Gregorian calendar, at least from 1582 on."""
+        """Whether times exist in the Gregorian calendar, at least from 1582 on."""
         return self.calendar in (_STANDARD, _PROLEPTIC)
 
     def is_timestamp(self, microseconds: Numbers) -> bool:
-        """Whether times, in microseconds since 1970, are all timestamps as Spark knows them."""
+        """Tell whether times in microseconds since 1970 are all valid timestamps for Spark."""
         if self.calendar == _PROLEPTIC:
             return True
         first = _FIRST_GREGORIAN_DAY * _DAY_US
         return self.has_timestamps and bool((microseconds >= first).all())
 
     def microseconds(self, numbers: Numbers) -> NDArray[np.int64]:
-        """Times since 1970-01-01 of the calendar. What is finer than a microsecond is cut off or rounded."""
+        """Decode numbers to microseconds since 1970-01-01 of the calendar; finer parts are rounded."""
         if numbers.dtype.kind in "iu":
             whole = numbers.astype(np.int64)
             if self.unit_ns >= 1000:
@@ -96,7 +96,7 @@ class TimeCoding:
         return np.asarray(np.rint(safe).astype(np.int64) + np.int64(self.start_us), np.int64)
 
     def numbers(self, microseconds: Numbers, dtype: np.dtype[Any]) -> Numbers:
-        """The way back; ValueError where a number of this type cannot say a time exactly."""
+        """Encode microseconds since 1970-01-01; ValueError if an integer cannot hold a time exactly."""
         since = microseconds.astype(np.int64) - np.int64(self.start_us)
         if dtype.kind == "f":
             return np.asarray(since / (self.unit_ns / 1000), dtype)
@@ -146,7 +146,7 @@ class TimeCoding:
         return np.where(missing, numbers, rounded).astype(numbers.dtype)
 
     def texts(self, microseconds: Numbers) -> NDArray[Any]:
-        """Times of any calendar as text, such as 2000-02-30T00:00:00."""
+        """Format times of any calendar, such as 2000-02-30T00:00:00."""
         days, rest = np.divmod(microseconds.astype(np.int64), _DAY_US)
         year, month, day = _dates(days, self.calendar)
         if len(year) and (year.min() < 0 or year.max() > 9999):
@@ -162,7 +162,7 @@ class TimeCoding:
 
 
 def time_coding(units: object, calendar: object) -> TimeCoding | None:
-    """What the attributes of an array say of times; None where it holds none that we know."""
+    """Parse the attributes `units` and `calendar`; None if they describe no times that we know."""
     match = _UNITS.fullmatch(units) if isinstance(units, str) else None
     unit_ns = _NANOSECONDS.get(match[1].lower()) if match else None
     name = _NAMES.get(str(calendar or "").lower())
@@ -245,7 +245,7 @@ def _zone_seconds(zone: str | None) -> int:
 
 
 def _day_number(year: int, month: int, day: int, calendar: str) -> int:
-    """Days since 1970-01-01 of a calendar."""
+    """Count the days since 1970-01-01 of a calendar."""
     if calendar in _MONTHS:
         before = _MONTHS[calendar]
         return int((year - 1970) * before[-1] + before[month - 1] + day - 1)
@@ -258,7 +258,7 @@ def _day_number(year: int, month: int, day: int, calendar: str) -> int:
 
 
 def _dates(days: NDArray[np.int64], calendar: str) -> tuple[Numbers, Numbers, Numbers]:
-    """Year, month and day of days since 1970-01-01 of a calendar."""
+    """Convert days since 1970-01-01 of a calendar to years, months and days."""
     if calendar in _MONTHS:
         before = _MONTHS[calendar]
         years, rest = np.divmod(days, int(before[-1]))
@@ -292,6 +292,6 @@ def _julian_dates(days: NDArray[np.int64]) -> tuple[Numbers, Numbers, Numbers]:
 
 
 def _digits(values: Numbers, width: int, after: str) -> list[Numbers]:
-    """One column of character codes per digit, and one for what follows."""
+    """Return a column of character codes per digit, and one for the separator."""
     columns = [values // 10**place % 10 + ord("0") for place in range(width - 1, -1, -1)]
     return [*columns, np.full(len(values), ord(after))] if after else columns

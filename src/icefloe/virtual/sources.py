@@ -1,4 +1,4 @@
-"""Files that are virtualised: where they are, what tells their versions apart, and their bytes by ranges."""
+"""Source files of virtual data: their locations, their versions, and byte ranges of them."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ from icefloe.storage.external.sources import ObjectSource, check_credential, ope
 from icefloe.virtual.errors import CannotVirtualizeError
 
 BLOCK_BYTES: Final = 1 << 20
-"""Files elsewhere are read in blocks of this size: parsers look at many small places near each other."""
+"""Remote files are read in blocks of this size: parsers read many small ranges near each other."""
 _PEEK_BYTES: Final = 1 << 15
 _KEPT_BLOCKS: Final = 64
 _IMPATIENT: Final = StorageSettings(retries=StorageRetriesSettings(max_tries=2, initial_backoff_ms=50))
 _LOOKING: Final = 16
-"""So many files are looked at side by side."""
+"""Number of files whose state is checked at a time."""
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9_.-]+")
-"""Names of files that need nothing to be part of a URL."""
+"""File names that need no quoting in a URL."""
 _STORES: Final[dict[str, Callable[[], AnyObjectStoreConfig]]] = {
     "s3": s3_store,
     "gs": gcs_store,
@@ -72,18 +72,18 @@ class Source:
     """A file that references point into, as it was when it was parsed."""
 
     location: str
-    """Its URL, as references have it."""
+    """The URL of the file, as in references."""
     size_bytes: int | None
-    """None where nobody looked."""
+    """None if the file was not read."""
     e_tag: str | None = None
     last_modified: datetime | None = None
 
     @property
     def checksum(self) -> str | datetime | None:
-        """What references are checked with: the etag, or the time of last modification.
+        """The checksum of references to the file: its etag, or the time of its last modification.
 
-        Files of this machine go by time, since the official package knows no etags of them. Checks are in
-        whole seconds, so the time is rounded up.
+        Local files use the time, because the official package knows no etags of them. Readers compare whole
+        seconds, so the time is rounded up.
         """
         if self.e_tag is not None and not self.location.startswith("file:"):
             return self.e_tag
@@ -92,7 +92,7 @@ class Source:
         return datetime.fromtimestamp(math.ceil(self.last_modified.timestamp()), UTC)
 
     def changed_to(self, other: Source) -> str | None:
-        """A sentence on how another look at the same file differs, None where it does not."""
+        """Describe how the file changed since; None if it did not."""
         for what, was, now in (
             ("etag", self.e_tag, other.e_tag),
             ("time of last modification", self.last_modified, other.last_modified),
@@ -104,15 +104,15 @@ class Source:
 
 
 class SourceFile:
-    """An open source: bytes by ranges, each checked to be of the version that was seen first.
+    """An open source file. Every read checks that the file did not change since the first one.
 
-    Closed by `finish`, which looks at the file once more.
+    `finish` checks it once more at the end.
     """
 
     def __init__(self, location: str, source: ExternalSource, local_path: str | None) -> None:
         self.location = location
         self.local_path = local_path
-        """Where the file is on this machine; None for files elsewhere."""
+        """The path of a local file; None for a remote one."""
         self._source = source
         self._key = key_of(stored_form(location))
         self._blocks: OrderedDict[int, bytes] = OrderedDict()
@@ -131,7 +131,7 @@ class SourceFile:
         self._blocks[0] = first.data
 
     def read(self, start: int, stop: int) -> bytes:
-        """Bytes `start` to `stop`, fewer where the file ends."""
+        """Read the bytes from `start` to `stop`, fewer at the end of the file."""
         stop = min(stop, self.size_bytes)
         if start >= stop:
             return b""
@@ -144,7 +144,7 @@ class SourceFile:
         return parts[start - first * BLOCK_BYTES : stop - first * BLOCK_BYTES]
 
     def peek(self, start: int, stop: int) -> bytes:
-        """The same as `read`, for a few bytes far from those read before: little else is fetched."""
+        """Read a few bytes far from those read before, without fetching a whole block."""
         stop = min(stop, self.size_bytes)
         if start >= stop:
             return b""
@@ -169,10 +169,10 @@ class SourceFile:
         return data
 
     def finish(self) -> Source:
-        """The source, if it is still what it was at first; StorageError otherwise.
+        """Return the source if the file is unchanged; StorageError otherwise.
 
-        Where the file was changed within this very second, this waits for the second to pass: a change that
-        comes after it can then be told by its time.
+        If the file was changed within the present second, wait until the second is over: later changes then
+        show in its time.
         """
         self._checked(0, 1)
         wait_until_told_apart([self.seen])
@@ -215,12 +215,12 @@ class SourceFile:
             ) from None
 
     def as_binary(self) -> SourceReader:
-        """The file as libraries that take open files want it."""
+        """Return a binary file object for libraries."""
         return SourceReader(self)
 
 
 class SourceReader(io.RawIOBase):
-    """A source as a seekable binary file, read only."""
+    """A read-only, seekable binary file object over a source."""
 
     def __init__(self, file: SourceFile) -> None:
         super().__init__()
@@ -258,9 +258,9 @@ class SourceReader(io.RawIOBase):
 
 
 def wait_until_told_apart(sources: Iterable[Source]) -> None:
-    """Wait for the second to pass in which files of this machine were changed last, a second at most.
+    """Wait until the second is over in which a local file was last changed, for a second at most.
 
-    Times are compared in whole seconds: a change that comes after that can be told.
+    Times are compared in whole seconds, so that only changes in a later second show.
     """
     latest = max(
         [
@@ -276,9 +276,9 @@ def wait_until_told_apart(sources: Iterable[Source]) -> None:
 
 
 def look_at(locations: Sequence[str], reach: Reach) -> list[Source]:
-    """Files as they are now, side by side; those that cannot be reached are as nobody looked.
+    """Check the present state of files in parallel. Files that cannot be reached have no size or checksum.
 
-    Of a server that does not answer only one file is asked for.
+    A server that does not answer is asked for one file only.
     """
     servers: dict[str, ExternalSource | None] = {}
 
@@ -316,7 +316,7 @@ def _local_source(location: str) -> Source:
 def _answering(
     location: str, store: AnyObjectStoreConfig | None, credential: AnyCredential | None
 ) -> ExternalSource | None:
-    """What reads files of a server; None for one that does not give out a file of its."""
+    """Open the source of a server; None if the server does not answer."""
     try:
         container = container_of(location, store)
         check_credential(container, credential)
@@ -349,7 +349,7 @@ def open_file(
 
 
 def listed_files(location: str, reach: Reach) -> Iterator[tuple[str, Source]]:
-    """Every file below a folder or prefix, with its path from there."""
+    """List all files below a folder or prefix, with their relative paths."""
     prefix = location if location.endswith("/") else f"{location}/"
     if location.startswith("file:"):
         yield from _files_below(unquote(urlsplit(prefix).path))
@@ -367,7 +367,7 @@ def listed_files(location: str, reach: Reach) -> Iterator[tuple[str, Source]]:
 
 
 def _files_below(folder: str, path: str = "") -> Iterator[tuple[str, Source]]:
-    """The files of a folder, those of the folders in it as they come; links to folders are not followed."""
+    """List the files below a folder, sorted by name. Links to folders are not followed."""
     base = location_of(folder)
     with os.scandir(folder) as entries:
         ordered = sorted(entries, key=lambda entry: entry.name)
@@ -383,7 +383,7 @@ def _files_below(folder: str, path: str = "") -> Iterator[tuple[str, Source]]:
 
 
 def location_of(path_or_url: str | os.PathLike[str]) -> str:
-    """The URL that references to a file have. Links of this machine are followed."""
+    """Return the URL that references to a file contain. Local symbolic links are followed."""
     text = os.fspath(path_or_url)
     scheme = urlsplit(text).scheme
     if scheme == "file":
@@ -400,7 +400,7 @@ def location_of(path_or_url: str | os.PathLike[str]) -> str:
 
 
 def container_prefix(location: str) -> str:
-    """What the locations in one container begin with: the folder of a local file, the host of any other."""
+    """Return the prefix of a container for a location: the folder of a local file, or the host."""
     if location.startswith("file:"):
         return location.rpartition("/")[0] + "/"
     url = urlsplit(location)
@@ -408,7 +408,7 @@ def container_prefix(location: str) -> str:
 
 
 def container_of(location: str, store: AnyObjectStoreConfig | None = None) -> VirtualChunkContainer:
-    """A virtual chunk container that has a location: the folder of a local file, the host of any other."""
+    """Make a virtual chunk container for a location: the folder of a local file, or the host."""
     url, prefix = urlsplit(location), container_prefix(location)
     if url.scheme == "file":
         return VirtualChunkContainer(prefix, store or local_filesystem_store(unquote(urlsplit(prefix).path)))

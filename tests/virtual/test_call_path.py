@@ -1,0 +1,32 @@
+"""The number of calls behind parsing and combining files, imports included."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.support.source_tree import ROOT
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from benchmarks.call_paths import virtualize_and_combine
+calls = virtualize_and_combine(Path(sys.argv[1]))
+print(calls.codes.total(), len(calls.modules))
+"""
+
+
+def test_virtualize_and_combine_is_a_short_path(tmp_path: Path) -> None:
+    path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
+    program = [sys.executable, "-c", PROGRAM, str(tmp_path)]
+
+    # A process of its own: what other tests imported would be missing from the count.
+    done = subprocess.run(
+        program, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=True
+    )
+
+    calls, modules = map(int, done.stdout.split())
+    assert calls <= 1000
+    assert modules <= 40
