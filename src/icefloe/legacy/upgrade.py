@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from hashlib import sha256
 from typing import Any, Final, TypeAlias, TypeVar
@@ -69,9 +69,9 @@ _KEPT: Final = 10_000_000
 """So many changes of chunks are remembered: what a snapshot changed is needed twice, and may be computed."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class MigrationReport:
-    """What an upgrade found and did, or with `dry_run` would do."""
+    """The result of an upgrade; with `dry_run`, of one that would be done."""
 
     source_format: str
     dry_run: bool
@@ -80,15 +80,19 @@ class MigrationReport:
     tags: int = 0
     deleted_tags: int = 0
     manifests: int = 0
-    """Of version 2: one for each state of each array's references."""
+    """Manifests of version 2: one for each state of each array's references."""
     references: int = 0
     chunk_objects: int = 0
     """Chunk objects in use."""
     copied_chunk_objects: int = 0
     tolerated: list[str] = field(default_factory=list)
-    """What is wrong in the old files and does no harm, or has no place in version 2."""
+    """Harmless errors in the old files, and information that version 2 cannot hold."""
     gaps: list[str] = field(default_factory=list)
-    """What is missing or damaged; it stays missing, and reading it fails."""
+    """Missing or damaged objects. They stay missing, and reading them fails."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as plain values, for JSON."""
+        return asdict(self)
 
 
 def migrate(
@@ -101,20 +105,43 @@ def migrate(
     progress: Progress | None = None,
     executor: Executor | None = None,
 ) -> MigrationReport:
-    """Turn a repository of a format before version 1 into one of version 2.
+    """Upgrade a repository of a format before version 1 to version 2.
 
-    Without a target the repository is upgraded where it is and its chunk objects stay as they are, except
-    for those of the draft format, which are copied to where version 2 looks for them. With a target, an
-    empty place, all is copied there and the source is not touched. Ids of snapshots, branches, tags and
-    deleted tags, messages, times and metadata are kept.
+    Ids of snapshots, branches, tags and deleted tags, messages, times and metadata are kept. No file that the
+    upgrade reads is replaced before everything else is written, and at the end every snapshot is compared
+    with its source. Call it again with the same arguments to resume an interrupted upgrade.
 
-    Nothing that is read from the source is replaced before all else is written, and the upgrade ends with a
-    comparison of every snapshot with its source. An upgrade that was broken off is resumed by calling this
-    again with the same arguments.
+    Parameters
+    ----------
+    source
+        Storage of the repository.
+    target
+        Empty storage to copy the repository to; the source is not changed. By default the repository is
+        upgraded in place. Its chunk objects stay as they are, except in the draft format, where they are
+        copied to the folder in which version 2 looks for them.
+    dry_run
+        Read everything and write nothing.
+    keep_gaps
+        Accept that objects are missing from the source. They stay missing.
+    delete_old_files
+        Finally delete the files that version 2 does not use.
+    progress
+        Called with the name of a stage, the number of finished steps, and the number of all steps.
+    executor
+        Runs the verification of the new files, for example on Spark. By default threads do.
 
-    `dry_run` reads everything and writes nothing. What is missing from the source raises SessionStateError,
-    unless `keep_gaps` accepts that it stays missing. `delete_old_files` removes what version 2 does not use
-    once all is done. What was written is verified on the `executor`: on Spark, for example.
+    Returns
+    -------
+    MigrationReport
+
+    Raises
+    ------
+    RepositoryNotFoundError
+        If there is no repository.
+    SessionStateError
+        If the repository has version 1 or 2, if objects are missing, or if another upgrade was begun here.
+    InvalidInputError
+        If the target is not empty.
     """
     if not dry_run:
         (target or source).check_writable()
@@ -137,7 +164,7 @@ def migrate(
 
 
 def was_broken_off(storage: Storage) -> bool:
-    """Whether a migration at this place waits to be gone on with."""
+    """Check for an interrupted upgrade."""
     return storage.exists(_PLAN)
 
 
@@ -207,14 +234,20 @@ class _Migration:
         return report
 
     def finish(self, *, dry_run: bool, delete_old_files: bool) -> MigrationReport:
-        """The end of an upgrade that was broken off after the repository had become one of version 2."""
+        """Complete an upgrade that was interrupted after the repository had become one of version 2."""
         opened = parts(self.target, LAYOUT_V2, RepositoryConfig())
-        branches, tags = opened.refs.branches(), opened.refs.tags()
-        report = MigrationReport(self.assets.folders.name, dry_run, branches=len(branches), tags=len(tags))
         checked = verify_graph(opened.refs, opened.assets, self._verifying, Level.OBJECTS).report()
-        report.snapshots, report.manifests = checked.snapshots, checked.manifests
-        report.references, report.chunk_objects = checked.references, checked.chunk_objects
-        report.gaps = [finding.message for finding in checked.findings]
+        report = MigrationReport(
+            self.assets.folders.name,
+            dry_run,
+            snapshots=checked.snapshots,
+            branches=len(opened.refs.branches()),
+            tags=len(opened.refs.tags()),
+            manifests=checked.manifests,
+            references=checked.references,
+            chunk_objects=checked.chunk_objects,
+            gaps=[finding.message for finding in checked.findings],
+        )
         if not dry_run:
             self._clean_up(delete_old_files=delete_old_files)
         return report
