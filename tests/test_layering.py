@@ -51,6 +51,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "_internal.times",
         "_internal.table",
         "_internal.report",
+        "_internal.retry",
         "_internal.streams",
         "_internal.amounts",
         "_internal.logs",

@@ -19,10 +19,10 @@ from icefloe.config.display import Shown, Tree, qualified
 from icefloe.core.assets import AssetStore
 from icefloe.core.changeset import ChangeSet
 from icefloe.core.commit.diff import session_diff
-from icefloe.core.commit.early_writing import write_early
 from icefloe.core.commit.flush import OWN_METADATA, flush, restate, snapshot_info
 from icefloe.core.commit.gc_race import check_presence, rescue
 from icefloe.core.commit.idempotency import CommitKey, has_key, key_added
+from icefloe.core.commit.manifests import write_early
 from icefloe.core.handle import Handle
 from icefloe.core.receipts import Receipt, merge_receipts, place_of
 from icefloe.core.refs.backoff import give_way

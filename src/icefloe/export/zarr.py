@@ -20,8 +20,7 @@ from icefloe.format.snapshot import NodeSnapshot
 from icefloe.maintenance.copy_objects import Limits
 from icefloe.session import Session
 from icefloe.storage.base import ObjectKind, Storage
-from icefloe.storage.local.folder import LocalStorage
-from icefloe.storage.local.plain_folder import PlainFolder
+from icefloe.storage.local.folder import LocalStorage, PlainFolder
 
 _BATCH_BYTES: Final = 8 << 20
 _BATCH_CHUNKS: Final = 100

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -12,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icefloe._internal.executor import Executor, Task, ThreadExecutor
+from icefloe._internal.retry import attempts
 from icefloe._internal.table import Table
 from icefloe._internal.times import from_microseconds, to_microseconds
 from icefloe.core.assets import AssetStore
@@ -132,8 +132,7 @@ def find_garbage(
 
     Where the disk is full, the record that it was let go is written in the room of what is deleted anyway.
     """
-    for attempt in range(_TRIES):
-        time.sleep(random.uniform(0, 0.1 * attempt))
+    for _ in attempts(_TRIES, 0.05, 0.5):
         try:
             plan = _Plan(refs, assets, older_than_us, executor, dated=dated)
             when_found()

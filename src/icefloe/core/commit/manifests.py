@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from icefloe._internal.ids import ManifestId, NodeId
+from icefloe.config.repository import SplitSizes
 from icefloe.core.changeset import ArrayDelta
-from icefloe.core.commit.early_manifests import EarlyManifest
-from icefloe.core.commit.splitting import split_sizes
+from icefloe.core.commit.early_manifests import EarlyManifest, early_manifest
 from icefloe.core.workspace import Workspace
 from icefloe.format import coordinates
 from icefloe.format.coordinates import Coords
@@ -26,6 +26,8 @@ from icefloe.format.manifest import ArrayManifest, ChunkRef, Manifest
 from icefloe.format.manifest_blocks import FewRefs, RefBlocks
 from icefloe.format.manifest_codec import PackedManifest
 from icefloe.format.snapshot import ArrayNodeData, ManifestFileInfo, ManifestRef, NodeSnapshot
+
+UNSPLIT: Final = 0xFFFFFFFF
 
 Window: TypeAlias = tuple[int, ...] | None
 """Which window of the chunk grid, counted per dimension; None for several at once."""
@@ -265,3 +267,49 @@ def _rows_by_window(coords: Coords, sizes: Sequence[int]) -> Iterator[tuple[Wind
     ends = np.bincount(group.reshape(-1)).cumsum()
     for window, rows in zip(windows.tolist(), np.split(order, ends[:-1]), strict=True):
         yield tuple(window), rows
+
+
+def split_sizes(rules: SplitSizes, node: NodeSnapshot) -> list[int]:
+    """Per dimension the number of chunks a manifest covers: the first matching rule that decides it."""
+    data = node.node_data
+    if not isinstance(data, ArrayNodeData):
+        return []
+    names = data.dimension_names or (None,) * len(data.shape)
+    sizes: list[int | None] = [None] * len(data.shape)
+    for condition, dimensions in rules:
+        if not condition.matches(node.path):
+            continue
+        # A file may hold another number of names than of dimensions; those beyond mean nothing.
+        for axis, name in enumerate(names[: len(sizes)]):
+            if sizes[axis] is None:
+                sizes[axis] = next((size for dim, size in dimensions if dim.matches(axis, name)), None)
+    return [UNSPLIT if size is None else size for size in sizes]
+
+
+def write_early(workspace: Workspace, path: str, window: Sequence[range] | None = None) -> int:
+    """Write what was set in an array into manifests, one per window that the configuration has; how many.
+
+    Of the chunk grid, only a `window` may be meant: references outside of it are forgotten.
+    """
+    node, assets = workspace.array(path), workspace.assets
+    with workspace.editing():
+        delta = workspace.changes.chunks.get(node.id)
+        if delta is None:
+            return 0
+        written, gone = delta.resolve()
+        if not isinstance(node.node_data, ArrayNodeData) or not node.node_data.manifests:
+            gone = gone[:0]  # where nothing was, nothing needs to be deleted
+        if window is not None:
+            gone = gone[coordinates.inside(gone, window)]
+            written = None if written is None else written.within(window)
+        early = []
+        if written is not None and len(written):
+            sizes = split_sizes(assets.config.split_sizes, node)
+            for refs in refs_by_window(written, sizes).values():
+                info = assets.write_manifest(Manifest(ManifestId.random(), {node.id: refs}))
+                early.append(early_manifest(node.id, info, refs, assets.manifest))
+        delta.early = early
+        delta.segments = [gone] if len(gone) else []
+        if not early and not len(gone):
+            del workspace.changes.chunks[node.id]
+    return len(early)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from typing import Final
 
+from icefloe._internal import retry
 from icefloe.config import EffectiveConfig
 from icefloe.errors import ConflictError, ErrorKind
 
@@ -29,11 +30,12 @@ def attempts(config: EffectiveConfig) -> Iterator[int]:
 
     A few follow at once, the others after growing pauses, by `repo_update_retries` of the configuration.
     """
-    for attempt in range(config.update_max_tries):
-        if attempt > _IMMEDIATE_TRIES:
-            longest = config.update_initial_backoff_ms * 2 ** min(attempt - _IMMEDIATE_TRIES, 20)
-            time.sleep(random.uniform(0.5, 1) * min(longest, config.update_max_backoff_ms) / 1000)
-        yield attempt
+    yield from retry.attempts(
+        config.update_max_tries,
+        2 * config.update_initial_backoff_ms / 1000,
+        config.update_max_backoff_ms / 1000,
+        immediate=_IMMEDIATE_TRIES,
+    )
     raise ConflictError(
         message=f"others changed the repository {config.update_max_tries} times over; try again",
         kind=ErrorKind.UPDATE_ATTEMPTS_EXHAUSTED,

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import random
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
@@ -14,6 +12,7 @@ from email.utils import parsedate_to_datetime
 from typing import IO, Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
+from icefloe._internal.retry import attempts
 from icefloe._internal.times import to_microseconds
 from icefloe.errors import ErrorKind, InvalidInputError, StorageError
 from icefloe.ingest.discover.urls import shown, without_password
@@ -120,14 +119,12 @@ class WebServer:
 
     def _tried(self, ask: Callable[[], T]) -> T:
         """Ask again, a little later each time, while it may help."""
-        for attempt in range(_TRIES):
+        for _ in attempts(_TRIES, _BACKOFF_S, 60, factor=3):
             try:
                 return ask()
             except _TransientError as error:
-                if attempt + 1 == _TRIES:
-                    raise StorageError(str(error), kind=ErrorKind.OBJECT_STORE) from None
-                time.sleep(random.uniform(0.5, 1) * _BACKOFF_S * 3**attempt)
-        raise AssertionError("unreachable")
+                last = str(error)
+        raise StorageError(last, kind=ErrorKind.OBJECT_STORE)
 
 
 def _read(answer: http.client.HTTPResponse, count: int) -> bytes:

@@ -20,7 +20,7 @@ from icefloe.config import (
     RepositoryConfig,
 )
 from icefloe.config.repository import SplitSizesDict
-from icefloe.core.commit.splitting import UNSPLIT, split_sizes
+from icefloe.core.commit.manifests import UNSPLIT, split_sizes
 from icefloe.format.snapshot import ArrayNodeData, DimensionShape, NodeSnapshot
 from icefloe.ingest.plan.arrays import Target
 from icefloe.repository import Repository

@@ -9,17 +9,16 @@ from __future__ import annotations
 import contextlib
 import http.client
 import os
-import random
 import re
 import ssl
 import threading
-import time
 import urllib.request
 import weakref
 from collections.abc import Iterator, Mapping
 from email.utils import parsedate_to_datetime
 from urllib.parse import quote, unquote, urljoin, urlsplit
 
+from icefloe._internal.retry import attempts
 from icefloe.config import EffectiveStorageSettings
 from icefloe.errors import ErrorKind, StorageError
 from icefloe.storage.base import ObjectNotFoundError
@@ -60,15 +59,13 @@ class WebSource(ExternalSource):
     def fetch(self, key: str, start: int, stop: int) -> Fetched:
         # docstring inherited
         url = urljoin(self._prefix, "/" + quote(key, safe="/!$&'()*+,;=:@~"))
-        backoff_ms = max(self._settings.initial_backoff_ms, 1)
-        for attempt in range(max(self._settings.max_tries, 1)):
+        settings = self._settings
+        pauses_s = (settings.initial_backoff_ms / 1000, max(settings.max_backoff_ms, 1) / 1000)
+        for _ in attempts(max(settings.max_tries, 1), *pauses_s):
             try:
                 return self._follow(url, start, stop)
             except _TransientError as failure:
                 last = failure
-                if attempt + 1 < self._settings.max_tries:
-                    time.sleep(random.uniform(0.5, 1) * backoff_ms / 1000)
-                    backoff_ms = min(2 * backoff_ms, max(self._settings.max_backoff_ms, 1))
         raise StorageError(last.message, kind=last.kind)
 
     def _follow(self, url: str, start: int, stop: int) -> Fetched:

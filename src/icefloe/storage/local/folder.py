@@ -491,6 +491,13 @@ class LocalStorage(Storage):
         return (_unpickled, (type(self), self._root, self._settings, self._sync))
 
 
+class PlainFolder(LocalStorage):
+    """Objects as files under their own names, without the encoding that repositories in folders have."""
+
+    def _file(self, path: str) -> str:
+        return f"{self._root}/{checked_path(path)}"
+
+
 def _without_links(folder: str, prefix: str, *, deep: bool = True) -> Iterator[tuple[str, str]]:
     """Give the keys and paths of all files in a folder and below. Links are neither followed nor given."""
     if deep and os.path.islink(folder):

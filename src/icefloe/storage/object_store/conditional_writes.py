@@ -8,14 +8,13 @@ have no metadata the content is compared, but only after an answer was lost: a p
 
 from __future__ import annotations
 
-import random
-import time
 import uuid
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import obstore
 
+from icefloe._internal.retry import attempts
 from icefloe.errors import StorageError
 from icefloe.storage.base import (
     Absent,
@@ -70,7 +69,8 @@ class Swap:
     def run(self) -> Version:
         """Write, and give the version written; raises ConditionNotMetError if the condition does not hold."""
         settings = self._storage.settings
-        for attempt in range(1, settings.max_tries + 1):
+        pauses_s = (settings.initial_backoff_ms / 1000, settings.max_backoff_ms / 1000)
+        for attempt in attempts(settings.max_tries, *pauses_s):
             try:
                 return self._put()
             except RefusedError:
@@ -85,12 +85,10 @@ class Swap:
                     written = None
                 if written is not None:
                     return written
-                if attempt == settings.max_tries:
+                if attempt + 1 == settings.max_tries:
                     raise StorageError(
                         f"{error.message} (the write may or may not have happened)", kind=error.kind
                     ) from None
-            pause_ms = min(settings.max_backoff_ms, settings.initial_backoff_ms * 2 ** (attempt - 1))
-            time.sleep(random.uniform(0.5, 1) * pause_ms / 1000)
         raise AssertionError("max_tries is at least 1")
 
     def _put(self) -> Version:

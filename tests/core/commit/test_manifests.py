@@ -12,7 +12,7 @@ from icefloe.config import (
     ManifestSplittingConfig,
     RepositoryConfig,
 )
-from icefloe.core.commit.splitting import UNSPLIT, split_sizes
+from icefloe.core.commit.manifests import UNSPLIT, split_sizes
 from icefloe.format.snapshot import ArrayNodeData, DimensionShape, NodeSnapshot
 
 RULES = ManifestSplittingConfig.from_dict(
