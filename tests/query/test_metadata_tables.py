@@ -10,8 +10,8 @@ import zarr
 
 import icefloe
 from icefloe.errors import InvalidInputError
-from icefloe.query.decode import ddl
-from icefloe.query.metadata_tables import TABLES, View, metadata_table
+from icefloe.query.decode import to_ddl
+from icefloe.query.metadata_tables import TABLES, View, get_metadata_table
 from tests.support.spark.weather import CHUNKS, put, weather
 
 
@@ -36,9 +36,9 @@ def repo() -> icefloe.Repository:
 
 def contents(repo: icefloe.Repository, name: str, **versions: str) -> list[dict[str, Any]]:
     earlier = repo.readonly_session(tag=versions["start"]) if "start" in versions else None
-    table = metadata_table(name)
+    table = get_metadata_table(name)
     view = View(repo, repo.readonly_session(versions.get("branch", "main")), earlier)
-    batches = [batch for order in table.orders(view) for batch in table.read(view, order)]
+    batches = [batch for order in table.tasks(view) for batch in table.read(view, order)]
     return [row for batch in batches for row in batch.to_pylist()]
 
 
@@ -117,9 +117,9 @@ def test_chunks_of_large_manifests_are_read_by_tasks_of_their_own(
     monkeypatch.setattr("icefloe.query.metadata_tables._REFS_PER_TASK", 1)
     view = View(repo, repo.readonly_session("main"))
 
-    orders = metadata_table("chunks").orders(view)
+    tasks = get_metadata_table("chunks").tasks(view)
 
-    assert len(orders) == len([ref for order in orders for ref in order])
+    assert len(tasks) == len([ref for order in tasks for ref in order])
     assert len(contents(repo, "chunks")) == sum(row["num_chunk_refs"] for row in contents(repo, "manifests"))
 
 
@@ -146,11 +146,11 @@ def test_storage(repo: icefloe.Repository) -> None:
 
 
 def test_names_are_told_apart() -> None:
-    assert metadata_table("REFS") is TABLES["refs"]
+    assert get_metadata_table("REFS") is TABLES["refs"]
     with pytest.raises(InvalidInputError, match="no table 'snapshot'; did you mean 'snapshots'"):
-        metadata_table("snapshot")
+        get_metadata_table("snapshot")
 
 
 @pytest.mark.parametrize("name", list(TABLES))
 def test_each_has_types_that_spark_knows(name: str) -> None:
-    assert ddl(metadata_table(name).schema).startswith("`")
+    assert to_ddl(get_metadata_table(name).schema).startswith("`")

@@ -9,7 +9,7 @@ import pytest
 
 import icefloe
 from icefloe.errors import ErrorKind, IcechunkError, InvalidInputError, RefNotFoundError
-from icefloe.query.options import parse, session_at
+from icefloe.query.options import open_session, parse_options
 from tests.support.spark.weather import put, repository, weather
 
 
@@ -27,7 +27,7 @@ from tests.support.spark.weather import put, repository, weather
     ],
 )
 def test_names_in_other_spellings(spelled: str, name: str) -> None:
-    assert parse({spelled: "x"}).given == {name: "x"}
+    assert parse_options({spelled: "x"}).given == {name: "x"}
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_names_in_other_spellings(spelled: str, name: str) -> None:
     ],
 )
 def test_options_of_the_storage(spelled: str, name: str) -> None:
-    assert parse({spelled: "x"}).storage == {name: "x"}
+    assert parse_options({spelled: "x"}).storage == {name: "x"}
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_options_of_the_storage(spelled: str, name: str) -> None:
 )
 def test_a_typo_is_corrected(wrong: dict[str, str], sentence: str) -> None:
     with pytest.raises(InvalidInputError, match=sentence):
-        parse(wrong)
+        parse_options(wrong)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_a_typo_is_corrected(wrong: dict[str, str], sentence: str) -> None:
 )
 def test_secrets_are_refused_and_never_told(name: str) -> None:
     with pytest.raises(InvalidInputError, match="is a secret") as caught:
-        parse({name: "hunter2"})
+        parse_options({name: "hunter2"})
 
     assert "hunter2" not in str(caught.value)
     assert caught.value.kind == ErrorKind.INVALID_CREDENTIALS
@@ -78,33 +78,33 @@ def test_secrets_are_refused_and_never_told(name: str) -> None:
     ],
 )
 def test_values_are_checked(wrong: dict[str, str], sentence: str) -> None:
-    options = parse(wrong)
+    options = parse_options(wrong)
 
     with pytest.raises(InvalidInputError, match=sentence):
         _ = (options.mapping("sel"), options.batch_rows, options.partition_bytes)
 
 
 def test_lists_and_sizes() -> None:
-    options = parse({"variables": "t2m, rain", "maxPartitionBytes": "16m", "group": "a/b/"})
+    options = parse_options({"variables": "t2m, rain", "maxPartitionBytes": "16m", "group": "a/b/"})
 
     assert options.names("variables") == ["t2m", "rain"]
-    assert parse({"variables": '["a,b"]'}).names("variables") == ["a,b"]
+    assert parse_options({"variables": '["a,b"]'}).names("variables") == ["a,b"]
     assert options.partition_bytes == 16 * 2**20
     assert options.group == "/a/b"
 
 
 def test_a_repository_must_be_named_and_be_there(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="give its folder or URL with the option path"):
-        parse({}).open()
+        parse_options({}).open()
     with pytest.raises(IcechunkError, match="repository"):
-        parse({"path": str(tmp_path / "nowhere")}).open()
+        parse_options({"path": str(tmp_path / "nowhere")}).open()
 
 
 def test_credentials_come_from_a_function() -> None:
     with pytest.raises(InvalidInputError, match="cannot be imported"):
-        parse({"path": "s3://bucket/x", "credentialsProvider": "no_such_module:f"}).open()
+        parse_options({"path": "s3://bucket/x", "credentialsProvider": "no_such_module:f"}).open()
     with pytest.raises(InvalidInputError, match=r"must be package\.module:function"):
-        parse({"path": "s3://bucket/x", "credentialsProvider": "json"}).open()
+        parse_options({"path": "s3://bucket/x", "credentialsProvider": "json"}).open()
 
 
 @pytest.fixture(scope="module")
@@ -121,15 +121,15 @@ def test_every_way_to_name_a_version(repo: icefloe.Repository) -> None:
     tip, first = (info.id for info in list(repo.ancestry(branch="main"))[:2])
     now = (datetime.now(UTC) + timedelta(minutes=1)).isoformat()
 
-    assert session_at(repo, {}).snapshot_id == tip
+    assert open_session(repo, {}).snapshot_id == tip
     for version in ({"branch": "main"}, {"snapshot": tip}, {"versionAsOf": "main"}, {"versionAsOf": tip}):
-        assert session_at(repo, version).snapshot_id == tip
+        assert open_session(repo, version).snapshot_id == tip
     for version in ({"branch": "old"}, {"tag": "v1"}, {"versionAsOf": "v1"}, {"snapshot": first}):
-        assert session_at(repo, version).snapshot_id == first
-    assert session_at(repo, {"timestampAsOf": now}).snapshot_id == tip
-    assert session_at(repo, {"timestampAsOf": now, "branch": "old"}).snapshot_id == first
+        assert open_session(repo, version).snapshot_id == first
+    assert open_session(repo, {"timestampAsOf": now}).snapshot_id == tip
+    assert open_session(repo, {"timestampAsOf": now, "branch": "old"}).snapshot_id == first
     milliseconds = str(int(datetime.now(UTC).timestamp() * 1000) + 60_000)
-    assert session_at(repo, {"timestampAsOf": milliseconds}).snapshot_id == tip
+    assert open_session(repo, {"timestampAsOf": milliseconds}).snapshot_id == tip
 
 
 @pytest.mark.parametrize(
@@ -148,13 +148,13 @@ def test_versions_that_are_not_there(
     repo: icefloe.Repository, version: dict[str, str], sentence: str
 ) -> None:
     with pytest.raises(IcechunkError, match=sentence):
-        session_at(repo, version)
+        open_session(repo, version)
 
 
 def test_a_name_of_both_a_branch_and_a_tag_needs_a_word_more(repo: icefloe.Repository) -> None:
     repo.create_branch("v1", repo.lookup_tag("v1"))
 
     with pytest.raises(InvalidInputError, match="v1 is both a branch and a tag"):
-        session_at(repo, {"versionAsOf": "v1"})
+        open_session(repo, {"versionAsOf": "v1"})
     with pytest.raises(RefNotFoundError):
-        session_at(repo, {"branch": "v2"})
+        open_session(repo, {"branch": "v2"})

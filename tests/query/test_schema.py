@@ -12,21 +12,21 @@ import zarr
 
 import icefloe
 from icefloe.errors import InvalidInputError, NodeNotFoundError
-from icefloe.query.scan.plan import plan
+from icefloe.query.scan.plan import make_plan
 from icefloe.query.scan.selection import Selection
-from icefloe.query.schema import Table, tables_of
+from icefloe.query.schema import Table, find_tables
 from tests.support.spark.weather import CHUNKS, frame_rows, opened, read_all, repository, rows, weather
 
 pytestmark = pytest.mark.filterwarnings("ignore::zarr.errors.UnstableSpecificationWarning")
 
 
 def table_of(repo: icefloe.Repository, variables: list[str] | None = None, group: str = "/") -> Table:
-    return tables_of(repo.readonly_session("main"), group).choose(variables)
+    return find_tables(repo.readonly_session("main"), group).choose(variables)
 
 
 def contents(repo: icefloe.Repository, table: Table) -> pa.Table:
     session = repo.readonly_session("main")
-    return read_all(session, plan(table, Selection.everything(table)))
+    return read_all(session, make_plan(table, Selection.everything(table)))
 
 
 def test_a_group_is_what_xarray_makes_of_it() -> None:
@@ -165,7 +165,7 @@ def test_auxiliary_coordinates_are_columns_too() -> None:
 def test_variables_of_other_dimensions_are_another_table() -> None:
     dataset = weather().assign(height=(("lat", "lon"), np.ones((6, 8))))
     repo = repository(dataset)
-    tables = tables_of(repo.readonly_session("main"))
+    tables = find_tables(repo.readonly_session("main"))
 
     assert [table.dims for table in tables.tables] == [("time", "lat", "lon"), ("lat", "lon")]
     assert tables.choose(["height"]).dims == ("lat", "lon")

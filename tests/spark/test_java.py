@@ -145,12 +145,12 @@ def test_what_is_no_master_is_said(master: str, capsys: pytest.CaptureFixture[st
     ],
 )
 def test_what_the_jvm_says_is_one_sentence(text: str, reason: str, tmp_path: Path) -> None:
-    from icefloe.spark.session import _reason
+    from icefloe.spark.session import _find_reason
 
     log = tmp_path / "spark.log"
     log.write_text("WARNING: using\nInvalid maximum heap size: -Xmxbig\nError: Could not create the JVM.\n\n")
 
-    assert _reason(ValueError(text), log) == reason
+    assert _find_reason(ValueError(text), log) == reason
 
 
 def test_the_command_says_where_java_is(tmp_path: Path) -> None:
@@ -164,14 +164,14 @@ def test_the_command_says_where_java_is(tmp_path: Path) -> None:
 
 
 def test_folders_of_killed_sessions_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from icefloe.spark.session import _new_folder
+    from icefloe.spark.session import _create_folder
 
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    at_work = _new_folder()
+    at_work = _create_folder()
     left = tmp_path / "icefloe-spark-left"
     left.mkdir()
     (left / "lock").touch()
 
-    new = _new_folder()
+    new = _create_folder()
 
     assert set(tmp_path.iterdir()) == {at_work, new}

@@ -17,7 +17,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 import icefloe
 from icefloe.errors import InvalidInputError, StorageError
-from icefloe.query.options import parse
+from icefloe.query.options import parse_options
 from icefloe.spark.sink import IcechunkWriter
 from tests.support.query import as_rows
 from tests.support.spark.weather import CHUNKS, opened, repository, weather
@@ -37,7 +37,9 @@ def run(
     **options: str,
 ) -> list[Any]:
     """Write with a task for each part; every step in a pickle of its own, as in Spark."""
-    writer = IcechunkWriter(parse({"path": folder, **options}), from_arrow_schema(parts[0].schema), overwrite)
+    writer = IcechunkWriter(
+        parse_options({"path": folder, **options}), from_arrow_schema(parts[0].schema), overwrite
+    )
     messages = [
         pickle.loads(pickle.dumps(writer)).write(iter(part.to_batches(max_chunksize=50))) for part in parts
     ]

@@ -17,7 +17,7 @@ from pyspark.sql import functions
 import icefloe
 from icefloe.errors import IcechunkError, InvalidInputError
 from icefloe.spark import scan, sql
-from icefloe.spark.dataframe import described
+from icefloe.spark.dataframe import describe_jobs
 from tests.support.query import queries, rounded, shaped
 from tests.support.spark.weather import CHUNKS, frame_rows, opened, put, repository, weather
 
@@ -300,7 +300,7 @@ def test_descriptions_of_the_user_stay(spark: Any, repo: icefloe.Repository) -> 
         sql(spark, "SELECT max(rain) FROM w", {"w": repo}).collect()
 
         assert jobs(spark)[0] == "mine"
-        with described(spark, "write"):
+        with describe_jobs(spark, "write"):
             spark.range(1).collect()
         assert jobs(spark)[0] == "mine: icefloe write"
         assert spark.sparkContext.getLocalProperty("spark.job.description") == "mine"

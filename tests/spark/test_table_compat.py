@@ -10,9 +10,9 @@ import pytest
 import xarray as xr
 
 import icefloe
-from icefloe.query.scan.plan import plan
-from icefloe.query.scan.selection import Coordinates, Selection, by_labels
-from icefloe.query.schema import tables_of
+from icefloe.query.scan.plan import make_plan
+from icefloe.query.scan.selection import Coordinates, Selection, select_labels
+from icefloe.query.schema import find_tables
 from tests.support.query import as_rows, write_table
 from tests.support.spark.weather import CHUNKS, frame_rows, read_all, rows, weather
 
@@ -33,10 +33,10 @@ def test_a_table_of_an_official_repository(tmp_path: Path) -> None:
     session = icefloe.Repository.open(
         icefloe.local_filesystem_storage(str(tmp_path / "repo"))
     ).readonly_session("main")
-    table = tables_of(session).choose(None)
-    wanted = by_labels(Coordinates(session, table), Selection.everything(table), {"lat": slice(50, 40)})
+    table = find_tables(session).choose(None)
+    wanted = select_labels(Coordinates(session, table), Selection.everything(table), {"lat": slice(50, 40)})
 
-    found = read_all(session, plan(table, wanted))
+    found = read_all(session, make_plan(table, wanted))
 
     store = repo.readonly_session("main").store
     expected = xr.open_zarr(store, consolidated=False, chunks=None).sel(lat=slice(50, 40))

@@ -7,9 +7,9 @@ import pytest
 from tests.support import processes
 
 TASK = """
-from icefloe.spark.worker import readable_errors
+from icefloe.spark.worker import hide_tracebacks
 
-with readable_errors():
+with hide_tracebacks():
     pass
 """
 FAN_OUT = """

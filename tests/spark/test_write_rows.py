@@ -115,7 +115,7 @@ def test_another_writer_is_rebased_over_or_reported(
     spark: Any, repo: icefloe.Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     frame = scan(spark, repo).isel(time=0, lat=0).select("time", "lat", "lon", "rain").to_df()
-    original = writes._receipts
+    original = writes._write_blocks
 
     def disturbed(*arguments: Any) -> Any:
         """Somebody else commits while the job runs."""
@@ -126,7 +126,7 @@ def test_another_writer_is_rebased_over_or_reported(
         other.commit("other")
         return receipts
 
-    monkeypatch.setattr(writes, "_receipts", disturbed)
+    monkeypatch.setattr(writes, "_write_blocks", disturbed)
     disturb = "elsewhere"
     write(frame, repo)
     assert commits(repo) == 4

@@ -11,16 +11,16 @@ import pyarrow as pa
 import xarray as xr
 from hypothesis import strategies as st
 
-from icefloe.query.decode import spark_type
-from icefloe.query.encode import keys_of, unique_keys
-from icefloe.query.scan.plan import TableScan, plan
+from icefloe.query.decode import to_spark_type
+from icefloe.query.encode import merge_keys, to_keys
+from icefloe.query.scan.plan import TableScan, make_plan
 from icefloe.query.scan.selection import Coordinates, Selection
-from icefloe.query.schema import Table, tables_of
+from icefloe.query.schema import Table, find_tables
 from icefloe.query.sql.analysis import Needs
 from icefloe.query.sql.parse import Edit, Query
 from icefloe.query.sql.relations import prune_scan
-from icefloe.query.write.blocks import placed, write_sorted
-from icefloe.query.write.target import Template, dims_for, prepare
+from icefloe.query.write.blocks import place_rows, write_sorted
+from icefloe.query.write.target import Template, find_dims, prepare
 from icefloe.session import Session
 from tests.support.spark.weather import CHUNKS, read_all, repository, weather
 
@@ -30,11 +30,11 @@ def write_table(
 ) -> None:
     """What Spark does with a frame, in one process."""
     template = template or Template()
-    dims = dims_for(session, group, rows.schema.names, template)
+    dims = find_dims(session, group, rows.schema.names, template)
     whole = rows.combine_chunks()
-    keys = {dim: unique_keys([keys_of(whole.column(dim).combine_chunks(), dim)]) for dim in dims}
+    keys = {dim: merge_keys([to_keys(whole.column(dim).combine_chunks(), dim)]) for dim in dims}
     target = prepare(session, group, rows.schema, dims, keys, template, mode)
-    batches = [placed(target, batch) for batch in whole.to_batches(max_chunksize=7)]
+    batches = [place_rows(target, batch) for batch in whole.to_batches(max_chunksize=7)]
     ordered = pa.Table.from_batches(batches).sort_by("__block")
     write_sorted(session, target, iter(ordered.to_batches(max_chunksize=5)))
 
@@ -52,10 +52,10 @@ REPO = repository(weather(), encoding=CHUNKS)
 SESSION = REPO.readonly_session("main")
 
 
-TABLE = tables_of(SESSION).choose(None)
+TABLE = find_tables(SESSION).choose(None)
 
 
-COLUMNS = {column.name: spark_type(column.arrow) for column in TABLE.columns}
+COLUMNS = {column.name: to_spark_type(column.arrow) for column in TABLE.columns}
 
 
 COORDINATES = Coordinates(SESSION, TABLE)
@@ -64,7 +64,7 @@ COORDINATES = Coordinates(SESSION, TABLE)
 EVERYTHING = Selection.everything(TABLE)
 
 
-WHOLE = read_all(SESSION, plan(TABLE, EVERYTHING))
+WHOLE = read_all(SESSION, make_plan(TABLE, EVERYTHING))
 
 
 def pruned(need: Needs) -> tuple[Table, Selection]:
@@ -105,7 +105,7 @@ def answer(query: Query, tables: list[pa.Table], edits: Iterable[Edit] = ()) -> 
         places = ", ".join("?" * table.num_columns)
         values = [[_plain(value) for value in column.to_pylist()] for column in table.columns]
         database.executemany(f"INSERT INTO t{number} VALUES ({places})", zip(*values, strict=True))
-    made = query.rewritten(names, edits).format(**{name: name for name in names.values()})
+    made = query.rewrite(names, edits).format(**{name: name for name in names.values()})
     found = database.execute(made).fetchall()
     database.close()
     return sorted(found, key=repr)

@@ -85,13 +85,13 @@ def running_executor(choice: SparkChoice, out: Output) -> Iterator[tuple[Executo
 def running_spark(choice: SparkChoice, way_out: str = "") -> Iterator[Any]:
     """A session of the user's choice, stopped at the end unless it ran before; what is in its way is told."""
     try:
-        from icefloe.spark.session import session_for_now
+        from icefloe.spark.session import temporary_session
     except ModuleNotFoundError:
         raise click.ClickException(f"this needs Spark: {pip_install(*SPARK)}{way_out}") from None
     with ExitStack() as stack:
         try:
             with Meter().waiting(f"starting Spark on {choice.master}"):
-                session = stack.enter_context(session_for_now(choice.master, choice.settings))
+                session = stack.enter_context(temporary_session(choice.master, choice.settings))
         except RuntimeError as error:
             raise click.ClickException(f"{error}{way_out}") from None
         stack.enter_context(_stopped_quietly())

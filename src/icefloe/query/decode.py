@@ -1,6 +1,6 @@
-"""What the stored values of an array mean, as xarray decodes them, and as which type Spark sees them.
+"""Decode the stored values of an array as xarray does, and choose the Spark type of its column.
 
-Fill values and NaN are null. Types that Spark lacks are widened: see docs/tables.md.
+Fill values and NaN become null. Types that Spark lacks are widened: see docs/tables.md.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _WIDENED: Final[Mapping[str, pa.DataType]] = {
 }
 _BY_KIND: Final = {"U": pa.string(), "T": pa.string(), "S": pa.binary(), "V": pa.binary()}
 NO_TIME: Final = np.int64(np.iinfo(np.int64).min)
-"""What numpy and xarray store for a time that is missing."""
+"""The integer that numpy and xarray store for a missing time."""
 TIMESTAMP: Final = pa.timestamp("us")
 INTERVAL: Final = pa.duration("us")
 
@@ -62,27 +62,27 @@ _SPARK_TYPES: Final[Mapping[pa.DataType, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Coding:
-    """From stored values to columns."""
+    """The rule that turns the stored values of an array into a column."""
 
     stored: np.dtype[Any]
     arrow: pa.DataType
-    """The type of the column."""
-    seen_as: np.dtype[Any] | None = None
-    """Another type for the same bits: signed or not, or truth values."""
+    """Arrow type of the column."""
+    view_as: np.dtype[Any] | None = None
+    """Type to view the stored bits as: signed, unsigned or boolean."""
     fills: tuple[Any, ...] = ()
     scale: float | None = None
     offset: float | None = None
     floating: np.dtype[Any] | None = None
-    """The type that scaled values are computed in."""
+    """Type in which scaled values are computed."""
     times: TimeCoding | None = None
 
     def decode(self, raw: Values) -> tuple[Values, Mask | None]:
-        """Values as numpy has them, and which are missing; None where all are there."""
-        if self.seen_as is not None:
-            raw = raw.astype(np.bool_) if self.seen_as.kind == "b" else raw.view(self.seen_as)
-        missing = self._missing(raw)
+        """Decode stored values, and return a mask of the missing ones, or None if there are none."""
+        if self.view_as is not None:
+            raw = raw.astype(np.bool_) if self.view_as.kind == "b" else raw.view(self.view_as)
+        missing = self._find_missing(raw)
         if self.times is not None:
-            return self._times(raw, self.times), missing
+            return self._decode_times(raw, self.times), missing
         if raw.dtype.kind in "mM":
             return raw.astype(f"{raw.dtype.kind}8[us]"), missing
         if self.floating is not None:
@@ -93,21 +93,21 @@ class Coding:
                 raw = raw + self.floating.type(self.offset)
         return raw, missing
 
-    def _times(self, raw: Values, times: TimeCoding) -> Values:
+    def _decode_times(self, raw: Values, times: TimeCoding) -> Values:
         since = times.microseconds(raw)
         if self.arrow == pa.string():
             return times.texts(since)
         return since.view("m8[us]" if self.arrow == INTERVAL else "M8[us]")
 
-    def settled(self, raw: Values) -> Coding:
-        """The same for values that are known: times before 1582 become text, they are not Spark's."""
+    def fit_values(self, raw: Values) -> Coding:
+        """Return the coding for these values. Times before 1582 become text: Spark cannot represent them."""
         if self.times is None or self.arrow != TIMESTAMP:
             return self
-        missing = self._missing(raw if self.seen_as is None else raw.view(self.seen_as))
+        missing = self._find_missing(raw if self.view_as is None else raw.view(self.view_as))
         since = self.times.microseconds(raw if missing is None else raw[~missing])
         return self if self.times.is_timestamp(since) else replace(self, arrow=pa.string())
 
-    def _missing(self, raw: Values) -> Mask | None:
+    def _find_missing(self, raw: Values) -> Mask | None:
         missing: Mask | None = None
         if raw.dtype.kind in "fc":
             missing = np.isnan(raw)
@@ -120,13 +120,13 @@ class Coding:
             missing = here if missing is None else missing | here
         return missing if missing is not None and missing.any() else None
 
-    def column(self, raw: Values) -> pa.Array:
-        """Stored values, in one dimension, as a column."""
+    def to_column(self, raw: Values) -> pa.Array:
+        """Decode one-dimensional stored values into an Arrow array."""
         return to_arrow(*self.decode(raw), self.arrow)
 
 
 def to_arrow(values: Values, missing: Mask | None, arrow: pa.DataType) -> pa.Array:
-    """Decoded values in one dimension as a column of a type."""
+    """Convert one-dimensional decoded values to an Arrow array of a type."""
     kind = values.dtype.kind
     if kind == "c":
         parts = [pa.array(np.ascontiguousarray(part)) for part in (values.real, values.imag)]
@@ -141,52 +141,55 @@ def to_arrow(values: Values, missing: Mask | None, arrow: pa.DataType) -> pa.Arr
     return pa.array(values, type=arrow, mask=missing)
 
 
-def spark_type(arrow: pa.DataType) -> str:
-    """A type in the words of Spark's SQL."""
+def to_spark_type(arrow: pa.DataType) -> str:
+    """Convert an Arrow type to the name of a Spark SQL type."""
     if pa.types.is_list(arrow):
-        return f"array<{spark_type(arrow.value_type)}>"
+        return f"array<{to_spark_type(arrow.value_type)}>"
     return _SPARK_TYPES[arrow]
 
 
-def ddl(schema: pa.Schema) -> str:
-    """Columns in the words of Spark's SQL."""
-    return ", ".join(f"{quoted(field.name)} {spark_type(field.type)}" for field in schema)
+def to_ddl(schema: pa.Schema) -> str:
+    """Write the columns of a schema as Spark SQL DDL."""
+    return ", ".join(f"{quote_name(field.name)} {to_spark_type(field.type)}" for field in schema)
 
 
-def quoted(name: str) -> str:
-    """A name as SQL takes it, whatever is in it."""
+def quote_name(name: str) -> str:
+    """Quote a name for Spark SQL."""
     return "`" + name.replace("`", "``") + "`"
 
 
-def coding_of(stored: np.dtype[Any], attributes: Mapping[str, Any], name: str) -> Coding:
-    """How an array is decoded; InvalidInputError for values that no column can hold."""
-    seen_as = _seen_as(stored, attributes)
-    effective = seen_as or stored
+def find_coding(stored: np.dtype[Any], attributes: Mapping[str, Any], name: str) -> Coding:
+    """Find out how an array is decoded.
+
+    Raises InvalidInputError for a data type that no column can hold.
+    """
+    view_as = _find_view(stored, attributes)
+    effective = view_as or stored
     fills = tuple(fill_values(attributes, stored))
-    if seen_as is not None and seen_as.kind != "b":
-        fills = tuple(fill.view(seen_as) for fill in fills)
+    if view_as is not None and view_as.kind != "b":
+        fills = tuple(fill.view(view_as) for fill in fills)
     times = None
     if effective.kind in "iuf":
         times = time_coding(attributes.get("units"), attributes.get("calendar"))
     if times is not None:
         arrow = TIMESTAMP if times.has_timestamps else pa.string()
-        return Coding(stored, arrow, seen_as, fills, times=times)
+        return Coding(stored, arrow, view_as, fills, times=times)
     span = attributes.get("dtype")
     if effective.kind == "i" and isinstance(span, str) and span.startswith("timedelta64"):
         elapsed = time_coding(f"{attributes.get('units')} since 1970-01-01", _UNLEAPED)
         if elapsed is not None:
-            return Coding(stored, INTERVAL, seen_as, fills, times=elapsed)
-    scale, offset = (_number(attributes.get(key)) for key in ("scale_factor", "add_offset"))
+            return Coding(stored, INTERVAL, view_as, fills, times=elapsed)
+    scale, offset = (_to_number(attributes.get(key)) for key in ("scale_factor", "add_offset"))
     if (scale is not None or offset is not None) and effective.kind in "iuf":
         floating = np.dtype(np.float64)
-        return Coding(stored, pa.float64(), seen_as, fills, scale, offset, floating)
-    return Coding(stored, _arrow_type(effective, name), seen_as, fills)
+        return Coding(stored, pa.float64(), view_as, fills, scale, offset, floating)
+    return Coding(stored, _find_arrow_type(effective, name), view_as, fills)
 
 
 _UNLEAPED: Final = "proleptic_gregorian"
 
 
-def _arrow_type(dtype: np.dtype[Any], name: str) -> pa.DataType:
+def _find_arrow_type(dtype: np.dtype[Any], name: str) -> pa.DataType:
     found = _WIDENED.get(dtype.name) or _BY_KIND.get(dtype.kind)
     if dtype.kind == "M":
         found = TIMESTAMP
@@ -201,7 +204,7 @@ def _arrow_type(dtype: np.dtype[Any], name: str) -> pa.DataType:
     return found
 
 
-def _seen_as(stored: np.dtype[Any], attributes: Mapping[str, Any]) -> np.dtype[Any] | None:
+def _find_view(stored: np.dtype[Any], attributes: Mapping[str, Any]) -> np.dtype[Any] | None:
     if attributes.get("dtype") == "bool" and stored.kind in "iu":
         return np.dtype(np.bool_)
     word = str(attributes.get("_Unsigned", "")).lower()
@@ -212,7 +215,7 @@ def _seen_as(stored: np.dtype[Any], attributes: Mapping[str, Any]) -> np.dtype[A
     return None
 
 
-def _number(value: Any) -> float | None:
+def _to_number(value: Any) -> float | None:
     if isinstance(value, list) and len(value) == 1:
         value = value[0]
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

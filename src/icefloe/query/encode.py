@@ -1,4 +1,4 @@
-"""From columns of rows to what arrays store: the way back of `coding`, and coordinates as keys to look up."""
+"""Encode columns of rows as arrays store them, and turn coordinates into keys for lookups."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.query.decode import INTERVAL, NO_TIME, Coding, Values
 
 
-def bad_rows(sentence: str) -> InvalidInputError:
-    """The error for rows that cannot be written."""
+def invalid_rows(sentence: str) -> InvalidInputError:
+    """Create the error for rows that cannot be written."""
     return InvalidInputError(sentence, kind=ErrorKind.INVALID_ARRAY_METADATA)
 
 
-def keys_of(column: pa.Array, name: str) -> Values:
-    """The values of a coordinate as whole numbers, floats or text; times as microseconds since 1970."""
+def to_keys(column: pa.Array, name: str) -> Values:
+    """Convert a coordinate column to integers, floats or text; times to microseconds since 1970."""
     if column.null_count:
-        raise bad_rows(
+        raise invalid_rows(
             f"{column.null_count} rows have no {name}: a row without a coordinate has no place; drop them"
         )
     kind = column.type
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
-        return np.asarray(_microseconds(column))
+        return np.asarray(_to_microseconds(column))
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return np.array(column.to_pylist(), object)
     if pa.types.is_decimal(kind):  # which 45.5 is to Spark
@@ -33,15 +33,15 @@ def keys_of(column: pa.Array, name: str) -> Values:
     values = np.asarray(column.to_numpy(zero_copy_only=False))
     if values.dtype.kind == "f":
         if np.isnan(values).any():
-            raise bad_rows(f"a row has NaN for {name}: a row without a coordinate has no place; drop it")
+            raise invalid_rows(f"a row has NaN for {name}: a row without a coordinate has no place; drop it")
         return values
     if values.dtype.kind in "iub":
         return values.astype(np.int64)
-    raise bad_rows(f"{name} is of type {kind}, which is no coordinate")
+    raise invalid_rows(f"{name} is of type {kind}, which is no coordinate")
 
 
-def _microseconds(column: pa.Array) -> Values:
-    """Times since 1970, in UTC where they are moments."""
+def _to_microseconds(column: pa.Array) -> Values:
+    """Convert times to microseconds since 1970. Instants are in UTC."""
     if pa.types.is_date(column.type):
         return np.asarray(column.cast(pa.int32()).fill_null(0).to_numpy(zero_copy_only=False), np.int64) * (
             86400 * 10**6
@@ -50,30 +50,34 @@ def _microseconds(column: pa.Array) -> Values:
     return np.asarray(plain.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False))
 
 
-def stored_values(column: pa.Array, coding: Coding, name: str) -> Values:
-    """What an array stores for the values of a column; nulls become its fill value."""
+def encode_values(column: pa.Array, coding: Coding, name: str) -> Values:
+    """Encode a column as an array stores it. Nulls become the fill value."""
     missing = np.asarray(column.is_null().to_numpy(zero_copy_only=False), np.bool_)
     stored = coding.stored
     try:
-        values = _encoded(column, coding, name)
+        values = _encode(column, coding, name)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError, OverflowError) as error:
-        raise bad_rows(f"{name} cannot hold the values of a column of type {column.type}: {error}") from None
+        raise invalid_rows(
+            f"{name} cannot hold the values of a column of type {column.type}: {error}"
+        ) from None
     if missing.any():
         values = values.copy()
-        values[missing] = _fill(coding, name)
+        values[missing] = _find_fill(coding, name)
     if stored.kind in "iu" and values.dtype != stored:
         low, high = np.iinfo(stored).min, np.iinfo(stored).max
         if ((values < low) | (values > high)).any():
-            raise bad_rows(f"a value of {name} is outside the range of its type {stored}: {low} to {high}")
+            raise invalid_rows(
+                f"a value of {name} is outside the range of its type {stored}: {low} to {high}"
+            )
     return values.astype(stored)
 
 
-def _encoded(column: pa.Array, coding: Coding, name: str) -> Values:
+def _encode(column: pa.Array, coding: Coding, name: str) -> Values:
     kind = coding.stored.kind
     if coding.times is not None and coding.arrow != INTERVAL:
         if not (pa.types.is_timestamp(column.type) or pa.types.is_date(column.type)):
             raise ValueError("it stores times")
-        return coding.times.numbers(_microseconds(column), coding.stored)
+        return coding.times.numbers(_to_microseconds(column), coding.stored)
     if pa.types.is_timestamp(column.type) or pa.types.is_date(column.type):
         raise ValueError("it stores no times")
     if kind in "UT":
@@ -83,19 +87,19 @@ def _encoded(column: pa.Array, coding: Coding, name: str) -> Values:
     if kind not in "iufb":
         raise ValueError(f"arrays of type {coding.stored} are not written from rows")
     if coding.floating is not None:
-        return _packed(column, coding)
+        return _pack(column, coding)
     if kind == "f":
         return np.asarray(column.cast(pa.float64(), safe=False).fill_null(0).to_numpy(zero_copy_only=False))
-    if kind == "b" or (coding.seen_as is not None and coding.seen_as.kind == "b"):
+    if kind == "b" or (coding.view_as is not None and coding.view_as.kind == "b"):
         return np.asarray(column.cast(pa.bool_()).fill_null(False).to_numpy(zero_copy_only=False))
     whole = column.cast(pa.uint64() if coding.stored == np.uint64 else pa.int64())  # refuses fractions
     values = np.asarray(whole.fill_null(0).to_numpy(zero_copy_only=False))
-    if coding.seen_as is not None:
-        return values.astype(coding.seen_as).view(coding.stored)
+    if coding.view_as is not None:
+        return values.astype(coding.view_as).view(coding.stored)
     return values
 
 
-def _packed(column: pa.Array, coding: Coding) -> Values:
+def _pack(column: pa.Array, coding: Coding) -> Values:
     values = np.asarray(column.cast(pa.float64(), safe=False).fill_null(0).to_numpy(zero_copy_only=False))
     values = (values - (coding.offset or 0.0)) / (1.0 if coding.scale is None else coding.scale)
     if coding.stored.kind == "f":
@@ -105,21 +109,21 @@ def _packed(column: pa.Array, coding: Coding) -> Values:
     return np.rint(values).astype(np.int64)
 
 
-def _fill(coding: Coding, name: str) -> Any:
+def _find_fill(coding: Coding, name: str) -> Any:
     if coding.fills:
         return coding.fills[0]
     if coding.stored.kind == "f":
         return np.nan
     if coding.times is not None and coding.stored == np.int64:
         return NO_TIME
-    raise bad_rows(
+    raise invalid_rows(
         f"{name} has no fill value to store a null as; leave such rows out, or create it with one: the option"
         " fillValue"
     )
 
 
-def unique_keys(parts: list[Values]) -> Values:
-    """All keys once, ascending."""
+def merge_keys(parts: list[Values]) -> Values:
+    """Merge lists of keys into one without duplicates, in ascending order."""
     full = [part for part in parts if len(part)] or parts  # an empty part may have another type
     whole = np.concatenate(full) if full else np.zeros(0)
     return np.array(sorted(set(whole.tolist())), object) if whole.dtype == object else np.unique(whole)

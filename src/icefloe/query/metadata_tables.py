@@ -1,6 +1,6 @@
-"""Tables about a repository itself: refs, snapshots, ops, nodes, manifests, chunks, diff, storage.
+"""Metadata tables of a repository: refs, snapshots, ops, nodes, manifests, chunks, diff, storage.
 
-Each is planned as some orders, and a task makes Arrow record batches of one. Nothing here knows Spark.
+A table is divided into units of work. A task reads one unit as Arrow record batches.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _ROWS: Final = 65536
 _REFS_PER_TASK: Final = 1_000_000
 _ARRAYS_PER_TASK: Final = 100
 
-Order: TypeAlias = Any
+Item: TypeAlias = Any
 """One unit of work, which a task receives."""
 Row: TypeAlias = Mapping[str, Any]
 Batches = Iterator[pa.RecordBatch]
@@ -54,9 +54,9 @@ class MetadataTable:
     """A table about a repository."""
 
     schema: pa.Schema
-    read: Callable[[View, Order], Batches]
+    read: Callable[[View, Item], Batches]
     """Read the rows of one unit of work."""
-    orders: Callable[[View], Sequence[Order]]
+    tasks: Callable[[View], Sequence[Item]]
     """List the units of work, one per task."""
 
 
@@ -64,7 +64,7 @@ TABLES: Final[dict[str, MetadataTable]] = {}
 """Metadata tables by name, as the option `table` and SQL use it."""
 
 
-def metadata_table(name: str) -> MetadataTable:
+def get_metadata_table(name: str) -> MetadataTable:
     """Return the metadata table of a name, in any case."""
     found = TABLES.get(name.lower())
     if found is None:
@@ -72,25 +72,25 @@ def metadata_table(name: str) -> MetadataTable:
     return found
 
 
-Rows: TypeAlias = Callable[[View, Order], Iterator[Row]]
+Rows: TypeAlias = Callable[[View, Item], Iterator[Row]]
 
 
 def _table(
-    table: str, orders: Callable[[View], Sequence[Order]] = lambda _: [None], /, **columns: pa.DataType
+    table: str, tasks: Callable[[View], Sequence[Item]] = lambda _: [None], /, **columns: pa.DataType
 ) -> Callable[[Rows], Rows]:
     """Register a function that generates the rows of a metadata table."""
 
     def register(rows: Rows) -> Rows:
         schema = pa.schema(list(columns.items()))
-        TABLES[table] = MetadataTable(schema, partial(_batch_rows, schema, rows), orders)
+        TABLES[table] = MetadataTable(schema, partial(_batch_rows, schema, rows), tasks)
         return rows
 
     return register
 
 
-def _batch_rows(schema: pa.Schema, rows: Rows, view: View, order: Order) -> Batches:
+def _batch_rows(schema: pa.Schema, rows: Rows, view: View, item: Item) -> Batches:
     waiting: list[Row] = []
-    for row in rows(view, order):
+    for row in rows(view, item):
         waiting.append(row)
         if len(waiting) == _ROWS:
             yield pa.RecordBatch.from_pylist(waiting, schema=schema)
@@ -100,7 +100,7 @@ def _batch_rows(schema: pa.Schema, rows: Rows, view: View, order: Order) -> Batc
 
 
 @_table("refs", kind=_TEXT, name=_TEXT, snapshot_id=_TEXT, committed_at=_INSTANT, message=_TEXT)
-def _refs(view: View, _: Order) -> Iterator[Row]:
+def _refs(view: View, _: Item) -> Iterator[Row]:
     repo = view.repo
     kinds = (
         ("branch", repo.list_branches(), repo.lookup_branch),
@@ -127,26 +127,26 @@ def _refs(view: View, _: Order) -> Iterator[Row]:
     metadata=_TEXT,
     commits_before=_NUMBER,
 )
-def _snapshots(view: View, _: Order) -> Iterator[Row]:
+def _snapshots(view: View, _: Item) -> Iterator[Row]:
     for before, info in enumerate(view.repo.ancestry(snapshot_id=view.session.snapshot_id)):
         yield {
             "snapshot_id": info.id,
             "parent_id": info.parent_id,
             "committed_at": info.written_at,
             "message": info.message,
-            "metadata": _json(info.metadata),
+            "metadata": _to_json(info.metadata),
             "commits_before": before,
         }
 
 
 @_table("ops", updated_at=_INSTANT, kind=_TEXT, details=_TEXT, backup_path=_TEXT)
-def _ops(view: View, _: Order) -> Iterator[Row]:
+def _ops(view: View, _: Item) -> Iterator[Row]:
     for update in view.repo.ops_log():
         fields = dataclasses.fields(update.kind)
         yield {
             "updated_at": update.updated_at,
             "kind": type(update.kind).__name__,
-            "details": _json({field.name: getattr(update.kind, field.name) for field in fields}),
+            "details": _to_json({field.name: getattr(update.kind, field.name) for field in fields}),
             "backup_path": update.backup_path,
         }
 
@@ -166,18 +166,18 @@ def _ops(view: View, _: Order) -> Iterator[Row]:
     attributes=_TEXT,
     manifests=_TEXTS,
 )
-def _nodes(view: View, _: Order) -> Iterator[Row]:
+def _nodes(view: View, _: Item) -> Iterator[Row]:
     workspace = view.session._workspace
     for path in workspace.paths():
         node = workspace.node(path)
         if node is not None:
-            yield _node(node)
+            yield _describe_node(node)
 
 
-def _node(node: NodeSnapshot) -> dict[str, Any]:
+def _describe_node(node: NodeSnapshot) -> dict[str, Any]:
     document = json.loads(node.user_data)
     row: dict[str, Any] = {"path": node.path, "node_id": str(node.id), "kind": "group"}
-    row["attributes"] = _json(document.get("attributes", {}))
+    row["attributes"] = _to_json(document.get("attributes", {}))
     data = node.node_data
     if not isinstance(data, ArrayNodeData):
         return row
@@ -189,17 +189,17 @@ def _node(node: NodeSnapshot) -> dict[str, Any]:
         "chunk_shape": grid["configuration"]["chunk_shape"] if grid["name"] == "regular" else None,
         "num_chunks": [size.num_chunks for size in data.shape],
         "dimension_names": document.get("dimension_names"),
-        "dtype": data_type if isinstance(data_type, str) else _json(data_type),
-        "codecs": _json(document.get("codecs")),
-        "fill_value": _json(document.get("fill_value")),
+        "dtype": data_type if isinstance(data_type, str) else _to_json(data_type),
+        "codecs": _to_json(document.get("codecs")),
+        "fill_value": _to_json(document.get("fill_value")),
         "manifests": [str(ref.id) for ref in data.manifests],
     }
 
 
 @_table("manifests", manifest_id=_TEXT, size_bytes=_NUMBER, num_chunk_refs=_NUMBER, arrays=_TEXTS)
-def _manifests(view: View, _: Order) -> Iterator[Row]:
+def _manifests(view: View, _: Item) -> Iterator[Row]:
     arrays: dict[str, list[str]] = {}
-    for node in _arrays(view.session):
+    for node in _list_arrays(view.session):
         data = node.node_data
         for ref in data.manifests if isinstance(data, ArrayNodeData) else ():
             arrays.setdefault(str(ref.id), []).append(node.path)
@@ -212,32 +212,32 @@ def _manifests(view: View, _: Order) -> Iterator[Row]:
         }
 
 
-def _arrays(session: Session) -> list[NodeSnapshot]:
+def _list_arrays(session: Session) -> list[NodeSnapshot]:
     workspace = session._workspace
     return workspace.arrays_with_chunks(workspace.paths())
 
 
-def _chunk_orders(view: View) -> list[list[tuple[str, int]]]:
-    """Arrays and the numbers of their manifests; small ones together, a large one for a task alone."""
+def _list_chunk_tasks(view: View) -> list[list[tuple[str, int]]]:
+    """List manifests by array and number. Small ones share a task; a large one has its own."""
     sizes = {info.id: info.num_chunk_refs for info in view.repo.list_manifest_files(view.session.snapshot_id)}
-    orders: list[list[tuple[str, int]]] = []
+    tasks: list[list[tuple[str, int]]] = []
     room = 0
-    for node in _arrays(view.session):
+    for node in _list_arrays(view.session):
         data = node.node_data
         for number, ref in enumerate(data.manifests if isinstance(data, ArrayNodeData) else ()):
             size = sizes.get(str(ref.id), 0)
-            if size > room or not orders:
-                orders.append([])
+            if size > room or not tasks:
+                tasks.append([])
                 room = _REFS_PER_TASK
-            orders[-1].append((node.path, number))
+            tasks[-1].append((node.path, number))
             room -= size
-    return orders
+    return tasks
 
 
-def _chunks(view: View, order: Order) -> Batches:
+def _chunks(view: View, item: Item) -> Batches:
     workspace = view.session._workspace
     containers = workspace.assets.virtual.containers
-    for path, number in order or ():
+    for path, number in item or ():
         node = workspace.array(path)
         data = node.node_data
         refs = workspace.manifest_refs(node, data.manifests[number])  # type: ignore[union-attr]
@@ -294,11 +294,11 @@ _CHUNKS: Final = pa.schema(
         "last_modified": _INSTANT,
     }
 )
-TABLES["chunks"] = MetadataTable(_CHUNKS, _chunks, _chunk_orders)
+TABLES["chunks"] = MetadataTable(_CHUNKS, _chunks, _list_chunk_tasks)
 
 
 @_table("diff", change=_TEXT, path=_TEXT, new_path=_TEXT, coords=_NUMBERS)
-def _diff(view: View, _: Order) -> Iterator[Row]:
+def _diff(view: View, _: Item) -> Iterator[Row]:
     if view.earlier is None:
         raise InvalidInputError(
             "the table diff needs a version to begin with: the option fromVersion, a branch, tag or snapshot",
@@ -317,9 +317,9 @@ def _diff(view: View, _: Order) -> Iterator[Row]:
             yield {"change": "updated chunk", "path": path, "coords": coords}
 
 
-def _storage_orders(view: View) -> list[list[str]]:
+def _list_storage_tasks(view: View) -> list[list[str]]:
     """Divide arrays among tasks. An array is never in two, so its sums are complete."""
-    paths = [node.path for node in _arrays(view.session)]
+    paths = [node.path for node in _list_arrays(view.session)]
     return [paths[start : start + _ARRAYS_PER_TASK] for start in range(0, len(paths), _ARRAYS_PER_TASK)]
 
 
@@ -328,15 +328,15 @@ _KINDS: Final = {"native": NATIVE, "virtual": VIRTUAL, "inline": INLINE}
 
 @_table(
     "storage",
-    _storage_orders,
+    _list_storage_tasks,
     path=_TEXT,
     chunks=_NUMBER,
     bytes=_NUMBER,
     **{f"{kind}_{what}": _NUMBER for kind in _KINDS for what in ("chunks", "bytes")},
 )
-def _storage(view: View, order: Order) -> Iterator[Row]:
+def _storage(view: View, item: Item) -> Iterator[Row]:
     workspace = view.session._workspace
-    for path in order or ():
+    for path in item or ():
         refs = workspace.refs(workspace.array(path))
         row: dict[str, Any] = {"path": path, "chunks": len(refs), "bytes": 0}
         for name, kind in _KINDS.items():
@@ -348,5 +348,5 @@ def _storage(view: View, order: Order) -> Iterator[Row]:
         yield row
 
 
-def _json(value: Any) -> str:
+def _to_json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, default=str)

@@ -1,4 +1,4 @@
-"""The options of the Spark source: their names, whatever their case and spelling, and what they say."""
+"""Parse the options of the Spark data source, in any case and spelling, and open what they name."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from icefloe.credentials import (
 from icefloe.errors import ErrorKind, InvalidInputError, RefNotFoundError
 from icefloe.history import versions
 from icefloe.query.scan.plan import BATCH_ROWS, PARTITION_BYTES, TableScan, scan_table
-from icefloe.query.schema import tables_of, unknown
+from icefloe.query.schema import find_tables, unknown
 from icefloe.repository import Repository
 from icefloe.session import Session
 from icefloe.storage import factories
@@ -61,40 +61,40 @@ _REFS: Final = ("branch", "tag", "snapshot", "versionAsOf")
 _SECRET_WORDS: Final = ("secret", "password", "token", "accesskey", "sastoken", "credentials")
 _BEFORE_ENDPOINT: Final = re.compile(r"@(?=https?://)")
 _MEANT_FOR_SPARK: Final = ("checkpointlocation",)
-"""What Spark itself puts among the options."""
+"""Options that Spark adds for itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the options of one read or write say."""
+    """The parsed options of one read or write."""
 
     given: Mapping[str, str]
-    """By their own names."""
+    """Options by their canonical names."""
     storage: Mapping[str, str] = field(default_factory=dict)
-    """Arguments of the function that makes the storage."""
+    """Arguments of the storage factory."""
 
     def text(self, name: str) -> str | None:
-        """One option; None where it is not given."""
+        """Return an option as text; None if it is not given."""
         return self.given.get(name)
 
     def names(self, name: str) -> list[str] | None:
-        """An option that lists names: separated by commas, or as JSON."""
+        """Return an option that lists names, separated by commas or as JSON."""
         value = self.given.get(name)
         if value is None:
             return None
         if value.lstrip().startswith("["):
-            listed = _json(name, value)
+            listed = _parse_json(name, value)
             return [str(each) for each in listed]
         return [each.strip() for each in value.split(",") if each.strip()]
 
     def mapping(self, name: str) -> dict[str, Any]:
-        """An option that is a JSON object; empty where it is not given."""
+        """Return an option that is a JSON object; empty if it is not given."""
         value = self.given.get(name)
         if value is None:
             return {}
-        found = _json(name, value)
+        found = _parse_json(name, value)
         if not isinstance(found, dict):
-            raise _wrong(name, value, 'a JSON object, such as {"lat": {"start": 40, "stop": 50}}')
+            raise _invalid_option(name, value, 'a JSON object, such as {"lat": {"start": 40, "stop": 50}}')
         return found
 
     def value(self, name: str) -> Any:
@@ -103,32 +103,32 @@ class Options:
         return self.mapping(name) if text is not None and text.lstrip().startswith("{") else text
 
     def count(self, name: str, default: int) -> int:
-        """An option that is a number of bytes or rows, such as 64m."""
+        """Return an option that is a number of bytes or rows, such as 64m."""
         value = self.given.get(name)
         if value is None:
             return default
         match = re.fullmatch(r"(\d+)\s*([kmg]?)i?b?", value.strip().lower())
         if match is None or int(match[1]) == 0:
-            raise _wrong(name, value, "a whole number from 1 on, such as 65536 or 64m")
+            raise _invalid_option(name, value, "a whole number from 1 on, such as 65536 or 64m")
         return int(match[1]) * {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}[match[2]]
 
     @property
     def group(self) -> str:
-        """The group whose arrays are meant."""
+        """Path of the group that contains the arrays."""
         return "/" + (self.text("group") or "").strip("/")
 
     @property
     def partition_bytes(self) -> int:
-        """About how much one task reads."""
+        """Approximate number of bytes that one task reads."""
         return self.count("maxPartitionBytes", PARTITION_BYTES)
 
     @property
     def batch_rows(self) -> int:
-        """How many rows go to Spark at a time."""
+        """Number of rows that are passed to Spark at a time."""
         return self.count("batchRows", BATCH_ROWS)
 
     def open(self) -> Repository:
-        """The repository they name."""
+        """Open the repository that the options name."""
         path = self.text("path")
         if not path:
             raise InvalidInputError(
@@ -137,29 +137,29 @@ class Options:
             )
         extra = dict(self.storage)
         provider = self.text("credentialsProvider")
-        storage = storage_from_url(path, **extra, **_provided(provider))
-        repo = Repository.open(storage, authorize_virtual_chunk_access=self._authorized())
+        storage = storage_from_url(path, **extra, **_import_provider(provider))
+        repo = Repository.open(storage, authorize_virtual_chunk_access=self._find_credentials())
         withheld = repo._assets.virtual.withheld
-        named = {prefix.rstrip("/"): endpoint for prefix, endpoint in self._containers().items()}
+        named = {prefix.rstrip("/"): endpoint for prefix, endpoint in self._parse_containers().items()}
         trusted = [
             each for each in withheld if same_endpoint(named.get(each.rstrip("/"), ""), withheld[each])
         ]
         return repo._reopen(None, None, frozenset(trusted)) if trusted else repo
 
-    def _containers(self) -> dict[str, str]:
-        """Url prefixes of virtual chunk containers, and the endpoint where one is named behind an @."""
+    def _parse_containers(self) -> dict[str, str]:
+        """Map URL prefixes of virtual chunk containers to the endpoint after an @, or to ""."""
         pairs = [_BEFORE_ENDPOINT.split(text, maxsplit=1) for text in self.names("virtualChunks") or []]
         return {prefix: "".join(endpoint) for prefix, *endpoint in pairs}
 
-    def _authorized(self) -> dict[str, AnyCredential | None]:
-        prefixes = self._containers()
+    def _find_credentials(self) -> dict[str, AnyCredential | None]:
+        prefixes = self._parse_containers()
         anonymous = self.storage.get("anonymous", "").lower() in ("true", "1", "yes")
-        return containers_credentials({prefix: _credential(prefix, anonymous) for prefix in prefixes})
+        return containers_credentials({prefix: _find_credential(prefix, anonymous) for prefix in prefixes})
 
     def scan(self) -> TableScan:
         """Scan the table that the options select, at the version that they name."""
         session = self.session(self.open())
-        table = tables_of(session, self.group).choose(self.names("variables"))
+        table = find_tables(session, self.group).choose(self.names("variables"))
         scan = scan_table(session, table)
         if labels := self.mapping("sel"):
             scan = scan.sel(labels)
@@ -168,8 +168,8 @@ class Options:
         return replace(scan, partition_bytes=self.partition_bytes, batch_rows=self.batch_rows)
 
     def session(self, repo: Repository) -> Session:
-        """A read-only session on the version they name: the tip of main without a word on it."""
-        return session_at(repo, {name: self.given[name] for name in self.given if name in _REF_WORDS})
+        """Open a read-only session on the version that the options name: by default the tip of main."""
+        return open_session(repo, {name: self.given[name] for name in self.given if name in _REF_WORDS})
 
 
 _REF_WORDS: Final = (*_REFS, "timestampAsOf")
@@ -184,13 +184,13 @@ def open_repository(
     if isinstance(repo, Repository):
         return repo
     words = {name: str(value) for name, value in (storage_options or {}).items()}
-    return parse({"path": os.fspath(repo), **words}).open()
+    return parse_options({"path": os.fspath(repo), **words}).open()
 
 
 def resolve_session(
     repo: AnyRepository,
     version: Mapping[str, Any],
-    open_version: Callable[[Repository, Mapping[str, Any]], Session],
+    open_at: Callable[[Repository, Mapping[str, Any]], Session],
     storage_options: Mapping[str, Any] | None = None,
 ) -> tuple[Session, str]:
     """Open a read-only session on a version, and describe repository and version for titles."""
@@ -202,29 +202,32 @@ def resolve_session(
             )
         return repo, "session"
     opened = open_repository(repo, storage_options)
-    return open_version(opened, version), f"{locate(opened)} {next(iter(version.values()), 'main')}"
+    return open_at(opened, version), f"{describe_location(opened)} {next(iter(version.values()), 'main')}"
 
 
-def locate(repo: Repository) -> str:
+def describe_location(repo: Repository) -> str:
     """Describe the location of a repository for titles, without secrets."""
     shown = repo.storage.describe()
     parts = [shown[key] for key in ("bucket", "container", "path", "prefix") if key in shown]
     return "/".join(parts) or repo.storage.place
 
 
-def parse(options: Mapping[str, str]) -> Options:
-    """Options as Spark hands them over; InvalidInputError for one that nobody knows."""
-    known = _known_names()
+def parse_options(options: Mapping[str, str]) -> Options:
+    """Parse options as Spark passes them.
+
+    Raises InvalidInputError for an unknown option, with the nearest name.
+    """
+    known = _list_known_names()
     given: dict[str, str] = {}
     storage: dict[str, str] = {}
     for spelled, value in options.items():
-        folded = _folded(spelled)
+        folded = _fold_name(spelled)
         if folded in _MEANT_FOR_SPARK:
             continue
         name = known.get(folded)
         if name is None or name in SECRETS:
             _refuse_secret(folded, spelled)
-            names = sorted({*_NAMES, *_storage_names().values()})
+            names = sorted({*_NAMES, *_list_storage_names().values()})
             raise unknown("option", spelled, names, kind=ErrorKind.STORAGE_CONFIG)
         target = given if name in _NAMES else storage
         if target.get(name, value) != value:
@@ -235,8 +238,8 @@ def parse(options: Mapping[str, str]) -> Options:
     return Options(given, storage)
 
 
-def session_at(repo: Repository, version: Mapping[str, str]) -> Session:
-    """A read-only session on the version that some options name."""
+def open_session(repo: Repository, version: Mapping[str, str]) -> Session:
+    """Open a read-only session on the version that Spark options name."""
     refs = [name for name in _REFS if version.get(name)]
     moment = version.get("timestampAsOf")
     if len(refs) > 1 or (moment and refs not in ([], ["branch"])):
@@ -253,11 +256,11 @@ def session_at(repo: Repository, version: Mapping[str, str]) -> Session:
         case ["snapshot"]:
             return repo.readonly_session(snapshot_id=version["snapshot"])
         case ["versionAsOf"]:
-            return any_version(repo, version["versionAsOf"])
+            return open_version(repo, version["versionAsOf"])
     return repo.readonly_session(version.get("branch") or "main")
 
 
-def any_version(repo: Repository, name: str) -> Session:
+def open_version(repo: Repository, name: str) -> Session:
     """Open a read-only session on the version with a name (see `resolve_version`)."""
     try:
         return repo.readonly_session(snapshot_id=versions.resolve_version(repo, name))
@@ -276,22 +279,22 @@ def parse_time(text: str) -> datetime:
     return versions.parse_time(text)
 
 
-def _folded(name: str) -> str:
+def _fold_name(name: str) -> str:
     return re.sub(r"[-_.]", "", name).lower()
 
 
 @cache
-def _known_names() -> Mapping[str, str]:
+def _list_known_names() -> Mapping[str, str]:
     return {
-        **_storage_names(),
+        **_list_storage_names(),
         **_ALIASES,
-        **{_folded(name): name for name in _NAMES},
+        **{_fold_name(name): name for name in _NAMES},
     }
 
 
 @cache
-def _storage_names() -> Mapping[str, str]:
-    """What the makers of storages take as words."""
+def _list_storage_names() -> Mapping[str, str]:
+    """List the plain arguments of all storage factories."""
     makers = (
         factories.s3_storage,
         factories.gcs_storage,
@@ -306,12 +309,12 @@ def _storage_names() -> Mapping[str, str]:
         if str(parameter.annotation).split(" ")[0] in ("str", "bool", "int")
     }
     plain = names - {"bucket", "prefix", "container"} - SECRETS | {"sync"}
-    return {_folded(name): name for name in plain}
+    return {_fold_name(name): name for name in plain}
 
 
 def _refuse_secret(folded: str, spelled: str) -> None:
-    """The value is never told: options are shown in plans and in Spark's pages."""
-    if folded in {_folded(name) for name in SECRETS} or any(word in folded for word in _SECRET_WORDS):
+    """Reject a secret. Its value is not repeated: plans and Spark's pages show options."""
+    if folded in {_fold_name(name) for name in SECRETS} or any(word in folded for word in _SECRET_WORDS):
         raise InvalidInputError(
             f"{spelled} is a secret, and options are shown in plans and logs: set it in the environment of"
             " the executors, or name a function that gives credentials with the option credentialsProvider",
@@ -319,21 +322,21 @@ def _refuse_secret(folded: str, spelled: str) -> None:
         )
 
 
-def _json(name: str, value: str) -> Any:
+def _parse_json(name: str, value: str) -> Any:
     try:
         return json.loads(value)
     except ValueError as error:
-        raise _wrong(name, value, f"JSON ({error})") from None
+        raise _invalid_option(name, value, f"JSON ({error})") from None
 
 
-def _wrong(name: str, value: str, expected: str) -> InvalidInputError:
+def _invalid_option(name: str, value: str, expected: str) -> InvalidInputError:
     return InvalidInputError(
         f"the option {name} must be {expected}, not {value!r}", kind=ErrorKind.STORAGE_CONFIG
     )
 
 
-def _provided(provider: str | None) -> dict[str, Any]:
-    """Credentials by a function: `package.module:function`, imported wherever they are needed."""
+def _import_provider(provider: str | None) -> dict[str, Any]:
+    """Import the function `package.module:function` that provides credentials."""
     if provider is None:
         return {}
     module, colon, name = provider.partition(":")
@@ -345,11 +348,11 @@ def _provided(provider: str | None) -> dict[str, Any]:
             kind=ErrorKind.INVALID_CREDENTIALS,
         ) from None
     if not callable(function):
-        raise _wrong("credentialsProvider", provider, "package.module:function")
+        raise _invalid_option("credentialsProvider", provider, "package.module:function")
     return {"get_credentials": function}
 
 
-def _credential(prefix: str, anonymous: bool) -> Any:
+def _find_credential(prefix: str, anonymous: bool) -> Any:
     scheme = prefix.partition("://")[0]
     if scheme == "file" or "://" not in prefix:
         return Credentials.LocalFileSystemAccess()

@@ -1,6 +1,6 @@
-"""A group of arrays as tables: one row per cell, a column per coordinate and per variable.
+"""Describe a group of arrays as tables: one row per cell, a column per coordinate and per variable.
 
-Variables with the same dimensions make one table. Nothing here knows Spark.
+Variables with the same dimensions form one table.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from numpy.typing import NDArray
 
 from icefloe.errors import ErrorKind, InvalidInputError, NodeNotFoundError
 from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot
-from icefloe.query.decode import Coding, coding_of, ddl
+from icefloe.query.decode import Coding, find_coding, to_ddl
 from icefloe.session import Session
 
 NUMERIC: Final = "_numeric"
-"""What the name of the column ends with that has the stored numbers of times of other calendars."""
+"""Suffix of the column that contains the stored numbers of times in other calendars."""
 
 
 class Role(Enum):
-    """What a column is to its table."""
+    """The role of a column in its table."""
 
     DIMENSION = "dimension"
-    """The coordinate of a dimension, or its index where it has none."""
+    """The coordinate of a dimension, or its index if it has no coordinate."""
     AUXILIARY = "auxiliary coordinate"
     VARIABLE = "variable"
 
@@ -43,7 +43,7 @@ class ArrayInfo:
     dims: tuple[str, ...]
     shape: tuple[int, ...]
     edges: tuple[NDArray[np.int64], ...]
-    """Per dimension where its chunks begin, and the end."""
+    """Chunk borders, including both ends, per dimension."""
     coding: Coding
     attributes: Mapping[str, Any]
 
@@ -55,16 +55,16 @@ class Column:
     name: str
     role: Role
     axes: tuple[int, ...]
-    """The dimensions of the table that it varies along, in the order the array has them."""
+    """The dimensions of the table along which the column varies, in the order of the array."""
     array: ArrayInfo | None
     """None for an index column."""
     coding: Coding | None
     numeric: bool = False
-    """Whether it has the stored numbers of times that stand beside it as text."""
+    """Whether the column contains the stored numbers of times that another column shows as text."""
 
     @property
     def arrow(self) -> pa.DataType:
-        """Its type."""
+        """Arrow type of the column."""
         if self.numeric:
             return pa.float64()
         return pa.int64() if self.coding is None else self.coding.arrow
@@ -81,21 +81,21 @@ class Table:
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns in terms of Arrow."""
+        """Columns as an Arrow schema."""
         return pa.schema([(column.name, column.arrow) for column in self.columns])
 
     @property
     def ddl(self) -> str:
-        """The columns in terms of Spark's SQL."""
-        return ddl(self.schema)
+        """Columns as Spark SQL DDL."""
+        return to_ddl(self.schema)
 
     @property
     def variables(self) -> tuple[Column, ...]:
-        """The columns that are not coordinates."""
+        """Columns that are not coordinates."""
         return tuple(column for column in self.columns if column.role is Role.VARIABLE)
 
     def column(self, name: str) -> Column:
-        """A column by its name, whatever its case where only one fits; an error with a suggestion else."""
+        """Find a column by name, in any case if only one matches. Errors suggest the nearest name."""
         for column in self.columns:
             if column.name == name:
                 return column
@@ -104,8 +104,8 @@ class Table:
             return folded[0]
         raise unknown("column", name, [column.name for column in self.columns], f"in group {self.group}")
 
-    def only(self, names: Iterable[str]) -> Table:
-        """The same rows with some of the columns, in the order given."""
+    def select_columns(self, names: Iterable[str]) -> Table:
+        """Return the table with some of its columns, in the given order."""
         found = (self.column(name) for name in names)
         return replace(self, columns=tuple({column.name: column for column in found}.values()))
 
@@ -134,7 +134,7 @@ def unknown(
     where: str = "",
     kind: ErrorKind = ErrorKind.NODE_NOT_FOUND,
 ) -> InvalidInputError:
-    """The error for a name that there is none of, with the nearest one."""
+    """Create the error for an unknown name, with the nearest known one."""
     folded = {each.lower(): each for each in known}
     begun = [
         each for each in folded if each and (each.startswith(name.lower()) or name.lower().startswith(each))
@@ -146,8 +146,8 @@ def unknown(
     return InvalidInputError(f"there is no {what} {name!r}{place}; {hint}", kind=kind)
 
 
-def arrays_of(session: Session, group: str) -> tuple[dict[str, NodeSnapshot], Mapping[str, Any]]:
-    """The arrays directly in a group, by name, and the attributes of the group."""
+def list_arrays(session: Session, group: str) -> tuple[dict[str, NodeSnapshot], Mapping[str, Any]]:
+    """List the arrays directly in a group by name, and return the attributes of the group."""
     path = "/" + group.strip("/")
     workspace = session._workspace
     node = workspace.node(path)
@@ -173,17 +173,17 @@ def arrays_of(session: Session, group: str) -> tuple[dict[str, NodeSnapshot], Ma
 
 @dataclass(frozen=True, slots=True)
 class GroupTables:
-    """The tables of a group, one per set of variables with the same dimensions. The largest comes first."""
+    """The tables of a group, one per set of variables with the same dimensions, largest first."""
 
     group: str
     tables: tuple[Table, ...]
     refused: Mapping[str, InvalidInputError]
-    """Arrays that make no column, by name, and why."""
+    """Arrays that cannot be a column, by name, with the error that says why."""
 
     def choose(self, variables: Sequence[str] | None) -> Table:
-        """The table that has some variables, with just those; without names the only one there is."""
+        """Choose the table with these variables; without names, the only table of the group."""
         if not variables:
-            return self._only()
+            return self._get_only_table()
         known = {column.name for table in self.tables for column in table.columns}
         for name in variables:
             if name in self.refused:
@@ -192,17 +192,17 @@ class GroupTables:
                 raise unknown("variable", name, sorted(known), f"in group {self.group}")
         fitting = [t for t in self.tables if {column.name for column in t.columns}.issuperset(variables)]
         if len(fitting) > 1:  # these are coordinates, and each table has other rows
-            raise several(self.group, fitting)
+            raise ambiguous_table(self.group, fitting)
         for table in fitting:
             kept = [column.name for column in table.columns if column.role is not Role.VARIABLE]
-            return table.only([*kept, *variables])
+            return table.select_columns([*kept, *variables])
         raise InvalidInputError(
             f"{', '.join(variables)} have different dimensions and make no table together: "
-            f"{described(self.tables)}",
+            f"{describe_tables(self.tables)}",
             kind=ErrorKind.INVALID_ARRAY_METADATA,
         )
 
-    def _only(self) -> Table:
+    def _get_only_table(self) -> Table:
         for problem in self.refused.values():
             raise problem
         if len(self.tables) == 1:
@@ -212,26 +212,26 @@ class GroupTables:
                 f"group {self.group} has no arrays to make a table of; name another with the option group",
                 kind=ErrorKind.NODE_NOT_FOUND,
             )
-        raise several(self.group, self.tables)
+        raise ambiguous_table(self.group, self.tables)
 
 
-def several(group: str, tables: Sequence[Table]) -> InvalidInputError:
-    """The error where one table is meant, and it is not said which."""
+def ambiguous_table(group: str, tables: Sequence[Table]) -> InvalidInputError:
+    """Create the error for a group with several tables when none was chosen."""
     array = next((column.name for table in tables for column in table.variables), "name")
     return InvalidInputError(
         f"group {group} has {len(tables)} tables, for variables of different dimensions: "
-        f"{described(tables)}; choose with the option variables, or in SQL with a variable in the query or"
-        f" an array in place of the group, such as repo{group.rstrip('/').replace('/', '.')}.{array}",
+        f"{describe_tables(tables)}; choose with the option variables, or in SQL with a variable in the query"
+        f" or an array in place of the group, such as repo{group.rstrip('/').replace('/', '.')}.{array}",
         kind=ErrorKind.INVALID_ARRAY_METADATA,
     )
 
 
-def tables_of(session: Session, group: str = "/") -> GroupTables:
-    """What a group has as tables. Coordinates alone make one where there is nothing else."""
+def find_tables(session: Session, group: str = "/") -> GroupTables:
+    """Find the tables of a group. A group of coordinates alone forms one table of them."""
     path = "/" + group.strip("/")
-    nodes, attributes = arrays_of(session, group)
+    nodes, attributes = list_arrays(session, group)
     metadata = {name: json.loads(node.user_data) for name, node in nodes.items()}
-    coordinates = _coordinate_names(metadata, attributes)
+    coordinates = _find_coordinates(metadata, attributes)
     arrays = _Group(session, path, nodes, metadata, coordinates)
     sets: dict[frozenset[str], list[str]] = {}
     refused: dict[str, InvalidInputError] = {}
@@ -242,33 +242,33 @@ def tables_of(session: Session, group: str = "/") -> GroupTables:
             refused[name] = problem
             continue
         if name not in coordinates:
-            sets.setdefault(frozenset(dims_of(name, document)), []).append(name)
+            sets.setdefault(frozenset(get_dims(name, document)), []).append(name)
     if not sets:
-        own = [frozenset(dims_of(name, metadata[name])) for name in metadata if name not in refused]
+        own = [frozenset(get_dims(name, metadata[name])) for name in metadata if name not in refused]
         sets = {max(own, key=len): []} if own else {}
     tables = [arrays.table(names, dims) for dims, names in sets.items()]
     ordered = sorted(tables, key=lambda table: (-len(table.dims), -len(table.variables), table.dims))
     return GroupTables(path, tuple(ordered), refused)
 
 
-def described(tables: Sequence[Table]) -> str:
-    """Tables in a few words."""
+def describe_tables(tables: Sequence[Table]) -> str:
+    """List dimensions and variables of tables, for error messages."""
     return "; ".join(
         f"({', '.join(table.dims)}): {', '.join(column.name for column in table.variables)}"
         for table in tables
     )
 
 
-def dims_of(name: str, metadata: Mapping[str, Any]) -> tuple[str, ...]:
-    """The names of an array's dimensions; one without a name is called after its place."""
+def get_dims(name: str, metadata: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the names of an array's dimensions. Those without a name are called dim_0, dim_1, ..."""
     rank = len(metadata["shape"])
     names = metadata.get("dimension_names") or [None] * rank
     return tuple(given or f"dim_{axis}" for axis, given in enumerate(names))
 
 
-def _coordinate_names(metadata: Mapping[str, Mapping[str, Any]], attributes: Mapping[str, Any]) -> set[str]:
-    """As xarray finds them: named like their dimension, or in an attribute `coordinates`."""
-    found = {name for name, document in metadata.items() if dims_of(name, document) == (name,)}
+def _find_coordinates(metadata: Mapping[str, Mapping[str, Any]], attributes: Mapping[str, Any]) -> set[str]:
+    """Find coordinates as xarray does: named like their dimension, or in an attribute `coordinates`."""
+    found = {name for name, document in metadata.items() if get_dims(name, document) == (name,)}
     for owner in (attributes, *(document.get("attributes", {}) for document in metadata.values())):
         named = owner.get("coordinates")
         if isinstance(named, str):
@@ -276,23 +276,23 @@ def _coordinate_names(metadata: Mapping[str, Mapping[str, Any]], attributes: Map
     return found
 
 
-def array_info(path: str, metadata: Mapping[str, Any], session: Session) -> ArrayInfo:
-    """What the metadata of an array say."""
+def describe_array(path: str, metadata: Mapping[str, Any], session: Session) -> ArrayInfo:
+    """Describe an array from its metadata."""
     name = path.rpartition("/")[2]
     attributes = metadata.get("attributes", {})
     shape = tuple(metadata["shape"])
     return ArrayInfo(
         name,
         path,
-        dims_of(name, metadata),
+        get_dims(name, metadata),
         shape,
-        tuple(_edges(path, metadata, session)),
-        coding_of(_dtype(metadata["data_type"], path), attributes, path),
+        tuple(_read_edges(path, metadata, session)),
+        find_coding(_parse_dtype(metadata["data_type"], path), attributes, path),
         attributes,
     )
 
 
-def _edges(path: str, metadata: Mapping[str, Any], session: Session) -> list[NDArray[np.int64]]:
+def _read_edges(path: str, metadata: Mapping[str, Any], session: Session) -> list[NDArray[np.int64]]:
     shape = metadata["shape"]
     grid = metadata["chunk_grid"]
     if grid["name"] == "regular":
@@ -305,7 +305,7 @@ def _edges(path: str, metadata: Mapping[str, Any], session: Session) -> list[NDA
     return [np.cumsum([0, *sizes]) for sizes in array.write_chunk_sizes]
 
 
-def _dtype(data_type: Any, path: str) -> np.dtype[Any]:
+def _parse_dtype(data_type: Any, path: str) -> np.dtype[Any]:
     if isinstance(data_type, str) and data_type in _PLAIN_TYPES:
         return np.dtype(data_type)
     from zarr.dtype import parse_dtype
@@ -328,7 +328,7 @@ _PLAIN_TYPES: Final = frozenset(
 
 
 class _Group:
-    """What the tables of a group have in common."""
+    """The arrays of a group, from which its tables are built."""
 
     def __init__(
         self,
@@ -346,41 +346,41 @@ class _Group:
         self._infos: dict[str, ArrayInfo] = {}
 
     def table(self, names: Sequence[str], dims: frozenset[str]) -> Table:
-        """That of some variables, which have these dimensions."""
+        """Build the table of some variables with these dimensions."""
         infos = [self.info(name) for name in names]
-        order = infos[0].dims if infos else self._order(dims)
-        sizes = self._sizes(infos, order)
-        columns = [column for dim in order for column in self._dimension(dim, order)]
+        order = infos[0].dims if infos else self._find_order(dims)
+        sizes = self._check_sizes(infos, order)
+        columns = [column for dim in order for column in self._make_dimension(dim, order)]
         for name in self._coordinates:
-            own = dims_of(name, self._metadata[name])
+            own = get_dims(name, self._metadata[name])
             if name not in order and dims.issuperset(own):
-                columns += self._columns(self.info(name), Role.AUXILIARY, order)
+                columns += self._make_columns(self.info(name), Role.AUXILIARY, order)
         for info in infos:
-            columns += self._columns(info, Role.VARIABLE, order)
+            columns += self._make_columns(info, Role.VARIABLE, order)
         return Table(self._path, order, tuple(sizes[dim] for dim in order), tuple(columns))
 
-    def _order(self, dims: frozenset[str]) -> tuple[str, ...]:
+    def _find_order(self, dims: frozenset[str]) -> tuple[str, ...]:
         return next(
             own
             for name, document in self._metadata.items()
-            if (own := dims_of(name, document)) and frozenset(own) == dims
+            if (own := get_dims(name, document)) and frozenset(own) == dims
         )
 
     def info(self, name: str) -> ArrayInfo:
-        """One of its arrays; InvalidInputError where it makes no column."""
+        """Describe an array. Raises InvalidInputError if it cannot be a column."""
         if name not in self._infos:
-            info = array_info(self._nodes[name].path, self._metadata[name], self._session)
+            info = describe_array(self._nodes[name].path, self._metadata[name], self._session)
             if len(set(info.dims)) < len(info.dims):
                 raise InvalidInputError(
                     f"{info.path} has one dimension twice, ({', '.join(info.dims)}), and makes no table",
                     kind=ErrorKind.INVALID_ARRAY_METADATA,
                 )
             if name in self._coordinates and info.coding.times is not None and len(info.dims) <= 1:
-                info = replace(info, coding=info.coding.settled(read_whole(self._session, info)))
+                info = replace(info, coding=info.coding.fit_values(read_array(self._session, info)))
             self._infos[name] = info
         return self._infos[name]
 
-    def _sizes(self, infos: Sequence[ArrayInfo], order: Sequence[str]) -> dict[str, int]:
+    def _check_sizes(self, infos: Sequence[ArrayInfo], order: Sequence[str]) -> dict[str, int]:
         named = [self.info(dim) for dim in order if dim in self._coordinates]
         sizes: dict[str, int] = {}
         for info in (*infos, *named):
@@ -393,12 +393,12 @@ class _Group:
                     )
         return sizes
 
-    def _dimension(self, dim: str, order: Sequence[str]) -> list[Column]:
-        if dim in self._coordinates and dims_of(dim, self._metadata[dim]) == (dim,):
-            return self._columns(self.info(dim), Role.DIMENSION, order)
+    def _make_dimension(self, dim: str, order: Sequence[str]) -> list[Column]:
+        if dim in self._coordinates and get_dims(dim, self._metadata[dim]) == (dim,):
+            return self._make_columns(self.info(dim), Role.DIMENSION, order)
         return [Column(dim, Role.DIMENSION, (order.index(dim),), None, None)]
 
-    def _columns(self, info: ArrayInfo, role: Role, order: Sequence[str]) -> list[Column]:
+    def _make_columns(self, info: ArrayInfo, role: Role, order: Sequence[str]) -> list[Column]:
         axes = tuple(order.index(dim) for dim in info.dims)
         columns = [Column(info.name, role, axes, info, info.coding)]
         if info.coding.times is not None and info.coding.arrow == pa.string():
@@ -406,8 +406,8 @@ class _Group:
         return columns
 
 
-def read_whole(session: Session, info: ArrayInfo) -> NDArray[Any]:
-    """All stored values of an array."""
+def read_array(session: Session, info: ArrayInfo) -> NDArray[Any]:
+    """Read all stored values of an array."""
     import zarr
 
     array: Any = zarr.open_array(session.store, path=info.path, mode="r")

@@ -1,6 +1,6 @@
-"""Heavy work on Apache Spark. Nothing below this package knows it.
+"""Queries, writes, ingests and maintenance on Apache Spark.
 
-Names are loaded when first used: finding a Java needs no pyspark.
+Names are loaded on first use, so that finding a Java needs no pyspark.
 """
 
 from __future__ import annotations

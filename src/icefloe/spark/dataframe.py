@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from icefloe.spark.worker import VERSION, check_version, readable_errors
+from icefloe.spark.worker import VERSION, check_version, hide_tracebacks
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
 Read = Callable[[int], Iterator[pa.RecordBatch]]
 
 
-def frame_of(spark: SparkSession, tasks: int, read: Read, ddl: str, title: str) -> DataFrame:
-    """A frame with the rows that `read` gives for the numbers of so many tasks.
+def make_frame(spark: SparkSession, tasks: int, read: Read, ddl: str, title: str) -> DataFrame:
+    """Make a data frame of the rows that `read` returns for the numbers 0 to `tasks` - 1.
 
-    The function is pickled with all it holds. Spark's pages show the title where the plan is drawn.
+    The function is pickled with its arguments. Spark's pages show the title in the plan.
     """
     driver = VERSION
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with readable_errors():
+        with hide_tracebacks():
             check_version(driver)
             for batch in batches:
                 for number in batch.column(0).to_pylist():
@@ -49,8 +49,8 @@ def frame_of(spark: SparkSession, tasks: int, read: Read, ddl: str, title: str) 
     return map_in_arrow(numbers, run, ddl)
 
 
-def slots_of(spark: SparkSession) -> int:
-    """How many tasks run at a time; a guess where a client of Spark Connect cannot ask."""
+def count_slots(spark: SparkSession) -> int:
+    """Count the tasks that run at the same time. Clients of Spark Connect get an estimate."""
     return _SLOTS if is_client(spark) else int(spark.sparkContext.defaultParallelism)
 
 
@@ -58,19 +58,19 @@ _SLOTS: Final = 8
 
 
 def is_client(spark: SparkSession) -> bool:
-    """Whether a session is one of Spark Connect."""
+    """Check whether a session is one of Spark Connect."""
     return not hasattr(spark, "_jsparkSession")
 
 
-def arrow_schema(schema: StructType) -> pa.Schema:
-    """The columns of a frame in terms of Arrow, as tasks are given them."""
+def convert_schema(schema: StructType) -> pa.Schema:
+    """Convert the schema of a data frame to Arrow, as tasks receive it."""
     # Releases before 4.2 take no zone, and mean UTC.
     zone: Any = {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
     return to_arrow_schema(schema, **zone)
 
 
 def map_in_arrow(frame: Any, function: Any, ddl: str) -> DataFrame:
-    """`DataFrame.mapInArrow` without its warning."""
+    """Call `DataFrame.mapInArrow` without its warning about pandas."""
     with warnings.catch_warnings():
         # Arrow batches never become pandas frames here, whatever its version.
         warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
@@ -81,16 +81,16 @@ def map_in_arrow(frame: Any, function: Any, ddl: str) -> DataFrame:
 _DESCRIPTION: Final = "spark.job.description"
 _SWITCH: Final = "spark.icefloe.jobDescriptions"
 _OWN: Final = "icefloe "
-"""What descriptions of ours begin with."""
+"""Prefix of our job descriptions."""
 
 
 @contextmanager
-def described(spark: SparkSession, text: str) -> Iterator[None]:
-    """Jobs in this block have a description in Spark's pages, after that of the user if there is one.
+def describe_jobs(spark: SparkSession, text: str) -> Iterator[None]:
+    """Describe the jobs in this block on Spark's pages, after the user's own description.
 
-    Spark Connect has no place for one.
+    Spark Connect does not support descriptions.
     """
-    context = _context(spark)
+    context = _get_context(spark)
     if context is None:
         yield
         return
@@ -102,19 +102,20 @@ def described(spark: SparkSession, text: str) -> Iterator[None]:
         context.setLocalProperty(_DESCRIPTION, before)
 
 
-def announced(spark: SparkSession, titles: Iterable[str]) -> None:
-    """Describe the jobs to come of this thread, which run when a frame is used, and not before.
+def describe_next_jobs(spark: SparkSession, titles: Iterable[str]) -> None:
+    """Describe the next jobs of this thread, which run when a data frame is used.
 
-    It stays until the next frame of ours or until the user says something else; what the user has said stays.
+    The description stays until the next frame of ours or until the user sets one. The user's is never
+    replaced.
     """
-    context = _context(spark)
+    context = _get_context(spark)
     if context is None or not _is_free(context.getLocalProperty(_DESCRIPTION)):
         return
     if str(spark.conf.get(_SWITCH, "true")).lower() == "true":
         context.setJobDescription(_OWN + "; ".join(dict.fromkeys(titles)))
 
 
-def _context(spark: SparkSession) -> Any:
+def _get_context(spark: SparkSession) -> Any:
     return None if is_client(spark) else spark.sparkContext
 
 
@@ -127,7 +128,7 @@ _INTERVAL_S = 0.5
 
 @contextmanager
 def watch_stages(spark: SparkSession, progress: Callable[[int, int], None] | None) -> Iterator[None]:
-    """Report how many tasks are done, of all that are known; their number grows when a stage begins."""
+    """Report the number of finished tasks and of all known tasks, which grows when a stage begins."""
     context = getattr(spark, "_sc", None)
     if progress is None or context is None:
         yield

@@ -1,4 +1,4 @@
-"""Turn errors of Spark into errors of icefloe: one sentence, without pages of Java."""
+"""Turn errors of Spark into errors of icefloe: one sentence instead of pages of Java."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _OURS: Final = re.compile(r"icefloe\.[\w.]*?(\w+Error): (.*?)(?:\nkind: ([\w-]+)
 
 
 @contextmanager
-def plain_errors() -> Iterator[None]:
-    """An error of ours that Spark brings home, with pages of Java around it, is raised as it was."""
+def unwrap_errors() -> Iterator[None]:
+    """Raise an error of ours that Spark wrapped in a Java stack trace as it was."""
     try:
         yield
     except PySparkException as error:
@@ -35,8 +35,8 @@ def plain_errors() -> Iterator[None]:
 
 
 @contextmanager
-def quiet_errors() -> Iterator[None]:
-    """What Spark refuses is raised and no more: PySpark would also log it, with all calls of the JVM."""
+def mute_query_logs() -> Iterator[None]:
+    """Keep PySpark from logging errors of this thread that it also raises."""
     here = threading.get_ident()
 
     def of_others(record: logging.LogRecord) -> bool:
@@ -61,30 +61,30 @@ _OTHER_PYTHON = re.compile(r"Python in worker has different version: ([\d.]+) th
 _CAUSE = re.compile(r"Caused by: (?:[\w.$]+: )?(.+)")
 _TRACEBACK = re.compile(r"Traceback \(most recent call last\).*?(?=\n\tat |\Z)", re.DOTALL)
 _RAISED = re.compile(r"^([\w.]+: .+)", re.MULTILINE)
-"""The last line of a traceback of Python."""
+"""Last line of a Python traceback."""
 _MOST = 200
 
 
 @contextmanager
-def told_failures() -> Iterator[None]:
-    """Make a sentence of what Spark raises; where it came from stays in the cause."""
+def translate_failures() -> Iterator[None]:
+    """Turn an error of Spark into one sentence. The original error is its cause."""
     try:
         yield
     except IcechunkError:
         raise
     except Exception as error:
-        if not _is_of_spark(error):
+        if not _is_spark_error(error):
             raise
-        raise IcechunkError(_sentence(error), kind=ErrorKind.CONCURRENCY) from error
+        raise IcechunkError(_describe(error), kind=ErrorKind.CONCURRENCY) from error
 
 
-def _is_of_spark(error: Exception) -> bool:
-    """Whether it tells of Spark, or of the way to it; that of a Connect client has no py4j."""
+def _is_spark_error(error: Exception) -> bool:
+    """Check whether an error comes from Spark or the connection to it. Connect clients have no py4j."""
     known = isinstance(error, PySparkException | ConnectionError | EOFError)
     return known or type(error).__module__.partition(".")[0] in {"py4j", "grpc"}
 
 
-def _sentence(error: Exception) -> str:
+def _describe(error: Exception) -> str:
     text = str(getattr(error, "java_exception", None) or error)
     is_network = isinstance(error, ConnectionError | EOFError) or "Network" in type(error).__name__
     if is_network or _GONE.search(text):

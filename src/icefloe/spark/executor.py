@@ -13,10 +13,10 @@ from pyspark import cloudpickle as _cloudpickle
 
 from icefloe._internal.concurrency import give_back_large_buffers
 from icefloe._internal.executor import Executor, Progress, Task
-from icefloe.spark.dataframe import described, map_in_arrow, watch_stages
-from icefloe.spark.errors import told_failures
-from icefloe.spark.run_sql import answered
-from icefloe.spark.worker import exempt_modules
+from icefloe.spark.dataframe import describe_jobs, map_in_arrow, watch_stages
+from icefloe.spark.errors import translate_failures
+from icefloe.spark.run_sql import run_query
+from icefloe.spark.worker import freeze_modules
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -85,19 +85,19 @@ class SparkExecutor(Executor):
         def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             return _run(task.run, orders, batches)
 
-        with told_failures():
+        with translate_failures():
             numbers: Any = self._spark.range(0, len(orders), 1, tasks)
         results = map_in_arrow(numbers, run, _SCHEMA)
         # Collected once and used once: Spark would repeat the work for every other use of the frame.
-        named = nullcontext() if self._title is None else described(self._spark, self._title)
-        with told_failures(), self._watched(task.label, tasks, len(orders)), named:
+        named = nullcontext() if self._title is None else describe_jobs(self._spark, self._title)
+        with translate_failures(), self._watch(task.label, tasks, len(orders)), named:
             rows = results.collect()
         for row in sorted(rows, key=lambda row: int(row["number"])):
             yield unpack_outcome(row["result"])
 
     def query(self, sql: str, tables: Mapping[str, Any]) -> list[tuple[Any, ...]]:
         # docstring inherited
-        return answered(self._spark, sql, tables, _SHOWN_ROWS)[1]
+        return run_query(self._spark, sql, tables, _SHOWN_ROWS)[1]
 
     def _spark_tasks(self, task: Task[T, R], items: int) -> int:
         if self._tasks is not None:
@@ -108,7 +108,7 @@ class SparkExecutor(Executor):
         return min(items, max(task.per_core * self.parallelism, by_size))
 
     @contextmanager
-    def _watched(self, label: str, tasks: int, items: int) -> Iterator[None]:
+    def _watch(self, label: str, tasks: int, items: int) -> Iterator[None]:
         """Report items in proportion to the Spark tasks that are done."""
         progress = self.progress
 
@@ -125,7 +125,7 @@ class SparkExecutor(Executor):
 def _run(
     function: Callable[[Any], Any], orders: Sequence[bytes], batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """What an executor does with the numbers of some items."""
+    """Run the items with these numbers on an executor."""
     give_back_large_buffers()
     for batch in batches:
         for number in batch.column(0).to_pylist():
@@ -134,7 +134,7 @@ def _run(
                 {"number": [number], "result": [result]},
                 schema=pa.schema([("number", pa.int64()), ("result", pa.binary())]),
             )
-    exempt_modules()
+    freeze_modules()
 
 
 def _run_item(function: Callable[[Any], Any], order: bytes) -> Any:

@@ -14,9 +14,9 @@ from icefloe.ingest.rechunk import job as rechunking
 from icefloe.ingest.rechunk.job import RechunkReport
 from icefloe.ingest.report import Report
 from icefloe.ingest.target_repository import repository_at
-from icefloe.query.options import locate
+from icefloe.query.options import describe_location
 from icefloe.repository import Repository
-from icefloe.spark.dataframe import described
+from icefloe.spark.dataframe import describe_jobs
 from icefloe.spark.executor import SparkExecutor
 from icefloe.storage import storage_from_url
 
@@ -56,7 +56,9 @@ def ingest(
         opened = repository_at(storage_from_url(repo, **(storage_options or {})), dry_run=dry_run)
     with (
         opened as found,
-        described(spark, f"ingest into {chosen.branch} of {locate(found)}, group {chosen.group}"),
+        describe_jobs(
+            spark, f"ingest into {chosen.branch} of {describe_location(found)}, group {chosen.group}"
+        ),
     ):
         return job.ingest(found, sources, chosen, executor, dry_run=dry_run)
 
@@ -85,7 +87,7 @@ def rechunk(
     if not isinstance(repo, Repository):
         repo = Repository.open(storage_from_url(repo, **(storage_options or {})))
     executor = SparkExecutor(spark, progress=progress)
-    with described(spark, f"rechunk {path} on {branch} of {locate(repo)}"):
+    with describe_jobs(spark, f"rechunk {path} on {branch} of {describe_location(repo)}"):
         return rechunking.rechunk(
             repo,
             path,

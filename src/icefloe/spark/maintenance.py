@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from icefloe._internal.table import Table
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.query.options import locate
+from icefloe.query.options import describe_location
 from icefloe.repository import Repository
 from icefloe.spark.executor import SparkExecutor
 from icefloe.storage.memory import MemoryStorage
@@ -51,7 +51,7 @@ def on_spark(spark: SparkSession, repo: Repository, *, tasks: int | None = None)
             kind=ErrorKind.NOT_ALLOWED,
         )
     cores = int(spark.sparkContext.defaultParallelism)
-    title = f"maintenance of {locate(repo)}"
+    title = f"maintenance of {describe_location(repo)}"
     return repo.with_executor(SparkExecutor(spark, tasks or _TASKS_PER_CORE * cores, title=title))
 
 

@@ -12,13 +12,13 @@ from pyspark.errors import AnalysisException, PySparkException
 from sqlglot import exp
 
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.query.decode import ddl, quoted, spark_type
+from icefloe.query.decode import quote_name, to_ddl, to_spark_type
 from icefloe.query.options import AnyRepository
 from icefloe.query.sql.analysis import Analysis, Needs, analyze_query, assume_everything
 from icefloe.query.sql.parse import Edit, Query, parse_query
 from icefloe.query.sql.relations import ArrayRelation, MetadataRelation, Relation, Sessions, resolve_relation
-from icefloe.spark.dataframe import announced, frame_of, is_client, slots_of, watch_stages
-from icefloe.spark.errors import plain_errors, quiet_errors
+from icefloe.spark.dataframe import count_slots, describe_next_jobs, is_client, make_frame, watch_stages
+from icefloe.spark.errors import mute_query_logs, unwrap_errors
 from icefloe.spark.scan_tables import aggregate_frame, scan_frame
 
 if TYPE_CHECKING:
@@ -57,11 +57,11 @@ def sql(spark: SparkSession, query: str, repos: Mapping[str, AnyRepository]) -> 
         If the query cannot be parsed, or names a table that does not exist.
     """
     parsed = parse_query(query, repos)
-    with quiet_errors():
-        return _answered(spark, parsed, repos) if parsed.uses else spark.sql(query)
+    with mute_query_logs():
+        return _plan(spark, parsed, repos) if parsed.uses else spark.sql(query)
 
 
-def answered(
+def run_query(
     spark: SparkSession,
     query: str,
     repos: Mapping[str, AnyRepository],
@@ -73,7 +73,7 @@ def answered(
     `progress` receives the number of finished tasks and of all tasks that are known so far.
     """
     try:
-        with plain_errors(), watch_stages(spark, progress):
+        with unwrap_errors(), watch_stages(spark, progress):
             frame = sql(spark, query, repos)
             return list(frame.columns), [tuple(row) for row in frame.limit(limit).collect()]
     except PySparkException as error:
@@ -81,22 +81,22 @@ def answered(
         raise InvalidInputError(f"Spark refuses the query: {sentence}", kind=ErrorKind.NOT_ALLOWED) from None
 
 
-def _answered(spark: SparkSession, parsed: Query, repos: Mapping[str, AnyRepository]) -> DataFrame:
+def _plan(spark: SparkSession, parsed: Query, repos: Mapping[str, AnyRepository]) -> DataFrame:
     opened: Sessions = {}
     relations = [resolve_relation(use, repos, opened) for use in parsed.uses]
     columns = {number: relation.columns for number, relation in enumerate(relations)}
-    if _is_read_otherwise(spark, parsed.text):
+    if _has_other_literals(spark, parsed.text):
         analysis = assume_everything(parsed)
     else:
-        analysis = analyze_query(parsed, columns, _other_tables(spark, parsed))
+        analysis = analyze_query(parsed, columns, _list_other_tables(spark, parsed))
     utc = spark.conf.get("spark.sql.session.timeZone") in ("UTC", "Etc/UTC", "GMT", "Z", "+00:00")
     planned = _PlannedQuery(spark, parsed, relations, analysis, utc)
-    frame = planned.reduced() or planned.plain()
-    announced(spark, [each.title(analysis.needs[number]) for number, each in enumerate(relations)])
+    frame = planned.answer_from_groups() or planned.answer_from_rows()
+    describe_next_jobs(spark, [each.title(analysis.needs[number]) for number, each in enumerate(relations)])
     return frame
 
 
-def _is_read_otherwise(spark: SparkSession, text: str) -> bool:
+def _has_other_literals(spark: SparkSession, text: str) -> bool:
     """Check whether this session may parse string literals of a query differently from sqlglot."""
     settings = {'"': "spark.sql.ansi.doubleQuotedIdentifiers", "\\": "spark.sql.parser.escapedStringLiterals"}
     return any(sign in text and spark.conf.get(name) == "true" for sign, name in settings.items())
@@ -112,7 +112,7 @@ class _PlannedQuery:
     analysis: Analysis
     utc: bool
 
-    def plain(self) -> DataFrame:
+    def answer_from_rows(self) -> DataFrame:
         """Answer the query from the rows that may matter."""
         try:
             found = self._answer({}, ())
@@ -126,13 +126,13 @@ class _PlannedQuery:
                 raise refused from None
         return found
 
-    def reduced(self) -> DataFrame | None:
+    def answer_from_groups(self) -> DataFrame | None:
         """Answer the query from groups of cells; None if no SELECT of it allows that."""
         if not isinstance(self.query.tree, exp.Query):
             return None  # a statement with side effects runs once
         frames: dict[int, DataFrame] = {}
         edits: list[Edit] = []
-        slots = slots_of(self.spark)
+        slots = count_slots(self.spark)
         for number, scope in self.analysis.alone:
             relation, needs = self.relations[number], self.analysis.needs[number]
             if isinstance(relation, ArrayRelation):
@@ -142,24 +142,24 @@ class _PlannedQuery:
                     title = relation.aggregate_title(needs, found[1])
                     schema = found[1].partial_schema
                     frames[number] = aggregate_frame(self.spark, relation.session, found[1], schema, title)
-        return self._checked(frames, edits) if frames else None
+        return self._check_types(frames, edits) if frames else None
 
-    def _checked(self, frames: Mapping[int, DataFrame], edits: Sequence[Edit]) -> DataFrame | None:
+    def _check_types(self, frames: Mapping[int, DataFrame], edits: Sequence[Edit]) -> DataFrame | None:
         """Answer with the names and types of the plain answer; None if the types differ."""
         empty = {
             number: _empty_query(relation.schema(self.analysis.needs[number]))
             for number, relation in enumerate(self.relations)
         }
         try:
-            expected: Any = self.spark.sql(self.query.over(empty))
-            names, types = expected.columns, _types(expected)
+            expected: Any = self.spark.sql(self.query.rewrite_over(empty))
+            names, types = expected.columns, _list_types(expected)
             found: Any = self._answer(frames, edits)
-            if types != _types(found):
+            if types != _list_types(found):
                 return None
         except AnalysisException:
             return None
-        answered: DataFrame = found if found.columns == names else found.toDF(*names)
-        return answered
+        renamed: DataFrame = found if found.columns == names else found.toDF(*names)
+        return renamed
 
     def _answer(self, frames: Mapping[int, DataFrame], edits: Sequence[Edit]) -> DataFrame:
         """Run the query over the given frames, and over scans for all other relations."""
@@ -170,32 +170,32 @@ class _PlannedQuery:
             else _relation_frame(self.spark, relation, self.analysis.needs[number], self.utc)
             for number, relation in enumerate(self.relations)
         }
-        return self.spark.sql(self.query.rewritten(names, edits), **given)
+        return self.spark.sql(self.query.rewrite(names, edits), **given)
 
 
 def _relation_frame(spark: SparkSession, relation: Relation, needs: Needs, utc: bool) -> DataFrame:
     if isinstance(relation, ArrayRelation):
         return scan_frame(spark, relation.scan(needs, utc))
-    orders = relation.orders()
-    read = partial(_read_metadata, relation, orders)
-    return frame_of(spark, len(orders), read, ddl(relation.schema(needs)), relation.title(needs))
+    tasks = relation.tasks()
+    read = partial(_read_metadata, relation, tasks)
+    return make_frame(spark, len(tasks), read, to_ddl(relation.schema(needs)), relation.title(needs))
 
 
-def _read_metadata(relation: MetadataRelation, orders: Sequence[Any], number: int) -> Any:
-    return relation.read(orders[number])
+def _read_metadata(relation: MetadataRelation, tasks: Sequence[Any], number: int) -> Any:
+    return relation.read(tasks[number])
 
 
 def _empty_query(schema: pa.Schema) -> str:
     """Write a query that has columns of some names and types and reads nothing."""
-    columns = [f"CAST(NULL AS {spark_type(field.type)}) AS {quoted(field.name)}" for field in schema]
+    columns = [f"CAST(NULL AS {to_spark_type(field.type)}) AS {quote_name(field.name)}" for field in schema]
     return f"(SELECT {', '.join(columns)})"
 
 
-def _types(frame: Any) -> list[Any]:
+def _list_types(frame: Any) -> list[Any]:
     return [field.dataType for field in frame.schema.fields]
 
 
-def _other_tables(spark: SparkSession, query: Query) -> dict[str, list[str]]:
+def _list_other_tables(spark: SparkSession, query: Query) -> dict[str, list[str]]:
     """List the columns of Spark's own tables, to find the table of an unqualified column."""
     found: dict[str, list[str]] = {}
     for name in query.others:

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from icefloe.query.decode import ddl, quoted, spark_type
+from icefloe.query.decode import quote_name, to_ddl, to_spark_type
 from icefloe.query.options import AnyRepository, resolve_session
 from icefloe.query.scan.plan import BATCH_ROWS, PARTITION_BYTES, TableScan
 from icefloe.query.scan.read import read_partition
-from icefloe.query.scan.reduce import Aggregation, aggregation, run_partition
+from icefloe.query.scan.reduce import Aggregation, plan_aggregation, reduce_partition
 from icefloe.query.scan.selection import Coordinates, Selection
-from icefloe.query.schema import tables_of
+from icefloe.query.schema import find_tables
 from icefloe.query.sql.aggregates import combine_moments
 from icefloe.repository import Repository
 from icefloe.session import Session
-from icefloe.spark.dataframe import announced, frame_of, slots_of
+from icefloe.spark.dataframe import count_slots, describe_next_jobs, make_frame
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -45,7 +45,7 @@ class Scan(TableScan):
         DataFrame
             A row per cell, with a column per coordinate and per variable.
         """
-        announced(self.spark, [self.title])
+        describe_next_jobs(self.spark, [self.title])
         return scan_frame(self.spark, self)
 
     def aggregate(self, by: Iterable[str] | str = (), **results: Any) -> DataFrame:
@@ -69,13 +69,13 @@ class Scan(TableScan):
             A row per group.
         """
         terms = [by] if isinstance(by, str) else list(by)
-        order = aggregation(self, terms, results, slots_of(self.spark))
+        order = plan_aggregation(self, terms, results, count_slots(self.spark))
         whole = order.whole and bool(order.plan.partitions or terms)
         schema = order.schema if whole else order.partial_schema
         title = self.title_of(sorted({result.variable for result in order.results}))
         frame = aggregate_frame(self.spark, self.session, order, schema, title)
-        announced(self.spark, [title])
-        return frame if whole else _combined(frame, order)
+        describe_next_jobs(self.spark, [title])
+        return frame if whole else _combine(frame, order)
 
 
 def scan(
@@ -132,7 +132,7 @@ def scan(
         version = {"branch": "main", **version}
     session, location = resolve_session(repo, version, _open_version, storage_options)
     names = [variables] if isinstance(variables, str) else variables
-    table = tables_of(session, group).choose(None if names is None else list(names))
+    table = find_tables(session, group).choose(None if names is None else list(names))
     coordinates, everything = Coordinates(session, table), Selection.everything(table)
     return Scan(session, table, coordinates, everything, location, partition_bytes, batch_rows, spark=spark)
 
@@ -145,25 +145,27 @@ def scan_frame(spark: SparkSession, scan: TableScan) -> DataFrame:
     """Make a data frame of the rows of a scan."""
     plan = scan.plan()
     read = partial(read_partition, scan.session, plan, batch_rows=scan.batch_rows)
-    return frame_of(spark, plan.partitions, read, scan.table.ddl, scan.title)
+    return make_frame(spark, plan.partitions, read, scan.table.ddl, scan.title)
 
 
 def aggregate_frame(
     spark: SparkSession, session: Session, order: Aggregation, schema: pa.Schema, title: str
 ) -> DataFrame:
     """Make a data frame of what each task finds for its groups: results or moments."""
-    read = partial(run_partition, session, order)
-    return frame_of(spark, order.plan.partitions, read, ddl(schema), f"{title} aggregate")
+    read = partial(reduce_partition, session, order)
+    return make_frame(spark, order.plan.partitions, read, to_ddl(schema), f"{title} aggregate")
 
 
-def _combined(frame: Any, order: Aggregation) -> DataFrame:
+def _combine(frame: Any, order: Aggregation) -> DataFrame:
     """Combine the moments of groups that several tasks share."""
     from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
-    keys = [quoted(key.name) for key in order.keys]
+    keys = [quote_name(key.name) for key in order.keys]
     outputs = [
         F.expr(combine_moments(each.function, each.variable)).alias(each.name) for each in order.results
     ]
     joined: Any = frame.groupBy(*keys).agg(*outputs)
-    fields = [f"CAST({quoted(f.name)} AS {spark_type(f.type)}) AS {quoted(f.name)}" for f in order.schema]
+    fields = [
+        f"CAST({quote_name(f.name)} AS {to_spark_type(f.type)}) AS {quote_name(f.name)}" for f in order.schema
+    ]
     return joined.selectExpr(*fields)  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""A Spark session on this machine alone, with settings that suit a laptop, a demonstration and tests."""
+"""Start Spark sessions, with settings for a laptop, a demonstration and tests if they are local."""
 
 from __future__ import annotations
 
@@ -28,25 +28,41 @@ _LOOPBACK = "127.0.0.1"
 _FOLDER = "icefloe-spark-"
 _LOCK = "lock"
 _ATTEMPTS = 4
-"""For a task, as on clusters. A machine that is short of memory kills workers, too."""
+"""Attempts per task, as on clusters: a machine that is short of memory kills workers, too."""
 
 QUICK_START: Mapping[str, str] = {
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
 }
-"""Settings for short jobs: the JVM compiles quickly rather than well, and takes half the CPU to get going."""
+"""Settings for short jobs: the JVM starts with half the CPU time, but runs slower later."""
 
 
 def local_session(
     app_name: str = "icefloe", cores: int | None = None, settings: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """A Spark session in this process, on so many `cores`, all of them by default.
+    """Start a Spark session in this process, or return the active one.
 
     It listens on the loopback interface only, has no web page, keeps its files in a temporary folder, and its
-    workers run the Python that runs this. `settings` are Spark's and come last. What the JVM has to say goes
-    to `spark.log` in the folder that the setting `spark.local.dir` names, which is removed when this process
-    ends. RuntimeError without Java.
+    workers use this Python. The JVM logs to `spark.log` in the folder `spark.local.dir`, which is
+    removed at exit.
 
-    A session that runs already is given back as it is.
+    Parameters
+    ----------
+    app_name
+        Name of the application.
+    cores
+        Number of cores. All by default.
+    settings
+        Spark settings, which take precedence.
+
+    Returns
+    -------
+    SparkSession
+        The session.
+
+    Raises
+    ------
+    RuntimeError
+        If there is no Java, or Spark does not start.
     """
     return session_at(f"local[{cores or '*'}]", app_name, settings)
 
@@ -54,11 +70,29 @@ def local_session(
 def session_at(
     master: str, app_name: str = "icefloe", settings: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """A Spark session with a master: `local[2]`, `spark://host:7077`, `yarn`; one that runs is given back.
+    """Start a Spark session with a master, or return the active one.
 
-    With a local master it is as quiet as `local_session`, and tries a task whose worker was killed up to four
-    times, as clusters do; `local[2,1]` gives up at once. InvalidInputError for what is no master;
-    RuntimeError where Spark does not start.
+    Parameters
+    ----------
+    master
+        Such as `local[2]`, `spark://host:7077` or `yarn`. A local session is set up like `local_session`, and
+        makes up to four attempts per task; `local[2,1]` makes one.
+    app_name
+        Name of the application.
+    settings
+        Spark settings, which take precedence.
+
+    Returns
+    -------
+    SparkSession
+        The session.
+
+    Raises
+    ------
+    InvalidInputError
+        If the master is not valid.
+    RuntimeError
+        If Spark does not start.
     """
     if _MASTER.fullmatch(master) is None:
         raise InvalidInputError(
@@ -68,7 +102,7 @@ def session_at(
     running = _SparkSession.getActiveSession()
     if running is not None:
         return running
-    folder = _new_folder()
+    folder = _create_folder()
     builder: Any = _SparkSession.builder
     options = {
         "spark.ui.enabled": "false",
@@ -80,17 +114,17 @@ def session_at(
     }
     if master.startswith("local"):
         options |= {"spark.driver.host": _LOOPBACK, "spark.driver.bindAddress": _LOOPBACK}
-    builder = builder.master(_patient(master)).appName(app_name)
+    builder = builder.master(_add_attempts(master)).appName(app_name)
     for name, value in {**options, **(settings or {})}.items():
         builder = builder.config(name, value)
     _prepare_from_env(local=master.startswith("local"))
     log = folder / "spark.log"
     try:
-        with _stderr_into(log):
+        with _redirect_stderr(log):
             session: SparkSession = builder.getOrCreate()
     except (PySparkException, Py4JError, OSError) as error:
         raise RuntimeError(
-            f"Spark did not start on {master}: {_reason(error, log)}; {log} may tell more"
+            f"Spark did not start on {master}: {_find_reason(error, log)}; {log} may tell more"
         ) from error
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     session.sparkContext.setLogLevel("ERROR")
@@ -98,8 +132,8 @@ def session_at(
 
 
 @contextmanager
-def session_for_now(master: str, settings: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
-    """A Spark session with a master for as long as it is needed; one that ran before goes on."""
+def temporary_session(master: str, settings: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
+    """Open a Spark session for a block. A session that was active before stays open."""
     running = _SparkSession.getActiveSession()
     quick = QUICK_START if master.startswith("local") else {}
     session = session_at(master, settings={**quick, **(settings or {})})
@@ -110,8 +144,8 @@ def session_for_now(master: str, settings: Mapping[str, str] | None = None) -> I
             session.stop()
 
 
-def _new_folder() -> Path:
-    """A folder for the files of a session. Those that killed processes have left are removed."""
+def _create_folder() -> Path:
+    """Create a folder for the files of a session, and remove those of killed processes."""
     for lock in Path(tempfile.gettempdir()).glob(f"{_FOLDER}*/{_LOCK}"):
         with suppress(OSError, ImportError), lock.open("ab") as file:  # somebody else's, or at work
             _lock(file)
@@ -125,14 +159,14 @@ def _new_folder() -> Path:
 
 
 def _lock(file: IO[bytes]) -> None:
-    """Until the file is closed or its process ends; OSError if another one has locked it."""
+    """Lock a file until it is closed or the process ends. Raises OSError if it is locked."""
     import fcntl  # not on every platform
 
     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def _reason(error: Exception, log: Path) -> str:
-    """What the JVM says, without where it says it; if it did not come so far, how its log ends."""
+def _find_reason(error: Exception, log: Path) -> str:
+    """Extract the reason from a JVM error, or the end of its log if the JVM did not start."""
     if "JAVA_GATEWAY_EXITED" in str(error):
         return " ".join(log.read_text(errors="replace").split("\n")[-4:]).strip() or "Java ended at once"
     if "stopped SparkContext" in str(error):
@@ -143,14 +177,14 @@ def _reason(error: Exception, log: Path) -> str:
     return re.sub(r"^(Caused by: |: )?([\w.]+(Exception|Error): )+", "", text)
 
 
-def _patient(master: str) -> str:
-    """A local master with several attempts for each task, where it does not say how many."""
+def _add_attempts(master: str) -> str:
+    """Add a number of attempts per task to a local master that does not have one."""
     plain = re.fullmatch(r"local(?:\[([^,\]]+)\])?", master)
     return f"local[{plain[1] or 1},{_ATTEMPTS}]" if plain else master
 
 
 def _prepare_from_env(*, local: bool) -> None:
-    """Tell Spark where Java and Python are; what the user has chosen stays."""
+    """Tell Spark where Java and Python are, unless the user has."""
     os.environ["JAVA_HOME"] = str(find_java_home())
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if local:
@@ -158,8 +192,8 @@ def _prepare_from_env(*, local: bool) -> None:
 
 
 @contextmanager
-def _stderr_into(file: Path) -> Iterator[None]:
-    """Processes started meanwhile write their errors into a file: the JVM greets with several warnings."""
+def _redirect_stderr(file: Path) -> Iterator[None]:
+    """Redirect the error output of new processes to a file: the JVM prints several warnings."""
     sys.stderr.flush()
     kept = os.dup(2)
     try:

@@ -1,7 +1,7 @@
-"""`df.write.format("icechunk")`: rows into arrays without a shuffle, which Spark does not give to a source.
+"""`df.write.format("icechunk")`: write rows into arrays without a shuffle, which sinks cannot ask for.
 
-A task writes the blocks of the chunk grid that it has every cell of. The other rows go home with its message,
-up to a bound, and the commit writes them. `icefloe.spark.write` shuffles first and has no bound.
+A task writes the blocks of the chunk grid of which it has every cell. It returns all other rows, up to a
+limit, and the commit writes them. `icefloe.spark.write` shuffles first and has no limit.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from icefloe.distributed import receipt
-from icefloe.query.encode import bad_rows
+from icefloe.query.encode import invalid_rows
 from icefloe.query.options import Options
-from icefloe.query.write.blocks import BlockWriter, placed
+from icefloe.query.write.blocks import BlockWriter, place_rows
 from icefloe.query.write.job import Start, WriteJob, duplicate_block, find_keys
 from icefloe.query.write.target import APPEND, OVERWRITE, Target
 from icefloe.session import ForkSession, Session
-from icefloe.spark.dataframe import arrow_schema
-from icefloe.spark.worker import VERSION, check_version, readable_errors
+from icefloe.spark.dataframe import convert_schema
+from icefloe.spark.worker import VERSION, check_version, hide_tracebacks
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -31,31 +31,31 @@ FRAGMENT_BYTES: Final = 64 * 2**20
 
 
 @dataclass(frozen=True)
-class Written(WriterCommitMessage):
-    """What a task did, and the rows that it hands over."""
+class WriteReceipt(WriterCommitMessage):
+    """The receipt of a task, and the rows that it returns."""
 
     receipt: bytes | None
     starts: tuple[Start, ...]
-    """Where the blocks begin that it wrote."""
+    """Starts of the blocks that the task wrote."""
     fragments: bytes
 
 
 class IcechunkWriter(DataSourceArrowWriter):
-    """One write: pickled to the tasks, and to the process that commits."""
+    """A write, which is pickled to the tasks and to the process that commits."""
 
     def __init__(self, options: Options, schema: StructType, overwrite: bool) -> None:
         self._options = options
         self._job = WriteJob.from_options(options, OVERWRITE if overwrite else APPEND)
-        self._schema = arrow_schema(schema)
+        self._schema = convert_schema(schema)
         self._version = VERSION
         session = self._job.start(options.open())
         self._base = session.snapshot_id
         self._dims = self._job.dims(session, self._schema.names)
-        self._target = None if overwrite else self._known_target(session)
+        self._target = None if overwrite else self._find_target(session)
         self._fork: ForkSession | None = None if self._target is None else session.fork()
 
-    def _known_target(self, session: Session) -> Target | None:
-        """Where rows go that need nothing new; None where arrays have to be made, which the commit does."""
+    def _find_target(self, session: Session) -> Target | None:
+        """Return the target of rows that need no new coordinates; None if arrays must be created."""
         scratch = session.fork()
         nothing = find_keys([pa.RecordBatch.from_pylist([], self._schema)], self._dims)
         target = self._job.prepare(scratch, self._schema, self._dims, nothing)
@@ -63,10 +63,10 @@ class IcechunkWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         # docstring inherited
-        with readable_errors():
+        with hide_tracebacks():
             check_version(self._version)
             if self._target is None or self._fork is None:
-                return Written(None, (), self._packed(list(iterator)))
+                return WriteReceipt(None, (), self._pack(list(iterator)))
             return self._write_blocks(iterator, self._target, self._fork)
 
     def _write_blocks(
@@ -86,16 +86,16 @@ class IcechunkWriter(DataSourceArrowWriter):
                 region = target.region(block)
                 size = int(np.prod([part.stop - part.start for part in region], dtype=np.int64))
                 if sum(part.num_rows for part in parts) == size:
-                    writer.write([placed(target, part) for part in waiting.pop(block)])
+                    writer.write([place_rows(target, part) for part in waiting.pop(block)])
                     starts.append(tuple(part.start for part in region))
         left = [part for parts in waiting.values() for part in parts]
-        return Written(receipt(fork) if starts else None, tuple(starts), self._packed(left + strange))
+        return WriteReceipt(receipt(fork) if starts else None, tuple(starts), self._pack(left + strange))
 
-    def _packed(self, batches: list[pa.RecordBatch]) -> bytes:
+    def _pack(self, batches: list[pa.RecordBatch]) -> bytes:
         bound = self._options.count("maxFragmentBytes", FRAGMENT_BYTES)
         size = sum(batch.nbytes for batch in batches)
         if size > bound:
-            raise bad_rows(
+            raise invalid_rows(
                 f"a task has {size} bytes of rows for chunks that it has only a part of, and may hand over"
                 f" {bound} (maxFragmentBytes); icefloe.spark.write(df, ...) shuffles rows by chunk first"
             )
@@ -109,15 +109,15 @@ class IcechunkWriter(DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         # docstring inherited
-        with readable_errors():
+        with hide_tracebacks():
             repo = self._options.open()
             if self._job.find_commit(repo) is not None:
                 return
-            written = [message for message in messages if isinstance(message, Written)]
+            written = [message for message in messages if isinstance(message, WriteReceipt)]
             session = repo.writable_session_at(self._job.order.branch, self._base)
-            claimed = _claims(written)
+            claimed = _collect_claims(written)
             session._merge_receipts([message.receipt for message in written if message.receipt is not None])
-            rows = [batch for message in written for batch in _unpacked(message.fragments)]
+            rows = [batch for message in written for batch in _unpack(message.fragments)]
             if rows:
                 self._job.write(session, pa.Table.from_batches(rows), self._dims, claimed)
             if session.has_uncommitted_changes:
@@ -126,17 +126,17 @@ class IcechunkWriter(DataSourceArrowWriter):
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         # Spark also calls this after a commit that landed and whose answer was lost: nothing is deleted here.
         # What no commit refers to is left to the garbage collector.
-        """Leave everything as it is."""
+        """Do nothing."""
 
 
-def _claims(written: list[Written]) -> set[Start]:
+def _collect_claims(written: list[WriteReceipt]) -> set[Start]:
     starts = [start for message in written for start in message.starts]
     if len(set(starts)) < len(starts):
         raise duplicate_block(next(start for start in starts if starts.count(start) > 1))
     return set(starts)
 
 
-def _unpacked(fragments: bytes) -> list[pa.RecordBatch]:
+def _unpack(fragments: bytes) -> list[pa.RecordBatch]:
     if not fragments:
         return []
     with pa.ipc.open_stream(fragments) as stream:

@@ -1,4 +1,4 @@
-"""`spark.read.format("icechunk")`: arrays of a repository as tables, over Spark's Python data sources."""
+"""`spark.read.format("icechunk")`: read arrays of a repository as tables, with a Python data source."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.query.decode import ddl, spark_type
-from icefloe.query.metadata_tables import View, metadata_table
-from icefloe.query.options import Options, any_version, parse
+from icefloe.query.decode import to_ddl, to_spark_type
+from icefloe.query.metadata_tables import View, get_metadata_table
+from icefloe.query.options import Options, open_version, parse_options
 from icefloe.query.scan.read import read_partition
-from icefloe.spark.worker import VERSION, check_version, readable_errors
+from icefloe.spark.worker import VERSION, check_version, hide_tracebacks
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -26,7 +26,7 @@ NAME = "icechunk"
 
 
 class IcechunkSource(DataSource):
-    """Tables of a repository. Spark finds it by itself where icefloe is installed."""
+    """The data source `icechunk`. Spark discovers it if icefloe is installed."""
 
     @classmethod
     def name(cls) -> str:
@@ -35,16 +35,16 @@ class IcechunkSource(DataSource):
 
     def schema(self) -> str:
         # docstring inherited
-        with readable_errors():
-            chosen = parse(self.options)
+        with hide_tracebacks():
+            chosen = parse_options(self.options)
             if name := chosen.text("table"):
-                return ddl(metadata_table(name).schema)
+                return to_ddl(get_metadata_table(name).schema)
             return chosen.scan().table.ddl
 
     def reader(self, schema: StructType) -> DataSourceReader:
         # docstring inherited
-        with readable_errors():
-            chosen = parse(self.options)
+        with hide_tracebacks():
+            chosen = parse_options(self.options)
             if name := chosen.text("table"):
                 return MetadataReader(name, chosen, schema.names)
             scan = chosen.scan().select(schema.names)
@@ -55,20 +55,20 @@ class IcechunkSource(DataSource):
         # docstring inherited
         from icefloe.spark.sink import IcechunkWriter
 
-        with readable_errors():
-            return IcechunkWriter(parse(self.options), schema, overwrite)
+        with hide_tracebacks():
+            return IcechunkWriter(parse_options(self.options), schema, overwrite)
 
 
 class Part(InputPartition):
-    """What one task does: the number of a partition of the plan that the reader holds, or another order."""
+    """The work of one task: the number of a partition, or a unit of work of a metadata table."""
 
-    def __init__(self, order: Any) -> None:
-        super().__init__(order)
-        self.order = order
+    def __init__(self, item: Any) -> None:
+        super().__init__(item)
+        self.item = item
 
 
 class TableReader(DataSourceReader):
-    """Reads the partitions of a plan. Pickled as a session without secrets and the plan."""
+    """A reader of the partitions of a plan. Pickled as a session without secrets and the plan."""
 
     def __init__(self, session: Session, plan: Plan, batch_rows: int) -> None:
         self._session = session
@@ -82,47 +82,47 @@ class TableReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         # docstring inherited
-        with readable_errors():
+        with hide_tracebacks():
             check_version(self._version)
             if isinstance(partition, Part):  # Spark makes one partition of its own where there is none
-                yield from read_partition(self._session, self._plan, partition.order, self._batch_rows)
+                yield from read_partition(self._session, self._plan, partition.item, self._batch_rows)
 
 
 class MetadataReader(DataSourceReader):
-    """Reads a table about the repository itself."""
+    """A reader of a metadata table."""
 
     def __init__(self, name: str, options: Options, columns: Sequence[str]) -> None:
         self._name = name
         self._columns = list(columns)
         repo = options.open()
         start = options.text("fromVersion")
-        earlier = any_version(repo, start) if start else None
+        earlier = open_version(repo, start) if start else None
         self._view = View(repo, options.session(repo), earlier)
         self._version = VERSION
 
     def partitions(self) -> Sequence[InputPartition]:
         # docstring inherited
-        return [Part(order) for order in metadata_table(self._name).orders(self._view)]
+        return [Part(item) for item in get_metadata_table(self._name).tasks(self._view)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         # docstring inherited
-        with readable_errors():
+        with hide_tracebacks():
             check_version(self._version)
             if isinstance(partition, Part):
-                for batch in metadata_table(self._name).read(self._view, partition.order):
+                for batch in get_metadata_table(self._name).read(self._view, partition.item):
                     yield batch.select(self._columns)
 
 
 def _check_types(table: Table, schema: StructType) -> None:
-    """A schema given by the user may leave out columns, and no more."""
+    """Check that a schema given by the user only leaves out columns."""
     for column, field in zip(table.columns, schema.fields, strict=True):
-        found, asked = spark_type(column.arrow), field.dataType.simpleString()
-        if _plain(found) != _plain(asked):
+        found, asked = to_spark_type(column.arrow), field.dataType.simpleString()
+        if _without_spaces(found) != _without_spaces(asked):
             raise InvalidInputError(
                 f"column {column.name} is of type {found}, not {asked}; cast it after reading",
                 kind=ErrorKind.INVALID_ARRAY_METADATA,
             )
 
 
-def _plain(spark_type: str) -> str:
-    return spark_type.replace(" ", "")
+def _without_spaces(name: str) -> str:
+    return name.replace(" ", "")

@@ -1,4 +1,4 @@
-"""What every task does first and last: check the version, and make an error one sentence."""
+"""Start and end of every task: check the version, and reduce an error to one sentence."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ VERSION: Final = __version__
 
 
 def check_version(driver: str) -> None:
-    """An error where the driver runs another icefloe than this process."""
+    """Raise an error if the driver runs another version of icefloe than this process."""
     if driver != VERSION:
         raise SessionStateError(
             f"the driver runs icefloe {driver} and this executor {VERSION}; install the same version on both"
@@ -26,20 +26,20 @@ def check_version(driver: str) -> None:
 
 
 @contextmanager
-def readable_errors() -> Iterator[None]:
-    """Errors of ours leave a Python worker of Spark as one sentence, without the trace of calls."""
+def hide_tracebacks() -> Iterator[None]:
+    """Let errors of ours leave a Python worker without a traceback."""
     try:
         yield
     except IcechunkError:
         _hide_trace_from_env()
         raise
     finally:
-        exempt_modules()
+        freeze_modules()
 
 
 @functools.cache
-def exempt_modules() -> None:
-    """Exempt all objects of a worker from garbage collections, once, at the end of its first task.
+def freeze_modules() -> None:
+    """Exempt all objects of a worker from garbage collection, once, at the end of its first task.
 
     Spark collects garbage after every task. The modules of pandas, xarray and zarr took 50 ms each time.
     """

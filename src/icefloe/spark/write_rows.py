@@ -1,4 +1,4 @@
-"""`icefloe.spark.write`: the rows of a frame become cells of arrays, in one commit or in none."""
+"""`icefloe.spark.write`: write the rows of a data frame into arrays, in one commit or none."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from pyspark.sql.types import LongType, StructField, StructType
 from icefloe.conflicts import ConflictSolver
 from icefloe.distributed import receipt
 from icefloe.errors import IcechunkError
-from icefloe.query.decode import Values, quoted
-from icefloe.query.encode import unique_keys
-from icefloe.query.options import locate, open_repository
-from icefloe.query.write.blocks import BLOCK, CELL, placed, write_sorted
-from icefloe.query.write.idempotency import CommitOrder, solver_of
+from icefloe.query.decode import Values, quote_name
+from icefloe.query.encode import merge_keys
+from icefloe.query.options import describe_location, open_repository
+from icefloe.query.write.blocks import BLOCK, CELL, place_rows, write_sorted
+from icefloe.query.write.idempotency import CommitRequest, parse_solver
 from icefloe.query.write.job import WriteJob, find_keys
-from icefloe.query.write.target import APPEND, Target, Template, by_variable
+from icefloe.query.write.target import APPEND, Target, Template, index_by_variable
 from icefloe.repository import Repository
 from icefloe.session import ForkSession
-from icefloe.spark.dataframe import arrow_schema, described, map_in_arrow
-from icefloe.spark.errors import plain_errors
+from icefloe.spark.dataframe import convert_schema, describe_jobs, map_in_arrow
+from icefloe.spark.errors import unwrap_errors
 from icefloe.spark.executor import pack_outcome, unpack_outcome
-from icefloe.spark.worker import VERSION, check_version, readable_errors
+from icefloe.spark.worker import VERSION, check_version, hide_tracebacks
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -106,12 +106,12 @@ def write(
         If another writer changed the same chunks.
     """
     version = None if txn_version is None else str(txn_version)
-    order = CommitOrder(branch, message, dict(metadata or {}), txn_app_id, version, solver_of(solver))
+    order = CommitRequest(branch, message, dict(metadata or {}), txn_app_id, version, parse_solver(solver))
     template = Template(
         tuple(dims) if dims is not None else None,
         dict(chunks or {}),
-        by_variable(dtype),
-        by_variable(fill_value),
+        index_by_variable(dtype),
+        index_by_variable(fill_value),
         append_dim,
     )
     job = WriteJob(group, mode, template, order)
@@ -120,53 +120,53 @@ def write(
     if (done := job.find_commit(opened)) is not None:
         return done
     spark: Any = df.sparkSession
-    title = f"write {', '.join(df.columns)} to {branch} of {locate(opened)}{group}"
-    with described(spark, title), plain_errors():
+    title = f"write {', '.join(df.columns)} to {branch} of {describe_location(opened)}{group}"
+    with describe_jobs(spark, title), unwrap_errors():
         names = job.dims(session, df.columns)
-        keys = _keys(df, names)
+        keys = _collect_keys(df, names)
         if any(not len(each) for each in keys.values()):
             return session.snapshot_id
-        target = job.prepare(session, arrow_schema(df.schema), names, keys)
-        session._merge_receipts(_receipts(df, target, session.fork()))
+        target = job.prepare(session, convert_schema(df.schema), names, keys)
+        session._merge_receipts(_write_blocks(df, target, session.fork()))
     return job.commit(opened, session)
 
 
-def _keys(df: DataFrame, dims: tuple[str, ...]) -> dict[str, Values]:
-    """The coordinates that the rows have, per dimension."""
+def _collect_keys(df: DataFrame, dims: tuple[str, ...]) -> dict[str, Values]:
+    """Collect the coordinates of the rows, per dimension."""
     driver = VERSION
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         check_version(driver)
-        yield _packed(_found_keys, batches, dims)
+        yield _run_task(_find_keys, batches, dims)
 
-    frame: Any = df.select(*(quoted(dim) for dim in dims))
+    frame: Any = df.select(*(quote_name(dim) for dim in dims))
     parts = [unpack_outcome(row["answer"]) for row in map_in_arrow(frame, run, "answer binary").collect()]
-    return {dim: unique_keys([part[dim] for part in parts]) for dim in dims}
+    return {dim: merge_keys([part[dim] for part in parts]) for dim in dims}
 
 
-def _found_keys(batches: Iterator[pa.RecordBatch], dims: tuple[str, ...]) -> dict[str, Values]:
+def _find_keys(batches: Iterator[pa.RecordBatch], dims: tuple[str, ...]) -> dict[str, Values]:
     parts = [find_keys([batch], dims) for batch in batches]
-    return {dim: unique_keys([part[dim] for part in parts]) for dim in dims}
+    return {dim: merge_keys([part[dim] for part in parts]) for dim in dims}
 
 
-def _receipts(df: DataFrame, target: Target, fork: ForkSession) -> list[bytes]:
-    """Have the rows written by the executors, a block by one task; what they did."""
+def _write_blocks(df: DataFrame, target: Target, fork: ForkSession) -> list[bytes]:
+    """Write the rows on the executors, each block in one task, and return the receipts."""
     names = [variable.name for variable in target.variables]
-    frame: Any = df.select(*(quoted(name) for name in (*target.dims, *names)))
+    frame: Any = df.select(*(quote_name(name) for name in (*target.dims, *names)))
     fields = [StructField(BLOCK, LongType()), StructField(CELL, LongType())]
     keyed_as = StructType(fields + [df.schema[name] for name in names])
     pickled, driver = pickle.dumps((fork, target)), VERSION
 
     def place(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with readable_errors():
+        with hide_tracebacks():
             check_version(driver)
             _, goal = pickle.loads(pickled)
             for batch in batches:
-                yield placed(goal, batch)
+                yield place_rows(goal, batch)
 
     def put(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         # Each attempt has a fork of its own: what a failed or a slower one wrote is in no receipt.
-        yield _packed(_written, batches, pickle.loads(pickled))
+        yield _run_task(_write_partition, batches, pickle.loads(pickled))
 
     spark: Any = df.sparkSession
     tasks = max(min(int(spark.conf.get("spark.sql.shuffle.partitions")), math.prod(target.grid)), 1)
@@ -176,13 +176,13 @@ def _receipts(df: DataFrame, target: Target, fork: ForkSession) -> list[bytes]:
     return [unpack_outcome(row["answer"]) for row in map_in_arrow(rows, put, "answer binary").collect()]
 
 
-def _written(batches: Iterator[pa.RecordBatch], goal: tuple[ForkSession, Target]) -> bytes:
+def _write_partition(batches: Iterator[pa.RecordBatch], goal: tuple[ForkSession, Target]) -> bytes:
     fork, target = goal
     write_sorted(fork, target, batches)
     return receipt(fork)
 
 
-def _packed(function: Any, batches: Iterator[pa.RecordBatch], goal: Any) -> pa.RecordBatch:
+def _run_task(function: Any, batches: Iterator[pa.RecordBatch], goal: Any) -> pa.RecordBatch:
     """Run a task. Our own errors return as values, so that Spark does not try again."""
     packed = pack_outcome(partial(function, batches, goal), IcechunkError)
     return pa.RecordBatch.from_pydict({"answer": pa.array([packed], pa.binary())})

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 import icefloe
 from icefloe.errors import InvalidInputError
 from icefloe.query.scan.plan import TableScan
-from icefloe.query.scan.reduce import FUNCTIONS, Aggregation, aggregation, run_partition
+from icefloe.query.scan.reduce import FUNCTIONS, Aggregation, plan_aggregation, reduce_partition
 from icefloe.query.scan.selection import Coordinates, Selection
-from icefloe.query.schema import tables_of
+from icefloe.query.schema import find_tables
 from tests.support.spark.weather import CHUNKS, counted_chunks, opened, repository, weather
 
 REPO = repository(weather(40), encoding=CHUNKS)
@@ -27,16 +27,16 @@ def order_for(
     repo: icefloe.Repository, by: list[str], results: dict[str, Any], selection: Selection | None, size: int
 ) -> Aggregation:
     session = repo.readonly_session("main")
-    table = tables_of(session).choose(None)
+    table = find_tables(session).choose(None)
     chosen = selection or Selection.everything(table)
     scan = TableScan(session, table, Coordinates(session, table), chosen, partition_bytes=size)
-    return aggregation(scan, by, results)
+    return plan_aggregation(scan, by, results)
 
 
-def frame_of(repo: icefloe.Repository, order: Aggregation) -> pa.Table:
+def make_frame(repo: icefloe.Repository, order: Aggregation) -> pa.Table:
     session = repo.readonly_session("main")
     schema = order.schema if order.whole else order.partial_schema
-    batches = [b for n in range(order.plan.partitions) for b in run_partition(session, order, n)]
+    batches = [b for n in range(order.plan.partitions) for b in reduce_partition(session, order, n)]
     return pa.Table.from_batches(batches, schema)
 
 
@@ -68,7 +68,7 @@ def test_results_are_those_of_pandas(data: st.DataObject) -> None:
     dataset = opened(session).isel(time=indices[0], lat=indices[1], lon=indices[2]).load()
 
     order = order_for(REPO, by, {"out": (variable, function)}, selection, 10**9)
-    found = frame_of(REPO, order)
+    found = make_frame(REPO, order)
 
     assert order.whole
     rows = {
@@ -111,7 +111,7 @@ def test_groups_that_are_apart_are_finished_where_they_are_read(
 
 def test_parts_of_groups_are_put_together() -> None:
     order = order_for(REPO, ["month(time)"], {"t2m": ["sum", "count", "var", "max"]}, None, 1)
-    parts = frame_of(REPO, order).to_pandas()
+    parts = make_frame(REPO, order).to_pandas()
 
     sums = parts.groupby("month(time)").sum()
     n, total, squares = sums["t2m.count"], sums["t2m.shifted"], sums["t2m.squares"]
@@ -127,7 +127,7 @@ def test_each_chunk_is_read_once() -> None:
     )
 
     with counted_chunks(pytest.MonkeyPatch()) as fetched:
-        frame_of(REPO, order)
+        make_frame(REPO, order)
 
     assert len(fetched) == len(set(fetched)) == 2 * 10 * 2 * 2
 

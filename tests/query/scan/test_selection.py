@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 import icefloe
 from icefloe.errors import InvalidInputError
-from icefloe.query.scan.plan import plan
-from icefloe.query.scan.selection import Coordinates, Selection, by_labels, by_positions
-from icefloe.query.schema import Table, tables_of
+from icefloe.query.scan.plan import make_plan
+from icefloe.query.scan.selection import Coordinates, Selection, select_labels, select_positions
+from icefloe.query.schema import Table, find_tables
 from icefloe.session import Session
 from tests.support.spark.weather import (
     CHUNKS,
@@ -35,14 +35,14 @@ REPO = repository(weather(), encoding=CHUNKS)
 
 def parts(repo: icefloe.Repository = REPO) -> tuple[Session, Table, Coordinates]:
     session = repo.readonly_session("main")
-    table = tables_of(session).choose(None)
+    table = find_tables(session).choose(None)
     return session, table, Coordinates(session, table)
 
 
 def chosen_rows(labels: dict[str, Any], repo: icefloe.Repository = REPO) -> list[tuple[Any, ...]]:
     session, table, coordinates = parts(repo)
-    selection = by_labels(coordinates, Selection.everything(table), labels)
-    return rows(read_all(session, plan(table, selection)))
+    selection = select_labels(coordinates, Selection.everything(table), labels)
+    return rows(read_all(session, make_plan(table, selection)))
 
 
 def expected_rows(labels: dict[str, Any], repo: icefloe.Repository = REPO) -> list[tuple[Any, ...]]:
@@ -135,9 +135,9 @@ def test_ranges_may_be_said_in_json() -> None:
 )
 def test_positions_mean_what_they_mean_to_xarray(places: dict[str, Any]) -> None:
     session, table, _ = parts()
-    selection = by_positions(table, Selection.everything(table), places)
+    selection = select_positions(table, Selection.everything(table), places)
 
-    found = rows(read_all(session, plan(table, selection)))
+    found = rows(read_all(session, make_plan(table, selection)))
 
     kept = {dim: place if isinstance(place, slice | list) else [place] for dim, place in places.items()}
     assert found == frame_rows(opened(session).isel(kept), table.schema.names)
@@ -175,7 +175,7 @@ def test_wrong_positions_are_named(places: dict[str, Any], sentence: str) -> Non
     _, table, _ = parts()
 
     with pytest.raises(InvalidInputError, match=sentence):
-        by_positions(table, Selection.everything(table), places)
+        select_positions(table, Selection.everything(table), places)
 
 
 def test_ranges_of_a_coordinate_in_no_order_are_refused_and_labels_are_not() -> None:
@@ -202,10 +202,12 @@ SIZES = (10, 6, 8)
 @given(st.data())
 def test_no_chunk_is_fetched_twice_or_in_vain(data: st.DataObject) -> None:
     session, table, _ = parts()
-    table = table.only(["time", "lat", "lon", *data.draw(st.sampled_from([["t2m"], ["t2m", "rain"]]))])
+    table = table.select_columns(
+        ["time", "lat", "lon", *data.draw(st.sampled_from([["t2m"], ["t2m", "rain"]]))]
+    )
     wanted = [np.array(sorted(data.draw(st.sets(st.integers(0, size - 1), min_size=1)))) for size in SIZES]
     selection = Selection(tuple(wanted))
-    made = plan(table, selection, partition_bytes=data.draw(st.sampled_from([1, 3000, 10**6])))
+    made = make_plan(table, selection, partition_bytes=data.draw(st.sampled_from([1, 3000, 10**6])))
 
     with counted_chunks(pytest.MonkeyPatch()) as fetched:
         found = read_all(session, made, batch_rows=data.draw(st.integers(1, 100)))
@@ -223,7 +225,7 @@ def test_variables_with_other_chunks_share_blocks_and_no_chunk_is_read_twice() -
     encoding = {"t2m": {"chunks": (4, 3, 4)}, "rain": {"chunks": (6, 6, 4)}}
     repo = repository(dataset, encoding=encoding)
     session, table, _ = parts(repo)
-    made = plan(table, Selection.everything(table), partition_bytes=1)
+    made = make_plan(table, Selection.everything(table), partition_bytes=1)
 
     with counted_chunks(pytest.MonkeyPatch()) as fetched:
         found = read_all(session, made)
@@ -236,9 +238,9 @@ def test_variables_with_other_chunks_share_blocks_and_no_chunk_is_read_twice() -
 def test_shards_are_read_once() -> None:
     repo = repository(weather(8), encoding={"t2m": {"chunks": (2, 3, 4), "shards": (4, 6, 8)}})
     session, _, _ = parts(repo)
-    table = tables_of(session).choose(["t2m"])
+    table = find_tables(session).choose(["t2m"])
 
-    made = plan(table, Selection.everything(table), partition_bytes=1)
+    made = make_plan(table, Selection.everything(table), partition_bytes=1)
 
     assert made.partitions == 2
     assert rows(read_all(session, made)) == frame_rows(opened(session)[["t2m"]], table.schema.names)
@@ -246,7 +248,7 @@ def test_shards_are_read_once() -> None:
 
 def test_coordinates_alone_need_no_chunks() -> None:
     session, table, _ = parts()
-    made = plan(table.only(["lat"]), Selection.everything(table))
+    made = make_plan(table.select_columns(["lat"]), Selection.everything(table))
 
     with counted_chunks(pytest.MonkeyPatch()) as fetched:
         found = read_all(session, made)
@@ -264,7 +266,7 @@ def test_a_million_chunks_are_planned_as_columns() -> None:
     array = replace(column.array, shape=(big, 6, 8), edges=edges)
     large = Table("/", table.dims, (big, 6, 8), (replace(column, array=array),))
 
-    made = plan(large, Selection.everything(large), partition_bytes=2**20)
+    made = make_plan(large, Selection.everything(large), partition_bytes=2**20)
 
     again = pickle.loads(pickle.dumps(made))
     assert len(pickle.dumps(made)) < 100_000

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from icefloe.query.scan.plan import TableScan, plan
-from icefloe.query.scan.reduce import moment_of, planned, run_partition
-from icefloe.query.sql.aggregates import reduction
+from icefloe.query.scan.plan import TableScan, make_plan
+from icefloe.query.scan.reduce import make_moment, plan_moments, reduce_partition
+from icefloe.query.sql.aggregates import reduce_select
 from icefloe.query.sql.analysis import analyze_query
 from icefloe.query.sql.parse import Edit, parse_query
 from tests.support.query import (
@@ -37,20 +37,20 @@ def tables_for(text: str, partition_bytes: int) -> tuple[list[pa.Table], list[Ed
         if found.needs[number].columns is None:
             continue
         _, selection = pruned(found.needs[number])
-        made = reduction(query.text, query.tokens, scope, COORDINATES, utc=True)
+        made = reduce_select(query.text, query.tokens, scope, COORDINATES, utc=True)
         if made is None:
             continue
-        moments = made.moments or (moment_of("cells", None),)
+        moments = made.moments or (make_moment("cells", None),)
         scan = TableScan(SESSION, TABLE, COORDINATES, selection, partition_bytes=partition_bytes)
-        order = planned(scan, made.terms, made.shown, moments)
-        batches = [b for n in range(order.plan.partitions) for b in run_partition(SESSION, order, n)]
+        order = plan_moments(scan, made.terms, made.shown, moments)
+        batches = [b for n in range(order.plan.partitions) for b in reduce_partition(SESSION, order, n)]
         tables[number] = pa.Table.from_batches(batches, order.partial_schema)
         edits += made.edits
     grouped_uses = set(tables)
     for use in query.uses:
         if use.number not in tables:
             table, selection = pruned(found.needs[use.number])
-            tables[use.number] = read_all(SESSION, plan(table, selection))
+            tables[use.number] = read_all(SESSION, make_plan(table, selection))
     return [tables[use.number] for use in query.uses], edits, grouped_uses
 
 
@@ -61,9 +61,9 @@ def check(text: str, partition_bytes: int = 2**26) -> set[int]:
     ours = answer(query, tables, edits)
     theirs = answer(query, [WHOLE] * len(tables))
 
-    assert len(ours) == len(theirs), query.rewritten(dict.fromkeys(range(9), "t"), edits)
+    assert len(ours) == len(theirs), query.rewrite(dict.fromkeys(range(9), "t"), edits)
     for mine, other in zip(rounded(ours), rounded(theirs), strict=True):
-        assert mine == other, query.rewritten(dict.fromkeys(range(9), "t"), edits)
+        assert mine == other, query.rewrite(dict.fromkeys(range(9), "t"), edits)
     return found
 
 

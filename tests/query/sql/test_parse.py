@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 
 from icefloe.errors import InvalidInputError
-from icefloe.query.scan.plan import plan
+from icefloe.query.scan.plan import make_plan
 from icefloe.query.sql.analysis import Needs, analyze_query
 from icefloe.query.sql.parse import parse_query
 from tests.support.query import COLUMNS, SESSION, WHOLE, answer, pruned, queries
@@ -27,7 +27,7 @@ def check(text: str) -> None:
     parts = []
     for need in needs(text):
         table, selection = pruned(need)
-        parts.append(read_all(SESSION, plan(table, selection)))
+        parts.append(read_all(SESSION, make_plan(table, selection)))
 
     found = answer(query, parts)
 
@@ -116,7 +116,7 @@ def test_queries_of_odd_forms(text: str) -> None:
 def test_the_number_of_chunks_is_exact(text: str, columns: set[str] | None, chunks: int) -> None:
     (need,) = needs(text)
     table, selection = pruned(need)
-    made = plan(table, selection)
+    made = make_plan(table, selection)
 
     with counted_chunks(pytest.MonkeyPatch()) as fetched:
         read_all(SESSION, made)
@@ -183,15 +183,14 @@ def test_versions_and_places() -> None:
     assert [use.version for use in query.uses] == [{"versionAsOf": "v1"}, {"timestampAsOf": "2024-05-01"}, {}]
     assert [use.rest for use in query.uses] == [(), (), ("refs",)]
     assert (
-        query.rewritten({0: "t0", 1: "t1", 2: "t2"})
-        == "SELECT * FROM {t0} a JOIN {t1} AS `W` JOIN {t2} r, v.x"
+        query.rewrite({0: "t0", 1: "t1", 2: "t2"}) == "SELECT * FROM {t0} a JOIN {t1} AS `W` JOIN {t2} r, v.x"
     )
 
 
 def test_an_alias_stands_after_a_sample() -> None:
     query = parse_query("SELECT w.lat FROM w TABLESAMPLE (5 ROWS) REPEATABLE (1) WHERE w.lat > 5", ["w"])
 
-    made = query.rewritten({0: "t"})
+    made = query.rewrite({0: "t"})
 
     assert made == "SELECT w.lat FROM {t} TABLESAMPLE (5 ROWS) REPEATABLE (1) AS `w` WHERE w.lat > 5"
 

@@ -41,8 +41,8 @@ def sql(
         # What is not there is told before Spark is started.
         places[name] = authorized(opened(storage_from_url(place)), prefixes)
     with running_spark(SparkChoice(master)) as session:
-        from icefloe.spark.run_sql import answered  # pyspark takes its time to import
+        from icefloe.spark.run_sql import run_query  # pyspark takes its time to import
 
         told = partial(out.progress, "tasks")
-        columns, rows = answered(session, query, places, limit, told)
+        columns, rows = run_query(session, query, places, limit, told)
     out.table((dict(zip(columns, row, strict=True)) for row in rows), columns)

@@ -24,28 +24,28 @@ _TERM: Final = re.compile(r"\s*(\w+)\s*\(\s*(.+?)\s*\)\s*")
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """Something that indices of one dimension have in common."""
+    """A value per index of one dimension, by which cells are grouped."""
 
     name: str
     axis: int
     arrow: pa.DataType
     values: Values
-    """Per index of the dimension; of a key, per group."""
+    """One per index of the dimension; of a key, one per group."""
     missing: Mask | None
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """How the indices of one dimension are grouped."""
+    """The grouping of the indices of one dimension."""
 
     codes: NDArray[np.int64]
-    """A group per index of the dimension; -1 where it is not wanted."""
+    """Group number per index of the dimension; -1 if the index is not selected."""
     firsts: NDArray[np.int64]
-    """Per group its first index."""
+    """First index of each group."""
 
     @property
     def groups(self) -> int:
-        """How many."""
+        """Number of groups."""
         return len(self.firsts)
 
     def key(self, term: Term) -> Term:
@@ -54,10 +54,10 @@ class Axis:
         return replace(term, values=term.values[self.firsts], missing=missing)
 
 
-def term_of(coordinates: Coordinates, text: str) -> Term:
-    """A coordinate, or a date part of one."""
+def parse_term(coordinates: Coordinates, text: str) -> Term:
+    """Parse a coordinate name, or a date part of one such as `month(time)`."""
     match = _TERM.fullmatch(text)
-    column = coordinates.along(match[2] if match else text)
+    column = coordinates.find(match[2] if match else text)
     values, missing = coordinates.values(column)
     if match is None:
         return Term(column.name, column.axes[0], column.arrow, values, missing)
@@ -70,26 +70,28 @@ def term_of(coordinates: Coordinates, text: str) -> Term:
     return Term(name, column.axes[0], pa.int32(), part(values.astype("M8[us]")), missing)
 
 
-def grouped(shape: Sequence[int], selection: Selection, terms: Sequence[Term]) -> tuple[Axis, ...]:
-    """The groups along each dimension: wanted indices with the same values of all its terms."""
+def group_indices(shape: Sequence[int], selection: Selection, terms: Sequence[Term]) -> tuple[Axis, ...]:
+    """Group the selected indices of each dimension by the values of all its terms."""
     axes = []
     for axis, size in enumerate(shape):
         chosen = selection.indices[axis]
         indices = np.arange(size) if chosen is None else chosen
         mine = [term for term in terms if term.axis == axis]
         codes = np.full(size, -1, np.int64)
-        parts = [(each.values[indices], _at(each.missing, indices)) for each in mine]
-        codes[indices], first = _codes(parts, len(indices))
+        parts = [(each.values[indices], _take(each.missing, indices)) for each in mine]
+        codes[indices], first = _number_groups(parts, len(indices))
         axes.append(Axis(codes, indices[first]))
     return tuple(axes)
 
 
-def _at(missing: Mask | None, indices: Any) -> Mask | None:
+def _take(missing: Mask | None, indices: Any) -> Mask | None:
     return None if missing is None else missing[indices]
 
 
-def _codes(terms: Sequence[tuple[Values, Any]], count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """A code per index, equal where all terms are, and the first index of each code."""
+def _number_groups(
+    terms: Sequence[tuple[Values, Any]], count: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Number the distinct combinations of terms, and return the first index of each."""
     if not terms:
         return np.zeros(count, np.int64), np.zeros(min(count, 1), np.int64)
     codes = np.zeros(count, np.int64)
@@ -101,39 +103,39 @@ def _codes(terms: Sequence[tuple[Values, Any]], count: int) -> tuple[NDArray[np.
     return dense.astype(np.int64), first.astype(np.int64)
 
 
-def _year(times: Values) -> NDArray[np.int64]:
+def _get_year(times: Values) -> NDArray[np.int64]:
     return np.asarray(times.astype("M8[Y]").astype(np.int64) + 1970)
 
 
-def _month(times: Values) -> NDArray[np.int64]:
+def _get_month(times: Values) -> NDArray[np.int64]:
     return np.asarray(times.astype("M8[M]").astype(np.int64) % 12 + 1)
 
 
-def _day(times: Values) -> NDArray[np.int64]:
+def _get_day(times: Values) -> NDArray[np.int64]:
     return np.asarray((times.astype("M8[D]") - times.astype("M8[M]").astype("M8[D]")).astype(np.int64) + 1)
 
 
-def _day_of_year(times: Values) -> NDArray[np.int64]:
+def _get_day_of_year(times: Values) -> NDArray[np.int64]:
     return np.asarray((times.astype("M8[D]") - times.astype("M8[Y]").astype("M8[D]")).astype(np.int64) + 1)
 
 
-def _hour(times: Values) -> NDArray[np.int64]:
+def _get_hour(times: Values) -> NDArray[np.int64]:
     return np.asarray((times - times.astype("M8[D]").astype("M8[us]")).astype(np.int64) // (3600 * 10**6))
 
 
-def _minute(times: Values) -> NDArray[np.int64]:
+def _get_minute(times: Values) -> NDArray[np.int64]:
     return np.asarray((times - times.astype("M8[h]").astype("M8[us]")).astype(np.int64) // (60 * 10**6))
 
 
 DATE_PARTS: Final[Mapping[str, Callable[[Values], NDArray[np.int64]]]] = {
-    "year": _year,
-    "month": _month,
-    "day": _day,
-    "dayofmonth": _day,
-    "dayofyear": _day_of_year,
-    "doy": _day_of_year,
-    "quarter": lambda times: (_month(times) - 1) // 3 + 1,
-    "hour": _hour,
-    "minute": _minute,
+    "year": _get_year,
+    "month": _get_month,
+    "day": _get_day,
+    "dayofmonth": _get_day,
+    "dayofyear": _get_day_of_year,
+    "doy": _get_day_of_year,
+    "quarter": lambda times: (_get_month(times) - 1) // 3 + 1,
+    "hour": _get_hour,
+    "minute": _get_minute,
 }
-"""Parts of a time, by the names that Spark has for them."""
+"""Functions that compute parts of times, by their names in Spark SQL."""

@@ -14,14 +14,14 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from icefloe.query.scan.selection import Coordinates, Indices, Selection, by_labels, by_positions
+from icefloe.query.scan.selection import Coordinates, Indices, Selection, select_labels, select_positions
 from icefloe.query.schema import Table
 from icefloe.session import Session
 
 PARTITION_BYTES: Final = 64 * 2**20
 BATCH_ROWS: Final = 65536
 _ROWS_WITHOUT_CHUNKS: Final = 2**20
-"""The size of a block of a table without variables, which has no chunks to keep together."""
+"""Size of a block of a table without variables, which has no chunks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class TableScan:
             A label, a list of labels or a slice for each coordinate. Both ends of a slice are included.
         """
         wanted = {**(indexers or {}), **labels}
-        return replace(self, selection=by_labels(self.coordinates, self.selection, wanted))
+        return replace(self, selection=select_labels(self.coordinates, self.selection, wanted))
 
     def isel(self, indexers: Mapping[str, Any] | None = None, **positions: Any) -> Self:
         """Select cells by their positions along dimensions, as xarray's `isel` does.
@@ -59,7 +59,7 @@ class TableScan:
             A position, a list of positions or a slice for each dimension.
         """
         wanted = {**(indexers or {}), **positions}
-        return replace(self, selection=by_positions(self.table, self.selection, wanted))
+        return replace(self, selection=select_positions(self.table, self.selection, wanted))
 
     def select(self, *names: str | Iterable[str]) -> Self:
         """Select columns. Variables that are not selected are not read.
@@ -70,11 +70,11 @@ class TableScan:
             Names of columns, or lists of names, in the order of the result.
         """
         flat = [each for name in names for each in ([name] if isinstance(name, str) else name)]
-        return replace(self, table=self.table.only(flat))
+        return replace(self, table=self.table.select_columns(flat))
 
     def plan(self) -> Plan:
         """Divide the chunks among tasks."""
-        return plan(self.table, self.selection, partition_bytes=self.partition_bytes)
+        return make_plan(self.table, self.selection, partition_bytes=self.partition_bytes)
 
     @property
     def title(self) -> str:
@@ -95,16 +95,16 @@ def scan_table(session: Session, table: Table, location: str = "") -> TableScan:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Part of one dimension between two borders, and what is wanted of it."""
+    """Part of one dimension between two chunk borders, and the selected indices in it."""
 
     start: int
     stop: int
     wanted: Indices | None
-    """Indices of the dimension; None stands for all of the span."""
+    """Indices of the dimension; None selects the whole span."""
 
     @property
     def count(self) -> int:
-        """The number of wanted indices."""
+        """Number of selected indices."""
         return self.stop - self.start if self.wanted is None else len(self.wanted)
 
 
@@ -113,37 +113,37 @@ Block = tuple[Span, ...]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How the wanted rows of a table are read.
+    """The blocks that are read, divided into partitions.
 
-    Blocks are numbered along `order`, the last dimension of it fastest. Each holds whole chunks of every
+    Blocks are numbered along `order`, with its last dimension fastest. A block contains whole chunks of every
     variable: no chunk is in two blocks.
     """
 
     table: Table
     selection: Selection
     edges: tuple[NDArray[np.int64], ...]
-    """Per dimension the borders of the spans in which something is wanted: (n, 2)."""
+    """Borders of the spans with selected indices, per dimension: (n, 2)."""
     order: tuple[int, ...]
-    """All dimensions, the one first along which the number of a block changes last."""
+    """All dimensions, in the order in which blocks are numbered."""
     starts: NDArray[np.int64]
-    """The first block of each partition, and the number of blocks."""
+    """First block of each partition, and the number of blocks."""
 
     def __reduce__(self) -> Any:
-        """Small, since it goes to every task: borders at equal distances are next to nothing."""
-        return _unpacked, (
-            _without_edges(self.table),
-            *map(_packed, (self.edges, self.selection.indices)),
+        """Pickle borders as compressed differences: every task receives the plan."""
+        return _restore_plan, (
+            _drop_edges(self.table),
+            *map(_pack, (self.edges, self.selection.indices)),
             self.order,
-            _packed((self.starts,)),
+            _pack((self.starts,)),
         )
 
     @property
     def partitions(self) -> int:
-        """How many."""
+        """Number of partitions."""
         return len(self.starts) - 1
 
     def blocks(self, partition: int) -> Iterator[Block]:
-        """The blocks of a partition."""
+        """Generate the blocks of a partition."""
         shape = tuple(len(self.edges[axis]) for axis in self.order)
         for number in range(int(self.starts[partition]), int(self.starts[partition + 1])):
             places = dict(zip(self.order, np.unravel_index(number, shape), strict=True))
@@ -161,30 +161,33 @@ class Plan:
 
     @property
     def rows(self) -> int:
-        """How many rows the table has."""
+        """Number of selected rows."""
         return int(np.prod(self.selection.counts(self.table), dtype=np.int64))
 
 
-def plan(
+def make_plan(
     table: Table,
     selection: Selection,
     *,
     partition_bytes: int = PARTITION_BYTES,
     order: Sequence[int] | None = None,
 ) -> Plan:
-    """Partitions of about so many bytes of columns, each of some blocks in a row."""
+    """Divide blocks into partitions of consecutive blocks with about this many bytes."""
     axes = tuple(range(len(table.dims)) if order is None else order)
-    spans = [_spans(edges, wanted) for edges, wanted in zip(_borders(table), selection.indices, strict=True)]
-    counts = [_counts(span, wanted) for span, wanted in zip(spans, selection.indices, strict=True)]
+    spans = [
+        _find_spans(edges, wanted)
+        for edges, wanted in zip(_find_borders(table), selection.indices, strict=True)
+    ]
+    counts = [_count_selected(span, wanted) for span, wanted in zip(spans, selection.indices, strict=True)]
     rows = np.ones(1, np.int64)
     for axis in axes:
         rows = np.multiply.outer(rows, counts[axis]).ravel()
-    width = sum(width_of(column.arrow) for column in table.columns)
-    starts = _cut(rows, max(partition_bytes // max(width, 1), 1))
+    width = sum(estimate_width(column.arrow) for column in table.columns)
+    starts = _cut_partitions(rows, max(partition_bytes // max(width, 1), 1))
     return Plan(table, selection, tuple(spans), axes, starts)
 
 
-def _borders(table: Table) -> list[NDArray[np.int64]]:
+def _find_borders(table: Table) -> list[NDArray[np.int64]]:
     if table.variables or not table.dims:
         return table.edges()
     borders = [np.arange(size + 1) for size in table.shape]
@@ -196,23 +199,23 @@ def _borders(table: Table) -> list[NDArray[np.int64]]:
     return borders
 
 
-def _spans(borders: NDArray[np.int64], wanted: Indices | None) -> NDArray[np.int64]:
-    """The spans between borders in which something is wanted: (n, 2)."""
+def _find_spans(borders: NDArray[np.int64], wanted: Indices | None) -> NDArray[np.int64]:
+    """Find the spans between borders that contain selected indices: (n, 2)."""
     spans = np.stack([borders[:-1], borders[1:]], axis=1)
     if wanted is None:
         return spans[spans[:, 1] > spans[:, 0]]
     return spans[np.unique(np.searchsorted(borders, wanted, side="right") - 1)]
 
 
-def _counts(spans: NDArray[np.int64], wanted: Indices | None) -> NDArray[np.int64]:
+def _count_selected(spans: NDArray[np.int64], wanted: Indices | None) -> NDArray[np.int64]:
     if wanted is None:
         return np.asarray(spans[:, 1] - spans[:, 0], np.int64)
     bounds = np.searchsorted(wanted, spans)
     return np.asarray(bounds[:, 1] - bounds[:, 0], np.int64)
 
 
-def _cut(rows: NDArray[np.int64], most: int) -> NDArray[np.int64]:
-    """Where partitions begin: in each so many rows at most, or one block."""
+def _cut_partitions(rows: NDArray[np.int64], most: int) -> NDArray[np.int64]:
+    """Find the first block of each partition. A partition has at most `most` rows, or one block."""
     if not len(rows):
         return np.zeros(1, np.int64)
     before = np.cumsum(rows) - rows
@@ -223,8 +226,8 @@ def _cut(rows: NDArray[np.int64], most: int) -> NDArray[np.int64]:
     return np.append(starts[starts < len(rows)], len(rows)).astype(np.int64)
 
 
-def width_of(arrow: pa.DataType) -> int:
-    """About how many bytes a value of a type takes."""
+def estimate_width(arrow: pa.DataType) -> int:
+    """Estimate the bytes that a value of a type takes."""
     try:
         return max(int(arrow.bit_width) // 8, 1)
     except ValueError:  # text has no width
@@ -234,8 +237,8 @@ def width_of(arrow: pa.DataType) -> int:
 Packed = tuple[tuple[tuple[int, ...], bytes] | None, ...]
 
 
-def _packed(columns: Sequence[NDArray[np.int64] | None]) -> Packed:
-    """Ascending numbers as their differences, compressed."""
+def _pack(columns: Sequence[NDArray[np.int64] | None]) -> Packed:
+    """Compress ascending numbers as differences."""
     return tuple(
         None
         if column is None
@@ -244,15 +247,17 @@ def _packed(columns: Sequence[NDArray[np.int64] | None]) -> Packed:
     )
 
 
-def _unpacked(table: Table, edges: Packed, indices: Packed, order: tuple[int, ...], starts: Packed) -> Plan:
-    (first,) = _columns(starts)
+def _restore_plan(
+    table: Table, edges: Packed, indices: Packed, order: tuple[int, ...], starts: Packed
+) -> Plan:
+    (first,) = _unpack(starts)
     if first is None:
         raise ValueError("a plan without partitions is no plan")
-    borders = tuple(column for column in _columns(edges) if column is not None)
-    return Plan(table, Selection(tuple(_columns(indices))), borders, order, first)
+    borders = tuple(column for column in _unpack(edges) if column is not None)
+    return Plan(table, Selection(tuple(_unpack(indices))), borders, order, first)
 
 
-def _columns(packed: Packed) -> list[NDArray[np.int64] | None]:
+def _unpack(packed: Packed) -> list[NDArray[np.int64] | None]:
     return [
         None
         if each is None
@@ -261,8 +266,8 @@ def _columns(packed: Packed) -> list[NDArray[np.int64] | None]:
     ]
 
 
-def _without_edges(table: Table) -> Table:
-    """A task knows its blocks, and needs the borders of single arrays no more."""
+def _drop_edges(table: Table) -> Table:
+    """Drop the chunk borders of arrays, which a task does not need."""
     return replace(
         table,
         columns=tuple(

@@ -1,4 +1,4 @@
-"""Reading partitions of a table: chunks in, Arrow record batches out."""
+"""Read partitions of a table: chunks in, Arrow record batches out."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from icefloe.query.schema import Column, Role
 from icefloe.session import Session
 
 _AHEAD: Final = 4
-"""Blocks that are fetched while others are handed out."""
+"""Number of blocks that are fetched in advance."""
 _KEPT_BYTES: Final = 2**27
 """Coordinates up to this size are read once for all blocks of a task."""
 
@@ -26,13 +26,13 @@ _KEPT_BYTES: Final = 2**27
 def read_partition(
     session: Session, plan: Plan, partition: int, batch_rows: int = BATCH_ROWS
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a partition, in the order of the blocks, and in each in that of the dimensions."""
+    """Read the rows of a partition, block by block, in the order of the dimensions."""
     for block, values in read_blocks(session, plan, partition):
-        yield from _batches(plan, block, values, batch_rows)
+        yield from _make_batches(plan, block, values, batch_rows)
 
 
 def read_blocks(session: Session, plan: Plan, partition: int) -> Iterator[tuple[Block, list[Values]]]:
-    """The blocks of a partition with the stored values of each column in it, along the table's dimensions.
+    """Read the stored values of all columns, block by block.
 
     Each array has as many dimensions as the table, with length 1 where a column does not vary.
     """
@@ -50,7 +50,7 @@ def read_blocks(session: Session, plan: Plan, partition: int) -> Iterator[tuple[
 
 
 class _Arrays:
-    """The arrays behind the columns of a table."""
+    """The open arrays behind the columns of a table."""
 
     def __init__(self, session: Session, plan: Plan) -> None:
         import zarr
@@ -69,22 +69,24 @@ class _Arrays:
         }
 
     def read(self, block: Block) -> list[Values]:
-        """What the columns hold in a block."""
+        """Read the values of all columns in a block."""
         found: dict[str, Values] = {}
         return [self._read(column, block, found) for column in self._columns]
 
     def _read(self, column: Column, block: Block, found: dict[str, Values]) -> Values:
         spans = [block[axis] for axis in column.axes]
         if column.array is None:
-            return self._placed(_indices(spans[0]), column)
+            return self._arrange(_list_indices(spans[0]), column)
         path = column.array.path
         if path not in found:
             whole = self._whole.get(path)
-            found[path] = fetched(self._arrays[path], spans) if whole is None else chosen(whole, spans)
-        return self._placed(found[path], column)
+            found[path] = (
+                fetch_spans(self._arrays[path], spans) if whole is None else take_spans(whole, spans)
+            )
+        return self._arrange(found[path], column)
 
-    def _placed(self, values: Values, column: Column) -> Values:
-        """Values along the dimensions of the table."""
+    def _arrange(self, values: Values, column: Column) -> Values:
+        """Arrange values along the dimensions of the table."""
         order = sorted(range(len(column.axes)), key=column.axes.__getitem__)
         values = values.transpose(order) if values.ndim else values
         here = dict(zip(sorted(column.axes), values.shape, strict=True))
@@ -98,12 +100,12 @@ def _is_kept(column: Column) -> bool:
     return int(np.prod(array.shape, dtype=np.int64)) * array.coding.stored.itemsize <= _KEPT_BYTES
 
 
-def _indices(span: Span) -> NDArray[np.int64]:
+def _list_indices(span: Span) -> NDArray[np.int64]:
     return np.arange(span.start, span.stop) if span.wanted is None else span.wanted
 
 
-def _selector(span: Span) -> slice | NDArray[np.int64]:
-    """The wanted part of a span, as a slice where it is one."""
+def _to_selector(span: Span) -> slice | NDArray[np.int64]:
+    """Return the selected part of a span, as a slice if it is contiguous."""
     wanted = span.wanted
     if wanted is None:
         return slice(span.start, span.stop)
@@ -111,27 +113,27 @@ def _selector(span: Span) -> slice | NDArray[np.int64]:
     return slice(first, last + 1) if last - first + 1 == len(wanted) else wanted
 
 
-def fetched(array: Any, spans: Sequence[Span]) -> Values:
-    """The wanted part of some spans of an array. Only chunks with something wanted are fetched."""
-    selectors = tuple(_selector(span) for span in spans)
+def fetch_spans(array: Any, spans: Sequence[Span]) -> Values:
+    """Read the selected parts of spans of an array. Other chunks are not fetched."""
+    selectors = tuple(_to_selector(span) for span in spans)
     if all(isinstance(each, slice) for each in selectors):
         return np.asarray(array[selectors])
     return np.asarray(array.oindex[selectors])
 
 
-def chosen(whole: Values, spans: Sequence[Span]) -> Values:
-    """The same of an array in memory."""
+def take_spans(whole: Values, spans: Sequence[Span]) -> Values:
+    """Take the selected parts of spans of an array in memory."""
     for axis, span in enumerate(spans):
-        selector = _selector(span)
+        selector = _to_selector(span)
         whole = whole[(slice(None),) * axis + (selector,)]
     return whole
 
 
-def _batches(plan: Plan, block: Block, values: Sequence[Values], rows: int) -> Iterator[pa.RecordBatch]:
+def _make_batches(plan: Plan, block: Block, values: Sequence[Values], rows: int) -> Iterator[pa.RecordBatch]:
     schema = plan.table.schema
     shape = tuple(span.count for span in block)
     known: dict[tuple[Any, ...], pa.Array] = {}
-    for slab in _slabs(shape, rows):
+    for slab in _split_block(shape, rows):
         extent = tuple(part.stop - part.start for part in slab)
         columns = []
         for number, (column, raw) in enumerate(zip(plan.table.columns, values, strict=True)):
@@ -139,17 +141,17 @@ def _batches(plan: Plan, block: Block, values: Sequence[Values], rows: int) -> I
             key = (number, extent, *((slab[axis].start, slab[axis].stop) for axis in varies))
             part = raw[tuple(slab[a] if a in varies else slice(None) for a in range(len(shape)))]
             if column.role is Role.VARIABLE and len(varies) == len(shape):
-                columns.append(_column(column, part.reshape(-1)))
+                columns.append(_make_column(column, part.reshape(-1)))
                 continue
             if key not in known:
                 known = {old: array for old, array in known.items() if old[0] != number}
-                known[key] = _spread(column, part, extent)
+                known[key] = _repeat(column, part, extent)
             columns.append(known[key])
         yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _slabs(shape: Sequence[int], rows: int) -> Iterator[tuple[slice, ...]]:
-    """Parts of a block whose rows follow each other, so many at most where that can be."""
+def _split_block(shape: Sequence[int], rows: int) -> Iterator[tuple[slice, ...]]:
+    """Divide a block into parts of consecutive rows, with at most this many rows where possible."""
     after = 1
     steps = []
     for size in reversed(shape):
@@ -164,21 +166,21 @@ def _slabs(shape: Sequence[int], rows: int) -> Iterator[tuple[slice, ...]]:
     return product(*cuts)
 
 
-def _spread(column: Column, part: Values, extent: Sequence[int]) -> pa.Array:
-    """A coordinate as a column: each value as often as there are rows with it."""
+def _repeat(column: Column, part: Values, extent: Sequence[int]) -> pa.Array:
+    """Repeat a coordinate for each row of a part."""
     if column.coding is not None and not column.numeric and part.size < 1024:
         # Text and the like cost much per value: made once for each, then repeated.
-        once = _column(column, part.reshape(-1))
+        once = _make_column(column, part.reshape(-1))
         codes = np.broadcast_to(np.arange(part.size).reshape(part.shape), extent).reshape(-1)
         if once.null_count or not pa.types.is_primitive(once.type):
             return once.take(pa.array(codes))
-    return _column(column, np.broadcast_to(part, extent).reshape(-1))
+    return _make_column(column, np.broadcast_to(part, extent).reshape(-1))
 
 
-def _column(column: Column, raw: Values) -> pa.Array:
+def _make_column(column: Column, raw: Values) -> pa.Array:
     if column.coding is None:
         return pa.array(raw, type=column.arrow)
     if column.numeric:
         values = raw.astype(np.float64)
         return to_arrow(values, np.isnan(values) if raw.dtype.kind == "f" else None, column.arrow)
-    return column.coding.column(raw)
+    return column.coding.to_column(raw)

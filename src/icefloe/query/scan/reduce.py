@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.query.decode import Mask, Values, to_arrow
-from icefloe.query.scan.groups import Axis, Term, grouped, term_of
-from icefloe.query.scan.plan import Block, Plan, TableScan, plan, width_of
+from icefloe.query.scan.groups import Axis, Term, group_indices, parse_term
+from icefloe.query.scan.plan import Block, Plan, TableScan, estimate_width, make_plan
 from icefloe.query.scan.read import read_blocks
 from icefloe.query.scan.selection import Selection
 from icefloe.query.schema import Column, Role, Table, unknown
@@ -33,15 +33,15 @@ MOMENTS: Final[Mapping[str, tuple[str, ...]]] = {
     "std": ("count", "shifted", "squares"),
     "var": ("count", "shifted", "squares"),
 }
-"""What has to be kept of a variable for each function."""
+"""Moments that each function needs."""
 CELLS: Final = ".cells"
-"""The column with the number of cells of a group, whatever they hold."""
+"""Name of the column with the number of cells of a group, including missing values."""
 EXTREMES: Final = ("min", "max")
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What is kept of one variable, or of no variable: the number of cells."""
+    """A sum, count or extreme of one variable per group; without a variable, the number of cells."""
 
     variable: str
     name: str
@@ -50,12 +50,12 @@ class Moment:
 
     @property
     def column(self) -> str:
-        """The name of the column that has it."""
+        """Name of the column that contains the moment."""
         return f"{self.variable}.{self.name}"
 
 
-def moment_of(name: str, column: Column | None) -> Moment:
-    """A moment of a variable, in the type that Spark's own aggregates have."""
+def make_moment(name: str, column: Column | None) -> Moment:
+    """Create a moment of a variable, with the type of Spark's own aggregate."""
     if column is None or name == "count":
         return Moment("" if column is None else column.name, name, pa.int64())
     if name in EXTREMES:
@@ -66,7 +66,7 @@ def moment_of(name: str, column: Column | None) -> Moment:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A column of the result that is computed."""
+    """A computed column of the result."""
 
     name: str
     variable: str
@@ -76,7 +76,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Aggregation:
-    """What each task does."""
+    """The plan of an aggregation: groups, moments and partitions."""
 
     plan: Plan
     axes: tuple[Axis, ...]
@@ -84,27 +84,27 @@ class Aggregation:
     moments: tuple[Moment, ...]
     results: tuple[Result, ...]
     whole: bool
-    """Whether no group is in two partitions: the results of a task are final."""
+    """Whether no group is in two partitions, so that the results of a task are final."""
     shifts: Mapping[str, float]
-    """About the mean of each variable: squares of what is left lose no digits."""
+    """A value near the mean of each variable. Squared differences from it keep their digits."""
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns of the final result."""
+        """Columns of the final result."""
         keys = [(key.name, key.arrow) for key in self.keys]
         return pa.schema([*keys, *((result.name, result.arrow) for result in self.results)])
 
     @property
     def partial_schema(self) -> pa.Schema:
-        """The columns of what tasks hand over where groups are in several partitions."""
+        """Columns of the moments that tasks return if partitions share groups."""
         keys = [(key.name, key.arrow) for key in self.keys]
         return pa.schema([*keys, *((moment.column, moment.arrow) for moment in self.moments)])
 
     @property
-    def likely_rows(self) -> int:
-        """About how many rows are handed over: for each block the groups that it has.
+    def estimated_rows(self) -> int:
+        """Estimated number of rows that tasks return: the groups of each block.
 
-        A task has fewer where several of its blocks share groups, and more where its blocks are no box.
+        The number is smaller if blocks of a task share groups, and larger if its blocks do not form a box.
         """
         found = 1
         for axis, edges in zip(self.axes, self.plan.edges, strict=True):
@@ -114,22 +114,22 @@ class Aggregation:
         return found
 
 
-def aggregation(
+def plan_aggregation(
     scan: TableScan, by: Sequence[str], results: Mapping[str, Any], slots: int = 8
 ) -> Aggregation:
     """Plan aggregates of the cells of a scan, computed by tasks of which `slots` run at the same time."""
     table = scan.coordinates.table  # a coordinate need not be selected to be a key
-    wanted = _results(table, results)
-    terms = [term_of(scan.coordinates, text) for text in by]
+    wanted = _parse_results(table, results)
+    terms = [parse_term(scan.coordinates, text) for text in by]
     moments = [
-        moment_of(name, table.column(result.variable))
+        make_moment(name, table.column(result.variable))
         for result in wanted
         for name in MOMENTS[result.function]
     ]
-    return planned(scan, terms, terms, moments, slots, wanted)
+    return plan_moments(scan, terms, terms, moments, slots, wanted)
 
 
-def planned(
+def plan_moments(
     scan: TableScan,
     terms: Sequence[Term],
     shown: Sequence[Term],
@@ -142,16 +142,18 @@ def planned(
     Cells of a group agree in all `terms`. The keys are the values of the `shown` terms at its first cell.
     """
     table = scan.coordinates.table
-    axes = grouped(table.shape, scan.selection, terms)
+    axes = group_indices(table.shape, scan.selection, terms)
     keys = tuple(axes[term.axis].key(term) for term in shown)
     kept = tuple(dict.fromkeys(moments))
-    narrow = table.only(dict.fromkeys(moment.variable for moment in kept if moment.variable))
-    made, whole = _plan(narrow, scan.selection, axes, scan.partition_bytes, slots)
-    shifts = _shifts(scan.session, made, {moment.variable for moment in kept if moment.name == "squares"})
+    narrow = table.select_columns(dict.fromkeys(moment.variable for moment in kept if moment.variable))
+    made, whole = _plan_blocks(narrow, scan.selection, axes, scan.partition_bytes, slots)
+    shifts = _estimate_means(
+        scan.session, made, {moment.variable for moment in kept if moment.name == "squares"}
+    )
     return Aggregation(made, axes, keys, kept, results, whole and bool(results), shifts)
 
 
-def _results(table: Table, given: Mapping[str, Any]) -> tuple[Result, ...]:
+def _parse_results(table: Table, given: Mapping[str, Any]) -> tuple[Result, ...]:
     found = []
     for name, what in given.items():
         if isinstance(what, tuple):
@@ -165,55 +167,55 @@ def _results(table: Table, given: Mapping[str, Any]) -> tuple[Result, ...]:
                 raise unknown("aggregate", function, FUNCTIONS, f"for {variable}")
             column = table.column(variable)
             if column.role is not Role.VARIABLE:
-                raise _refused(
+                raise _invalid_aggregate(
                     f"{variable} is a coordinate; variables are aggregated, and grouped by coordinates"
                 )
             numeric = pa.types.is_integer(column.arrow) or pa.types.is_floating(column.arrow)
             if not numeric and function != "count":
-                raise _refused(f"{variable} is of type {column.arrow}, which has no {function}")
-            plain = moment_of(function, column).arrow
+                raise _invalid_aggregate(f"{variable} is of type {column.arrow}, which has no {function}")
+            plain = make_moment(function, column).arrow
             arrow = pa.float64() if function in ("mean", "std", "var") else plain
             found.append(Result(output, column.name, function, arrow))
     if not found:
-        raise _refused("nothing is to be computed; say for example t2m='mean'")
+        raise _invalid_aggregate("nothing is to be computed; say for example t2m='mean'")
     return tuple(found)
 
 
-def _refused(sentence: str) -> InvalidInputError:
+def _invalid_aggregate(sentence: str) -> InvalidInputError:
     return InvalidInputError(sentence, kind=ErrorKind.INVALID_ARRAY_METADATA)
 
 
-def _plan(
+def _plan_blocks(
     table: Table, selection: Selection, axes: Sequence[Axis], partition_bytes: int, slots: int
 ) -> tuple[Plan, bool]:
-    """Blocks in an order in which those of a group follow each other, in partitions of whole groups."""
+    """Order blocks so that those of a group are adjacent, in partitions of whole groups."""
     if not table.columns:  # cells are counted, not looked at
         spans = tuple(np.array([[0, size]][: min(size, 1)], np.int64).reshape(-1, 2) for size in table.shape)
         rows = int(all(selection.counts(table)))
         return Plan(table, selection, spans, tuple(range(len(axes))), np.arange(rows + 1)), True
-    rough = plan(table, selection, partition_bytes=partition_bytes)
+    rough = make_plan(table, selection, partition_bytes=partition_bytes)
     apart = [axis for axis in range(len(axes)) if _is_apart(axes[axis], rough.edges[axis])]
     order = [*apart, *(axis for axis in range(len(axes)) if axis not in apart)]
-    made = plan(table, selection, partition_bytes=partition_bytes, order=order)
+    made = make_plan(table, selection, partition_bytes=partition_bytes, order=order)
     inner = int(np.prod([len(made.edges[axis]) for axis in order[len(apart) :]], dtype=np.int64))
     boxes = int(np.prod([len(made.edges[axis]) for axis in apart], dtype=np.int64))
     if made.partitions > 1 and boxes < min(made.partitions, slots):
         groups = int(np.prod([axis.groups for axis in axes], dtype=np.int64))
         wanted = max(made.rows // max(_CELLS_PER_GROUP * groups, 1), slots)
-        size = made.rows * sum(width_of(column.arrow) for column in table.columns)
+        size = made.rows * sum(estimate_width(column.arrow) for column in table.columns)
         larger = max(partition_bytes, -(-size // wanted))
-        return plan(table, selection, partition_bytes=larger, order=order), False
+        return make_plan(table, selection, partition_bytes=larger, order=order), False
     count = max(min(made.partitions, boxes), 0)
     starts = np.unique(np.linspace(0, boxes, count + 1).astype(np.int64)) * inner if count else made.starts
     return Plan(table, selection, made.edges, made.order, starts), True
 
 
 _CELLS_PER_GROUP: Final = 128
-"""Where tasks share groups, each has so many cells for a group that it hands over, or all slots are busy."""
+"""Smallest number of cells per group and task if tasks share groups and all slots are busy."""
 
 
 def _is_apart(axis: Axis, edges: NDArray[np.int64]) -> bool:
-    """Whether no group of a dimension is in two blocks."""
+    """Check that no group of a dimension is in two blocks."""
     if axis.groups < 2:
         return len(edges) < 2
     wanted = np.flatnonzero(axis.codes >= 0)
@@ -224,32 +226,32 @@ def _is_apart(axis: Axis, edges: NDArray[np.int64]) -> bool:
     return bool((low == high).all())
 
 
-def _shifts(session: Session, made: Plan, variables: set[str]) -> dict[str, float]:
-    """A number near the mean of each variable, from its first block."""
+def _estimate_means(session: Session, made: Plan, variables: set[str]) -> dict[str, float]:
+    """Estimate the mean of each variable from its first block."""
     if not variables or not made.partitions:
         return {}
-    narrow = made.table.only(variables)
+    narrow = made.table.select_columns(variables)
     first = Plan(narrow, made.selection, made.edges, made.order, np.array([0, 1]))
     ((_, values),) = read_blocks(session, first, 0)
     found = {}
     for column, raw in zip(narrow.columns, values, strict=True):
-        numbers, missing = numbers_of(column, raw)
+        numbers, missing = decode_numbers(column, raw)
         there = numbers if missing is None else numbers[~missing]
         found[column.name] = float(there.astype(np.float64).mean()) if there.size else 0.0
     return found
 
 
-def run_partition(session: Session, order: Aggregation, partition: int) -> Iterator[pa.RecordBatch]:
-    """The groups of one partition: final results, or moments to be put together with those of others."""
+def reduce_partition(session: Session, order: Aggregation, partition: int) -> Iterator[pa.RecordBatch]:
+    """Reduce one partition to final results, or to moments that are combined later."""
     blocks = list(order.plan.blocks(partition))
     found = Moments(order.axes, order.plan.table.columns, order.moments, order.shifts, blocks)
     for block, values in read_blocks(session, order.plan, partition):
         found.add(block, values)
     shape = tuple(len(groups) for groups in found.groups)
-    columns = [_spread(key, found.groups[key.axis], shape) for key in order.keys]
+    columns = [_repeat_key(key, found.groups[key.axis], shape) for key in order.keys]
     moments = {(moment.variable, moment.name): found.column(moment) for moment in order.moments}
     if order.whole:
-        columns += [_final(result, moments) for result in order.results]
+        columns += [_finish(result, moments) for result in order.results]
         yield pa.RecordBatch.from_arrays(columns, schema=order.schema)
         return
     for moment in order.moments:
@@ -261,16 +263,16 @@ def run_partition(session: Session, order: Aggregation, partition: int) -> Itera
     yield pa.RecordBatch.from_arrays(columns, schema=order.partial_schema)
 
 
-def _spread(key: Term, groups: NDArray[np.int64], shape: tuple[int, ...]) -> pa.Array:
-    """A key of all groups of a grid."""
+def _repeat_key(key: Term, groups: NDArray[np.int64], shape: tuple[int, ...]) -> pa.Array:
+    """Repeat a key for all groups of a grid."""
     missing = None if key.missing is None else key.missing[groups]
     once = to_arrow(key.values[groups], missing, key.arrow)
     places = np.arange(len(groups)).reshape([-1 if a == key.axis else 1 for a in range(len(shape))])
     return once.take(pa.array(np.broadcast_to(places, shape).reshape(-1)))
 
 
-def _final(result: Result, moments: Mapping[tuple[str, str], Values]) -> pa.Array:
-    """A result from the moments of its groups: null where a group has no values."""
+def _finish(result: Result, moments: Mapping[tuple[str, str], Values]) -> pa.Array:
+    """Compute a result from moments. It is null for a group without values."""
     count = moments[result.variable, "count"]
     if result.function == "count":
         return pa.array(count, result.arrow)
@@ -285,15 +287,15 @@ def _final(result: Result, moments: Mapping[tuple[str, str], Values]) -> pa.Arra
     return pa.array(found, result.arrow, mask=count < 2)
 
 
-def numbers_of(column: Column, raw: Values) -> tuple[Values, Mask | None]:
-    """The values of a column, and which are missing."""
+def decode_numbers(column: Column, raw: Values) -> tuple[Values, Mask | None]:
+    """Decode the values of a column, with a mask of the missing ones."""
     if column.coding is None:
         return raw, None
     return column.coding.decode(raw)
 
 
 class Moments:
-    """The moments of all groups that some blocks have, as arrays over the grid of groups."""
+    """The moments of all groups of some blocks, as arrays over the grid of groups."""
 
     def __init__(
         self,
@@ -307,28 +309,28 @@ class Moments:
         self._columns = columns
         self._shifts = shifts
         self.groups = [
-            np.unique(np.concatenate([_codes(axis, block[number]) for block in blocks]))
+            np.unique(np.concatenate([_get_codes(axis, block[number]) for block in blocks]))
             for number, axis in enumerate(axes)
         ]
-        """Per dimension the groups that the blocks have."""
+        """Groups that the blocks contain, per dimension."""
         shape = tuple(len(groups) for groups in self.groups)
-        self._held = {moment: np.full(shape, *_start(moment)) for moment in moments}
+        self._held = {moment: np.full(shape, *_get_initial(moment)) for moment in moments}
 
     def column(self, moment: Moment) -> Values:
-        """A moment of all groups, in the order of the dimensions."""
+        """Return a moment of all groups, in the order of the dimensions."""
         return self._held[moment].reshape(-1)
 
     def add(self, block: Block, values: Sequence[Values]) -> None:
-        """Take in the cells of a block."""
-        inner = [_Reduction(_codes(axis, span)) for axis, span in zip(self._axes, block, strict=True)]
+        """Add the cells of a block."""
+        inner = [_Reduction(_get_codes(axis, span)) for axis, span in zip(self._axes, block, strict=True)]
         places = np.ix_(
             *(np.searchsorted(groups, each.groups) for groups, each in zip(self.groups, inner, strict=True))
         )
         for moment, held in self._held.items():
             if not moment.variable:
-                held[places] += _sizes(inner)
+                held[places] += _count_cells(inner)
         for column, raw in zip(self._columns, values, strict=True):
-            numbers, missing = numbers_of(column, raw)
+            numbers, missing = decode_numbers(column, raw)
             for moment, held in self._held.items():
                 if moment.variable == column.name:
                     self._take(moment, held, numbers, missing, inner, places)
@@ -343,16 +345,16 @@ class Moments:
         places: Any,
     ) -> None:
         if moment.name in EXTREMES:
-            nothing = _extreme(held.dtype, moment.name)
+            nothing = _get_neutral(held.dtype, moment.name)
             cells = numbers if missing is None else np.where(missing, nothing, numbers)
             operation = np.minimum if moment.name == "min" else np.maximum
-            found = _reduced(cells.astype(held.dtype, copy=False), operation, inner, held.dtype)
+            found = _reduce(cells.astype(held.dtype, copy=False), operation, inner, held.dtype)
             held[places] = operation(held[places], found)
             return
         if moment.name == "count":
-            held[places] += _sizes(inner)
+            held[places] += _count_cells(inner)
             if missing is not None:
-                held[places] -= _reduced(missing, np.add, inner, held.dtype)
+                held[places] -= _reduce(missing, np.add, inner, held.dtype)
             return
         cells = numbers
         if moment.name != "sum":
@@ -361,21 +363,21 @@ class Moments:
             cells = cells * cells
         if missing is not None:
             cells = np.where(missing, cells.dtype.type(0), cells)
-        held[places] += _reduced(cells, np.add, inner, held.dtype)
+        held[places] += _reduce(cells, np.add, inner, held.dtype)
 
 
-def _codes(axis: Axis, span: Any) -> NDArray[np.int64]:
+def _get_codes(axis: Axis, span: Any) -> NDArray[np.int64]:
     return axis.codes[span.start : span.stop] if span.wanted is None else axis.codes[span.wanted]
 
 
-def _start(moment: Moment) -> tuple[Any, np.dtype[Any]]:
-    """What a moment is before there is a cell, and its type."""
+def _get_initial(moment: Moment) -> tuple[Any, np.dtype[Any]]:
+    """Return the initial value of a moment, and its type."""
     dtype = np.dtype(moment.arrow.to_pandas_dtype())
-    return (_extreme(dtype, moment.name) if moment.name in EXTREMES else 0), dtype
+    return (_get_neutral(dtype, moment.name) if moment.name in EXTREMES else 0), dtype
 
 
-def _extreme(dtype: np.dtype[Any], moment: str) -> Any:
-    """A value that any other takes the place of."""
+def _get_neutral(dtype: np.dtype[Any], moment: str) -> Any:
+    """Return a value that every other value replaces."""
     if dtype.kind == "f":
         return dtype.type(np.inf if moment == "min" else -np.inf)
     limits = np.iinfo(dtype)
@@ -383,7 +385,7 @@ def _extreme(dtype: np.dtype[Any], moment: str) -> Any:
 
 
 class _Reduction:
-    """How one dimension of a block is reduced: cells in the order of their groups, and where each begins."""
+    """Cells of one dimension of a block in the order of their groups, and the start of each group."""
 
     def __init__(self, codes: NDArray[np.int64]) -> None:
         self.size = len(codes)
@@ -401,16 +403,16 @@ class _Reduction:
         return len(self.starts) == self.size and self.order is None
 
 
-def _sizes(inner: Sequence[_Reduction]) -> NDArray[np.int64]:
-    """How many cells each group of a block has."""
+def _count_cells(inner: Sequence[_Reduction]) -> NDArray[np.int64]:
+    """Count the cells of each group of a block."""
     found = np.ones((), np.int64)
     for each in inner:
         found = np.multiply.outer(found, np.diff(np.append(each.starts, each.size)))
     return np.asarray(found)
 
 
-def _reduced(cells: Values, operation: Any, inner: Sequence[_Reduction], dtype: np.dtype[Any]) -> Values:
-    """Cells of a block put together along each dimension; those that shrink most go first."""
+def _reduce(cells: Values, operation: Any, inner: Sequence[_Reduction], dtype: np.dtype[Any]) -> Values:
+    """Reduce the cells of a block along each dimension, starting with those that shrink most."""
     for axis in sorted(
         range(len(inner)), key=lambda axis: len(inner[axis].starts) / max(inner[axis].size, 1)
     ):
@@ -419,12 +421,12 @@ def _reduced(cells: Values, operation: Any, inner: Sequence[_Reduction], dtype: 
             continue
         if each.order is not None:
             cells = np.take(cells, each.order, axis)
-        cells = _along(cells, operation, each, axis, dtype)
+        cells = _reduce_axis(cells, operation, each, axis, dtype)
     return cells.astype(dtype, copy=False)
 
 
-def _along(cells: Values, operation: Any, each: _Reduction, axis: int, dtype: np.dtype[Any]) -> Values:
-    """Cells put together along one dimension, in a type that is wide enough."""
+def _reduce_axis(cells: Values, operation: Any, each: _Reduction, axis: int, dtype: np.dtype[Any]) -> Values:
+    """Reduce cells along one dimension, in a type that is wide enough."""
     if len(each.starts) == 1:
         return np.asarray(operation.reduce(cells, axis=axis, keepdims=True, dtype=dtype))
     if int(np.prod(cells.shape[axis + 1 :], dtype=np.int64)) < _LONG:
@@ -441,4 +443,4 @@ def _along(cells: Values, operation: Any, each: _Reduction, axis: int, dtype: np
 
 
 _LONG: Final = 64
-"""Cells that lie beside each other and are reduced at one go, at least."""
+"""Smallest number of adjacent cells for which one reduction per group is faster than `reduceat`."""

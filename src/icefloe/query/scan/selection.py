@@ -1,4 +1,4 @@
-"""Which cells of a table are wanted: per dimension the indices, from labels, ranges and positions."""
+"""Select cells of a table: the indices of each dimension, from labels, ranges and positions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.query.decode import INTERVAL, TIMESTAMP, Mask, Values
-from icefloe.query.schema import Column, Role, Table, read_whole, unknown
+from icefloe.query.schema import Column, Role, Table, read_array, unknown
 from icefloe.session import Session
 
 Indices = NDArray[np.int64]
@@ -24,37 +24,37 @@ _ISO: Final = re.compile(r"\d{4}(-\d{2}(-\d{2}([T ]\d{2}(:\d{2}(:\d{2}(\.\d+)?)?
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The wanted indices of each dimension, ascending; None stands for all."""
+    """The selected indices of each dimension, in ascending order; None selects all."""
 
     indices: tuple[Indices | None, ...]
 
     @staticmethod
     def everything(table: Table) -> Selection:
-        """All cells."""
+        """Select all cells."""
         return Selection((None,) * len(table.dims))
 
-    def narrowed(self, axis: int, wanted: Indices) -> Selection:
-        """What is also wanted along one dimension."""
+    def narrow(self, axis: int, wanted: Indices) -> Selection:
+        """Restrict the selection along one dimension."""
         known = self.indices[axis]
         both = np.unique(wanted) if known is None else np.intersect1d(known, wanted)
         return Selection((*self.indices[:axis], both, *self.indices[axis + 1 :]))
 
     def counts(self, table: Table) -> tuple[int, ...]:
-        """How many indices of each dimension are wanted."""
+        """Count the selected indices of each dimension."""
         pairs = zip(self.indices, table.shape, strict=True)
         return tuple(size if wanted is None else len(wanted) for wanted, size in pairs)
 
 
 class Coordinates:
-    """The values of one-dimensional coordinates of a table, read when they are asked for."""
+    """The values of one-dimensional coordinates of a table, read on first use."""
 
     def __init__(self, session: Session, table: Table) -> None:
         self._session = session
         self.table = table
         self._known: dict[str, tuple[Values, Mask | None]] = {}
 
-    def along(self, name: str) -> Column:
-        """A coordinate that varies along one dimension; an error for anything else."""
+    def find(self, name: str) -> Column:
+        """Find a coordinate that varies along one dimension. Raises InvalidInputError for anything else."""
         column = self.table.column(name)
         if column.role is Role.VARIABLE or len(column.axes) != 1:
             known = [c.name for c in self.table.columns if c.role is not Role.VARIABLE and len(c.axes) == 1]
@@ -65,7 +65,7 @@ class Coordinates:
         return column
 
     def values(self, column: Column) -> tuple[Values, Mask | None]:
-        """Its decoded values, and which are missing."""
+        """Return the decoded values of a coordinate, and a mask of the missing ones."""
         if column.name not in self._known:
             self._known[column.name] = self._read(column)
         return self._known[column.name]
@@ -73,46 +73,46 @@ class Coordinates:
     def _read(self, column: Column) -> tuple[Values, Mask | None]:
         if column.array is None or column.coding is None:
             return np.arange(self.table.shape[column.axes[0]]), None
-        raw = read_whole(self._session, column.array)
+        raw = read_array(self._session, column.array)
         return (raw.astype(np.float64), None) if column.numeric else column.coding.decode(raw)
 
 
-def by_labels(coordinates: Coordinates, selection: Selection, wanted: Mapping[str, Any]) -> Selection:
-    """Narrow by the values of coordinates, with the meaning that xarray's `sel` gives them.
+def select_labels(coordinates: Coordinates, selection: Selection, wanted: Mapping[str, Any]) -> Selection:
+    """Select cells by the values of coordinates, with the meaning of xarray's `sel`.
 
-    A label, a list of labels, or a slice (or a mapping with start, stop and step): both ends belong to it,
-    and it follows the order of the coordinate. A time such as 2020-01 stands for all of the month.
+    A selector is a label, a list of labels, or a slice (or a mapping with start, stop and step). A slice
+    includes both ends and follows the order of the coordinate. A time such as 2020-01 means the whole month.
     """
     for name, label in wanted.items():
-        column = coordinates.along(name)
+        column = coordinates.find(name)
         values, missing = coordinates.values(column)
         if missing is not None:
             raise InvalidInputError(
                 f"coordinate {name} has missing values; choose with isel, or filter rows",
                 kind=ErrorKind.INVALID_ARRAY_METADATA,
             )
-        selection = selection.narrowed(column.axes[0], _labelled(_Axis(name, values, column.arrow), label))
+        selection = selection.narrow(column.axes[0], _find_labels(_Axis(name, values, column.arrow), label))
     return selection
 
 
-def by_positions(table: Table, selection: Selection, wanted: Mapping[str, Any]) -> Selection:
-    """Narrow by positions along dimensions, as xarray's `isel` does."""
+def select_positions(table: Table, selection: Selection, wanted: Mapping[str, Any]) -> Selection:
+    """Select cells by positions along dimensions, as xarray's `isel` does."""
     for dim, place in wanted.items():
         if dim not in table.dims:
             raise unknown("dimension", dim, table.dims)
         axis = table.dims.index(dim)
         size = table.shape[axis]
-        place = as_slice(place)
+        place = to_slice(place)
         if isinstance(place, slice):
-            chosen = np.arange(size)[_whole(dim, place)]
+            chosen = np.arange(size)[_check_slice(dim, place)]
         else:
-            chosen = _positions(dim, place, size)
-        selection = selection.narrowed(axis, chosen)
+            chosen = _check_positions(dim, place, size)
+        selection = selection.narrow(axis, chosen)
     return selection
 
 
-def as_slice(given: Any) -> Any:
-    """A slice in place of a mapping with start, stop and step, which is what JSON can say."""
+def to_slice(given: Any) -> Any:
+    """Convert a mapping with start, stop and step, as JSON contains it, to a slice."""
     if isinstance(given, Mapping):
         if unexpected := set(given) - {"start", "stop", "step"}:
             raise unknown("word", sorted(unexpected)[0], ("start", "stop", "step"), "in a range")
@@ -120,19 +120,19 @@ def as_slice(given: Any) -> Any:
     return given
 
 
-def _whole(dim: str, place: slice) -> slice:
+def _check_slice(dim: str, place: slice) -> slice:
     for part in (place.start, place.stop, place.step):
         if part is not None and (isinstance(part, bool) or not isinstance(part, int | np.integer)):
-            raise _bad_place(dim, place)
+            raise _invalid_position(dim, place)
     if place.step is not None and place.step == 0:
-        raise _bad_place(dim, place)
+        raise _invalid_position(dim, place)
     return place
 
 
-def _positions(dim: str, place: Any, size: int) -> Indices:
+def _check_positions(dim: str, place: Any, size: int) -> Indices:
     given = np.asarray(place)
     if given.dtype.kind not in "iu" and given.size:
-        raise _bad_place(dim, place)
+        raise _invalid_position(dim, place)
     flat = given.astype(np.int64).ravel()
     if ((flat < -size) | (flat >= size)).any():
         raise InvalidInputError(
@@ -142,7 +142,7 @@ def _positions(dim: str, place: Any, size: int) -> Indices:
     return flat % size if size else flat
 
 
-def _bad_place(dim: str, place: Any) -> InvalidInputError:
+def _invalid_position(dim: str, place: Any) -> InvalidInputError:
     return InvalidInputError(
         f"{place!r} is no position along {dim}: give a whole number, a list of them, or a range",
         kind=ErrorKind.INVALID_CHUNK_INDEX,
@@ -151,20 +151,20 @@ def _bad_place(dim: str, place: Any) -> InvalidInputError:
 
 @dataclass(frozen=True, slots=True)
 class _Axis:
-    """A coordinate to look labels up in."""
+    """A coordinate in which labels are looked up."""
 
     name: str
     values: Values
     arrow: pa.DataType
 
     def bounds(self, label: Any) -> tuple[Any, Any]:
-        """The first and the last value that a label means."""
+        """Return the first and the last value that a label means."""
         if self.arrow == TIMESTAMP:
-            return _time_bounds(label, self.name)
+            return _parse_time_bounds(label, self.name)
         if self.arrow == pa.string():
             return str(label), str(label)
         if self.arrow == INTERVAL:
-            return _span(label, self), _span(label, self)
+            return _parse_duration(label, self), _parse_duration(label, self)
         if isinstance(label, str) or isinstance(label, bool) != (self.arrow == pa.bool_()):
             try:
                 label = float(label)
@@ -175,7 +175,7 @@ class _Axis:
         return (stored, stored) if (self.values == stored).any() else (label, label)
 
     def not_found(self, label: Any) -> InvalidInputError:
-        """The error for a label that is not there."""
+        """Create the error for a label that does not exist."""
         values = self.values
         has = f"it runs from {values[0]} to {values[-1]}" if len(values) else "it is empty"
         return InvalidInputError(
@@ -183,27 +183,27 @@ class _Axis:
         )
 
 
-def _labelled(axis: _Axis, label: Any) -> Indices:
-    label = as_slice(label)
+def _find_labels(axis: _Axis, label: Any) -> Indices:
+    label = to_slice(label)
     if isinstance(label, slice):
-        return _ranged(axis, label)
+        return _find_range(axis, label)
     several = isinstance(label, list | tuple | set | frozenset | np.ndarray)
-    found = [_one(axis, each) for each in (label if several else [label])]
+    found = [_find_label(axis, each) for each in (label if several else [label])]
     return np.concatenate(found) if found else np.zeros(0, np.int64)
 
 
-def _one(axis: _Axis, label: Any) -> Indices:
+def _find_label(axis: _Axis, label: Any) -> Indices:
     low, high = axis.bounds(label)
-    values = _comparable(axis.values)
+    values = _to_comparable(axis.values)
     found = np.flatnonzero((values >= low) & (values <= high))
     if not len(found):
         raise axis.not_found(label)
     return found
 
 
-def _ranged(axis: _Axis, label: slice) -> Indices:
-    values = _comparable(axis.values)
-    up, down = (_ordered(values, compare) for compare in (np.less_equal, np.greater_equal))
+def _find_range(axis: _Axis, label: slice) -> Indices:
+    values = _to_comparable(axis.values)
+    up, down = (_is_ordered(values, compare) for compare in (np.less_equal, np.greater_equal))
     if not (up or down):
         raise InvalidInputError(
             f"coordinate {axis.name} neither rises nor falls throughout, so a range of it means nothing;"
@@ -229,19 +229,19 @@ def _ranged(axis: _Axis, label: slice) -> Indices:
     return found[:: label.step]
 
 
-def _ordered(values: Values, compare: Callable[[Values, Values], Any]) -> bool:
+def _is_ordered(values: Values, compare: Callable[[Values, Values], Any]) -> bool:
     return bool(np.all(compare(values[:-1], values[1:])))
 
 
-def _comparable(values: Values) -> Values:
-    """Values that numpy compares as Python does: text as objects, small floats as large ones."""
+def _to_comparable(values: Values) -> Values:
+    """Convert values so that numpy compares them as Python does: text to objects, floats to doubles."""
     if values.dtype.kind in "UTS":
         return values.astype(object)
     return values.astype(np.float64) if values.dtype.kind == "f" else values
 
 
-def _span(label: Any, axis: _Axis) -> np.timedelta64:
-    """A length of time, such as 6h or 2 days."""
+def _parse_duration(label: Any, axis: _Axis) -> np.timedelta64:
+    """Parse a length of time, such as 6h or 2 days."""
     if isinstance(label, timedelta | np.timedelta64):
         return np.timedelta64(label, "us")
     match = _SPAN.fullmatch(str(label).strip().lower())
@@ -268,8 +268,8 @@ _UNITS: Final[Mapping[str, Any]] = {
 }
 
 
-def _time_bounds(label: Any, name: str) -> tuple[np.datetime64, np.datetime64]:
-    """What a time means: all of the year, month, day, ... where no more is said."""
+def _parse_time_bounds(label: Any, name: str) -> tuple[np.datetime64, np.datetime64]:
+    """Return the first and last instant of a time: of the year, month, day, ... if no more is given."""
     if isinstance(label, datetime):
         if label.tzinfo is not None:
             raise InvalidInputError(

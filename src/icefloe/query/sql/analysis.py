@@ -14,37 +14,43 @@ from sqlglot.optimizer.scope import Scope, traverse_scope, walk_in_scope
 from sqlglot.schema import MappingSchema
 
 from icefloe.query.sql.parse import DIALECT, USE, Query, find_query, lower_names
-from icefloe.query.sql.pushdown import conjuncts, in_terms, is_cut, passes_filter, table_conditions
+from icefloe.query.sql.pushdown import (
+    can_filter_before,
+    collect_conditions,
+    is_limited,
+    split_conjuncts,
+    substitute_columns,
+)
 
 
 @dataclass(slots=True)
 class Needs:
-    """What a query needs of one table."""
+    """The columns and rows that a query needs of one table."""
 
     columns: set[str] | None = None
-    """Folded to lower case; None stands for all."""
+    """Names in lower case; None means all columns."""
     starred: bool = False
-    """Whether a star stands for its columns, of which these are the ones that matter."""
+    """Whether a star stands for the columns; `columns` then lists those that are used."""
     conditions: list[exp.Expr] = field(default_factory=list)
-    """Each of them must hold for a row to matter."""
+    """Conditions that every needed row fulfils."""
 
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """What a query says about its uses."""
+    """What a query needs of each table that it reads."""
 
     needs: Mapping[int, Needs]
-    """What is needed of each use, by number."""
+    """Needs by the number of the table use."""
     alone: tuple[tuple[int, Scope], ...]
-    """Uses that are all that a SELECT reads from, and that SELECT, in which columns say whose they are."""
+    """Table uses that are the only input of a SELECT, with the qualified scope of that SELECT."""
 
 
 def analyze_query(
     query: Query, columns: Mapping[int, Mapping[str, str]], others: Mapping[str, Sequence[str]]
 ) -> Analysis:
-    """What a query says, given the columns of all uses, with their types, and those of other tables.
+    """Find out what a query needs, given the columns of all tables.
 
-    Where it says something that is not understood, everything is needed.
+    If the query contains something that is not understood, everything is needed.
     """
     if query.is_piped:
         return assume_everything(query)
@@ -57,12 +63,12 @@ def analyze_query(
 
 
 def assume_everything(query: Query) -> Analysis:
-    """Everything is needed, and nothing can be said of the query."""
+    """Return the analysis of a query about which nothing is known: everything is needed."""
     return Analysis({use.number: Needs() for use in query.uses}, ())
 
 
 class _Analyzer:
-    """A copy of the query in which each column says which table it is of."""
+    """A copy of the query in which every column is qualified with its table."""
 
     def __init__(
         self, query: Query, columns: Mapping[int, Mapping[str, str]], others: Mapping[str, Sequence[str]]
@@ -116,27 +122,27 @@ class _Analyzer:
         found = {use.number: Needs(columns=set()) for use in self._uses}
         for scope in self._scopes:
             for column in find_columns(scope):
-                for number in self._owners(scope, column):
+                for number in self._find_owners(scope, column):
                     needed = found[number].columns
                     if needed is not None:
                         needed.add(column.name)
-        for number, names in self._starred():
+        for number, names in self._find_starred():
             needed = found[number].columns
             found[number].starred = True
             if needed is not None:
                 found[number].columns = (
                     None if names is None else needed | (names & self._types[number].keys())
                 )
-        for number in self._renamed | self._rearranged | self._natural():
+        for number in self._renamed | self._rearranged | self._find_natural():
             found[number].columns = None
-        references = self._references()
+        references = self._count_references()
         for scope in reversed(self._scopes):  # from the outside in
             if isinstance(scope.expression, exp.Select):
                 self._narrow(scope, found, references)
         return found
 
     def alone(self) -> Iterator[tuple[int, Scope]]:
-        """SELECTs that read one use and nothing else, neither beside it nor from queries around."""
+        """Find SELECTs that read one table use and nothing else, also not from outer queries."""
         for scope in self._scopes:
             outer = any(column.table for column in scope.external_columns)
             if not isinstance(scope.expression, exp.Select) or outer:
@@ -148,14 +154,14 @@ class _Analyzer:
             if number is not None and number not in self._renamed and not _is_rearranged(sources[0]):
                 yield int(number), scope
 
-    def _owners(self, scope: Scope, column: exp.Column) -> set[int]:
-        """The use that a column is of; all that have one of the name where that is not known."""
+    def _find_owners(self, scope: Scope, column: exp.Column) -> set[int]:
+        """Find the table use of a column; all with a column of that name if it is not known."""
         if not column.table:
             return {number for number, names in self._types.items() if column.name in names}
-        number = self._owner(scope, column.table)
+        number = self._find_owner(scope, column.table)
         return set() if number is None else {number}
 
-    def _owner(self, scope: Scope | None, alias: str) -> int | None:
+    def _find_owner(self, scope: Scope | None, alias: str) -> int | None:
         while scope is not None:
             source = scope.sources.get(alias)
             if isinstance(source, exp.Table):
@@ -166,8 +172,8 @@ class _Analyzer:
             scope = scope.parent
         return None
 
-    def _starred(self) -> Iterator[tuple[int, set[str] | None]]:
-        """Uses that a star stands for, with the names that are asked of it; None stands for all."""
+    def _find_starred(self) -> Iterator[tuple[int, set[str] | None]]:
+        """Find table uses that a star stands for, with the columns used of it; None means all."""
         named: dict[str, set[str]] = {}
         for column in self._tree.find_all(exp.Column):
             named.setdefault(column.table, set()).add(column.name)
@@ -193,17 +199,17 @@ class _Analyzer:
                     passed = None
                 asked[id(source)] = None if before is None or passed is None else before | passed
 
-    def _natural(self) -> set[int]:
-        """Tables of natural joins: all columns that two tables share are compared."""
+    def _find_natural(self) -> set[int]:
+        """Find tables of natural joins, which compare all shared columns."""
         found: set[int] = set()
         for scope in self._scopes:
             joins = scope.expression.args.get("joins") or []
             if any(str(join.args.get("method", "")).upper() == "NATURAL" for join in joins):
-                found |= _uses_below(scope.expression)
+                found |= _find_uses(scope.expression)
         return found
 
-    def _references(self) -> dict[int, int]:
-        """How often each inner query is read from."""
+    def _count_references(self) -> dict[int, int]:
+        """Count how often each inner query is read."""
         counts: dict[int, int] = {}
         for scope in self._scopes:
             for name, _ in scope.references:  # those of semi and anti joins are not among the selected
@@ -221,10 +227,10 @@ class _Analyzer:
             for column in scope.columns:
                 if not column.table and column.find_ancestor(exp.Where) is where:
                     column.set("table", exp.to_identifier(only, quoted=True))
-        filters = conjuncts(where.this) if where is not None else []
+        filters = split_conjuncts(where.this) if where is not None else []
         filters += self._extra.get(id(scope), [])
-        types = partial(self._type, scope)
-        for alias, mine in table_conditions(select, list(scope.selected_sources), filters, types).items():
+        types = partial(self._find_type, scope)
+        for alias, mine in collect_conditions(select, list(scope.selected_sources), filters, types).items():
             source = scope.sources.get(alias)
             if isinstance(source, exp.Table):
                 number = source.meta.get(USE)
@@ -234,25 +240,27 @@ class _Analyzer:
                 self._push(source, mine)
 
     def _push(self, inner: Scope, conditions: Sequence[exp.Expr]) -> None:
-        """Hand conditions on the columns of an inner query down to where these come from."""
-        if is_cut(inner.expression):
+        """Push conditions on the columns of an inner query down to the origin of these columns."""
+        if is_limited(inner.expression):
             return
         if not isinstance(inner.expression, exp.SetOperation):
-            self._push_into(inner, [in_terms(each, dict(self._outputs(inner))) for each in conditions])
+            self._push_into(
+                inner, [substitute_columns(each, dict(self._list_outputs(inner))) for each in conditions]
+            )
             return
-        types = self._output_types(inner)
-        names = [name for name, _ in self._outputs(inner)]
+        types = self._list_output_types(inner)
+        names = [name for name, _ in self._list_outputs(inner)]
         for branch in inner.set_operation_scopes if types else ():
-            if is_cut(branch.expression):
+            if is_limited(branch.expression):
                 continue
-            outputs = [output for _, output in self._outputs(branch)]
+            outputs = [output for _, output in self._list_outputs(branch)]
             # Where types differ, Spark compares values of a third one.
             renamed = {
                 name: output
                 for name, output, kind in zip(names, outputs, types, strict=True)
                 if kind is not None
             }
-            self._push_into(branch, [in_terms(each, renamed) for each in conditions])
+            self._push_into(branch, [substitute_columns(each, renamed) for each in conditions])
 
     def _push_into(self, inner: Scope, conditions: Sequence[exp.Expr | None]) -> None:
         known = [each for each in conditions if each is not None]
@@ -261,50 +269,50 @@ class _Analyzer:
         if isinstance(inner.expression, exp.SetOperation):
             self._push(inner, known)
         elif isinstance(inner.expression, exp.Select):
-            passed = [each for each in known if passes_filter(inner.expression, each)]
+            passed = [each for each in known if can_filter_before(inner.expression, each)]
             self._extra.setdefault(id(inner), []).extend(passed)
 
-    def _outputs(self, inner: Scope) -> list[tuple[str, exp.Expr]]:
-        """The columns of an inner query and their names; none where it is not known how many there are."""
+    def _list_outputs(self, inner: Scope) -> list[tuple[str, exp.Expr]]:
+        """List the columns of an inner query with their names; none if their number is not known."""
         query: Any = inner.expression
         if isinstance(query, exp.SetOperation):
-            first = self._outputs(inner.set_operation_scopes[0]) if inner.set_operation_scopes else []
+            first = self._list_outputs(inner.set_operation_scopes[0]) if inner.set_operation_scopes else []
             return [(name, exp.column(name, quoted=True)) for name, _ in first]
         found: list[tuple[str, exp.Expr]] = []
         for each in query.selects:
             if not each.is_star:
                 found.append((each.alias_or_name, each))
                 continue
-            names = self._starred_names(inner, each)
+            names = self._list_starred(inner, each)
             if names is None:
                 return []
             (alias,) = inner.selected_sources
             found += [(name, exp.column(name, table=alias, quoted=True)) for name in names]
         return found
 
-    def _starred_names(self, inner: Scope, star: exp.Expr) -> list[str] | None:
-        """What a star stands for, where a query reads one table; None where that is not known."""
+    def _list_starred(self, inner: Scope, star: exp.Expr) -> list[str] | None:
+        """List the columns of a star in a query of one table; None if they are not known."""
         if type(star) is not exp.Star or any(star.args.values()) or len(inner.selected_sources) != 1:
             return None
         (alias,) = inner.selected_sources
         source = inner.sources[alias]
         if isinstance(source, Scope):
-            return [name for name, _ in self._outputs(source)] or None
+            return [name for name, _ in self._list_outputs(source)] or None
         number = source.meta.get(USE)
         return None if number is None or number in self._renamed else list(self._types[int(number)])
 
-    def _output_types(self, inner: Scope) -> list[str | None]:
-        """The types of the columns of an inner query, None where there are several; else as `_outputs`."""
+    def _list_output_types(self, inner: Scope) -> list[str | None]:
+        """List the types of the columns of an inner query; None for a column with several."""
         query = inner.expression
         if not isinstance(query, exp.SetOperation):
-            return [self._type(inner, output) for _, output in self._outputs(inner)]
-        branches = [self._output_types(branch) for branch in inner.set_operation_scopes]
+            return [self._find_type(inner, output) for _, output in self._list_outputs(inner)]
+        branches = [self._list_output_types(branch) for branch in inner.set_operation_scopes]
         if query.args.get("by_name") or len({len(types) for types in branches}) != 1:
             return []
         return [types[0] if len(set(types)) == 1 else None for types in zip(*branches, strict=True)]
 
-    def _type(self, scope: Scope, output: exp.Expr) -> str | None:
-        """The type of a column of a use, however deep in a query; None for all else."""
+    def _find_type(self, scope: Scope, output: exp.Expr) -> str | None:
+        """Find the type of a column of a table use at any depth; None for everything else."""
         column = output.unalias()
         source = scope.sources.get(column.table) if isinstance(column, exp.Column) else None
         if isinstance(source, exp.Table):
@@ -312,24 +320,24 @@ class _Analyzer:
             return None if number is None or number in self._renamed else self._types[number].get(column.name)
         if source is None:
             return None
-        names = [name for name, _ in self._outputs(source)]
-        types = self._output_types(source) or [None] * len(names)
+        names = [name for name, _ in self._list_outputs(source)]
+        types = self._list_output_types(source) or [None] * len(names)
         return dict(zip(names, types, strict=True)).get(column.name)
 
 
 def _is_recursive(inner: Scope) -> bool:
-    """Whether an inner query goes on from its own rows: what is not looked at may lead to what is."""
+    """Check for a recursive query, in which rows that are filtered out may lead to others."""
     around = inner.expression.find_ancestor(exp.With)
     return inner.is_cte and around is not None and bool(around.args.get("recursive"))
 
 
 def find_columns(scope: Scope) -> list[exp.Column]:
-    """All columns that a query names, also where nobody could tell whose they are."""
+    """List all columns that a query names, including unqualified ones."""
     here = (node for node in walk_in_scope(scope.expression) if isinstance(node, exp.Column))
     return list({id(column): column for column in (*scope.columns, *here)}.values())
 
 
-def _uses_below(tree: exp.Expr) -> set[int]:
+def _find_uses(tree: exp.Expr) -> set[int]:
     return {int(table.meta[USE]) for table in tree.find_all(exp.Table) if USE in table.meta}
 
 
@@ -338,14 +346,14 @@ def _is_rearranged(table: exp.Table) -> bool:
 
 
 def has_star(select: exp.Select, alias: str) -> bool:
-    """Whether a star stands for the columns of a table, `count(*)` apart."""
-    return any(not (table := _table(star)) or table == alias for star in _stars(select))
+    """Check whether a star stands for the columns of a table, except in `count(*)`."""
+    return any(not (table := _get_table(star)) or table == alias for star in _find_stars(select))
 
 
 def counts_columns(select: exp.Select) -> bool:
-    """Whether a SELECT with stars gives another answer when they stand for fewer columns."""
+    """Check whether the result of a SELECT with stars depends on the number of columns."""
     results = {id(each) for each in select.selects}
-    for star in _stars(select):
+    for star in _find_stars(select):
         whole = star.parent if isinstance(star.parent, exp.Column) else star
         if id(whole) not in results or any(star.args.values()):
             return True
@@ -355,11 +363,11 @@ def counts_columns(select: exp.Select) -> bool:
         *(order.expressions if order is not None else ()),
     ]
     by_all = group is not None and bool(group.args.get("all"))
-    return bool(select.args.get("distinct")) or by_all or any(_is_place(key) for key in keys)
+    return bool(select.args.get("distinct")) or by_all or any(_is_ordinal(key) for key in keys)
 
 
 def depends_on_all(table: exp.Expr | None) -> bool:
-    """Whether what is made of a table depends on each of its columns, named or not."""
+    """Check whether a table expression depends on all columns, named or not."""
     if table is None:
         return False
     alias = table.args.get("alias")
@@ -367,17 +375,17 @@ def depends_on_all(table: exp.Expr | None) -> bool:
     return renamed or bool(table.args.get("pivots"))
 
 
-def _stars(select: exp.Select) -> list[exp.Star]:
+def _find_stars(select: exp.Select) -> list[exp.Star]:
     nodes = walk_in_scope(select)
     return [node for node in nodes if isinstance(node, exp.Star) and not isinstance(node.parent, exp.Count)]
 
 
-def _table(star: exp.Star) -> str:
+def _get_table(star: exp.Star) -> str:
     return star.parent.table if isinstance(star.parent, exp.Column) else ""
 
 
-def _is_place(key: exp.Expr) -> bool:
-    """Whether a key of GROUP BY or ORDER BY is the number of a result, or stands for all of them."""
+def _is_ordinal(key: exp.Expr) -> bool:
+    """Check whether a key of GROUP BY or ORDER BY is the number of a result, or ALL."""
     key = key.this if isinstance(key, exp.Ordered) else key
     number = isinstance(key, exp.Literal) and not key.is_string
     return number or (isinstance(key, (exp.Column, exp.Var)) and key.name.lower() == "all")

@@ -24,30 +24,30 @@ USE: Final = "icefloe_use"
 
 @dataclass(frozen=True, slots=True)
 class TableUse:
-    """One place in a query where a repository is read."""
+    """A place in a query where a repository is read."""
 
     number: int
     repo: str
     rest: tuple[str, ...]
-    """What follows the name of the repository, after dots."""
+    """Parts of the name after that of the repository."""
     start: int
     stop: int
-    """Where it stands in the text, its version included."""
+    """End of the text, including the version."""
     has_alias: bool
     alias_at: int
-    """Where an alias would stand: after TABLESAMPLE, if there is one."""
+    """Position for an alias: after TABLESAMPLE, if there is one."""
     version: Mapping[str, str]
-    """As options name it."""
+    """The version, by Spark option names."""
 
     @property
     def name(self) -> str:
-        """What its columns may be qualified with."""
+        """Name that qualifies its columns."""
         return self.rest[-1] if self.rest else self.repo
 
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """Other words for a part of a query's text."""
+    """A replacement of part of the query text."""
 
     start: int
     stop: int
@@ -56,57 +56,58 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A parsed query and the tables of repositories in it."""
+    """A parsed query, with the places where it reads repositories."""
 
     text: str
     tree: exp.Expr
     uses: tuple[TableUse, ...]
     others: tuple[str, ...]
-    """The names of tables that are of no repository."""
+    """Names of tables that are not in a repository."""
     tokens: Sequence[Any]
 
     @property
     def is_piped(self) -> bool:
-        """Whether it has operators such as `|> WHERE`, whose order the tree of sqlglot does not keep."""
+        """Whether the query has operators such as `|> WHERE`, whose order sqlglot does not keep."""
         return any(token.token_type is sqlglot.TokenType.PIPE_GT for token in self.tokens)
 
-    def rewritten(self, names: Mapping[int, str], edits: Iterable[Edit] = ()) -> str:
-        """The query with other tables in place of the uses, by number, for Spark to format."""
+    def rewrite(self, names: Mapping[int, str], edits: Iterable[Edit] = ()) -> str:
+        """Replace table uses, by number, with names that Spark formats."""
         tables = {number: "{" + name + "}" for number, name in names.items()}
-        return self._with(tables, edits, _escaped)
+        return self._replace(tables, edits, _escape)
 
-    def over(self, tables: Mapping[int, str]) -> str:
-        """The query over inner queries in place of the uses, by number."""
-        return self._with(tables, (), str)
+    def rewrite_over(self, tables: Mapping[int, str]) -> str:
+        """Replace table uses, by number, with inner queries."""
+        return self._replace(tables, (), str)
 
-    def _with(self, tables: Mapping[int, str], edits: Iterable[Edit], escaped: Callable[[str], str]) -> str:
-        places = [Edit(edit.start, edit.stop, escaped(edit.text)) for edit in edits]
+    def _replace(self, tables: Mapping[int, str], edits: Iterable[Edit], escape: Callable[[str], str]) -> str:
+        places = [Edit(edit.start, edit.stop, escape(edit.text)) for edit in edits]
         for use in self.uses:
             places.append(Edit(use.start, use.stop, tables[use.number]))
             if not use.has_alias:
                 alias = " AS `" + use.name.replace("`", "``") + "`"
-                places.append(Edit(use.alias_at, use.alias_at, escaped(alias)))
+                places.append(Edit(use.alias_at, use.alias_at, escape(alias)))
         parts = []
         at = 0
         for place in sorted(places, key=lambda place: (place.start, place.stop)):
-            parts += [escaped(self.text[at : place.start]), place.text]
+            parts += [escape(self.text[at : place.start]), place.text]
             at = place.stop
-        parts.append(escaped(self.text[at:]))
+        parts.append(escape(self.text[at:]))
         return "".join(parts)
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     return text.replace("{", "{{").replace("}", "}}")
 
 
 def parse_query(text: str, repos: Collection[str]) -> Query:
-    """A query over repositories of these names; other tables are left to Spark."""
+    """Parse a query over repositories of these names. Other tables are left to Spark."""
     try:
         tree = sqlglot.parse_one(text, dialect=DIALECT)
         tokens = sqlglot.tokenize(text, dialect=DIALECT)
         # Spark finds a table of WITH whatever its case; sqlglot does where all are in one.
         tables = {
-            _start(table): table for table in _tables(traverse_scope(lower_names(find_query(tree.copy()))))
+            _get_start(table): table
+            for table in _list_tables(traverse_scope(lower_names(find_query(tree.copy()))))
         }
     except SqlglotError as error:
         raise InvalidInputError(
@@ -116,8 +117,8 @@ def parse_query(text: str, repos: Collection[str]) -> Query:
     _check_statement(tree, text, known)
     others: list[str] = []
     uses: list[TableUse] = []
-    for table in sorted(tree.find_all(exp.Table), key=_start):
-        if tables.pop(_start(table), None) is None:
+    for table in sorted(tree.find_all(exp.Table), key=_get_start):
+        if tables.pop(_get_start(table), None) is None:
             continue
         parts = [part.name for part in table.parts]
         repo = known.get(parts[0].lower())
@@ -125,11 +126,11 @@ def parse_query(text: str, repos: Collection[str]) -> Query:
             others.append(".".join(parts))
             continue
         first, last = table.parts[0].meta, table.parts[-1].meta
-        version, stop = _version(table, tokens, last["end"])
+        version, stop = _parse_version(table, tokens, last["end"])
         number = len(uses)
         table.meta[USE] = number
         alias = table.args.get("alias") is not None
-        after = _sampled(tokens, stop) if table.args.get("sample") else stop
+        after = _find_sample_end(tokens, stop) if table.args.get("sample") else stop
         uses.append(
             TableUse(number, repo, tuple(parts[1:]), first["start"], stop + 1, alias, after + 1, version)
         )
@@ -137,7 +138,7 @@ def parse_query(text: str, repos: Collection[str]) -> Query:
 
 
 def _check_statement(tree: exp.Expr, text: str, repos: Mapping[str, str]) -> None:
-    """Refuse statements for which Spark would look for a table in vain, now or later."""
+    """Reject statements for which Spark would not find the table, now or later."""
     named = next((repos[word] for word in re.findall(r"\w+", text.lower()) if word in repos), None)
     if named is None:
         return
@@ -154,26 +155,26 @@ def _check_statement(tree: exp.Expr, text: str, repos: Mapping[str, str]) -> Non
     raise InvalidInputError(sentence, kind=ErrorKind.NOT_ALLOWED)
 
 
-def _start(table: exp.Table) -> int:
-    """Where a table stands in the text; before it, where it does not."""
+def _get_start(table: exp.Table) -> int:
+    """Return the position of a table in the text; -1 if it is not there."""
     return int(table.parts[0].meta.get("start", -1)) if table.parts else -1
 
 
 def find_query(tree: exp.Expr) -> exp.Expr:
-    """The query in a statement that does more, such as INSERT."""
+    """Find the query in a statement such as INSERT."""
     return tree if isinstance(tree, exp.Query) else tree.find(exp.Query) or tree
 
 
-def _tables(scopes: Iterable[Scope]) -> Iterator[exp.Table]:
-    """The tables that queries read from, those of WITH apart."""
+def _list_tables(scopes: Iterable[Scope]) -> Iterator[exp.Table]:
+    """Generate the tables that queries read from, except those of WITH."""
     for scope in scopes:
         for source in scope.sources.values():
             if isinstance(source, exp.Table) and isinstance(source.this, exp.Identifier):
                 yield source
 
 
-def _version(table: exp.Table, tokens: Sequence[Any], end: int) -> tuple[dict[str, str], int]:
-    """The version after the name of a table, and where its text ends."""
+def _parse_version(table: exp.Table, tokens: Sequence[Any], end: int) -> tuple[dict[str, str], int]:
+    """Parse the version after the name of a table, and find the end of its text."""
     version = table.args.get("version")
     if version is None:
         return {}, end
@@ -192,8 +193,8 @@ def _version(table: exp.Table, tokens: Sequence[Any], end: int) -> tuple[dict[st
     return {word: literal.name}, int(after[place].end)
 
 
-def _sampled(tokens: Sequence[Any], end: int) -> int:
-    """Where the text of a TABLESAMPLE ends that follows a name."""
+def _find_sample_end(tokens: Sequence[Any], end: int) -> int:
+    """Find the end of the TABLESAMPLE that follows a name."""
     words = [token for token in tokens if token.start > end]
     at = 0
     for word in ("TABLESAMPLE", "REPEATABLE"):
@@ -210,7 +211,7 @@ def _sampled(tokens: Sequence[Any], end: int) -> int:
 
 
 def lower_names(tree: exp.Expr) -> exp.Expr:
-    """Names in lower case: Spark does not tell cases apart."""
+    """Convert names to lower case: Spark ignores case."""
     for identifier in tree.find_all(exp.Identifier):
         identifier.set("this", identifier.name.lower())
         identifier.set("quoted", True)

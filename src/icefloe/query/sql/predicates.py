@@ -1,7 +1,7 @@
-"""Which values of a coordinate a condition of SQL can hold for, with the meaning that Spark gives it.
+"""Find the values of a coordinate for which a SQL condition can hold, with the meaning that Spark gives it.
 
-An answer never leaves out a value for which the condition holds. Where the meaning is not known for certain
-the answer is None: all values. An answer is *exact* when it has no value too many either.
+A result never omits a value for which the condition holds. If the meaning is not certain, the result is None,
+which means all values. A result is *exact* if it contains no other values.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ _DATE_TEXT: Final = re.compile(r"\d{4}-\d{2}-\d{2}")
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """For which values a condition may hold."""
+class Matches:
+    """The values for which a condition may hold."""
 
     mask: Mask
     exact: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class Operand:
     """One side of a comparison: values of a kind, or one value."""
 
     kind: str
     """number, time, date, text or bool"""
     value: Any
     zoned: bool = False
-    """Whether it is a moment whose reading depends on the zone of the Spark session."""
+    """Whether its reading as a time depends on the time zone of the Spark session."""
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """A column whose values are at hand."""
+class KnownColumn:
+    """A column whose values are known."""
 
     values: Values
     missing: Mask | None
@@ -58,46 +58,46 @@ class Known:
     utc: bool
     """Whether the Spark session is in UTC."""
 
-    def side(self) -> Side | None:
-        """The column in a comparison."""
+    def operand(self) -> Operand | None:
+        """Return the column as an operand; None for other types."""
         arrow = self.arrow
         if arrow == TIMESTAMP:
-            return Side("time", self.values.astype("M8[us]"))
+            return Operand("time", self.values.astype("M8[us]"))
         if arrow == pa.string():
-            return Side("text", self.values.astype(object))
+            return Operand("text", self.values.astype(object))
         if arrow == pa.bool_():
-            return Side("bool", self.values)
+            return Operand("bool", self.values)
         if pa.types.is_integer(arrow) or pa.types.is_floating(arrow):
-            return Side("number", self.values)
+            return Operand("number", self.values)
         return None
 
 
-def answer(condition: exp.Expr, column: Known) -> Answer | None:
-    """For which values of its only column a condition may hold; None where that is not known."""
-    found = _truth(condition, column, wanted=True)
+def evaluate_condition(condition: exp.Expr, column: KnownColumn) -> Matches | None:
+    """Find the values of its only column for which a condition may hold; None if that is not known."""
+    found = _evaluate(condition, column, wanted=True)
     if found is None:
         return None
     if column.missing is not None:  # no comparison holds for a missing value
-        found = Answer(found.mask & ~column.missing, found.exact)
+        found = Matches(found.mask & ~column.missing, found.exact)
     return found
 
 
-def masks(coordinates: Coordinates, conditions: Sequence[exp.Expr], utc: bool) -> dict[int, Mask]:
+def find_masks(coordinates: Coordinates, conditions: Sequence[exp.Expr], utc: bool) -> dict[int, Mask]:
     """Find, per dimension, the indices for which all conditions can hold."""
     found: dict[int, Mask] = {}
     for condition in conditions:
-        column = _single_coordinate(coordinates.table, condition)
+        column = _find_coordinate(coordinates.table, condition)
         if column is None:
             continue
         values, missing = coordinates.values(column)
-        known = answer(condition, Known(values, missing, column.arrow, utc))
+        known = evaluate_condition(condition, KnownColumn(values, missing, column.arrow, utc))
         if known is not None:
             axis = column.axes[0]
             found[axis] = known.mask if axis not in found else found[axis] & known.mask
     return found
 
 
-def _single_coordinate(table: Table, condition: exp.Expr) -> Column | None:
+def _find_coordinate(table: Table, condition: exp.Expr) -> Column | None:
     """Find the coordinate along one dimension that is the only column of a condition."""
     names = {column.name.lower() for column in condition.find_all(exp.Column)}
     if len(names) != 1:
@@ -108,45 +108,45 @@ def _single_coordinate(table: Table, condition: exp.Expr) -> Column | None:
     return matches[0]
 
 
-def _truth(condition: exp.Expr, column: Known, wanted: bool) -> Answer | None:
-    """Where a condition is true, or where it is false: not the opposite, since it may be neither."""
+def _evaluate(condition: exp.Expr, column: KnownColumn, wanted: bool) -> Matches | None:
+    """Find where a condition is true, or where it is false. With nulls it may be neither."""
     match condition:
         case exp.Paren():
-            return _truth(condition.this, column, wanted)
+            return _evaluate(condition.this, column, wanted)
         case exp.Not():
-            return _truth(condition.this, column, not wanted)
+            return _evaluate(condition.this, column, not wanted)
         case exp.And() | exp.Or():
             both = isinstance(condition, exp.And) == wanted
-            return _joined([_truth(side, column, wanted) for side in condition.flatten()], both)
+            return _join([_evaluate(side, column, wanted) for side in condition.flatten()], both)
         case exp.Between():
             low = exp.GTE(this=condition.this, expression=condition.args["low"])
             high = exp.LTE(this=condition.this, expression=condition.args["high"])
             if condition.args.get("symmetric"):
                 return None
-            return _joined([_truth(side, column, wanted) for side in (low, high)], wanted)
+            return _join([_evaluate(side, column, wanted) for side in (low, high)], wanted)
         case exp.In():
             if condition.args.get("query") or condition.args.get("unnest") or condition.args.get("field"):
                 return None
-            if len({_kind(each) for each in condition.expressions if not isinstance(each, exp.Null)}) > 1:
+            if len({_get_kind(each) for each in condition.expressions if not isinstance(each, exp.Null)}) > 1:
                 return None  # Spark compares all of them as values of one type
             options = [exp.EQ(this=condition.this, expression=each) for each in condition.expressions]
-            return _joined([_truth(each, column, wanted) for each in options], not wanted)
-    return _comparison(condition, column, wanted)
+            return _join([_evaluate(each, column, wanted) for each in options], not wanted)
+    return _evaluate_comparison(condition, column, wanted)
 
 
-def _kind(expression: exp.Expr) -> str:
-    constant = _constant(expression)
+def _get_kind(expression: exp.Expr) -> str:
+    constant = _evaluate_constant(expression)
     return "" if constant is None else constant.kind
 
 
-def _joined(sides: list[Answer | None], both: bool) -> Answer | None:
-    """Where all sides hold, or where any does."""
+def _join(sides: list[Matches | None], both: bool) -> Matches | None:
+    """Find where all sides hold, or where any side does."""
     known = [side for side in sides if side is not None]
     if not known or (not both and len(known) < len(sides)):
         return None
     combine: Any = np.logical_and if both else np.logical_or
     mask = combine.reduce([side.mask for side in known])
-    return Answer(mask, len(known) == len(sides) and all(side.exact for side in known))
+    return Matches(mask, len(known) == len(sides) and all(side.exact for side in known))
 
 
 _COMPARISONS: Final[Mapping[type[exp.Expr], tuple[str, str]]] = {
@@ -169,7 +169,7 @@ _OPERATIONS: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
 }
 
 
-def _comparison(condition: exp.Expr, column: Known, wanted: bool) -> Answer | None:
+def _evaluate_comparison(condition: exp.Expr, column: KnownColumn, wanted: bool) -> Matches | None:
     words = _COMPARISONS.get(type(condition))
     if words is None:
         return None
@@ -181,24 +181,24 @@ def _comparison(condition: exp.Expr, column: Known, wanted: bool) -> Answer | No
         left, right, word = right, left, _MIRRORED[word]
     if right.find(exp.Column):
         return None
-    values, constant = term(left, column), _constant(right)
+    values, constant = evaluate_term(left, column), _evaluate_constant(right)
     if values is None or constant is None:
         return None
-    return _compared(values, word, constant, column)
+    return _compare(values, word, constant, column)
 
 
-def _compared(values: Side, word: str, constant: Side, column: Known) -> Answer | None:
+def _compare(values: Operand, word: str, constant: Operand, column: KnownColumn) -> Matches | None:
     if values.kind == "number" and constant.kind == "number":
-        return _numbers(values.value, word, constant.value)
+        return _compare_numbers(values.value, word, constant.value)
     if values.kind in ("time", "date") and constant.kind in ("time", "date", "text"):
-        return _moments(values, word, constant, column.utc)
+        return _compare_times(values, word, constant, column.utc)
     if values.kind == constant.kind == "text" or values.kind == constant.kind == "bool":
-        return Answer(np.asarray(_OPERATIONS[word](values.value, constant.value), np.bool_), True)
+        return Matches(np.asarray(_OPERATIONS[word](values.value, constant.value), np.bool_), True)
     return None
 
 
-def _numbers(values: Values, word: str, constant: int | float | Decimal) -> Answer | None:
-    """Integers are compared exactly; a float with a decimal as doubles, as Spark does."""
+def _compare_numbers(values: Values, word: str, constant: int | float | Decimal) -> Matches | None:
+    """Compare integers exactly, and a float with a decimal as doubles, as Spark does."""
     if isinstance(constant, Decimal):
         if values.dtype.kind != "f":
             return None
@@ -213,25 +213,25 @@ def _numbers(values: Values, word: str, constant: int | float | Decimal) -> Answ
     ):
         return None
     exact = values.astype(np.float64) if values.dtype.kind == "f" else values
-    return Answer(np.asarray(_OPERATIONS[word](exact, constant), np.bool_), True)
+    return Matches(np.asarray(_OPERATIONS[word](exact, constant), np.bool_), True)
 
 
 def _are_exact(integers: Values) -> bool:
-    """Whether doubles hold these integers."""
+    """Check whether doubles represent these integers exactly."""
     limit = _EXACT_INTEGERS
     return not len(integers) or bool(integers.min() > -limit and integers.max() < limit)
 
 
-def _moments(values: Side, word: str, constant: Side, utc: bool) -> Answer | None:
+def _compare_times(values: Operand, word: str, constant: Operand, utc: bool) -> Matches | None:
     moment = constant.value
     if constant.kind == "text":
-        moment = _moment(str(moment), dates_only=values.kind == "date")
+        moment = _parse_time(str(moment), dates_only=values.kind == "date")
         if moment is None:
             return None
     moment = np.datetime64(moment, "us")
     stored = values.value.astype("M8[us]")
     if utc or not (values.zoned or constant.zoned):
-        return Answer(np.asarray(_OPERATIONS[word](stored, moment), np.bool_), True)
+        return Matches(np.asarray(_OPERATIONS[word](stored, moment), np.bool_), True)
     # In a zone with summer time an hour may come twice or not at all: a day on each side is more than enough.
     match word:
         case "==":
@@ -242,11 +242,11 @@ def _moments(values: Side, word: str, constant: Side, utc: bool) -> Answer | Non
             near = stored >= moment - _DAY
         case _:
             near = stored <= moment + _DAY
-    return Answer(np.asarray(near, np.bool_), False)
+    return Matches(np.asarray(near, np.bool_), False)
 
 
-def _moment(text: str, dates_only: bool = False) -> np.datetime64 | None:
-    """A time as both Spark and numpy read it."""
+def _parse_time(text: str, dates_only: bool = False) -> np.datetime64 | None:
+    """Parse a time that Spark and numpy read alike."""
     text = text.strip()
     if not (_DATE_TEXT if dates_only else _TIME_TEXT).fullmatch(text):
         return None
@@ -256,75 +256,77 @@ def _moment(text: str, dates_only: bool = False) -> np.datetime64 | None:
         return None
 
 
-def _constant(expression: exp.Expr) -> Side | None:
-    """A literal, with its sign or its type."""
+def _evaluate_constant(expression: exp.Expr) -> Operand | None:
+    """Evaluate a literal with its sign or type."""
     match expression:
         case exp.Paren():
-            return _constant(expression.this)
+            return _evaluate_constant(expression.this)
         case exp.Neg():
-            inner = _constant(expression.this)
-            return Side("number", -inner.value) if inner is not None and inner.kind == "number" else None
+            inner = _evaluate_constant(expression.this)
+            return Operand("number", -inner.value) if inner is not None and inner.kind == "number" else None
         case exp.Boolean():
-            return Side("bool", bool(expression.this))
+            return Operand("bool", bool(expression.this))
         case exp.Literal() if expression.is_string:
-            return Side("text", str(expression.this))
+            return Operand("text", str(expression.this))
         case exp.Literal():
-            return _number(str(expression.this))
+            return _parse_number(str(expression.this))
         case exp.Cast() if isinstance(expression.this, exp.Literal) and expression.this.is_string:
-            return _typed(str(expression.this.this), expression.to)
+            return _parse_typed(str(expression.this.this), expression.to)
     return None
 
 
-def _number(text: str) -> Side | None:
+def _parse_number(text: str) -> Operand | None:
     try:
         if re.fullmatch(r"\d+", text):
-            return Side("number", int(text))
+            return Operand("number", int(text))
         # More digits than a double has matter next to an integer.
         many = len(text) > _EXACT_DIGITS and "e" not in text.lower()
-        return Side("number", Decimal(text) if many else float(text))
+        return Operand("number", Decimal(text) if many else float(text))
     except (ValueError, InvalidOperation):
         return None
 
 
-def _typed(text: str, type_: exp.DataType) -> Side | None:
+def _parse_typed(text: str, type_: exp.DataType) -> Operand | None:
     kinds = exp.DataType.Type
     if type_.is_type(kinds.DATE):
-        moment = _moment(text, dates_only=True)
-        return None if moment is None else Side("date", moment)
+        moment = _parse_time(text, dates_only=True)
+        return None if moment is None else Operand("date", moment)
     if type_.is_type(kinds.TIMESTAMP, kinds.TIMESTAMPTZ, kinds.TIMESTAMPLTZ, kinds.TIMESTAMPNTZ):
-        moment = _moment(text)
+        moment = _parse_time(text)
         zoned = not type_.is_type(kinds.TIMESTAMPNTZ)
-        return None if moment is None else Side("time", moment, zoned)
+        return None if moment is None else Operand("time", moment, zoned)
     return None
 
 
-def term(expression: exp.Expr, column: Known) -> Side | None:
-    """A column, or a function of it, with the values it has; None for what is not known here."""
+def evaluate_term(expression: exp.Expr, column: KnownColumn) -> Operand | None:
+    """Evaluate a column or a function of it; None if it is not known here."""
     match expression:
         case exp.Paren():
-            return term(expression.this, column)
+            return evaluate_term(expression.this, column)
         case exp.Column():
-            return column.side()
+            return column.operand()
         case exp.Neg() | exp.Abs():
-            inner = term(expression.this, column)
+            inner = evaluate_term(expression.this, column)
             if inner is None or inner.kind != "number" or inner.value.dtype.kind != "f":
                 return None
-            return Side("number", -inner.value if isinstance(expression, exp.Neg) else np.abs(inner.value))
+            return Operand("number", -inner.value if isinstance(expression, exp.Neg) else np.abs(inner.value))
         case exp.TsOrDsToDate() | exp.Date():
-            return _as_date(term(expression.this, column)) if not expression.args.get("zone") else None
+            return (
+                _to_date(evaluate_term(expression.this, column)) if not expression.args.get("zone") else None
+            )
         case exp.Cast() if expression.to.is_type(exp.DataType.Type.DATE):
-            return _as_date(term(expression.this, column))
+            return _to_date(evaluate_term(expression.this, column))
         case exp.TimestampTrunc():
-            return _truncated(term(expression.this, column), _unit(expression), column.utc)
+            return _truncate(evaluate_term(expression.this, column), _get_unit(expression), column.utc)
         case exp.DateTrunc():
-            return _first_day(_as_date(term(expression.this, column)), _unit(expression))
+            return _truncate_date(_to_date(evaluate_term(expression.this, column)), _get_unit(expression))
         case exp.Extract():
-            return _part(str(expression.this.name), term(expression.expression, column))
+            return _extract_part(str(expression.this.name), evaluate_term(expression.expression, column))
         case exp.Anonymous():
             single = expression.expressions[0] if len(expression.expressions) == 1 else None
-            return None if single is None else _part(expression.name, term(single, column))
+            return None if single is None else _extract_part(expression.name, evaluate_term(single, column))
     if type(expression) in _PARTS_OF and not expression.args.get("expression"):
-        return _part(_PARTS_OF[type(expression)], term(expression.this, column))
+        return _extract_part(_PARTS_OF[type(expression)], evaluate_term(expression.this, column))
     return None
 
 
@@ -340,33 +342,33 @@ _PARTS_OF: Final[Mapping[type[exp.Expr], str]] = {
 }
 
 
-def _unit(expression: exp.Expr) -> str:
+def _get_unit(expression: exp.Expr) -> str:
     unit = expression.args.get("unit")
     return "" if unit is None else str(unit.name).lower()
 
 
-def _as_date(side: Side | None) -> Side | None:
+def _to_date(side: Operand | None) -> Operand | None:
     if side is None or side.kind not in ("time", "date"):
         return None
-    return Side("date", side.value.astype("M8[D]"))
+    return Operand("date", side.value.astype("M8[D]"))
 
 
-def _truncated(side: Side | None, unit: str, utc: bool) -> Side | None:
+def _truncate(side: Operand | None, unit: str, utc: bool) -> Operand | None:
     code = {"year": "Y", "month": "M", "day": "D", "hour": "h", "minute": "m"}.get(unit)
     if side is None or side.kind != "time" or code is None or (code in "hm" and not utc):
         return None  # Spark truncates moments of its zone, in which an hour may be missing
-    return Side("time", side.value.astype(f"M8[{code}]").astype("M8[us]"), zoned=not utc)
+    return Operand("time", side.value.astype(f"M8[{code}]").astype("M8[us]"), zoned=not utc)
 
 
-def _first_day(side: Side | None, unit: str) -> Side | None:
-    """What Spark's `trunc` gives: a date."""
+def _truncate_date(side: Operand | None, unit: str) -> Operand | None:
+    """Evaluate Spark's `trunc`, which returns a date."""
     code = {"year": "Y", "month": "M"}.get(unit)
-    return None if side is None or code is None else Side("date", side.value.astype(f"M8[{code}]"))
+    return None if side is None or code is None else Operand("date", side.value.astype(f"M8[{code}]"))
 
 
-def _part(name: str, side: Side | None) -> Side | None:
-    """A part of a date, such as its month."""
+def _extract_part(name: str, side: Operand | None) -> Operand | None:
+    """Compute a part of a date, such as its month."""
     function = DATE_PARTS.get(name.lower())
     if side is None or side.kind not in ("time", "date") or function is None:
         return None
-    return Side("number", function(side.value.astype("M8[us]")))
+    return Operand("number", function(side.value.astype("M8[us]")))

@@ -1,6 +1,6 @@
-"""Conditions of a query: of which table they speak, what follows from them, and how far down they may go.
+"""Push the conditions of a query down to the tables that they concern.
 
-Those that matter later compare one column with literals. They hold for no row in which that column is null.
+Conditions that are used later compare one column with literals. They do not hold if the column is null.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from sqlglot import exp
 
 TypeOf = Callable[[exp.Column], str | None]
 Conditions = dict[str, list[exp.Expr]]
-"""By the alias of the table that they are about."""
+"""Conditions by the alias of their table."""
 
 
-def conjuncts(condition: exp.Expr) -> list[exp.Expr]:
-    """Conditions that all have to hold, one by one."""
+def split_conjuncts(condition: exp.Expr) -> list[exp.Expr]:
+    """Split a condition into parts that all have to hold."""
     if isinstance(condition, exp.Paren):
-        return conjuncts(condition.this)
+        return split_conjuncts(condition.this)
     if isinstance(condition, exp.And):
-        return [each for side in condition.flatten() for each in conjuncts(side)]
+        return [each for side in condition.flatten() for each in split_conjuncts(side)]
     return [condition]
 
 
-def only_of(condition: exp.Expr, alias: str) -> bool:
-    """Whether a condition is about columns of one table alone."""
+def concerns_only(condition: exp.Expr, alias: str) -> bool:
+    """Check whether a condition uses only columns of one table."""
     columns = list(condition.find_all(exp.Column))
     if condition.find(exp.Query, exp.Window, exp.AggFunc):
         return False
@@ -34,13 +34,13 @@ def only_of(condition: exp.Expr, alias: str) -> bool:
 
 
 _SEVERAL: Final = ("limit", "offset", "windows", "qualify", "laterals", "sample", "cluster", "match")
-"""What a SELECT may have that looks at several rows, groups apart."""
+"""Clauses of a SELECT that use several rows, except groups."""
 
 
-def passes_filter(select: exp.Select, condition: exp.Expr) -> bool:
-    """Whether rows of a table that a later filter drops may be dropped before the SELECT.
+def can_filter_before(select: exp.Select, condition: exp.Expr) -> bool:
+    """Check whether rows that a later filter drops may be dropped before the SELECT.
 
-    So it is where nothing looks at several rows, or where all rows of a group are dropped or none.
+    That is so if nothing uses several rows, or if the filter drops all rows of a group or none.
     """
     if any(select.args.get(key) for key in _SEVERAL) or select.find(exp.Window):
         return False
@@ -51,12 +51,12 @@ def passes_filter(select: exp.Select, condition: exp.Expr) -> bool:
         return not several and not any(select.args.get(key) for key in whole)
     if any(value for key, value in group.args.items() if key != "expressions"):
         return False  # with ROLLUP and its like a row is in several groups
-    keys = {_key(select, each) for each in group.expressions}
+    keys = {_resolve_key(select, each) for each in group.expressions}
     return all(column.sql() in keys for column in condition.find_all(exp.Column))
 
 
-def is_cut(query: exp.Expr) -> bool:
-    """Whether rows of an inner query are chosen once all are there: a LIMIT after UNION or brackets."""
+def is_limited(query: exp.Expr) -> bool:
+    """Check whether a LIMIT or the like follows an inner query, after UNION or parentheses."""
     cut = isinstance(query, exp.SetOperation) and any(query.args.get(key) for key in ("limit", "offset"))
     around = query.parent
     while isinstance(around, exp.Subquery):
@@ -65,15 +65,15 @@ def is_cut(query: exp.Expr) -> bool:
     return cut
 
 
-def _key(select: exp.Select, key: exp.Expr) -> str:
-    """A key of GROUP BY, which may be the number of a result."""
+def _resolve_key(select: exp.Select, key: exp.Expr) -> str:
+    """Resolve a key of GROUP BY, which may be the number of a result."""
     if isinstance(key, exp.Literal) and not key.is_string and int(key.name) <= len(select.selects):
         key = select.selects[int(key.name) - 1].unalias()
     return key.sql()
 
 
-def in_terms(condition: exp.Expr, outputs: Mapping[str, exp.Expr]) -> exp.Expr | None:
-    """A condition on the columns of an inner query in terms of that query's own; None where it has others."""
+def substitute_columns(condition: exp.Expr, outputs: Mapping[str, exp.Expr]) -> exp.Expr | None:
+    """Rewrite a condition on an inner query's columns with the columns behind them; None if impossible."""
     copy = condition.copy()
     for column in list(copy.find_all(exp.Column)):
         output = outputs.get(column.name)
@@ -86,31 +86,34 @@ def in_terms(condition: exp.Expr, outputs: Mapping[str, exp.Expr]) -> exp.Expr |
     return copy
 
 
-def table_conditions(
+def collect_conditions(
     select: exp.Expr,
     aliases: Sequence[str],
     filters: Sequence[exp.Expr],
     type_of: TypeOf,
 ) -> Conditions:
-    """For each table of a SELECT what must hold for its rows to matter, given the filters of its rows."""
+    """Collect, for each table of a SELECT, the conditions that its needed rows fulfil."""
     joins = [_Join.of(join) for join in select.args.get("joins") or []]
     if not any(join.side in ("RIGHT", "FULL") for join in joins):
         for place in (*filters, *(each for join in joins for each in join.on)):
-            _one_name(place)
+            _unify_using(place)
     found: Conditions = {
-        alias: [each for each in filters if only_of(each, alias)] for alias in [*aliases, *_asides(joins)]
+        alias: [each for each in filters if concerns_only(each, alias)]
+        for alias in [*aliases, *_list_semi_joins(joins)]
     }
     only_inner = not any(join.side for join in joins)
     for join in joins:
         for alias, mine in found.items():
             # Of the table that is joined only what fits is looked at, and of all where all must fit.
             if join.side not in ("RIGHT", "FULL") and (only_inner or join.alias == alias):
-                mine += [each for each in join.on if only_of(each, alias)]
-    links = [link for join in joins for each in join.on if (link := _link(each, join, type_of)) is not None]
+                mine += [each for each in join.on if concerns_only(each, alias)]
+    links = [
+        link for join in joins for each in join.on if (link := _find_link(each, join, type_of)) is not None
+    ]
     if only_inner:
-        both = [link for each in filters if (link := _link(each, None, type_of)) is not None]
+        both = [link for each in filters if (link := _find_link(each, None, type_of)) is not None]
         links += both + [(second, first) for first, second in (*links, *both)]
-    _follow(found, links)
+    _derive_conditions(found, links)
     return found
 
 
@@ -120,7 +123,7 @@ class _Join:
 
     alias: str
     side: str
-    """LEFT, RIGHT, FULL or nothing."""
+    """LEFT, RIGHT, FULL or empty."""
     kind: str
     on: tuple[exp.Expr, ...]
 
@@ -132,23 +135,24 @@ class _Join:
             join.alias_or_name,
             str(join.args.get("side") or "").upper() or _SIDES.get(kind, "FULL"),
             kind,
-            tuple(conjuncts(condition)) if condition is not None else (),
+            tuple(split_conjuncts(condition)) if condition is not None else (),
         )
 
 
 _SIDES: Final = {"": "", "INNER": "", "CROSS": "", "SEMI": "LEFT", "ANTI": "LEFT"}
-"""For joins that name no side: which rows stay without a partner. Nothing is known of other joins."""
+"""Side of joins that do not name one: whose rows stay without a partner. Others count as FULL."""
 
 
-def _asides(joins: Sequence[_Join]) -> list[str]:
-    """Tables that rows are looked for in, and that give no columns."""
+def _list_semi_joins(joins: Sequence[_Join]) -> list[str]:
+    """List tables of semi and anti joins, which provide no columns."""
     return [join.alias for join in joins if join.kind in ("SEMI", "ANTI")]
 
 
-def _one_name(condition: exp.Expr) -> None:
-    """Let the column of a join's USING be that of the first table, which it is but for outer joins of others.
+def _unify_using(condition: exp.Expr) -> None:
+    """Replace the coalesce of a USING column with the column of the first table.
 
-    The coalesce in its place was made while columns were given their tables, and stands nowhere in the text.
+    sqlglot creates the coalesce when it qualifies columns. It is not in the query text. The replacement is
+    valid except in right and full joins.
     """
     for made in list(condition.find_all(exp.Coalesce)):
         columns = [made.this, *made.expressions]
@@ -157,13 +161,13 @@ def _one_name(condition: exp.Expr) -> None:
 
 
 Link = tuple[exp.Column, exp.Column]
-"""Where a condition on the first holds, it does on the second."""
+"""Two columns. A condition that holds for the first holds for the second."""
 
 
-def _link(
+def _find_link(
     condition: exp.Expr, join: _Join | None, type_of: Callable[[exp.Column], str | None]
 ) -> Link | None:
-    """Two columns of one type that a condition holds equal; that of the joined table is the second."""
+    """Find two columns of one type that a condition equates. That of the joined table is the second."""
     if not isinstance(condition, exp.EQ):
         return None
     first, second = condition.left.unnest(), condition.right.unnest()
@@ -178,8 +182,8 @@ def _link(
     return (first, second) if join is None or second.table == join.alias else None
 
 
-def _follow(found: Conditions, links: Sequence[Link]) -> None:
-    """Add what follows for other tables from the conditions on single columns."""
+def _derive_conditions(found: Conditions, links: Sequence[Link]) -> None:
+    """Derive conditions on other tables from conditions on single columns."""
     known = {(alias, each.sql()) for alias, mine in found.items() for each in mine}
     waiting = [(alias, each) for alias, mine in found.items() for each in mine]
     while waiting:
@@ -188,7 +192,7 @@ def _follow(found: Conditions, links: Sequence[Link]) -> None:
             names = {column.name for column in condition.find_all(exp.Column)}
             if first.table != alias or names != {first.name} or second.table not in found:
                 continue
-            implied = in_terms(condition, {first.name: second})
+            implied = substitute_columns(condition, {first.name: second})
             if implied is not None and (second.table, implied.sql()) not in known:
                 known.add((second.table, implied.sql()))
                 found[second.table].append(implied)

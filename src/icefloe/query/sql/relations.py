@@ -12,23 +12,23 @@ import pyarrow as pa
 from sqlglot.optimizer.scope import Scope
 
 from icefloe.errors import ErrorKind, IcechunkError, InvalidInputError
-from icefloe.query.decode import spark_type
-from icefloe.query.metadata_tables import TABLES, View, metadata_table
+from icefloe.query.decode import to_spark_type
+from icefloe.query.metadata_tables import TABLES, View, get_metadata_table
 from icefloe.query.options import (
     AnyRepository,
-    any_version,
-    locate,
+    describe_location,
     open_repository,
+    open_session,
+    open_version,
     resolve_session,
-    session_at,
 )
 from icefloe.query.scan.plan import TableScan, scan_table
-from icefloe.query.scan.reduce import Aggregation, moment_of, planned
-from icefloe.query.schema import GroupTables, Table, several, tables_of, unknown
-from icefloe.query.sql.aggregates import reduction
+from icefloe.query.scan.reduce import Aggregation, make_moment, plan_moments
+from icefloe.query.schema import GroupTables, Table, ambiguous_table, find_tables, unknown
+from icefloe.query.sql.aggregates import reduce_select
 from icefloe.query.sql.analysis import Needs
 from icefloe.query.sql.parse import Edit, Query, TableUse
-from icefloe.query.sql.predicates import masks
+from icefloe.query.sql.predicates import find_masks
 from icefloe.repository import Repository
 from icefloe.session import Session
 
@@ -48,23 +48,23 @@ class MetadataRelation:
     @property
     def columns(self) -> dict[str, str]:
         """Names and Spark types of all columns."""
-        return {field.name: spark_type(field.type) for field in metadata_table(self.name).schema}
+        return {field.name: to_spark_type(field.type) for field in get_metadata_table(self.name).schema}
 
     def schema(self, needs: Needs) -> pa.Schema:
         """Return the columns that are read: all of them."""
-        return metadata_table(self.name).schema
+        return get_metadata_table(self.name).schema
 
     def title(self, needs: Needs) -> str:
         """Name the repository and the table, for Spark's pages."""
-        return f"{locate(self.view.repo)}: {self.name}"
+        return f"{describe_location(self.view.repo)}: {self.name}"
 
-    def orders(self) -> list[Any]:
+    def tasks(self) -> list[Any]:
         """List the units of work, one per task."""
-        return list(metadata_table(self.name).orders(self.view))
+        return list(get_metadata_table(self.name).tasks(self.view))
 
     def read(self, order: Any) -> Iterator[pa.RecordBatch]:
         """Read the rows of one unit of work."""
-        return metadata_table(self.name).read(self.view, order)
+        return get_metadata_table(self.name).read(self.view, order)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,21 +81,23 @@ class ArrayRelation:
     def columns(self) -> dict[str, str]:
         """Names and Spark types of the columns of all tables."""
         return {
-            column.name: spark_type(column.arrow) for table in self.tables.tables for column in table.columns
+            column.name: to_spark_type(column.arrow)
+            for table in self.tables.tables
+            for column in table.columns
         }
 
     def schema(self, needs: Needs) -> pa.Schema:
         """Return the columns that a query reads."""
-        return keep_columns(self._table(needs), needs).schema
+        return keep_columns(self._choose_table(needs), needs).schema
 
     def title(self, needs: Needs) -> str:
         """Name the repository, the version and the arrays that a query reads, for Spark's pages."""
-        scan = self._whole(needs)
+        scan = self._scan_all(needs)
         return replace(scan, table=keep_columns(scan.table, needs)).title
 
     def scan(self, needs: Needs, utc: bool) -> TableScan:
         """Scan the needed columns where the conditions can hold."""
-        return prune_scan(self._whole(needs), needs, utc)
+        return prune_scan(self._scan_all(needs), needs, utc)
 
     def reduce(
         self, query: Query, scope: Scope, needs: Needs, utc: bool, slots: int
@@ -103,36 +105,36 @@ class ArrayRelation:
         """Plan to answer a SELECT from groups of cells; None if that is impossible or saves little."""
         if needs.columns is None:
             return None
-        scan = prune_rows(self._whole(needs), needs, utc)
+        scan = prune_rows(self._scan_all(needs), needs, utc)
         if math.prod(scan.selection.counts(scan.table)) <= FEW_ROWS:
             return None
-        found = reduction(query.text, query.tokens, scope, scan.coordinates, utc)
+        found = reduce_select(query.text, query.tokens, scope, scan.coordinates, utc)
         if found is None:
             return None
-        moments = found.moments or (moment_of("cells", None),)
-        order = planned(scan, found.terms, found.shown, moments, slots)
-        if order.likely_rows * _WORTH_IT > order.plan.rows:
+        moments = found.moments or (make_moment("cells", None),)
+        order = plan_moments(scan, found.terms, found.shown, moments, slots)
+        if order.estimated_rows * _WORTH_IT > order.plan.rows:
             return None
         return found.edits, order
 
     def aggregate_title(self, needs: Needs, order: Aggregation) -> str:
         """Name the repository, the version and the variables that are aggregated."""
-        return self._whole(needs).title_of(column.name for column in order.plan.table.columns)
+        return self._scan_all(needs).title_of(column.name for column in order.plan.table.columns)
 
-    def _whole(self, needs: Needs) -> TableScan:
-        table = self._table(needs)
+    def _scan_all(self, needs: Needs) -> TableScan:
+        table = self._choose_table(needs)
         if table.dims not in self.scans:
             self.scans[table.dims] = scan_table(self.session, table, self.location)
         return self.scans[table.dims]
 
-    def _table(self, needs: Needs) -> Table:
+    def _choose_table(self, needs: Needs) -> Table:
         """Choose the table that has all the columns that the query names."""
         tables, columns = self.tables.tables, needs.columns
         if columns is None or needs.starred or len(tables) == 1:
             return tables[0] if len(tables) == 1 else self.tables.choose(None)
         fitting = [table for table in tables if columns <= {column.name.lower() for column in table.columns}]
         if len(fitting) > 1:  # each has other rows
-            raise several(self.tables.group, fitting)
+            raise ambiguous_table(self.tables.group, fitting)
         return fitting[0] if fitting else self.tables.choose(sorted(columns))
 
 
@@ -149,8 +151,8 @@ def prune_scan(scan: TableScan, needs: Needs, utc: bool) -> TableScan:
 def prune_rows(scan: TableScan, needs: Needs, utc: bool) -> TableScan:
     """Restrict a scan to the indices for which the conditions of a query can hold."""
     selection = scan.selection
-    for axis, mask in masks(scan.coordinates, needs.conditions, utc).items():
-        selection = selection.narrowed(axis, np.flatnonzero(mask))
+    for axis, mask in find_masks(scan.coordinates, needs.conditions, utc).items():
+        selection = selection.narrow(axis, np.flatnonzero(mask))
     return replace(scan, selection=selection)
 
 
@@ -160,7 +162,7 @@ def keep_columns(table: Table, needs: Needs) -> Table:
     if needs.columns is None or len(set(folded)) < len(folded):
         return table
     names = [column.name for column in table.columns if column.name.lower() in needs.columns]
-    return table.only(
+    return table.select_columns(
         names or [table.columns[len(table.dims) - 1].name if table.dims else table.columns[0].name]
     )
 
@@ -171,21 +173,21 @@ def resolve_relation(use: TableUse, repos: Mapping[str, AnyRepository], opened: 
     if len(use.rest) == 1:
         name, _, versions = use.rest[0].partition(":")  # refs, or diff:v1..v2 with two versions
         if name.lower() in TABLES:
-            return MetadataRelation(name.lower(), _view(_repository(repo, use), use, versions))
+            return MetadataRelation(name.lower(), _open_view(_open_repository(repo, use), use, versions))
     key = (use.repo, *sorted(use.version.items()))
     if key not in opened:
-        opened[key] = resolve_session(repo, use.version, session_at)
+        opened[key] = resolve_session(repo, use.version, open_session)
     session, location = opened[key]
-    return ArrayRelation(session, _group_tables(session, use), location)
+    return ArrayRelation(session, _find_group_tables(session, use), location)
 
 
-def _view(repo: Repository, use: TableUse, versions: str) -> View:
+def _open_view(repo: Repository, use: TableUse, versions: str) -> View:
     start, _, end = versions.partition("..")
-    session = any_version(repo, end) if end else session_at(repo, use.version)
-    return View(repo, session, any_version(repo, start) if start else None)
+    session = open_version(repo, end) if end else open_session(repo, use.version)
+    return View(repo, session, open_version(repo, start) if start else None)
 
 
-def _repository(repo: AnyRepository, use: TableUse) -> Repository:
+def _open_repository(repo: AnyRepository, use: TableUse) -> Repository:
     if isinstance(repo, Session):
         raise InvalidInputError(
             f"{use.repo} is given as a session; {use.repo}.{use.rest[-1]} needs the repository",
@@ -194,11 +196,11 @@ def _repository(repo: AnyRepository, use: TableUse) -> Repository:
     return open_repository(repo)
 
 
-def _group_tables(session: Session, use: TableUse) -> GroupTables:
+def _find_group_tables(session: Session, use: TableUse) -> GroupTables:
     """Find the group that the rest of a name denotes, or the array, which then chooses the table."""
     path = "/" + "/".join(part.strip("/") for part in use.rest)
     try:
-        return tables_of(session, path)
+        return find_tables(session, path)
     except IcechunkError as error:
         if error.kind not in (ErrorKind.NODE_NOT_FOUND, ErrorKind.NOT_A_GROUP):
             raise
@@ -206,5 +208,5 @@ def _group_tables(session: Session, use: TableUse) -> GroupTables:
         if not use.rest or session._workspace.node(path) is None:
             known = [*TABLES, *(name for name in session._workspace.children("/"))]
             raise unknown("table", ".".join(use.rest), known, f"in {use.repo}") from None
-        found = tables_of(session, group or "/")
+        found = find_tables(session, group or "/")
         return GroupTables(found.group, (found.choose([array]),), {})

@@ -1,4 +1,4 @@
-"""Writing placed rows block by block. Nothing here knows Spark."""
+"""Write placed rows block by block."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from icefloe.query.encode import bad_rows, stored_values
+from icefloe.query.encode import encode_values, invalid_rows
 from icefloe.query.write.target import Target, Variable
 from icefloe.session import Session
 
@@ -18,13 +18,13 @@ BLOCK = "__block"
 CELL = "__cell"
 
 
-def placed(target: Target, batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Rows with their block and cell in place of their coordinates; raises where one has no place."""
+def place_rows(target: Target, batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Replace the coordinates of rows with their block and cell. Raises if a row has no place."""
     blocks, cells, known = target.place(batch)
     if not known.all():
         row = int(np.flatnonzero(~known)[0])
         where = ", ".join(f"{dim} {batch.column(dim)[row]}" for dim in target.dims)
-        raise bad_rows(
+        raise invalid_rows(
             f"the row at {where} was not there when the frame was looked at first: its rows change from one"
             " reading to the next; cache it before it is written"
         )
@@ -34,7 +34,7 @@ def placed(target: Target, batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def write_sorted(session: Session, target: Target, batches: Iterator[pa.RecordBatch]) -> int:
-    """Write placed rows that are sorted by block; how many there were."""
+    """Write placed rows that are sorted by block, and return their number."""
     writer = BlockWriter(session, target)
     waiting: list[pa.RecordBatch] = []
     count = 0
@@ -52,7 +52,7 @@ def write_sorted(session: Session, target: Target, batches: Iterator[pa.RecordBa
 
 
 class BlockWriter:
-    """Writes rows into the arrays of a target, a whole block at a time."""
+    """A writer of rows into the arrays of a target, a whole block at a time."""
 
     def __init__(self, session: Session, target: Target) -> None:
         import zarr
@@ -65,13 +65,13 @@ class BlockWriter:
         }
 
     def write(self, parts: Sequence[pa.RecordBatch]) -> int:
-        """Write all rows of one block. Cells that have none keep what they hold."""
+        """Write all rows of one block. Cells without a row keep their values."""
         rows = pa.Table.from_batches(parts).combine_chunks()
         block = int(rows.column(0)[0].as_py())
         region = self._target.region(block)
         cells = rows.column(1).to_numpy()
         self._refuse_doubles(cells)
-        places = self._local(cells, region)
+        places = self._to_local(cells, region)
         whole = len(cells) == int(np.prod([part.stop - part.start for part in region], dtype=np.int64))
         for variable in self._target.variables:
             column = rows.column(variable.name)
@@ -85,13 +85,15 @@ class BlockWriter:
         target = self._target
         positions = np.unravel_index(int(unique[counts > 1][0]), target.shape) if target.shape else ()
         where = ", ".join(
-            f"{dim} {lookup.shown(int(place))}"
+            f"{dim} {lookup.format(int(place))}"
             for dim, lookup, place in zip(target.dims, target.lookups, positions, strict=True)
         )
-        raise bad_rows(f"two rows are at {where or 'the one cell'}; a cell takes one value: drop duplicates")
+        raise invalid_rows(
+            f"two rows are at {where or 'the one cell'}; a cell takes one value: drop duplicates"
+        )
 
-    def _local(self, cells: NDArray[np.int64], region: tuple[slice, ...]) -> tuple[NDArray[np.int64], ...]:
-        """Positions within the region, per dimension of the target."""
+    def _to_local(self, cells: NDArray[np.int64], region: tuple[slice, ...]) -> tuple[NDArray[np.int64], ...]:
+        """Convert cells to positions within the region, per dimension of the target."""
         if not self._target.shape:
             return ()
         positions = np.unravel_index(cells, self._target.shape)
@@ -106,7 +108,7 @@ class BlockWriter:
         whole: bool,
     ) -> None:
         array = self._arrays[variable.name]
-        values = stored_values(column, variable.coding, variable.name)
+        values = encode_values(column, variable.coding, variable.name)
         own = tuple(region[axis] for axis in variable.axes)
         shape = tuple(part.stop - part.start for part in own)
         if whole:

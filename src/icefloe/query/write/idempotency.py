@@ -1,4 +1,4 @@
-"""What the commit of a Spark job is to be. With a key, it is made once, however often the job is run."""
+"""Commit the rows of a job. With a key there is one commit, however often the job runs."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ _SOLVERS: Final[Mapping[str, ConflictSolver | None]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class CommitOrder:
-    """What the commit of a write is to be."""
+class CommitRequest:
+    """The settings of the commit of a write."""
 
     branch: str = "main"
     message: str = _MESSAGE
     metadata: Mapping[str, Any] = field(default_factory=dict)
     app: str | None = None
     version: str | None = None
-    """Together with `app` the key that no two commits of a branch share."""
+    """Together with `app`, a key that is unique among the commits of a branch."""
     solver: ConflictSolver | None = None
-    """What to do when the branch has moved; None gives up."""
+    """How to resolve conflicts if the branch has moved; None fails."""
 
     @staticmethod
-    def from_options(options: Options) -> CommitOrder:
+    def from_options(options: Options) -> CommitRequest:
         """Read the options of a Spark write that describe the commit."""
         for name in ("tag", "snapshot", "versionAsOf", "timestampAsOf"):
             if options.text(name):
@@ -48,13 +48,13 @@ class CommitOrder:
                     f"{name} names a version, and a version never changes; write to a branch",
                     kind=ErrorKind.INVALID_REF_TYPE,
                 )
-        return CommitOrder(
+        return CommitRequest(
             options.text("branch") or "main",
             options.text("commitMessage") or _MESSAGE,
             options.mapping("userMetadata"),
             options.text("txnAppId"),
             options.text("txnVersion"),
-            solver_of(options.text("solver")),
+            parse_solver(options.text("solver")),
         )
 
     def __post_init__(self) -> None:
@@ -71,13 +71,13 @@ class CommitOrder:
 
     @property
     def properties(self) -> dict[str, Any]:
-        """The metadata of the commit, with the key."""
+        """Commit metadata, including the key."""
         key = {} if self.app is None else {APP: self.app, VERSION: self.version}
         return {**self.metadata, **key}
 
 
-def solver_of(word: str | ConflictSolver | None) -> ConflictSolver | None:
-    """A solver by name: none, detect, ours or theirs."""
+def parse_solver(word: str | ConflictSolver | None) -> ConflictSolver | None:
+    """Find a conflict solver by name: none, detect, ours or theirs."""
     if isinstance(word, ConflictSolver):
         return word
     name = "detect" if word is None else word.lower()
@@ -87,18 +87,18 @@ def solver_of(word: str | ConflictSolver | None) -> ConflictSolver | None:
 
 
 def check_branch(repo: Repository, branch: str) -> None:
-    """An error that says more where a tag is written to."""
+    """Raise an error that explains why a tag cannot be written to."""
     if branch not in repo.list_branches() and branch in repo.list_tags():
         raise RefNotFoundError(
             f"{branch} is a tag, and a tag never moves; write to a branch", kind=ErrorKind.BRANCH_NOT_FOUND
         )
 
 
-def committed(repo: Repository, order: CommitOrder) -> str | None:
-    """Find the commit with the key of an order on its branch.
+def find_commit(repo: Repository, order: CommitRequest) -> str | None:
+    """Find the commit with the key of a request on its branch.
 
-    Where that commit has expired, or was squashed or merged, return the tip of the branch, which contains its
-    data. Releases before the key store kept keys in the metadata of commits alone.
+    If that commit has expired, or was squashed or merged, return the tip of the branch, which contains its
+    data. Releases before the key store kept keys only in commit metadata.
     """
     if order.key is None:
         return None
@@ -109,11 +109,11 @@ def committed(repo: Repository, order: CommitOrder) -> str | None:
     return tip.snapshot_id if has_key(tip._workspace.base, order.key) else None
 
 
-def commit_once(repo: Repository, session: Session, order: CommitOrder) -> str:
-    """Commit a session, unless its key is on the branch already; the id of the one commit there is."""
+def commit_once(repo: Repository, session: Session, order: CommitRequest) -> str:
+    """Commit a session unless its key is on the branch already, and return the id of the one commit."""
     if order.key is None:
         return session.commit(order.message, order.properties, rebase_with=order.solver, rebase_tries=_TRIES)
     made = session.commit_once(
         order.message, order.properties, key=order.key, rebase_with=order.solver, rebase_tries=_TRIES
     )
-    return made or committed(repo, order) or session.snapshot_id
+    return made or find_commit(repo, order) or session.snapshot_id

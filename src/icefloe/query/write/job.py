@@ -10,11 +10,11 @@ import pyarrow as pa
 
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.query.decode import Values
-from icefloe.query.encode import bad_rows, keys_of, unique_keys
+from icefloe.query.encode import invalid_rows, merge_keys, to_keys
 from icefloe.query.options import Options
-from icefloe.query.write.blocks import BLOCK, placed, write_sorted
-from icefloe.query.write.idempotency import CommitOrder, check_branch, commit_once, committed
-from icefloe.query.write.target import APPEND, OVERWRITE, Target, Template, dims_for, prepare
+from icefloe.query.write.blocks import BLOCK, place_rows, write_sorted
+from icefloe.query.write.idempotency import CommitRequest, check_branch, commit_once, find_commit
+from icefloe.query.write.target import APPEND, OVERWRITE, Target, Template, find_dims, prepare
 from icefloe.repository import Repository
 from icefloe.session import Session
 
@@ -29,7 +29,7 @@ class WriteJob:
     group: str
     mode: str
     template: Template
-    order: CommitOrder
+    order: CommitRequest
 
     def __post_init__(self) -> None:
         if self.mode not in (APPEND, OVERWRITE):
@@ -40,7 +40,7 @@ class WriteJob:
     @staticmethod
     def from_options(options: Options, mode: str) -> WriteJob:
         """Read the options of a Spark write."""
-        order = CommitOrder.from_options(options)
+        order = CommitRequest.from_options(options)
         return WriteJob(options.group, mode, Template.from_options(options), order)
 
     def start(self, repo: Repository) -> Session:
@@ -50,7 +50,7 @@ class WriteJob:
 
     def dims(self, session: Session, columns: Sequence[str]) -> tuple[str, ...]:
         """Find the dimensions of the rows."""
-        return dims_for(session, self.group, columns, self.template)
+        return find_dims(session, self.group, columns, self.template)
 
     def prepare(
         self, session: Session, schema: pa.Schema, dims: tuple[str, ...], keys: Mapping[str, Values]
@@ -64,7 +64,7 @@ class WriteJob:
         """Write rows in this process. No row may be in a block that somebody else has `claimed`."""
         whole = rows.combine_chunks()
         target = self.prepare(session, whole.schema, dims, find_keys(whole.to_batches(), dims))
-        ordered = pa.Table.from_batches([placed(target, batch) for batch in whole.to_batches()])
+        ordered = pa.Table.from_batches([place_rows(target, batch) for batch in whole.to_batches()])
         ordered = ordered.sort_by(BLOCK)
         for block in np.unique(ordered.column(BLOCK).to_numpy()).tolist():
             start = tuple(part.start for part in target.region(block))
@@ -74,7 +74,7 @@ class WriteJob:
 
     def find_commit(self, repo: Repository) -> str | None:
         """Find the commit that an earlier run of this job made; None if there is none."""
-        return committed(repo, self.order)
+        return find_commit(repo, self.order)
 
     def commit(self, repo: Repository, session: Session) -> str:
         """Commit the session once, even if the job runs several times, and return the id."""
@@ -83,13 +83,13 @@ class WriteJob:
 
 def find_keys(batches: Sequence[pa.RecordBatch], dims: Sequence[str]) -> dict[str, Values]:
     """Collect the distinct coordinates of rows, per dimension."""
-    return {dim: unique_keys([keys_of(batch.column(dim), dim) for batch in batches]) for dim in dims}
+    return {dim: merge_keys([to_keys(batch.column(dim), dim) for batch in batches]) for dim in dims}
 
 
 def duplicate_block(start: Start) -> InvalidInputError:
     """The error for a block of which two tasks have rows."""
     where = ", ".join(map(str, start))
-    return bad_rows(
+    return invalid_rows(
         f"two tasks have rows for the same cells, in the block that begins at ({where}); a cell takes one"
         " value: drop duplicates"
     )

@@ -1,6 +1,6 @@
-"""Where rows go: arrays made or lengthened for them, and the place of each row in the blocks of their grid.
+"""Prepare the arrays that rows are written to, and find the block and cell of each row.
 
-Nothing here knows Spark. The session is the caller's, and so is the commit.
+The caller owns the session and commits it.
 """
 
 from __future__ import annotations
@@ -16,9 +16,18 @@ from numpy.typing import NDArray
 
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.query.decode import NO_TIME, TIMESTAMP, Coding, Values
-from icefloe.query.encode import bad_rows, keys_of, stored_values
+from icefloe.query.encode import encode_values, invalid_rows, to_keys
 from icefloe.query.options import Options
-from icefloe.query.schema import NUMERIC, ArrayInfo, Role, Table, array_info, share_edges, tables_of, unknown
+from icefloe.query.schema import (
+    NUMERIC,
+    ArrayInfo,
+    Role,
+    Table,
+    describe_array,
+    find_tables,
+    share_edges,
+    unknown,
+)
 from icefloe.session import Session
 
 APPEND: Final = "append"
@@ -30,16 +39,16 @@ _TIME_ATTRIBUTES: Final = {"units": "microseconds since 1970-01-01", "calendar":
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """How arrays that are not there yet are made."""
+    """The properties of arrays that are created."""
 
     dims: tuple[str, ...] | None = None
     chunks: Mapping[str, int] = field(default_factory=dict)
     dtype: Mapping[str, str] = field(default_factory=dict)
-    """By variable; "" for all others."""
+    """By variable; "" applies to all others."""
     fill_value: Mapping[str, Any] = field(default_factory=dict)
-    """By variable; "" for all others."""
+    """By variable; "" applies to all others."""
     append_dim: str | None = None
-    """The dimension that may grow; the first one without a word on it."""
+    """The dimension that may grow; by default the first one."""
 
     @staticmethod
     def from_options(options: Options) -> Template:
@@ -48,13 +57,13 @@ class Template:
         return Template(
             None if dims is None else tuple(dims),
             options.mapping("chunks"),
-            by_variable(options.value("dtype")),
-            by_variable(options.value("fillValue")),
+            index_by_variable(options.value("dtype")),
+            index_by_variable(options.value("fillValue")),
             options.text("appendDim"),
         )
 
 
-def by_variable(given: Any) -> dict[str, Any]:
+def index_by_variable(given: Any) -> dict[str, Any]:
     """Index a setting by variable. One setting for all variables gets the key ""."""
     if given is None:
         return {}
@@ -63,30 +72,30 @@ def by_variable(given: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """From keys of a coordinate to positions along its dimension."""
+    """A mapping from the keys of a coordinate to positions along its dimension."""
 
     name: str
     keys: Values
-    """Ascending."""
+    """In ascending order."""
     positions: NDArray[np.int64]
     times: bool
     """Whether the keys are microseconds since 1970."""
 
     @staticmethod
-    def of(name: str, keys: Values, times: bool) -> Lookup:
-        """Of the keys in the order of the dimension; an error where one is there twice."""
+    def build(name: str, keys: Values, times: bool) -> Lookup:
+        """Index keys that are in the order of the dimension. Raises if a key appears twice."""
         order = np.argsort(keys, kind="stable")
         ordered = keys[order]
         if len(ordered) > 1 and (ordered[1:] == ordered[:-1]).any():
-            raise bad_rows(f"coordinate {name} has a value twice, so the place of a row is not certain")
+            raise invalid_rows(f"coordinate {name} has a value twice, so the place of a row is not certain")
         return Lookup(name, ordered, order.astype(np.int64), times)
 
-    def shown(self, position: int) -> str:
-        """The key at a position, for people."""
-        return shown_key(self.keys[np.flatnonzero(self.positions == position)[0]], self.times)
+    def format(self, position: int) -> str:
+        """Format the key at a position."""
+        return format_key(self.keys[np.flatnonzero(self.positions == position)[0]], self.times)
 
     def find(self, keys: Values) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """The positions, and which keys there are."""
+        """Find the positions of keys, and which keys exist."""
         if not len(self.keys):
             return np.zeros(len(keys), np.int64), np.zeros(len(keys), np.bool_)
         keys = keys.astype(self.keys.dtype) if self.keys.dtype.kind == "f" else keys
@@ -96,40 +105,40 @@ class Lookup:
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """An array that rows go into."""
+    """An array that rows are written to."""
 
     name: str
     path: str
     axes: tuple[int, ...]
     coding: Coding
     fresh: bool
-    """Whether it was made for this write: nothing is in it yet."""
+    """Whether the array was created for this write, and is empty."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """All that a task needs to know to place and to write rows."""
+    """Everything a task needs to place and write rows."""
 
     dims: tuple[str, ...]
     shape: tuple[int, ...]
     lookups: tuple[Lookup, ...]
     variables: tuple[Variable, ...]
     edges: tuple[NDArray[np.int64], ...]
-    """Borders that the chunks of all variables share."""
+    """Chunk borders that all variables share."""
 
     @property
     def grid(self) -> tuple[int, ...]:
-        """The number of blocks along each dimension."""
+        """Number of blocks along each dimension."""
         return tuple(max(len(edges) - 1, 1) for edges in self.edges)
 
     def place(self, batch: pa.RecordBatch) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
-        """For each row its block, its cell in the whole grid, and whether its coordinates are known."""
+        """Find the block and the cell of each row, and whether its coordinates are known."""
         blocks, cells = np.zeros(batch.num_rows, np.int64), np.zeros(batch.num_rows, np.int64)
         known = np.ones(batch.num_rows, np.bool_)
         for dim, size, lookup, edges, count in zip(
             self.dims, self.shape, self.lookups, self.edges, self.grid, strict=True
         ):
-            positions, found = lookup.find(keys_of(batch.column(dim), dim))
+            positions, found = lookup.find(to_keys(batch.column(dim), dim))
             known &= found
             cells = cells * size + positions
             blocks = blocks * count + np.clip(
@@ -138,7 +147,7 @@ class Target:
         return blocks, cells, known
 
     def region(self, block: int) -> tuple[slice, ...]:
-        """The part of the dimensions that a block is."""
+        """Return the region that a block covers."""
         places = np.unravel_index(block, self.grid) if self.dims else ()
         return tuple(
             slice(int(edges[place]), int(edges[place + 1]))
@@ -146,16 +155,16 @@ class Target:
         )
 
 
-def dims_for(session: Session, group: str, columns: Sequence[str], template: Template) -> tuple[str, ...]:
-    """The dimensions of the rows: those named, or those of the arrays that have these names."""
+def find_dims(session: Session, group: str, columns: Sequence[str], template: Template) -> tuple[str, ...]:
+    """Find the dimensions of rows: those of the template, or those of the arrays with these names."""
     if template.dims is not None:
         chosen: tuple[str, ...] = template.dims
     else:
-        tables = _existing(session, group)
+        tables = _find_existing(session, group)
         holding = [t for t in tables if {c.name for c in t.variables} & set(columns)]
         fitting = holding or [t for t in tables if set(t.dims) <= set(columns)]
         if len(fitting) != 1:
-            raise bad_rows(
+            raise invalid_rows(
                 f"group {group} does not tell the dimensions of {', '.join(columns)}; give them with the"
                 " option dims, such as time,lat,lon"
             )
@@ -166,12 +175,12 @@ def dims_for(session: Session, group: str, columns: Sequence[str], template: Tem
     return chosen
 
 
-def _existing(session: Session, group: str) -> list[Table]:
+def _find_existing(session: Session, group: str) -> list[Table]:
     workspace = session._workspace
     path = "/" + group.strip("/")
     if workspace.node(path) is None and not workspace.has_nodes_below(path):
         return []
-    return list(tables_of(session, group).tables)
+    return list(find_tables(session, group).tables)
 
 
 def prepare(
@@ -183,12 +192,12 @@ def prepare(
     template: Template,
     mode: str,
 ) -> Target:
-    """Make room for rows with these keys, in the session; raises where they have no place."""
+    """Create or extend arrays in the session for rows with these keys. Raises if a row has no place."""
     return _Preparation(session, "/" + group.strip("/"), schema, dims, template, mode).run(keys)
 
 
 class _Preparation:
-    """The arrays of one group on their way to hold some rows."""
+    """The arrays of one group while they are prepared for rows."""
 
     def __init__(
         self,
@@ -206,13 +215,13 @@ class _Preparation:
         self._dims = dims
         self._template = template
         self._schema = schema
-        self._tables = _existing(session, group)
+        self._tables = _find_existing(session, group)
         columns = {c.name: c for table in self._tables for c in table.columns if c.array is not None}
         coordinates = {name for name, c in columns.items() if c.role is not Role.VARIABLE}
         skipped = coordinates | {name + NUMERIC for name in coordinates} | set(dims)
         self._names = [name for name in schema.names if name not in skipped]
         if not self._names:
-            raise bad_rows(
+            raise invalid_rows(
                 f"the rows have coordinates alone, {', '.join(schema.names)}, and nothing to write"
             )
         self._group: Any = zarr.open_group(session.store, path=group.strip("/") or None, mode="a")
@@ -237,69 +246,69 @@ class _Preparation:
     def run(self, keys: Mapping[str, Values]) -> Target:
         shape, lookups = [], []
         for dim in self._dims:
-            lookup, size = self._dimension(dim, keys[dim])
+            lookup, size = self._prepare_dimension(dim, keys[dim])
             lookups.append(lookup)
             shape.append(size)
-        variables = [self._variable(name, tuple(shape)) for name in self._names]
+        variables = [self._prepare_variable(name, tuple(shape)) for name in self._names]
         edges = share_edges(shape, [(each.axes, self._arrays[each.name].edges) for each in variables])
         return Target(self._dims, tuple(shape), tuple(lookups), tuple(variables), tuple(edges))
 
     # Dimensions
 
-    def _dimension(self, dim: str, keys: Values) -> tuple[Lookup, int]:
-        size = self._size(dim)
+    def _prepare_dimension(self, dim: str, keys: Values) -> tuple[Lookup, int]:
+        size = self._find_size(dim)
         if size is None:
             self._create_coordinate(dim, keys)
-            return Lookup.of(dim, keys, self._has_times(dim)), len(keys)
-        known = self._keys(dim, size)
-        lookup = Lookup.of(dim, known, self._has_times(dim))
+            return Lookup.build(dim, keys, self._has_times(dim)), len(keys)
+        known = self._read_keys(dim, size)
+        lookup = Lookup.build(dim, known, self._has_times(dim))
         fresh = keys[~lookup.find(keys)[1]] if len(keys) else keys
         if not len(fresh):
             return lookup, size
-        fresh = self._checked_extension(dim, known, fresh)
+        fresh = self._order_new_keys(dim, known, fresh)
         self._extend(dim, size, fresh)
         longer = np.concatenate([known, fresh.astype(known.dtype)])
-        return Lookup.of(dim, longer, self._has_times(dim)), size + len(fresh)
+        return Lookup.build(dim, longer, self._has_times(dim)), size + len(fresh)
 
     def _has_times(self, dim: str) -> bool:
         info = self._arrays.get(dim)
         return info is not None and info.coding.arrow == TIMESTAMP
 
-    def _size(self, dim: str) -> int | None:
+    def _find_size(self, dim: str) -> int | None:
         for info in self._arrays.values():
             if dim in info.dims:
                 return info.shape[info.dims.index(dim)]
         return None
 
-    def _keys(self, dim: str, size: int) -> Values:
+    def _read_keys(self, dim: str, size: int) -> Values:
         info = self._arrays.get(dim)
         if info is None:
             return np.arange(size)
         raw = np.asarray(self._group[dim][...])
         values, missing = info.coding.decode(raw)
         if missing is not None:
-            raise bad_rows(f"coordinate {dim} has missing values, so the place of a row is not certain")
+            raise invalid_rows(f"coordinate {dim} has missing values, so the place of a row is not certain")
         if info.coding.arrow == TIMESTAMP:
             return values.astype(np.int64)
         if values.dtype.kind in "UT":
             return values.astype(object)
         return values.astype(np.int64) if values.dtype.kind in "iub" else values
 
-    def _checked_extension(self, dim: str, known: Values, fresh: Values) -> Values:
-        """New keys in the order in which they follow the known ones."""
+    def _order_new_keys(self, dim: str, known: Values, fresh: Values) -> Values:
+        """Order new keys as they follow the known ones. Raises if they do not."""
         growing = self._template.append_dim or self._dims[0]
         times = self._has_times(dim)
-        shown = shown_key(fresh[0], times)
+        shown = format_key(fresh[0], times)
         if dim != growing:
-            raise bad_rows(
+            raise invalid_rows(
                 f"{dim} {shown} is no coordinate of group {self._path}, and only {growing} grows; the option"
                 " appendDim names another dimension"
             )
         falls = len(known) > 1 and known[-1] < known[0]
         ordered = np.sort(fresh)[::-1] if falls else np.sort(fresh)
         if len(known) and not (ordered[0] < known[-1] if falls else ordered[0] > known[-1]):
-            first, last = (shown_key(key, times) for key in (ordered[0], known[-1]))
-            raise bad_rows(
+            first, last = (format_key(key, times) for key in (ordered[0], known[-1]))
+            raise invalid_rows(
                 f"{dim} {first} lies between the coordinates of group {self._path}; {dim} grows at its end"
                 f" only, after {last}"
             )
@@ -313,11 +322,11 @@ class _Preparation:
             shape = tuple(longer if own == dim else n for own, n in zip(info.dims, info.shape, strict=True))
             self._group[name].resize(shape)
             # The coding stays: that of times may have been settled by their values.
-            self._arrays[name] = replace(self._info(name), coding=info.coding)
+            self._arrays[name] = replace(self._describe(name), coding=info.coding)
         info_of = self._arrays.get(dim)
         if info_of is not None:
-            column = _as_column(fresh, info_of.coding)
-            self._group[dim][size:longer] = stored_values(column, info_of.coding, dim)
+            column = _to_column(fresh, info_of.coding)
+            self._group[dim][size:longer] = encode_values(column, info_of.coding, dim)
 
     def _create_coordinate(self, dim: str, keys: Values) -> None:
         kind = self._schema.field(dim).type
@@ -336,13 +345,13 @@ class _Preparation:
 
     # Variables
 
-    def _variable(self, name: str, shape: tuple[int, ...]) -> Variable:
+    def _prepare_variable(self, name: str, shape: tuple[int, ...]) -> Variable:
         if name not in self._arrays:
             self._create(name, shape)
         info = self._arrays[name]
         if frozenset(info.dims) != frozenset(self._dims):
             own, given = ", ".join(info.dims), ", ".join(self._dims)
-            raise bad_rows(f"{info.path} has the dimensions ({own}), and the rows have ({given})")
+            raise invalid_rows(f"{info.path} has the dimensions ({own}), and the rows have ({given})")
         axes = tuple(self._dims.index(dim) for dim in info.dims)
         return Variable(name, info.path, axes, info.coding, name in self._fresh)
 
@@ -351,7 +360,9 @@ class _Preparation:
         kind = self._schema.field(name).type
         times = pa.types.is_timestamp(kind) or pa.types.is_date(kind)
         dtype = (
-            np.dtype("i8") if times else _dtype(kind, template.dtype.get(name, template.dtype.get("")), name)
+            np.dtype("i8")
+            if times
+            else _choose_dtype(kind, template.dtype.get(name, template.dtype.get("")), name)
         )
         given = template.fill_value.get(name, template.fill_value.get(""))
         attributes: dict[str, Any] = dict(_TIME_ATTRIBUTES) if times else {}
@@ -362,12 +373,12 @@ class _Preparation:
             try:
                 fill = dtype.type(given).item()
             except (TypeError, ValueError, OverflowError):
-                raise bad_rows(f"the fill value {given!r} of {name} is none of type {dtype}") from None
+                raise invalid_rows(f"the fill value {given!r} of {name} is none of type {dtype}") from None
             attributes["_FillValue"] = fill
         self._group.create_array(
             name,
             shape=shape,
-            chunks=self._chunks(shape),
+            chunks=self._choose_chunks(shape),
             dtype="string" if dtype.kind in "TO" else dtype,
             fill_value=fill if fill is not None else None,
             dimension_names=self._dims,
@@ -375,8 +386,8 @@ class _Preparation:
         )
         self._remember(name)
 
-    def _chunks(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """As the template says; else the trailing dimensions whole, as long as a chunk stays small."""
+    def _choose_chunks(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Choose chunks from the template; otherwise trailing dimensions whole while chunks stay small."""
         chunks = []
         room = _CHUNK_CELLS
         for dim, size in zip(reversed(self._dims), reversed(shape), strict=True):
@@ -386,20 +397,22 @@ class _Preparation:
         return tuple(reversed(chunks))
 
     def _remember(self, name: str) -> None:
-        self._arrays[name] = self._info(name)
+        self._arrays[name] = self._describe(name)
         self._fresh.add(name)
 
-    def _info(self, name: str) -> ArrayInfo:
+    def _describe(self, name: str) -> ArrayInfo:
         path = f"{self._path.rstrip('/')}/{name}"
-        return array_info(path, json.loads(self._session._workspace.array(path).user_data), self._session)
+        return describe_array(path, json.loads(self._session._workspace.array(path).user_data), self._session)
 
 
-def _dtype(kind: pa.DataType, asked: str | None, name: str) -> np.dtype[Any]:
+def _choose_dtype(kind: pa.DataType, asked: str | None, name: str) -> np.dtype[Any]:
     if asked is not None:
         try:
             return np.dtype(asked)
         except TypeError:
-            raise bad_rows(f"{asked!r}, asked for {name}, is no data type; write float32 or int16") from None
+            raise invalid_rows(
+                f"{asked!r}, asked for {name}, is no data type; write float32 or int16"
+            ) from None
     if pa.types.is_string(kind):
         return np.dtype(object)
     if pa.types.is_boolean(kind):
@@ -415,12 +428,12 @@ def _dtype(kind: pa.DataType, asked: str | None, name: str) -> np.dtype[Any]:
     )
 
 
-def _as_column(keys: Values, coding: Coding) -> pa.Array:
+def _to_column(keys: Values, coding: Coding) -> pa.Array:
     if coding.arrow == TIMESTAMP:
         return pa.array(keys.astype(np.int64), pa.int64()).cast(TIMESTAMP)
     return pa.array(keys.tolist()) if keys.dtype == object else pa.array(keys)
 
 
-def shown_key(key: Any, times: bool) -> str:
-    """A key for people."""
+def format_key(key: Any, times: bool) -> str:
+    """Format a key for messages."""
     return str(np.datetime64(int(key), "us")).removesuffix(".000000") if times else str(key)

@@ -7,7 +7,7 @@ from py4j.protocol import Py4JNetworkError
 from pyspark.errors import PySparkException
 
 from icefloe.errors import IcechunkError, InvalidInputError
-from icefloe.spark.errors import told_failures
+from icefloe.spark.errors import translate_failures
 
 DIED = """Job aborted due to stage failure: Task 3 in stage 7.0 failed 4 times, most recent failure: Lost task
 3.3 in stage 7.0 (TID 41) (127.0.0.1 executor 1): org.apache.spark.SparkException: Python worker exited
@@ -51,7 +51,7 @@ OTHER = (
     ],
 )
 def test_a_failure_is_one_sentence(error: Exception, said: str) -> None:
-    with pytest.raises(IcechunkError) as caught, told_failures():
+    with pytest.raises(IcechunkError) as caught, translate_failures():
         raise error
 
     text = str(caught.value)
@@ -62,7 +62,7 @@ def test_a_failure_is_one_sentence(error: Exception, said: str) -> None:
 
 @pytest.mark.parametrize("error", [InvalidInputError("wrong"), ZeroDivisionError("mine")])
 def test_other_errors_stay_what_they_are(error: Exception) -> None:
-    with pytest.raises(type(error)) as caught, told_failures():
+    with pytest.raises(type(error)) as caught, translate_failures():
         raise error
 
     assert caught.value is error
