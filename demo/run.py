@@ -188,7 +188,9 @@ def ingest_folder(spark: Any, folder: Path, repo: icefloe.Repository, message: s
     assert report.published is not None, f"checks failed: {report.checks}"
     new = report.outcome.wanted
     written = repo.diff(from_snapshot_id=before, to_snapshot_id=report.published).updated_chunks["/t2m"]
-    arrays = {row["array"]: row for row in repo.storage_stats(by="array", snapshot_id=report.published).rows()}
+    arrays = {
+        row["array"]: row for row in repo.storage_stats(by="array", snapshot_id=report.published).rows()
+    }
     return Ingested(
         known=len(report.outcome.sources.known),
         new=len(new),
