@@ -13,7 +13,7 @@ import sys
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from multiprocessing import get_context
@@ -26,6 +26,7 @@ import zarr
 from zarr.buffer import default_buffer_prototype
 
 import icefloe
+from icefloe._internal.executor import Executor, Task
 
 SOURCE = str(Path(icefloe.__file__).parent)
 
@@ -62,7 +63,7 @@ def counted() -> Iterator[Calls]:
         _profile(None)
 
 
-def _profile(function: Calls | None) -> None:
+def _profile(function: Any) -> None:
     threading.setprofile(function)
     if sys.version_info >= (3, 12):  # threads that already run, too
         threading.setprofile_all_threads(function)
@@ -111,6 +112,41 @@ def virtualize_and_combine(folder: Path) -> Calls:
     return calls
 
 
+class _Elsewhere(Executor):
+    """Runs tasks without counting them: they are not the driver's."""
+
+    parallelism = 2
+
+    def map(self, task: Task[Any, Any], items: Iterable[Any], /) -> Iterator[Any]:
+        profile = sys.getprofile()
+        _profile(None)
+        try:
+            return iter([task.run(item) for item in items])
+        finally:
+            _profile(profile)
+
+
+def ingest_three_files(folder: Path) -> Calls:
+    """Ingest three NetCDF files: what the driver does in ingest/, query/ and spark/, without the tasks."""
+    import xarray
+
+    from icefloe.ingest.job import ingest
+    from icefloe.ingest.options import make_options
+
+    for number in range(3):
+        data = xarray.Dataset(
+            {"t": (("time", "y", "x"), np.zeros((2, 4, 4), "f4"))}, {"time": [2 * number, 2 * number + 1]}
+        )
+        data.to_netcdf(folder / f"{number}.nc", engine="h5netcdf")
+    repo = icefloe.Repository.create(icefloe.local_filesystem_storage(str(folder / "repo")))
+    with counted() as calls:
+        ingest(repo, str(folder / "*.nc"), make_options(concat_dim="time"), _Elsewhere())
+    for code in list(calls.codes):
+        if Path(code.co_filename).relative_to(SOURCE).parts[0] not in ("ingest", "query", "spark"):
+            del calls.codes[code]
+    return calls
+
+
 def _repository(folder: Path) -> icefloe.Repository:
     repo = icefloe.Repository.create(icefloe.local_filesystem_storage(str(folder / "repo")))
     with repo.transaction("main", message="data") as store:
@@ -123,6 +159,7 @@ OPERATIONS: dict[str, Callable[[Path], Calls]] = {
     "read one chunk, warm": read_one_chunk,
     "commit one chunk": commit_one_chunk,
     "virtualize and combine three files": virtualize_and_combine,
+    "ingest three files, driver side": ingest_three_files,
 }
 
 

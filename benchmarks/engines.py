@@ -83,7 +83,7 @@ def pool() -> ProcessPoolExecutor:
 
 def warm(_: int) -> int:
     """What a worker loads before it can do anything of this kind."""
-    names = ["icefloe.ingest.job", "icefloe.ingest.rechunk.job", "icefloe.virtual", "h5netcdf", "xarray"]
+    names = ["icefloe.ingest.job", "icefloe.ingest.rewrite.rechunk", "icefloe.virtual", "h5netcdf", "xarray"]
     names += ["icechunk.dask", "virtualizarr.parsers"]
     found = []
     for name in names:

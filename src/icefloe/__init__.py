@@ -113,6 +113,7 @@ if TYPE_CHECKING:
         Update,
         UpdateType,
     )
+    from icefloe.pipeline import ingest_files
     from icefloe.repository import (
         Repository,
     )
@@ -279,6 +280,7 @@ __all__ = [
     "http_storage",
     "http_store",
     "in_memory_storage",
+    "ingest_files",
     "initialize_logs",
     "install_as_icechunk",
     "local_filesystem_storage",
@@ -345,6 +347,7 @@ _HOMES = {
     "legacy.upgrade": "MigrationReport migrate",
     "migrations": "upgrade_icechunk_repository",
     "ops": "GCSummary Update UpdateType",
+    "pipeline": "ingest_files",
     "repository": "Repository",
     "session": "ForkSession Session",
     "snapshots": "AncestryGraph Diff ManifestFileInfo SnapshotInfo",

@@ -1,14 +1,36 @@
-"""From a folder of files to arrays in a repository: what of it needs no Spark.
+"""From a folder of files to arrays in a repository, on any executor.
 
-Sources are found, surveyed, combined and checked; the plan says which part of which file goes into which
-chunks; tasks write them; a ledger in the repository keeps what came from where. Whoever runs the job hands in
-an executor: `icefloe.spark.ingest` takes Spark's, a test may take threads.
+The stages are `discover`, `inspect`, `combine`, `plan`, `write` and `publish`; `job` runs them in this order.
+A ledger in the repository records which file went where. Users call `icefloe.ingest_files`. Names are loaded
+when they are first used.
 """
 
-from icefloe.ingest.job import ingest
-from icefloe.ingest.options import Options, make_options
-from icefloe.ingest.rechunk.job import RechunkReport, rechunk
-from icefloe.ingest.recovery import LedgerChunks
-from icefloe.ingest.report import Report
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from icefloe.ingest.job import ingest
+    from icefloe.ingest.options import Options, make_options
+    from icefloe.ingest.recovery import LedgerChunks
+    from icefloe.ingest.report import Report
+    from icefloe.ingest.rewrite.rechunk import RechunkReport, rechunk
 
 __all__ = ["LedgerChunks", "Options", "RechunkReport", "Report", "ingest", "make_options", "rechunk"]
+
+_HOMES = {
+    "LedgerChunks": "recovery",
+    "Options": "options",
+    "RechunkReport": "rewrite.rechunk",
+    "Report": "report",
+    "ingest": "job",
+    "make_options": "options",
+    "rechunk": "rewrite.rechunk",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -166,3 +166,21 @@ def unpack_outcome(packed: bytes) -> Any:
     if failed:
         raise value
     return value
+
+
+@contextmanager
+def default_executor(progress: Progress | None = None) -> Iterator[SparkExecutor | None]:
+    """Yield an executor on the active Spark session, or on Spark in local mode; None without a Java."""
+    from pyspark.sql import SparkSession
+
+    from icefloe.spark.java import find_java_home
+    from icefloe.spark.session import session_for_now
+
+    if SparkSession.getActiveSession() is None:
+        try:
+            find_java_home()
+        except RuntimeError:
+            yield None
+            return
+    with session_for_now("local[*]") as spark:
+        yield SparkExecutor(spark, progress=progress)

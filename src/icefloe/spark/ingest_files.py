@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from icefloe._internal.executor import Progress
 from icefloe.ingest import job
 from icefloe.ingest.plan.tasks import DEFAULT_MEMORY_BYTES
-from icefloe.ingest.rechunk import job as rechunking
-from icefloe.ingest.rechunk.job import RechunkReport
 from icefloe.ingest.report import Report
+from icefloe.ingest.rewrite import rechunk as rechunking
+from icefloe.ingest.rewrite.rechunk import RechunkReport
 from icefloe.ingest.target_repository import repository_at
 from icefloe.query.options import describe_location
 from icefloe.repository import Repository
@@ -39,6 +39,8 @@ def ingest(
 ) -> Report:
     """Bring files into a repository: those that are not in it yet, checked, in parallel, exactly once.
 
+    The same as `icefloe.ingest_files` with an executor on this session.
+
     `sources` are paths, patterns, folders, URLs, or text files of those. `repo` is a repository, or the place
     of one, which is made if there is none; `storage_options` are then its options. `options` are those of
     `icefloe.ingest.options.make_options`: group, branch, variables, concat_dim, chunks, shards, codec, mode,
@@ -49,6 +51,8 @@ def ingest(
     from icefloe.ingest.options import make_options
 
     executor = SparkExecutor(spark, progress=progress)
+    if "source_options" in options:
+        options["storage_options"] = options.pop("source_options")
     chosen = make_options(**options)
     if isinstance(repo, Repository):
         opened: AbstractContextManager[Repository] = nullcontext(repo)

@@ -33,7 +33,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
 DRIVER = """
 import sys
 from icefloe import Repository, storage_from_url
-from tests.support.ingest.files import listening, run
+from tests.support.ingest.files import run
 
 place, *files = sys.argv[1:]
 repo = Repository.open(storage_from_url(place, sync=False))

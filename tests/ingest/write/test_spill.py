@@ -222,7 +222,7 @@ def test_tasks_hold_no_more_than_is_stated(tmp_path: Path) -> None:
 import icefloe, numpy, zarr
 from pathlib import Path
 from icefloe._internal.executor import Executor
-from icefloe.ingest.rechunk import job as rechunking
+from icefloe.ingest.rewrite import rechunk as rechunking
 def held(what):
     (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(what))
     return int(line.split()[1]) << 10

@@ -27,7 +27,7 @@ def warm(_: int) -> int:
     """What a worker loads before it can do anything of this kind."""
     names = (
         "icefloe.ingest.job",
-        "icefloe.ingest.rechunk.job",
+        "icefloe.ingest.rewrite.rechunk",
         "icefloe.virtual.parsers.hdf5.file",
         "h5netcdf",
     )

@@ -12,8 +12,16 @@ import numpy as np
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.ingest.combine.pieces import EXISTING, Column, PieceArray, Pieces
 from icefloe.ingest.plan.arrays import Target
-from icefloe.ingest.plan.block_shapes import Grain, best_block, overlaps, read_factor
-from icefloe.ingest.plan.memory import READ_COPIES, WRITE_COPIES, part_bytes, under_way
+from icefloe.ingest.plan.block_shapes import (
+    READ_COPIES,
+    WRITE_COPIES,
+    Grain,
+    best_block,
+    overlaps,
+    part_bytes,
+    read_factor,
+    under_way,
+)
 from icefloe.ingest.write.spill import Exchange
 
 DEFAULT_MEMORY_BYTES = 256 << 20

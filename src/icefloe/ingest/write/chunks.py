@@ -22,7 +22,7 @@ from icefloe.ingest.discover.sources import Source, refuse_changed
 from icefloe.ingest.inspect.open import decode, opened
 from icefloe.ingest.inspect.packing import is_text, stored
 from icefloe.ingest.plan.arrays import Target, missing_value
-from icefloe.ingest.plan.memory import WRITE_COPIES, at_once, chunks_at_once, part_bytes
+from icefloe.ingest.plan.block_shapes import WRITE_COPIES, at_once, chunks_at_once, part_bytes
 from icefloe.ingest.plan.tasks import Block
 from icefloe.ingest.records import Reading, Stored, reason
 from icefloe.ingest.write.spill import Exchange, put_aside, taken_up

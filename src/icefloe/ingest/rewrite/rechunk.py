@@ -25,10 +25,10 @@ from icefloe.errors import ErrorKind, InvalidInputError, NodeNotFoundError, Reba
 from icefloe.format.snapshot import ArrayNodeData
 from icefloe.ingest.combine.pieces import PieceArray, Pieces
 from icefloe.ingest.plan.arrays import Target
-from icefloe.ingest.plan.memory import READ_COPIES, WRITE_COPIES, at_once, chunks_at_once
+from icefloe.ingest.plan.block_shapes import READ_COPIES, WRITE_COPIES, at_once, chunks_at_once
 from icefloe.ingest.plan.tasks import DEFAULT_MEMORY_BYTES, Plan, SourceCut, make_plan
-from icefloe.ingest.rechunk.layout import Relayout, StoredArray, new_layout, stored_array
 from icefloe.ingest.records import LOGGER
+from icefloe.ingest.rewrite.layout import Relayout, StoredArray, new_layout, stored_array
 from icefloe.ingest.write.spill import Exchange, clear, put_aside, taken_up
 from icefloe.repository import Repository
 from icefloe.session import ForkSession, Session

@@ -1,1 +1,0 @@
-"""Change the chunking of arrays in a repository."""

@@ -1,0 +1,1 @@
+"""Rewrite arrays in a different arrangement."""

@@ -1,0 +1,199 @@
+"""`ingest_files`: bring files into a repository, on Spark unless something else is chosen."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, Literal
+
+from icefloe._internal.executor import Executor, ProcessExecutor, Progress
+from icefloe.ingest.discover.sources import discover
+from icefloe.ingest.job import run
+from icefloe.ingest.ledger.compare import compare_with_ledger
+from icefloe.ingest.options import make_options
+from icefloe.ingest.plan.tasks import DEFAULT_MEMORY_BYTES
+from icefloe.ingest.publish.audit import refuse_unrunnable
+from icefloe.ingest.publish.checks import DEFAULT_CHECKS, Check
+from icefloe.ingest.publish.staging import has_work
+from icefloe.ingest.report import Report
+from icefloe.ingest.target_repository import repository_at
+from icefloe.repository import Repository
+from icefloe.storage import storage_from_url
+
+__all__ = ["ingest_files"]
+
+
+def ingest_files(
+    sources: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    repo: Repository | str | os.PathLike[str],
+    *,
+    executor: Executor | None = None,
+    concat_dim: str | None = None,
+    chunks: Mapping[str, int] | None = None,
+    shards: Mapping[str, int] | None = None,
+    codec: str = "zstd",
+    mode: Literal["native", "virtual", "hybrid"] = "native",
+    group: str = "",
+    branch: str = "main",
+    message: str | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    variables: str | Sequence[str] = (),
+    engine: str | None = None,
+    source_group: str | None = None,
+    open_options: Mapping[str, Any] | None = None,
+    compat: str | None = None,
+    data_vars: str | None = None,
+    coords: str | None = None,
+    join: str | None = None,
+    commit_every: int | None = None,
+    on_bad_file: Literal["stop", "skip"] = "stop",
+    on_change: Literal["report", "ingest"] = "report",
+    checks: Sequence[str | Check] = DEFAULT_CHECKS,
+    memory_bytes: int = DEFAULT_MEMORY_BYTES,
+    manifest_references: int = 500_000,
+    dry_run: bool = False,
+    progress: Progress | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    source_options: Mapping[str, Any] | None = None,
+) -> Report:
+    """Bring files into a repository: those that are not in it yet, checked, in parallel, exactly once.
+
+    Files are written to a staging branch. The target branch moves when everything is written and checked,
+    and stays where it is if anything fails. Each step is logged at INFO under the name `icefloe.ingest`.
+
+    Parameters
+    ----------
+    sources
+        Paths, patterns, folders, URLs, or text files that list those.
+    repo
+        A repository, or the path or URL of one, which is created if it does not exist.
+    executor
+        Where tasks run. By default the active Spark session, otherwise Spark in local mode, otherwise (if
+        pyspark or Java is not available) processes on this machine.
+    concat_dim
+        The dimension along which files follow each other. By default their coordinates decide.
+    chunks
+        Cells per chunk by dimension, -1 for all. By default as in the files, within reason.
+    shards
+        Cells per shard by dimension. By default there are no shards.
+    codec
+        `zstd`, `zstd:9`, `blosc:lz4:5`, `gzip:6` or `none`.
+    mode
+        `native` copies data, `virtual` refers to chunks of the files, and `hybrid` refers to chunks where it
+        can and copies the rest.
+    group
+        The path of the group for the arrays. By default the root.
+    branch
+        The branch to publish to.
+    message
+        The message of the commits.
+    metadata
+        Metadata of the commits.
+    variables
+        The data variables to take. By default all.
+    engine
+        The xarray engine that opens the files. By default xarray chooses.
+    source_group
+        The group in the files.
+    open_options
+        More arguments of `xarray.open_dataset`.
+    compat, data_vars, coords, join
+        As in `xarray.open_mfdataset`.
+    commit_every
+        The number of files per commit. By default one commit has all.
+    on_bad_file
+        Whether an unreadable file ends the ingest, or is left out and reported.
+    on_change
+        Whether files that changed since they were ingested are only reported, or ingested again.
+    checks
+        Conditions for publishing: names, or `Check` objects.
+    memory_bytes
+        What a task may hold, in addition to the interpreter and its modules.
+    manifest_references
+        Virtual arrays with more references get several manifests, which tasks write.
+    dry_run
+        Report what would be done, and write nothing.
+    progress
+        Receives a label, the number of items done and their total.
+    storage_options
+        Options of `storage_from_url` for the repository, if `repo` is a path or URL.
+    source_options
+        Options of `storage_from_url` for remote sources.
+
+    Returns
+    -------
+    Report
+        What was ingested, known, changed or left out, and the results of the checks.
+
+    Raises
+    ------
+    InvalidInputError
+        If an option is wrong, or files cannot be read or do not fit together.
+    ConflictError
+        If others kept changing the same arrays.
+    """
+    options = make_options(
+        concat_dim=concat_dim,
+        chunks=chunks,
+        shards=shards,
+        codec=codec,
+        mode=mode,
+        group=group,
+        branch=branch,
+        message=message,
+        metadata=metadata or {},
+        variables=variables,
+        engine=engine,
+        source_group=source_group,
+        open_options=open_options or {},
+        storage_options=source_options or {},
+        compat=compat,
+        data_vars=data_vars,
+        coords=coords,
+        join=join,
+        commit_every=commit_every,
+        on_bad_file=on_bad_file,
+        on_change=on_change,
+        checks=tuple(check if isinstance(check, Check) else Check(check) for check in checks),
+        memory_bytes=memory_bytes,
+        manifest_references=manifest_references,
+    )
+    if executor is not None:
+        refuse_unrunnable(options.checks, on_spark=executor.has_sql)
+    found = discover(sources, options.reading.storage_options, skip=on_bad_file == "skip")
+    with _open_repository(repo, storage_options, dry_run=dry_run) as target:
+        selection = compare_with_ledger(target, found, options)
+        if not has_work(target, selection, branch):  # before Spark starts
+            return Report.of(selection).completed(found)
+        with _start_executor(executor, progress) as started:
+            refuse_unrunnable(options.checks, on_spark=started.has_sql)
+            return run(target, selection, options, started, dry_run=dry_run)
+
+
+def _open_repository(
+    repo: Repository | str | os.PathLike[str], options: Mapping[str, Any] | None, *, dry_run: bool
+) -> AbstractContextManager[Repository]:
+    if isinstance(repo, Repository):
+        return nullcontext(repo)
+    return repository_at(storage_from_url(repo, **(options or {})), dry_run=dry_run)
+
+
+@contextmanager
+def _start_executor(executor: Executor | None, progress: Progress | None) -> Iterator[Executor]:
+    """Yield the given executor, or the default one, which is stopped at the end."""
+    if executor is not None:
+        yield executor if progress is None else executor.with_progress(progress)
+        return
+    try:
+        from icefloe.spark.executor import default_executor
+    except ModuleNotFoundError:
+        started: AbstractContextManager[Executor | None] = nullcontext()
+    else:
+        started = default_executor(progress)
+    with started as on_spark:
+        if on_spark is not None:
+            yield on_spark
+            return
+    with ProcessExecutor(progress=progress) as processes:
+        yield processes
