@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Coroutine, Mapping
+from typing import Any, TypeVar
 
 import numpy as np
+
+T = TypeVar("T")
 
 
 def manifest_columns(manifest: Any) -> tuple[Any, Any, Any, Mapping[tuple[int, ...], bytes]]:
@@ -24,3 +26,33 @@ def manifest_group(store: Any) -> Any:
     Its public methods convert it to xarray objects, which keep fill values apart from the attributes.
     """
     return store._group
+
+
+def run_zarr_coroutine(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine of a zarr store on zarr's event loop, and return its result.
+
+    Stores bind locks to that loop, and zarr exports neither the loop nor the function.
+    """
+    from zarr.core.sync import sync
+
+    return sync(coroutine)
+
+
+def xarray_fill_values() -> Any:
+    """Return xarray's coder for `_FillValue` attributes of Zarr arrays.
+
+    The attribute must be exactly what xarray reads, and xarray exports no function that writes it.
+    """
+    from xarray.backends.zarr import FillValueCoder
+
+    return FillValueCoder
+
+
+def xarray_indexing() -> Any:
+    """Return the module with the lazy arrays of xarray's engines.
+
+    xarray's guide for engines imports this module, but no public one has its names.
+    """
+    from xarray.core import indexing
+
+    return indexing

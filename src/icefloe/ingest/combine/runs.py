@@ -17,14 +17,14 @@ from typing import Any
 
 import numpy as np
 import xarray as xr
-from xarray.core import indexing as xarray_indexing
 
+from icefloe._internal.private_imports import xarray_indexing
 from icefloe._internal.warnings import quiet
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.ingest.combine.pieces import Origin, PieceArray, Pieces
 from icefloe.ingest.records import Combining, FileSchema, VariableSchema, attribute_key
 
-indexing: Any = xarray_indexing
+indexing = xarray_indexing()
 _PATCHING = RLock()
 Digests = Mapping[tuple[int, str], str]
 """The hash over the values of a variable, by the number of its source and its name."""

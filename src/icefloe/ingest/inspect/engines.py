@@ -17,10 +17,10 @@ from types import MappingProxyType
 from typing import Any, Final, Literal
 
 import xarray as xr
-from zarr.core.sync import sync
 from zarr.storage import StorePath, ZipStore
 
 from icefloe._internal.extras import pip_install
+from icefloe._internal.private_imports import run_zarr_coroutine
 from icefloe.virtual.parsers import ZIP_MAGIC
 from icefloe.virtual.parsers.zarr.stores import root_of
 
@@ -167,5 +167,5 @@ def zipped_store(path: str) -> StorePath:
     with zipfile.ZipFile(path) as opened:
         root = root_of(opened.namelist(), path)
     store = ZipStore(path, mode="r")
-    sync(store._open())  # releases of zarr before 3.1 do not open it when they need it
+    run_zarr_coroutine(store._open())  # releases of zarr before 3.1 do not open it when they need it
     return StorePath(store, root.strip("/"))

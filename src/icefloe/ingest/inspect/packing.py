@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import xarray as xr
-from xarray.backends.zarr import FillValueCoder, encode_zarr_attr_value
 
+from icefloe._internal.private_imports import xarray_fill_values
 from icefloe._internal.warnings import quiet
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.ingest.records import VariableSchema
@@ -19,8 +19,7 @@ _FILL = "_FillValue"
 _UNITS_SINCE = ("days", "hours", "minutes", "seconds", "milliseconds", "microseconds", "nanoseconds")
 _COPIED_KINDS = "iuf"
 
-_fill_values: Any = FillValueCoder
-_plain_attribute: Any = encode_zarr_attr_value
+_fill_values = xarray_fill_values()
 
 
 def signature(schema: VariableSchema) -> str | None:
@@ -100,7 +99,8 @@ def _scalar(value: Any, dtype: np.dtype[Any]) -> Any:
 
 def _plain(value: Any) -> Any:
     """A value for JSON, which knows no bytes and has no number for what is not finite."""
-    value = _plain_attribute(value)
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.tolist()
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     if isinstance(value, float) and not math.isfinite(value):

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 import xarray as xr
-from xarray.backends.common import BackendArray
-from xarray.core import indexing as xarray_indexing
+from xarray.backends import BackendArray
 
+from icefloe._internal.private_imports import xarray_indexing
 from icefloe._internal.warnings import quiet
 from icefloe.ingest.discover.sources import Source
 from icefloe.ingest.inspect.schema import schema_of, variable_schema
@@ -24,7 +24,7 @@ from icefloe.ingest.records import FileSchema, Reading, VariableSchema, attribut
 from icefloe.virtual.parsers.hdf5.dimensions import HIDDEN_ATTRIBUTES
 from icefloe.virtual.parsers.hdf5.file import Member, Members
 
-_indexing: Any = xarray_indexing
+_indexing = xarray_indexing()
 _conventions: Any = xr.conventions
 _ENGINES = (None, "netcdf4", "h5netcdf")
 _TYPES = frozenset(

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import xarray as xr
 import zarr
-from zarr.core.buffer import cpu
-from zarr.core.sync import sync
+from zarr.buffer import cpu
 
+from icefloe._internal.private_imports import run_zarr_coroutine
 from icefloe._internal.warnings import quiet
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.ingest.combine.pieces import PieceArray
@@ -368,7 +368,7 @@ def _create_by_document(group: zarr.Group, target: Target) -> zarr.Array[Any]:
     document = {**json.loads(target.document or ""), "shape": target.shape, "attributes": dict(target.attrs)}
     path = f"{group.path}/{target.name}".strip("/")
     data = cpu.Buffer.from_bytes(json.dumps(document).encode())
-    sync(group.store.set(f"{path}/zarr.json", data))
+    run_zarr_coroutine(group.store.set(f"{path}/zarr.json", data))
     array: Any = group[target.name]
     return array  # type: ignore[no-any-return]
 

@@ -12,10 +12,8 @@ from typing import Any
 
 import numpy as np
 import xarray as xr
-from zarr.core.metadata import ArrayV3Metadata
 
 from icefloe._internal.amounts import bytes_text
-from icefloe._internal.warnings import quiet
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.ingest.combine.pieces import PieceArray
 from icefloe.ingest.inspect.packing import attributes_of_zarr, decoded
@@ -23,7 +21,7 @@ from icefloe.ingest.plan.arrays import Target
 from icefloe.ingest.records import FileSchema, VariableSchema
 from icefloe.virtual.codecs import GRIB, TIFF
 from icefloe.virtual.parsers import ParseOptions
-from icefloe.virtual.zarr_metadata import DECODING_ATTRIBUTES, differences, properties_of
+from icefloe.virtual.zarr_metadata import DECODING_ATTRIBUTES, array_metadata, differences, properties_of
 
 _KNOW_DIMENSIONS = ("sharding_indexed", "numcodecs.zfpy", "numcodecs.pcodec")
 """Codecs whose bytes tell how many dimensions there are."""
@@ -177,12 +175,11 @@ class _Fits:
 
 def _misses(document: Mapping[str, Any], dtype: np.dtype[Any]) -> bool:
     """Whether cells that nobody wrote read as missing values, and all as values of a type."""
-    with quiet():
-        metadata = ArrayV3Metadata.from_dict({**document})
+    metadata = array_metadata({**document, "attributes": {}})
     raw = metadata.data_type.to_native_dtype()
     if raw.kind not in "iuf":
         return False
-    attrs = attributes_of_zarr(metadata.attributes, raw)
+    attrs = attributes_of_zarr(document.get("attributes", {}), raw)
     try:
         shown = decoded(xr.Variable(("x",), np.array([metadata.fill_value], raw), attrs))
     except (ValueError, OverflowError, TypeError):

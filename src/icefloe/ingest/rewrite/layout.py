@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 import zarr
-from zarr.core.buffer import cpu
-from zarr.core.sync import sync
+from zarr.buffer import cpu
 from zarr.storage import MemoryStore
 
 from icefloe._internal.warnings import quiet
@@ -186,8 +185,8 @@ def _small(array: StoredArray, codecs: Sequence[Any]) -> zarr.Array[Any]:
         return _small(array, inside["codecs"])
     grid = {"name": "regular", "configuration": {"chunk_shape": ones}}
     document = {**array.document, "shape": ones, "chunk_grid": grid, "codecs": list(codecs)}
-    store = MemoryStore()
-    sync(store.set("zarr.json", cpu.Buffer.from_bytes(json.dumps(document).encode())))
+    stored: dict[str, Any] = {"zarr.json": cpu.Buffer.from_bytes(json.dumps(document).encode())}
+    store = MemoryStore(stored)
     # Not an argument of open_array: zarr 3.1 does not heed it there.
     with quiet(), zarr.config.set({"array.write_empty_chunks": True}):
         return zarr.open_array(store, mode="r+")
