@@ -12,6 +12,7 @@ from icefloe.errors import (
     ConflictError,
     ErrorKind,
     FormatError,
+    Hint,
     IcechunkError,
     InvalidInputError,
     NodeNotFoundError,
@@ -117,3 +118,43 @@ def test_kinds_compare_with_plain_strings() -> None:
     assert error.kind == ErrorKind.DESERIALIZATION
     assert error.kind == "deserialization"
     assert type(error.kind) is str
+
+
+HINT = Hint("{on_change} or {overwrite}, see {group}", on_change="ingest", overwrite=True, group=None)
+
+
+def test_hints_name_options_as_python_does() -> None:
+    assert str(HINT) == 'on_change="ingest" or overwrite=True, see group'
+    assert str(Hint("{function} makes one", function="Repository.create")) == "Repository.create makes one"
+    assert str(Hint("did you mean {this}?")) == "did you mean {this}?"
+
+
+def test_hints_are_rendered_by_other_interfaces_too() -> None:
+    shouted = HINT.render(lambda name, value: f"{name.upper()}:{value}")
+
+    assert shouted == "ON_CHANGE:ingest or OVERWRITE:True, see GROUP:None"
+
+
+def test_hints_have_no_secrets_and_no_controls() -> None:
+    hint = Hint("use {target}\x1b[2J", target="https://me:secret@host/?sig=secret")
+
+    assert "secret" not in str(hint)
+    assert "\x1b" not in str(hint)
+
+
+def test_alternative_hints_become_one_and_equal_ones_are_said_once() -> None:
+    one, other = Hint("leave it out"), Hint("use {mode}", mode="hybrid")
+
+    assert str(Hint.any_of(one, other, one)) == 'leave it out, or use mode="hybrid"'
+    assert Hint.any_of() is None
+
+
+@pytest.mark.parametrize("cls", [*PLAIN, ConflictError])
+def test_errors_say_their_hint_after_the_message(cls: type[IcechunkError]) -> None:
+    error = cls(message="it is there already").with_hint(Hint("replace it with {overwrite}", overwrite=True))
+
+    again = pickle.loads(pickle.dumps(error))
+
+    assert str(again) == str(error) == "it is there already; replace it with overwrite=True"
+    assert again.message == "it is there already"
+    assert again.hint == error.hint

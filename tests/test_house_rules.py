@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from icefloe import errors
 from tests.support.source_tree import (
     ROOT,
     Module,
@@ -48,6 +49,15 @@ IMPURE_CALLS = {"open", "print", "input", "now", "utcnow", "today", "urandom", "
 GIVEN_NAMES = {"icefloe.testing.utils"}
 # Folders of tests that are about no single package: they compare, install or prove the whole.
 TESTS_OF_THE_WHOLE = {"tests.compat", "tests.proof", "tests.setup"}
+OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
+HAVE_OPTIONS = {"icefloe.spark.java", "icefloe.testing.simulation"}
+"""Modules with command-line options that are not those of `icefloe`."""
+OUR_ERRORS = {
+    name
+    for name, value in vars(errors).items()
+    if isinstance(value, type) and issubclass(value, errors.IcechunkError)
+}
+
 EMPTY_NAMES = re.compile(r"^(utils?|helpers?|misc|common)$|Manager$|^Base|Base$")
 
 
@@ -146,6 +156,42 @@ def imports_of_tests(module: Module) -> Iterator[str]:
             yield f"{module.name}:{imported.line} imports {imported.target}"
 
 
+def command_line_options(module: Module) -> Iterator[str]:
+    """Options of the command line in texts of the library; an error names them in its `hint`."""
+    if module.component == "cli" or module.name in HAVE_OPTIONS:
+        return
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and OPTION.search(node.value):
+            yield f"{module.name}:{node.lineno} names an option of the command line: {node.value[:60]!r}"
+
+
+def matches_on_messages(module: Module) -> Iterator[str]:
+    """Decisions on, and changes of, the text of our own errors; they have a type, a `kind` and a `hint`."""
+    for handler in ast.walk(module.tree):
+        if not isinstance(handler, ast.ExceptHandler) or handler.type is None or handler.name is None:
+            continue
+        caught = {
+            last_name(each) for each in ast.walk(handler.type) if isinstance(each, ast.Name | ast.Attribute)
+        }
+        if not caught & OUR_ERRORS:
+            continue
+        for node in ast.walk(handler):
+            texts: list[ast.expr] = []
+            if isinstance(node, ast.Compare):
+                texts = [node.left, *node.comparators]
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                if node.func.attr in {"startswith", "endswith", "replace", "removeprefix", "removesuffix"}:
+                    texts = [node.func.value]
+                elif node.func.attr in {"search", "match", "fullmatch", "sub"}:
+                    texts = list(node.args)
+            if any(_is_message(each, handler.name) for each in texts):
+                yield f"{module.name}:{handler.lineno} depends on the text of an error"
+
+
+def _is_message(node: ast.expr, error: str) -> bool:
+    return ast.unparse(node) in {f"str({error})", f"{error}.message", f"repr({error})"}
+
+
 def test_no_module_is_too_long() -> None:
     modules = (*source_modules(), *outside_modules())
     long = [module for module in modules if module.text.count("\n") > MOST_CODE_LINES]
@@ -183,6 +229,14 @@ def test_tests_mirror_the_package() -> None:
 
 def test_tests_share_helpers_through_support() -> None:
     assert [problem for module in outside_modules() for problem in imports_of_tests(module)] == []
+
+
+def test_the_library_names_no_options_of_the_command_line() -> None:
+    assert [problem for module in source_modules() for problem in command_line_options(module)] == []
+
+
+def test_no_code_depends_on_the_text_of_our_errors() -> None:
+    assert [problem for module in source_modules() for problem in matches_on_messages(module)] == []
 
 
 def test_code_lines_leave_out_blank_lines_comments_and_docstrings() -> None:
@@ -282,6 +336,28 @@ def test_an_import_from_a_test_is_found() -> None:
     )
 
     assert len(list(imports_of_tests(module))) == 1
+
+
+@pytest.mark.parametrize("text", ["'give --on-change ingest'", "f'{x}: --hybrid copies it'", '"(--group)"'])
+def test_an_option_of_the_command_line_is_found(text: str) -> None:
+    assert len(list(command_line_options(parse("icefloe.core.commit.flush", text)))) == 1
+    assert list(command_line_options(parse("icefloe.cli.main", text))) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "'gone' in str(error)",
+        "error.message.startswith('x')",
+        "str(error).replace('a', 'b')",
+        "re.sub('a', 'b', error.message)",
+    ],
+)
+def test_a_match_on_a_message_is_found(text: str) -> None:
+    body = f"try:\n    work()\nexcept {{}} as error:\n    found = {text}"
+
+    assert len(list(matches_on_messages(parse("icefloe.core.open", body.format("InvalidInputError"))))) == 1
+    assert list(matches_on_messages(parse("icefloe.core.open", body.format("xarray.MergeError")))) == []
 
 
 def test_every_test_beside_the_official_package_is_marked() -> None:

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, Protocol, TypeAlias
 from icefloe._internal.printable import printable
 from icefloe._internal.report import Report
 from icefloe.config.display import Shown, Tree, qualified
-from icefloe.errors import ConflictError, ErrorKind
+from icefloe.errors import ConflictError, ErrorKind, Hint
 from icefloe.snapshots import Diff
 
 __all__ = [
@@ -254,6 +254,8 @@ class ChunkDetails(Report):
     units: str = ""
     problem: str | None = None
     """Why the values could not be compared."""
+    hint: Hint | None = None
+    """What to do to have them compared."""
 
     def __str__(self) -> str:
         where = self.where + (f" (theirs: {self.their_where})" if self.their_where is not None else "")
@@ -261,7 +263,7 @@ class ChunkDetails(Report):
 
     def _difference(self) -> str:
         if self.problem is not None:
-            return f"values not compared, {self.problem}"
+            return f"values not compared, {self.problem}" + (f"; {self.hint}" if self.hint else "")
         if self.num_cells is None or self.num_differing is None:
             return ""
         if not self.num_differing:

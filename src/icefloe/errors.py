@@ -22,9 +22,10 @@ for it keep working. All of them survive pickling, since they travel between Spa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Self
 
 from icefloe._internal.printable import printable_lines
 from icefloe._internal.redaction import redact
@@ -159,15 +160,96 @@ class ErrorKind(StrEnum):
     UNKNOWN = "unknown"
 
 
+@dataclass(frozen=True, slots=True, init=False)
+class Hint:
+    """A remedy for an error: a sentence with placeholders for the options that it names.
+
+    Options are data, so that every interface can name them in its own way: `str(hint)` is the form for
+    Python, `on_change="ingest"`; the command line prints the option as it is typed.
+
+    Parameters
+    ----------
+    text
+        The sentence, such as `"{on_change} ingests changed files again"`.
+    **options
+        The value of each option in the sentence; None if the sentence only names the option. The name
+        `function` stands for a function of this package, such as `"Repository.create"`.
+
+    Examples
+    --------
+    >>> str(Hint("{on_change} ingests changed files again", on_change="ingest"))
+    'on_change="ingest" ingests changed files again'
+    """
+
+    text: str
+    options: tuple[tuple[str, Any], ...] = field(hash=False)
+
+    def __init__(self, text: str, /, **options: Any) -> None:
+        object.__setattr__(self, "text", text)
+        object.__setattr__(self, "options", tuple(options.items()))
+
+    def __str__(self) -> str:
+        return self.render(_python_option)
+
+    def render(self, name_option: Callable[[str, Any], str]) -> str:
+        """Return the sentence with options as an interface names them, without secrets.
+
+        Parameters
+        ----------
+        name_option
+            Turns the name and the value of an option into text.
+
+        Returns
+        -------
+        str
+            One printable line.
+        """
+        text = self.text
+        for name, value in self.options:
+            text = text.replace(f"{{{name}}}", name_option(name, value))
+        return printable_lines(redact(text))
+
+    @staticmethod
+    def any_of(*hints: Hint) -> Hint | None:
+        """Combine alternatives into one hint.
+
+        Parameters
+        ----------
+        *hints
+            The alternatives. Equal ones are mentioned once.
+
+        Returns
+        -------
+        Hint or None
+            One sentence with all of them; None if there are none.
+        """
+        distinct = [hint for at, hint in enumerate(hints) if hint not in hints[:at]]
+        options = {name: value for hint in distinct for name, value in hint.options}
+        return Hint(", or ".join(hint.text for hint in distinct), **options) if distinct else None
+
+
+def _python_option(name: str, value: Any) -> str:
+    if value is None:
+        return name
+    if name == "function":
+        return str(value)
+    if isinstance(value, Mapping):
+        items = ", ".join(f'"{key}": {each}' for key, each in value.items())
+        return f"{name}={{{items}}}"
+    return f'{name}="{value}"' if isinstance(value, str) else f"{name}={value!r}"
+
+
 class IcechunkError(Exception):
     """Anything icefloe raises on purpose.
 
     `kind` is usually an `ErrorKind`; any string is kept, so that a newer code survives an older reader.
-    Messages contain neither secrets of URLs nor characters that a terminal obeys.
+    Messages contain neither secrets of URLs nor characters that a terminal obeys. `hint` is a remedy, which
+    `str(error)` appends to the message.
     """
 
     message: str
     kind: str
+    hint: Hint | None = None
 
     def __init__(self, message: str, kind: str | None = None) -> None:
         self.message = printable_lines(redact(message))
@@ -175,8 +257,24 @@ class IcechunkError(Exception):
         self.kind = ErrorKind.UNKNOWN.value if kind is None else str(kind)
         self.add_note(f"kind: {self.kind}")  # tracebacks show it below the message
 
+    def with_hint(self, hint: Hint | None) -> Self:
+        """Set the hint.
+
+        Parameters
+        ----------
+        hint
+            The remedy, if there is one.
+
+        Returns
+        -------
+        IcechunkError
+            This error, so that `raise SomeError(...).with_hint(...)` fits into one statement.
+        """
+        self.hint = hint
+        return self
+
     def __str__(self) -> str:
-        return self.message
+        return self.message if self.hint is None else f"{self.message}; {self.hint}"
 
     def __repr__(self) -> str:
         return f'{PACKAGE}.{type(self).__name__}(message="{self.message}", kind="{self.kind}")'

@@ -6,7 +6,7 @@ from typing import Any
 
 from icefloe._internal.executor import ThreadExecutor
 from icefloe.core.refs.v1 import RefStoreV1
-from icefloe.errors import ErrorKind, SessionStateError
+from icefloe.errors import ErrorKind, Hint, SessionStateError
 from icefloe.maintenance.upgrade import delete_files_of_version_1, has_files_of_version_1, upgrade
 from icefloe.repository import Repository
 
@@ -39,10 +39,9 @@ def upgrade_icechunk_repository(
     if not isinstance(refs, RefStoreV1):
         raise SessionStateError(
             f"invalid repository version ({refs.spec.number}.0), this function can only migrate repositories "
-            "that use version 1.0 of the specification, to repositories with spec version 2.0; "
-            "icefloe.migrate upgrades what is older",
+            "that use version 1.0 of the specification, to repositories with spec version 2.0",
             kind=ErrorKind.INVALID_REPOSITORY_MIGRATION,
-        )
+        ).with_hint(Hint("{function} upgrades what is older", function="icefloe.migrate"))
     storage.check_writable()
     threads = prefetch_concurrency or (1 if storage.answers_at_once else _READ_AHEAD)
     upgrade(repo._assets, refs, repo.executor or ThreadExecutor(threads), dry_run=dry_run)

@@ -375,7 +375,7 @@ def test_a_single_file_may_repeat_times_unless_others_are_to_follow(tmp_path: Pa
 
     assert run(new_repo(tmp_path), file).ok
     with pytest.raises(
-        DisagreementError, match=r"a\.nc: time: 2024-01-01 00:00:00 appears twice .*--concat-dim"
+        DisagreementError, match=r"a\.nc: time: 2024-01-01 00:00:00 appears twice .*concat_dim"
     ):
         run(new_repo(tmp_path), file, concat_dim="time")
 
@@ -384,7 +384,7 @@ def test_nothing_is_appended_to_repeated_times(tmp_path: Path) -> None:
     repo = new_repo(tmp_path)
     run(repo, write(tmp_path / "a.nc", sweep(0, 0, 1)))
 
-    with pytest.raises(DisagreementError, match=r"b\.nc: time: .*2024-01-01 .* twice in the repository: put"):
+    with pytest.raises(DisagreementError, match=r"b\.nc: time: .*2024-01-01 .* twice in the repository; put"):
         run(repo, write(tmp_path / "b.nc", sweep(2, 3)))
 
 

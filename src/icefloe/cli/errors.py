@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import re
+import shlex
 from collections.abc import Mapping
-from types import MappingProxyType
+from typing import Any
 
 import click
 
@@ -17,6 +17,7 @@ from icefloe.errors import (
     ConflictError,
     ErrorKind,
     FormatError,
+    Hint,
     IcechunkError,
     InvalidInputError,
     NotFoundError,
@@ -32,31 +33,30 @@ NOT_WELL = 5
 STOPPED = 130
 """By Ctrl-C; shells say the same. By another signal it is 128 and its number."""
 
-_OBJECT = re.compile(r"\b(snapshots|manifests|transactions|chunks)/[0-9A-Z]{20}\b")
+_DAMAGE = {ErrorKind.DESERIALIZATION, ErrorKind.INVALID_FILE_FORMAT, ErrorKind.DUPLICATE_SNAPSHOT_ID}
+"""Kinds of FormatError that a damaged object causes."""
+_VERIFY = Hint("{function} lists what is damaged", function="verify")
+_LIST_REFS = Hint("{function} lists what there is", function="list_branches")
 
-WAYS_OUT: Mapping[str, str] = MappingProxyType(
-    {
-        "create one with Repository.create": "`icefloe init` makes one",
-        "choose another place, or pass check_clean_root=False to keep what is there": "choose another place",
-        "upgrade it with upgrade_icechunk_repository": "`icefloe migrate` upgrades it",
-        "upgrade_icechunk_repository upgrades it": "`icefloe migrate` upgrades it",
-        "icefloe.migrate copies it with `target`": "`icefloe migrate --to` copies it",
-        "icefloe.migrate": "`icefloe migrate`",
-        "set_status can put it online": "`icefloe status --set online` puts it online again",
-        "or overwrite=True": "or say --overwrite",
-        "overwrite=True lets it follow": "--overwrite lets it follow",
-        "or say to overwrite it": "or say --overwrite",
-        "or skip bad files": "or say --on-bad-file skip",
-        "along as concat_dim": "along with --concat-dim",
-        "give chunks, shards or a codec": "give --chunks, --shards or --codec",
-        "when you open or create the repository, with authorize_virtual_chunk_access": "with --authorize "
-        "PREFIX, or all with --authorize all",
-        "pass the container in `config` when you open the repository": "say --authorize PREFIX@ENDPOINT, "
-        "or for an ingest --source-option endpoint_url=ENDPOINT",
-        "with format=": "with --engine (of an ingest) or --format (of virtualize)",
-    }
-)
-"""What the library advises, and what that is on the command line; longer ones first."""
+COMMANDS = {
+    "Repository.create": "icefloe init",
+    "ancestry": "icefloe log",
+    "icefloe.migrate": "icefloe migrate",
+    "list_branches": "icefloe refs",
+    "set_status": "icefloe status --set online",
+    "upgrade_icechunk_repository": "icefloe migrate",
+    "verify": "icefloe verify",
+}
+"""The command for each function that a hint of the library names."""
+OPTIONS = {
+    "authorize_virtual_chunk_access": "--authorize PREFIX, or all with --authorize all",
+    "config": "--authorize PREFIX@ENDPOINT",
+    "format": "--format",
+    "open_options": "--open-option",
+    "target": "--to",
+}
+"""Options of the library that have another name on the command line."""
+ONLY_IN_PYTHON = {"check_clean_root", "loadable_variables"}
 
 
 class Signalled(KeyboardInterrupt):
@@ -107,13 +107,8 @@ def _sentence(error: Exception) -> str:
         case click.ClickException():
             return error.format_message()
         case IcechunkError():
-            damaged = isinstance(error, FormatError) or error.kind == ErrorKind.OBJECT_NOT_FOUND
-            sentence = in_the_shell(str(error))
-            if damaged and _OBJECT.search(sentence):
-                return f"{sentence}; `icefloe verify` lists what is damaged"
-            if isinstance(error, RefNotFoundError) and ";" not in sentence:
-                return f"{sentence}; `icefloe refs` lists what there is"
-            return sentence
+            hint = error.hint or _usual_hint(error)
+            return f"{error.message}; {in_shell(hint)}" if hint and in_shell(hint) else error.message
         case OSError() if error.strerror:
             return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
         case ImportError():  # one of ours already says how to install what is missing
@@ -122,11 +117,31 @@ def _sentence(error: Exception) -> str:
     return f"{type(error).__name__}: {text} (--debug shows where it came from)"
 
 
-def in_the_shell(sentence: str) -> str:
-    """The same sentence with the way out that the command line has."""
-    for advice, here in WAYS_OUT.items():
-        sentence = sentence.replace(advice, here)
-    return sentence
+def _usual_hint(error: IcechunkError) -> Hint | None:
+    """Suggest a command for errors without a hint of their own."""
+    from icefloe.storage.base import ObjectNotFoundError
+
+    if isinstance(error, ObjectNotFoundError) or (isinstance(error, FormatError) and error.kind in _DAMAGE):
+        return _VERIFY
+    return _LIST_REFS if isinstance(error, RefNotFoundError) else None
+
+
+def in_shell(hint: Hint) -> str:
+    """Return a hint with options and commands as they are typed; nothing if the command line lacks them."""
+    return "" if ONLY_IN_PYTHON & {name for name, _ in hint.options} else hint.render(_shell_option)
+
+
+def _shell_option(name: str, value: Any) -> str:
+    if name == "function":
+        return f"`{COMMANDS[value]}`"
+    if name == "mode":
+        return f"--{value}"
+    option = OPTIONS.get(name, f"--{name.replace('_', '-')}")
+    if value is None or value is True:
+        return option
+    if isinstance(value, Mapping):
+        return " ".join(f"{option} {shlex.quote(f'{key}={each}')}" for key, each in value.items())
+    return f"{option} {value}"
 
 
 def _exit_code(error: Exception) -> int:

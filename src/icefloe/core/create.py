@@ -9,10 +9,11 @@ from dataclasses import replace
 from icefloe._internal.ids import INITIAL_SNAPSHOT_ID
 from icefloe.config import RepositoryConfig
 from icefloe.core.open import NO_CONFIG, Layout, Opened, containers_of, parts
+from icefloe.core.refs.base import MIGRATE
 from icefloe.core.refs.v1 import RefStoreV1
 from icefloe.core.refs.v2 import RefStoreV2
 from icefloe.core.virtual_chunks.read import Authorized
-from icefloe.errors import ConflictError, ErrorKind, InvalidInputError
+from icefloe.errors import ConflictError, ErrorKind, Hint, InvalidInputError
 from icefloe.format.config_codec import encode_config
 from icefloe.format.first_files import INITIAL_SNAPSHOT, first_files
 from icefloe.storage.base import Storage
@@ -37,15 +38,14 @@ def create_parts(
         if stray is not None:
             raise InvalidInputError(
                 f"a repository is created in an empty place, and there is {stray.key} in {storage.place};"
-                " choose another place, or pass check_clean_root=False to keep what is there",
+                " choose another place",
                 kind=ErrorKind.PARENT_DIRECTORY_NOT_CLEAN,
-            )
+            ).with_hint(Hint("or pass {check_clean_root} to keep what is there", check_clean_root=False))
     elif any(not each.spec.writable and each.is_present(storage) for each in layouts):
         raise ConflictError(
-            message="there is a repository of an older format at this place already; "
-            "icefloe.migrate turns it into version 2",
+            message="there is a repository of an older format at this place already",
             kind=ErrorKind.REPO_INFO_UPDATED,
-        )
+        ).with_hint(MIGRATE)
     opened = parts(storage, layout, config, authorized, containers_of(config))
     assets, now_us = opened.assets, time.time_ns() // 1000
     assets.storage.require_conditional_writes()

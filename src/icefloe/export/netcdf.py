@@ -20,7 +20,7 @@ from icefloe._internal.executor import Progress, Task, ThreadExecutor
 from icefloe._internal.extras import pip_install
 from icefloe._internal.paths import name as last_name
 from icefloe.cf import decode_fill_value
-from icefloe.errors import AlreadyExistsError, ErrorKind, InvalidInputError
+from icefloe.errors import AlreadyExistsError, ErrorKind, Hint, InvalidInputError
 from icefloe.export.selection import Indexers, Labels, Selected, Selection, dimensions_of, select, too_long
 from icefloe.export.zarr import ExportReport
 from icefloe.format.snapshot import NodeSnapshot
@@ -100,8 +100,9 @@ def export_netcdf(
     _check_names(chosen)
     if path.exists() and not overwrite:
         raise AlreadyExistsError(
-            f"there is a file {path}; choose another name, or overwrite=True", kind=ErrorKind.NOT_ALLOWED
-        )
+            f"there is a file {path}; choose another name",
+            kind=ErrorKind.NOT_ALLOWED,
+        ).with_hint(Hint("or replace it with {overwrite}", overwrite=True))
     if dry_run:
         return report
     path.parent.mkdir(parents=True, exist_ok=True)

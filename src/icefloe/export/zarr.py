@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icefloe._internal.executor import Executor, Progress, Task, ThreadExecutor
-from icefloe.errors import ErrorKind, InvalidInputError, StorageError
+from icefloe.errors import ErrorKind, Hint, InvalidInputError, StorageError
 from icefloe.export.selection import Indexers, Labels, Selected, Selection, select, shape_of, too_long
 from icefloe.format.manifest import INLINE, ArrayManifest
 from icefloe.format.snapshot import NodeSnapshot
@@ -144,9 +144,9 @@ def _check_empty(target: Storage, *, overwrite: bool) -> None:
     stray = None if overwrite else next(target.list_prefix(""), None)
     if stray is not None:
         raise InvalidInputError(
-            f"there is {stray.key} in {target.place}; choose an empty place, or say to overwrite it",
+            f"there is {stray.key} in {target.place}; choose an empty place",
             kind=ErrorKind.PARENT_DIRECTORY_NOT_CLEAN,
-        )
+        ).with_hint(Hint("or replace what is there with {overwrite}", overwrite=True))
 
 
 def _check_names(target: Storage, chosen: Selection) -> None:

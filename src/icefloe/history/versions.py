@@ -9,7 +9,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from icefloe._internal.printable import printable
-from icefloe.errors import ErrorKind, InvalidInputError, RefNotFoundError
+from icefloe.errors import ErrorKind, Hint, InvalidInputError, RefNotFoundError
 
 if TYPE_CHECKING:
     from icefloe.repository import Repository
@@ -101,7 +101,7 @@ def _find_ancestor(repo: Repository, version: str, back: int) -> str:
     if found is None:
         raise RefNotFoundError(
             f"{version} has fewer than {back} commits before it", kind=ErrorKind.REF_NOT_FOUND
-        )
+        ).with_hint(Hint("{function} lists them", function="ancestry"))
     return found.id
 
 
@@ -117,10 +117,11 @@ def _find_snapshot(repo: Repository, text: str, names: Iterable[str]) -> str:
     if len(found) == 1:
         return found[0]
     if found:
-        remedy = f"; {len(found)} snapshots begin like that: {', '.join(found[:3])}"
+        hint: Hint | None = Hint(f"{len(found)} snapshots begin like that: {', '.join(found[:3])}")
     else:
         import difflib
 
         near = difflib.get_close_matches(text, names, n=1)
-        remedy = f"; did you mean {printable(near[0])}?" if near else ""
-    raise RefNotFoundError(f"no branch, tag or snapshot {text}{remedy}", kind=ErrorKind.REF_NOT_FOUND)
+        hint = Hint(f"did you mean {printable(near[0])}?") if near else None
+    error = RefNotFoundError(f"no branch, tag or snapshot {text}", kind=ErrorKind.REF_NOT_FOUND)
+    raise error.with_hint(hint)

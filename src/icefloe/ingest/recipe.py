@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.errors import ErrorKind, Hint, InvalidInputError
 from icefloe.ingest.options import Options, known_options, make_options
 from icefloe.ingest.publish.checks import DEFAULT_CHECKS, NEEDS, SHORT_FORM, Check
 
@@ -54,8 +54,10 @@ def load_recipe(path: str | Path) -> Recipe:
     checks = found.get("checks", list(DEFAULT_CHECKS))
     try:
         chosen = make_options(checks=_checks(file, checks), **{str(name): options[name] for name in options})
+    except _RecipeError:
+        raise
     except InvalidInputError as error:
-        raise error if str(file) in str(error) else _wrong(file, str(error)) from error
+        raise _wrong(file, error.message, error.hint) from error
     return Recipe(
         tuple(_placed(file, name) for name in names),
         _placed(file, repository),
@@ -138,5 +140,9 @@ def _placed(file: Path, name: str) -> str:
     return name if _URL.match(name) or name.startswith("~") else str(file.absolute().parent / name)
 
 
-def _wrong(file: Path, text: str) -> InvalidInputError:
-    return InvalidInputError(f"{file}: {text}", ErrorKind.INVALID_COMMIT_CONFIGURATION)
+class _RecipeError(InvalidInputError):
+    """An error that names the file of the recipe."""
+
+
+def _wrong(file: Path, text: str, hint: Hint | None = None) -> InvalidInputError:
+    return _RecipeError(f"{file}: {text}", ErrorKind.INVALID_COMMIT_CONFIGURATION).with_hint(hint)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from icefloe._internal.amounts import counted
-from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.errors import ErrorKind, Hint, InvalidInputError
 from icefloe.ingest.discover.sources import Source
 from icefloe.ingest.discover.urls import origin_of, reference_location
 from icefloe.session import Session
@@ -168,7 +168,7 @@ class BadFile:
 
     source: Source
     reason: str
-    remedy: str = ""
+    remedy: str | Hint = ""
     """What to do about it; empty if the file has to be repaired or removed."""
     is_sound: bool = False
     """Whether the file is fine, and the way to read it is not there."""
@@ -223,22 +223,23 @@ def unreadable(bad: Sequence[BadFile]) -> InvalidInputError:
     """The error about files that cannot be ingested."""
     reasons: dict[str, list[str]] = {}
     for each in bad:
-        reasons.setdefault(each.sentence, []).append(each.source.url)
+        text = each.reason if isinstance(each.remedy, Hint) else each.sentence
+        reasons.setdefault(text, []).append(each.source.url)
     texts = [
         f"{urls[0]}{f' and {len(urls) - 1} more' if len(urls) > 1 else ''}: {reason}"
         for reason, urls in reasons.items()
     ]
     more = f"; and {len(texts) - 5} other reasons" if len(texts) > 5 else ""
-    if all(each.is_sound for each in bad):
-        advice = ""
-    elif all(each.remedy for each in bad):
-        advice = ", or skip bad files"
-    else:
-        advice = "; repair or remove them, or skip bad files"
+    hints = [each.remedy for each in bad if isinstance(each.remedy, Hint)]
+    hints += [] if all(each.remedy for each in bad) else [_REPAIR]
     return InvalidInputError(
-        f"{counted(len(bad), 'file')} cannot be ingested: {'; '.join(texts[:5])}{more}{advice}",
+        f"{counted(len(bad), 'file')} cannot be ingested: {'; '.join(texts[:5])}{more}",
         ErrorKind.INVALID_FILE_FORMAT,
-    )
+    ).with_hint(None if all(each.is_sound for each in bad) else Hint.any_of(*hints, _SKIP))
+
+
+_SKIP = Hint("skip bad files with {on_bad_file}", on_bad_file="skip")
+_REPAIR = Hint("repair or remove them")
 
 
 @dataclass(frozen=True, slots=True)

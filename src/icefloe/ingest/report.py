@@ -129,8 +129,8 @@ class Report:
     def with_commit(self, commit: Commit) -> Report:
         """Add a commit and its plan."""
         referral = commit.design.referral
-        copies = [(file, name, f"is copied: {why}") for file, name, why in referral.reasons]
-        notes = [Finding(*each, "note") for each in (*copies, *referral.notes)]
+        copies = [Finding(file, name, f"is copied: {why}", "note") for file, name, why in referral.reasons]
+        notes = [*copies, *referral.notes]
         # Findings about existing arrays are repeated with each commit.
         findings = dict.fromkeys((*self.findings, *commit.design.combined.findings, *notes))
         plan = PlanReport.total([self.plan, plan_report(commit.design)])
@@ -170,7 +170,9 @@ class Report:
             "changed": [source.url for source in sources.changed],
             "broken": [source.url for source in self.broken],
             "bad": [{"source": each.source.url, "reason": each.sentence} for each in self.bad],
-            "findings": [asdict(finding) for finding in self.findings],
+            "findings": [
+                {**asdict(finding), "hint": finding.hint and str(finding.hint)} for finding in self.findings
+            ],
             "plan": asdict(self.plan) if self.plan else None,
             "commits": list(self.commits),
             "checks": [asdict(check) for check in self.checks],

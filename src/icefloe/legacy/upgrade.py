@@ -15,6 +15,7 @@ from icefloe._internal.ids import ChunkId, ManifestId, SnapshotId
 from icefloe.config import CachingConfig, RepositoryConfig
 from icefloe.core.assets import object_metadata
 from icefloe.core.open import LAYOUT_V2, find_layout, parts
+from icefloe.core.refs.base import UPGRADE
 from icefloe.core.refs.v2 import RefStoreV2
 from icefloe.errors import (
     ErrorKind,
@@ -155,11 +156,11 @@ def migrate(
         return migration.finish(dry_run=dry_run, delete_old_files=delete_old_files)
     if spec.writable:
         newest = spec.refs_in_repo_info
-        what = "there is nothing to upgrade" if newest else "upgrade_icechunk_repository upgrades it"
         raise SessionStateError(
-            f"the repository has version {spec.number} of the format; {what}",
+            f"the repository has version {spec.number} of the format"
+            + ("; there is nothing to upgrade" if newest else ""),
             kind=ErrorKind.INVALID_REPOSITORY_MIGRATION,
-        )
+        ).with_hint(None if newest else UPGRADE)
     return migration.run(dry_run=dry_run, keep_gaps=keep_gaps, delete_old_files=delete_old_files)
 
 

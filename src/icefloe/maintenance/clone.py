@@ -26,6 +26,7 @@ from icefloe.errors import (
     AlreadyExistsError,
     ConflictError,
     ErrorKind,
+    Hint,
     InvalidInputError,
     RepositoryNotFoundError,
 )
@@ -106,7 +107,8 @@ def clone(
 ) -> CloneReport:
     """Copy an open repository to another storage; see `Repository.clone_to`."""
     if not source.refs.spec.writable:
-        raise read_only_format("a clone; icefloe.migrate copies it with `target`")
+        copy = Hint("{function} with {target} copies it", function="icefloe.migrate", target=None)
+        raise read_only_format("a clone", copy)
     if not dry_run:
         target.check_writable()
     there, exists = _opened(target, source, layouts)
@@ -397,9 +399,9 @@ def _check_branches(work: _Work, *, overwrite: bool) -> None:
         if at_target not in known:
             raise ConflictError(
                 message=f"branch {name} of the target is at {at_target}, which is not in the history of that "
-                "branch of the source; commits of the target would be lost. overwrite=True lets it follow",
+                "branch of the source; commits of the target would be lost",
                 kind=ErrorKind.BRANCH_UPDATE_CONFLICT,
-            )
+            ).with_hint(Hint("{overwrite} lets it follow", overwrite=True))
     for name, target in work.part.tags.items():
         at_target = work.before.tags.get(name)
         if at_target is not None and at_target != target:

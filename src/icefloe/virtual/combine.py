@@ -11,7 +11,7 @@ import numpy as np
 
 from icefloe.config.stores import AnyObjectStoreConfig
 from icefloe.credentials import AnyCredential
-from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.errors import ErrorKind, Hint, InvalidInputError
 from icefloe.virtual.dataset import VirtualDataset
 from icefloe.virtual.sources import Source, access_by
 from icefloe.virtual.variables import (
@@ -202,9 +202,9 @@ def _by_coords(datasets: list[VirtualDataset], dimensions: Sequence[str]) -> Vir
             return datasets[0]
         raise InvalidInputError(
             f"{datasets[1].sources[0].location} and {datasets[0].sources[0].location} have the same "
-            "coordinates: no dimension to combine along; say concat_dim",
+            "coordinates: no dimension to combine along",
             kind=ErrorKind.BAD_METADATA,
-        )
+        ).with_hint(Hint("name one with {concat_dim}", concat_dim=None))
     *outer, inner = dimensions
     rows: dict[bytes, list[VirtualDataset]] = {}
     for dataset in datasets:
@@ -232,9 +232,14 @@ def _coordinate(dataset: VirtualDataset, name: str) -> Any:
     variable = dataset.variables.get(name)
     if variable is None or not isinstance(variable.chunks, np.ndarray):
         raise InvalidInputError(
-            f"{dataset.sources[0].location} has no loaded coordinate {name} to be ordered by; name it in "
-            "loadable_variables, or say concat_dim",
+            f"{dataset.sources[0].location} has no loaded coordinate {name} to be ordered by",
             kind=ErrorKind.BAD_METADATA,
+        ).with_hint(
+            Hint(
+                "name it in {loadable_variables}, or the dimension to combine along in {concat_dim}",
+                loadable_variables=None,
+                concat_dim=None,
+            )
         )
     return variable.chunks
 

@@ -12,6 +12,7 @@ from urllib.parse import unquote, urlsplit
 from icefloe._internal.extras import missing_package
 from icefloe.config.stores import AnyObjectStoreConfig
 from icefloe.credentials import AnyCredential
+from icefloe.errors import Hint
 from icefloe.virtual.dataset import VirtualDataset, with_sources
 from icefloe.virtual.errors import CannotVirtualizeError
 from icefloe.virtual.parsers import ZIP_MAGIC, ParseOptions
@@ -240,9 +241,8 @@ def recognize(file: SourceFile) -> Format:
     if not head:
         raise CannotVirtualizeError(f"{file.location} is empty")
     raise CannotVirtualizeError(
-        f"{file.location} begins with {head[:8]!r}: that is none of {', '.join(get_args(Format))}; say which "
-        "with format="
-    )
+        f"{file.location} begins with {head[:8]!r}: that is none of {', '.join(get_args(Format))}"
+    ).with_hint(Hint("name the format with {format}", format=None))
 
 
 def _has_userblock(file: SourceFile) -> bool:

@@ -315,7 +315,7 @@ def test_virtual_chunks_that_are_not_authorized_are_named(tmp_path: Path) -> Non
     assert read is not None
     assert (read.num_differing, read.largest_difference) == (1, 5)
     assert unread is not None
-    assert "authorise the virtual chunk container" in str(unread.problem)
+    assert "authorise the virtual chunk container" in str(unread)
 
 
 def test_chunks_that_are_too_large_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:

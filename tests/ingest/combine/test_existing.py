@@ -63,7 +63,7 @@ def test_over_arrays_without_a_ledger(tmp_path: Path, case: str) -> None:
     sentence = refused(repo, file, **options)
     report = run(repo, file, on_change="ingest", **options)
 
-    assert "--on-change ingest" in sentence
+    assert 'on_change="ingest"' in sentence
     assert any("is replaced" in each.text for each in report.findings)
     old = days(0, 4)
     new = days(first, count) + 1000

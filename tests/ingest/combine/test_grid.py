@@ -69,5 +69,5 @@ def test_what_xarray_cannot_combine_is_told_in_a_sentence() -> None:
 def test_files_without_coordinates_need_the_name_of_a_dimension() -> None:
     parts = [outline(number, slice(0, 2)).drop_vars(["time", "lat", "lon"]) for number in range(2)]
 
-    with pytest.raises(InvalidInputError, match=r"along as concat_dim; there are time, lat, lon"):
+    with pytest.raises(InvalidInputError, match=r"there are time, lat, lon; name .* along with concat_dim"):
         combined(parts, Combining())

@@ -111,7 +111,7 @@ def test_values_of_several_parts_are_not_copied(tmp_path: Path) -> None:
         file["w"] = np.arange(3)
     repo = new_repo(tmp_path)
 
-    with pytest.raises(InvalidInputError, match=r"v has values of several parts .* with --virtual"):
+    with pytest.raises(InvalidInputError, match=r'v has values of several parts .* with mode="virtual"'):
         run(repo, tmp_path / "f.h5")
     run(repo, tmp_path / "f.h5", variables=["w"])
 

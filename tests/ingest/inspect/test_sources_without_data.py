@@ -214,7 +214,7 @@ def test_the_command_fails_and_leaves_no_repository(
         assert app.main(["ingest", file, str(place), "--master", "none", *words]) == 2
 
         error = capsys.readouterr().err
-        assert "PRODUCT (t2m): select one as source group (--source-group)" in error
+        assert "PRODUCT (t2m); select one as source group (--source-group)" in error
         assert not place.exists()
 
 

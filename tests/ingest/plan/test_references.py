@@ -98,7 +98,7 @@ def test_compressed_files_of_different_lengths_are_not(tmp_path: Path) -> None:
         for first, count in ((0, 4), (4, 3), (7, 4))
     ]
 
-    with pytest.raises(InvalidInputError, match=r"its chunk shape is.*--hybrid copies"):
+    with pytest.raises(InvalidInputError, match=r'its chunk shape is.*mode="hybrid" copies'):
         run(new_repo(tmp_path), files, mode="virtual")
 
 

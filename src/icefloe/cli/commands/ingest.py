@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,36 +11,23 @@ import click
 
 from icefloe._internal.amounts import bytes_text, counted
 from icefloe.cli.complete import complete_branch, complete_file
-from icefloe.cli.errors import FAILED, NOT_WELL
+from icefloe.cli.errors import FAILED, NOT_WELL, in_shell
 from icefloe.cli.execution import SparkChoice, running_executor, spark_options
 from icefloe.cli.output import Output, shown
 from icefloe.cli.pairs import not_a_pair
 from icefloe.cli.params import is_file, output_option, storage_argument
 from icefloe.cli.progress import show_logs
+from icefloe.errors import Hint
 from icefloe.storage.base import Storage
 
 if TYPE_CHECKING:
     from icefloe.ingest import Options
+    from icefloe.ingest.report import Report
 
 
 _MODES = ("native", "virtual", "hybrid")
 _CHECKS = ("monotone", "source", "gaps")
 """Those that need nothing more than a name; the others are for recipes. The first two are on by default."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Ways:
-    """How things are said in the shell, or in a recipe."""
-
-    on_change: str
-    checks: str
-    repository: str
-
-
-_IN_THE_SHELL = _Ways("--on-change ingest", "with --checks", "REPO comes after all sources")
-_IN_A_RECIPE = _Ways(
-    "on_change: ingest among the options of the recipe", "of the recipe", "the recipe names it as repository"
-)
 
 
 @click.command()
@@ -165,7 +151,7 @@ def run(recipe: str, master: str | None, dry_run: bool, out: Output) -> int:
     storage = storage_from_url(found.repository, **found.repository_options)
     choice = SparkChoice(master or found.master, dict(found.settings))
     sys.path.insert(0, str(Path(recipe).absolute().parent))  # where its checks in Python may be
-    return _ingested(storage, found.sources, found.options, choice, out, dry_run=dry_run, ways=_IN_A_RECIPE)
+    return _ingested(storage, found.sources, found.options, choice, out, dry_run=dry_run)
 
 
 def _ingested(
@@ -176,7 +162,6 @@ def _ingested(
     out: Output,
     *,
     dry_run: bool,
-    ways: _Ways = _IN_THE_SHELL,
 ) -> int:
     from icefloe.ingest.discover.sources import discover
     from icefloe.ingest.job import run as run_job
@@ -189,7 +174,9 @@ def _ingested(
     # What can be said without Spark is said before it is started.
     if is_file(storage):
         path = storage.describe()["path"]
-        raise click.UsageError(f"{path} is a file, and a repository is a folder; {ways.repository}")
+        raise click.UsageError(
+            f"{path} is a file, and a repository is a folder; REPO comes after all sources"
+        )
     refuse_unrunnable(options.checks, on_spark=choice.is_spark)
     found = discover(sources, options.reading.storage_options, skip=options.on_bad_file == "skip")
     with show_logs("icefloe.ingest", out.progress.say), repository_at(storage, dry_run=dry_run) as repo:
@@ -201,8 +188,7 @@ def _ingested(
         else:
             report = Report.of(selection).completed(found)
     took_changed = options.on_change == "ingest"
-    text = _text(report.to_dict(), dry_run=dry_run, ways=ways, took_changed=took_changed)
-    out.value(report.to_dict(), text)
+    out.value(report.to_dict(), _text(report, dry_run=dry_run, took_changed=took_changed))
     if report.bad and report.published is None and report.ok and not dry_run:
         return FAILED
     return 0 if report.ok else NOT_WELL
@@ -291,19 +277,20 @@ def _value(text: str) -> Any:
         return text
 
 
-def _text(report: dict[str, Any], *, dry_run: bool, ways: _Ways, took_changed: bool) -> str:
-    lines = [f"{each['source']}: left out: {each['reason']}" for each in report["bad"]]
-    lines += [f"{_where(each)}: {each['text']}" for each in report["findings"] if each["severity"] == "note"]
+def _text(found: Report, *, dry_run: bool, took_changed: bool) -> str:
+    report = found.to_dict()
+    lines = [f"{each.source.url}: left out: {_with_hint(each.reason, each.remedy)}" for each in found.bad]
+    lines += [_with_hint(each.sentence, each.hint) for each in found.findings if each.severity == "note"]
     lines += [
         f"{each}: changed since arrays refer to it; its data cannot be read" for each in report["broken"]
     ]
     if report["broken"]:
-        lines.append(f"{ways.on_change} refers to {counted(len(report['broken']), 'changed file')} again")
+        lines.append(f"--on-change ingest refers to {counted(len(report['broken']), 'changed file')} again")
     copied = [each for each in report["changed"] if each not in report["broken"]]
     if copied and not took_changed:
         lines.append(
             f"{counted(len(copied), 'file')} changed since they were ingested, the first "
-            f"{copied[0]}; {ways.on_change} takes them again"
+            f"{copied[0]}; --on-change ingest takes them again"
         )
     if report["moved"]:
         first = report["moved"][0]
@@ -331,7 +318,7 @@ def _text(report: dict[str, Any], *, dry_run: bool, ways: _Ways, took_changed: b
     elif report["failed_branch"]:
         lines.append(
             f"a check failed, the branch is as it was; look at {report['failed_branch']}, or leave the check "
-            f"out {ways.checks}"
+            f"out with --checks"
         )
     elif report["bad"] and not report["published"]:
         lines.append("nothing was ingested: no new file can be read")
@@ -346,8 +333,9 @@ def _text(report: dict[str, Any], *, dry_run: bool, ways: _Ways, took_changed: b
     return "\n".join(map(shown, lines))
 
 
-def _where(finding: dict[str, Any]) -> str:
-    return ": ".join(each for each in (finding["source"], finding["variable"]) if each)
+def _with_hint(text: str, hint: Hint | str | None) -> str:
+    hint = in_shell(hint) if isinstance(hint, Hint) else hint
+    return f"{text}; {hint}" if hint else text
 
 
 def _array(array: dict[str, Any]) -> str:

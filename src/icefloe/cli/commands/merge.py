@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import takewhile, zip_longest
 
 import click
@@ -11,7 +12,7 @@ from icefloe._internal.amounts import counted
 from icefloe.cli import revisions
 from icefloe.cli.authorize import authorize_option
 from icefloe.cli.complete import complete_branch, complete_revision
-from icefloe.cli.errors import CONFLICT, in_the_shell
+from icefloe.cli.errors import CONFLICT, in_shell
 from icefloe.cli.output import Output, plain, shown
 from icefloe.cli.params import output_option, repo_argument
 from icefloe.conflicts import MergeConflictError, MergeResult, MergeStrategy, describe_place
@@ -168,7 +169,9 @@ def _told(out: Output, work: Callable[[], MergeResult], what: str) -> int:
         lines.append(
             f"  {place}: {str(row.kind).lower()} | ours: {shown(row.ours)} | theirs: {shown(row.theirs)}"
         )
-        lines += [] if found is None else [f"    {in_the_shell(describe_place(row, found))}"]
+        if found is not None:
+            hint = f"; {in_shell(found.hint)}" if found.hint else ""
+            lines.append(f"    {describe_place(row, replace(found, hint=None))}{hint}")
     lines += [f"  and {len(rows) - len(details)} more"] if len(rows) > len(details) else []
     value = {
         "outcome": result.outcome,

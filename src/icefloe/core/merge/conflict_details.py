@@ -50,7 +50,8 @@ class ConflictReader:
             problem = "they cannot be compared"
             return _compare(found, ours, theirs, here.attributes)
         except Exception as error:  # noqa: BLE001 - codecs raise anything, and a merge needs none of it
-            return replace(found, problem=f"{problem}: {_reason(error)}")
+            hint = error.hint if isinstance(error, IcechunkError) else None
+            return replace(found, problem=f"{problem}: {_reason(error)}", hint=hint)
 
 
 class _Side:
@@ -303,7 +304,9 @@ def _largest(
 
 
 def _reason(error: Exception) -> str:
+    if isinstance(error, IcechunkError):
+        return error.message.partition("\n")[0]
     text = str(error).partition("\n")[0]
-    if isinstance(error, IcechunkError | ValueError):
+    if isinstance(error, ValueError):
         return text
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, Protocol
 
 from icefloe._internal.ids import SnapshotId
-from icefloe.errors import ErrorKind, FormatError, IcechunkError, InvalidInputError, ReadOnlyError
+from icefloe.errors import ErrorKind, FormatError, Hint, IcechunkError, InvalidInputError, ReadOnlyError
 from icefloe.format.repo_info import SnapshotInfo
 from icefloe.format.spec import Spec
 from icefloe.format.updates import RepoStatus, Update
@@ -113,21 +113,19 @@ def unsupported(what: str, spec: Spec) -> IcechunkError:
     if not spec.writable:
         return read_only_format(what)
     return FormatError(
-        f"{what} needs a newer repository than version {spec.number} of the format; "
-        "upgrade it with upgrade_icechunk_repository",
+        f"{what} needs a newer repository than version {spec.number} of the format",
         kind=ErrorKind.UNSUPPORTED_SPEC_VERSION,
-    )
+    ).with_hint(UPGRADE)
 
 
-READ_ONLY_FORMAT: Final = (
-    "this repository has a format from before version 1, which is read-only; "
-    "icefloe.migrate turns it into version 2"
-)
+READ_ONLY_FORMAT: Final = "this repository has a format from before version 1, which is read-only"
+MIGRATE: Final = Hint("{function} turns it into version 2", function="icefloe.migrate")
+UPGRADE: Final = Hint("{function} upgrades it", function="upgrade_icechunk_repository")
 
 
-def read_only_format(what: str) -> ReadOnlyError:
+def read_only_format(what: str, hint: Hint = MIGRATE) -> ReadOnlyError:
     """The error for what would change, or needs more than, a repository of a format before version 1."""
-    return ReadOnlyError(f"{what}: {READ_ONLY_FORMAT}", kind=ErrorKind.READ_ONLY_REPOSITORY)
+    return ReadOnlyError(f"{what}: {READ_ONLY_FORMAT}", ErrorKind.READ_ONLY_REPOSITORY).with_hint(hint)
 
 
 def check_storable(name: str) -> None:

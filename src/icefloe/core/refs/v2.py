@@ -11,11 +11,12 @@ from icefloe._internal.ids import ObjectId, SnapshotId
 from icefloe.config import EffectiveConfig
 from icefloe.core.assets import object_metadata
 from icefloe.core.refs.backoff import attempts
-from icefloe.core.refs.base import READ_ONLY_FORMAT, CollectedError, check_storable
+from icefloe.core.refs.base import MIGRATE, CollectedError, check_storable
 from icefloe.core.refs.clock import check_clock
 from icefloe.errors import (
     ConflictError,
     ErrorKind,
+    Hint,
     IcechunkError,
     ReadOnlyError,
     RepositoryNotFoundError,
@@ -102,10 +103,10 @@ class RefStoreV2:
                     return seen
                 data, version = fresh
         except ObjectNotFoundError:
-            way_out = "check where it is" if self._storage.read_only else "create one with Repository.create"
-            raise _no_repository(
-                f"the repository doesn't exist: there is none in {self._storage.place}; {way_out}"
-            ) from None
+            text = f"the repository doesn't exist: there is none in {self._storage.place}"
+            if self._storage.read_only:
+                raise _no_repository(f"{text}; check where it is") from None
+            raise _no_repository(text, Hint("{function} makes one", function="Repository.create")) from None
         except BucketNotFoundError as missing:
             raise _no_repository(missing.message) from None
         self._seen = (read_repo_info(data), version)
@@ -325,8 +326,8 @@ class RefStoreV2:
             before = older
 
 
-def _no_repository(text: str) -> RepositoryNotFoundError:
-    return RepositoryNotFoundError(text, kind=ErrorKind.REPOSITORY_NOT_FOUND)
+def _no_repository(text: str, hint: Hint | None = None) -> RepositoryNotFoundError:
+    return RepositoryNotFoundError(text, ErrorKind.REPOSITORY_NOT_FOUND).with_hint(hint)
 
 
 def stored_config(info: RepoInfo) -> dict[str, Any] | None:
@@ -362,12 +363,12 @@ def check_writable(status: RepoStatus) -> None:
     """Refuse to change a repository that is not online."""
     if status.availability is not RepoAvailability.ONLINE:
         reason = status.limited_availability_reason
+        is_by_format = not status.set_at_us  # nobody has set it
         raise ReadOnlyError(
             f"repository status is {status.availability.name.lower().replace('_', '-')}"
-            + (f": {reason}" if reason else "")
-            + ("" if reason == READ_ONLY_FORMAT else "; set_status can put it online"),
+            + (f": {reason}" if reason else ""),
             kind=ErrorKind.READ_ONLY_REPOSITORY,
-        )
+        ).with_hint(MIGRATE if is_by_format else Hint("{function} can put it online", function="set_status"))
 
 
 def backup_name(now_ms: int, name: str) -> str:

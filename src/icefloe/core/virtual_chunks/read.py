@@ -13,7 +13,7 @@ from icefloe._internal.concurrency import fork_safe_lock
 from icefloe.config import StorageSettings, VirtualChunkContainer
 from icefloe.core.virtual_chunks.locations import Containers, key_of, stored_form
 from icefloe.core.virtual_chunks.range_reads import KeptBytes, RangeReader, ReadLimits
-from icefloe.errors import ErrorKind, InvalidInputError, StorageError
+from icefloe.errors import ErrorKind, Hint, InvalidInputError, StorageError
 from icefloe.format.manifest import Checksum, ETag, LastModified, VirtualRef
 from icefloe.storage.base import ObjectNotFoundError, Storage
 from icefloe.storage.external.base import ExternalSource, Fetched
@@ -131,18 +131,21 @@ class VirtualReader:
         if prefix not in self._authorized:
             name = f" (container: {container.name})" if container.name else ""
             raise InvalidInputError(
-                f"the virtual chunk at {location} resolves to the url prefix {prefix}{name}; to fetch it, "
-                "authorise the virtual chunk container "
-                "when you open or create the repository, with authorize_virtual_chunk_access",
+                f"the virtual chunk at {location} resolves to the url prefix {prefix}{name}",
                 kind=ErrorKind.UNAUTHORIZED_VIRTUAL_CHUNK_CONTAINER,
+            ).with_hint(
+                Hint(
+                    "to fetch it, authorise the virtual chunk container with "
+                    "{authorize_virtual_chunk_access}",
+                    authorize_virtual_chunk_access=None,
+                )
             )
         if prefix in self.withheld:
             raise InvalidInputError(
                 f"{prefix}: the configuration stored in the repository names {self.withheld[prefix]}, which "
-                "would receive your credentials for this virtual chunk container. If you trust it, "
-                "pass the container in `config` when you open the repository",
+                "would receive your credentials for this virtual chunk container",
                 kind=ErrorKind.UNAUTHORIZED_VIRTUAL_CHUNK_CONTAINER,
-            )
+            ).with_hint(Hint("if you trust it, pass the container in `{config}`", config=None))
         from icefloe.storage.external.sources import open_source
 
         with self._lock:

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.errors import Hint
 from icefloe.ingest.combine.existing import Part, TargetState, overwritten, parts
 from icefloe.ingest.combine.pieces import EXISTING, PieceArray, Pieces, UndigestedError
-from icefloe.ingest.combine.runs import NAME_DIMENSION, Digests, combined, outline, runs_of
+from icefloe.ingest.combine.runs import NAME_DIMENSION, CannotCombineError, Digests, combined, outline, runs_of
 from icefloe.ingest.discover.sources import Source
 from icefloe.ingest.inspect.agreement import (
     DisagreementError,
@@ -24,9 +24,11 @@ from icefloe.ingest.options import Options
 from icefloe.ingest.records import BadFile, Combining, FileSchema, Stored, VariableSchema, first_label
 
 _HERE = "the repository"
+_LEAVE_OUT = Hint(
+    "leave one out, or name the dimension that they follow each other along with {concat_dim}",
+    concat_dim=None,
+)
 
-OVERLAPS = ("monotonic global indexes", "Could not find any dimension coordinates")
-"""What xarray says of files that overlap or lie in the same place, without saying which."""
 
 
 Box = Mapping[str, tuple[int, int]]
@@ -100,11 +102,8 @@ class DigestRequest:
         """Return all digests together. InvalidInputError if there are no new ones, which could not help."""
         if more.keys() - known.keys():
             return {**known, **more}
-        raise InvalidInputError(
-            f"the files cannot be combined: several have {self.name} for the same place; leave "
-            f"out those that others repeat, or {NAME_DIMENSION}",
-            ErrorKind.INVALID_ARRAY_METADATA,
-        )
+        hint = Hint.any_of(Hint("leave out those that others repeat"), NAME_DIMENSION)
+        raise CannotCombineError(f"several have {self.name} for the same place").with_hint(hint)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,13 +151,13 @@ def _combine(
         if existing is not None:
             sources[EXISTING] = existing.stored
         return DigestRequest(unknown.name, sources)
-    except InvalidInputError as error:
-        wrong = overlap(given) if any(said in str(error) for said in OVERLAPS) else None
+    except CannotCombineError as error:
+        wrong = overlap(given) if error.may_overlap else None
         if wrong is None:
             raise
-        raise DisagreementError([_with_way_out(wrong, twice)]) from error
+        raise DisagreementError([_offer_to_replace(wrong, twice)]) from error
     if how.compat != "override" and how.join in (None, "outer", "exact"):
-        lost = [_with_way_out(each, twice) for each in losses(dataset, given, digests)]
+        lost = [_offer_to_replace(each, twice) for each in losses(dataset, given, digests)]
         if lost:
             raise DisagreementError(lost)
     where = boxes(dataset)
@@ -166,7 +165,7 @@ def _combine(
     names = {number: file.source.url for number, file in enumerate(new)}
     findings = tuple(order_problems(dataset, side_by_side(dataset), where, names))
     if any(finding.severity == "error" for finding in findings):
-        raise DisagreementError([_with_way_out(each, twice) for each in findings])
+        raise DisagreementError([_offer_to_replace(each, twice) for each in findings])
     if replacing:
         findings += tuple(
             Finding("", "", f"what was in the repository before is replaced: {each}", "note")
@@ -188,14 +187,16 @@ def _outlines(
     return _in_order(datasets, how.concat_dim)
 
 
-def _with_way_out(finding: Finding, twice: Sequence[str]) -> Finding:
-    """What the ledger does not know may be replaced, if somebody says so."""
+def _offer_to_replace(finding: Finding, twice: Sequence[str]) -> Finding:
+    """Add a hint: data that the ledger does not know is replaced if the user asks for it."""
     if not twice:
         return finding
     return replace(
         finding,
-        text=f"{finding.text}; the repository has that from elsewhere ({twice[0]}): leave those files out, "
-        "or have them take its place with --on-change ingest",
+        text=f"{finding.text}; the repository has that from elsewhere ({twice[0]})",
+        hint=Hint(
+            "leave those files out, or have them take its place with {on_change}", on_change="ingest"
+        ),
     )
 
 
@@ -341,9 +342,6 @@ def overlap(given: Sequence[Given]) -> Finding | None:
     known: dict[Any, Given] = {}
     for each, place in zip(given, places, strict=True):
         if place and (twin := known.setdefault((each.names, *place), each)) is not each:
-            text = (
-                f"has the labels of {twin.name} along {', '.join(labelled)}: leave one out, or name the "
-                "dimension that they follow each other along (--concat-dim)"
-            )
-            return Finding(each.name, "", text, "error")
+            text = f"has the labels of {twin.name} along {', '.join(labelled)}"
+            return Finding(each.name, "", text, "error", _LEAVE_OUT)
     return None

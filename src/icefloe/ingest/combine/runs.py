@@ -20,7 +20,7 @@ import xarray as xr
 
 from icefloe._internal.private_imports import xarray_indexing
 from icefloe._internal.warnings import quiet
-from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.errors import ErrorKind, Hint, InvalidInputError
 from icefloe.ingest.combine.pieces import Origin, PieceArray, Pieces
 from icefloe.ingest.records import Combining, FileSchema, VariableSchema, attribute_key
 
@@ -28,7 +28,19 @@ indexing = xarray_indexing()
 _PATCHING = RLock()
 Digests = Mapping[tuple[int, str], str]
 """The hash over the values of a variable, by the number of its source and its name."""
-NAME_DIMENSION = "name the dimension they follow each other along as concat_dim"
+NAME_DIMENSION = Hint("name the dimension they follow each other along with {concat_dim}", concat_dim=None)
+_OVERLAPS = ("monotonic global indexes", "Could not find any dimension coordinates")
+"""What xarray says of files that overlap or lie in the same place, without saying which."""
+
+
+class CannotCombineError(InvalidInputError):
+    """xarray cannot combine the files. `may_overlap` if that can be because their labels overlap."""
+
+    def __init__(self, reason: str, *, may_overlap: bool = False) -> None:
+        super().__init__(f"the files cannot be combined: {reason}", ErrorKind.INVALID_ARRAY_METADATA)
+        self.may_overlap = may_overlap
+        self.args = (reason,)
+
 
 Numbered = tuple[int, FileSchema]
 """A file, and the number that its pieces have."""
@@ -289,13 +301,12 @@ def combined(datasets: Sequence[xr.Dataset], how: Combining) -> xr.Dataset:
             else:
                 found = xr.combine_nested(list(datasets), concat_dim=how.concat_dim, **how.arguments())
     except (ValueError, NotImplementedError, TypeError, KeyError) as error:
-        reason = " ".join(str(error).split())
+        reason, hint = " ".join(str(error).split()), None
         if how.concat_dim is None and "dimension coordinates" in reason:
             dims = dict.fromkeys(str(dim) for dataset in datasets for dim in dataset.dims)
-            reason += f"; {NAME_DIMENSION}; there are {', '.join(dims)}"
-        raise InvalidInputError(
-            f"the files cannot be combined: {reason}", ErrorKind.INVALID_ARRAY_METADATA
-        ) from error
+            reason, hint = f"{reason}; there are {', '.join(dims)}", NAME_DIMENSION
+        may_overlap = any(text in reason for text in _OVERLAPS)
+        raise CannotCombineError(reason, may_overlap=may_overlap).with_hint(hint) from error
     if not isinstance(found, xr.Dataset):
         raise InvalidInputError("the files do not make a dataset", ErrorKind.INVALID_ARRAY_METADATA)
     return found

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import xarray as xr
 
-from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.errors import ErrorKind, Hint, InvalidInputError
 from icefloe.ingest.inspect.packing import signature
 from icefloe.ingest.records import FileSchema, VariableSchema
 
@@ -20,11 +20,17 @@ _KINDS = {"i": "a number", "u": "a number", "f": "a number", "M": "a time", "m":
 _TOLD_ATTRIBUTES = ("standard_name", "cell_methods", "positive", "grid_mapping")
 _CFTIME = "cftime"
 _SHOWN = 5
-_REMEDY = (
-    ", and files follow each other along this coordinate: sort its rows and remove those that are repeated, "
-    "or put files together along another dimension with --concat-dim"
+_FOLLOW = ", and files follow each other along this coordinate"
+_SORT = Hint(
+    "sort its rows and remove those that are repeated, or put files together along another dimension with "
+    "{concat_dim}",
+    concat_dim=None,
 )
-_OTHER_TARGET = ": put files together along another dimension with --concat-dim, or into another --group"
+_OTHER_TARGET = Hint(
+    "put files together along another dimension with {concat_dim}, or into another group with {group}",
+    concat_dim=None,
+    group=None,
+)
 _GAP = 1.5
 """A step this many times the usual one is a gap."""
 
@@ -37,9 +43,15 @@ class Finding:
     variable: str
     text: str
     severity: Severity
+    hint: Hint | None = None
+
+    @property
+    def sentence(self) -> str:
+        """The finding without its hint."""
+        return ": ".join(filter(None, (self.source, self.variable, self.text)))
 
     def __str__(self) -> str:
-        return ": ".join(filter(None, (self.source, self.variable, self.text)))
+        return self.sentence if self.hint is None else f"{self.sentence}; {self.hint}"
 
 
 class DisagreementError(InvalidInputError):
@@ -49,9 +61,10 @@ class DisagreementError(InvalidInputError):
 
     def __init__(self, findings: Sequence[Finding]) -> None:
         wrong = [finding for finding in findings if finding.severity == "error"]
-        shown = "; ".join(map(str, wrong[:_SHOWN]))
+        shown = "; ".join(finding.sentence for finding in wrong[:_SHOWN])
         more = f"; and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
         super().__init__(f"the files do not fit together: {shown}{more}", ErrorKind.INVALID_ARRAY_METADATA)
+        self.hint = Hint.any_of(*(finding.hint for finding in wrong[:_SHOWN] if finding.hint is not None))
         self.findings = tuple(findings)
         self.args = (self.findings,)
 
@@ -192,10 +205,10 @@ def label_problems(
             continue
         for file in files:
             if dim in file.sizes and (wrong := _disorder(dim, file.values.get(dim), "in the file")):
-                yield Finding(file.source.url, dim, f"{wrong}{_REMEDY}", "error")
+                yield Finding(file.source.url, dim, wrong + _FOLLOW, "error", _SORT)
         if existing is not None and (wrong := _disorder(dim, existing.values.get(dim), "in the repository")):
             yield from (
-                Finding(file.source.url, dim, f"cannot be appended to: {wrong}{_OTHER_TARGET}", "error")
+                Finding(file.source.url, dim, f"cannot be appended to: {wrong}", "error", _OTHER_TARGET)
                 for file in files
                 if dim in file.values and not np.array_equal(file.values[dim], existing.values[dim])
             )
@@ -272,7 +285,8 @@ def _overlap(
                 "error",
             )
     first = int(np.flatnonzero(values.duplicated())[0]) if not values.is_unique else 0
-    return Finding("", dim, f"{values[first]} appears twice or is not in order{_REMEDY}", "error")
+    text = f"{values[first]} appears twice or is not in order{_FOLLOW}"
+    return Finding("", dim, text, "error", _SORT)
 
 
 def _gaps(

@@ -19,6 +19,7 @@ from typing import Any, Final, Literal
 import xarray as xr
 from zarr.storage import StorePath, ZipStore
 
+from icefloe.errors import Hint
 from icefloe._internal.extras import pip_install
 from icefloe._internal.private_imports import run_zarr_coroutine
 from icefloe.virtual.parsers import ZIP_MAGIC
@@ -57,7 +58,7 @@ _NONE_FITS: Final = (
 class MissingEngineError(Exception):
     """An engine was named that is not installed, or does not exist."""
 
-    def __init__(self, reason: str, remedy: str) -> None:
+    def __init__(self, reason: str, remedy: str | Hint) -> None:
         super().__init__(reason, remedy)
         self.reason = reason
         self.remedy = remedy

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 import xarray as xr
 
 from icefloe._internal.warnings import quiet
-from icefloe.errors import IcechunkError
+from icefloe.errors import Hint, IcechunkError
 from icefloe.ingest.discover.remote import index_of
 from icefloe.ingest.discover.sources import Source, local_path
 from icefloe.ingest.discover.urls import reference_location
 from icefloe.ingest.inspect.engines import (
+    MissingEngineError,
     is_zip,
     left_out,
     none_fits,
@@ -70,7 +71,8 @@ def _dataset(source: Source, reading: Reading, options: Mapping[str, Any], *, gl
         refuse_missing(engine)
     if source.is_repository:
         if engine is not None:
-            raise ValueError(f"an Icechunk repository is not read by the engine {engine}: leave --engine out")
+            reason = f"an Icechunk repository is not read by the engine {engine}"
+            raise MissingEngineError(reason, Hint("leave {engine} out", engine=None))
         return _referred(source, reading, options)
     if source.is_store and (source.is_remote or (engine is None and is_parquet(source.url))):
         return _referred(source, reading, options)

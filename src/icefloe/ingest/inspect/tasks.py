@@ -16,7 +16,7 @@ import xarray as xr
 from icefloe._internal.amounts import counted
 from icefloe._internal.executor import Executor, Task
 from icefloe._internal.warnings import quiet
-from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.errors import ErrorKind, Hint, InvalidInputError
 from icefloe.ingest.discover.sources import Source, local_path
 from icefloe.ingest.discover.urls import reference_location
 from icefloe.ingest.inspect.agreement import (
@@ -52,8 +52,13 @@ from icefloe.virtual.sources import container_prefix, location_of
 from icefloe.virtual.variables import VirtualVariable, document_of
 
 _LEFT_OUT = (
-    "is left out: it does not fit beside the others in one dataset; take it by itself with --source-group or "
-    "with --engine cfgrib --open-option 'filter_by_keys={...}'"
+    "is left out: it does not fit beside the others in one dataset"
+)
+_TAKE_ALONE = Hint(
+    "take it by itself with {source_group} or with {engine} {open_options}",
+    source_group=None,
+    engine="cfgrib",
+    open_options={"filter_by_keys": "{...}"},
 )
 _FILES_TOGETHER = 64
 """So many files are parsed for one answer, at most: what they have in common is sent once."""
@@ -61,7 +66,7 @@ _LOOKS_PER_CORE = 4
 
 _MOST = 8
 """Longer lists of names are cut off."""
-_SELECT = "select one as source group (--source-group)"
+_SELECT = Hint("select one as source group ({source_group})", source_group=None)
 Groups: TypeAlias = Mapping[str, Sequence[str]]
 """The paths of groups in a file, and the data variables of each."""
 
@@ -342,7 +347,11 @@ def inspect_sources(
     files = shared([each for each in found if isinstance(each, FileSchema)])
     if bad and options.on_bad_file == "stop":
         raise unreadable(bad)
-    findings = [Finding(file.source.url, name, _LEFT_OUT, "note") for file in files for name in file.left_out]
+    findings = [
+        Finding(file.source.url, name, _LEFT_OUT, "note", _TAKE_ALONE)
+        for file in files
+        for name in file.left_out
+    ]
     if files:
         schemas = [*files, *([stored] if stored is not None else [])]
         findings += _new_dimension(schemas, options.combining.concat_dim)
@@ -353,8 +362,11 @@ def inspect_sources(
     wrong = {finding.source for finding in findings if finding.severity == "error"}
     if wrong and options.on_bad_file == "stop":
         raise DisagreementError(findings)
-    reasons = {finding.source: str(finding) for finding in reversed(findings) if finding.severity == "error"}
-    bad += [BadFile(file.source, reasons[file.source.url]) for file in files if file.source.url in wrong]
+    reasons = {finding.source: finding for finding in reversed(findings) if finding.severity == "error"}
+    for file in files:
+        if file.source.url in wrong:
+            finding = reasons[file.source.url]
+            bad.append(BadFile(file.source, finding.sentence, finding.hint or ""))
     kept = [file for file in files if file.source.url not in wrong]
     known = [*kept, *([stored] if stored is not None else [])]
     names = {variable.name for schema in known for variable in schema.variables}

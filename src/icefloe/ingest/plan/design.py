@@ -11,7 +11,7 @@ import xarray as xr
 
 from icefloe._internal.executor import Executor
 from icefloe.core.commit.limits import check_changed_chunks
-from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.errors import ErrorKind, Hint, InvalidInputError
 from icefloe.ingest.combine.existing import Existing, TargetState
 from icefloe.ingest.combine.grid import Combined
 from icefloe.ingest.combine.pieces import EXISTING, PieceArray
@@ -106,9 +106,9 @@ def _refuse_compounds(targets: Sequence[Target], plan: Plan) -> None:
         if target.name in copied and target.dtype.startswith("|V"):
             raise InvalidInputError(
                 f"{target.name} has values of several parts (a compound or opaque type), which are not "
-                "copied: name the other variables, or refer to it with --virtual",
+                "copied",
                 ErrorKind.INVALID_ARRAY_METADATA,
-            )
+            ).with_hint(Hint("name the other variables, or refer to it with {mode}", mode="virtual"))
 
 
 def _coordinate_attributes(dataset: xr.Dataset) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:

@@ -14,8 +14,9 @@ import numpy as np
 import xarray as xr
 
 from icefloe._internal.amounts import bytes_text
-from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.errors import ErrorKind, Hint, InvalidInputError
 from icefloe.ingest.combine.pieces import PieceArray
+from icefloe.ingest.inspect.agreement import Finding
 from icefloe.ingest.inspect.packing import attributes_of_zarr, decoded
 from icefloe.ingest.plan.arrays import Target
 from icefloe.ingest.records import FileSchema, VariableSchema
@@ -34,8 +35,10 @@ _TINY_BYTES = 1 << 10
 _MANY_CHUNKS = 1000
 _SCALED_BY_FLOAT32 = (
     "is scaled by a number of 32 bits, which references cannot say: values have 64 bits and may differ in "
-    "the last digits of those of the file; --hybrid copies them"
+    "the last digits of those of the file"
 )
+_RECHUNK = Hint("{function} makes larger ones of it", function="icefloe.spark.rechunk")
+_COPY_MISFITS = Hint("{mode} copies what does not fit", mode="hybrid")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +48,7 @@ class Referral:
     chosen: frozenset[tuple[int, str]]
     reasons: tuple[tuple[str, str, str], ...]
     """File, variable and reason."""
-    notes: tuple[tuple[str, str, str], ...] = ()
+    notes: tuple[Finding, ...] = ()
     """File, variable, and in what references are not quite what the file has."""
 
 
@@ -72,15 +75,16 @@ def refer(
             if not why:
                 mine.append(number)
             elif target.name in dataset.coords:
-                notes.append((files[number].source.url, target.name, f"is copied: {why}"))
+                notes.append(Finding(files[number].source.url, target.name, f"is copied: {why}", "note"))
             elif target.name not in bounds and _has_dimensions(files[number], target.name):
                 reasons.append((files[number].source.url, target.name, why))
         chosen.update((number, target.name) for number in mine)
         first = files[min(mine)] if mine else None
         if first is not None and _is_scaled_by_float32(first.variable(target.name)):
-            notes.append((first.source.url, target.name, _SCALED_BY_FLOAT32))
+            note = Finding(first.source.url, target.name, _SCALED_BY_FLOAT32, "note", _COPY_MISFITS)
+            notes.append(note)
         if first is not None and (told := _tiny_chunks(target)):
-            notes.append(("", target.name, told))
+            notes.append(Finding("", target.name, told, "note", _RECHUNK))
     return Referral(frozenset(chosen), tuple(reasons), tuple(notes))
 
 
@@ -96,7 +100,7 @@ def _tiny_chunks(target: Target) -> str:
     count = math.prod(-(-length // chunk) for length, chunk in sizes)
     if size >= _TINY_BYTES or count < _MANY_CHUNKS:
         return ""
-    return f"is {count:,} chunks of {bytes_text(size)}, slow to read: icefloe rechunk makes larger ones of it"
+    return f"is {count:,} chunks of {bytes_text(size)}, slow to read"
 
 
 def _has_dimensions(file: FileSchema, name: str) -> bool:
@@ -225,9 +229,8 @@ def refuse_misfits(referral: Referral) -> None:
         source, name, why = referral.reasons[0]
         more = f"; and {len(referral.reasons) - 1} more" if len(referral.reasons) > 1 else ""
         raise InvalidInputError(
-            f"{source}: {name} cannot be referred to: {why}{more}; --hybrid copies what does not fit",
-            ErrorKind.INVALID_VIRTUAL_REF,
-        )
+            f"{source}: {name} cannot be referred to: {why}{more}", ErrorKind.INVALID_VIRTUAL_REF
+        ).with_hint(_COPY_MISFITS)
 
 
 def fitted(document: Mapping[str, Any], dims: Sequence[str], chunks: Sequence[int]) -> dict[str, Any] | None:

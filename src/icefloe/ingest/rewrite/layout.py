@@ -13,7 +13,7 @@ from zarr.buffer import cpu
 from zarr.storage import MemoryStore
 
 from icefloe._internal.warnings import quiet
-from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.errors import ErrorKind, Hint, InvalidInputError
 from icefloe.ingest.plan.arrays import Target, check_chunk_bytes, compressors, shards_of
 from icefloe.ingest.records import reason
 
@@ -45,7 +45,9 @@ class Relayout:
         if self.codec is not None:
             compressors(self.codec)
         elif not self.chunks and not self.shards:
-            raise _invalid("there is nothing to change: give chunks, shards or a codec")
+            options = dict.fromkeys(("chunks", "shards", "codec"))
+            hint = Hint("give {chunks}, {shards} or {codec}", **options)
+            raise _invalid("there is nothing to change").with_hint(hint)
 
     @property
     def dims(self) -> tuple[str, ...]:

@@ -67,15 +67,13 @@ def open_file(data: bytes, file_type: FileType, place: str) -> Any:
         payload = _behind_header(data, file_type, place)
     elif data.startswith(_ZSTD_MAGIC):
         payload = _inflated(memoryview(data), place)
+    if not len(payload):
+        raise refused(f"{place}: nothing in it")
+    if payload[0] in _JSON_STARTS:
+        return loads_json(bytes(payload), place)
     try:
-        if payload[0] in _JSON_STARTS:
-            return loads_json(bytes(payload), place)
         return loads_structures(bytes(payload))
-    except IndexError:
-        raise refused(f"{place}: nothing in it") from None
     except FormatError as error:
-        if error.message.startswith(place):
-            raise
         raise FormatError(f"{place}: {error.message}", kind=error.kind) from None
 
 

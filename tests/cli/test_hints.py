@@ -1,0 +1,64 @@
+"""Hints of errors, as the command line prints them."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+import click
+import pytest
+
+from icefloe.cli.errors import COMMANDS, ONLY_IN_PYTHON, OPTIONS, explained, in_shell
+from icefloe.cli.main import icefloe
+from icefloe.errors import Hint, IcechunkError
+from tests.support.cli.calls import commands
+from tests.support.source_tree import last_name, source_modules
+
+
+def library_hints() -> Iterator[dict[str, ast.expr]]:
+    """The options of every hint outside of the command line."""
+    for module in source_modules():
+        for node in ast.walk(module.tree) if module.component != "cli" else ():
+            if isinstance(node, ast.Call) and last_name(node.func) == "Hint":
+                yield {keyword.arg: keyword.value for keyword in node.keywords if keyword.arg}
+
+
+def typed_options() -> set[str]:
+    """Every option of every command."""
+    found: set[str] = set()
+    for name in commands(icefloe):
+        command: click.Command | None = icefloe
+        for word in name.split():
+            assert isinstance(command, click.Group)
+            command = command.get_command(click.Context(command), word)
+        assert command is not None
+        found |= {text for each in command.params for text in each.opts}
+    return found
+
+
+def test_every_hint_of_the_library_can_be_typed() -> None:
+    hints = list(library_hints())
+    names = {name for options in hints for name in options} - {"function", "mode"} - ONLY_IN_PYTHON
+    functions = {ast.literal_eval(options["function"]) for options in hints if "function" in options}
+
+    assert len(hints) > 15
+    typed = {OPTIONS.get(name, f"--{name.replace('_', '-')}").split()[0] for name in names}
+    assert typed - typed_options() == set()
+    assert functions - set(COMMANDS) == set()
+
+
+@pytest.mark.parametrize(
+    ("hint", "text"),
+    [
+        (Hint("{on_change} takes them", on_change="ingest"), "--on-change ingest takes them"),
+        (Hint("{overwrite} lets it follow", overwrite=True), "--overwrite lets it follow"),
+        (Hint("name one with {concat_dim}", concat_dim=None), "name one with --concat-dim"),
+        (Hint("{mode} copies it", mode="hybrid"), "--hybrid copies it"),
+        (Hint("{function} makes one", function="Repository.create"), "`icefloe init` makes one"),
+        (Hint("with {open_options}", open_options={"a": "{...}"}), "with --open-option 'a={...}'"),
+        (Hint("or pass {check_clean_root}", check_clean_root=False), ""),
+    ],
+)
+def test_options_are_named_as_they_are_typed(hint: Hint, text: str) -> None:
+    assert in_shell(hint) == text
+    assert explained(IcechunkError("wrong").with_hint(hint))[0] == (f"wrong; {text}" if text else "wrong")
