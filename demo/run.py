@@ -27,12 +27,11 @@ import xarray as xr
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # for demo.weather
 
-from icefloe.cli.app import main as icefloe_command
-from icefloe.ingest.checks import Check
-
 import icefloe
 from demo.weather import Weather
+from icefloe.cli.main import main as icefloe_command
 from icefloe.cli.terminal import run_with_streams
+from icefloe.ingest.publish.checks import Check
 from icefloe.spark import QUICK_START, ingest, local_session, scan, sql
 
 GRID = Weather(np.linspace(90, -90, 121), np.arange(0, 360, 1.5))
@@ -111,7 +110,7 @@ def main(folder: Path) -> int:
     for words in (
         ["plot", location, "t2m", "--sel", "time=2024-07-15T12"],
         ["plot", location, "t2m", "--sel", "latitude=51", "--sel", "longitude=13.5"],
-        ["sql", "SELECT max(t2m) FROM w", "--repo", f"w={location}"],
+        ["sql", f"w={location}", "SELECT max(t2m) FROM w"],
     ):
         print(" ", shlex.join([shown(Path(sys.executable).with_name("icefloe")), *words]))
     return 0

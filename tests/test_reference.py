@@ -17,7 +17,7 @@ from tests.support import reference
 WANTED = {
     "init",
     "ingest",
-    "run",
+    "inspect-file",
     "log",
     "show",
     "diff",

@@ -107,7 +107,7 @@ def test_no_command_prints_a_secret_of_a_url(
                 app.main(typed)
                 app.main([*typed, "--json"])
         run_with_streams(lambda: app.main(["--debug", "info", url]))
-        app.main(["sql", "SELECT 1 FROM r", "--repo", f"r={url}"])
+        app.main(["sql", f"r={url}", "SELECT 1 FROM r"])
         app.main(["repair", local, "--from", url])
         app.main(["migrate", local, "--to", url])
     finally:

@@ -79,7 +79,7 @@ def test_virtual_data_is_exported_and_relocated(place: Path, capsys: pytest.Capt
 
     actions = json.loads(capsys.readouterr().out)["actions"]
     assert [row["action"] for row in actions if "a.bin" in row["object"]] == ["relocated"]
-    assert "a.bin" not in findings(capsys, place, "--authorize", archive, "--branch", "main", "--no-history")
+    assert "a.bin" not in findings(capsys, place, "--authorize", archive, "-r", "main", "--no-history")
 
 
 def test_virtual_values_are_shown_where_the_user_says_so(

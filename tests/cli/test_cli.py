@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -35,6 +37,74 @@ def test_help_lists_all_commands_without_loading_them(capsys: pytest.CaptureFixt
         start = command.get_short_help_str(40).removesuffix("...")
         assert any(line.split()[:1] == [name] and start in line for line in lines)
     subprocess.run([sys.executable, "-c", listing], check=True, stdout=subprocess.DEVNULL)
+
+
+def test_help_fits_on_one_screen_and_has_sections(capsys: pytest.CaptureFixture[str]) -> None:
+    program = "from icefloe.cli.main import main; main(['--help'])"
+    environment = {**os.environ, "COLUMNS": "80"}
+
+    printed = subprocess.run(
+        [sys.executable, "-c", program], env=environment, check=True, capture_output=True
+    )
+
+    lines = printed.stdout.decode().splitlines()
+    assert len(lines) <= 50
+    assert max(map(len, lines)) <= 80
+    assert [line for line in lines if line.endswith(":") and not line.startswith(" ")] == [
+        "Ingest:",
+        "Inspect:",
+        "History and branches:",
+        "Tables:",
+        "Maintenance:",
+        "Administration:",
+    ]
+    assert [line for line in lines if line.endswith("...") and not line.startswith("Usage")] == []
+
+
+def every_command(group: click.Group, path: str = "icefloe") -> Iterator[tuple[str, click.Command]]:
+    """Every command with its path, groups included."""
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        yield f"{path} {name}", command
+        if isinstance(command, click.Group):
+            yield from every_command(command, f"{path} {name}")
+
+
+def test_every_command_and_option_has_help() -> None:
+    for path, command in every_command(app.icefloe):
+        assert (command.help or "").strip(), path
+        for option in command.params:
+            if isinstance(option, click.Option):
+                text = option.help or ""
+                assert text[:1].isupper() or text[:4] in ("zstd",), f"{path} {option.name}: {text!r}"
+                assert text.endswith("."), f"{path} {option.name}: {text!r}"
+
+
+def test_every_argument_is_explained() -> None:
+    """Those that all commands have are explained by the help of `icefloe` itself."""
+    common = {"REPO", "SHELL"}
+    for path, command in every_command(app.icefloe):
+        for argument in command.params:
+            if isinstance(argument, click.Argument):
+                name = (argument.metavar or argument.name or "").upper().removesuffix("...").partition("=")[0]
+                assert name in common or name in (command.help or ""), f"{path}: {name}"
+
+
+def test_arguments_and_options_have_one_order_and_one_name() -> None:
+    """The repository first, except where data is brought in; branches and versions by the same options."""
+    for path, command in every_command(app.icefloe):
+        names = [each.name for each in command.params if isinstance(each, click.Argument)]
+        if "repo" in names and path != "icefloe ingest":
+            assert names[0] == "repo", path
+        assert not {"branch", "revision", "into", "onto"} & set(names), path
+        for option in command.params:
+            if option.name == "revision":
+                assert option.opts == ["-r", "--revision"], path
+            if option.name == "branch":
+                assert (option.opts, option.default) == (["--branch"], "main"), path
+            assert not {"--spark", "--master"} & set(option.opts), path
 
 
 def test_log_loads_only_what_it_needs(typed: Terminal) -> None:
@@ -78,9 +148,12 @@ def test_log_lists_commits_newest_first(typed: Terminal) -> None:
         "add t2m",
         "Repository initialized",
     ]
-    assert [each["message"] for each in typed.json("log", "v1")] == ["add t2m", "Repository initialized"]
+    assert [each["message"] for each in typed.json("log", "-r", "v1")] == [
+        "add t2m",
+        "Repository initialized",
+    ]
     assert len(typed.json("log", "-n", "1")) == 1
-    assert typed.json("log", "v1")[0]["metadata"] == {"by": "me"}
+    assert typed.json("log", "-r", "v1")[0]["metadata"] == {"by": "me"}
 
 
 def test_tables_that_go_to_a_file_are_aligned_and_not_folded() -> None:
@@ -103,18 +176,18 @@ def test_log_draws_a_graph(typed: Terminal) -> None:
 
 
 def test_show_tells_what_a_commit_changed(typed: Terminal) -> None:
-    text = typed("show", "v1")
+    text = typed("show", "-r", "v1")
 
     assert "add t2m" in text
     assert "by" in text
     assert "/air/t2m" in text
-    assert typed.json("show", "v1")["changes"]["new_arrays"] == ["/air/t2m"]
+    assert typed.json("show", "-r", "v1")["changes"]["new_arrays"] == ["/air/t2m"]
 
 
 def test_diff_between_two_revisions(typed: Terminal) -> None:
     assert "[0, 0]" in typed("diff", "v1")
-    assert typed.json("diff", "v1", "main")["updated_chunks"] == {"/air/t2m": [[0, 0]]}
-    assert typed("diff", "main", "main").strip() == "no changes"
+    assert typed.json("diff", "v1", "-r", "main")["updated_chunks"] == {"/air/t2m": [[0, 0]]}
+    assert typed("diff", "main", "-r", "main").strip() == "no changes"
 
 
 def test_refs_and_ops(typed: Terminal) -> None:
@@ -128,10 +201,10 @@ def test_refs_and_ops(typed: Terminal) -> None:
 
 
 def test_branches_come_go_and_move(typed: Terminal) -> None:
-    typed("branch create", "dev", "v1")
+    typed("branch create", "dev", "-r", "v1")
     assert [each["name"] for each in typed.json("branch list")] == ["dev", "main"]
-    typed("branch reset", "dev", "main")
-    assert len(typed.json("log", "dev")) == 3
+    typed("branch reset", "--branch", "dev", "-r", "main")
+    assert len(typed.json("log", "-r", "dev")) == 3
     typed("branch delete", "dev")
     assert [each["name"] for each in typed.json("branch list")] == ["main"]
     typed("branch delete", "main", code=faults.FAILED)
@@ -190,23 +263,23 @@ def test_values_at_any_revision(typed: Terminal) -> None:
 def test_a_revision_is_a_time_on_a_branch(typed: Terminal) -> None:
     first = typed.json("log")[1]
 
-    assert typed.json("log", f"main@{first['written_at']}")[0]["id"] == first["id"]
-    assert typed.json("log", f"snapshot:{first['id']}")[0]["id"] == first["id"]
-    assert typed.json("log", "tag:v1")[0]["id"] == first["id"]
-    assert len(typed.json("log", "branch:main")) == 3
+    assert typed.json("log", "-r", f"main@{first['written_at']}")[0]["id"] == first["id"]
+    assert typed.json("log", "-r", f"snapshot:{first['id']}")[0]["id"] == first["id"]
+    assert typed.json("log", "-r", "tag:v1")[0]["id"] == first["id"]
+    assert len(typed.json("log", "-r", "branch:main")) == 3
 
 
 def test_a_name_that_is_branch_and_tag_must_say_which(typed: Terminal) -> None:
-    typed("branch create", "v1", "main")
+    typed("branch create", "v1", "-r", "main")
 
-    typed("log", "v1", code=faults.USAGE)
+    typed("log", "-r", "v1", code=faults.USAGE)
 
     assert "branch:v1 or tag:v1" in typed.errors
 
 
 def test_the_default_is_the_branch_main_if_there_is_such_a_tag(typed: Terminal, tmp_path: Path) -> None:
     tip = typed.json("log")[0]["id"]
-    typed("tag create", "main", "main~1")
+    typed("tag create", "main", "-r", "main~1")
 
     assert typed.json("log")[0]["id"] == tip
     assert typed.json("show")["snapshot"]["id"] == tip
@@ -222,13 +295,13 @@ def test_the_default_is_the_branch_main_if_there_is_such_a_tag(typed: Terminal, 
     assert refs["branch", "dev"] == refs["tag", "v2"] == refs["branch", "main"] == tip
     typed("export", str(tmp_path / "out.zarr"))
     assert zarr.open_array(tmp_path / "out.zarr", path="air/t2m", mode="r")[0, 0] == -1
-    for command in ("info", "stats", "verify", "checksums", "squash", "merge"):
-        words = {"squash": ["main", "v1"], "merge": ["dev"]}.get(command, [])
+    for command in ("info", "storage", "verify", "checksums record", "squash", "merge"):
+        words = {"squash": ["v1"], "merge": ["dev"]}.get(command, [])
         typed(command, *words)
 
 
 def test_an_array_is_completed_if_there_is_a_tag_main(typed: Terminal) -> None:
-    typed("tag create", "main", "main~2")
+    typed("tag create", "main", "-r", "main~2")
 
     complete = ShellComplete(app.icefloe, {}, "icefloe", "_ICEFLOE_COMPLETE")
     found = [item.value for item in complete.get_completions(["cat", typed.repo], "air/")]
@@ -258,8 +331,8 @@ def test_expire_and_collect(typed: Terminal) -> None:
 
 
 def test_stats_and_rewriting(typed: Terminal) -> None:
-    assert typed.json("stats")["inlined_bytes"] > 0
-    assert "inlined" in typed("stats")
+    assert typed.json("storage")["inlined_bytes"] > 0
+    assert "inlined" in typed("storage")
     assert typed.json("rewrite-manifests", "-m", "again")["manifests"] == 1
     assert typed.json("log")[0]["message"] == "again"
 
@@ -305,7 +378,7 @@ def test_no_repository_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 @pytest.mark.parametrize("command", ["log", "show", "tree"])
 def test_an_unknown_revision_is_said(typed: Terminal, command: str) -> None:
-    typed(command, *(["-r", "v9"] if command == "tree" else ["v9"]), code=faults.NOT_FOUND)
+    typed(command, "-r", "v9", code=faults.NOT_FOUND)
     assert "v9" in typed.errors
     assert "Traceback" not in typed.errors
 
@@ -319,19 +392,19 @@ def test_an_unknown_array_is_said(typed: Terminal) -> None:
     ("words", "found"),
     [
         (["lo"], {"log"}),
-        (["log", "REPO", ""], {"main", "fix", "v1"}),
-        (["diff", "REPO", "v1", "m"], {"main"}),
+        (["log", "REPO", "-r", ""], {"main", "fix", "v1"}),
+        (["diff", "REPO", "m"], {"main"}),
         (["branch", "delete", "REPO", ""], {"main", "fix"}),
         (["tag", "delete", "REPO", ""], {"v1"}),
         (["tree", "REPO", "-r", "f"], {"fix"}),
         (["cat", "REPO", "air"], {"air", "air/t2m"}),
         (["plot", "REPO", "-r", "no", "a"], set()),
-        (["log", "nowhere", ""], set()),
-        (["log", "REPO", "-o", "colour=red", ""], set()),
+        (["log", "nowhere", "-r", ""], set()),
+        (["log", "REPO", "-o", "colour=red", "-r", ""], set()),
     ],
 )
 def test_shells_complete_names(typed: Terminal, words: list[str], found: set[str]) -> None:
-    typed("branch create", "fix", "v1")
+    typed("branch create", "fix", "-r", "v1")
     *args, incomplete = [each.replace("REPO", typed.repo) for each in words]
 
     shell = ShellComplete(app.icefloe, {}, "icefloe", "_ICEFLOE_COMPLETE")

@@ -11,7 +11,7 @@ import pytest
 from icefloe.cli.errors import COMMANDS, ONLY_IN_PYTHON, OPTIONS, explained, in_shell
 from icefloe.cli.main import icefloe
 from icefloe.errors import Hint, IcechunkError
-from tests.support.cli.calls import commands
+from tests.support.cli_calls import commands
 from tests.support.source_tree import last_name, source_modules
 
 

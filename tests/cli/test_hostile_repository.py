@@ -155,7 +155,7 @@ def test_no_command_prints_what_a_terminal_obeys(
 @pytest.mark.parametrize(
     "call",
     [
-        *(["tree"], ["log"], ["show", "main~2"], ["refs"], ["ops"]),
+        *(["tree"], ["log"], ["show", "-r", "main~2"], ["refs"], ["ops"]),
         *(["cat", "strings"], ["cat", "scalar"], ["head", "strings"]),
     ],
     ids=" ".join,
@@ -185,7 +185,7 @@ def test_sql_prints_nothing_that_a_terminal_obeys(
 ) -> None:
     for form in ([], ["--json"]):
         query = "SELECT * FROM r.snapshots"
-        assert app.main(["sql", query, "--repo", f"r={words['REPO']}", "--master", "local[1]", *form]) == 0
+        assert app.main(["sql", f"r={words['REPO']}", query, "--executor", "spark:local[1]", *form]) == 0
         printed = capsys.readouterr()
         assert obeyed(printed.out + printed.err) == []
         assert not re.search(r"^FORGED", printed.out, re.MULTILINE)

@@ -17,7 +17,7 @@ import zarr
 
 import icefloe
 from icefloe.cli import main as app
-from icefloe.cli.execution import _stopped_quietly
+from icefloe.cli.execution import _stop_quietly
 from icefloe.cli.output import Output
 from icefloe.cli.progress import Meter, span
 from icefloe.cli.terminal import CLOSED, run_with_streams
@@ -63,7 +63,12 @@ def test_letters_that_a_terminal_lacks(place: str, words: list[str], monkeypatch
 
 
 def test_terminals_obey_nothing_in_a_message(place: str, capsys: pytest.CaptureFixture[str]) -> None:
-    for words in (["log", place], ["show", place, "main~1"], ["log", place, "--graph"], ["stats", place]):
+    for words in (
+        ["log", place],
+        ["show", place, "-r", "main~1"],
+        ["log", place, "--graph"],
+        ["storage", place],
+    ):
         assert app.main(words) == 0
         assert "\x1b" not in capsys.readouterr().out
 
@@ -141,7 +146,7 @@ def test_ctrl_c_on_spark_ends_in_silence(capsys: pytest.CaptureFixture[str]) -> 
     """PySpark's handler talks to the JVM, which is waited for, and py4j tells of that at length."""
     before = signal.signal(signal.SIGINT, lambda *_: logging.error("cancelling jobs"))
     try:
-        with _stopped_quietly():
+        with _stop_quietly():
             logging.getLogger().error("KeyboardInterrupt while sending command.")
             logging.getLogger("py4j.clientserver").error("Exception occurred while shutting down connection")
             with pytest.raises(KeyboardInterrupt):

@@ -18,20 +18,23 @@ from icefloe.cli import main as app
 from icefloe.cli.errors import FAILED, NOT_WELL, STOPPED, explained
 from tests.support.ingest.files import archive
 
-NONE = ("--master", "none")
+NONE = ("--executor", "threads")
 EVERY = (
-    *(f"{name} REPO" for name in ("info", "config", "status", "log", "show", "refs", "ops", "tree", "stats")),
+    *(
+        f"{name} REPO"
+        for name in ("info", "config", "status", "log", "show", "refs", "ops", "tree", "storage")
+    ),
     "log REPO --graph",
-    "diff REPO main~1 main",
+    "diff REPO main~1 -r main",
     "branch REPO",
     "tag REPO",
     "branch create REPO new",
-    "branch reset REPO new main~1",
-    "merge REPO main new --dry-run",
-    "merge REPO main new",
-    "revert REPO new new",
-    "cherry-pick REPO main new",
-    "squash REPO new main~1 --dry-run",
+    "branch reset REPO --branch new -r main~1",
+    "merge REPO main --branch new --dry-run",
+    "merge REPO main --branch new",
+    "revert REPO new --branch new",
+    "cherry-pick REPO main --branch new",
+    "squash REPO main~1 --branch new --dry-run",
     "branch delete REPO new",
     "tag create REPO v1",
     "tag delete REPO v1",
@@ -40,14 +43,14 @@ EVERY = (
     "plot REPO temperature",
     "verify REPO",
     "verify REPO --dry-run",
-    "checksums REPO",
+    "checksums record REPO",
     "repair REPO --dry-run",
     "gc REPO --older-than 7d",
     "gc REPO --older-than 7d --dry-run --table",
     "expire REPO --older-than 7d",
     "expire REPO --keep-last 5 --dry-run",
-    "stats REPO --by snapshot",
-    "stats REPO --if-older-than 7d",
+    "storage REPO --by snapshot",
+    "storage REPO --if-older-than 7d",
     "rewrite-manifests REPO --dry-run",
     "migrate OLD --dry-run",
     "migrate OLD",
@@ -56,11 +59,11 @@ EVERY = (
     "init NEW",
     "doctor",
     "doctor NEW",
-    "virtualize FILE",
-    "ingest DATA NEW --master none --dry-run",
-    "ingest DATA NEW --master none",
-    "rechunk NEW t2m --chunks time=2 --master none",
-    "run RECIPE --dry-run",
+    "inspect-file FILE",
+    "ingest DATA NEW --executor threads --dry-run",
+    "ingest DATA NEW --executor threads",
+    "rechunk NEW t2m --chunks time=2 --executor threads",
+    "ingest --recipe RECIPE --dry-run",
 )
 """Commands with all that they need, one after the other."""
 
@@ -103,18 +106,18 @@ def place(folder: Path) -> str:
         (["tag", "create", "REPO", "main@7d"], 2, "'main@7d' is no name"),
         (["branch", "crate", "REPO", "x"], 2, "Did you mean 'create'?"),
         (["branch", "delete", "REPO", "x"], 3, "there is no branch `x`"),
-        (["log", "REPO", "main~9"], 3, "main has fewer than 9 commits before it"),
-        (["log", "REPO", "main@soon"], 2, "'soon' is no time; write 2024-05-01"),
+        (["log", "REPO", "-r", "main~9"], 3, "main has fewer than 9 commits before it"),
+        (["log", "REPO", "-r", "main@soon"], 2, "'soon' is no time; write 2024-05-01"),
         (["log", "REPO", "-n", "none"], 2, "'none' is not a valid integer"),
-        (["diff", "REPO", "main", "main~1"], 2, "try `icefloe diff REPO main~1 main`"),
+        (["diff", "REPO", "main", "-r", "main~1"], 2, "try `icefloe diff REPO main~1 -r main`"),
         (["status", "REPO", "--reason", "why"], 2, "--reason goes with --set"),
         (["doctor", "storag", "REPO"], 2, "Did you mean 'storage'?"),
         (["plot", "REPO", "temperature", "--isel", "x=0"], 2, "has no dimension 'x'; it has 0, 1"),
         (["export", "REPO", "map.tiff"], 2, "an export is Zarr, or NetCDF where the name ends in .nc"),
         (["export", "REPO", "FILE.zarr/x", "--group", "no"], 3, "there is no group /no"),
-        (["sql", "SELECT 1", "--repo", "REPO"], 2, "is not NAME=PLACE"),
-        (["sql", "SELECT 1"], 2, "--repo"),
-        (["virtualize", "FILE.nc"], 3, "there is no such file"),
+        (["sql", "REPO", "SELECT 1"], 2, "expected NAME=REPO"),
+        (["sql", "SELECT 1"], 2, "NAME=REPO"),
+        (["inspect-file", "FILE.nc"], 3, "there is no such file"),
         (
             ["rechunk", "REPO", "temperature", "--chunks", "0=0", *NONE],
             2,
@@ -127,7 +130,11 @@ def place(folder: Path) -> str:
         (["init", "FILES"], 2, "a repository is created in an empty place"),
         (["log", "FILES"], 3, "`icefloe init` makes one"),
         (["tree", "REPO", "-r", "mian"], 3, "no branch, tag or snapshot mian; did you mean main?"),
-        (["log", "REPO", "zzz"], 3, "no branch, tag or snapshot zzz; `icefloe refs` lists what there is"),
+        (
+            ["log", "REPO", "-r", "zzz"],
+            3,
+            "no branch, tag or snapshot zzz; `icefloe refs` lists what there is",
+        ),
         (["log", "REPO", "--grpah"], 2, "--grpah"),
         (["lgo", "REPO"], 2, "did you mean log?"),
         (["log", "FILE"], 3, "FILE is a file, and a repository is a folder"),
@@ -137,9 +144,13 @@ def place(folder: Path) -> str:
         (["export", "REPO", "", "--overwrite"], 2, "the place is empty; . is this folder"),
         (["ingest", "", "REPO", *NONE], 2, "a source has an empty name"),
         (["tree", "REPO", "temperatur"], 3, "there is no group or array /temperatur; did you mean /temper"),
-        (["stats", "REPO", "-r", "main"], 2, "-r goes with --by array"),
+        (["storage", "REPO", "-r", "main"], 2, "-r goes with --by array"),
         (["expire", "REPO", "--keep-on", "dev:last=3"], 2, "rules for branch dev, which does not exist"),
-        (["rechunk", "REPO", "temperature", "--codec", "none", "--metadata", "x"], 2, "for --metadata: 'x'"),
+        (
+            ["rechunk", "REPO", "temperature", "--codec", "none", "--metadata", "x"],
+            2,
+            "for '--metadata': 'x'",
+        ),
         (["log", "REPO/nothing"], 3, "the repository doesn't exist"),
         (["init", "REPO"], 4, "there is a repository at this place already"),
         (["init", "FILE/repo"], 1, "FILE"),
@@ -273,7 +284,7 @@ def test_every_command_has_a_result_for_programs(
         repo = icefloe.Repository.create(storage, spec_version=version)
         with repo.transaction("main", message="array") as store:
             zarr.create_array(store, name="temperature", data=np.arange(12.0).reshape(3, 4))
-    recipe = f"sources: {words['DATA']}\nrepository: {words['NEW']}\nspark: {{master: none}}\n"
+    recipe = f"sources: {words['DATA']}\nrepository: {words['NEW']}\nexecutor: threads\n"
     Path(words["RECIPE"]).write_text(recipe)
 
     for line in EVERY:
@@ -309,7 +320,7 @@ def test_what_is_not_installed_is_named(
     )
     monkeypatch.setitem(sys.modules, "icefloe.spark.session", None)  # as where it cannot be loaded
 
-    assert app.main(["sql", "SELECT 1", "--repo", f"w={place}"]) == FAILED
+    assert app.main(["sql", f"w={place}", "SELECT 1"]) == FAILED
 
     assert capsys.readouterr().err == "error: this needs Spark: pip install 'pyspark>=4.0'\n"
 

@@ -22,7 +22,7 @@ options: {chunks: {time: 2}, commit_every: 2, metadata: {team: weather}}
 checks:
   - monotone
   - range: {variable: t2m, low: 0, high: HIGH}
-spark: {master: none}
+executor: threads
 """
 
 
@@ -31,12 +31,12 @@ def test_a_recipe_is_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(RECIPE.replace("HIGH", "50"))
 
-    assert main(["run", str(recipe)]) == 5
+    assert main(["ingest", "--recipe", str(recipe)]) == 5
     assert "check failed" in capsys.readouterr().out
     recipe.write_text(RECIPE.replace("HIGH", "5000"))
-    assert main(["run", str(recipe), "--dry-run"]) == 0
+    assert main(["ingest", "--recipe", str(recipe), "--dry-run"]) == 0
     capsys.readouterr()
-    assert main(["run", str(recipe), "--json"]) == 0
+    assert main(["ingest", "--recipe", str(recipe), "--json"]) == 0
 
     repo = Repository.open(storage_from_url(str(tmp_path / "repo")))
     assert json.loads(capsys.readouterr().out)["published"] == repo.lookup_branch("main")
@@ -56,12 +56,12 @@ def test_a_recipe_is_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
         ("sources: a\nrepository: b\nchecks: [{range: 3}]", "does not say what it needs"),
         ("sources: a\nrepository: b\nchecks: [{sql: ''}]", "needs a query"),
         ("sources: a\nrepository: b\noptions: {speed: 3}", "no option speed"),
-        ("sources: a\nrepository: b\nspark: local", "spark must be a mapping"),
+        ("sources: a\nrepository: b\nspark_conf: local", "spark_conf must be a mapping"),
         ("sources: ''\nrepository: b", "must say sources"),
         ("sources: a\nrepositry: b", "no place for repositry; did you mean repository?"),
         (
-            "sources: a\nrepository: b\nspark: {mastr: x}",
-            "spark: it has no place for mastr; did you mean mas",
+            "sources: a\nrepository: b\nexecuter: spark",
+            "it has no place for executer; did you mean executor?",
         ),
         ("sources: a\nrepository: b\nchecks: [{range: {variable: 3}}]", "variable must be text, not 3"),
         ("sources: a\nrepository: b\nchecks: [{python: {call: 3}}]", "call must be text, not 3"),

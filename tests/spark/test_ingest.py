@@ -97,7 +97,7 @@ def test_the_command(spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[s
     place = str(tmp_path / "repo")
 
     # Without Spark: the command would stop the session that other tests share.
-    words = ["ingest", str(tmp_path / "data" / "*.nc"), place, "--master", "none", "--json"]
+    words = ["ingest", str(tmp_path / "data" / "*.nc"), place, "--executor", "threads", "--json"]
     assert main([*words, "--chunks", "time=2", "--metadata", "run=7"]) == 0
 
     found = json.loads(capsys.readouterr().out)

@@ -90,9 +90,9 @@ def test_without_java_the_way_out_is_named(bare: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        ["sql", "SELECT 1", "--repo", "w=REPO"],
-        ["ingest", "FILE", "REPO"],
-        ["gc", "REPO", "--older-than", "7d", "--spark", "local[2]"],
+        ["sql", "w=REPO", "SELECT 1"],
+        ["ingest", "FILE", "REPO", "--executor", "spark"],
+        ["gc", "REPO", "--older-than", "7d", "--executor", "spark:local[2]"],
     ],
 )
 def test_commands_name_the_way_out(
@@ -115,7 +115,7 @@ def test_commands_name_the_way_out(
 def test_what_is_no_master_is_said(master: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     icefloe.Repository.create(icefloe.storage_from_url(str(tmp_path), sync=False))
 
-    assert main(["sql", "SELECT 1", "--repo", f"w={tmp_path}", "--master", master]) == 2
+    assert main(["sql", f"w={tmp_path}", "SELECT 1", "--executor", f"spark:{master}"]) == 2
 
     assert f"'{master}' is no master of Spark: write local[2]" in capsys.readouterr().err
 

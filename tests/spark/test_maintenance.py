@@ -137,7 +137,7 @@ def test_clones_exports_and_rewrites_are_the_same(spark: Any, original: Path, tm
 
 def answer(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
     """What a command prints as JSON when it runs on Spark."""
-    assert app.main([*words, "--json", "--spark", "local[2]"]) == 0
+    assert app.main([*words, "--json", "--executor", "spark:local[2]"]) == 0
     return json.loads(capsys.readouterr().out)
 
 

@@ -60,7 +60,7 @@ class Command:
 
     def typed(self, folder: Path, data: Path, master: str) -> list[str]:
         """The command line."""
-        end = ["--master", master, "--json"]
+        end = ["--executor", f"spark:{master}", "--json"]
         if self.job.is_rechunk:
             return ["rechunk", str(folder), "t2m", *self.words, *end]
         if not self.recipe:
@@ -68,7 +68,7 @@ class Command:
         recipe = data / "recipe.yaml"
         said = {"sources": "*.nc", "repository": str(folder), "options": dict(self.job.options)}
         recipe.write_text(yaml.safe_dump(said))
-        return ["run", str(recipe), *end]
+        return ["ingest", "--recipe", str(recipe), *end]
 
 
 def _ingest(name: str, *words: str, commits: int = 1) -> Command:

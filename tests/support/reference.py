@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from icefloe.cli.main import commands, icefloe
+from icefloe.cli.main import SECTIONS, icefloe
 from tests.support.source_tree import ROOT
 
 CLI_PAGE = ROOT / "docs" / "cli.md"
@@ -59,6 +59,10 @@ and the sentence of an error, go to standard error. Numbers that JSON lacks are 
 `"-Infinity"`), times are ISO texts. Without it errors are one sentence; `--debug` shows where in the program
 it came from.
 
+The repository is the first argument of every command; only `icefloe ingest SOURCES... REPO` names the
+sources before it. `--branch` is the branch that a command changes, `-r REVISION` the version that it reads,
+and `--executor` where it runs: `spark[:MASTER]`, `processes[:N]` or `threads`.
+
 A `REVISION` is a branch, a tag, a snapshot id or its beginning, a branch at a time (`main@2024-05-01`,
 `main@7d`), or one of them with `~N` for N commits before it; `branch:NAME`, `tag:NAME` and `snapshot:ID`
 leave no doubt.
@@ -83,13 +87,14 @@ def cli_page() -> str:
         _EXIT_CODES,
         "## Completion in shells\n",
         _COMPLETION,
-        "## Commands\n",
     ]
     context = click.Context(icefloe, info_name="icefloe")
-    for name in commands():
-        command = icefloe.get_command(context, name)
-        assert command is not None
-        parts += _described(command, f"icefloe {name}", "###")
+    for title, names in SECTIONS.items():
+        parts.append(f"## {title}\n")
+        for name in names:
+            command = icefloe.get_command(context, name)
+            assert command is not None
+            parts += _described(command, f"icefloe {name}", "###")
     return "\n".join(parts).rstrip() + "\n"
 
 
@@ -128,7 +133,8 @@ def _option(option: click.Option) -> str:
     value = "" if option.is_flag else f" {option.metavar or option.type.name.upper()}"
     if isinstance(option.type, click.Choice):
         value = f" {' or '.join(map(str, option.type.choices))}"
-    default = f" Default: {option.default}." if option.show_default and option.default is not None else ""
+    shown = option.show_default if isinstance(option.show_default, str) else option.default
+    default = f" Default: {shown}." if option.show_default and shown is not None else ""
     text = f"{option.help or ''}{default}".strip().replace("|", "\\|")
     return f"| `{names}{value}` | {text} |"
 

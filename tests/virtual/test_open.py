@@ -166,8 +166,8 @@ def test_the_command_shows_references_and_refusals(tmp_path: Path) -> None:
         file["c"] = np.zeros(3, [("a", ">i4")])
     aged(tmp_path / "f.h5")
 
-    text = CliRunner().invoke(command, ["virtualize", str(tmp_path / "f.h5")]).output
-    found = json.loads(CliRunner().invoke(command, ["virtualize", "--json", str(tmp_path / "f.h5")]).output)
+    text = CliRunner().invoke(command, ["inspect-file", str(tmp_path / "f.h5")]).output
+    found = json.loads(CliRunner().invoke(command, ["inspect-file", "--json", str(tmp_path / "f.h5")]).output)
 
     assert "numcodecs.zlib" in text
     rows = {row["variable"]: row for row in found}

@@ -42,6 +42,7 @@ COMMANDS = {
     "Repository.create": "icefloe init",
     "ancestry": "icefloe log",
     "icefloe.migrate": "icefloe migrate",
+    "icefloe.spark.rechunk": "icefloe rechunk",
     "list_branches": "icefloe refs",
     "set_status": "icefloe status --set online",
     "upgrade_icechunk_repository": "icefloe migrate",

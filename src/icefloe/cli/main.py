@@ -6,7 +6,7 @@ import importlib
 import importlib.util
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
@@ -17,54 +17,61 @@ from icefloe._version import __version__
 from icefloe.cli.errors import Stopped, interruption, tell
 from icefloe.cli.terminal import end, end_at_signals, run_with_streams
 
-_COMMANDS = {
-    "init": "repository",
-    "ingest": "ingest",
-    "run": "ingest",
-    "rechunk": "rechunk",
-    "info": "repository",
-    "config": "repository",
-    "status": "repository",
-    "doctor": "repository",
-    "log": "history",
-    "show": "history",
-    "diff": "history",
-    "refs": "history",
-    "ops": "history",
-    "branch": "refs",
-    "tag": "refs",
-    "merge": "merge",
-    "cherry-pick": "merge",
-    "revert": "merge",
-    "squash": "merge",
-    "tree": "contents",
-    "head": "contents",
-    "cat": "contents",
-    "plot": "plot",
-    "virtualize": "virtualize",
-    "sql": "sql",
-    "verify": "integrity",
-    "checksums": "integrity",
-    "repair": "integrity",
-    "gc": "maintenance",
-    "expire": "maintenance",
-    "stats": "maintenance",
-    "rewrite-manifests": "maintenance",
-    "migrate": "migrate",
-    "clone": "copies",
-    "export": "copies",
-    "completion": "completion",
+SECTIONS: Mapping[str, Mapping[str, str]] = {
+    "Ingest": {"ingest": "ingest", "rechunk": "rechunk"},
+    "Inspect": {
+        "info": "repository",
+        "tree": "contents",
+        "head": "contents",
+        "cat": "contents",
+        "plot": "plot",
+        "inspect-file": "inspect_file",
+    },
+    "History and branches": {
+        "log": "history",
+        "show": "history",
+        "diff": "history",
+        "refs": "history",
+        "ops": "history",
+        "branch": "refs",
+        "tag": "refs",
+        "merge": "merge",
+        "cherry-pick": "merge",
+        "revert": "merge",
+        "squash": "merge",
+    },
+    "Tables": {"sql": "sql"},
+    "Maintenance": {
+        "verify": "integrity",
+        "checksums": "integrity",
+        "repair": "integrity",
+        "gc": "maintenance",
+        "expire": "maintenance",
+        "storage": "maintenance",
+        "rewrite-manifests": "maintenance",
+    },
+    "Administration": {
+        "init": "repository",
+        "clone": "copies",
+        "export": "copies",
+        "migrate": "migrate",
+        "config": "repository",
+        "status": "repository",
+        "doctor": "doctor",
+        "completion": "completion",
+    },
 }
-"""Each command and its module, which is loaded when the command is."""
+"""The commands in each section of the help, and the module of each, which is imported with the command."""
+_COMMANDS = {name: module for section in SECTIONS.values() for name, module in section.items()}
 
 
 def commands() -> tuple[str, ...]:
-    """The names of all commands, in the order of the help."""
+    """List the names of all commands, in the order of the help."""
     return tuple(_COMMANDS)
 
 
 def _docstrings(module: str) -> dict[str, str]:
-    """What the commands of a module say they do, from its source: loading all of them takes far longer."""
+    """Read the docstrings of a module's functions from its source. Importing all commands is slower."""
     import ast
     from importlib.abc import InspectLoader
 
@@ -76,9 +83,9 @@ def _docstrings(module: str) -> dict[str, str]:
 
 
 def _texts() -> dict[str, str | None]:
-    """What each command says it does; None where there is no source to read."""
-    told = {module: _docstrings(module) for module in set(_COMMANDS.values())}
-    return {name: told[module].get(name.replace("-", "_")) for name, module in _COMMANDS.items()}
+    """Map each command to its docstring, or to None if there is no source to read."""
+    found = {module: _docstrings(module) for module in set(_COMMANDS.values())}
+    return {name: found[module].get(name.replace("-", "_")) for name, module in _COMMANDS.items()}
 
 
 class _Commands(click.Group):
@@ -92,15 +99,14 @@ class _Commands(click.Group):
         command: click.Command = getattr(module, name.replace("-", "_"))
         return command
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        texts = _texts()
-        if None in texts.values():  # no source to read
-            super().format_commands(ctx, formatter)
-            return
-        room = formatter.width - 6 - max(map(len, texts))
-        commands = [click.Command(name, help=text) for name, text in texts.items()]
-        with formatter.section("Commands"):
-            formatter.write_dl([(each.name or "", each.get_short_help_str(room)) for each in commands])
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands by section. All of this fits on one screen, so there are no blank lines."""
+        texts, width = _texts(), max(map(len, _COMMANDS))
+        for title, names in SECTIONS.items():
+            formatter.write(f"{title}:\n" if title != next(iter(SECTIONS)) else f"\n{title}:\n")
+            for name in names:
+                text = click.Command(name, help=texts[name]).get_short_help_str(formatter.width - width - 4)
+                formatter.write(f"  {name:<{width}}  {text}\n")
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         if incomplete.startswith("-"):
@@ -127,22 +133,21 @@ class _Commands(click.Group):
 @click.command(
     cls=_Commands,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 conflict, 5 a check found something, "
-    "130 stopped by Ctrl-C, 143 by SIGTERM. With --json standard output is one JSON document; of an error "
-    "too.",
+    options_metavar="[--version] [--debug] [-h]",
+    subcommand_metavar="COMMAND REPO [ARGUMENTS]...",
+    epilog="\b\n`icefloe COMMAND --help` shows the options of a command.\n"
+    "Exit codes: 0 done, 1 failed, 2 usage, 3 not found, 4 conflict, 5 findings.",
 )
 @click.version_option(__version__, prog_name="icefloe")
 @click.option("--debug", is_flag=True, help="Show where in the program an error came from.")
 def icefloe(debug: bool) -> None:
-    """Version-controlled Zarr arrays on folders and object stores.
-
-    REPO is a path or URL: data/repo, s3://bucket/prefix, gs://..., az://..., https://...
-    Options of the storage follow with -o, as in -o region=eu-west-1 or -o endpoint_url=http://localhost:9000.
+    """Version-controlled Zarr arrays. REPO is a path or URL: data/repo, s3://bucket/prefix,
+    gs://..., az://..., https://...; -o NAME=VALUE sets an option of its storage.
     """
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; the exit code."""
+    """Run the command line and return the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     with safe_streams():
         return _run(words)
@@ -168,7 +173,7 @@ def _run(words: list[str]) -> int:
 
 
 def run() -> None:
-    """The entry point of the installed command."""
+    """Run the installed command."""
     end_at_signals()
     if "--debug" in sys.argv:
         sys.exit(run_with_streams(main))

@@ -1,4 +1,4 @@
-"""How a command names a state of a repository, and a time."""
+"""Versions and times as they are typed."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from icefloe.history.versions import resolve_version as resolve
 __all__ = ["DEFAULT", "HELP", "Time", "resolve"]
 
 HELP = (
-    "A branch, a tag, a snapshot id or its beginning, BRANCH@TIME, or one with ~N, N commits before; "
-    "branch:NAME, tag:NAME and snapshot:ID leave no doubt."
+    "a branch, a tag, a snapshot id or its beginning, BRANCH@TIME, or one of these with ~N for N commits "
+    "before it. branch:NAME, tag:NAME and snapshot:ID are unambiguous."
 )
 
 

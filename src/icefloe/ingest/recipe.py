@@ -16,8 +16,7 @@ from icefloe.ingest.options import Options, known_options, make_options
 from icefloe.ingest.publish.checks import DEFAULT_CHECKS, NEEDS, SHORT_FORM, Check
 
 _URL = re.compile(r"^[a-z][a-z0-9+]+://", re.IGNORECASE)
-_KEYS = ("sources", "repository", "repository_options", "checks", "spark", "options")
-_SPARK_KEYS = ("master", "settings")
+_KEYS = ("sources", "repository", "repository_options", "checks", "executor", "spark_conf", "options")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +27,13 @@ class Recipe:
     repository: str
     repository_options: Mapping[str, Any] = field(repr=False)
     options: Options
-    master: str
-    settings: Mapping[str, str]
+    executor: str
+    """`spark[:MASTER]`, `processes[:N]` or `threads`; empty for the default."""
+    spark_conf: Mapping[str, str]
 
 
-def load_recipe(path: str | Path) -> Recipe:
-    """Read a recipe; InvalidInputError with the place of what is wrong."""
+def load_recipe(path: str | Path, overrides: Mapping[str, Any] | None = None) -> Recipe:
+    """Read a recipe; errors name its file. `overrides` are options that replace those of the file."""
     file = Path(path)
     found = _yaml(file)
     for key in found:
@@ -46,14 +46,13 @@ def load_recipe(path: str | Path) -> Recipe:
         raise _wrong(file, "it must say sources: a path, pattern or URL, or a list of them")
     if not isinstance(repository, str) or not repository:
         raise _wrong(file, "it must say repository: a path or URL")
-    spark = _mapping(file, found, "spark")
-    _refuse_unknown(file, "spark: ", spark, _SPARK_KEYS)
     options = _mapping(file, found, "options")
     if "checks" in options:
         raise _wrong(file, "checks stand beside options, not in them")
     checks = found.get("checks", list(DEFAULT_CHECKS))
     try:
-        chosen = make_options(checks=_checks(file, checks), **{str(name): options[name] for name in options})
+        asked = {"checks": _checks(file, checks), **options, **(overrides or {})}
+        chosen = make_options(**{str(name): value for name, value in asked.items()})
     except _RecipeError:
         raise
     except InvalidInputError as error:
@@ -63,8 +62,8 @@ def load_recipe(path: str | Path) -> Recipe:
         _placed(file, repository),
         _mapping(file, found, "repository_options"),
         chosen,
-        str(spark.get("master", "local[*]")),
-        {str(name): _setting(value) for name, value in _mapping(file, spark, "settings").items()},
+        str(found.get("executor", "")),
+        {str(name): _setting(value) for name, value in _mapping(file, found, "spark_conf").items()},
     )
 
 

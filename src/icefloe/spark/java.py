@@ -14,7 +14,7 @@ import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
-from icefloe._internal.extras import pip_install
+from icefloe._internal.extras import SPARK, pip_install
 
 OLDEST = 17
 
@@ -26,6 +26,17 @@ for argument do
 done
 exec "{java}" "$@"
 """
+
+
+def missing_for_spark() -> str | None:
+    """Say how to install pyspark or Java if one of them is missing; return None if both are there."""
+    if find_spec("pyspark") is None:
+        return pip_install(*SPARK)
+    try:
+        find_java_home()
+    except RuntimeError as error:
+        return str(error)
+    return None
 
 
 def java_home_from_env() -> Path | None:

@@ -47,9 +47,7 @@ def test_clone_to_where_something_else_is(typed: Terminal, tmp_path: Path) -> No
 
 
 def test_export_writes_plain_zarr_of_a_revision(typed: Terminal, tmp_path: Path) -> None:
-    typed.repo += "@v1"
-
-    told = typed.json("export", str(tmp_path / "plain"))
+    told = typed.json("export", str(tmp_path / "plain"), "-r", "v1")
 
     assert told["chunks_copied"] == 3
     assert zarr.open_array(str(tmp_path / "plain"), path="air/t2m", mode="r")[0, 0] == 0

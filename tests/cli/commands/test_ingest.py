@@ -19,7 +19,7 @@ from tests.support.ingest.files import archive, days, write
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
 
-NOWHERE = ("--master", "nowhere")
+NOWHERE = ("--executor", "spark:nowhere")
 """No Spark has such a master: whoever starts one fails."""
 
 
@@ -28,7 +28,7 @@ def ingested(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with an archive in `data`, and a repository that has it."""
     folder = tmp_path_factory.mktemp("again")
     archive(folder / "data", (2, 2))
-    assert app.main(["ingest", str(folder / "data"), str(folder / "repo"), "--master", "none"]) == 0
+    assert app.main(["ingest", str(folder / "data"), str(folder / "repo"), "--executor", "threads"]) == 0
     return folder
 
 
@@ -56,8 +56,8 @@ def test_nothing_new_needs_no_spark(
 
 
 def test_nothing_new_of_a_recipe(ingested: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (ingested / "recipe.yaml").write_text("sources: data\nrepository: repo\nspark: {master: nowhere}\n")
-    report = printed(capsys, "run", str(ingested / "recipe.yaml"))
+    (ingested / "recipe.yaml").write_text("sources: data\nrepository: repo\nexecutor: spark:nowhere\n")
+    report = printed(capsys, "ingest", "--recipe", str(ingested / "recipe.yaml"))
 
     assert [len(report["known"]), report["ingested"], report["published"]] == [2, [], None]
 
@@ -66,14 +66,14 @@ def test_a_file_that_changed_is_no_news_unless_it_is_wanted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     files, place = archive(tmp_path / "data", (2, 2)), str(tmp_path / "repo")
-    app.main(["ingest", str(tmp_path / "data"), place, "--master", "none"])
+    app.main(["ingest", str(tmp_path / "data"), place, "--executor", "threads"])
     write(Path(files[1]), days(2, 2).assign_attrs(title="corrected"))
     os.utime(files[1], ns=(10**18, 10**18))
 
     report = printed(capsys, "ingest", str(tmp_path / "data"), place, *NOWHERE)
     assert [report["changed"], report["ingested"]] == [[files[1]], []]
 
-    taken = ["ingest", str(tmp_path / "data"), place, "--on-change", "ingest", "--master", "none"]
+    taken = ["ingest", str(tmp_path / "data"), place, "--on-change", "ingest", "--executor", "threads"]
     assert app.main(taken) == 0
     assert "--on-change" not in capsys.readouterr().out
 
@@ -86,7 +86,7 @@ def test_what_is_wrong_is_told_before_spark(ingested: Path, capsys: pytest.Captu
         (["ingest", str(ingested / "data"), place, "--branch", "man", *NOWHERE], "man"),
         (["ingest", str(ingested / "nothing*.nc"), place, *NOWHERE], "nothing"),
         (["ingest", str(ingested / "data"), str(ingested / "data/000.nc"), *NOWHERE], "REPO comes after all"),
-        (["sql", "SELECT 1", "--repo", f"r={ingested}", *NOWHERE], "icefloe init"),
+        (["sql", f"r={ingested}", "SELECT 1", *NOWHERE], "icefloe init"),
     ):
         assert app.main(words) in (2, 3), words
         told = capsys.readouterr().err
@@ -104,7 +104,7 @@ def test_an_array_that_is_cut_like_that_needs_no_spark(
 
 @pytest.mark.parametrize(
     "words",
-    [["tree", "REPO"], ["show", "REPO"], ["diff", "REPO", "main~1"], ["stats", "REPO", "--by", "array"]],
+    [["tree", "REPO"], ["show", "REPO"], ["diff", "REPO", "main~1"], ["storage", "REPO", "--by", "array"]],
 )
 def test_the_ledger_is_listed_if_asked_for(
     ingested: Path, words: list[str], capsys: pytest.CaptureFixture[str]
@@ -142,7 +142,7 @@ def test_changed_files_that_arrays_refer_to_end_the_run_with_5(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], mode: str
 ) -> None:
     files = archive(tmp_path / "data", (2, 2, 2))
-    words = ["ingest", str(tmp_path / "data"), str(tmp_path / "repo"), "--master", "none", mode]
+    words = ["ingest", str(tmp_path / "data"), str(tmp_path / "repo"), "--executor", "threads", mode]
     assert app.main(words) == 0
     for number in (0, 2):
         write(Path(files[number]), days(2 * number, 2) * 2)
@@ -169,7 +169,7 @@ def test_changed_files_that_were_copied_are_no_failure(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     files = archive(tmp_path / "data", (2, 2))
-    words = ["ingest", str(tmp_path / "data"), str(tmp_path / "repo"), "--master", "none"]
+    words = ["ingest", str(tmp_path / "data"), str(tmp_path / "repo"), "--executor", "threads"]
     assert app.main(words) == 0
     write(Path(files[0]), days(0, 2) * 2)
 
@@ -182,7 +182,7 @@ def test_a_changed_reference_that_is_skipped_as_bad_stays_broken(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     files = archive(tmp_path / "data", (2, 2))
-    words = ["ingest", str(tmp_path / "data"), str(tmp_path / "repo"), "--master", "none", "--virtual"]
+    words = ["ingest", str(tmp_path / "data"), str(tmp_path / "repo"), "--executor", "threads", "--virtual"]
     assert app.main(words) == 0
     Path(files[0]).write_bytes(b"no NetCDF")
 
@@ -194,7 +194,7 @@ def test_a_changed_reference_that_is_skipped_as_bad_stays_broken(
 def test_reads_of_deflated_netcdf_print_no_warnings(tmp_path: Path) -> None:
     file = write(tmp_path / "a.nc", days(0, 2), {"t2m": {"zlib": True, "chunksizes": (1, 5, 4)}})
     place = str(tmp_path / "repo")
-    assert app.main(["ingest", file, place, "--virtual", "--master", "none"]) == 0
+    assert app.main(["ingest", file, place, "--virtual", "--executor", "threads"]) == 0
 
     for words in (["head", place, "t2m"], ["cat", place, "t2m"], ["plot", place, "t2m"], ["tree", place]):
         command = [sys.executable, "-m", "icefloe", *words, *(["--authorize", "all"] * (words[0] != "tree"))]

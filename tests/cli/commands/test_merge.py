@@ -46,7 +46,7 @@ def test_merge_brings_a_branch_to_main(typed: Terminal, repo: icefloe.Repository
 
     assert typed("merge", "dev", "--dry-run").strip() == "dev into main: would be merged"
     assert repo.lookup_branch("main") == tip
-    told = typed.json("merge", "dev", "main", "-m", "brought")
+    told = typed.json("merge", "dev", "--branch", "main", "-m", "brought")
 
     assert values(repo) == [1, 2, 0, 0]
     assert told["outcome"] == "merged"
@@ -55,7 +55,7 @@ def test_merge_brings_a_branch_to_main(typed: Terminal, repo: icefloe.Repository
     assert next(repo.ancestry(branch="main")).message == "brought"
     assert typed("merge", "dev").strip() == "dev into main: nothing to do"
     repo.create_branch("behind", tip)
-    assert "moved forward" in typed("merge", "main", "behind")
+    assert "moved forward" in typed("merge", "main", "--branch", "behind")
     assert repo.lookup_branch("behind") == told["snapshot"]
 
 
@@ -118,7 +118,7 @@ def test_many_conflicts_are_counted(typed: Terminal, repo: icefloe.Repository) -
 def test_what_cannot_be_merged(typed: Terminal) -> None:
     typed("merge", "nowhere", code=faults.NOT_FOUND)
     assert "no branch, tag or snapshot nowhere" in typed.errors
-    typed("merge", "dev", "nowhere", code=faults.NOT_FOUND)
+    typed("merge", "dev", "--branch", "nowhere", code=faults.NOT_FOUND)
     typed("merge", "dev", "--strategy", "mine", code=faults.USAGE)
 
 
@@ -127,7 +127,7 @@ def test_cherry_pick_and_revert(typed: Terminal, repo: icefloe.Repository) -> No
 
     typed("cherry-pick", picked, "--dry-run")
     assert values(repo) == [1, 0, 0, 0]
-    typed("cherry-pick", picked, "main", "-m", "the one")
+    typed("cherry-pick", picked, "--branch", "main", "-m", "the one")
     assert values(repo) == [1, 0, 5, 0]
     assert next(repo.ancestry(branch="main")).message == "the one"
     assert typed.json("cherry-pick", picked)["outcome"] == "up-to-date"
@@ -143,13 +143,13 @@ def test_squash_makes_one_commit_of_several(typed: Terminal, repo: icefloe.Repos
     since = list(repo.ancestry(branch="main"))[1].id
     put(repo, "main", 3, 7)
 
-    planned = typed.json("squash", "main", since, "--dry-run")
+    planned = typed.json("squash", since, "--dry-run")
     assert len(planned["squashed"]) == 2
     assert planned["snapshot"] is None
-    assert "in the place of 2" in typed("squash", "main", since, "-m", "both")
+    assert "in the place of 2" in typed("squash", since, "--branch", "main", "-m", "both")
 
     tip = next(repo.ancestry(branch="main"))
     assert (tip.parent_id, tip.message) == (since, "both")
     assert values(repo) == [1, 0, 0, 7]
-    typed("squash", "main", "main", code=faults.USAGE)
+    typed("squash", "main", code=faults.USAGE)
     assert "nothing to squash" in typed.errors

@@ -146,8 +146,8 @@ def test_files_are_drawn(
     [
         (["t", "--isel", "x=0"], 2, "/t has no dimension 'x'; it has time, lat, lon"),
         (["t", "--isel", "time=9"], 2, "time=9 is outside of a dimension of 6 elements"),
-        (["t", "--isel", "time=one"], 2, "is not DIM=INDEX or DIM=START:STOP"),
-        (["t", "--isel", "time"], 2, "names no dimension"),
+        (["t", "--isel", "time=one"], 2, "is not DIM=START:STOP"),
+        (["t", "--isel", "time"], 2, "'time' is not DIM=START:STOP"),
         (["t", "--isel", "time=0", "--sel", "time=2024-01-01"], 2, "chosen twice"),
         (["t", "--sel", "time=1999-01-01"], 2, "from 2024-01-01 00:00:00 to 2024-01-06"),
         (["t", "--sel", "lon=3"], 2, "has no coordinate"),

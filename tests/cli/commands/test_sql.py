@@ -24,13 +24,13 @@ def test_a_question_and_its_answer(spark: Any, tmp_path: Path, capsys: pytest.Ca
     repository(weather(), icefloe.local_filesystem_storage(place), CHUNKS)
 
     query = "SELECT lat, count(*) AS n FROM w WHERE lat > 50 GROUP BY lat ORDER BY lat"
-    code = main(["sql", query, "--repo", f"w={place}", "--json"])
+    code = main(["sql", f"w={place}", query, "--json"])
 
     assert code == 0
     assert json.loads(capsys.readouterr().out) == [{"lat": 55.0, "n": 80}, {"lat": 60.0, "n": 80}]
-    assert main(["sql", "SELECT lot FROM w", "--repo", f"w={place}"]) != 0
+    assert main(["sql", f"w={place}", "SELECT lot FROM w"]) != 0
     said = capsys.readouterr().err
     assert "Spark refuses the query" in said
     assert "lot" in said
-    assert main(["sql", "SELECT 1", "--repo", place]) == 2
+    assert main(["sql", place, "SELECT 1"]) == 2
     assert spark.range(3).count() == 3  # a session that was there goes on

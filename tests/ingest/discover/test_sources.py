@@ -225,8 +225,8 @@ def test_many_small_chunks_are_told(tmp_path: Path) -> None:
 
     report = run(repo, tmp_path / "s.zarr", mode="hybrid", checks=())
 
-    assert [finding.text for finding in report.findings] == [
-        "is 1,000 chunks of 8 B, slow to read: icefloe rechunk makes larger ones of it"
+    assert [str(finding) for finding in report.findings] == [
+        "v: is 1,000 chunks of 8 B, slow to read; icefloe.spark.rechunk makes larger ones of it"
     ]
 
 

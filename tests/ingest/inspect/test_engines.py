@@ -28,7 +28,7 @@ sys.exit(main({arguments!r}))
 
 def ingest_without(hidden: list[str], file: str, place: Path, *words: str) -> tuple[int, str]:
     """Run the command in a process that lacks some modules; its exit code and what it printed."""
-    arguments = ["ingest", file, str(place), "--master", "none", *words]
+    arguments = ["ingest", file, str(place), "--executor", "threads", *words]
     return processes.run(_WITHOUT.format(hidden=hidden, arguments=arguments))
 
 

@@ -211,7 +211,7 @@ def test_the_command_fails_and_leaves_no_repository(
     file, place = product(tmp_path / "a.nc"), tmp_path / "repo"
 
     for words in ([], ["--on-bad-file", "skip"], ["--virtual"], ["--hybrid"], ["--dry-run"]):
-        assert app.main(["ingest", file, str(place), "--master", "none", *words]) == 2
+        assert app.main(["ingest", file, str(place), "--executor", "threads", *words]) == 2
 
         error = capsys.readouterr().err
         assert "PRODUCT (t2m); select one as source group (--source-group)" in error

@@ -303,7 +303,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     session = repo.writable_session("main")
     zarr.create_array(session.store, name="t", data=VALUES, chunks=(1, 7, 9), dimension_names=DIMS)
     session.commit("maps")
-    words = ["rechunk", place, "t", "--chunks", "time=5,lat=-1", "--master", "none"]
+    words = ["rechunk", place, "t", "--chunks", "time=5,lat=-1", "--executor", "threads"]
 
     assert main([*words, "--dry-run"]) == 0
     assert "time: 10 by 5, was 1" in capsys.readouterr().out
@@ -312,5 +312,5 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert json.loads(capsys.readouterr().out)["commit"] == repo.lookup_branch("main")
     assert main(words) == 0
     assert "nothing to do" in capsys.readouterr().out
-    assert main(["rechunk", place, "t", "--chunks", "x=5", "--master", "none"]) != 0
+    assert main(["rechunk", place, "t", "--chunks", "x=5", "--executor", "threads"]) != 0
     assert "there are time, lat, lon" in capsys.readouterr().err

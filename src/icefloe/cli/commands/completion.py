@@ -1,4 +1,4 @@
-"""The command that makes a shell complete words."""
+"""The command that sets up completion in shells: completion."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from click.shell_completion import get_completion_class
 @click.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
-    """Print what makes a shell complete commands and options.
+    """Print the completion script of a shell.
 
     \b
     icefloe completion bash >> ~/.bashrc

@@ -1,4 +1,4 @@
-"""Commands about what is in a repository: tree, head, cat."""
+"""Commands that show groups, arrays and values: tree, head, cat."""
 
 from __future__ import annotations
 
@@ -10,11 +10,16 @@ import click
 
 from icefloe._internal.paths import LEDGERS, ROOT, component_key, is_within, name, normalize
 from icefloe.cli import revisions
-from icefloe.cli.authorize import authorize_option
-from icefloe.cli.complete import complete_array
-from icefloe.cli.ledgers import all_option, is_listed
 from icefloe.cli.output import Output, shown
-from icefloe.cli.params import output_option, repo_argument, revision_option
+from icefloe.cli.params import (
+    all_option,
+    authorize_option,
+    complete_path,
+    is_listed,
+    output_option,
+    repo_argument,
+    revision_option,
+)
 from icefloe.cli.values import listed, read
 from icefloe.core.workspace import Workspace
 from icefloe.errors import ErrorKind, InvalidInputError, NodeNotFoundError
@@ -30,7 +35,7 @@ _ATTRIBUTES = ("units", "long_name", "standard_name")
 
 
 def _described(node: NodeSnapshot) -> dict[str, Any]:
-    """What the zarr.json of a node says, for people and programs."""
+    """Summarize the zarr.json of a node."""
     document = json.loads(node.user_data)
     found: dict[str, Any] = {"path": node.path, "kind": document["node_type"]}
     if isinstance(node.node_data, ArrayNodeData):
@@ -82,12 +87,14 @@ def _sizes_text(sizes: list[Any]) -> str:
 
 @click.command()
 @repo_argument
-@click.argument("path", default=ROOT, shell_complete=complete_array)
+@click.argument("path", default=ROOT, shell_complete=complete_path)
 @revision_option
 @all_option
 @output_option
 def tree(repo: Repository, path: str, revision: str, with_ledgers: bool, out: Output) -> None:
-    """The groups and arrays at PATH and below: shapes, types, chunks and shards.
+    """List groups and arrays with shapes, types and chunks.
+
+    PATH is a group or an array; the root by default.
 
     \b
     icefloe tree data/repo air -r v1.0
@@ -105,7 +112,7 @@ def tree(repo: Repository, path: str, revision: str, with_ledgers: bool, out: Ou
 
 
 def known_array(session: Session, path: str) -> str:
-    """The whole path of an array; an error says what there is of a similar name."""
+    """Return the full path of an array; the error suggests an array with a similar name."""
     whole = _path(path)
     if session._workspace.node(whole) is None:
         raise _no_node(session._workspace, "array", whole)
@@ -128,13 +135,22 @@ def _path(text: str) -> str:
 
 @click.command()
 @repo_argument
-@click.argument("path", shell_complete=complete_array)
+@click.argument("path", shell_complete=complete_path)
 @revision_option
-@click.option("-n", "--number", type=click.IntRange(min=1), default=_HEAD, show_default=True)
+@click.option(
+    "-n",
+    "--number",
+    type=click.IntRange(min=1),
+    default=_HEAD,
+    show_default=True,
+    help="The number of values per dimension.",
+)
 @authorize_option
 @output_option
 def head(repo: Repository, path: str, revision: str, number: int, out: Output) -> None:
-    """The first values of an array, along each dimension.
+    """Print the first values of an array along each dimension.
+
+    PATH is the path of the array.
 
     \b
     icefloe head data/repo air/t2m -n 5
@@ -151,7 +167,7 @@ def _shape(session: Session, path: str) -> list[int]:
 
 
 class _WithRegion(click.Command):
-    """A command whose words may begin with the minus of a number."""
+    """A command with an argument that may begin with a negative number."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         # docstring inherited
@@ -162,13 +178,16 @@ class _WithRegion(click.Command):
 
 @click.command(cls=_WithRegion)
 @repo_argument
-@click.argument("path", shell_complete=complete_array)
+@click.argument("path", shell_complete=complete_path)
 @click.argument("region", required=False)
 @revision_option
 @authorize_option
 @output_option
 def cat(repo: Repository, path: str, region: str | None, revision: str, out: Output) -> None:
-    """The values of an array in REGION, such as 0:10,5,: with an index or a range per dimension.
+    """Print the values of an array, or of a region.
+
+    PATH is the path of the array. REGION has an index or a range for each dimension, such as 0:10,5,: and
+    may be left out.
 
     \b
     icefloe cat data/repo /t2m 0,10:20,10:20

@@ -1,4 +1,4 @@
-"""Commands that take data elsewhere: clone, export."""
+"""Commands that copy data out of a repository: clone, export."""
 
 from __future__ import annotations
 
@@ -9,18 +9,25 @@ import click
 import icefloe
 from icefloe._internal.amounts import bytes_text, counted
 from icefloe.cli import revisions
-from icefloe.cli.authorize import authorize_option
-from icefloe.cli.complete import complete_branch, complete_place, complete_tag
+from icefloe.cli.execution import repo_executor_option
 from icefloe.cli.output import Output, plain
-from icefloe.cli.pairs import storage_options
-from icefloe.cli.params import output_option, repo_argument, repo_at_argument, spark_option, target_argument
-from icefloe.cli.selection import index_of, label_of
+from icefloe.cli.params import (
+    authorize_option,
+    complete_branch,
+    complete_tag,
+    dry_run_option,
+    isel_option,
+    output_option,
+    repo_argument,
+    revision_option,
+    sel_option,
+    target_argument,
+)
 from icefloe.repository import Repository
-from icefloe.storage.base import Storage
 
 _NETCDF = (".nc", ".nc4", ".netcdf")
 _OTHERS = (".csv", ".grib", ".grib2", ".h5", ".hdf5", ".json", ".npy", ".parquet", ".tif", ".tiff", ".zip")
-"""Endings of names that somebody expects another format of."""
+"""File name extensions of formats that cannot be written."""
 
 
 @click.command()
@@ -30,20 +37,31 @@ _OTHERS = (".csv", ".grib", ".grib2", ".h5", ".hdf5", ".json", ".npy", ".parquet
     "--branch",
     "branches",
     multiple=True,
-    help="This branch and main; all without it.",
+    help="A branch to copy in addition to main; without it all branches are copied.",
     shell_complete=complete_branch,
 )
-@click.option("--tag", "tags", multiple=True, help="This tag; all without it.", shell_complete=complete_tag)
-@click.option("--no-tags", is_flag=True, help="No tags at all.")
-@click.option("--depth", type=click.IntRange(min=1), help="So many of the newest snapshots of each.")
-@click.option("--read-back", is_flag=True, help="Read every copy again, and compare.")
-@click.option("--overwrite", is_flag=True, help="Branches follow, even if their commits there get lost.")
-@click.option("--dry-run", is_flag=True, help="Count, and write nothing.")
-@spark_option
+@click.option(
+    "--tag",
+    "tags",
+    multiple=True,
+    help="A tag to copy; without it all tags are copied.",
+    shell_complete=complete_tag,
+)
+@click.option("--no-tags", is_flag=True, help="Copy no tags.")
+@click.option(
+    "--depth", type=click.IntRange(min=1), help="Copy only this many of the newest snapshots of each."
+)
+@click.option("--read-back", is_flag=True, help="Read every copied object again, and compare.")
+@click.option(
+    "--overwrite", is_flag=True, help="Move branches of TARGET even if their commits there get lost."
+)
+@dry_run_option
+@repo_executor_option
 @output_option
 def clone(
     repo: Repository,
-    target: Storage,
+    target: str,
+    target_options: dict[str, str],
     branches: tuple[str, ...],
     tags: tuple[str, ...],
     no_tags: bool,
@@ -53,16 +71,16 @@ def clone(
     dry_run: bool,
     out: Output,
 ) -> None:
-    """Copy a repository to TARGET, or add what is new to a copy that is there.
+    """Copy a repository, or bring a copy up to date.
 
-    What was broken off goes on when it is run again.
+    TARGET is a path or URL. A clone that was interrupted continues when it is run again.
 
     \b
     icefloe clone data/repo s3://bucket/repo --target-option region=eu-west-1
     icefloe clone data/repo backup/repo --depth 10
     """
     report = repo.clone_to(
-        target,
+        icefloe.storage_from_url(target, **target_options),
         branches=branches or None,
         tags=() if no_tags else tags or None,
         depth=depth,
@@ -82,35 +100,37 @@ def clone(
 
 
 @click.command()
-@repo_at_argument
-@click.argument("target", metavar="TARGET", shell_complete=complete_place)
-@click.option("--target-option", "target_options", multiple=True, metavar="NAME=VALUE", help="Of the target.")
-@click.option("--group", default="/", show_default=True, help="It becomes the root.")
-@click.option("--variables", help="Names of arrays, with commas between; their coordinates come along.")
-@click.option("--isel", multiple=True, metavar="DIM=START:STOP", help="Elements of a dimension, or one.")
-@click.option("--sel", multiple=True, metavar="DIM=FIRST..LAST", help="Labels of a dimension, or one.")
-@click.option("--overwrite", is_flag=True, help="Even if there is something at TARGET.")
-@click.option("--dry-run", is_flag=True, help="Count, and write nothing.")
+@repo_argument
+@target_argument
+@revision_option
+@click.option("--group", default="/", show_default=True, help="The group to export; it becomes the root.")
+@click.option("--variables", help="Arrays to export, separated by commas; their coordinates are included.")
+@isel_option
+@sel_option
+@click.option("--overwrite", is_flag=True, help="Replace what is at TARGET.")
+@dry_run_option
 @authorize_option
-@spark_option
+@repo_executor_option
 @output_option
 def export(
     repo: Repository,
     revision: str,
     target: str,
-    target_options: tuple[str, ...],
+    target_options: dict[str, str],
     group: str,
     variables: str | None,
-    isel: tuple[str, ...],
-    sel: tuple[str, ...],
+    isel: dict[str, slice | int],
+    sel: dict[str, Any],
     overwrite: bool,
     dry_run: bool,
     out: Output,
 ) -> None:
-    """Write a group, or a region of it, to TARGET: plain Zarr, or NetCDF where its name ends in .nc.
+    """Export a group or a region as plain Zarr or NetCDF.
+
+    TARGET is a path or URL: a NetCDF file if its name ends in .nc, otherwise a Zarr store.
 
     \b
-    icefloe export data/repo@v1.0 s3://bucket/plain.zarr --target-option region=eu-west-1
+    icefloe export data/repo -r v1.0 s3://bucket/plain.zarr --target-option region=eu-west-1
     icefloe export data/repo subset.nc --variables t2m --sel time=2024-01-01..2024-01-31
     icefloe export data/repo subset.zarr --isel time=0:24 --isel lat=10:20
     """
@@ -122,8 +142,8 @@ def export(
     options: dict[str, Any] = {
         "group": group,
         "variables": None if variables is None else [each.strip() for each in variables.split(",")],
-        "isel": dict(map(index_of, isel)),
-        "sel": dict(map(label_of, sel)),
+        "isel": isel,
+        "sel": sel,
         "overwrite": overwrite,
         "dry_run": dry_run,
         "progress": out.progress,
@@ -131,12 +151,12 @@ def export(
     if target.lower().endswith(_NETCDF):
         report = icefloe.export_netcdf(session, target, **options)
     else:
-        place = icefloe.storage_from_url(target, **storage_options(target_options))
-        report = icefloe.export_zarr(session, place, **options, executor=repo.executor)
+        store = icefloe.storage_from_url(target, **target_options)
+        report = icefloe.export_zarr(session, store, **options, executor=repo.executor)
     verb = "would write" if dry_run else "wrote"
     text = (
         f"{verb} {counted(len(report.arrays), 'array')} and {counted(report.groups, 'group')}, "
-        f"{bytes_text(report.bytes_written)}; {counted(report.chunks_copied, 'chunk')} as they are, "
-        f"{report.chunks_encoded} encoded anew"
+        f"{bytes_text(report.bytes_written)}; {counted(report.chunks_copied, 'chunk')} copied, "
+        f"{report.chunks_encoded} encoded again"
     )
     out.value(plain(report), text)

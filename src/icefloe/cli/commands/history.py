@@ -1,4 +1,4 @@
-"""Commands about history: log, show, diff, refs, ops."""
+"""Commands that show the history: log, show, diff, refs, ops."""
 
 from __future__ import annotations
 
@@ -10,10 +10,15 @@ import click
 from icefloe._internal.times import from_microseconds
 from icefloe.ancestry_graph import AncestryGraph
 from icefloe.cli import revisions
-from icefloe.cli.complete import complete_revision
-from icefloe.cli.ledgers import all_option, listed_changes
 from icefloe.cli.output import Output, indented, shown, shown_lines
-from icefloe.cli.params import output_option, repo_argument
+from icefloe.cli.params import (
+    all_option,
+    complete_revision,
+    is_listed,
+    output_option,
+    repo_argument,
+    revision_option,
+)
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.repository import Repository
 from icefloe.snapshots import Diff
@@ -21,24 +26,30 @@ from icefloe.snapshots import Diff
 
 @click.command()
 @repo_argument
-@click.argument("revision", required=False, shell_complete=complete_revision)
-@click.option("-n", "--number", type=click.IntRange(min=1), help="At most so many commits.")
+@click.option(
+    "-r",
+    "--revision",
+    show_default="main",
+    help=f"The version to start from: {revisions.HELP}",
+    shell_complete=complete_revision,
+)
+@click.option("-n", "--number", type=click.IntRange(min=1), help="The largest number of commits to show.")
 @click.option(
     "--graph",
     is_flag=True,
-    help="Draw them, merges with both parents; all branches and tags where no REVISION is given.",
+    help="Draw the commits, and merges with both parents; without -r those of all branches and tags.",
 )
 @output_option
 def log(repo: Repository, revision: str | None, number: int | None, graph: bool, out: Output) -> None:
-    """The commits that lead to REVISION, main by default, newest first.
+    """List commits, newest first.
 
     \b
     icefloe log data/repo
-    icefloe log data/repo v1.0 -n 5
+    icefloe log data/repo -r v1.0 -n 5
     icefloe log data/repo --graph
     """
     if graph:
-        _tell_graph(repo, revision, number, out)
+        _print_graph(repo, revision, number, out)
         return
     found = list(
         islice(repo.ancestry(snapshot_id=revisions.resolve(repo, revision or revisions.DEFAULT)), number)
@@ -53,7 +64,7 @@ def log(repo: Repository, revision: str | None, number: int | None, graph: bool,
     )
 
 
-def _tell_graph(repo: Repository, revision: str | None, number: int | None, out: Output) -> None:
+def _print_graph(repo: Repository, revision: str | None, number: int | None, out: Output) -> None:
     id = revisions.resolve(repo, revision) if revision else None
     drawn = repo.ancestry_graph(snapshot_id=id, plain="NO_COLOR" in os.environ)
     if number is not None:
@@ -75,20 +86,20 @@ def _tell_graph(repo: Repository, revision: str | None, number: int | None, out:
 
 @click.command()
 @repo_argument
-@click.argument("revision", default=revisions.DEFAULT, shell_complete=complete_revision)
+@revision_option
 @all_option
 @output_option
 def show(repo: Repository, revision: str, with_ledgers: bool, out: Output) -> None:
-    """One commit: when, why, and what it changed.
+    """Show one commit: time, message and changes.
 
     \b
-    icefloe show data/repo v1.0
+    icefloe show data/repo -r v1.0
     """
     info = repo.lookup_snapshot(revisions.resolve(repo, revision))
     changed = None
     if info.parent_id:
         whole = repo.diff(from_snapshot_id=info.parent_id, to_snapshot_id=info.id)
-        changed = listed_changes(whole, with_ledgers=with_ledgers)
+        changed = _listed_changes(whole, with_ledgers=with_ledgers)
     facts = {name: getattr(info, name) for name in ("id", "parent_id", "written_at", "message")}
     lines = [
         indented(f"{shown(name):<10} ", shown_lines(value))
@@ -101,37 +112,61 @@ def show(repo: Repository, revision: str, with_ledgers: bool, out: Output) -> No
 
 @click.command()
 @repo_argument
-@click.argument("start", shell_complete=complete_revision)
-@click.argument("end", default=revisions.DEFAULT, shell_complete=complete_revision)
+@click.argument("since", shell_complete=complete_revision)
+@revision_option
 @all_option
 @output_option
-def diff(repo: Repository, start: str, end: str, with_ledgers: bool, out: Output) -> None:
-    """What changed from START to END, which comes after it.
+def diff(repo: Repository, since: str, revision: str, with_ledgers: bool, out: Output) -> None:
+    """Show what changed since a version.
+
+    SINCE is a version before the one that is read.
 
     \b
-    icefloe diff data/repo v1.0 main
+    icefloe diff data/repo v1.0
+    icefloe diff data/repo v1.0 -r v1.1
     """
-    first, last = (revisions.resolve(repo, each) for each in (start, end))
+    first, last = (revisions.resolve(repo, each) for each in (since, revision))
     try:
         changed = Diff() if first == last else repo.diff(from_snapshot_id=first, to_snapshot_id=last)
     except InvalidInputError as error:
         if error.kind != ErrorKind.BAD_SNAPSHOT_CHAIN_FOR_DIFF:
             raise
         later = any(info.id == last for info in repo.ancestry(snapshot_id=first))
-        way = f"`icefloe diff REPO {end} {start}`" if later else "`icefloe merge --dry-run` for two branches"
+        end = revision.removeprefix("branch:")
+        other = f"`icefloe diff REPO {end} -r {since}`" if later else "`icefloe merge --dry-run`"
         raise InvalidInputError(
-            f"{start} does not come before {end}, and a diff goes to what comes after; try {way}",
+            f"{since} does not come before {end}, and a diff shows what changed later; try {other}",
             kind=error.kind,
         ) from None
-    changed = listed_changes(changed, with_ledgers=with_ledgers)
+    changed = _listed_changes(changed, with_ledgers=with_ledgers)
     out.value(changed, str(changed).rstrip() or "no changes")
+
+
+def _listed_changes(changed: Diff, *, with_ledgers: bool) -> Diff:
+    """Remove the ledger of ingests from the changes."""
+    if with_ledgers:
+        return changed
+
+    def listed(paths: set[str]) -> set[str]:
+        return {path for path in paths if is_listed(path, with_ledgers=False)}
+
+    return Diff(
+        listed(changed.new_groups),
+        listed(changed.new_arrays),
+        listed(changed.deleted_groups),
+        listed(changed.deleted_arrays),
+        listed(changed.updated_groups),
+        listed(changed.updated_arrays),
+        {path: changed.updated_chunks[path] for path in listed(set(changed.updated_chunks))},
+        [move for move in changed.moved_nodes if any(is_listed(path, with_ledgers=False) for path in move)],
+    )
 
 
 @click.command()
 @repo_argument
 @output_option
 def refs(repo: Repository, out: Output) -> None:
-    """All branches and tags, and where they point.
+    """List all branches and tags with their snapshots.
 
     \b
     icefloe refs data/repo
@@ -144,10 +179,10 @@ def refs(repo: Repository, out: Output) -> None:
 
 @click.command()
 @repo_argument
-@click.option("-n", "--number", type=click.IntRange(min=1), help="At most so many entries.")
+@click.option("-n", "--number", type=click.IntRange(min=1), help="The largest number of entries to show.")
 @output_option
 def ops(repo: Repository, number: int | None, out: Output) -> None:
-    """What was done to the repository, newest first.
+    """List the operations on the repository, newest first.
 
     \b
     icefloe ops data/repo -n 20

@@ -1,4 +1,4 @@
-"""Commands that look whether a repository is well: verify, checksums, repair."""
+"""Commands that check and restore the integrity of a repository: verify, checksums, repair."""
 
 from __future__ import annotations
 
@@ -9,13 +9,18 @@ import click
 import icefloe
 from icefloe._internal.amounts import counted
 from icefloe.cli import revisions
-from icefloe.cli.authorize import authorize_option
-from icefloe.cli.complete import complete_branch, complete_tag
 from icefloe.cli.errors import NOT_WELL
+from icefloe.cli.execution import repo_executor_option, with_progress
 from icefloe.cli.output import Output, plain, shown
-from icefloe.cli.pairs import storage_options
-from icefloe.cli.params import output_option, repo_argument, spark_option
-from icefloe.cli.watched import watched
+from icefloe.cli.params import (
+    authorize_option,
+    branch_option,
+    complete_revision,
+    dry_run_option,
+    output_option,
+    pairs_option,
+    repo_argument,
+)
 from icefloe.maintenance.integrity.findings import Level, VerifyLevel
 from icefloe.maintenance.integrity.repair import ReadChunk
 from icefloe.repository import Repository
@@ -28,45 +33,50 @@ if TYPE_CHECKING:
 @click.command()
 @repo_argument
 @click.option(
-    "--level", type=click.Choice([each.value for each in Level]), default="graph", show_default=True
+    "--level",
+    type=click.Choice([each.value for each in Level]),
+    default="graph",
+    show_default=True,
+    help="What to check: the metadata files (graph), also that chunk objects exist (objects), also the files "
+    "of virtual references (sources), or also the values of all chunks (chunks).",
 )
-@click.option("--branch", help="This branch alone.", shell_complete=complete_branch)
-@click.option("--tag", help="This tag alone.", shell_complete=complete_tag)
-@click.option("--snapshot", "snapshot_id", help="This snapshot alone.")
-@click.option("--no-history", is_flag=True, help="Without the snapshots before it.")
-@click.option("--checksums", is_flag=True, help="Compare objects with the checksums that were recorded.")
-@click.option("--incremental", is_flag=True, help="Only what an earlier run did not find well.")
-@click.option("--dry-run", is_flag=True, help="Count the snapshots to look at, and look at none.")
+@click.option(
+    "-r",
+    "--revision",
+    help=f"Verify only this version: {revisions.HELP} All branches and tags by default.",
+    shell_complete=complete_revision,
+)
+@click.option("--no-history", is_flag=True, help="With -r: leave out the snapshots before it.")
+@click.option("--checksums", is_flag=True, help="Compare objects with the recorded checksums.")
+@click.option("--incremental", is_flag=True, help="Leave out what an earlier run verified.")
+@dry_run_option
 @authorize_option
-@spark_option
+@repo_executor_option
 @output_option
 def verify(
     repo: Repository,
     level: VerifyLevel,
-    branch: str | None,
-    tag: str | None,
-    snapshot_id: str | None,
+    revision: str | None,
     no_history: bool,
     checksums: bool,
     incremental: bool,
     dry_run: bool,
     out: Output,
 ) -> int:
-    """Look whether all that branches and tags lead to is there and readable. Exit code 5 if not.
+    """Check that everything is there and readable.
+
+    The exit code is 5 if something is wrong.
 
     \b
     icefloe verify data/repo --level objects --incremental
-    icefloe verify data/repo --branch main --no-history --level chunks
+    icefloe verify data/repo -r main --no-history --level chunks
     icefloe verify data/repo --level sources --authorize s3://archive/
     """
-    chosen = [each for each in (branch, tag, snapshot_id) if each is not None]
-    if len(chosen) > 1 or (no_history and not chosen):
-        raise click.UsageError("say one of --branch, --tag and --snapshot; --no-history needs one of them")
-    report = watched(repo, out, reads_only=level == Level.GRAPH.value).verify(
+    if no_history and revision is None:
+        raise click.UsageError("--no-history needs a version: say -r REVISION")
+    report = with_progress(repo, out, reads_only=level == Level.GRAPH.value).verify(
         level,
-        branch=branch,
-        tag=tag,
-        snapshot_id=snapshot_id and revisions.resolve(repo, snapshot_id),
+        snapshot_id=revision and revisions.resolve(repo, revision),
         history=not no_history,
         checksums=checksums,
         incremental=incremental,
@@ -98,59 +108,78 @@ def verify(
     return 0 if report.ok else NOT_WELL
 
 
-@click.command()
-@repo_argument
-@spark_option
-@output_option
-def checksums(repo: Repository, out: Output) -> None:
-    """Record checksums of all objects in use that have none yet, for `icefloe verify --checksums`.
-
-    They are kept below icefloe/ in the repository's place, where other readers do not look.
+@click.group()
+def checksums() -> None:
+    """Record checksums of the objects of a repository.
 
     \b
-    icefloe checksums data/repo
+    icefloe checksums record data/repo
+    """
+
+
+@checksums.command("record")
+@repo_argument
+@repo_executor_option
+@output_option
+def checksums_record(repo: Repository, out: Output) -> None:
+    """Record checksums of all objects in use that have none yet.
+
+    `icefloe verify --checksums` compares them. They are stored below icefloe/ in the repository, which other
+    readers ignore.
+
+    \b
+    icefloe checksums record data/repo
     """
     count = repo.record_checksums(progress=out.progress)
     out.value({"recorded": count}, f"recorded {counted(count, 'checksum')}")
 
 
+def _not_empty(text: str) -> str:
+    if not text:
+        raise ValueError("empty")
+    return text
+
+
 @click.command()
 @repo_argument
-@click.option("--branch", default="main", show_default=True, shell_complete=complete_branch)
-@click.option("--from", "source", metavar="REPO", help="Take lost chunks from a copy, such as a clone.")
-@click.option("--from-ledger", is_flag=True, help="Make lost chunks again from the files they came from.")
-@click.option(
-    "--source-option", "source_options", multiple=True, metavar="NAME=VALUE", help="Where those files are."
+@branch_option
+@click.option("--from", "source", metavar="REPO", help="Take lost chunks from this copy, such as a clone.")
+@click.option("--from-ledger", is_flag=True, help="Make lost chunks again from the ingested files.")
+@pairs_option("--source-option", "source_options", help="A storage option for the ingested files.")
+@click.option("--virtual", is_flag=True, help="Check the files of virtual references, too.")
+@pairs_option(
+    "--relocate",
+    form="OLD=NEW",
+    parse=_not_empty,
+    help="Let virtual references below the URL OLD point below NEW.",
 )
-@click.option("--virtual", is_flag=True, help="Also look at the files of virtual references.")
+@click.option("--drop", is_flag=True, help="Drop chunks that no source has: they read as the fill value.")
 @click.option(
-    "--relocate", multiple=True, metavar="OLD=NEW", help="Where such files went, by prefix of the URL."
+    "--checksums", is_flag=True, help="Repair chunks that differ from their recorded checksums, too."
 )
-@click.option("--drop", is_flag=True, help="Let go of what no source knows: chunks read as fill value.")
-@click.option("--checksums", is_flag=True, help="Also chunks with other bytes than were recorded.")
-@click.option("--dry-run", is_flag=True, help="Tell what would be done, and write nothing.")
-@click.option("-m", "--message", default="Repair", show_default=True)
+@dry_run_option
+@click.option("-m", "--message", default="Repair", show_default=True, help="The commit message.")
 @authorize_option
-@spark_option
+@repo_executor_option
 @output_option
 def repair(
     repo: Repository,
     branch: str,
     source: str | None,
     from_ledger: bool,
-    source_options: tuple[str, ...],
+    source_options: dict[str, str],
     virtual: bool,
-    relocate: tuple[str, ...],
+    relocate: dict[str, str],
     drop: bool,
     checksums: bool,
     dry_run: bool,
     message: str,
     out: Output,
 ) -> int:
-    """Repair what the tip of a branch has lost, in a commit of its own. Exit code 5 if something is left.
+    """Restore lost or damaged data of a branch.
 
-    Transaction logs are computed again; chunks come from another repository that has them, or from the files
-    that were ingested, while they are what they were.
+    The repair is one commit. Transaction logs are computed again; chunks come from another repository that
+    has them, or from the ingested files if these have not changed. The exit code is 5 if something is left.
 
     \b
     icefloe repair data/repo --from backup/repo --dry-run
@@ -162,13 +191,13 @@ def repair(
         sources.append(icefloe.ChunkSource.from_session(icefloe.open(source).readonly_session(branch)))
     ledger = _ledger(repo.readonly_session(branch), source_options) if from_ledger else None
     sources += [ledger] if ledger is not None else []
-    report = watched(repo, out).repair(
+    report = with_progress(repo, out).repair(
         branch,
         sources=(lambda path, coords: _first(sources, path, coords)) if sources else None,
         drop=drop,
         checksums=checksums,
         virtual=virtual,
-        relocate=_prefixes(relocate),
+        relocate=relocate,
         dry_run=dry_run,
         message=message,
     )
@@ -189,21 +218,13 @@ def repair(
     return 0 if report.complete else NOT_WELL
 
 
-def _ledger(session: Session, options: tuple[str, ...]) -> LedgerChunks:
+def _ledger(session: Session, options: dict[str, str]) -> LedgerChunks:
     from icefloe.ingest import LedgerChunks
     from icefloe.ingest.records import Reading
 
-    return LedgerChunks(session, Reading(storage_options=storage_options(options)))
+    return LedgerChunks(session, Reading(storage_options=options))
 
 
 def _first(sources: list[ReadChunk], path: str, coords: tuple[int, ...]) -> Any:
-    """What the first of several sources has that has anything."""
+    """Return the chunk from the first source that has it."""
     return next((data for each in sources if (data := each(path, coords)) is not None), None)
-
-
-def _prefixes(texts: tuple[str, ...]) -> dict[str, str]:
-    pairs = [text.partition("=") for text in texts]
-    wrong = next(("".join(pair) for pair in pairs if not all(pair)), None)
-    if wrong is not None:
-        raise click.BadParameter(f"{wrong!r} is not OLD=NEW", param_hint="--relocate")
-    return {old: new for old, _, new in pairs}

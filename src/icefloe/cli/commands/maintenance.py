@@ -1,9 +1,10 @@
-"""Commands for the upkeep: gc, expire, stats, rewrite-manifests."""
+"""Commands that maintain the storage: gc, expire, storage, rewrite-manifests."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import click
 
@@ -11,43 +12,66 @@ from icefloe._internal.amounts import bytes_text, counted
 from icefloe._internal.executor import ThreadExecutor
 from icefloe._internal.table import Table
 from icefloe.cli import revisions
-from icefloe.cli.complete import complete_branch, complete_revision
-from icefloe.cli.ledgers import all_option, is_listed
+from icefloe.cli.execution import repo_executor_option, with_progress
 from icefloe.cli.output import Output, plain, shown
-from icefloe.cli.params import output_option, repo_argument, spark_option
+from icefloe.cli.params import (
+    all_option,
+    branch_option,
+    complete_revision,
+    dry_run_option,
+    is_listed,
+    output_option,
+    repo_argument,
+)
 from icefloe.cli.revisions import Time
-from icefloe.cli.watched import watched
 from icefloe.maintenance.retention import RetentionPolicy, RetentionReport
 from icefloe.repository import Repository
 
+F = TypeVar("F", bound=Callable[..., Any])
+
 _SAFE_AGE = timedelta(days=1)
 _MANIFESTS_AT_ONCE = 4
-_RULES = ("last", "hourly", "daily", "weekly", "monthly", "yearly")
+_PERIODS = {"hourly": "hours", "daily": "days", "weekly": "weeks", "monthly": "months", "yearly": "years"}
+_RULES = {
+    "last": "Keep this many snapshots of each branch.",
+    **{rule: f"Keep one snapshot for each of this many {period}." for rule, period in _PERIODS.items()},
+}
+
+
+def _keep_options(function: F) -> F:
+    """Add an option for each rule of a retention policy."""
+    for rule, text in reversed(_RULES.items()):
+        function = click.option(f"--keep-{rule}", rule, type=click.IntRange(min=0), help=text)(function)
+    return function
 
 
 @click.command()
 @repo_argument
 @click.option("--older-than", type=Time(), required=True, help="A time, or an age such as 7d.")
-@click.option("--dry-run", is_flag=True, help="Count, and delete nothing.")
-@click.option("--table", is_flag=True, help="With --dry-run: every object, its kind, bytes, age and reason.")
-@click.option("--yes", is_flag=True, help="Even if the time is so recent that open sessions may lose chunks.")
-@spark_option
+@dry_run_option
+@click.option(
+    "--table", is_flag=True, help="With --dry-run: list every object with kind, size, age and reason."
+)
+@click.option(
+    "--yes", is_flag=True, help="Collect even if the time is so recent that open sessions may lose chunks."
+)
+@repo_executor_option
 @output_option
 def gc(repo: Repository, older_than: datetime, dry_run: bool, table: bool, yes: bool, out: Output) -> None:
     """Delete objects that no snapshot needs.
 
-    Chunks that an open session has written, and not committed yet, are needed by no snapshot: choose a time
-    before the oldest of them began.
+    No snapshot needs the chunks that an open session has written and not committed yet: choose a time before
+    the oldest open session began.
 
     \b
     icefloe gc data/repo --older-than 7d --dry-run
     """
-    repo = watched(repo, out, reads_only=True)
+    repo = with_progress(repo, out, reads_only=True)
     if table:
         if not dry_run:
             raise click.UsageError("--table shows what would be deleted; it needs --dry-run")
         found = repo.find_garbage(older_than)
-        out.table(_shown(found), found.names)
+        out.table(_rows(found), found.names)
         return
     age = datetime.now(UTC) - older_than
     if not dry_run and not yes and age < _SAFE_AGE:
@@ -75,25 +99,20 @@ def gc(repo: Repository, older_than: datetime, dry_run: bool, table: bool, yes: 
 @click.command()
 @repo_argument
 @click.option("--older-than", type=Time(), help="A time, or an age such as 30d.")
-@click.option("--branches", is_flag=True, help="Also delete branches whose tip is that old; never main.")
-@click.option("--tags", is_flag=True, help="Also delete tags that are that old, or that no rule keeps.")
-@click.option("--keep-last", "last", type=click.IntRange(min=0), help="So many of each branch.")
-@click.option("--keep-hourly", "hourly", type=click.IntRange(min=0), help="One in each of so many hours.")
-@click.option("--keep-daily", "daily", type=click.IntRange(min=0), help="Likewise days.")
-@click.option("--keep-weekly", "weekly", type=click.IntRange(min=0), help="Likewise weeks.")
-@click.option("--keep-monthly", "monthly", type=click.IntRange(min=0), help="Likewise months.")
-@click.option("--keep-yearly", "yearly", type=click.IntRange(min=0), help="Likewise years.")
-@click.option("--keep-since", "since", type=Time(), help="All that are not older than a time or an age.")
+@click.option("--branches", is_flag=True, help="Delete branches with an expired tip, too; never main.")
+@click.option("--tags", is_flag=True, help="Delete tags of expired snapshots, too.")
+@_keep_options
+@click.option("--keep-since", "since", type=Time(), help="Keep all snapshots since a time or an age.")
 @click.option(
     "--keep-on",
     "per_branch",
     multiple=True,
     metavar="BRANCH:RULE=N,...",
-    help="Other rules for a branch, as in dev:last=3,daily=7.",
+    help="Rules for one branch, such as dev:last=3,daily=7.",
 )
-@click.option("--dry-run", is_flag=True, help="Show what would stay and why, and change nothing.")
-@click.option("--yes", is_flag=True, help="Even if the time lies in the future.")
-@spark_option
+@click.option("--dry-run", is_flag=True, help="Show which snapshots would stay and why, and change nothing.")
+@click.option("--yes", is_flag=True, help="Expire even if the time lies in the future.")
+@repo_executor_option
 @output_option
 def expire(
     repo: Repository,
@@ -107,9 +126,10 @@ def expire(
     out: Output,
     **rules: int | None,
 ) -> None:
-    """Take old snapshots out of the history; `icefloe gc` then deletes what only they needed.
+    """Remove old snapshots from the history.
 
-    Which ones is told by --older-than, or by what to keep.
+    Say which ones with --older-than, or which ones to keep. `icefloe gc` then deletes the objects that only
+    the expired snapshots needed.
 
     \b
     icefloe expire data/repo --older-than 30d --dry-run
@@ -119,7 +139,7 @@ def expire(
     if policy is not None and older_than is None:
         if branches:
             raise click.UsageError("--branches goes with --older-than")
-        _tell_retention(repo, repo.retain(policy, dry_run=dry_run), policy, out)
+        _print_retention(repo, repo.retain(policy, dry_run=dry_run), policy, out)
         return
     if policy is not None or older_than is None:
         raise click.UsageError("say either --older-than or what to keep with --keep-...")
@@ -127,7 +147,7 @@ def expire(
         raise click.UsageError("the time lies in the future: everything would expire; say --yes if it shall")
     options = {"delete_expired_branches": branches, "delete_expired_tags": tags}
     if dry_run:
-        _tell_retention(repo, repo.retain(older_than, **options, dry_run=True), older_than, out)
+        _print_retention(repo, repo.retain(older_than, **options, dry_run=True), older_than, out)
         return
     gone = repo.expire_snapshots(older_than, **options)
     out.value({"expired": gone}, f"{counted(len(gone), 'snapshot')} expired")
@@ -158,7 +178,7 @@ def _branch_policy(text: str) -> tuple[str, RetentionPolicy]:
     return branch, RetentionPolicy(**given)
 
 
-def _tell_retention(
+def _print_retention(
     repo: Repository, report: RetentionReport, policy: RetentionPolicy | datetime, out: Output
 ) -> None:
     table = report.table
@@ -171,9 +191,9 @@ def _tell_retention(
     else:
         freed = repo.estimate_expiration(policy=policy)
     if out.as_json:
-        out.value({"freed": freed, "snapshots": _shown(table)})
+        out.value({"freed": freed, "snapshots": _rows(table)})
         return
-    out.table(_shown(table), table.names)
+    out.table(_rows(table), table.names)
     out.value(
         f"{counted(freed.snapshots, 'snapshot')} would expire; gc could then delete "
         f"{counted(freed.manifests, 'manifest')} and {counted(freed.chunks, 'chunk')}, "
@@ -181,8 +201,8 @@ def _tell_retention(
     )
 
 
-def _shown(table: Table) -> list[dict[str, Any]]:
-    """Rows for people and JSON: times with their zone."""
+def _rows(table: Table) -> list[dict[str, Any]]:
+    """List the rows of a table, times with their zone."""
     rows = list(table.rows())
     for row in rows:
         for name, value in row.items():
@@ -193,19 +213,23 @@ def _shown(table: Table) -> list[dict[str, Any]]:
 
 @click.command()
 @repo_argument
-@click.option("--by", type=click.Choice(["array", "snapshot"]), help="A table, one row for each.")
+@click.option(
+    "--by", type=click.Choice(["array", "snapshot"]), help="Print a table with one row per array or snapshot."
+)
 @click.option(
     "-r",
     "--revision",
-    help="With --by array: in one snapshot. " + revisions.HELP,
+    help=f"With --by array: the version to read: {revisions.HELP}",
     shell_complete=complete_revision,
 )
-@click.option("--if-older-than", type=Time(), help="What an expiration of that time would free.")
-@click.option("--dry-run", is_flag=True, help="Count the snapshots to read, and read none.")
+@click.option(
+    "--if-older-than", type=Time(), help="Report what expiring snapshots before this time or age would free."
+)
+@click.option("--dry-run", is_flag=True, help="Report how many snapshots would be read, and read none.")
 @all_option
-@spark_option
+@repo_executor_option
 @output_option
-def stats(
+def storage(
     repo: Repository,
     by: Literal["array", "snapshot"] | None,
     revision: str | None,
@@ -214,11 +238,11 @@ def stats(
     with_ledgers: bool,
     out: Output,
 ) -> None:
-    """How many bytes of chunks the snapshots refer to, each chunk counted once.
+    """Show how much storage chunks take, each counted once.
 
     \b
-    icefloe stats data/repo
-    icefloe stats data/repo --by array -r v1.0
+    icefloe storage data/repo
+    icefloe storage data/repo --by array -r v1.0
     """
     if revision is not None and by != "array":
         raise click.UsageError("-r goes with --by array")
@@ -231,7 +255,7 @@ def stats(
             f"would read {counted(count, 'snapshot')} and their manifests",
         )
         return
-    repo = watched(repo, out, reads_only=True)
+    repo = with_progress(repo, out, reads_only=True)
     if if_older_than is not None:
         freed = repo.estimate_expiration(older_than=if_older_than)
         text = (
@@ -243,7 +267,7 @@ def stats(
     if by is not None:
         id = None if revision is None else revisions.resolve(repo, revision)
         table = repo.storage_stats(by, snapshot_id=id)
-        rows = _shown(table)
+        rows = _rows(table)
         if by == "array":
             rows = [row for row in rows if is_listed(row["array"], with_ledgers=with_ledgers)]
         out.table(rows, table.names)
@@ -263,16 +287,16 @@ def stats(
 
 @click.command("rewrite-manifests")
 @repo_argument
-@click.option("--branch", default="main", show_default=True, shell_complete=complete_branch)
-@click.option("-m", "--message", default="Rewrite manifests", show_default=True)
-@click.option("--amend", is_flag=True, help="In place of the branch's tip.")
-@click.option("--dry-run", is_flag=True, help="Tell how many manifests there are, and write nothing.")
-@spark_option
+@branch_option
+@click.option("-m", "--message", default="Rewrite manifests", show_default=True, help="The commit message.")
+@click.option("--amend", is_flag=True, help="Replace the newest commit of the branch.")
+@dry_run_option
+@repo_executor_option
 @output_option
 def rewrite_manifests(
     repo: Repository, branch: str, message: str, amend: bool, dry_run: bool, out: Output
 ) -> None:
-    """Write all manifests of a branch anew, split as configured now.
+    """Rewrite the manifests of a branch as configured now.
 
     \b
     icefloe rewrite-manifests data/repo --dry-run
@@ -285,7 +309,7 @@ def rewrite_manifests(
         return
     if repo.executor is None:
         repo = repo.with_executor(ThreadExecutor(_MANIFESTS_AT_ONCE))
-    id = watched(repo, out).rewrite_manifests(
+    id = with_progress(repo, out).rewrite_manifests(
         message, branch=branch, commit_method="amend" if amend else "new_commit"
     )
     files = repo.list_manifest_files(id)

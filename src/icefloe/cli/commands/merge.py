@@ -1,4 +1,4 @@
-"""Commands on whole branches: merge, cherry-pick, revert, squash."""
+"""Commands that combine or rewrite commits: merge, cherry-pick, revert, squash."""
 
 from __future__ import annotations
 
@@ -10,11 +10,17 @@ import click
 
 from icefloe._internal.amounts import counted
 from icefloe.cli import revisions
-from icefloe.cli.authorize import authorize_option
-from icefloe.cli.complete import complete_branch, complete_revision
 from icefloe.cli.errors import CONFLICT, in_shell
 from icefloe.cli.output import Output, plain, shown
-from icefloe.cli.params import output_option, repo_argument
+from icefloe.cli.params import (
+    authorize_option,
+    branch_option,
+    complete_revision,
+    dry_run_option,
+    message_option,
+    output_option,
+    repo_argument,
+)
 from icefloe.conflicts import MergeConflictError, MergeResult, MergeStrategy, describe_place
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.repository import Repository
@@ -24,101 +30,107 @@ _strategy = click.option(
     type=click.Choice(["fail", "ours", "theirs"]),
     default="fail",
     show_default=True,
-    help="Who wins where both sides changed the same: nobody, the branch, or what comes to it.",
+    help="Which side wins where both changed the same: none, the branch (ours), or the other one (theirs).",
 )
-_message = click.option("-m", "--message", help="The message of the commit.")
-_dry_run = click.option("--dry-run", is_flag=True, help="Tell what would happen, and write nothing.")
 
 
 @click.command()
 @repo_argument
 @click.argument("source", shell_complete=complete_revision)
-@click.argument("into", default="main", shell_complete=complete_branch)
-@_message
+@branch_option
+@message_option
 @_strategy
-@_dry_run
+@dry_run_option
 @authorize_option
 @output_option
 def merge(
     repo: Repository,
     source: str,
-    into: str,
-    message: str | None,
-    strategy: MergeStrategy,
-    dry_run: bool,
-    out: Output,
-) -> int:
-    """Bring all that SOURCE has into the branch INTO. Exit code 4, and a table, if there are conflicts.
-
-    \b
-    icefloe merge data/repo dev --dry-run
-    icefloe merge data/repo dev main -m "the new grid" --strategy theirs
-    """
-    text = message or f"Merge {source} into {into}"
-    id = revisions.resolve(repo, source)
-    return _told(
-        out,
-        lambda: repo.merge(id, into, message=text, strategy=strategy, dry_run=dry_run),
-        f"{source} into {into}",
-    )
-
-
-@click.command()
-@repo_argument
-@click.argument("revision", shell_complete=complete_revision)
-@click.argument("onto", default="main", shell_complete=complete_branch)
-@_message
-@_strategy
-@_dry_run
-@authorize_option
-@output_option
-def cherry_pick(
-    repo: Repository,
-    revision: str,
-    onto: str,
-    message: str | None,
-    strategy: MergeStrategy,
-    dry_run: bool,
-    out: Output,
-) -> int:
-    """Make what the commit REVISION changed on the branch ONTO too. Exit code 4 if there are conflicts.
-
-    \b
-    icefloe cherry-pick data/repo 6XR01DHE8FB6HX6SKHX0 main
-    """
-    id = revisions.resolve(repo, revision)
-    return _told(
-        out,
-        lambda: repo.cherry_pick(id, branch=onto, message=message, strategy=strategy, dry_run=dry_run),
-        f"{id} onto {onto}",
-    )
-
-
-@click.command()
-@repo_argument
-@click.argument("revision", shell_complete=complete_revision)
-@click.argument("branch", default="main", shell_complete=complete_branch)
-@_message
-@_strategy
-@_dry_run
-@authorize_option
-@output_option
-def revert(
-    repo: Repository,
-    revision: str,
     branch: str,
     message: str | None,
     strategy: MergeStrategy,
     dry_run: bool,
     out: Output,
 ) -> int:
-    """Undo on BRANCH what the commit REVISION changed. Exit code 4 if there are conflicts.
+    """Merge a branch, tag or snapshot into a branch.
+
+    SOURCE is the version to merge. If there are conflicts, they are listed, nothing is written, and the exit
+    code is 4.
+
+    \b
+    icefloe merge data/repo dev --dry-run
+    icefloe merge data/repo main --branch dev -m "the new grid" --strategy theirs
+    """
+    text = message or f"Merge {source} into {branch}"
+    id = revisions.resolve(repo, source)
+    return _run(
+        out,
+        lambda: repo.merge(id, branch, message=text, strategy=strategy, dry_run=dry_run),
+        f"{source} into {branch}",
+    )
+
+
+@click.command()
+@repo_argument
+@click.argument("commit", shell_complete=complete_revision)
+@branch_option
+@message_option
+@_strategy
+@dry_run_option
+@authorize_option
+@output_option
+def cherry_pick(
+    repo: Repository,
+    commit: str,
+    branch: str,
+    message: str | None,
+    strategy: MergeStrategy,
+    dry_run: bool,
+    out: Output,
+) -> int:
+    """Repeat the changes of one commit on a branch.
+
+    COMMIT is the version whose changes are repeated. The exit code is 4 if there are conflicts.
+
+    \b
+    icefloe cherry-pick data/repo 6XR01DHE8FB6HX6SKHX0
+    icefloe cherry-pick data/repo main~2 --branch dev --dry-run
+    """
+    id = revisions.resolve(repo, commit)
+    return _run(
+        out,
+        lambda: repo.cherry_pick(id, branch=branch, message=message, strategy=strategy, dry_run=dry_run),
+        f"{id} onto {branch}",
+    )
+
+
+@click.command()
+@repo_argument
+@click.argument("commit", shell_complete=complete_revision)
+@branch_option
+@message_option
+@_strategy
+@dry_run_option
+@authorize_option
+@output_option
+def revert(
+    repo: Repository,
+    commit: str,
+    branch: str,
+    message: str | None,
+    strategy: MergeStrategy,
+    dry_run: bool,
+    out: Output,
+) -> int:
+    """Undo the changes of one commit on a branch.
+
+    COMMIT is the version whose changes are undone. The exit code is 4 if there are conflicts.
 
     \b
     icefloe revert data/repo main --dry-run
     """
-    id = revisions.resolve(repo, revision)
-    return _told(
+    id = revisions.resolve(repo, commit)
+    return _run(
         out,
         lambda: repo.revert(id, branch=branch, message=message, strategy=strategy, dry_run=dry_run),
         f"the revert of {id} into {branch}",
@@ -127,18 +139,20 @@ def revert(
 
 @click.command()
 @repo_argument
-@click.argument("branch", shell_complete=complete_branch)
 @click.argument("since", shell_complete=complete_revision)
-@_message
-@_dry_run
+@branch_option
+@message_option
+@dry_run_option
 @output_option
 def squash(
-    repo: Repository, branch: str, since: str, message: str | None, dry_run: bool, out: Output
+    repo: Repository, since: str, branch: str, message: str | None, dry_run: bool, out: Output
 ) -> None:
-    """Put one commit in the place of all that BRANCH has after SINCE.
+    """Replace the newest commits of a branch by one.
+
+    SINCE is the last version that stays; all commits of the branch after it become one.
 
     \b
-    icefloe squash data/repo main main@7d --dry-run
+    icefloe squash data/repo main@7d --dry-run
     """
     start = revisions.resolve(repo, since)
     history = [info.id for info in repo.ancestry(branch=branch)]
@@ -155,8 +169,8 @@ def squash(
     out.value({"branch": branch, "since": start, "squashed": later, "snapshot": made}, text)
 
 
-def _told(out: Output, work: Callable[[], MergeResult], what: str) -> int:
-    """Do it and print what came of it; the exit code."""
+def _run(out: Output, work: Callable[[], MergeResult], what: str) -> int:
+    """Run the operation, print its result, and return the exit code."""
     try:
         result = work()
     except MergeConflictError as error:

@@ -1,4 +1,4 @@
-"""The command `migrate`: any older format to version 2."""
+"""The command that upgrades repositories to version 2 of the format: migrate."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import click
 import icefloe
 from icefloe._internal.amounts import counted
 from icefloe._internal.executor import Executor
+from icefloe.cli.execution import maintenance_executor_option, with_progress
 from icefloe.cli.output import Output, plain, shown
-from icefloe.cli.params import executor_option, output_option, storage_argument
-from icefloe.cli.watched import watched
+from icefloe.cli.params import dry_run_option, output_option, storage_argument
 from icefloe.core.open import find_layout
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.legacy.layout import ALL_LAYOUTS
@@ -23,11 +23,13 @@ from icefloe.storage.base import Storage
 
 @click.command()
 @storage_argument
-@click.option("--to", "target", metavar="URL", help="Write to an empty place, and leave the source alone.")
-@click.option("--dry-run", is_flag=True, help="Read everything, tell what would be done, and write nothing.")
-@click.option("--keep-gaps", is_flag=True, help="Even if something is missing; it stays missing.")
-@click.option("--delete-old-files", is_flag=True, help="In place: remove what version 2 does not use.")
-@executor_option
+@click.option("--to", "target", metavar="URL", help="Write to this empty location, and leave REPO alone.")
+@dry_run_option
+@click.option("--keep-gaps", is_flag=True, help="Migrate even if objects are missing; they stay missing.")
+@click.option(
+    "--delete-old-files", is_flag=True, help="Without --to: delete files that version 2 does not use."
+)
+@maintenance_executor_option
 @output_option
 def migrate(
     storage: Storage,
@@ -38,9 +40,9 @@ def migrate(
     executor: Executor | None,
     out: Output,
 ) -> None:
-    """Turn a repository of an older format into one of version 2.
+    """Upgrade a repository to version 2 of the format.
 
-    What was broken off goes on when it is run again.
+    A migration that was interrupted continues when it is run again.
 
     \b
     icefloe migrate data/old --dry-run
@@ -80,7 +82,7 @@ def _upgrade(
             "a repository of version 1 is upgraded where it is; leave --to out", kind=ErrorKind.NOT_ALLOWED
         )
     repo = Repository.open(storage)
-    repo = watched(repo if executor is None else repo.with_executor(executor), out, reads_only=True)
+    repo = with_progress(repo if executor is None else repo.with_executor(executor), out, reads_only=True)
     snapshots = len(repo.retain(datetime.fromtimestamp(0, UTC), dry_run=True).table)
     branches, tags = len(repo.list_branches()), len(repo.list_tags())
     icefloe.upgrade_icechunk_repository(repo, dry_run=dry_run, delete_unused_v1_files=delete_old_files)

@@ -1,4 +1,4 @@
-"""The command that draws: a curve or a map, in the terminal or into a file."""
+"""The command that draws arrays, in the terminal or into a file: plot."""
 
 from __future__ import annotations
 
@@ -12,12 +12,17 @@ import click
 from icefloe._internal.printable import printable
 from icefloe._internal.streams import painted
 from icefloe.cli import revisions
-from icefloe.cli.authorize import authorize_option
 from icefloe.cli.commands.contents import known_array
-from icefloe.cli.complete import complete_array
 from icefloe.cli.output import Output
-from icefloe.cli.params import output_option, repo_argument, revision_option
-from icefloe.cli.selection import index_of, label_of
+from icefloe.cli.params import (
+    authorize_option,
+    complete_path,
+    isel_option,
+    output_option,
+    repo_argument,
+    revision_option,
+    sel_option,
+)
 from icefloe.repository import Repository
 
 if TYPE_CHECKING:
@@ -28,26 +33,28 @@ _KINDS = (".png", ".svg", ".pdf", ".jpg", ".jpeg")
 
 @click.command()
 @repo_argument
-@click.argument("path", shell_complete=complete_array)
+@click.argument("path", shell_complete=complete_path)
 @revision_option
-@click.option("--isel", multiple=True, metavar="DIM=START:STOP", help="Elements of a dimension, or one.")
-@click.option("--sel", multiple=True, metavar="DIM=FIRST..LAST", help="Labels of a dimension, or one.")
+@isel_option
+@sel_option
 @click.option(
     "-f",
     "--file",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Draw into a file: .png, .svg, .pdf, .jpg.",
+    help="Draw into a .png, .svg, .pdf or .jpg file.",
 )
-@click.option("--width", type=click.IntRange(min=20), help="Characters across; as the terminal without it.")
-@click.option("--no-coastlines", is_flag=True, help="Draw latitudes and longitudes without coastlines.")
+@click.option(
+    "--width", type=click.IntRange(min=20), help="The width in characters; that of the terminal by default."
+)
+@click.option("--no-coastlines", is_flag=True, help="Draw maps without coastlines.")
 @authorize_option
 @output_option
 def plot(
     repo: Repository,
     path: str,
     revision: str,
-    isel: tuple[str, ...],
-    sel: tuple[str, ...],
+    isel: dict[str, slice | int],
+    sel: dict[str, Any],
     file: Path | None,
     width: int | None,
     no_coastlines: bool,
@@ -55,9 +62,9 @@ def plot(
 ) -> None:
     """Draw an array: one dimension as a curve, two as a map.
 
-    Of an array with more dimensions the last two are drawn, at the first element of the
-    others, unless --isel or --sel say where. Maps of latitudes and longitudes have coastlines
-    (Natural Earth, 1:110 million). --json prints numbers about what is drawn.
+    PATH is the path of the array. Of an array with more dimensions the last two are drawn, at the first
+    element of the others; --isel and --sel select other elements. Maps of latitudes and longitudes have
+    coastlines (Natural Earth, 1:110 million). --json prints a summary of the drawn values.
 
     \b
     icefloe plot data/repo t2m --sel time=2024-01-15
@@ -71,7 +78,7 @@ def plot(
         raise click.BadParameter(f"{file} ends in none of {', '.join(_KINDS)}", param_hint="--file")
     snapshot = revisions.resolve(repo, revision)
     session = repo.readonly_session(snapshot_id=snapshot)
-    drawn = take(session, known_array(session, path), dict(map(index_of, isel)), dict(map(label_of, sel)))
+    drawn = take(session, known_array(session, path), isel, sel)
     about: dict[str, Any] = {**drawn.summary(), "snapshot": snapshot, "file": str(file) if file else None}
     if file is not None:
         pictures.as_file(drawn, file, coastlines=not no_coastlines)

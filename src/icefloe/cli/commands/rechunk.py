@@ -1,4 +1,4 @@
-"""The command that cuts arrays of a repository in another way."""
+"""The command that changes the chunking of arrays: rechunk."""
 
 from __future__ import annotations
 
@@ -9,51 +9,61 @@ import click
 
 from icefloe._internal.amounts import bytes_text, counted
 from icefloe._internal.executor import ThreadExecutor
-from icefloe.cli.commands.ingest import cells, metadata_of
-from icefloe.cli.complete import complete_array, complete_branch
-from icefloe.cli.execution import SparkChoice, running_executor, spark_options
+from icefloe.cli.execution import ExecutorChoice, executor_option, running_executor
 from icefloe.cli.output import Output, shown
-from icefloe.cli.params import output_option, repo_argument
+from icefloe.cli.params import (
+    Sizes,
+    branch_option,
+    codec_help,
+    complete_path,
+    dry_run_option,
+    memory_option,
+    message_option,
+    metadata_option,
+    output_option,
+    repo_argument,
+)
 from icefloe.cli.progress import show_logs
 from icefloe.repository import Repository
 
 
 @click.command()
 @repo_argument
-@click.argument("array", shell_complete=complete_array)
+@click.argument("array", shell_complete=complete_path)
 @click.option(
     "--chunks",
-    help="Cells per chunk, such as time=24,lat=180, or 0=24 for dimensions without names; -1 is all of them.",
+    type=Sizes(),
+    help="Cells per chunk, such as time=24,lat=180, or 0=24 for dimensions without names; -1 means all.",
 )
-@click.option("--shards", help="Cells per shard; without it there are no shards afterwards.")
-@click.option("--codec", help="zstd:LEVEL, blosc:NAME:LEVEL, gzip:LEVEL, none; without it codecs stay.")
-@click.option("--branch", default="main", show_default=True, shell_complete=complete_branch)
-@click.option("-m", "--message", help="The message of the commit.")
-@click.option("--metadata", multiple=True, metavar="NAME=VALUE", help="More metadata of the commit.")
 @click.option(
-    "--memory", default=256, show_default=True, type=click.IntRange(min=1), help="MiB that a task may hold."
+    "--shards", type=Sizes(), help="Cells per shard; without it the array has no shards afterwards."
 )
-@click.option("--dry-run", is_flag=True, help="Say what would be done.")
-@spark_options
+@click.option("--codec", help=f"The compression: {codec_help}; unchanged by default.")
+@branch_option
+@message_option
+@metadata_option
+@memory_option
+@dry_run_option
+@executor_option
 @output_option
 def rechunk(
     repo: Repository,
     array: str,
-    chunks: str | None,
-    shards: str | None,
+    chunks: dict[str, int] | None,
+    shards: dict[str, int] | None,
     codec: str | None,
     branch: str,
     message: str | None,
-    metadata: tuple[str, ...],
+    metadata: dict[str, Any],
     memory: int,
     dry_run: bool,
-    spark: SparkChoice,
+    executor: ExecutorChoice,
     out: Output,
 ) -> int:
-    """Cut an array in another way, in parallel, in one commit.
+    """Change the chunking of an array, in one commit.
 
-    ARRAY is the path of an array, or of a group: then all of its arrays that have the
-    dimensions. Dimensions that are not named keep their chunks.
+    ARRAY is the path of an array, or of a group: then all arrays in it with the given dimensions. Other
+    dimensions keep their chunks.
 
     \b
     icefloe rechunk data/repo t2m --chunks time=-1,lat=24,lon=24
@@ -65,18 +75,19 @@ def rechunk(
         work,
         repo,
         array,
-        chunks=cells(chunks, "chunks") if chunks else None,
-        shards=cells(shards, "shards") if shards else None,
+        chunks=chunks,
+        shards=shards,
         codec=codec,
         branch=branch,
         message=message,
-        metadata=metadata_of(metadata),
+        metadata=metadata,
         memory_bytes=memory << 20,
     )
     report = order(ThreadExecutor(1), dry_run=True)  # what is wrong, or done already, is told without Spark
     if report.arrays:
-        with show_logs("icefloe.ingest", out.progress.say), running_executor(spark, out) as (executor, _):
-            report = order(executor, dry_run=dry_run)
+        chosen = executor.or_default(out)
+        with show_logs("icefloe.ingest", out.progress.say), running_executor(chosen, out) as running:
+            report = order(running, dry_run=dry_run)
     out.value(report.to_dict(), _text(report.to_dict(), dry_run=dry_run))
     return 0
 

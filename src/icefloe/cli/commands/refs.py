@@ -1,19 +1,26 @@
-"""Commands on branches and tags."""
+"""Commands that manage branches and tags: branch, tag."""
 
 from __future__ import annotations
 
 import click
 
 from icefloe.cli import revisions
-from icefloe.cli.complete import complete_branch, complete_revision, complete_tag
-from icefloe.cli.groups import GroupWithDefault
 from icefloe.cli.output import Output, shown
-from icefloe.cli.params import output_option, repo_argument
+from icefloe.cli.params import (
+    GroupWithDefault,
+    branch_option,
+    complete_branch,
+    complete_revision,
+    complete_tag,
+    output_option,
+    repo_argument,
+    revision_option,
+)
 from icefloe.repository import Repository
 
 
 class Name(click.ParamType[str]):
-    """The name of a new branch or tag. The format takes any; those that are hard to type are refused."""
+    """The name of a new branch or tag. Names that are hard to type are refused."""
 
     name = "name"
 
@@ -38,8 +45,8 @@ def branch() -> None:
 
     \b
     icefloe branch data/repo
-    icefloe branch create data/repo fix/2024-05 v1.0
-    icefloe branch reset data/repo main main~1
+    icefloe branch create data/repo fix/2024-05 -r v1.0
+    icefloe branch reset data/repo --branch main -r main~1
     """
 
 
@@ -47,7 +54,7 @@ def branch() -> None:
 @repo_argument
 @output_option
 def branch_list(repo: Repository, out: Output) -> None:
-    """All branches."""
+    """List all branches."""
     rows = ({"name": name, "snapshot": repo.lookup_branch(name)} for name in sorted(repo.list_branches()))
     out.table(rows, ["name", "snapshot"])
 
@@ -55,10 +62,10 @@ def branch_list(repo: Repository, out: Output) -> None:
 @branch.command("create")
 @repo_argument
 @click.argument("name", type=Name())
-@click.argument("revision", default=revisions.DEFAULT, shell_complete=complete_revision)
+@revision_option
 @output_option
 def branch_create(repo: Repository, name: str, revision: str, out: Output) -> None:
-    """Start a branch at REVISION."""
+    """Create a branch called NAME."""
     id = revisions.resolve(repo, revision)
     repo.create_branch(name, id)
     out.value({"name": name, "snapshot": id}, f"branch {shown(name)} at {id}")
@@ -69,7 +76,7 @@ def branch_create(repo: Repository, name: str, revision: str, out: Output) -> No
 @click.argument("name", shell_complete=complete_branch)
 @output_option
 def branch_delete(repo: Repository, name: str, out: Output) -> None:
-    """Remove a branch; its commits stay until they are collected."""
+    """Delete the branch NAME. Its commits stay until garbage collection."""
     id = repo.lookup_branch(name)
     repo.delete_branch(name)
     out.value({"name": name, "snapshot": id}, f"branch {shown(name)} is gone; it was at {id}")
@@ -77,16 +84,22 @@ def branch_delete(repo: Repository, name: str, out: Output) -> None:
 
 @branch.command("reset")
 @repo_argument
-@click.argument("name", shell_complete=complete_branch)
-@click.argument("revision", shell_complete=complete_revision)
+@branch_option
+@click.option(
+    "-r",
+    "--revision",
+    required=True,
+    help=f"The version to move the branch to: {revisions.HELP}",
+    shell_complete=complete_revision,
+)
 @output_option
-def branch_reset(repo: Repository, name: str, revision: str, out: Output) -> None:
-    """Point a branch elsewhere."""
-    before, after = repo.lookup_branch(name), revisions.resolve(repo, revision)
-    repo.reset_branch(name, after, from_snapshot_id=before)
+def branch_reset(repo: Repository, branch: str, revision: str, out: Output) -> None:
+    """Move a branch to another snapshot."""
+    before, after = repo.lookup_branch(branch), revisions.resolve(repo, revision)
+    repo.reset_branch(branch, after, from_snapshot_id=before)
     out.value(
-        {"name": name, "snapshot": after, "before": before},
-        f"branch {shown(name)} at {after}; it was at {before}",
+        {"name": branch, "snapshot": after, "before": before},
+        f"branch {shown(branch)} at {after}; it was at {before}",
     )
 
 
@@ -96,7 +109,7 @@ def tag() -> None:
 
     \b
     icefloe tag data/repo
-    icefloe tag create data/repo v1.0 main
+    icefloe tag create data/repo v1.0 -r main~1
     """
 
 
@@ -104,7 +117,7 @@ def tag() -> None:
 @repo_argument
 @output_option
 def tag_list(repo: Repository, out: Output) -> None:
-    """All tags."""
+    """List all tags."""
     rows = ({"name": name, "snapshot": repo.lookup_tag(name)} for name in sorted(repo.list_tags()))
     out.table(rows, ["name", "snapshot"])
 
@@ -112,10 +125,10 @@ def tag_list(repo: Repository, out: Output) -> None:
 @tag.command("create")
 @repo_argument
 @click.argument("name", type=Name())
-@click.argument("revision", default=revisions.DEFAULT, shell_complete=complete_revision)
+@revision_option
 @output_option
 def tag_create(repo: Repository, name: str, revision: str, out: Output) -> None:
-    """Name REVISION for good."""
+    """Create a tag called NAME. Tags never move."""
     id = revisions.resolve(repo, revision)
     repo.create_tag(name, id)
     out.value({"name": name, "snapshot": id}, f"tag {shown(name)} at {id}")
@@ -126,7 +139,7 @@ def tag_create(repo: Repository, name: str, revision: str, out: Output) -> None:
 @click.argument("name", shell_complete=complete_tag)
 @output_option
 def tag_delete(repo: Repository, name: str, out: Output) -> None:
-    """Remove a tag; its name can never be used again."""
+    """Delete the tag NAME. Its name can never be used again."""
     id = repo.lookup_tag(name)
     repo.delete_tag(name)
     out.value({"name": name, "snapshot": id}, f"tag {shown(name)} is gone; it was at {id}")

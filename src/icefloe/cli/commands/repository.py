@@ -1,15 +1,12 @@
-"""Commands about a repository as a whole: init, info, config, status, doctor."""
+"""Commands on a repository as a whole: init, info, config, status."""
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import click
 
 from icefloe._internal.redaction import HIDDEN, may_be_secret, redact
-from icefloe.cli.errors import NOT_WELL
-from icefloe.cli.groups import GroupWithDefault
 from icefloe.cli.output import Output
 from icefloe.cli.params import output_option, repo_argument, storage_argument
 from icefloe.errors import AlreadyExistsError, ErrorKind
@@ -22,10 +19,16 @@ from icefloe.types import RepoAvailability, RepoStatus
 
 @click.command()
 @storage_argument
-@click.option("--spec-version", type=click.Choice(["1", "2"]), default="2", show_default=True)
+@click.option(
+    "--spec-version",
+    type=click.Choice(["1", "2"]),
+    default="2",
+    show_default=True,
+    help="The version of the format.",
+)
 @output_option
 def init(storage: Storage, spec_version: str, out: Output) -> None:
-    """Make a new repository.
+    """Create a repository.
 
     \b
     icefloe init data/repo
@@ -42,7 +45,7 @@ def init(storage: Storage, spec_version: str, out: Output) -> None:
 @repo_argument
 @output_option
 def info(repo: Repository, out: Output) -> None:
-    """What a repository is: place, version, branches, tags, size of its history.
+    """Summarize a repository: version, branches, tags, history.
 
     \b
     icefloe info data/repo
@@ -54,7 +57,7 @@ def info(repo: Repository, out: Output) -> None:
 @repo_argument
 @output_option
 def config(repo: Repository, out: Output) -> None:
-    """The stored configuration of a repository.
+    """Print the stored configuration of a repository.
 
     \b
     icefloe config data/repo
@@ -82,12 +85,15 @@ def _without_secrets(plain: Any, name: str = "") -> Any:
 @click.command()
 @repo_argument
 @click.option(
-    "--set", "availability", type=click.Choice(["online", "read-only"]), help="Change it, for everybody."
+    "--set",
+    "availability",
+    type=click.Choice(["online", "read-only"]),
+    help="Change the status, for all users.",
 )
-@click.option("--reason", help="What others are told.")
+@click.option("--reason", help="With --set: the reason, which other users see.")
 @output_option
 def status(repo: Repository, availability: str | None, reason: str | None, out: Output) -> None:
-    """Whether a repository may be written; or make it read-only, or put it online again.
+    """Show or set whether a repository can be written.
 
     \b
     icefloe status data/repo
@@ -98,40 +104,3 @@ def status(repo: Repository, availability: str | None, reason: str | None, out: 
     if availability:
         repo.set_status(RepoStatus(RepoAvailability[availability.replace("-", "_")], None, reason))
     out.record(current_status(repo._refs))
-
-
-@click.group(cls=GroupWithDefault, default="storage", invoke_without_command=True)
-@output_option
-@click.pass_context
-def doctor(ctx: click.Context, out: Output) -> None:
-    """Look whether things are as they should be: this machine, or a place for data.
-
-    Without a place it tells what is installed here. `icefloe doctor PLACE` is `icefloe doctor storage PLACE`.
-
-    \b
-    icefloe doctor
-    icefloe doctor s3://bucket/repo -o region=eu-west-1
-    """
-    if ctx.invoked_subcommand is None:
-        from icefloe.cli.environment import environment
-
-        out.record(environment())
-
-
-@doctor.command("storage")
-@storage_argument
-@output_option
-def doctor_storage(storage: Storage, out: Output) -> int:
-    """Try whether a place keeps what conditional writes promise, before data is trusted to it.
-
-    \b
-    icefloe doctor storage s3://bucket/repo -o region=eu-west-1
-    """
-    from icefloe.storage.probe import probe
-
-    was_there = os.path.isdir(storage.describe().get("path", os.curdir))
-    report = probe(storage)
-    if not was_there:
-        storage.remove_empty_folder("")
-    out.value({"place": report.place, "safe": report.safe, "checks": report.checks}, str(report))
-    return 0 if report.safe else NOT_WELL

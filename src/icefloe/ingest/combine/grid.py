@@ -13,7 +13,14 @@ import xarray as xr
 from icefloe.errors import Hint
 from icefloe.ingest.combine.existing import Part, TargetState, overwritten, parts
 from icefloe.ingest.combine.pieces import EXISTING, PieceArray, Pieces, UndigestedError
-from icefloe.ingest.combine.runs import NAME_DIMENSION, CannotCombineError, Digests, combined, outline, runs_of
+from icefloe.ingest.combine.runs import (
+    NAME_DIMENSION,
+    CannotCombineError,
+    Digests,
+    combined,
+    outline,
+    runs_of,
+)
 from icefloe.ingest.discover.sources import Source
 from icefloe.ingest.inspect.agreement import (
     DisagreementError,
@@ -28,8 +35,6 @@ _LEAVE_OUT = Hint(
     "leave one out, or name the dimension that they follow each other along with {concat_dim}",
     concat_dim=None,
 )
-
-
 
 Box = Mapping[str, tuple[int, int]]
 """The first cell and the one after the last, by dimension."""
@@ -194,9 +199,7 @@ def _offer_to_replace(finding: Finding, twice: Sequence[str]) -> Finding:
     return replace(
         finding,
         text=f"{finding.text}; the repository has that from elsewhere ({twice[0]})",
-        hint=Hint(
-            "leave those files out, or have them take its place with {on_change}", on_change="ingest"
-        ),
+        hint=Hint("leave those files out, or have them take its place with {on_change}", on_change="ingest"),
     )
 
 

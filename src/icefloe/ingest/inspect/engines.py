@@ -19,9 +19,9 @@ from typing import Any, Final, Literal
 import xarray as xr
 from zarr.storage import StorePath, ZipStore
 
-from icefloe.errors import Hint
 from icefloe._internal.extras import pip_install
 from icefloe._internal.private_imports import run_zarr_coroutine
+from icefloe.errors import Hint
 from icefloe.virtual.parsers import ZIP_MAGIC
 from icefloe.virtual.parsers.zarr.stores import root_of
 

@@ -51,9 +51,7 @@ from icefloe.virtual.parsers.hdf5.file import Members
 from icefloe.virtual.sources import container_prefix, location_of
 from icefloe.virtual.variables import VirtualVariable, document_of
 
-_LEFT_OUT = (
-    "is left out: it does not fit beside the others in one dataset"
-)
+_LEFT_OUT = "is left out: it does not fit beside the others in one dataset"
 _TAKE_ALONE = Hint(
     "take it by itself with {source_group} or with {engine} {open_options}",
     source_group=None,

@@ -1,4 +1,4 @@
-"""The command about files elsewhere: virtualize."""
+"""The command that shows what files contain: inspect-file."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ from typing import Any, get_args
 import click
 
 from icefloe._internal.redaction import redact
-from icefloe.cli.complete import complete_file
 from icefloe.cli.output import Output
-from icefloe.cli.params import output_option
-from icefloe.virtual import VirtualDataset
-from icefloe.virtual import virtualize as parse
+from icefloe.cli.params import complete_file, output_option
+from icefloe.virtual import VirtualDataset, virtualize
 from icefloe.virtual.open import Format
 
 _COLUMNS = ("variable", "shape", "dtype", "chunks", "references", "codecs", "refused")
@@ -41,29 +39,36 @@ def _rows(dataset: VirtualDataset) -> list[dict[str, Any]]:
     return rows
 
 
-@click.command()
+@click.command("inspect-file")
 @click.argument("files", nargs=-1, required=True, metavar="FILE...", shell_complete=complete_file)
 @click.option(
     "--format",
     "format_",
     type=click.Choice(get_args(Format)),
-    help="The format, where it is not to be recognised.",
+    help="The format of the files; recognised by default.",
 )
-@click.option("--group", help="The only group to look at.")
-@click.option("-r", "--revision", help="Of an Icechunk repository: a branch, a tag or a snapshot id.")
+@click.option("--group", help="The group to inspect; all groups by default.")
+@click.option(
+    "-r",
+    "--revision",
+    help="The version to read of an Icechunk repository: a branch, a tag or a snapshot id.",
+)
 @output_option
-def virtualize(
+def inspect_file(
     files: tuple[str, ...], format_: Any, group: str | None, revision: str | None, out: Output
 ) -> None:
-    """What the variables of each FILE, a path or URL, are as references, or why they are refused.
+    """Show what an ingest would find in files.
+
+    Each FILE is a path or URL. For every variable the command lists shape, type, chunks, references and
+    codecs, or why it cannot be virtualized.
 
     \b
-    icefloe virtualize data/2024-01.nc s3://bucket/2024-02.nc
+    icefloe inspect-file data/2024-01.nc s3://bucket/2024-02.nc
     """
     found = []
     for number, file in enumerate(files):
         out.progress("files", number, len(files))
-        rows = _rows(parse(file, format=format_, group=group, version=revision))
+        rows = _rows(virtualize(file, format=format_, group=group, version=revision))
         found += [{"file": redact(file), **row} for row in rows]
     columns = _COLUMNS if len(files) == 1 and not out.as_json else ("file", *_COLUMNS)
     out.table(found, columns)

@@ -1,0 +1,81 @@
+"""The command that checks this machine and storage locations: doctor."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from importlib.metadata import PackageNotFoundError, distribution, version
+
+import click
+
+from icefloe._internal.extras import pip_install
+from icefloe._version import __version__
+from icefloe.cli.errors import NOT_WELL
+from icefloe.cli.output import Output
+from icefloe.cli.params import GroupWithDefault, output_option, storage_argument
+from icefloe.storage.base import Storage
+
+_PACKAGES = (
+    *("zarr", "obstore", "xarray", "h5netcdf", "netCDF4", "pyspark", "matplotlib", "dask", "virtualizarr"),
+    *("tifffile", "eccodes", "cfgrib"),
+)
+
+
+@click.group(cls=GroupWithDefault, default="storage", invoke_without_command=True)
+@output_option
+@click.pass_context
+def doctor(ctx: click.Context, out: Output) -> None:
+    """Check this machine, or a storage location.
+
+    Without REPO it lists what is installed. `icefloe doctor REPO` is `icefloe doctor storage REPO`.
+
+    \b
+    icefloe doctor
+    icefloe doctor s3://bucket/repo -o region=eu-west-1
+    """
+    if ctx.invoked_subcommand is None:
+        out.record(_environment())
+
+
+@doctor.command("storage")
+@storage_argument
+@output_option
+def doctor_storage(storage: Storage, out: Output) -> int:
+    """Test whether a storage location supports safe concurrent writes.
+
+    \b
+    icefloe doctor storage s3://bucket/repo -o region=eu-west-1
+    """
+    from icefloe.storage.probe import probe
+
+    was_there = os.path.isdir(storage.describe().get("path", os.curdir))
+    report = probe(storage)
+    if not was_there:
+        storage.remove_empty_folder("")
+    out.value({"place": report.place, "safe": report.safe, "checks": report.checks}, str(report))
+    return 0 if report.safe else NOT_WELL
+
+
+def _environment() -> dict[str, str]:
+    """List the versions of installed packages, and how to install the others."""
+    found = {"icefloe": __version__, "python": f"{platform.python_version()} on {platform.platform()}"}
+    return {**found, **{name: _package(name) for name in _PACKAGES}, "java": _java()}
+
+
+def _package(name: str) -> str:
+    try:
+        # Only this field: parsing all metadata of a package takes longer than the command.
+        found = re.search(r"^Version: *(\S+)", distribution(name).read_text("METADATA") or "", re.MULTILINE)
+        return found[1] if found is not None else version(name)
+    except PackageNotFoundError:
+        return f"not installed: {pip_install(name)}"
+
+
+def _java() -> str:
+    from icefloe.spark.java import find_java_home
+
+    try:
+        return str(find_java_home())
+    except RuntimeError as missing:
+        return f"not found: {missing}"
