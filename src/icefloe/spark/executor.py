@@ -174,7 +174,7 @@ def default_executor(progress: Progress | None = None) -> Iterator[SparkExecutor
     from pyspark.sql import SparkSession
 
     from icefloe.spark.java import find_java_home
-    from icefloe.spark.session import session_for_now
+    from icefloe.spark.session import temporary_session
 
     if SparkSession.getActiveSession() is None:
         try:
@@ -182,5 +182,5 @@ def default_executor(progress: Progress | None = None) -> Iterator[SparkExecutor
         except RuntimeError:
             yield None
             return
-    with session_for_now("local[*]") as spark:
+    with temporary_session("local[*]") as spark:
         yield SparkExecutor(spark, progress=progress)
