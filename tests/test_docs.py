@@ -131,3 +131,22 @@ def test_a_dead_link_is_found(tmp_path: Path) -> None:
     page.write_text("[here](page.md#title) [gone](nowhere.md) [far](https://example.org/x)")
 
     assert dead_links(page) == ["nowhere.md"]
+
+
+def test_paths_in_the_architecture_exist() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    paths = {
+        path
+        for path in re.findall(r"`([\w./-]+)`", text)
+        if path.endswith((".py", ".md", ".toml", ".txt", "/"))
+    }
+    on_disk = {"chunks/", "refs/"}  # parts of a repository
+
+    missing = {
+        path
+        for path in paths - on_disk
+        if not (ROOT / path).exists() and not (ROOT / "src" / "icefloe" / path).exists()
+    }
+
+    assert len(paths) > 50
+    assert missing == set()
