@@ -22,7 +22,7 @@ from icefloe.storage.base import ALWAYS, Buffer, Version
 from icefloe.storage.memory import MemoryStorage
 from tests.support.simulation.worlds import run_seed
 
-ENOUGH = 60
+ENOUGH = 200
 """So many seeds must suffice."""
 
 
@@ -150,7 +150,7 @@ def test_a_collection_that_does_not_look_again_is_found(world: str, monkeypatch:
 def test_a_commit_that_does_not_see_a_collection_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RefStoreV2, "collected_since", lambda self, info, since: False)
 
-    assert_found("v2-upkeep", "is missing", first=20)
+    assert_found("v2-upkeep", "is missing", first=79)
 
 
 def test_an_expiration_that_forgets_logs_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

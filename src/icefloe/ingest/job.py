@@ -101,6 +101,7 @@ class _Job:
             return written
 
     def _inspect(self, selection: Selection, shelf: Shelf | None = None) -> tuple[TargetState, Inspected]:
+        LOGGER.info("%s", selection.outcome)
         state = read_target(self.repo, self.branch, self.options.group, selection.ledger)
         inspected = inspect_sources(state.schema, selection, self.options, self.executor, shelf)
         if selection.outcome.wanted:

@@ -11,7 +11,7 @@ from icefloe._internal.amounts import counted
 from icefloe.ingest.discover.sources import Discovered, Source
 from icefloe.ingest.ledger.table import Ledger, LedgerRow
 from icefloe.ingest.options import Options
-from icefloe.ingest.records import LOGGER, FileSchema
+from icefloe.ingest.records import FileSchema
 from icefloe.repository import Repository
 
 
@@ -96,7 +96,6 @@ def select_sources(
     referred = {row.source for row in ledger.rows if row.mode != "native"}
     references = tuple(each for each in by_ledger.changed if each.url in referred)
     outcome = Outcome(by_ledger, (*by_ledger.new, *changed), changed_references=references)
-    LOGGER.info("%s", outcome)
     return Selection(found, ledger, outcome)
 
 

@@ -237,7 +237,10 @@ class Resumed:
 
 def has_work(repo: Repository, selection: Selection, branch: str) -> bool:
     """Return whether there are sources to ingest, or an interrupted run to complete."""
-    return bool(selection.outcome.wanted or left_behind(repo, branch))
+    if selection.outcome.wanted or left_behind(repo, branch):
+        return True
+    LOGGER.info("%s", selection.outcome)
+    return False
 
 
 def always_overtaken(branch: str, attempts: int) -> ConflictError:
