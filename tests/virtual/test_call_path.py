@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.support.source_tree import ROOT
 
 PROGRAM = """
@@ -18,6 +20,7 @@ print(calls.codes.total(), len(calls.modules))
 """
 
 
+@pytest.mark.needs("h5py", "xarray")
 def test_virtualize_and_combine_is_a_short_path(tmp_path: Path) -> None:
     path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
     program = [sys.executable, "-c", PROGRAM, str(tmp_path)]
