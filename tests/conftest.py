@@ -32,10 +32,16 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
     return True if is_compat and not _has_official_package() else None
 
 
+def pytest_collection() -> None:
+    """Collect no garbage while thousands of test items are created, none of which is garbage."""
+    gc.disable()
+
+
 def pytest_collection_finish() -> None:
     """Exempt modules and test items from garbage collections, which would walk over them again and again."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session")
