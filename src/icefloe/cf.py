@@ -74,7 +74,7 @@ class TimeCoding:
 
     @property
     def has_timestamps(self) -> bool:
-        """Whether times exist in the Gregorian calendar, at least from 1582 on."""
+        """True if dates from 1582 on are dates of the Gregorian calendar."""
         return self.calendar in (_STANDARD, _PROLEPTIC)
 
     def is_timestamp(self, microseconds: Numbers) -> bool:

@@ -17,6 +17,7 @@ import pytest
 
 from icefloe._internal.concurrency import async_twin, in_thread, pool
 from icefloe._internal.executor import ProcessExecutor, Task, ThreadExecutor
+from icefloe.errors import InvalidInputError
 
 
 def same(number: int) -> int:
@@ -263,3 +264,11 @@ def _resident_bytes() -> int:
 def test_worker_processes_keep_no_large_buffers() -> None:
     with ProcessExecutor(1) as executor:
         assert max(executor.map(Task(_held_after_large_buffers, "items"), range(2))) < 8 << 20
+
+
+def test_executors_without_sql_refuse_queries() -> None:
+    executor = ThreadExecutor(1)
+
+    assert not executor.has_sql
+    with pytest.raises(InvalidInputError, match="ThreadExecutor has no SQL engine"):
+        executor.query("SELECT 1", {})

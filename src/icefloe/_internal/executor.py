@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from icefloe._internal.concurrency import DEFAULT_THREADS, pool, silence_asyncio
 from icefloe._internal.streams import make_streams_safe
+from icefloe.errors import ErrorKind, InvalidInputError
 
 if TYPE_CHECKING:
     from typing import Self
@@ -56,7 +57,7 @@ class Executor(ABC):
     parallelism: int = 1
     """Number of items that run at the same time."""
     has_sql: bool = False
-    """Whether `query` works."""
+    """True if the executor can run SQL queries."""
 
     @abstractmethod
     def map(self, task: Task[T, R], items: Iterable[T], /) -> Iterator[R]:
@@ -66,8 +67,13 @@ class Executor(ABC):
         """
 
     def query(self, sql: str, tables: Mapping[str, Any]) -> list[tuple[Any, ...]]:
-        """Return the first rows of the answer to a SQL query over sessions, by table name."""
-        raise NotImplementedError(f"{type(self).__name__} does not run SQL")
+        """Return the first rows that a SQL query over the given sessions yields.
+
+        InvalidInputError if the executor has no SQL engine.
+        """
+        raise InvalidInputError(
+            f"{type(self).__name__} has no SQL engine; use a SparkExecutor", ErrorKind.NOT_ALLOWED
+        )
 
     def with_progress(self, progress: Progress | None) -> Self:
         """Return the same executor with another progress callback."""

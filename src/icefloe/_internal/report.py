@@ -1,4 +1,4 @@
-"""What all reports and results have in common."""
+"""The base class of reports and results."""
 
 from __future__ import annotations
 

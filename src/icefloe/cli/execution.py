@@ -41,7 +41,7 @@ class ExecutorChoice:
 
     @property
     def is_spark(self) -> bool:
-        """Whether the work runs on Spark."""
+        """True if the user chose Spark."""
         return self.text.startswith("spark")
 
     @property

@@ -29,7 +29,7 @@ class _Shown:
 
 
 class _Condition(_Shown, ABC):
-    """What the conditions on arrays have in common. Each of the two families has variants of its own."""
+    """A condition on arrays, for preloading or for splitting. Each of the two has its own variants."""
 
     __slots__ = ()
 
@@ -96,7 +96,7 @@ class _Condition(_Shown, ABC):
 
 
 class ManifestPreloadCondition(_Condition):
-    """Which arrays' manifests are read as soon as a session opens. Combine with `&` and `|`."""
+    """A condition that selects the manifests to read when a session opens. Combine with `&` and `|`."""
 
     __slots__ = ()
 
@@ -119,7 +119,7 @@ class ManifestPreloadCondition(_Condition):
 
 
 class ManifestSplitCondition(_Condition):
-    """Which arrays a rule for splitting manifests is about. Combine with `&` and `|`."""
+    """A condition that selects the arrays to which a splitting rule applies. Combine with `&` and `|`."""
 
     __slots__ = ()
 

@@ -45,11 +45,11 @@ class PlanReport:
     """What a task holds at most, beside the interpreter and its modules."""
     read_factor: float
     aside_bytes: int = 0
-    """What is put aside in between, in the storage of the repository, and deleted at the end."""
+    """Bytes that are spilled to the storage of the repository, and deleted at the end."""
 
     def __str__(self) -> str:
         again = f", files read {self.read_factor:.1f} times" if self.read_factor > 1.05 else ""
-        aside = f", {bytes_text(self.aside_bytes)} put aside in between" if self.aside_bytes else ""
+        aside = f", {bytes_text(self.aside_bytes)} spilled" if self.aside_bytes else ""
         return (
             f"{counted(self.files, 'file')} into {counted(len(self.arrays), 'array')}: "
             f"{bytes_text(self.nbytes)} in {counted(self.blocks, 'block')}, {counted(self.tasks, 'task')} of "

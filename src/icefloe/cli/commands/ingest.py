@@ -266,18 +266,18 @@ def _text(found: Report, *, dry_run: bool, took_changed: bool) -> str:
         )
     plan = report["plan"]
     lines += [_array(each) for each in plan["arrays"]] if plan else []
-    if plan and dry_run:  # else it was told when it was made
+    if plan and dry_run:  # an actual run has already logged its plan
         lines.append(
             f"{counted(plan['files'], 'file')}, {bytes_text(plan['nbytes'])} in "
             f"{counted(plan['blocks'], 'block')}, {counted(plan['tasks'], 'task')} of at most "
             f"{bytes_text(plan['memory_bytes'])}"
             + (f", files read {plan['read_factor']:.1f} times" if plan["read_factor"] > 1.05 else "")
-            + (f", {bytes_text(plan['aside_bytes'])} put aside in between" if plan["aside_bytes"] else "")
+            + (f", {bytes_text(plan['aside_bytes'])} spilled" if plan["aside_bytes"] else "")
         )
     lines += [
         f"check {each['name']}: FAILED, {each['text']}"
         for each in report["checks"]
-        if not each["passed"]  # the others were told
+        if not each["passed"]  # passed checks have already been logged
     ]
     if dry_run and (plan or report["bad"]):
         lines.append("nothing was written: a dry run")

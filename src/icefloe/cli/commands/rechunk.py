@@ -83,7 +83,7 @@ def rechunk(
         metadata=metadata,
         memory_bytes=memory << 20,
     )
-    report = order(ThreadExecutor(1), dry_run=True)  # what is wrong, or done already, is told without Spark
+    report = order(ThreadExecutor(1), dry_run=True)  # report mistakes before Spark starts
     if report.arrays:
         chosen = executor.or_default(out)
         with show_logs("icefloe.ingest", out.progress.say), running_executor(chosen, out) as running:
@@ -97,7 +97,7 @@ def _text(report: dict[str, Any], *, dry_run: bool) -> str:
     lines += [f"    {path}: is cut like that already" for path in report["unchanged"]]
     if report["arrays"] and dry_run:  # else it was told
         again = f", chunks read {report['read_factor']:.1f} times" if report["read_factor"] > 1.05 else ""
-        aside = f", {bytes_text(report['aside_bytes'])} put aside in between" if report["aside_bytes"] else ""
+        aside = f", {bytes_text(report['aside_bytes'])} spilled" if report["aside_bytes"] else ""
         lines.append(
             f"{bytes_text(report['nbytes'])} in {counted(report['blocks'], 'block')}, "
             f"{counted(report['tasks'], 'task')} of at most {bytes_text(report['memory_bytes'])}"

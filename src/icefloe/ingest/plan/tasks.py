@@ -82,7 +82,7 @@ class Plan:
     read_factor: float
     """How often a chunk of a file is decoded, on average; 1 where blocks and files fit."""
     exchanges: Mapping[str, Exchange]
-    """The arrays that are put aside in between: their blocks are made of that."""
+    """Arrays that are spilled. Their blocks are made of the spilled data."""
     readings: tuple[Block, ...]
     """The blocks that are put aside, array by array."""
     reading_tasks: tuple[range, ...]
@@ -90,7 +90,7 @@ class Plan:
 
     @property
     def aside_bytes(self) -> int:
-        """Bytes that are put aside in between."""
+        """Bytes that are spilled."""
         return sum(math.prod(block.shape) * self.exchanges[block.name].itemsize for block in self.readings)
 
 
@@ -105,7 +105,7 @@ def make_plan(
     """Blocks for all arrays that are not what they were, and tasks of about equal size.
 
     The variables of sources that are `referred` to need none: a chunk is all theirs, or not at all. An array
-    whose chunks would be read many times over is put aside in between if that is cheaper.
+    whose chunks would be read many times over is spilled if that is cheaper.
     """
     blocks: list[Block] = []
     weights: list[int] = []

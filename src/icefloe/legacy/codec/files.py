@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from icefloe.encoding import msgpack
 from icefloe.encoding.envelope import HEADER, MAGIC, ZSTD, FileType, inflate
 from icefloe.encoding.msgpack import loads_structures
 from icefloe.errors import FormatError
-from icefloe.format.spec import Spec, spec_of
+from icefloe.format.spec import V1, spec_of
 from icefloe.legacy.codec.structures import refused
 
 _ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
@@ -20,18 +19,7 @@ _PLAUSIBLE_BYTES: Final = 32 << 20
 _PLAUSIBLE_RATIO: Final = 100
 """A payload over _PLAUSIBLE_BYTES may be at most so many times its frame: each byte may become an object."""
 
-SPEC: Final = Spec(
-    number=0,
-    writable=False,
-    refs_in_repo_info=False,
-    moves=False,
-    parent_in_snapshot=True,
-    counts_chunks=False,
-    compressed_locations=False,
-    extras=False,
-    dump_metadata=msgpack.dumps,
-    load_metadata=msgpack.loads,
-)
+SPEC: Final = replace(V1, number=0, writable=False)
 """Capabilities of all formats before version 1, whose files are read by their structure."""
 
 
