@@ -32,7 +32,7 @@ help:
 	@echo "make compat            tests against the official icechunk package"
 	@echo "make test-setup        set-up itself: interrupted, offline, full disk, another user"
 	@echo "make test-servers      tests against SeaweedFS, ministack, rclone, Azurite and HTTP"
-	@echo "make test-samples      sample files of other packages, compared with docs/virtual-files.md"
+	@echo "make test-samples      sample files of other packages, compared with docs/reference/virtual-files.md"
 	@echo "make test-cluster      Spark on a local cluster, on a master with two workers, through Connect; faults"
 	@echo "make test-spark        the Spark tests with another release: PYSPARK='4.0.*'"
 	@echo "make torture           concurrent writers, faults and kills for MINUTES=30"
@@ -101,7 +101,7 @@ test-servers: setup
 	@scripts/setup-azurite
 	PATH="$(CURDIR)/.venv/azurite/node_modules/.bin:$$PATH" $(BIN)/python -m pytest -n 0 -m servers
 
-# The files of docs/virtual-files.md, downloaded once.
+# The files of docs/reference/virtual-files.md, downloaded once.
 test-samples: setup
 	scripts/fetch-samples $(BIN)/python .venv/samples
 	$(BIN)/python -m tests.support.virtual.table --check .venv/samples

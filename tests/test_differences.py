@@ -1,4 +1,4 @@
-"""Where icefloe departs from the official package on purpose: each row of docs/differences.md has a test."""
+"""Where icefloe departs from the official package on purpose: reference/differences.md has a test per row."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from icefloe import (
 from tests.support.source_tree import ROOT
 
 PROTOTYPE = default_buffer_prototype()
-PAGE = ROOT / "docs" / "differences.md"
+PAGE = ROOT / "docs" / "reference" / "differences.md"
 
 
 @pytest.fixture(params=[1, 2], ids=["v1", "v2"])

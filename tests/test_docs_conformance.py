@@ -1,4 +1,4 @@
-"""The tests that docs/spec-conformance.md names as proof exist."""
+"""The tests that docs/reference/spec-conformance.md names as proof exist."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 
 from tests.support.source_tree import ROOT
 
-PAGE = ROOT / "docs" / "spec-conformance.md"
+PAGE = ROOT / "docs" / "reference" / "spec-conformance.md"
 NAMED = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 
 

@@ -1,4 +1,4 @@
-"""Imports point down only, and each foreign package stays behind its border (docs/architecture.md)."""
+"""Imports point down only, and each foreign package stays behind its border (see the architecture page)."""
 
 from __future__ import annotations
 

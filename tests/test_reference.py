@@ -62,7 +62,7 @@ def test_every_command_has_an_example() -> None:
 def _typed() -> Iterator[tuple[str, list[str]]]:
     """Each command in the shell blocks of the documentation, with its page."""
     root = Path(__file__).parent.parent
-    for page in [root / "README.md", *sorted((root / "docs").glob("*.md"))]:
+    for page in [root / "README.md", *sorted((root / "docs").rglob("*.md"))]:
         for block in re.findall(r"```sh\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL):
             for line in block.replace("\\\n", " ").splitlines():
                 if line.startswith("icefloe "):

@@ -13,8 +13,8 @@ import click
 from icefloe.cli.main import SECTIONS, icefloe
 from tests.support.source_tree import ROOT
 
-CLI_PAGE = ROOT / "docs" / "cli.md"
-API_PAGE = ROOT / "docs" / "api.md"
+CLI_PAGE = ROOT / "docs" / "reference" / "cli.md"
+API_PAGE = ROOT / "docs" / "reference" / "api.md"
 
 _MODULES = {
     "icefloe": "Everything that `icechunk` has under the same name, and what is ours alone.",

@@ -1,7 +1,7 @@
 """Virtual data: references to chunks in files that stay where they are.
 
 `virtualize` describes a file, `combine` joins many, and `VirtualDataset.to_icechunk` writes the references to
-a repository. docs/virtual.md is the guide.
+a repository. docs/how-to/virtual.md is the guide.
 """
 
 from importlib import import_module

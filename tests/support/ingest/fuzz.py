@@ -3,7 +3,7 @@
     python -m tests.support.ingest.fuzz --seeds 0-300 --mode virtual
 
 Each seed is an archive of its own. What an ingest makes of it must be what xarray makes of it, or a refusal
-that docs/ingest.md has.
+that docs/how-to/ingest.md has.
 """
 
 from __future__ import annotations

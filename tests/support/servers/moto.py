@@ -21,7 +21,7 @@ PAGE = 100
 # moto compares the condition of a write and then writes, with nothing to keep other threads out in between:
 # of two conditional writes at once both may win. And it computes an object's tag when it is first asked for,
 # from a file that other threads read at the same time: the tag may be that of half the content. Here writes
-# come one at a time, and an object has its tag before anybody sees it. docs/proof.md tells what came of it.
+# come one at a time, and an object has its tag before anybody sees it (see docs/explanation/proof.md).
 _SERVE = """
 import threading
 from moto.s3.models import FakeKey

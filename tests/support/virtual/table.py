@@ -1,4 +1,4 @@
-"""docs/virtual-files.md: what becomes of every variable of the sample files of other people's packages.
+"""Describe what becomes of each variable of the sample files of other packages (reference/virtual-files.md).
 
     python -m tests.support.virtual.table FOLDER           compare with the library of each format, and write
     python -m tests.support.virtual.table --check FOLDER   compare, and fail if the document says otherwise
@@ -29,7 +29,7 @@ from icefloe.virtual.sources import location_of, open_file
 from icefloe.virtual.values import open_store
 from tests.support.source_tree import ROOT
 
-DOCUMENT = ROOT / "docs" / "virtual-files.md"
+DOCUMENT = ROOT / "docs" / "reference" / "virtual-files.md"
 FOLDERS = {
     "iris": "iris-sample-data 2.5.2",
     "cmip6": "ESMValTool-sample-data 0.0.4",
@@ -199,7 +199,7 @@ def main() -> None:
         else:
             sys.stdout.write(f"{name}: not there\n")
     if wrong:
-        sys.exit(f"docs/virtual-files.md does not say what is, of {', '.join(wrong)}")
+        sys.exit(f"docs/reference/virtual-files.md does not say what is, of {', '.join(wrong)}")
 
 
 if __name__ == "__main__":

@@ -313,7 +313,7 @@ def test_a_file_that_was_cut_off_is_an_error(tmp_path: Path, kept: int) -> None:
 
 
 def test_the_guide_has_every_reason_and_no_other() -> None:
-    text = (ROOT / "docs" / "virtual.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "how-to" / "virtual.md").read_text(encoding="utf-8")
     reasons = re.findall(r"^\| `([a-z-]+)` \|", text, re.MULTILINE)
 
     assert reasons == [reason.value for reason in RefusalReason]
