@@ -86,6 +86,7 @@ if TYPE_CHECKING:
         ConflictError,
         ErrorKind,
         FormatError,
+        Hint,
         IcechunkError,
         InternalError,
         InvalidInputError,
@@ -206,6 +207,7 @@ __all__ = [
     "GcsBearerCredential",
     "GcsCredentials",
     "GcsStaticCredentials",
+    "Hint",
     "IcechunkError",
     "IcechunkStore",
     "InternalError",
@@ -330,7 +332,7 @@ _HOMES = {
         s3_refreshable_credentials s3_static_credentials
     """,
     "errors": """
-        AlreadyExistsError ConflictError ErrorKind FormatError IcechunkError InternalError
+        AlreadyExistsError ConflictError ErrorKind FormatError Hint IcechunkError InternalError
         InvalidInputError NodeNotFoundError NotFoundError ReadOnlyError RebaseFailedError
         RefNotFoundError RepositoryNotFoundError SessionStateError SnapshotNotFoundError
         StorageError

@@ -1,4 +1,4 @@
-"""Conflicts between the changes of two writers: their kinds, solvers for them, and the result of a merge."""
+"""Conflicts between the changes of two writers: their types, conflict solvers, and the results of merges."""
 
 from __future__ import annotations
 
@@ -32,63 +32,67 @@ __all__ = [
 ]
 
 MergeStrategy: TypeAlias = Literal["fail", "ours", "theirs"]
-"""Who wins where both sides changed the same: nobody, the branch that is merged into, or what is merged."""
+"""Which side wins where both changed the same data: neither (the merge fails), the target branch, or the
+source.
+"""
 
 MergeOutcome: TypeAlias = Literal["up-to-date", "fast-forward", "merged", "conflicts"]
-"""There was nothing to do, the branch only had to move, a snapshot was made, or conflicts forbid one."""
+"""What a merge did: nothing, move the branch, create a snapshot, or stop because of conflicts."""
 
 MOST_SHOWN: Final = 20
-"""So many conflicts are shown to people; the others are counted."""
+"""The number of conflicts that reprs list; the others are counted."""
 MOST_COMPARED: Final = 10
-"""The values of so many conflicting chunks are read and compared."""
+"""The number of conflicting chunks whose values are read and compared."""
 _IN_ERRORS: Final = 3
 
 
 class ConflictType(IntEnum):
-    """In what way a change of ours does not go with one of theirs.
+    """Ways in which a change of ours is incompatible with a change of theirs.
 
-    Ours are the changes of the session that is rebased, theirs those committed in the meantime. The last
-    eight are found by icefloe alone; the official library lets such changes through.
+    Ours are the changes of the session that is rebased; theirs were committed in the meantime. Only icefloe
+    detects the last eight types; the official library accepts such changes.
     """
 
     NewNodeConflictsWithExistingNode = 1
-    """Both created a node at one path."""
+    """Both sides created a node at the same path."""
     NewNodeInInvalidGroup = 2
-    """One side created a node inside an array of the other's; the path is that of the array."""
+    """One side created a node inside an array of the other side. The path is that of the array."""
     ZarrMetadataDoubleUpdate = 3
-    """Both changed the metadata of one node."""
+    """Both sides changed the metadata of the same node."""
     ZarrMetadataUpdateOfDeletedArray = 4
     """We changed the metadata of an array that they deleted."""
     ZarrMetadataUpdateOfDeletedGroup = 5
     """We changed the metadata of a group that they deleted."""
     ChunkDoubleUpdate = 6
-    """Both wrote or deleted the same chunks."""
+    """Both sides wrote or deleted the same chunks."""
     ChunksUpdatedInDeletedArray = 7
     """We wrote chunks of an array that they deleted."""
     ChunksUpdatedInUpdatedArray = 8
     """We wrote chunks of an array whose metadata they changed."""
     DeleteOfUpdatedArray = 9
-    """We deleted an array of which they changed metadata or chunks."""
+    """We deleted an array whose metadata or chunks they changed."""
     DeleteOfUpdatedGroup = 10
     """We deleted a group whose metadata they changed."""
     MoveOperationCannotBeRebased = 11
     """They moved nodes."""
     NodeRecreatedByBothSides = 12
-    """Both deleted the node at one path and created another there."""
+    """Both sides deleted the node at a path and created another one there."""
     NewNodeInDeletedGroup = 13
-    """We created a node in a group that they deleted, or moved one there."""
+    """We created a node in a group that they deleted, or moved a node there."""
     DeleteOfGroupWithNewNodes = 14
     """We deleted a group in which they created nodes."""
     MoveToExistingNode = 15
-    """We moved a node to where they created one."""
+    """We moved a node to a path where they created one."""
     MoveOfDeletedNode = 16
     """We moved a node that they deleted."""
     ZarrMetadataUpdateOfWrittenArray = 17
-    """They wrote chunks that our metadata would drop or read in another way."""
+    """They wrote chunks that our metadata would drop or interpret differently."""
     BranchHistoryReplaced = 18
-    """The branch was reset or amended: the snapshot we began at is not in its history any more."""
+    """The branch was reset or amended: its history no longer contains the snapshot that we started from."""
     NodeMovedByBothSides = 19
-    """Both moved a node to different places, or each moved one into what the other moved. In merges alone."""
+    """Both sides moved a node to different paths, or each into a node that the other moved. Only in
+    merges.
+    """
 
     def __repr__(self) -> str:
         return self.name
@@ -104,25 +108,25 @@ _INNER_CAPITAL: Final = re.compile(r"(?<!^)[A-Z]")
 
 
 class Column(Protocol):
-    """A numpy column of coordinates; numpy itself is not needed here."""
+    """A numpy column of coordinates. This module does not import numpy."""
 
     def __len__(self) -> int: ...
 
     def __getitem__(self, row: int) -> Any: ...
 
     def tolist(self) -> Any:
-        """A list of rows."""
+        """Convert the rows to a list."""
 
 
 class VersionSelection(IntEnum):
-    """Whose version of a change is taken."""
+    """The side whose version of a change is kept."""
 
     Fail = 0
-    """Nobody's: the rebase fails."""
+    """Neither: the rebase fails."""
     UseOurs = 1
-    """That of the session that is rebased."""
+    """The version of the session that is rebased."""
     UseTheirs = 2
-    """That which was committed in the meantime."""
+    """The version that was committed in the meantime."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}.{self.name}"
@@ -134,7 +138,17 @@ class VersionSelection(IntEnum):
 
 
 class Conflict(Shown):
-    """One change of ours that does not go with theirs."""
+    """A change of ours that is incompatible with a change of theirs.
+
+    Parameters
+    ----------
+    conflict_type
+        The type of the conflict.
+    path
+        The path of the node. Empty if the conflict does not concern a single node.
+    conflicted_chunks
+        The coordinates of the chunks, sorted. None if the conflict does not concern single chunks.
+    """
 
     __slots__ = ("_chunks", "_conflict_type", "_path")
 
@@ -147,24 +161,39 @@ class Conflict(Shown):
 
     @staticmethod
     def of_column(conflict_type: ConflictType, path: str, coords: Column) -> Conflict:
-        """The same from a column of coordinates, which becomes a list when somebody asks for it."""
-        made = Conflict(conflict_type, path)
-        made._chunks = coords
-        return made
+        """Create a conflict from a column of chunk coordinates, which is converted to a list on first use.
+
+        Parameters
+        ----------
+        conflict_type
+            The type of the conflict.
+        path
+            The path of the node.
+        coords
+            The coordinates of the chunks, one row per chunk.
+
+        Returns
+        -------
+        Conflict
+            The conflict.
+        """
+        conflict = Conflict(conflict_type, path)
+        conflict._chunks = coords
+        return conflict
 
     @property
     def conflict_type(self) -> ConflictType:
-        """What kind of conflict it is."""
+        """The type of the conflict."""
         return self._conflict_type
 
     @property
     def path(self) -> str:
-        """The path of the node; empty where the conflict is none of a single node."""
+        """The path of the node. Empty if the conflict does not concern a single node."""
         return self._path
 
     @property
     def conflicted_chunks(self) -> list[list[int]] | None:
-        """The coordinates of the chunks, sorted; None where the conflict is not about single chunks."""
+        """The coordinates of the chunks, sorted. None if the conflict does not concern single chunks."""
         chunks = self._chunks
         if chunks is None or isinstance(chunks, list):
             return chunks
@@ -192,23 +221,44 @@ class Conflict(Shown):
 
 
 class ConflictSolver:
-    """Decides about conflicts. Solves none by itself; subclasses say in `choose` which, and how."""
+    """A policy for conflicts. This base class solves none; subclasses override `choose`."""
 
     def choose(self, conflict: Conflict) -> VersionSelection:
-        """Whose version is taken.
+        """Choose the version to keep.
 
         Ours can be kept in a ChunkDoubleUpdate, a DeleteOfUpdatedArray and a DeleteOfUpdatedGroup, theirs in
-        a ChunkDoubleUpdate. Every other conflict fails the rebase, whatever is chosen.
+        a ChunkDoubleUpdate. All other conflicts make the rebase fail, whatever is chosen.
+
+        Parameters
+        ----------
+        conflict
+            The conflict to solve.
+
+        Returns
+        -------
+        VersionSelection
+            The version to keep.
         """
         return VersionSelection.Fail
 
 
 class ConflictDetector(ConflictSolver):
-    """Solves nothing: a rebase over any conflict fails."""
+    """A solver that solves nothing: any conflict makes the rebase fail."""
 
 
 class BasicConflictSolver(ConflictSolver):
-    """Solves chunks that both sides wrote, and deletions of what the other side changed, by fixed rules."""
+    """A solver with fixed rules for chunks that both sides wrote, and for deletions of nodes that were
+    updated.
+
+    Parameters
+    ----------
+    on_chunk_conflict
+        The version to keep of chunks that both sides wrote.
+    fail_on_delete_of_updated_array
+        Fail if we deleted an array that they changed, instead of deleting it.
+    fail_on_delete_of_updated_group
+        Fail if we deleted a group that they changed, instead of deleting it.
+    """
 
     def __init__(
         self,
@@ -236,26 +286,32 @@ class BasicConflictSolver(ConflictSolver):
 
 @dataclass(frozen=True, slots=True)
 class ChunkDetails(Report):
-    """Where a conflicting chunk is, in coordinate labels, and how its values differ between the two sides."""
+    """The location of a conflicting chunk in coordinate labels, and the difference between its two
+    versions.
+    """
 
     where: str
-    """Labels of the first and the last element per dimension, as in `time=2024-03-01..2024-03-10, x[0:5]`. A
-    dimension without a coordinate has numbers of elements in brackets.
+    """Labels of the first and the last element per dimension, as in `time=2024-03-01..2024-03-10, x[0:5]`.
+    Dimensions without a coordinate have element numbers in brackets.
     """
     their_where: str | None = None
-    """The labels on the side that is merged, where they are others."""
+    """The labels in the source of the merge, if they differ."""
     num_cells: int | None = None
-    """The cells of the chunk that both sides have; None where values were not compared."""
+    """The number of cells of the chunk that both sides have; None if values were not compared."""
     num_differing: int | None = None
+    """The number of cells that differ; None if values were not compared."""
     num_missing_on_one_side: int | None = None
-    """Of those that differ: cells that are NaN or the fill value on one side."""
+    """The number of differing cells that are NaN or the fill value on one side."""
     largest_difference: float | None = None
-    """Between two numbers or times, unpacked by `scale_factor`; None for other types."""
+    """The largest difference between two numbers or times, after `scale_factor` is applied; None for other
+    types.
+    """
     units: str = ""
+    """The units of the array, if it has any."""
     problem: str | None = None
-    """Why the values could not be compared."""
+    """The reason why the values could not be compared."""
     hint: Hint | None = None
-    """What to do to have them compared."""
+    """How to make the values comparable."""
 
     def __str__(self) -> str:
         where = self.where + (f" (theirs: {self.their_where})" if self.their_where is not None else "")
@@ -280,21 +336,23 @@ class ChunkDetails(Report):
 
 @dataclass(frozen=True, slots=True)
 class MergeConflict(Report):
-    """One row of the table: what both sides changed in different ways."""
+    """One row of the table of conflicts."""
 
     path: str
+    """The path of the node."""
     chunk: tuple[int, ...] | None
-    """The coordinates of a chunk; None where the conflict is about the node."""
+    """The coordinates of the chunk; None if the conflict concerns the node."""
     kind: ConflictType
+    """The type of the conflict."""
     ours: str
-    """What the branch did that is merged into."""
+    """What the target branch changed."""
     theirs: str
-    """What is merged did."""
+    """What the source of the merge changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConflictGroup:
-    """The conflicts of one kind about one node, as columns that become rows when somebody looks."""
+    """The conflicts of one type in one node, as columns that are converted to rows on first use."""
 
     path: str
     kind: ConflictType
@@ -302,20 +360,26 @@ class ConflictGroup:
     ours: Callable[[], list[str]]
     theirs: Callable[[], list[str]]
     details: Callable[[tuple[int, ...], bool], ChunkDetails] | None = None
-    """Describe one of the chunks, with or without comparing its values."""
+    """Describes one of the chunks, with or without comparing its values."""
 
     def __len__(self) -> int:
         return 1 if self.chunks is None else len(self.chunks)
 
     def rows(self) -> Iterator[MergeConflict]:
-        """A row per chunk, or one for the node."""
+        """Yield one row per chunk, or one for the node."""
         places = [None] if self.chunks is None else [tuple(row) for row in self.chunks.tolist()]
         for place, ours, theirs in zip(places, self.ours(), self.theirs(), strict=True):
             yield MergeConflict(self.path, place, self.kind, ours, theirs)
 
 
 class MergeConflicts(Sequence[MergeConflict]):
-    """A table of conflicts: rows by number, or whole columns."""
+    """A table of conflicts: a sequence of rows that can also be read by column.
+
+    Parameters
+    ----------
+    groups
+        The conflicts by node and type.
+    """
 
     def __init__(self, groups: Sequence[ConflictGroup] = ()) -> None:
         self._groups = tuple(groups)
@@ -327,11 +391,16 @@ class MergeConflicts(Sequence[MergeConflict]):
             self._rows = [row for group in self._groups for row in group.rows()]
         return self._rows
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Replace the groups, which hold functions over the repository, by rows and the details in reprs."""
+        self.details()
+        return {"_groups": (), "_rows": self._all(), "_details": self._details}
+
     def __len__(self) -> int:
-        return sum(map(len, self._groups))
+        return sum(map(len, self._groups)) if self._rows is None else len(self._rows)
 
     def __bool__(self) -> bool:
-        return bool(self._groups)
+        return len(self) > 0
 
     def __getitem__(self, row):  # type: ignore[no-untyped-def]
         return self._all()[row]
@@ -349,8 +418,9 @@ class MergeConflicts(Sequence[MergeConflict]):
     ) -> list[ChunkDetails | None]:
         """Describe the chunks of the first rows by coordinate labels, and compare their values.
 
-        Values are read now: the merge did not need them. Where they cannot be read, as virtual chunks in a
-        container that is not authorized, `problem` says why.
+        The values are read by this call, because a merge does not need them. If they cannot be read,
+        `problem` says
+        why: virtual chunks, for example, may be in a container that is not authorized.
 
         Parameters
         ----------
@@ -362,25 +432,31 @@ class MergeConflicts(Sequence[MergeConflict]):
         Returns
         -------
         list of ChunkDetails or None
-            One for each of the first rows; None where a conflict is not about a chunk.
+            One for each of the first rows; None if the conflict does not concern a chunk.
         """
         places = ((group, row) for group in self._groups for row in range(len(group)))
-        found = []
         for number, (group, row) in enumerate(islice(places, most)):
             key = (number, number < most_compared)
             if key not in self._details:
                 self._details[key] = _describe(group, row, with_values=number < most_compared)
-            found.append(self._details[key])
-        return found
+        # After unpickling there are no groups, only the details that were described before.
+        keys = ((number, number < most_compared) for number in range(min(most, len(self))))
+        return [self._details.get(key, self._details.get((key[0], not key[1]))) for key in keys]
 
     def columns(self) -> dict[str, list[object]]:
-        """The table by column, as pandas and pyarrow take it."""
+        """Return the table by column, in the form that pandas and pyarrow accept.
+
+        Returns
+        -------
+        dict
+            The values of each column by its name.
+        """
         names = ("path", "chunk", "kind", "ours", "theirs")
         return {name: [getattr(row, name) for row in self] for name in names}
 
 
 def describe_place(row: MergeConflict, details: ChunkDetails | None) -> str:
-    """Describe one conflict for people, safe to print: `t2m at time=2024-03-01: 2 of 9 cells differ`."""
+    """Describe one conflict in a printable line: `t2m at time=2024-03-01: 2 of 9 cells differ`."""
     if details is None:
         return printable(f"{row.path}: {str(row.kind).lower()}")
     return f"{printable(row.path.strip('/'))}{' at ' if details.where else ': '}{details}"
@@ -394,21 +470,22 @@ def _describe(group: ConflictGroup, row: int, *, with_values: bool) -> ChunkDeta
 
 @dataclass(frozen=True, slots=True, repr=False)
 class MergeResult(Report, Shown):
-    """What a merge did, or would do."""
+    """The result of a merge or of its dry run."""
 
     outcome: MergeOutcome
+    """What the merge did, or would do."""
     snapshot_id: str | None
-    """The tip of the branch afterwards; None where nothing was written: conflicts, or a dry run."""
+    """The new tip of the branch; None if nothing was written because of conflicts or a dry run."""
     base_id: str
     """The snapshot that both sides were compared with."""
     ours_id: str
-    """The tip of the branch before."""
+    """The tip of the branch before the merge."""
     theirs_id: str
-    """What was merged into it."""
+    """The snapshot that was merged into the branch."""
     conflicts: MergeConflicts = field(default_factory=MergeConflicts)
-    """All conflicts, also those that the strategy decided."""
+    """All conflicts, including those that the strategy solved."""
     changes: Diff = field(default_factory=Diff)
-    """What the merge changes on the branch."""
+    """The changes that the merge makes on the branch."""
 
     def tree(self) -> Tree:
         # docstring inherited
@@ -419,28 +496,38 @@ class MergeResult(Report, Shown):
 
 
 class MergeConflictError(ConflictError):
-    """Two branches changed the same in different ways, and the strategy does not say who wins.
+    """Two branches changed the same data in different ways, and the strategy does not choose a side.
 
-    `result.conflicts` is the table of conflicts. Nothing was written.
+    Nothing was written. `result.conflicts` is the table of conflicts.
+
+    Parameters
+    ----------
+    result
+        The result of the merge, with its conflicts.
+    message
+        What is wrong. By default, a sentence about the first conflict.
     """
 
     result: MergeResult
 
-    def __init__(self, result: MergeResult) -> None:
-        first = next(iter(result.conflicts))
-        place = f"chunk {first.chunk} of {first.path}" if first.chunk is not None else first.path or "a move"
-        super().__init__(
-            result.ours_id,
-            result.theirs_id,
-            f"{result.theirs_id} cannot be merged into {result.ours_id}: {len(result.conflicts)} conflicts, "
-            f"the first about {place} ({str(first.kind).lower()}); choose strategy='ours' or 'theirs'",
-            ErrorKind.MERGE_FAILED,
-        )
+    def __init__(self, result: MergeResult, message: str | None = None) -> None:
+        if message is None:
+            first = result.conflicts[0]
+            node = first.path or "a move"
+            where = node if first.chunk is None else f"chunk {first.chunk} of {node}"
+            message = (
+                f"{result.theirs_id} cannot be merged into {result.ours_id}: {len(result.conflicts)} "
+                f"conflicts, the first in {where} ({str(first.kind).lower()})"
+            )
+            self.hint = Hint('choose {strategy} or "theirs"', strategy="ours")
+        super().__init__(result.ours_id, result.theirs_id, message, ErrorKind.MERGE_FAILED)
         self.result = result
-        self.args = (result,)
+        self.args = (result, message)
 
     def __str__(self) -> str:
-        """The message, and the first conflicts with coordinate labels and differences, which are read now."""
+        """Return the message and the first conflicts with labels and differences, which are read by this
+        call.
+        """
         rows = self.result.conflicts
         places = zip(rows[:_IN_ERRORS], rows.details(_IN_ERRORS), strict=True)
-        return "\n".join([self.message, *(f"  {describe_place(*each)}" for each in places)])
+        return "\n".join([super().__str__(), *(f"  {describe_place(*each)}" for each in places)])

@@ -1,4 +1,4 @@
-"""The errors icefloe raises: one tree by what a caller does about it, one `kind` for what exactly happened.
+"""Exceptions of icefloe: the class says how a caller can react, and `kind` says exactly what happened.
 
     IcechunkError
     ├── ConflictError
@@ -16,8 +16,8 @@
     ├── FormatError
     └── InternalError
 
-Names, attributes, kinds and the text of `repr` are those of the official package, so that handlers written
-for it keep working. All of them survive pickling, since they travel between Spark processes.
+Names, attributes, kinds and reprs equal those of the official package, so that handlers written for it keep
+working. All exceptions can be pickled, because they travel between Spark processes.
 """
 
 from __future__ import annotations
@@ -31,14 +31,15 @@ from icefloe._internal.printable import printable_lines
 from icefloe._internal.redaction import redact
 
 PACKAGE = "icefloe"
-"""The package named in reprs; changed when icefloe stands in for the official one."""
+"""The package name in reprs. Changes when icefloe is installed as icechunk."""
 
 
 class ErrorKind(StrEnum):
-    """What exactly went wrong, as a stable code to compare `IcechunkError.kind` with.
+    """Stable codes for what went wrong, to be compared with `IcechunkError.kind`.
 
-    Codes are never renamed or removed; later releases may add some. The groups name the class that
-    carries them.
+    Codes are never renamed or removed; later releases may add some. The comments name the exception class
+    that
+    carries each group.
     """
 
     # ConflictError
@@ -192,7 +193,7 @@ class Hint:
         return self.render(_python_option)
 
     def render(self, name_option: Callable[[str, Any], str]) -> str:
-        """Return the sentence with options as an interface names them, without secrets.
+        """Return the sentence with its options as an interface names them, without secrets.
 
         Parameters
         ----------
@@ -240,11 +241,23 @@ def _python_option(name: str, value: Any) -> str:
 
 
 class IcechunkError(Exception):
-    """Anything icefloe raises on purpose.
+    """Base class of all exceptions that icefloe raises on purpose.
 
-    `kind` is usually an `ErrorKind`; any string is kept, so that a newer code survives an older reader.
-    Messages contain neither secrets of URLs nor characters that a terminal obeys. `hint` is a remedy, which
-    `str(error)` appends to the message.
+    Parameters
+    ----------
+    message
+        What is wrong, and where. Secrets in URLs and control characters are removed.
+    kind
+        Usually an `ErrorKind`. Other strings are kept, so that codes of a newer release survive.
+
+    Attributes
+    ----------
+    message
+        The message without the hint.
+    kind
+        The code of the error.
+    hint
+        A remedy, which `str(error)` appends to the message.
     """
 
     message: str
@@ -284,9 +297,18 @@ _FAILED = {ErrorKind.BRANCH_UPDATE_CONFLICT.value: "branch update conflict"}
 
 
 class ConflictError(IcechunkError):
-    """Somebody else changed the branch or the repository first; rebase or retry.
+    """Another writer changed the branch or the repository first: rebase or retry.
 
-    The parents are snapshot ids: the one this change was based on, and the one found in its place.
+    Parameters
+    ----------
+    expected_parent
+        The id of the snapshot that the change was based on.
+    actual_parent
+        The id of the snapshot that was found instead.
+    message
+        What is wrong. By default, a sentence with both parents.
+    kind
+        An `ErrorKind`, by default COMMIT_CONFLICT.
     """
 
     expected_parent: str | None
@@ -314,13 +336,18 @@ class ConflictError(IcechunkError):
 
 
 class RebaseFailedError(ConflictError):
-    """The changes of a session collide with those committed in the meantime.
+    """Changes of a session conflict with changes that were committed in the meantime.
 
-    `snapshot` is the id the session was rebased to, as far as it got.
+    Parameters
+    ----------
+    snapshot
+        The id of the snapshot that the session reached before the rebase failed.
+    conflicts
+        The conflicts, a sequence of `Conflict`.
     """
 
     snapshot: str
-    conflicts: list[Any]  # of Conflict, which lives in a higher layer
+    conflicts: list[Any]  # of Conflict, which is defined in a higher layer
 
     def __init__(self, snapshot: str, conflicts: Sequence[Any]) -> None:
         message = f"Rebase failed on snapshot {snapshot}: {len(conflicts)} conflicts found"
@@ -334,27 +361,27 @@ class RebaseFailedError(ConflictError):
 
 
 class NotFoundError(IcechunkError, KeyError):
-    """Something that was asked for by name does not exist."""
+    """An object that was requested by name does not exist."""
 
 
 class NodeNotFoundError(NotFoundError):
-    """No such array, group, chunk or store key."""
+    """An array, group, chunk or store key does not exist."""
 
 
 class SnapshotNotFoundError(NotFoundError):
-    """No such snapshot, or none at the requested time."""
+    """A snapshot does not exist, or there is none at the requested time."""
 
 
 class RefNotFoundError(NotFoundError):
-    """No such branch or tag."""
+    """A branch or tag does not exist."""
 
 
 class RepositoryNotFoundError(NotFoundError):
-    """There is no repository at this place."""
+    """There is no repository at this location."""
 
 
 class AlreadyExistsError(IcechunkError):
-    """The name of the thing to be created is taken, or was taken by a deleted tag."""
+    """The name of a new object is already in use, or was used by a deleted tag."""
 
 
 class ReadOnlyError(IcechunkError):
@@ -362,11 +389,11 @@ class ReadOnlyError(IcechunkError):
 
 
 class InvalidInputError(IcechunkError, ValueError):
-    """An argument makes no sense, alone or for this repository."""
+    """An argument is invalid, by itself or for this repository."""
 
 
 class SessionStateError(IcechunkError):
-    """The operation is legal, but not in the present state of the session or repository."""
+    """The operation is valid, but not in the current state of the session or repository."""
 
 
 class StorageError(IcechunkError):
@@ -374,13 +401,13 @@ class StorageError(IcechunkError):
 
 
 class FormatError(IcechunkError):
-    """Bytes in the repository are not what the specification allows, or not what this release can handle."""
+    """Stored bytes violate the specification, or need a newer release."""
 
 
 class InternalError(IcechunkError):
-    """A defect in icefloe itself."""
+    """A bug in icefloe."""
 
 
 def _rust_option(value: str | None) -> str:
-    # The official text of this message is matched by users' tests, Rust's notation included.
+    # Programs match the official text of this message, including Rust's notation.
     return "None" if value is None else f'Some("{value}")'

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +95,8 @@ def test_the_error_and_the_table_show_them() -> None:
     with pytest.raises(MergeConflictError) as failed:
         repo.merge("dev", "main", message="m")
 
-    assert str(failed.value).splitlines() == [failed.value.message, f"  {line}"]
+    error = failed.value
+    assert str(error).splitlines() == [f"{error.message}; {error.hint}", f"  {line}"]
     assert f"\n    {line}" in repr(failed.value.result.conflicts)
 
 
@@ -328,3 +330,20 @@ def test_chunks_that_are_too_large_are_not_compared(monkeypatch: pytest.MonkeyPa
 
     assert found is not None
     assert found.problem == "ours cannot be read: a chunk of 800 B is too large to compare"
+
+
+def test_merge_conflict_error_keeps_its_conflicts_when_pickled() -> None:
+    repo = weather()
+    for branch, value in (("main", 1), ("dev", 3)):
+        put(repo, branch, {"t2m": (np.s_[0, 0, 0], value)})
+    with pytest.raises(MergeConflictError) as failed:
+        repo.merge("dev", "main", message="m")
+
+    copied = pickle.loads(pickle.dumps(failed.value))
+
+    assert type(copied) is MergeConflictError
+    assert (copied.message, copied.kind) == (failed.value.message, failed.value.kind)
+    assert str(copied) == str(failed.value)
+    assert list(copied.result.conflicts) == list(failed.value.result.conflicts)
+    assert copied.result.conflicts.details() == failed.value.result.conflicts.details()
+    assert copied.result.changes == failed.value.result.changes

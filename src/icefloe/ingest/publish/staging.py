@@ -185,11 +185,11 @@ class Staging:
         except ConflictError:
             tip = self._merge(message, metadata, group)
         except RefNotFoundError as error:
-            error.message = (
-                f"branch {self.target} was deleted while files were ingested into it, and what was staged is "
-                f"kept: make {self.target} again, and run this again"
-            )
-            raise
+            raise RefNotFoundError(
+                f"branch {self.target} was deleted while files were ingested into it; the staged data is "
+                f"kept: create {self.target} again and repeat the ingest",
+                kind=error.kind,
+            ) from error
         self.drop()
         return tip
 
@@ -202,11 +202,11 @@ class Staging:
             arrays = [path for path in _paths_of(error) if not _is_group(now, path)]
             if not arrays or read_ledger(old, group) != read_ledger(now, group):
                 raise OvertakenError from error
-            error.message = (
+            raise MergeConflictError(
+                error.result,
                 f"conflict: {', '.join(arrays)} was changed on {self.target} while files were ingested into "
-                "it, and is as others left it: look at it with icefloe log, and run this again"
-            )
-            raise
+                f"it; {self.target} keeps that change: look at its history, and repeat the ingest",
+            ) from error
         return str(outcome.snapshot_id)
 
     def _record(self, results: Sequence[CheckResult]) -> dict[str, Any]:

@@ -1,0 +1,55 @@
+"""Every parameter and return value of a public name is described in its docstring, in numpydoc sections."""
+
+from __future__ import annotations
+
+import pytest
+
+import icefloe
+from tests.support.docstrings import undocumented
+
+# Modules whose public names still lack numpydoc sections. Remove a module when its names are documented.
+INCOMPLETE: frozenset[str] = frozenset(icefloe._HOMES) - {"conflicts", "errors"}
+
+NAMES = sorted(name for name, home in icefloe._HOME_OF.items() if home not in INCOMPLETE)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_public_name_is_documented(name: str) -> None:
+    assert list(undocumented(name, getattr(icefloe, name))) == []
+
+
+class _Sample:
+    """A sample.
+
+    Parameters
+    ----------
+    first, second
+        Two numbers.
+    """
+
+    def __init__(self, first: int, second: int, third: int = 3) -> None:
+        self.sum = first + second + third
+
+    @property
+    def half(self) -> float:
+        return self.sum / 2
+
+    def add(self, *numbers: int) -> int:
+        """Add numbers.
+
+        Parameters
+        ----------
+        *numbers
+            The numbers.
+        """
+        return self.sum + sum(numbers)
+
+
+def test_undocumented_parameters_properties_and_results_are_found() -> None:
+    found = list(undocumented("Sample", _Sample))
+
+    assert found == [
+        "Sample: parameter third is not documented",
+        "Sample.half has no docstring",
+        "Sample.add returns int, which has no Returns section",
+    ]
