@@ -31,7 +31,7 @@ import icefloe
 from demo.weather import Weather
 from icefloe.cli.main import main as icefloe_command
 from icefloe.cli.terminal import run_with_streams
-from icefloe.ingest.publish.checks import Check
+from icefloe.ingest.options import Check
 from icefloe.spark import QUICK_START, ingest, local_session, scan, sql
 
 GRID = Weather(np.linspace(90, -90, 121), np.arange(0, 360, 1.5))

@@ -71,6 +71,20 @@ FLOOR_OF = {component: floor for floor, row in enumerate(FLOORS) for component i
 
 # Package -> its modules and folders from the top down. They import lower rows only; a folder imports itself.
 INSIDE: dict[str, tuple[tuple[str, ...], ...]] = {
+    "ingest": (
+        ("job", "recipe", "recovery", "rewrite"),
+        ("publish",),
+        ("report", "target_repository"),
+        ("write",),
+        ("plan",),
+        ("combine",),
+        ("inspect",),
+        ("ledger",),
+        ("options",),
+        ("records",),
+        ("discover",),
+        ("",),
+    ),
     "query": (
         ("sql", "write"),
         ("options",),

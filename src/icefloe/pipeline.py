@@ -11,10 +11,8 @@ from icefloe._internal.executor import Executor, ProcessExecutor, Progress
 from icefloe.ingest.discover.sources import discover
 from icefloe.ingest.job import run
 from icefloe.ingest.ledger.compare import compare_with_ledger
-from icefloe.ingest.options import make_options
-from icefloe.ingest.plan.tasks import DEFAULT_MEMORY_BYTES
+from icefloe.ingest.options import DEFAULT_CHECKS, DEFAULT_MEMORY_BYTES, Check, make_options
 from icefloe.ingest.publish.audit import refuse_unrunnable
-from icefloe.ingest.publish.checks import DEFAULT_CHECKS, Check
 from icefloe.ingest.publish.staging import has_work
 from icefloe.ingest.report import Report
 from icefloe.ingest.target_repository import repository_at

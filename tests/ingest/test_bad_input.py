@@ -230,7 +230,7 @@ def test_a_file_that_may_not_be_read(tmp_path: Path) -> None:
 
 
 def test_a_file_that_changes_while_it_is_ingested(tmp_path: Path) -> None:
-    """Between the survey and the reading of its values, or while they are read."""
+    """Between the inspect_file and the reading of its values, or while they are read."""
     files = archive(tmp_path, (3, 3, 3))
 
     class Changing(Travelling):

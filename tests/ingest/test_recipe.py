@@ -9,7 +9,7 @@ import pytest
 
 from icefloe import InvalidInputError, Repository, storage_from_url
 from icefloe.cli.main import main
-from icefloe.ingest.publish.checks import Check
+from icefloe.ingest.options import Check
 from icefloe.ingest.recipe import load_recipe
 from tests.support.ingest.files import archive, assert_same, expected, read
 
@@ -47,47 +47,50 @@ def test_a_recipe_is_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("sources: [", "no YAML"),
+        ("sources: [", "not valid YAML"),
         ("- a", "mapping"),
-        ("sources: a\nrepository: b\nspeed: 3", "no place for speed"),
-        ("sources: a", "must say repository"),
+        ("sources: a\nrepository: b\nspeed: 3", "unknown key speed"),
+        ("sources: a", "it needs a repository"),
         ("sources: a\nrepository: b\nchecks: [luck]", "no check 'luck'"),
         ("sources: a\nrepository: b\nchecks: [{range: {colour: 3}}]", "colour"),
-        ("sources: a\nrepository: b\nchecks: [{range: 3}]", "does not say what it needs"),
+        ("sources: a\nrepository: b\nchecks: [{range: 3}]", "expected its arguments as a mapping, not 3"),
         ("sources: a\nrepository: b\nchecks: [{sql: ''}]", "needs a query"),
         ("sources: a\nrepository: b\noptions: {speed: 3}", "no option speed"),
         ("sources: a\nrepository: b\nspark_conf: local", "spark_conf must be a mapping"),
-        ("sources: ''\nrepository: b", "must say sources"),
-        ("sources: a\nrepositry: b", "no place for repositry; did you mean repository?"),
+        ("sources: ''\nrepository: b", "it needs sources"),
+        ("sources: a\nrepositry: b", "unknown key repositry; did you mean repository?"),
         (
             "sources: a\nrepository: b\nexecuter: spark",
-            "it has no place for executer; did you mean executor?",
+            "unknown key executer; did you mean executor?",
         ),
         ("sources: a\nrepository: b\nchecks: [{range: {variable: 3}}]", "variable must be text, not 3"),
         ("sources: a\nrepository: b\nchecks: [{python: {call: 3}}]", "call must be text, not 3"),
         ("sources: a\nrepository: b\noptions: {chnks: 3}", "no option chnks; did you mean chunks?"),
         ("sources: a\nrepository: b\noptions: {memory: 3}", "no option memory; did you mean memory_bytes?"),
-        ("sources: a\nrepository: b\noptions: {checks: []}", "checks stand beside options"),
+        ("sources: a\nrepository: b\noptions: {checks: []}", "checks belong next to options"),
         ("sources: a\nrepository: b\noptions: {variables: 5}", "variables must be names, not 5"),
         ("sources: a\nrepository: b\noptions: {concat_dim: [x]}", r"concat_dim must be text, not \['x'\]"),
-        ("sources: a\nrepository: b\noptions: {chunks: 5}", "chunks must be dimensions with whole numbers"),
-        ("sources: a\nrepository: b\noptions: {chunks: {x: yes}}", "chunks must be dimensions with whole"),
-        ("sources: a\nrepository: b\noptions: {commit_every: yes}", "must be a whole number of at least 1"),
-        ("sources: a\nrepository: b\noptions: {metadata: [x]}", "metadata must be names with values"),
-        ("sources: a\nrepository: b\noptions: {metadata: {d: 2024-01-01}}", "must be what JSON can hold"),
+        ("sources: a\nrepository: b\noptions: {chunks: 5}", "chunks must map dimensions to integers"),
+        ("sources: a\nrepository: b\noptions: {chunks: {x: yes}}", "chunks must map dimensions to integers"),
+        ("sources: a\nrepository: b\noptions: {commit_every: yes}", "must be a positive integer"),
+        ("sources: a\nrepository: b\noptions: {metadata: [x]}", "metadata must map names to values"),
+        ("sources: a\nrepository: b\noptions: {metadata: {d: 2024-01-01}}", "metadata must be valid JSON"),
         ("sources: a\nrepository: b\noptions: {message: 2024-01-01}", "message must be text"),
-        ("sources: a\nsources: c\nrepository: b", "line 2, column 1: sources stands here twice"),
-        ("sources: a\nrepository: b\noptions: {chunks: {x: 1, x: 2}}", "x stands here twice"),
-        ("sources: a\nrepository: b\nchunks: {x: 1}", "chunks stands among the options"),
-        ("sources: a\nrepository: b\nchecks: [{range: t}]", "the check range needs low, high, or both"),
-        ("sources: a\nrepository: b\nchecks: [{gaps: {low: 3}}]", "check gaps: it has no place for low"),
-        ("sources: a\nrepository: b\noptions: {join: outter}", "join is one of outer, inner"),
-        ("sources: a\nrepository: b\noptions: {data_vars: some}", "data_vars is one of minimal"),
+        ("sources: a\nsources: c\nrepository: b", "line 2, column 1: the key sources appears twice"),
+        ("sources: a\nrepository: b\noptions: {chunks: {x: 1, x: 2}}", "the key x appears twice"),
+        ("sources: a\nrepository: b\nchunks: {x: 1}", "chunks belongs below options"),
+        ("sources: a\nrepository: b\nchecks: [{range: t}]", "the check range: it needs low, high, or both"),
+        ("sources: a\nrepository: b\nchecks: [{gaps: {low: 3}}]", "check gaps: unknown key low"),
+        ("sources: a\nrepository: b\noptions: {join: outter}", "join must be one of outer, inner"),
+        ("sources: a\nrepository: b\noptions: {data_vars: some}", "data_vars must be one of minimal"),
         ("sources: a\nrepository: b\noptions: {mode: virtual, chunks: {x: 1}}", "keep the chunks"),
-        ("sources: a\nrepository: b\noptions: {mode: virtaul}", "mode is one of native, virtual, hybrid"),
+        (
+            "sources: a\nrepository: b\noptions: {mode: virtaul}",
+            "mode must be one of native, virtual",
+        ),
     ],
 )
-def test_recipes_that_make_no_sense(tmp_path: Path, text: str, said: str) -> None:
+def test_invalid_recipe_is_refused(tmp_path: Path, text: str, said: str) -> None:
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(text)
 
@@ -95,7 +98,7 @@ def test_recipes_that_make_no_sense(tmp_path: Path, text: str, said: str) -> Non
         load_recipe(recipe)
 
 
-def test_checks_with_one_need_are_short(tmp_path: Path) -> None:
+def test_check_with_one_argument_has_a_short_form(tmp_path: Path) -> None:
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(
         "sources: a\nrepository: b\n"
@@ -109,7 +112,7 @@ def test_checks_with_one_need_are_short(tmp_path: Path) -> None:
     )
 
 
-def test_paths_begin_at_the_recipe(tmp_path: Path) -> None:
+def test_relative_paths_start_at_the_recipe(tmp_path: Path) -> None:
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text("sources: [a.nc, s3://bucket/b.nc, ~/c.nc]\nrepository: repo\n")
 

@@ -10,7 +10,7 @@ import pytest
 
 from icefloe import IcechunkError
 from icefloe.cli.main import main
-from icefloe.ingest.publish.checks import Check
+from icefloe.ingest.options import Check
 from icefloe.spark import ingest, rechunk
 from tests.support.ingest.files import archive, assert_same, expected, map_files, new_repo, read
 
@@ -43,7 +43,7 @@ def test_maps_become_series_on_executors(spark: Any, tmp_path: Path) -> None:
 
     assert_same(read(repo), expected(files))
     assert report.plan is not None
-    assert (report.plan.aside_bytes, report.plan.read_factor) == (12 * 40 * 50 * 4, 1)
+    assert (report.plan.spilled_bytes, report.plan.read_factor) == (12 * 40 * 50 * 4, 1)
     assert report.plan.memory_bytes <= 90_000
 
 

@@ -14,7 +14,7 @@ from icefloe._internal.executor import Executor
 from icefloe.ingest.combine.existing import TargetState, read_target
 from icefloe.ingest.combine.grid import Combined, DigestRequest, combine_files
 from icefloe.ingest.discover.sources import discover
-from icefloe.ingest.inspect.reference_spill import Shelf
+from icefloe.ingest.inspect.reference_spill import Spill
 from icefloe.ingest.inspect.tasks import Inspected, digest_values, inspect_sources
 from icefloe.ingest.ledger.compare import Selection, compare_with_ledger
 from icefloe.ingest.ledger.table import Ledger
@@ -92,18 +92,18 @@ class _Job:
 
     def write(self, selection: Selection) -> Written:
         """Write all files to the branch, in one commit or several."""
-        with Shelf(self.repo.storage) as shelf:
-            state, inspected = self._inspect(selection, shelf)
+        with Spill(self.repo.storage) as spill:
+            state, inspected = self._inspect(selection, spill)
             job = replace(self, repo=with_places(self.repo, inspected.files, self.options.reading))
             written = Written(Report.of(selection, inspected), job.repo, (), selection.ledger)
             for batch in inspected.batches(self.options.commit_every):
                 written = written.extended(*job._commit(batch, inspected, state, written.ledger))
             return written
 
-    def _inspect(self, selection: Selection, shelf: Shelf | None = None) -> tuple[TargetState, Inspected]:
+    def _inspect(self, selection: Selection, spill: Spill | None = None) -> tuple[TargetState, Inspected]:
         LOGGER.info("%s", selection.outcome)
         state = read_target(self.repo, self.branch, self.options.group, selection.ledger)
-        inspected = inspect_sources(state.schema, selection, self.options, self.executor, shelf)
+        inspected = inspect_sources(state.schema, selection, self.options, self.executor, spill)
         if selection.outcome.wanted:
             refuse_unknown(self.options.checks, inspected.variables)
         return state, inspected

@@ -1,26 +1,46 @@
-"""What a user may say about an ingest."""
+"""Options of an ingest: how to read, combine, lay out and check the data."""
 
 from __future__ import annotations
 
 import difflib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from types import MappingProxyType
 from typing import Any, Literal, get_args
 
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.ingest.plan.arrays import Layout
-from icefloe.ingest.plan.tasks import DEFAULT_MEMORY_BYTES
-from icefloe.ingest.publish.checks import DEFAULT_CHECKS, Check
-from icefloe.ingest.records import Combining, Reading
+from icefloe.ingest.records import Reading
 
 Mode = Literal["native", "virtual", "hybrid"]
 OnBadFile = Literal["stop", "skip"]
 OnChange = Literal["report", "ingest"]
 
-_TEXTS = frozenset(
-    {"message", "engine", "source_group", "concat_dim", "compat", "data_vars", "coords", "join", "codec"}
+DEFAULT_MEMORY_BYTES = 256 << 20
+DEFAULT_CHECKS = ("monotone", "source")
+SHORT_FORM = {"range": "variable", "nulls": "variable", "python": "call", "sql": "query"}
+"""The argument that a recipe may give without its name, by check."""
+NEEDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "monotone": (),
+        "gaps": (),
+        "source": (),
+        "range": ("variable", "low", "high"),
+        "nulls": ("variable", "most"),
+        "python": ("call",),
+        "sql": ("query",),
+    }
 )
+"""The arguments of each check."""
+_COMBINING = {
+    "compat": ("identical", "equals", "broadcast_equals", "no_conflicts", "override", "minimal"),
+    "data_vars": ("minimal", "different", "all"),
+    "coords": ("minimal", "different", "all"),
+    "join": ("outer", "inner", "left", "right", "exact", "override"),
+}
+"""The values that xarray accepts."""
+_TEXTS = frozenset({"message", "engine", "source_group", "concat_dim", "codec", *_COMBINING})
 _DECODING = (
     *("decode_cf", "decode_times", "decode_timedelta", "decode_coords"),
     *("mask_and_scale", "use_cftime", "concat_characters"),
@@ -29,75 +49,170 @@ _MAPPINGS = frozenset({"metadata", "open_options", "storage_options"})
 
 
 @dataclass(frozen=True, slots=True)
+class Combining:
+    """How files are combined, as in `xarray.open_mfdataset`."""
+
+    concat_dim: str | None = None
+    """The dimension along which files are concatenated; None: xarray finds it from the coordinates."""
+    compat: str | None = None
+    data_vars: str | None = None
+    coords: str | None = None
+    join: str | None = None
+
+    def __post_init__(self) -> None:
+        for name, known in _COMBINING.items():
+            given = getattr(self, name)
+            if given is not None and given not in known:
+                raise _invalid(f"{name} must be one of {', '.join(known)}, not {given!r}")
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments for xarray's combine functions."""
+        given = {name: getattr(self, name) for name in _COMBINING if getattr(self, name) is not None}
+        return {**given, "combine_attrs": "override"}
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How arrays are chunked and compressed. A dimension without a size is not divided."""
+
+    chunks: Mapping[str, int] | None = None
+    """Cells per chunk by dimension, -1 for all; None: those of the files, within limits."""
+    shards: Mapping[str, int] | None = None
+    """Cells per shard by dimension."""
+    codec: str = "zstd"
+    """`zstd`, `zstd:9`, `blosc`, `blosc:lz4:5`, `gzip:6` or `none`."""
+
+    def __post_init__(self) -> None:
+        for what in ("chunks", "shards"):
+            given: Any = getattr(self, what)  # a recipe may contain any type
+            if given is None:
+                continue
+            if not isinstance(given, Mapping) or not all(type(size) is int for size in given.values()):
+                raise _invalid(f"{what} must map dimensions to integers, such as time: 24, not {given!r}")
+            for dim, size in given.items():
+                if size < 1 and size != -1:
+                    raise _invalid(f"{what} along {dim} must be positive, or -1 for all cells, not {size}")
+        compressors(self.codec)
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A condition that staged data must meet before it is published.
+
+    `monotone`: coordinates along which files are concatenated are strictly increasing or decreasing; others
+    may repeat values. `gaps`: steps are about equal. `source`: samples equal the files. `range`: values of
+    `variable` are between `low` and `high`. `nulls`: at most a fraction `most` of the values is missing.
+    `python`: the function `call`, given as `module:function`, receives the dataset and returns None, or a
+    description of the problem. `sql`: the result of `query` has no rows, or is a single value that is true or
+    0; the tables are `staged` and `published`.
+    """
+
+    name: str
+    variable: str = ""
+    low: float = -math.inf
+    high: float = math.inf
+    most: float = 0.0
+    call: str = ""
+    query: str = ""
+
+    def __post_init__(self) -> None:
+        if self.name not in NEEDS:
+            raise _invalid(f"there is no check {self.name!r}; {suggestion(self.name, NEEDS, 'checks are')}")
+        for need in ("variable", "call", "query"):
+            if not isinstance(getattr(self, need), str):
+                raise self._invalid(f"{need} must be text, not {getattr(self, need)!r}")
+        for bound in ("low", "high", "most"):
+            if not isinstance(getattr(self, bound), int | float):
+                raise self._invalid(f"{bound} must be a number, not {getattr(self, bound)!r}")
+        if self.low > self.high:
+            raise self._invalid(f"low is {self.low:g}, more than high, {self.high:g}")
+        if not 0 <= self.most <= 1:
+            raise self._invalid(f"most must be between 0 and 1, not {self.most:g}")
+        if self.name in ("range", "nulls") and not self.variable:
+            raise self._invalid("it needs a variable")
+        if self.name == "range" and math.isinf(self.low) and math.isinf(self.high):
+            raise self._invalid("it needs low, high, or both")
+        if self.name == "python" and ":" not in self.call:
+            raise self._invalid("it needs a function to call, as module:function")
+        if self.name == "sql" and not self.query.strip():
+            raise self._invalid("it needs a query")
+
+    def _invalid(self, text: str) -> InvalidInputError:
+        return wrong_check(f"the check {self.name}: {text}")
+
+    @property
+    def title(self) -> str:
+        """The name of the check and its subject."""
+        return " ".join(each for each in (self.name, self.variable, self.call, *self.query.split()) if each)
+
+
+@dataclass(frozen=True, slots=True)
 class Options:
-    """How files become arrays of a repository."""
+    """All options of an ingest. `icefloe.ingest_files` documents them."""
 
     group: str = ""
-    """The path of the group that the arrays are in; the root by default."""
     branch: str = "main"
     message: str | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
-    """For the commits, beside what the ingest has to say itself."""
+    """Commit metadata, in addition to that of the ingest."""
     reading: Reading = field(default_factory=Reading)
     combining: Combining = field(default_factory=Combining)
     layout: Layout = field(default_factory=Layout)
     mode: Mode = "native"
     memory_bytes: int = DEFAULT_MEMORY_BYTES
-    """What a task may hold, beside the interpreter and its modules."""
+    """The memory that a task may use, in addition to the interpreter and its modules."""
     manifest_references: int = 500_000
-    """Virtual arrays with more references have several manifests, and tasks write them."""
+    """The largest number of references in one manifest of a virtual array."""
     commit_every: int | None = None
-    """Make a commit for so many files, rather than one for all."""
+    """The number of files per commit; None: one commit for all files."""
     on_bad_file: OnBadFile = "stop"
-    """Whether a file that cannot be read ends the job, or is left out and reported."""
     on_change: OnChange = "report"
-    """Whether a file that is not what was ingested is only reported, or ingested again."""
     checks: tuple[Check, ...] = tuple(map(Check, DEFAULT_CHECKS))
-    """What must be true before the branch moves; what fails leaves it where it was."""
 
     def __post_init__(self) -> None:
         for name, kind in (("mode", Mode), ("on_bad_file", OnBadFile), ("on_change", OnChange)):
             if getattr(self, name) not in get_args(kind):
-                raise _wrong(f"{name} is one of {', '.join(get_args(kind))}, not {getattr(self, name)!r}")
+                raise _invalid(
+                    f"{name} must be one of {', '.join(get_args(kind))}, not {getattr(self, name)!r}"
+                )
         for name in ("memory_bytes", "commit_every", "manifest_references"):
             value = getattr(self, name)
             if value is not None and (type(value) is not int or value < 1):
-                raise _wrong(f"{name} must be a whole number of at least 1, not {value!r}")
+                raise _invalid(f"{name} must be a positive integer, not {value!r}")
         for name in ("group", "branch"):
             if not isinstance(getattr(self, name), str):
-                raise _wrong(f"{name} must be a name, not {getattr(self, name)!r}")
-        _refuse_group(self.group)
+                raise _invalid(f"{name} must be text, not {getattr(self, name)!r}")
+        _check_group(self.group)
         _refuse_decoding(self.reading.open_options)
         if self.mode == "virtual" and (self.layout.chunks or self.layout.shards):
-            raise _wrong(
-                "virtual arrays keep the chunks of the files; mode hybrid copies what is to have other ones"
+            raise _invalid(
+                "virtual arrays keep the chunks of the files; mode hybrid copies data to change them"
             )
         try:
             json.dumps(dict(self.metadata))
-        except TypeError as error:  # a date of YAML, say
-            raise _wrong(f"metadata must be what JSON can hold, text and numbers: {error}") from error
-
-
-def _wrong(text: str) -> InvalidInputError:
-    return InvalidInputError(text, ErrorKind.INVALID_COMMIT_CONFIGURATION)
+        except TypeError as error:  # such as a date in YAML
+            raise _invalid(f"metadata must be valid JSON: {error}") from error
 
 
 def _refuse_decoding(open_options: Mapping[str, Any]) -> None:
-    """What would be said here about decoding would change nothing, and nobody would notice."""
+    """Refuse options that control decoding: an ingest copies stored values, so they would have no effect."""
     for name in _DECODING:
         if name in open_options:
-            raise _wrong(
-                f"{name} is no option of an ingest: it takes what files store, and who reads the arrays says "
-                "how to decode them; the option drop_variables leaves out what xarray cannot decode"
+            raise _invalid(
+                f"{name} is not an option of an ingest, which copies stored values without decoding them: "
+                "use it when you read the arrays. The option drop_variables leaves out variables that xarray "
+                "cannot decode"
             )
 
 
-def _refuse_group(group: str) -> None:
+def _check_group(group: str) -> None:
     parts = [part for part in group.split("/") if part]
     if any(part in (".", "..") for part in parts):
-        raise _wrong(f"the group {group!r} has . or .. in its path: give its whole path, as in air/surface")
+        raise _invalid(
+            f"the group {group!r} contains . or ..: give a path from the root, such as air/surface"
+        )
     if parts[:1] == ["_icefloe"]:
-        raise _wrong("the group _icefloe is where ingests keep their ledger: choose another one")
+        raise _invalid("the group _icefloe is reserved for the ledger: choose another one")
 
 
 _PARTS: Mapping[str, Any] = {"reading": Reading, "combining": Combining, "layout": Layout}
@@ -105,21 +220,21 @@ _RENAMED = {"group": "reading_group"}
 
 
 def known_options() -> frozenset[str]:
-    """The names that `make_options` takes."""
+    """Return the names that `make_options` accepts."""
     inside = {each.name for kind in _PARTS.values() for each in fields(kind)} - set(_RENAMED)
     return frozenset(inside | {each.name for each in fields(Options)} - set(_PARTS) | {"source_group"})
 
 
 def make_options(**given: Any) -> Options:
-    """Options by their flat names: those of `Options`, `Reading`, `Combining` and `Layout` in one.
+    """Create Options from flat names: the fields of Options, Reading, Combining and Layout.
 
-    `group` is that of the repository, `source_group` that of the files.
+    `group` is the group of the repository, `source_group` the group of the files.
     """
     for name, value in given.items():
         if name in _TEXTS and value is not None and not isinstance(value, str):
-            raise _wrong(f"{name} must be text, not {value!r}")
+            raise _invalid(f"{name} must be text, not {value!r}")
         if name in _MAPPINGS and not isinstance(value, Mapping):
-            raise _wrong(f"{name} must be names with values, not {value!r}")
+            raise _invalid(f"{name} must map names to values, not {value!r}")
     if "source_group" in given:
         given["reading_group"] = given.pop("source_group")
     parts: dict[str, Any] = {}
@@ -132,15 +247,51 @@ def make_options(**given: Any) -> Options:
     known = known_options()
     for name in given:
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(known))}"
-            raise _wrong(f"an ingest has no option {name}; {hint}")
+            raise _invalid(f"an ingest has no option {name}; {suggestion(name, known, 'options are')}")
     return Options(**parts, **given)
 
 
 def _names(given: Any) -> tuple[str, ...]:
-    """One name, or several."""
     names = tuple(given or ()) if isinstance(given, list | tuple | None) else (given,)
     if not all(isinstance(name, str) and name for name in names):
-        raise _wrong(f"variables must be names, not {given!r}")
+        raise _invalid(f"variables must be names, not {given!r}")
     return names
+
+
+def compressors(codec: str) -> Any:
+    """Return zarr's compressors for the name of a codec."""
+    from zarr.codecs import BloscCodec, GzipCodec, ZstdCodec
+
+    name, *rest = str(codec).split(":")
+    try:
+        if name == "none" and not rest:
+            return None
+        if name == "zstd" and len(rest) < 2:
+            return ZstdCodec(level=int(rest[0]) if rest else 3)
+        if name == "gzip" and len(rest) < 2:
+            return GzipCodec(level=int(rest[0]) if rest else 5)
+        if name == "blosc" and len(rest) < 3:
+            level = int(rest[1]) if len(rest) > 1 else 5
+            blosc: Any = BloscCodec  # older releases declare other types for its arguments
+            return blosc(cname=rest[0] if rest else "zstd", clevel=level, shuffle="shuffle")
+    except (ValueError, TypeError) as error:
+        problem = "the level must be a number" if "int()" in str(error) else str(error)
+        raise _invalid(f"codec {codec!r}: {problem}") from error
+    raise _invalid(
+        f"there is no codec {codec!r}: choose zstd, zstd:LEVEL, blosc, blosc:NAME:LEVEL, gzip:LEVEL or none"
+    )
+
+
+def suggestion(name: str, known: Any, listing: str) -> str:
+    """Suggest the most similar of the known names, or list all of them."""
+    near = difflib.get_close_matches(str(name), sorted(known), n=1)
+    return f"did you mean {near[0]}?" if near else f"{listing} {', '.join(sorted(known)) or 'none'}"
+
+
+def wrong_check(text: str) -> InvalidInputError:
+    """Return the error about a check that cannot run."""
+    return _invalid(text)
+
+
+def _invalid(text: str) -> InvalidInputError:
+    return InvalidInputError(text, ErrorKind.INVALID_COMMIT_CONFIGURATION)

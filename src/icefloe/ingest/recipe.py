@@ -1,8 +1,7 @@
-"""A recipe: an ingest written down in YAML, to be kept with the code and run again."""
+"""Recipes: an ingest described in a YAML file, to be versioned with code and run again."""
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,8 +11,16 @@ from typing import Any
 import yaml
 
 from icefloe.errors import ErrorKind, Hint, InvalidInputError
-from icefloe.ingest.options import Options, known_options, make_options
-from icefloe.ingest.publish.checks import DEFAULT_CHECKS, NEEDS, SHORT_FORM, Check
+from icefloe.ingest.options import (
+    DEFAULT_CHECKS,
+    NEEDS,
+    SHORT_FORM,
+    Check,
+    Options,
+    known_options,
+    make_options,
+    suggestion,
+)
 
 _URL = re.compile(r"^[a-z][a-z0-9+]+://", re.IGNORECASE)
 _KEYS = ("sources", "repository", "repository_options", "checks", "executor", "spark_conf", "options")
@@ -21,7 +28,7 @@ _KEYS = ("sources", "repository", "repository_options", "checks", "executor", "s
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """What a file of YAML asks for. Paths in it begin at its folder."""
+    """The content of a recipe file. Relative paths start at the folder of the file."""
 
     sources: tuple[str, ...]
     repository: str
@@ -33,22 +40,22 @@ class Recipe:
 
 
 def load_recipe(path: str | Path, overrides: Mapping[str, Any] | None = None) -> Recipe:
-    """Read a recipe; errors name its file. `overrides` are options that replace those of the file."""
+    """Read a recipe. `overrides` are options that replace those of the file. Errors name the file."""
     file = Path(path)
     found = _yaml(file)
     for key in found:
         if key not in _KEYS and key in known_options():
-            raise _wrong(file, f"{key} stands among the options: options: {{{key}: ...}}")
+            raise _wrong(file, f"{key} belongs below options: options: {{{key}: ...}}")
     _refuse_unknown(file, "", found, _KEYS)
     sources, repository = found.get("sources"), found.get("repository")
     names = [sources] if isinstance(sources, str) else sources
     if not isinstance(names, list) or not names or not all(name and isinstance(name, str) for name in names):
-        raise _wrong(file, "it must say sources: a path, pattern or URL, or a list of them")
+        raise _wrong(file, "it needs sources: a path, pattern or URL, or a list of these")
     if not isinstance(repository, str) or not repository:
-        raise _wrong(file, "it must say repository: a path or URL")
+        raise _wrong(file, "it needs a repository: a path or URL")
     options = _mapping(file, found, "options")
     if "checks" in options:
-        raise _wrong(file, "checks stand beside options, not in them")
+        raise _wrong(file, "checks belong next to options, not below them")
     checks = found.get("checks", list(DEFAULT_CHECKS))
     try:
         asked = {"checks": _checks(file, checks), **options, **(overrides or {})}
@@ -68,7 +75,7 @@ def load_recipe(path: str | Path, overrides: Mapping[str, Any] | None = None) ->
 
 
 def _setting(value: Any) -> str:
-    """As Spark writes it."""
+    """Format a value as Spark does."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -78,23 +85,23 @@ def _yaml(file: Path) -> dict[Any, Any]:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-        raise _wrong(file, f"it is no YAML: {where}{error.problem}") from error
+        raise _wrong(file, f"it is not valid YAML: {where}{error.problem}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise _wrong(file, f"it is no YAML, but something else: {str(error).splitlines()[0]}") from error
+        raise _wrong(file, f"it is not valid YAML: {str(error).splitlines()[0]}") from error
     if not isinstance(found, dict):
         raise _wrong(file, "it must be a mapping with sources and repository")
     return found
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML in which a key stands once: of two, one would be lost without a word."""
+    """A YAML loader that refuses duplicate keys, of which SafeLoader drops all but the last."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         # docstring inherited
         seen: set[str] = set()
         for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
             if key.value in seen:
-                raise yaml.MarkedYAMLError(None, None, f"{key.value} stands here twice", key.start_mark)
+                raise yaml.MarkedYAMLError(None, None, f"the key {key.value} appears twice", key.start_mark)
             seen.add(key.value)
         return super().construct_mapping(node, deep)
 
@@ -102,9 +109,7 @@ class _Loader(yaml.SafeLoader):
 def _refuse_unknown(file: Path, where: str, found: Mapping[Any, Any], known: Sequence[str]) -> None:
     for key in found:
         if key not in known:
-            near = difflib.get_close_matches(str(key), known, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known) or 'none'}"
-            raise _wrong(file, f"{where}it has no place for {key}; {hint}")
+            raise _wrong(file, f"{where}unknown key {key}; {suggestion(key, known, 'keys are')}")
 
 
 def _mapping(file: Path, found: Mapping[str, Any], key: str) -> dict[str, Any]:
@@ -115,7 +120,7 @@ def _mapping(file: Path, found: Mapping[str, Any], key: str) -> dict[str, Any]:
 
 
 def _checks(file: Path, given: Any) -> tuple[Check, ...]:
-    """Names, or mappings of one name to what it needs."""
+    """Parse checks: names, or mappings of one name to its arguments."""
     if not isinstance(given, list):
         raise _wrong(file, "checks must be a list")
     checks = []
@@ -127,11 +132,11 @@ def _checks(file: Path, given: Any) -> tuple[Check, ...]:
             if isinstance(needs, str) and name in SHORT_FORM:
                 needs = {SHORT_FORM[name]: needs}
             if needs is not None and not isinstance(needs, dict):
-                raise _wrong(file, f"check {name}: {needs!r} does not say what it needs")
+                raise _wrong(file, f"check {name}: expected its arguments as a mapping, not {needs!r}")
             _refuse_unknown(file, f"check {name}: ", needs or {}, NEEDS.get(str(name), tuple(needs or ())))
             checks.append(Check(str(name), **(needs or {})))
         else:
-            raise _wrong(file, f"{each!r} is no check: write a name, or a name with what it needs")
+            raise _wrong(file, f"{each!r} is not a check: expected a name, or a name with arguments")
     return tuple(checks)
 
 
@@ -140,7 +145,7 @@ def _placed(file: Path, name: str) -> str:
 
 
 class _RecipeError(InvalidInputError):
-    """An error that names the file of the recipe."""
+    """An error that already names the recipe file."""
 
 
 def _wrong(file: Path, text: str, hint: Hint | None = None) -> InvalidInputError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
@@ -17,16 +18,7 @@ from icefloe.ingest.discover.urls import origin_of, reference_location
 from icefloe.session import Session
 from icefloe.storage.external.access import Access, access_of
 
-_CHOICES = {
-    "compat": ("identical", "equals", "broadcast_equals", "no_conflicts", "override", "minimal"),
-    "data_vars": ("minimal", "different", "all"),
-    "coords": ("minimal", "different", "all"),
-    "join": ("outer", "inner", "left", "right", "exact", "override"),
-}
-"""What xarray knows."""
-
 if TYPE_CHECKING:
-    from icefloe.ingest.inspect.reference_spill import Aside
     from icefloe.virtual.sources import Reach, Way
 
 LOGGER = logging.getLogger("icefloe.ingest")
@@ -137,6 +129,15 @@ Ways = Mapping[str, Sequence[VariableSchema]]
 
 
 @dataclass(frozen=True, slots=True)
+class SpillRange:
+    """A byte range of a spilled object."""
+
+    path: str
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
 class FileSchema:
     """All that the driver needs to know of a file."""
 
@@ -148,8 +149,8 @@ class FileSchema:
     attrs: Mapping[str, Any]
     content_id: str
     """A hash over the ends of the file and its size."""
-    aside: Aside | None = None
-    """Where its references are, if it was parsed."""
+    spilled: SpillRange | None = None
+    """The spilled references to its chunks, if it was parsed."""
     left_out: tuple[str, ...] = ()
     """Variables that its engine does not show beside the others."""
     places: tuple[str, ...] = ()
@@ -160,6 +161,49 @@ class FileSchema:
     def variable(self, name: str) -> VariableSchema | None:
         """The variable with this name."""
         return next((each for each in self.variables if each.name == name), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One array of the repository, as it will be."""
+
+    name: str
+    dims: tuple[str, ...]
+    shape: tuple[int, ...]
+    dtype: str
+    """The data type of the stored values; `string` for text of variable length."""
+    attrs: Mapping[str, Any]
+    """Attributes, in terms of JSON."""
+    packing: Mapping[str, Any]
+    """How values are stored: for files that store them differently."""
+    signature: str | None
+    """Stored values of files with the same signature are copied without decoding."""
+    chunks: tuple[int, ...]
+    shards: tuple[int, ...] | None = None
+    fill_value: Any = None
+    document: str | None = None
+    """The zarr.json of an array whose chunks equal those of files."""
+    is_new: bool = True
+    """Whether the array is created, possibly in place of another one."""
+
+    @property
+    def unit(self) -> tuple[int, ...]:
+        """The shape of the smallest part that can be written: a shard or a chunk."""
+        return self.shards or self.chunks
+
+    def count_units(self) -> int:
+        """Count the shards or chunks of the grid."""
+        return math.prod(-(-size // max(unit, 1)) for size, unit in zip(self.shape, self.unit, strict=True))
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes per cell; an estimate for text."""
+        return 32 if self.dtype == "string" else np.dtype(self.dtype).itemsize
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all cells."""
+        return math.prod(self.shape) * self.itemsize
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,32 +284,6 @@ def unreadable(bad: Sequence[BadFile]) -> InvalidInputError:
 
 _SKIP = Hint("skip bad files with {on_bad_file}", on_bad_file="skip")
 _REPAIR = Hint("repair or remove them")
-
-
-@dataclass(frozen=True, slots=True)
-class Combining:
-    """How files are put together; what is not said is as in `xarray.open_mfdataset`."""
-
-    concat_dim: str | None = None
-    """Files follow each other along this dimension; None lets their coordinates decide."""
-    compat: str | None = None
-    data_vars: str | None = None
-    coords: str | None = None
-    join: str | None = None
-
-    def __post_init__(self) -> None:
-        for name, known in _CHOICES.items():
-            given = getattr(self, name)
-            if given is not None and given not in known:
-                raise InvalidInputError(
-                    f"{name} is one of {', '.join(known)}, not {given!r}",
-                    ErrorKind.INVALID_COMMIT_CONFIGURATION,
-                )
-
-    def arguments(self) -> dict[str, Any]:
-        """Arguments for xarray's combine functions."""
-        given = {name: getattr(self, name) for name in _CHOICES if getattr(self, name) is not None}
-        return {**given, "combine_attrs": "override"}
 
 
 def sorted_along(files: Sequence[FileSchema], dim: str | None) -> list[FileSchema]:

@@ -13,7 +13,6 @@ from icefloe.ingest.inspect.tasks import Inspected
 from icefloe.ingest.ledger.compare import Outcome, Selection
 from icefloe.ingest.ledger.table import Ledger
 from icefloe.ingest.plan.design import Design
-from icefloe.ingest.publish.checks import CheckResult
 from icefloe.ingest.records import BadFile, unreadable
 from icefloe.ingest.write.batch import Commit, StagedFiles
 from icefloe.repository import Repository
@@ -44,12 +43,12 @@ class PlanReport:
     memory_bytes: int
     """What a task holds at most, beside the interpreter and its modules."""
     read_factor: float
-    aside_bytes: int = 0
+    spilled_bytes: int = 0
     """Bytes that are spilled to the storage of the repository, and deleted at the end."""
 
     def __str__(self) -> str:
         again = f", files read {self.read_factor:.1f} times" if self.read_factor > 1.05 else ""
-        aside = f", {bytes_text(self.aside_bytes)} spilled" if self.aside_bytes else ""
+        aside = f", {bytes_text(self.spilled_bytes)} spilled" if self.spilled_bytes else ""
         return (
             f"{counted(self.files, 'file')} into {counted(len(self.arrays), 'array')}: "
             f"{bytes_text(self.nbytes)} in {counted(self.blocks, 'block')}, {counted(self.tasks, 'task')} of "
@@ -72,7 +71,7 @@ class PlanReport:
             size,
             max(plan.memory_bytes for plan in there),
             sum(plan.read_factor * plan.nbytes for plan in there) / size if size else 1.0,
-            sum(plan.aside_bytes for plan in there),
+            sum(plan.spilled_bytes for plan in there),
         )
 
 
@@ -92,8 +91,17 @@ def plan_report(designed: Design) -> PlanReport:
         plan.nbytes,
         plan.memory_bytes,
         plan.read_factor,
-        plan.aside_bytes,
+        plan.spilled_bytes,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """The result of one check."""
+
+    name: str
+    passed: bool
+    text: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from icefloe._internal.executor import Progress
 from icefloe.ingest import job
-from icefloe.ingest.plan.tasks import DEFAULT_MEMORY_BYTES
+from icefloe.ingest.options import DEFAULT_MEMORY_BYTES
 from icefloe.ingest.report import Report
 from icefloe.ingest.rewrite import rechunk as rechunking
 from icefloe.ingest.rewrite.rechunk import RechunkReport

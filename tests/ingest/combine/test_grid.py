@@ -11,12 +11,12 @@ import xarray as xr
 from icefloe.errors import InvalidInputError
 from icefloe.ingest.combine.pieces import Origin, PieceArray, Pieces
 from icefloe.ingest.combine.runs import combined
-from icefloe.ingest.records import Combining
+from icefloe.ingest.options import Combining
 
 TIMES, LATS, LONS = 5_000, 721, 1440
 
 
-def outline(number: int, rows: slice) -> xr.Dataset:
+def empty_dataset(number: int, rows: slice) -> xr.Dataset:
     """Some rows of a file with 5,000 maps, 20 GB of float32."""
     lat = np.linspace(-90, 90, LATS)[rows]
     shape = (TIMES, len(lat), LONS)
@@ -28,7 +28,11 @@ def outline(number: int, rows: slice) -> xr.Dataset:
 
 
 def test_rows_that_only_some_files_have() -> None:
-    parts = [outline(0, slice(0, 600)), outline(1, slice(100, 721)), outline(2, slice(0, 721))]
+    parts = [
+        empty_dataset(0, slice(0, 600)),
+        empty_dataset(1, slice(100, 721)),
+        empty_dataset(2, slice(0, 721)),
+    ]
     tracemalloc.start()
 
     found = combined(parts, Combining("time"))
@@ -59,7 +63,7 @@ def test_values_that_are_not_there_yet_are_never_made_up() -> None:
 
 
 def test_what_xarray_cannot_combine_is_told_in_a_sentence() -> None:
-    one, other = (outline(number, slice(0, 600)).drop_vars("lon") for number in range(2))
+    one, other = (empty_dataset(number, slice(0, 600)).drop_vars("lon") for number in range(2))
     parts = [one, other.isel(lon=slice(0, 700))]  # of other lengths, with nothing to align them by
 
     with pytest.raises(InvalidInputError, match="the files cannot be combined: "):
@@ -67,7 +71,7 @@ def test_what_xarray_cannot_combine_is_told_in_a_sentence() -> None:
 
 
 def test_files_without_coordinates_need_the_name_of_a_dimension() -> None:
-    parts = [outline(number, slice(0, 2)).drop_vars(["time", "lat", "lon"]) for number in range(2)]
+    parts = [empty_dataset(number, slice(0, 2)).drop_vars(["time", "lat", "lon"]) for number in range(2)]
 
     with pytest.raises(InvalidInputError, match=r"there are time, lat, lon; name .* along with concat_dim"):
         combined(parts, Combining())

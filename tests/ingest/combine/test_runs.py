@@ -21,8 +21,8 @@ from icefloe.ingest.discover.sources import Source
 from icefloe.ingest.inspect.schema import schema_of
 from icefloe.ingest.inspect.tasks import digest_values
 from icefloe.ingest.ledger.table import Ledger
-from icefloe.ingest.options import Options
-from icefloe.ingest.records import Combining, FileSchema, shared, sorted_along
+from icefloe.ingest.options import Combining, Options
+from icefloe.ingest.records import FileSchema, shared, sorted_along
 from tests.support.ingest.files import days
 
 

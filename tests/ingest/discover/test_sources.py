@@ -14,7 +14,7 @@ import zarr
 
 from icefloe import InvalidInputError, Repository
 from icefloe.ingest.discover.sources import find_sources
-from icefloe.ingest.inspect import schema as survey
+from icefloe.ingest.inspect import schema as inspect_file
 from icefloe.ingest.ledger.table import read_ledger
 from tests.support.ingest.files import (
     archive,
@@ -203,7 +203,7 @@ def test_a_file_that_looks_like_another_is_not_taken_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Same size, same time of change, same ends: other labels."""
-    monkeypatch.setattr(survey, "_SAMPLE_BYTES", 4)
+    monkeypatch.setattr(inspect_file, "_SAMPLE_BYTES", 4)
     for first in (0, 2):
         dataset = xr.zeros_like(days(first, 2)).drop_vars(["lat", "lon"])
         dataset.to_netcdf(tmp_path / f"{first}.nc", format="NETCDF3_CLASSIC")

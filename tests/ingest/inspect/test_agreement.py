@@ -59,7 +59,7 @@ def test_decoding_is_up_to_readers(tmp_path: Path) -> None:
     file = write(tmp_path / "0.nc", part)
     repo = new_repo(tmp_path)
 
-    with pytest.raises(InvalidInputError, match="decode_times is no option of an ingest"):
+    with pytest.raises(InvalidInputError, match="decode_times is not an option of an ingest"):
         run(repo, file, open_options={"decode_times": False})
     with pytest.raises(InvalidInputError, match="months since"):
         run(repo, file)

@@ -15,7 +15,7 @@ import xarray as xr
 from icefloe.ingest.discover.sources import find_sources
 from icefloe.ingest.inspect.open import virtualized
 from icefloe.ingest.inspect.plain_hdf5 import Known, plain_schema
-from icefloe.ingest.inspect.schema import SurveyOrder, survey
+from icefloe.ingest.inspect.schema import InspectFileTask, inspect_file
 from icefloe.ingest.records import FileSchema, Reading
 from icefloe.virtual.parsers.hdf5.file import Members
 from tests.support.ingest.files import aged, days, write
@@ -62,7 +62,7 @@ def _comparable(value: Any) -> Any:
 
 def by_xarray(path: Path, reading: Reading = Reading()) -> FileSchema:  # noqa: B008 - a value
     (source,) = find_sources(path)
-    found = survey(SurveyOrder(source, reading))
+    found = inspect_file(InspectFileTask(source, reading))
     assert isinstance(found, FileSchema)
     return found
 

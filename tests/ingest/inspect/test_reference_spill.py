@@ -1,4 +1,4 @@
-"""What is parsed of a file is put aside for the task that refers to it, and gone when the job is over."""
+"""References are spilled for the task that writes them, and deleted when the job ends."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icefloe import IcechunkError, Repository, in_memory_storage
-from icefloe.ingest.inspect import reference_spill as asides
+from icefloe.ingest.inspect import reference_spill
 from icefloe.ingest.inspect import tasks as looking
-from icefloe.ingest.inspect.reference_spill import Parsed, Putting, ReferredVariable, Shelf, taken_up
+from icefloe.ingest.inspect.reference_spill import Parsed, ReferredVariable, Spill, SpillWriter, read_spilled
 from icefloe.ingest.write import references as referring
 from icefloe.virtual.sources import Source
 from icefloe.virtual.variables import ChunkReferences
@@ -68,22 +68,22 @@ def facts(of: Parsed) -> Any:
 
 @settings(max_examples=50, deadline=None)
 @given(st.lists(parsed(), max_size=4), st.integers(1, 400))
-def test_what_is_put_aside_is_taken_up(found: list[Parsed], object_bytes: int) -> None:
+def test_spilled_references_are_read_back(found: list[Parsed], object_bytes: int) -> None:
     storage = in_memory_storage()
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(asides, "_OBJECT_BYTES", object_bytes)
-        putting = Putting(storage)
+        patched.setattr(reference_spill, "_OBJECT_BYTES", object_bytes)
+        writer = SpillWriter(storage)
         for number, each in enumerate(found):
-            putting.put(number, each)
-        putting.done()
+            writer.put(number, each)
+        writer.flush()
 
-    back = taken_up(putting.places.values(), storage)
-    assert [facts(back[putting.places[number]]) for number in range(len(found))] == list(map(facts, found))
+    back = read_spilled(writer.ranges.values(), storage)
+    assert [facts(back[writer.ranges[number]]) for number in range(len(found))] == list(map(facts, found))
 
-    with Shelf(storage) as shelf:
-        shelf.note(putting.places.values())
+    with Spill(storage) as spill:
+        spill.track(writer.ranges.values())
     assert not list(storage.list_prefix("chunks"))
-    assert taken_up(putting.places.values(), storage) == {}
+    assert read_spilled(writer.ranges.values(), storage) == {}
 
 
 @pytest.fixture
@@ -118,13 +118,13 @@ def test_what_is_collected_meanwhile_is_parsed_again(
 ) -> None:
     files = chunked(tmp_path, 4, 2)
     repo = new_repo(tmp_path)
-    usual = asides.taken_up
+    usual = reference_spill.read_spilled
 
     def gone(wanted: Any, storage: Any) -> Any:
         storage.delete([info.key for info in storage.list_prefix("chunks")])
         return usual(wanted, storage)
 
-    monkeypatch.setattr(referring, "taken_up", gone)
+    monkeypatch.setattr(referring, "read_spilled", gone)
     run(repo, files, mode="virtual")
 
     assert sorted(parses) == ["000.nc", "000.nc", "004.nc", "004.nc"]
@@ -142,7 +142,7 @@ def test_a_job_that_fails_leaves_nothing(tmp_path: Path) -> None:
     assert not objects(repo)
 
 
-def test_a_plan_puts_nothing_aside(tmp_path: Path) -> None:
+def test_dry_run_spills_nothing(tmp_path: Path) -> None:
     files = chunked(tmp_path, 4, 2)
     repo = new_repo(tmp_path)
 

@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 from icefloe._internal.executor import Executor, Task
 from icefloe.ingest.combine.pieces import Pieces
 from icefloe.ingest.job import ingest
-from icefloe.ingest.options import make_options
-from icefloe.ingest.publish.checks import Check
+from icefloe.ingest.options import Check, make_options
 from tests.support.ingest.files import START, assert_same, expected, new_repo, read, write
 
 MEMORY_BYTES = 4 << 20

@@ -12,8 +12,8 @@ import zarr
 
 from icefloe import InvalidInputError, Repository, in_memory_storage
 from icefloe.ingest import ingest, make_options
+from icefloe.ingest.options import Check
 from icefloe.ingest.publish.audit import _cut, _joined
-from icefloe.ingest.publish.checks import Check
 from tests.support.ingest.files import (
     Travelling,
     archive,

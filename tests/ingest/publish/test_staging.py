@@ -16,7 +16,7 @@ from icefloe.errors import InvalidInputError
 from icefloe.ingest import ingest, make_options
 from icefloe.ingest.inspect.agreement import DisagreementError
 from icefloe.ingest.ledger.table import read_ledger
-from icefloe.ingest.publish.checks import Check
+from icefloe.ingest.options import Check
 from tests.support import processes
 from tests.support.ingest.fault_jobs import reachable
 from tests.support.ingest.files import (

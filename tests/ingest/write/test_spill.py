@@ -21,7 +21,8 @@ import icefloe
 from icefloe import Repository
 from icefloe.ingest import rechunk
 from icefloe.ingest.plan.block_shapes import Grain, best_block, overlaps, read_factor
-from icefloe.ingest.write.spill import Exchange, clear, put_aside, taken_up
+from icefloe.ingest.plan.spill import ArraySpill
+from icefloe.ingest.write.spill import delete_spills, read_block, spill_block
 from icefloe.storage.memory import MemoryStorage
 from tests.support import processes
 from tests.support.ingest.files import (
@@ -66,20 +67,20 @@ def edges(draw: st.DrawFn, size: int) -> np.ndarray[Any, np.dtype[np.int64]]:
 def test_blocks_are_made_of_pieces_of_others(data: st.DataObject) -> None:
     shape = data.draw(st.lists(st.integers(1, 7), min_size=1, max_size=3))
     rows, columns = (tuple(data.draw(edges(size)) for size in shape) for _ in range(2))
-    exchange = Exchange("a", "<i4", rows, columns, data.draw(st.integers(1, 5)), "seed")
+    spill = ArraySpill("a", "<i4", rows, columns, data.draw(st.integers(1, 5)), "seed")
     values = np.arange(math.prod(shape), dtype="i4").reshape(shape)
     storage = MemoryStorage()
 
-    for number in range(exchange.blocks):
-        box = exchange.row(number).box
-        put_aside(exchange, number, values[tuple(slice(*span) for span in box)], storage)
+    for number in range(spill.blocks):
+        box = spill.row(number).box
+        spill_block(spill, number, values[tuple(slice(*span) for span in box)], storage)
 
     for index in np.ndindex(*(len(each) - 1 for each in columns)):
         box = tuple((int(each[i]), int(each[i + 1])) for each, i in zip(columns, index, strict=True))
         wanted = values[tuple(slice(*span) for span in box)]
-        np.testing.assert_array_equal(taken_up(exchange, box, storage), wanted)
-    assert {info.key for info in storage.list_prefix("chunks")} == set(exchange.objects())
-    clear([exchange], storage)
+        np.testing.assert_array_equal(read_block(spill, box, storage), wanted)
+    assert {info.key for info in storage.list_prefix("chunks")} == set(spill.objects())
+    delete_spills([spill], storage)
     assert not list(storage.list_prefix("chunks"))
 
 
@@ -117,8 +118,8 @@ def test_maps_become_series_and_each_is_read_once(tmp_path: Path) -> None:
 
     report = rechunk(repo, "t", executor, chunks=SERIES, memory_bytes=1 << 17)
 
-    assert executor.calls == ["set_aside", "rewrite"]
-    assert (report.read_factor, report.aside_bytes) == (1, VALUES.nbytes)
+    assert executor.calls == ["spill_blocks", "rewrite"]
+    assert (report.read_factor, report.spilled_bytes) == (1, VALUES.nbytes)
     assert report.memory_bytes <= 1 << 17
     assert executor.home_bytes < VALUES.nbytes / 10
     array: Any = zarr.open_array(repo.readonly_session("main").store, path="t", mode="r")
@@ -136,7 +137,7 @@ def test_values_of_all_types(dtype: str, tmp_path: Path) -> None:
     memory = typed.nbytes * 2 // 3
     report = rechunk(repo, "t", Travelling(), chunks={"time": -1, "lat": 2, "lon": 3}, memory_bytes=memory)
 
-    assert report.aside_bytes == typed.nbytes
+    assert report.spilled_bytes == typed.nbytes
     array: Any = zarr.open_array(repo.readonly_session("main").store, path="t", mode="r")
     assert array[...].astype(typed.dtype).tobytes() == typed.tobytes()
 
@@ -188,12 +189,12 @@ def test_files_of_maps_become_series(tmp_path: Path) -> None:
     first = run(repo, files[:12], chunks=chunks, memory_bytes=90_000)
 
     assert first.plan is not None
-    assert (first.plan.aside_bytes, first.plan.read_factor) == (12 * 40 * 50 * 4, 1)
+    assert (first.plan.spilled_bytes, first.plan.read_factor) == (12 * 40 * 50 * 4, 1)
     assert first.plan.memory_bytes <= 90_000
     assert_same(read(repo), expected(files[:12]))
     more = run(repo, files, memory_bytes=60_000)
     assert more.plan is not None
-    assert more.plan.aside_bytes == 10 * 40 * 50 * 4  # those that share a chunk with new ones, and the new
+    assert more.plan.spilled_bytes == 10 * 40 * 50 * 4  # those that share a chunk with new ones, and the new
     assert_same(read(repo), expected(files))
 
 

@@ -231,7 +231,7 @@ def _library_options(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _checks(text: str) -> tuple[Any, ...]:
-    from icefloe.ingest.publish.checks import Check
+    from icefloe.ingest.options import Check
 
     names = [name.strip() for name in text.split(",") if name.strip()]
     for name in names:
@@ -272,7 +272,7 @@ def _text(found: Report, *, dry_run: bool, took_changed: bool) -> str:
             f"{counted(plan['blocks'], 'block')}, {counted(plan['tasks'], 'task')} of at most "
             f"{bytes_text(plan['memory_bytes'])}"
             + (f", files read {plan['read_factor']:.1f} times" if plan["read_factor"] > 1.05 else "")
-            + (f", {bytes_text(plan['aside_bytes'])} spilled" if plan["aside_bytes"] else "")
+            + (f", {bytes_text(plan['spilled_bytes'])} spilled" if plan["spilled_bytes"] else "")
         )
     lines += [
         f"check {each['name']}: FAILED, {each['text']}"

@@ -97,7 +97,7 @@ def _text(report: dict[str, Any], *, dry_run: bool) -> str:
     lines += [f"    {path}: is cut like that already" for path in report["unchanged"]]
     if report["arrays"] and dry_run:  # else it was told
         again = f", chunks read {report['read_factor']:.1f} times" if report["read_factor"] > 1.05 else ""
-        aside = f", {bytes_text(report['aside_bytes'])} spilled" if report["aside_bytes"] else ""
+        aside = f", {bytes_text(report['spilled_bytes'])} spilled" if report["spilled_bytes"] else ""
         lines.append(
             f"{bytes_text(report['nbytes'])} in {counted(report['blocks'], 'block')}, "
             f"{counted(report['tasks'], 'task')} of at most {bytes_text(report['memory_bytes'])}"

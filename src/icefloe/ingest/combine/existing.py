@@ -20,8 +20,7 @@ from icefloe.ingest.inspect.open import stored_dataset
 from icefloe.ingest.inspect.packing import signature
 from icefloe.ingest.inspect.schema import schema_of
 from icefloe.ingest.ledger.table import Ledger, LedgerRow
-from icefloe.ingest.plan.arrays import Target
-from icefloe.ingest.records import FileSchema, Stored
+from icefloe.ingest.records import FileSchema, Stored, Target
 from icefloe.repository import Repository
 from icefloe.session import Session
 

@@ -1,4 +1,4 @@
-"""What all the files make together: xarray combines their outlines, and no value is read for it."""
+"""What all the files make together: xarray combines their empty_datasets, and no value is read for it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from icefloe.ingest.combine.runs import (
     CannotCombineError,
     Digests,
     combined,
-    outline,
+    empty_dataset,
     runs_of,
 )
 from icefloe.ingest.discover.sources import Source
@@ -27,8 +27,8 @@ from icefloe.ingest.inspect.agreement import (
     Finding,
     order_problems,
 )
-from icefloe.ingest.options import Options
-from icefloe.ingest.records import BadFile, Combining, FileSchema, Stored, VariableSchema, first_label
+from icefloe.ingest.options import Combining, Options
+from icefloe.ingest.records import BadFile, FileSchema, Stored, VariableSchema, first_label
 
 _HERE = "the repository"
 _LEAVE_OUT = Hint(
@@ -150,7 +150,7 @@ def _combine(
     given += [Given(number, file, {}) for number, file in enumerate(new)]
     twice = overwritten(existing, rows, new) if existing is not None else []
     try:
-        dataset = combined(_outlines(new, old, how, digests), how)
+        dataset = combined(_empty_datasets(new, old, how, digests), how)
     except UndigestedError as unknown:
         sources: dict[int, Source | Stored] = {number: file.source for number, file in enumerate(new)}
         if existing is not None:
@@ -179,16 +179,16 @@ def _combine(
     return Combined(dataset, tuple(new), where, moves(dataset), findings)
 
 
-def _outlines(
+def _empty_datasets(
     new: Sequence[FileSchema], old: Sequence[Part], how: Combining, digests: Digests
 ) -> list[xr.Dataset]:
     """Describe files and parts of the repository as datasets without data, in their order."""
-    datasets = [outline(EXISTING, part.schema, digests, part.begin) for part in old]
+    datasets = [empty_dataset(EXISTING, part.schema, digests, part.begin) for part in old]
     runs = runs_of(new, [part.schema for part in old], how, digests)
     if runs is None:
-        datasets += [outline(number, file, digests) for number, file in enumerate(new)]
+        datasets += [empty_dataset(number, file, digests) for number, file in enumerate(new)]
     else:
-        datasets += runs.outlines(digests)
+        datasets += runs.empty_datasets(digests)
     return _in_order(datasets, how.concat_dim)
 
 

@@ -22,7 +22,8 @@ from icefloe._internal.private_imports import xarray_indexing
 from icefloe._internal.warnings import quiet
 from icefloe.errors import ErrorKind, Hint, InvalidInputError
 from icefloe.ingest.combine.pieces import Origin, PieceArray, Pieces
-from icefloe.ingest.records import Combining, FileSchema, VariableSchema, attribute_key
+from icefloe.ingest.options import Combining
+from icefloe.ingest.records import FileSchema, VariableSchema, attribute_key
 
 indexing = xarray_indexing()
 _PATCHING = RLock()
@@ -55,9 +56,9 @@ class Runs:
     dims: Mapping[str, tuple[str, ...]]
     """The dimensions that variables have in all files together, of those that lack the dimension in each."""
 
-    def outlines(self, digests: Digests) -> list[xr.Dataset]:
+    def empty_datasets(self, digests: Digests) -> list[xr.Dataset]:
         """What xarray would make of the files of each run."""
-        return [outline_of_run(run, self.dim, self.dims, digests) for run in self.runs]
+        return [empty_dataset_of_run(run, self.dim, self.dims, digests) for run in self.runs]
 
 
 def runs_of(
@@ -96,7 +97,7 @@ def _given_dimensions(
         if any(not set(moving).issubset({*each.dims, dim}) for each in left):
             return None  # which of its new dimensions comes first depends on more than two files
     try:
-        made = combined([outline(*each, digests) for each in rows[0][:2]], how)
+        made = combined([empty_dataset(*each, digests) for each in rows[0][:2]], how)
     except InvalidInputError:
         return None
     for each in left:
@@ -152,14 +153,14 @@ def _rows(files: Sequence[FileSchema]) -> tuple[str, list[list[Numbered]]] | Non
     return (dim, rows) if len(places) == 1 < len(rows[0]) else None
 
 
-def outline_of_run(
+def empty_dataset_of_run(
     run: Sequence[Numbered], dim: str, given: Mapping[str, tuple[str, ...]], digests: Digests
 ) -> xr.Dataset:
-    """The dataset that xarray would make of the outlines of some files."""
+    """The dataset that xarray would make of the empty_datasets of some files."""
     if len(run) == 1:
-        return outline(*run[0], digests)
+        return empty_dataset(*run[0], digests)
     (_, first), files = run[0], [file for _, file in run]
-    alone = outline(*run[0], digests)
+    alone = empty_dataset(*run[0], digests)
     variables: dict[str, xr.Variable] = {}
     for each in first.variables:
         dims = given.get(each.name, each.dims)
@@ -229,7 +230,7 @@ def _alike(files: Sequence[FileSchema], dim: str) -> bool:
 
 
 class _Kinds:
-    """Tells variables apart by all that outlines have of them."""
+    """Tells variables apart by all that empty_datasets have of them."""
 
     def __init__(self) -> None:
         self._numbers: dict[int, int] = {}
@@ -260,7 +261,7 @@ def _first(file: FileSchema, dim: str) -> Any:
     return file.values[dim].reshape(-1)[0]
 
 
-def outline(
+def empty_dataset(
     number: int, schema: FileSchema, digests: Digests, begin: Mapping[str, int] | None = None
 ) -> xr.Dataset:
     """A file as a dataset whose coordinates are there and whose data is not.
@@ -268,13 +269,13 @@ def outline(
     `begin` says where it begins in its source, by dimension: for parts of what the repository has.
     """
     variables = {
-        each.name: _outlined(number, schema, each, digests, begin or {}) for each in schema.variables
+        each.name: _empty_variable(number, schema, each, digests, begin or {}) for each in schema.variables
     }
     coords = {each.name: variables.pop(each.name) for each in schema.variables if each.is_coordinate}
     return xr.Dataset(variables, coords, dict(schema.attrs))
 
 
-def _outlined(
+def _empty_variable(
     number: int, schema: FileSchema, variable: VariableSchema, digests: Digests, begin: Mapping[str, int]
 ) -> xr.Variable:
     data: Any = schema.values.get(variable.name)
@@ -293,7 +294,7 @@ def _stored_shape(schema: FileSchema, variable: VariableSchema, begin: Mapping[s
 
 
 def combined(datasets: Sequence[xr.Dataset], how: Combining) -> xr.Dataset:
-    """What xarray makes of some outlines."""
+    """What xarray makes of some empty_datasets."""
     try:
         with quiet(), _without_masks():
             if how.concat_dim is None:
@@ -314,10 +315,7 @@ def combined(datasets: Sequence[xr.Dataset], how: Combining) -> xr.Dataset:
 
 @contextmanager
 def _without_masks() -> Iterator[None]:
-    """Let xarray make no mask, as large as the data, of which cells of an outline are missing.
-
-    An outline knows that itself. For all other arrays, and other threads, xarray does as it always does.
-    """
+    """Prevent xarray from creating a mask, as large as the data, of the missing cells of a PieceArray."""
     usual = indexing.create_mask
 
     def create_mask(indexer: Any, shape: Any, data: Any = None) -> Any:

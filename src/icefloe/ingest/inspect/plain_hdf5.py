@@ -49,7 +49,7 @@ def is_plain(reading: Reading) -> bool:
 def plain_schema(
     members: Members, source: Source, reading: Reading, content_id: str, known: Known
 ) -> FileSchema | None:
-    """What a survey would find in the group of an open file; None where xarray has to look itself."""
+    """What a inspect_file would find in the group of an open file; None where xarray has to look itself."""
     try:
         stored = {name: _Stored.of(name, each) for name, each in members.variables.items()}
         attrs = _attributes(members.attributes)

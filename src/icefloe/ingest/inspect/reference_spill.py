@@ -1,8 +1,8 @@
-"""Where the chunks of a file are, put aside by the task that looked at it for the one that will refer to it.
+"""Spill references to chunks: the task that inspects a file writes them, the task that commits reads them.
 
-A file is then parsed once, and its references, which may be millions, do not pass through the driver. They
-are put into chunk objects that no snapshot refers to. Those are deleted when the job ends, however it ends;
-what a killed job leaves is garbage as any other, and `garbage_collect` of icefloe or icechunk finds it.
+Each file is parsed once, and its references, which may be millions, do not pass through the driver. They are
+stored in chunk objects that no snapshot refers to, and deleted when the job ends, whether it succeeds or not.
+Objects of a killed job are garbage, which `garbage_collect` of icefloe or icechunk removes.
 """
 
 from __future__ import annotations
@@ -21,40 +21,32 @@ from icefloe._internal.ids import ChunkId
 from icefloe.encoding import msgpack
 from icefloe.errors import StorageError
 from icefloe.format.files import CHUNKS
+from icefloe.ingest.records import SpillRange
 from icefloe.storage.base import ObjectKind, ObjectNotFoundError, Storage
 from icefloe.virtual.dataset import VirtualDataset
 from icefloe.virtual.sources import Source
 from icefloe.virtual.variables import ChunkReferences, VirtualVariable
 
 _OBJECT_BYTES = 8 << 20
-"""What is put aside is written when it is as large as this."""
+"""The size at which references of several files are written as one object."""
 _LEVEL = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Aside:
-    """A range of an object."""
-
-    path: str
-    start: int
-    stop: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Parsed:
-    """What references to a file are made of."""
+    """The references that a parser found in a file."""
 
     sources: tuple[Source, ...]
     variables: Mapping[str, ReferredVariable]
 
     @staticmethod
     def of(dataset: VirtualDataset) -> Parsed:
-        """What a parser found, without what is copied: values that were loaded, or have no dimensions."""
+        """Select the variables that can be referenced: those with dimensions whose values were not loaded."""
         referred = {name: each for name, each in dataset.variables.items() if each.shape and not each.loaded}
         return Parsed(dataset.sources, {name: ReferredVariable.of(each) for name, each in referred.items()})
 
     def to_bytes(self) -> bytes:
-        """For `from_bytes`, and nobody else."""
+        """Encode for `from_bytes`."""
         sources = [
             [
                 each.location,
@@ -69,7 +61,7 @@ class Parsed:
 
     @staticmethod
     def from_bytes(data: bytes) -> Parsed:
-        """What `to_bytes` made bytes of."""
+        """Decode the result of `to_bytes`."""
         unpacked: Any = msgpack.unpack(zstandard.ZstdDecompressor().decompress(data))
         sources, variables = unpacked
         return Parsed(
@@ -83,7 +75,7 @@ class Parsed:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReferredVariable:
-    """The chunks of a variable, and the grid they are in."""
+    """The chunk references of a variable, and its chunk grid."""
 
     grid_shape: tuple[int, ...]
     chunk_shape: tuple[int, ...]
@@ -91,13 +83,13 @@ class ReferredVariable:
 
     @staticmethod
     def of(variable: VirtualVariable) -> ReferredVariable:
-        """The chunks of a variable that was parsed."""
+        """Take the chunk references of a parsed variable."""
         return ReferredVariable(variable.grid_shape, variable.chunk_shape, variable.references)
 
     def in_chunks(
         self, chunks: tuple[int, ...], lacking: Sequence[int], sizes: Sequence[int]
     ) -> ReferredVariable:
-        """The same as a box of an array of these sizes: with some dimensions more, or smaller chunks."""
+        """Fit the references to a box of an array, which may have more dimensions or smaller chunks."""
         shape, found = list(self.chunk_shape), self.chunks
         for axis in lacking:
             shape.insert(axis, 1)
@@ -109,7 +101,7 @@ class ReferredVariable:
         return ReferredVariable(grid, chunks, found)
 
     def packed(self) -> list[Any]:
-        """Numbers and bytes. A grid of which every chunk is there, in order, needs no coordinates."""
+        """Encode as numbers and bytes, without coordinates if the grid is complete and in order."""
         chunks = self.chunks
         is_dense = len(chunks.coords) == np.prod(self.grid_shape, dtype=np.int64) and np.array_equal(
             chunks.coords, _all_of(self.grid_shape)
@@ -138,7 +130,7 @@ class ReferredVariable:
         inline_coords: bytes,
         inline: Sequence[bytes],
     ) -> ReferredVariable:
-        """What `packed` made numbers and bytes of."""
+        """Decode the result of `packed`."""
         rank = len(grid)
         places = np.frombuffer(coords, np.uint32).reshape(count, rank) if coords else _all_of(grid)[:count]
         return ReferredVariable(
@@ -159,20 +151,20 @@ def _all_of(grid: Sequence[int]) -> Any:
     return np.indices(tuple(grid), np.uint32).reshape(len(grid), -1).T
 
 
-class Putting:
-    """Puts aside what was found in files, several in an object; `done` when there are no more."""
+class SpillWriter:
+    """A writer that spills the references of several files into one object. Call `flush` at the end."""
 
     def __init__(self, storage: Storage | None) -> None:
-        """Without a storage nothing is put aside."""
+        """Create a writer. Without a storage it writes nothing."""
         self._storage = None if storage is None else storage.for_a_while()
         self._parts: list[bytes] = []
         self._numbers: list[int] = []
         self._size = 0
-        self.places: dict[int, Aside] = {}
-        """Where things are, by their numbers; complete when all is done."""
+        self.ranges: dict[int, SpillRange] = {}
+        """Byte ranges by file number; complete after `flush`."""
 
     def put(self, number: int, parsed: Parsed) -> None:
-        """Put aside what was found in one file."""
+        """Add the references of one file."""
         if self._storage is None:
             return
         data = parsed.to_bytes()
@@ -180,55 +172,55 @@ class Putting:
         self._numbers.append(number)
         self._size += len(data)
         if self._size >= _OBJECT_BYTES:
-            self.done()
+            self.flush()
 
-    def done(self) -> None:
-        """Write what was not written yet."""
+    def flush(self) -> None:
+        """Write the remaining references."""
         if self._storage is None or not self._parts:
             return
         data = b"".join(self._parts)
-        # Named by what is in it: a task that runs twice writes the same, or something else elsewhere.
+        # The name is a hash of the content: a task that runs twice overwrites its object with equal bytes.
         path = f"{CHUNKS}/{ChunkId(hashlib.sha256(data).digest()[: ChunkId.SIZE])}"
         self._storage.put(path, data, kind=ObjectKind.CHUNK)
         at = 0
         for number, part in zip(self._numbers, self._parts, strict=True):
-            self.places[number] = Aside(path, at, at + len(part))
+            self.ranges[number] = SpillRange(path, at, at + len(part))
             at += len(part)
         self._parts, self._numbers, self._size = [], [], 0
 
 
-def taken_up(asides: Iterable[Aside], storage: Storage) -> dict[Aside, Parsed]:
-    """What was put aside, as far as it is still there; an object is read once for all that is in it."""
-    by_path: dict[str, list[Aside]] = {}
-    for aside in asides:
-        by_path.setdefault(aside.path, []).append(aside)
+def read_spilled(ranges: Iterable[SpillRange], storage: Storage) -> dict[SpillRange, Parsed]:
+    """Read spilled references, one request per object. Missing objects are left out of the result."""
+    by_path: dict[str, list[SpillRange]] = {}
+    for each in ranges:
+        by_path.setdefault(each.path, []).append(each)
     found = {}
     for path, mine in by_path.items():
         first, last = min(each.start for each in mine), max(each.stop for each in mine)
         try:
             data = bytes(storage.get_range(path, first, last))
         except ObjectNotFoundError:
-            continue  # somebody collects garbage: files are parsed once more
+            continue  # collected as garbage: the caller parses the files again
         for each in mine:
             found[each] = Parsed.from_bytes(data[each.start - first : each.stop - first])
     return found
 
 
-class Shelf:
-    """All that a job has put aside, wherever its tasks have put it."""
+class Spill:
+    """All objects that the tasks of a job have spilled; deleted at the end of the context."""
 
     def __init__(self, storage: Storage) -> None:
         self.storage = storage
         self._paths: set[str] = set()
 
-    def __enter__(self) -> Shelf:
+    def __enter__(self) -> Spill:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Delete all of it. What cannot be deleted now is garbage, and found as such later."""
+        """Delete the objects. Objects that remain are garbage, which gc removes."""
         with suppress(StorageError):
             self.storage.delete(self._paths)
 
-    def note(self, asides: Iterable[Aside | None]) -> None:
-        """Remember what is to be deleted."""
-        self._paths.update(each.path for each in asides if each is not None)
+    def track(self, ranges: Iterable[SpillRange | None]) -> None:
+        """Remember objects to delete."""
+        self._paths.update(each.path for each in ranges if each is not None)

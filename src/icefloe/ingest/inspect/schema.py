@@ -28,7 +28,7 @@ _SAMPLE_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
-class SurveyOrder:
+class InspectFileTask:
     """A file to look at."""
 
     source: Source
@@ -36,7 +36,7 @@ class SurveyOrder:
 
 
 @dataclass(frozen=True, slots=True)
-class DigestOrder:
+class DigestTask:
     """Variables of a file whose values are to be compared with those of other files."""
 
     source: Source | Stored
@@ -44,29 +44,29 @@ class DigestOrder:
     names: tuple[str, ...]
 
 
-def survey(order: SurveyOrder) -> FileSchema | BadFile:
+def inspect_file(task: InspectFileTask) -> FileSchema | BadFile:
     """Look into one file. Whatever goes wrong with it is an answer, not an exception."""
     try:
-        with left_out() as names, opened(order.source, order.reading, glance=True, whole=True) as raw:
-            id = content_id(order.source, order.reading)
-            found = schema_of(order.source, raw, id, order.reading.variables)
+        with left_out() as names, opened(task.source, task.reading, glance=True, whole=True) as raw:
+            id = content_id(task.source, task.reading)
+            found = schema_of(task.source, raw, id, task.reading.variables)
             return replace(found, left_out=tuple(dict.fromkeys(names)))
     except MissingEngineError as error:
-        return BadFile(order.source, error.reason, error.remedy, is_sound=True)
+        return BadFile(task.source, error.reason, error.remedy, is_sound=True)
     except ModuleNotFoundError as error:
         missing = missing_package(error)
         if missing is None:
-            return BadFile(order.source, reason(error))
-        return BadFile(order.source, f"this needs {missing.module}", missing.command, is_sound=True)
+            return BadFile(task.source, reason(error))
+        return BadFile(task.source, f"this needs {missing.module}", missing.command, is_sound=True)
     except Exception as error:  # noqa: BLE001 - engines raise whatever they like about a damaged file
-        return BadFile(order.source, reason(error))
+        return BadFile(task.source, reason(error))
 
 
-def digest(order: DigestOrder) -> dict[str, str]:
+def digest(task: DigestTask) -> dict[str, str]:
     """A hash over the values of some variables."""
-    with opened(order.source, order.reading, glance=True) as raw:
+    with opened(task.source, task.reading, glance=True) as raw:
         decoded = decode(raw)
-        return {name: _digest(decoded[name].values) for name in order.names if name in decoded.variables}
+        return {name: _digest(decoded[name].values) for name in task.names if name in decoded.variables}
 
 
 def schema_of(source: Source, raw: xr.Dataset, content_id: str, names: tuple[str, ...] = ()) -> FileSchema:

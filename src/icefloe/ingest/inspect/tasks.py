@@ -27,8 +27,8 @@ from icefloe.ingest.inspect.agreement import (
 )
 from icefloe.ingest.inspect.open import virtualized
 from icefloe.ingest.inspect.plain_hdf5 import Known, is_plain, plain_schema
-from icefloe.ingest.inspect.reference_spill import Parsed, Putting, Shelf
-from icefloe.ingest.inspect.schema import DigestOrder, SurveyOrder, content_id, digest, survey
+from icefloe.ingest.inspect.reference_spill import Parsed, Spill, SpillWriter
+from icefloe.ingest.inspect.schema import DigestTask, InspectFileTask, content_id, digest, inspect_file
 from icefloe.ingest.ledger.compare import Renamed, Selection, find_renamed
 from icefloe.ingest.options import Options
 from icefloe.ingest.records import (
@@ -74,7 +74,7 @@ _TEXT = "it is text of any length, which is not in its chunks"
 
 
 @dataclass(frozen=True, slots=True)
-class LookOrder:
+class InspectTask:
     """Files to look at."""
 
     sources: tuple[Source, ...]
@@ -83,34 +83,34 @@ class LookOrder:
     """Where references are put aside; None where nobody will want them."""
 
 
-def survey_some(order: LookOrder) -> list[FileSchema | BadFile]:
+def inspect_files(task: InspectTask) -> list[FileSchema | BadFile]:
     """Look into some files. Whatever goes wrong with one is an answer, not an exception."""
     found = [
-        refuse_without_data(survey(SurveyOrder(source, order.reading)), order.reading)
-        for source in order.sources
+        refuse_without_data(inspect_file(InspectFileTask(source, task.reading)), task.reading)
+        for source in task.sources
     ]
     files = iter(shared([each for each in found if isinstance(each, FileSchema)]))
     return [each if isinstance(each, BadFile) else next(files) for each in found]
 
 
-def survey_for_references(order: LookOrder) -> list[FileSchema | BadFile]:
+def inspect_for_references(task: InspectTask) -> list[FileSchema | BadFile]:
     """Look into some files, and at what of them can be referred to; each is parsed once."""
-    putting = Putting(order.storage)
+    writer = SpillWriter(task.storage)
     known, shared = Known(), _Shared()
     found: list[FileSchema | BadFile] = []
-    for number, source in enumerate(order.sources):
-        schema, dataset, why = _looked(source, order.reading, known)
-        schema = refuse_without_data(schema, order.reading)
+    for number, source in enumerate(task.sources):
+        schema, dataset, why = _looked(source, task.reading, known)
+        schema = refuse_without_data(schema, task.reading)
         if isinstance(schema, BadFile):
             found.append(schema)
             continue
         if dataset is not None:
-            putting.put(number, Parsed.of(dataset))
+            writer.put(number, Parsed.of(dataset))
             schema = replace(schema, places=_places(source, dataset))
         found.append(shared.with_documents(schema, dataset, why))
-    putting.done()
+    writer.flush()
     return [
-        replace(each, aside=putting.places.get(number)) if isinstance(each, FileSchema) else each
+        replace(each, spilled=writer.ranges.get(number)) if isinstance(each, FileSchema) else each
         for number, each in enumerate(found)
     ]
 
@@ -128,7 +128,7 @@ def _places(source: Source, dataset: VirtualDataset) -> tuple[str, ...]:
 def _looked(
     source: Source, reading: Reading, known: Known
 ) -> tuple[FileSchema | BadFile, VirtualDataset | None, str]:
-    """What a survey finds, what a parser finds, and why that is nothing."""
+    """What a inspect_file finds, what a parser finds, and why that is nothing."""
     seen: list[FileSchema | None] = []
 
     def witness(members: Members) -> None:
@@ -144,7 +144,7 @@ def _looked(
     except Exception as error:  # noqa: BLE001 - what cannot be parsed can still be copied
         why = reason(error)
     schema = seen[0] if dataset is not None and seen else None
-    return schema or survey(SurveyOrder(source, reading)), dataset, why
+    return schema or inspect_file(InspectFileTask(source, reading)), dataset, why
 
 
 def _named_alike(
@@ -166,7 +166,7 @@ class _Shared:
         self._alive: list[VariableSchema] = []
 
     def with_documents(self, schema: FileSchema, dataset: VirtualDataset | None, why: str) -> FileSchema:
-        """What a survey found, and how each variable would be referred to, or why it cannot be."""
+        """What a inspect_file found, and how each variable would be referred to, or why it cannot be."""
         refused = {} if dataset is None else {each.variable: each.sentence for each in dataset.refused}
         found = []
         for variable in schema.variables:
@@ -316,30 +316,30 @@ def inspect_sources(
     selection: Selection,
     options: Options,
     executor: Executor,
-    shelf: Shelf | None = None,
+    spill: Spill | None = None,
 ) -> Inspected:
     """Inspect the selected files, and compare them with each other and with the target group.
 
-    `stored` is the schema of the target group. References that parsers find are put on the `shelf`.
+    `stored` is the schema of the target group. References that parsers find are put on the `spill`.
     """
     sources, rows = selection.outcome.wanted, selection.ledger.rows
     if not sources:
         return Inspected((), (), ())
     native = options.mode == "native"
     share = min(_FILES_TOGETHER, -(-len(sources) // (_LOOKS_PER_CORE * executor.parallelism)))
-    storage = None if shelf is None or native else shelf.storage
-    orders = [
-        LookOrder(tuple(sources[at : at + share]), options.reading, storage)
+    storage = None if spill is None or native else spill.storage
+    tasks = [
+        InspectTask(tuple(sources[at : at + share]), options.reading, storage)
         for at in range(0, len(sources), share)
     ]
-    look = survey_some if native else survey_for_references
+    look = inspect_files if native else inspect_for_references
     found = [
         each
-        for some in executor.map(Task(look, "groups of files", per_core=4, items_per_task=8), orders)
+        for some in executor.map(Task(look, "groups of files", per_core=4, items_per_task=8), tasks)
         for each in some
     ]
-    if shelf is not None:
-        shelf.note(each.aside for each in found if isinstance(each, FileSchema))
+    if spill is not None:
+        spill.track(each.spilled for each in found if isinstance(each, FileSchema))
     bad = [each for each in found if isinstance(each, BadFile)]
     _refuse_unknown_variables(options.reading.variables, found, stored)
     files = shared([each for each in found if isinstance(each, FileSchema)])
@@ -410,8 +410,8 @@ def digest_values(
     name: str, sources: Mapping[int, Source | Stored], reading: Reading, executor: Executor
 ) -> dict[tuple[int, str], str]:
     """Hash the values of a variable in all sources that have it, by the number of the source."""
-    orders = [DigestOrder(source, reading, (name,)) for source in sources.values()]
-    results = executor.map(Task(digest, "files compared", per_core=4, items_per_task=256), orders)
+    tasks = [DigestTask(source, reading, (name,)) for source in sources.values()]
+    results = executor.map(Task(digest, "files compared", per_core=4, items_per_task=256), tasks)
     return {
         (number, name): found[name] for number, found in zip(sources, results, strict=True) if name in found
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,8 @@ from icefloe._internal.warnings import quiet
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.ingest.combine.pieces import PieceArray
 from icefloe.ingest.inspect.packing import signature, stored, survives, zarr_attributes
-from icefloe.ingest.records import VariableSchema
+from icefloe.ingest.options import Layout, compressors
+from icefloe.ingest.records import Target, VariableSchema
 
 _MIB = 1 << 20
 _CHUNK_BYTES = 16 * _MIB
@@ -28,75 +29,6 @@ _MOST_CHUNK_BYTES = (1 << 31) - 1
 """Codecs take no more at once."""
 _LONGEST_COORDINATE_CHUNK = 1 << 16
 _UNITS = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """How arrays are cut and encoded. Dimensions without a size are whole in each chunk."""
-
-    chunks: Mapping[str, int] | None = None
-    """Cells per chunk by dimension, -1 for all of them; None: as in the files, within reason."""
-    shards: Mapping[str, int] | None = None
-    """Cells per shard."""
-    codec: str = "zstd"
-    """`zstd`, `zstd:9`, `blosc`, `blosc:lz4:5`, `gzip:6` or `none`."""
-
-    def __post_init__(self) -> None:
-        for what in ("chunks", "shards"):
-            given: Any = getattr(self, what)  # of whatever type a recipe has it
-            if given is None:
-                continue
-            if not isinstance(given, Mapping) or not all(type(size) is int for size in given.values()):
-                raise _wrong(f"{what} must be dimensions with whole numbers, as in time: 24, not {given!r}")
-            for dim, size in given.items():
-                if size < 1 and size != -1:
-                    raise _wrong(
-                        f"{what} of {size} along {dim} make no sense: give a positive number, or -1 for all"
-                    )
-        compressors(self.codec)
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """One array of the repository, as it will be."""
-
-    name: str
-    dims: tuple[str, ...]
-    shape: tuple[int, ...]
-    dtype: str
-    """That of the stored values; `string` for text of any length."""
-    attrs: Mapping[str, Any]
-    """In terms of JSON."""
-    packing: Mapping[str, Any]
-    """How the values are stored, for files that store them in another way."""
-    signature: str | None
-    """Files with the same one are copied as they are."""
-    chunks: tuple[int, ...]
-    shards: tuple[int, ...] | None = None
-    fill_value: Any = None
-    document: str | None = None
-    """The zarr.json of an array whose chunks are as in files."""
-    is_new: bool = True
-    """Whether the array is made, be it in the place of another one."""
-
-    @property
-    def unit(self) -> tuple[int, ...]:
-        """What is written at once: a shard, or a chunk."""
-        return self.shards or self.chunks
-
-    def count_units(self) -> int:
-        """How many shards or chunks its grid has."""
-        return math.prod(-(-size // max(unit, 1)) for size, unit in zip(self.shape, self.unit, strict=True))
-
-    @property
-    def itemsize(self) -> int:
-        """Bytes per cell; a guess for text."""
-        return 32 if self.dtype == "string" else np.dtype(self.dtype).itemsize
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all cells."""
-        return math.prod(self.shape) * self.itemsize
 
 
 def new_target(
@@ -314,30 +246,6 @@ def coordinate_target(
             fill_value(dtype, values.attrs),
         ),
         values,
-    )
-
-
-def compressors(codec: str) -> Any:
-    """What zarr takes as compressors."""
-    from zarr.codecs import BloscCodec, GzipCodec, ZstdCodec
-
-    name, *rest = str(codec).split(":")
-    try:
-        if name == "none" and not rest:
-            return None
-        if name == "zstd" and len(rest) < 2:
-            return ZstdCodec(level=int(rest[0]) if rest else 3)
-        if name == "gzip" and len(rest) < 2:
-            return GzipCodec(level=int(rest[0]) if rest else 5)
-        if name == "blosc" and len(rest) < 3:
-            level = int(rest[1]) if len(rest) > 1 else 5
-            blosc: Any = BloscCodec  # its arguments have other types in older releases
-            return blosc(cname=rest[0] if rest else "zstd", clevel=level, shuffle="shuffle")
-    except (ValueError, TypeError) as error:
-        told = "a level is a number" if "int()" in str(error) else str(error)
-        raise _wrong(f"codec {codec!r}: {told}") from error
-    raise _wrong(
-        f"there is no codec {codec!r}: zstd, zstd:LEVEL, blosc, blosc:NAME:LEVEL, gzip:LEVEL or none"
     )
 
 

@@ -17,10 +17,10 @@ from icefloe.ingest.combine.grid import Combined
 from icefloe.ingest.combine.pieces import EXISTING, PieceArray
 from icefloe.ingest.inspect.packing import signature
 from icefloe.ingest.options import Options
-from icefloe.ingest.plan.arrays import Target, check_layout, coordinate_target, new_target
+from icefloe.ingest.plan.arrays import check_layout, coordinate_target, new_target
 from icefloe.ingest.plan.references import Referral, as_document, bounds_in, refer, refuse_misfits
 from icefloe.ingest.plan.tasks import Plan, SourceCut, make_plan
-from icefloe.ingest.records import FileSchema, VariableSchema, Ways, ways_of
+from icefloe.ingest.records import FileSchema, Target, VariableSchema, Ways, ways_of
 from icefloe.virtual.zarr_metadata import GEO_TRANSFORM
 
 _LEAST_CHUNK_BYTES = 16 << 10

@@ -22,7 +22,7 @@ from icefloe.config import (
 from icefloe.config.repository import SplitSizesDict
 from icefloe.core.commit.manifests import UNSPLIT, split_sizes
 from icefloe.format.snapshot import ArrayNodeData, DimensionShape, NodeSnapshot
-from icefloe.ingest.plan.arrays import Target
+from icefloe.ingest.records import Target
 from icefloe.repository import Repository
 
 Extents = tuple[range, ...]

@@ -18,8 +18,7 @@ from icefloe.errors import ErrorKind, Hint, InvalidInputError
 from icefloe.ingest.combine.pieces import PieceArray
 from icefloe.ingest.inspect.agreement import Finding
 from icefloe.ingest.inspect.packing import attributes_of_zarr, decoded
-from icefloe.ingest.plan.arrays import Target
-from icefloe.ingest.records import FileSchema, VariableSchema
+from icefloe.ingest.records import FileSchema, Target, VariableSchema
 from icefloe.virtual.codecs import GRIB, TIFF
 from icefloe.virtual.parsers import ParseOptions
 from icefloe.virtual.zarr_metadata import DECODING_ATTRIBUTES, array_metadata, differences, properties_of

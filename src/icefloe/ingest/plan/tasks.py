@@ -11,7 +11,6 @@ import numpy as np
 
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.ingest.combine.pieces import EXISTING, Column, PieceArray, Pieces
-from icefloe.ingest.plan.arrays import Target
 from icefloe.ingest.plan.block_shapes import (
     READ_COPIES,
     WRITE_COPIES,
@@ -22,14 +21,14 @@ from icefloe.ingest.plan.block_shapes import (
     read_factor,
     under_way,
 )
-from icefloe.ingest.write.spill import Exchange
+from icefloe.ingest.plan.spill import ArraySpill
+from icefloe.ingest.records import Target
 
-DEFAULT_MEMORY_BYTES = 256 << 20
 _TASK_BYTES = 256 << 20
 """What a task should have to do at most, if there are enough tasks."""
 _OBJECT_BYTES = 16 << 20
 """Small pieces are put into objects of about this size."""
-_ASIDE_COST = 2.0
+_SPILL_COST = 2.0
 """What it costs to put a byte aside and take it up again, if decoding it costs 1. Measured on a folder."""
 _REQUEST_BYTES = 128 << 10
 """What could be decoded in the time that a request takes."""
@@ -81,7 +80,7 @@ class Plan:
     """What a task holds at most: a block, and the chunks that are under way while it is read or written."""
     read_factor: float
     """How often a chunk of a file is decoded, on average; 1 where blocks and files fit."""
-    exchanges: Mapping[str, Exchange]
+    spills: Mapping[str, ArraySpill]
     """Arrays that are spilled. Their blocks are made of the spilled data."""
     readings: tuple[Block, ...]
     """The blocks that are put aside, array by array."""
@@ -89,9 +88,9 @@ class Plan:
     """Those of each task."""
 
     @property
-    def aside_bytes(self) -> int:
+    def spilled_bytes(self) -> int:
         """Bytes that are spilled."""
-        return sum(math.prod(block.shape) * self.exchanges[block.name].itemsize for block in self.readings)
+        return sum(math.prod(block.shape) * self.spills[block.name].itemsize for block in self.readings)
 
 
 def make_plan(
@@ -110,7 +109,7 @@ def make_plan(
     blocks: list[Block] = []
     weights: list[int] = []
     readings: list[Block] = []
-    exchanges: dict[str, Exchange] = {}
+    spills: dict[str, ArraySpill] = {}
     factors: list[tuple[float, int]] = []
     most = 0
     for target in targets:
@@ -123,10 +122,8 @@ def make_plan(
             way = layout.direct()
             found = list(_changed(target, array, way.block, mine))
         if way.reading is not None and found:
-            exchanges[target.name] = exchange = _exchange(
-                target, array, cut, way.reading, way.together, found
-            )
-            readings += _readings(exchange, array)
+            spills[target.name] = spill = _array_spill(target, array, cut, way.reading, way.together, found)
+            readings += _readings(spill, array)
         blocks += found
         new = [math.prod(block.shape) * target.itemsize for block in found]
         weights += new
@@ -134,14 +131,14 @@ def make_plan(
         most = max(most, way.memory_bytes) if found else most
     total = sum(weights)
     factor = sum(each * size for each, size in factors) / total if total else 1.0
-    heavy = [math.prod(block.shape) * exchanges[block.name].itemsize for block in readings]
+    heavy = [math.prod(block.shape) * spills[block.name].itemsize for block in readings]
     return Plan(
         tuple(blocks),
         _dealt(weights, parallelism),
         total,
         most,
         factor,
-        exchanges,
+        spills,
         tuple(readings),
         _dealt(heavy, parallelism),
     )
@@ -231,7 +228,7 @@ class _Layout:
         common = math.prod(map(min, reading, block, self.read.shape)) * self.target.itemsize
         together = max(1, min(piece, _OBJECT_BYTES) // common)
         pieces = overlaps(self.read.shape, reading, block)
-        cost = self._reading_cost + _ASIDE_COST * self.write.nbytes + _REQUEST_BYTES * pieces
+        cost = self._reading_cost + _SPILL_COST * self.write.nbytes + _REQUEST_BYTES * pieces
         holds = max(self.write.block_bytes(block) + beside, self.read.block_bytes(reading) + aside)
         return _Way(block, holds, 1.0, cost, reading, together)
 
@@ -269,14 +266,14 @@ def _fills_a_box(blocks: Sequence[Block]) -> bool:
     return math.prod(extent) == sum(math.prod(block.shape) for block in blocks)
 
 
-def _exchange(
+def _array_spill(
     target: Target,
     array: PieceArray,
     cut: SourceCut,
     reading: tuple[int, ...],
     together: int,
     blocks: Sequence[Block],
-) -> Exchange:
+) -> ArraySpill:
     low = np.min([block.start for block in blocks], axis=0).tolist()
     high = np.max([block.stop for block in blocks], axis=0).tolist()
     rows, columns = [], []
@@ -285,7 +282,7 @@ def _exchange(
         rows.append(_joined(borders[(borders > first) & (borders < last)], first, last, reading[axis]))
         starts = np.unique([block.start[axis] for block in blocks])
         columns.append(np.append(starts, last).astype(np.int64))
-    return Exchange(target.name, target.dtype, tuple(rows), tuple(columns), together, os.urandom(16).hex())
+    return ArraySpill(target.name, target.dtype, tuple(rows), tuple(columns), together, os.urandom(16).hex())
 
 
 def _source_borders(array: PieceArray, source_chunk: tuple[int, ...] | None, axis: int) -> Column:
@@ -314,12 +311,12 @@ def _joined(borders: Column, first: int, last: int, extent: int) -> Column:
     return np.array(edges, np.int64)
 
 
-def _readings(exchange: Exchange, array: PieceArray) -> Iterator[Block]:
+def _readings(spill: ArraySpill, array: PieceArray) -> Iterator[Block]:
     """The blocks that are put aside, with what makes them."""
     finder = _Finder(array.pieces)
-    for number in range(exchange.blocks):
-        start, stop = (np.array(ends, np.int64) for ends in zip(*exchange.row(number).box, strict=True))
-        yield Block(exchange.name, tuple(start.tolist()), tuple(stop.tolist()), finder.within(start, stop))
+    for number in range(spill.blocks):
+        start, stop = (np.array(ends, np.int64) for ends in zip(*spill.row(number).box, strict=True))
+        yield Block(spill.name, tuple(start.tolist()), tuple(stop.tolist()), finder.within(start, stop))
 
 
 def _changed(

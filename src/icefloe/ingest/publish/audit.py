@@ -23,11 +23,11 @@ from icefloe.ingest.inspect.agreement import goes_one_way, is_of_names
 from icefloe.ingest.inspect.open import decode, opened, stored_dataset
 from icefloe.ingest.inspect.packing import decoded
 from icefloe.ingest.ledger.table import LedgerRow
-from icefloe.ingest.options import Options
+from icefloe.ingest.options import Check, Options, wrong_check
 from icefloe.ingest.plan.block_shapes import part_bytes
 from icefloe.ingest.plan.tasks import Block
-from icefloe.ingest.publish.checks import Check, CheckResult, wrong_check
 from icefloe.ingest.records import Reading, Stored, reason
+from icefloe.ingest.report import CheckResult
 from icefloe.ingest.write.batch import StagedFiles
 from icefloe.ingest.write.chunks import read_piece, unit_of
 from icefloe.session import Session
@@ -71,7 +71,7 @@ def find_staged(stored: Stored, rows: Sequence[LedgerRow], found: Sequence[Sourc
 
 
 @dataclass(frozen=True, slots=True)
-class CompareOrder:
+class CompareTask:
     """A block to compare with the files it came from."""
 
     stored: Stored
@@ -83,7 +83,7 @@ class CompareOrder:
 
 
 @dataclass(frozen=True, slots=True)
-class SampleOrder:
+class SampleTask:
     """A file to compare with its region of the group: some cells of each of its variables."""
 
     stored: Stored
@@ -96,7 +96,7 @@ class SampleOrder:
 
 
 @dataclass(frozen=True, slots=True)
-class CountOrder:
+class CountTask:
     """A box of a variable whose values are counted."""
 
     stored: Stored
@@ -233,26 +233,26 @@ def _gaps(audit: _Audit) -> str:
 
 def _source(audit: _Audit) -> str:
     """Parts of files from all over, read once more, by the way that decodes."""
-    orders = _sample_orders(audit)
+    tasks = _sample_tasks(audit)
     found = (
         [
             text
-            for text in audit.executor.map(Task(compare_sample, "blocks compared", per_core=1), orders)
+            for text in audit.executor.map(Task(compare_sample, "blocks compared", per_core=1), tasks)
             if text
         ]
-        if orders
+        if tasks
         else []
     )
     return found[0] if found else _blocks_differ(audit)
 
 
-def _sample_orders(audit: _Audit) -> list[SampleOrder]:
+def _sample_tasks(audit: _Audit) -> list[SampleTask]:
     """Files that are referred to: no block was made of them."""
     sources = {source.url: source for each in audit.staged for source in each.sources}
     rows = [row for row in audit.arrivals.rows if row.mode != "native" and row.source in sources]
     reading, left_out = audit.options.reading, _overridden(audit)
     return [
-        SampleOrder(
+        SampleTask(
             audit.stored,
             row,
             tuple(name for name in row.names() if name not in left_out),
@@ -273,17 +273,17 @@ def _overridden(audit: _Audit) -> set[str]:
     return {str(name) for name, each in variables if dims.isdisjoint(map(str, each.dims))}
 
 
-def compare_sample(order: SampleOrder) -> str:
+def compare_sample(task: SampleTask) -> str:
     """What differs between a file and its region, if anything: an executor's part."""
-    source, region = order.source, order.row.box()
+    source, region = task.source, task.row.box()
     try:
-        with opened(order.stored, order.reading) as raw, opened(source, order.reading) as file:
+        with opened(task.stored, task.reading) as raw, opened(source, task.reading) as file:
             here, there = decode(raw), decode(file)
             if not same_labels(here.indexes, there.indexes, region):
                 return ""  # its cells do not lie in a row, and are compared where they were copied
-            for name in order.names:
+            for name in task.names:
                 now, then = _of_its_dimensions(here.variables[name], there.variables[name], region)
-                for mine, its in _some_cells(now, then, region, order.cells):
+                for mine, its in _some_cells(now, then, region, task.cells):
                     if not _alike(now[mine].load(), then[its].load()):
                         return f"{name} at {[each.start for each in mine]} is not what {source.url} has"
     except Exception as error:  # noqa: BLE001 - engines raise whatever they like
@@ -323,14 +323,14 @@ def _some_cells(
 def _blocks_differ(audit: _Audit) -> str:
     blocks = [(staged, block) for staged, block in audit.blocks() if (block.pieces.source != EXISTING).any()]
     step = max(1, len(blocks) // _SAMPLED_BLOCKS)
-    orders = []
+    tasks = []
     for staged, whole in blocks[::step][:_SAMPLED_BLOCKS]:
         block = _thinned(whole)
         numbers = {int(number) for number in block.pieces.source}
         sources = {number: staged.sources[number] for number in numbers}
         cells = min(audit.cells, _SAMPLED_CELLS)
-        orders.append(CompareOrder(staged.stored, block, sources, audit.options.reading, cells))
-    found = [text for text in audit.executor.map(Task(compare_block, "blocks compared"), orders) if text]
+        tasks.append(CompareTask(staged.stored, block, sources, audit.options.reading, cells))
+    found = [text for text in audit.executor.map(Task(compare_block, "blocks compared"), tasks) if text]
     return found[0] if found else ""
 
 
@@ -341,26 +341,26 @@ def _thinned(block: Block) -> Block:
     return replace(block, pieces=block.pieces.taken(rows[some]))
 
 
-def compare_block(order: CompareOrder) -> str:
+def compare_block(task: CompareTask) -> str:
     """What differs between a block and its files, if anything: an executor's part."""
-    block = order.block
-    with opened(order.stored, order.reading) as raw:
+    block = task.block
+    with opened(task.stored, task.reading) as raw:
         here = decode(raw).variables[block.name]
         for row in range(len(block.pieces)):
             number = int(block.pieces.source[row])
             try:
-                with opened(order.sources[number], order.reading, glance=True) as source:
+                with opened(task.sources[number], task.reading, glance=True) as source:
                     variable = decode(source).variables[block.name]
                     piece = _with_axes(block.pieces.taken(slice(row, row + 1)), variable.dims, here.dims)
-                    piece = _sampled(piece, source.variables[block.name], order.cells)
+                    piece = _sampled(piece, source.variables[block.name], task.cells)
                     there = read_piece(piece, variable)
             except Exception as error:  # noqa: BLE001 - engines raise whatever they like
-                return f"{order.sources[number].url}: {block.name} cannot be read: {reason(error)}"
+                return f"{task.sources[number].url}: {block.name} cannot be read: {reason(error)}"
             start = piece.starts[0] + np.array(block.start, np.int64)
             ends = zip(start.tolist(), (start + piece.shape[0]).tolist(), strict=True)
             now = here[tuple(slice(a, b) for a, b in ends)].load()
             if not bool(_equal(now, xr.Variable(now.dims, np.broadcast_to(there, now.shape)))):
-                return f"{block.name} at {start.tolist()} is not what {order.sources[number].url} has"
+                return f"{block.name} at {start.tolist()} is not what {task.sources[number].url} has"
     return ""
 
 
@@ -419,18 +419,18 @@ def _counted(audit: _Audit) -> Iterator[Counts]:
     if audit.dataset.variables[name].dtype.kind not in "biuf" and audit.check.name == "range":
         raise wrong_check(f"the check range is about numbers, and {name!r} has none")
     boxes = list(audit.arrivals.blocks(name, audit.cells))
-    orders = [
-        CountOrder(audit.stored, name, tuple(boxes[at : at + _BOXES])) for at in range(0, len(boxes), _BOXES)
+    tasks = [
+        CountTask(audit.stored, name, tuple(boxes[at : at + _BOXES])) for at in range(0, len(boxes), _BOXES)
     ]
-    for counts in audit.executor.map(Task(count_boxes, "parts checked"), orders):
+    for counts in audit.executor.map(Task(count_boxes, "parts checked"), tasks):
         yield from counts
 
 
-def count_boxes(order: CountOrder) -> list[Counts]:
+def count_boxes(task: CountTask) -> list[Counts]:
     """The least and the greatest value of each box, and how many are missing: an executor's part."""
-    with opened(order.stored, Reading()) as raw:
-        variable = raw.variables[order.name]
-        return [_counts(variable, box) for box in order.boxes]
+    with opened(task.stored, Reading()) as raw:
+        variable = raw.variables[task.name]
+        return [_counts(variable, box) for box in task.boxes]
 
 
 def _counts(variable: xr.Variable, box: Box) -> Counts:

@@ -27,9 +27,8 @@ from icefloe.ingest.ledger.compare import Selection, select_sources, sort_source
 from icefloe.ingest.ledger.table import Ledger, read_ledger
 from icefloe.ingest.options import Options
 from icefloe.ingest.publish.audit import audit, find_staged
-from icefloe.ingest.publish.checks import CheckResult
 from icefloe.ingest.records import LOGGER, Stored
-from icefloe.ingest.report import Report, Written
+from icefloe.ingest.report import CheckResult, Report, Written
 from icefloe.ingest.write.batch import METADATA, StagedFiles
 from icefloe.repository import Repository
 from icefloe.session import Session

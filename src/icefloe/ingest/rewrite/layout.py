@@ -14,8 +14,9 @@ from zarr.storage import MemoryStore
 
 from icefloe._internal.warnings import quiet
 from icefloe.errors import ErrorKind, Hint, InvalidInputError
-from icefloe.ingest.plan.arrays import Target, check_chunk_bytes, compressors, shards_of
-from icefloe.ingest.records import reason
+from icefloe.ingest.options import compressors
+from icefloe.ingest.plan.arrays import check_chunk_bytes, shards_of
+from icefloe.ingest.records import Target, reason
 
 _SHARDING = "sharding_indexed"
 _INDEX: dict[str, Any] = {

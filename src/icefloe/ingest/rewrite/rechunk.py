@@ -1,6 +1,6 @@
 """Other chunks for arrays of a repository: tasks read boxes of what was, and write whole new chunks.
 
-Where that would read old chunks many times over, they are put aside in between: see `exchange`.
+Where that would read old chunks many times over, they are put aside in between: see `spill`.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ from icefloe.distributed import receipt
 from icefloe.errors import ErrorKind, InvalidInputError, NodeNotFoundError, RebaseFailedError
 from icefloe.format.snapshot import ArrayNodeData
 from icefloe.ingest.combine.pieces import PieceArray, Pieces
-from icefloe.ingest.plan.arrays import Target
+from icefloe.ingest.options import DEFAULT_MEMORY_BYTES
 from icefloe.ingest.plan.block_shapes import READ_COPIES, WRITE_COPIES, at_once, chunks_at_once
-from icefloe.ingest.plan.tasks import DEFAULT_MEMORY_BYTES, Plan, SourceCut, make_plan
-from icefloe.ingest.records import LOGGER
+from icefloe.ingest.plan.spill import ArraySpill
+from icefloe.ingest.plan.tasks import Plan, SourceCut, make_plan
+from icefloe.ingest.records import LOGGER, Target
 from icefloe.ingest.rewrite.layout import Relayout, StoredArray, new_layout, stored_array
-from icefloe.ingest.write.spill import Exchange, clear, put_aside, taken_up
+from icefloe.ingest.write.spill import delete_spills, read_block, spill_block
 from icefloe.repository import Repository
 from icefloe.session import ForkSession, Session
 
@@ -68,7 +69,7 @@ class RechunkReport:
     """What a task holds at most, beside the interpreter and its modules."""
     read_factor: float
     """How often a chunk is read, on average."""
-    aside_bytes: int = 0
+    spilled_bytes: int = 0
     """What is put aside in between, in the storage of the repository, and deleted at the end."""
     compared: int = 0
     """New chunks of which a part was read again, and had the values of before."""
@@ -100,7 +101,7 @@ class Box:
 
 
 @dataclass(frozen=True, slots=True)
-class RechunkOrder:
+class RechunkTask:
     """Boxes of whole new chunks for a task to write, one after the other."""
 
     fork: ForkSession
@@ -109,17 +110,17 @@ class RechunkOrder:
     boxes: tuple[Box, ...]
     samples: tuple[Box, ...]
     """Some parts of new chunks in them to be compared."""
-    exchanges: Mapping[str, Exchange]
+    spills: Mapping[str, ArraySpill]
     """The arrays whose boxes are taken from what was put aside."""
     memory_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
-class AsideOrder:
+class SpillTask:
     """Blocks of an array for a task to put aside."""
 
     base: Session
-    exchange: Exchange
+    spill: ArraySpill
     numbers: tuple[int, ...]
     memory_bytes: int
 
@@ -172,7 +173,7 @@ def rechunk(
     )
     plan = _planned(changed, memory_bytes, executor.parallelism)
     report = _report(changed, arrays, plan)
-    aside = f", {bytes_text(plan.aside_bytes)} put aside in between" if plan.aside_bytes else ""
+    aside = f", {bytes_text(plan.spilled_bytes)} put aside in between" if plan.spilled_bytes else ""
     LOGGER.info(
         "%s: %s in %s, %s of at most %s%s",
         counted(len(changed), "array"),
@@ -263,7 +264,7 @@ def _report(
         plan.nbytes,
         plan.memory_bytes,
         plan.read_factor,
-        plan.aside_bytes,
+        plan.spilled_bytes,
     )
 
 
@@ -280,17 +281,17 @@ def _written(
         session._workspace.delete_node(array.path)  # with the references to its chunks
         session._workspace.set_metadata(array.path, (target.document or "").encode())
     samples = _samples(plan, {array.path: (array, target) for array, target in changed})
-    orders = list(_orders(session.fork(), base, plan, samples, memory_bytes)) if plan.blocks else []
+    tasks = list(_rechunk_tasks(session.fork(), base, plan, samples, memory_bytes)) if plan.blocks else []
     try:
         if plan.readings:
             list(
                 executor.map(
-                    Task(set_aside, "parts put aside"), list(_aside_orders(base, plan, memory_bytes))
+                    Task(spill_blocks, "parts spilled"), list(_spill_tasks(base, plan, memory_bytes))
                 )
             )
-        done = list(executor.map(Task(rewrite, "tasks"), orders))
+        done = list(executor.map(Task(rewrite, "tasks"), tasks))
     finally:
-        clear(plan.exchanges.values(), session._workspace.assets.storage)
+        delete_spills(plan.spills.values(), session._workspace.assets.storage)
     for box in (box for each in done for box in each.different):
         raise InvalidInputError(
             f"the values of {box.path} from {list(box.start)} to {list(box.stop)} are not the same after "
@@ -317,7 +318,7 @@ def _samples(plan: Plan, arrays: Mapping[str, tuple[StoredArray, Target]]) -> di
     return found
 
 
-def _aside_orders(base: Session, plan: Plan, memory_bytes: int) -> Iterator[AsideOrder]:
+def _spill_tasks(base: Session, plan: Plan, memory_bytes: int) -> Iterator[SpillTask]:
     """Each task has blocks of one array: their numbers count from its first one."""
     first = {name: index for index, name in reversed(list(enumerate(block.name for block in plan.readings)))}
     for task in plan.reading_tasks:
@@ -326,52 +327,52 @@ def _aside_orders(base: Session, plan: Plan, memory_bytes: int) -> Iterator[Asid
             name = plan.readings[index].name
             numbers.setdefault(name, []).append(index - first[name])
         for name, mine in numbers.items():
-            yield AsideOrder(base, plan.exchanges[name], tuple(mine), memory_bytes)
+            yield SpillTask(base, plan.spills[name], tuple(mine), memory_bytes)
 
 
-def _orders(
+def _rechunk_tasks(
     fork: ForkSession, base: Session, plan: Plan, samples: Mapping[int, Box], memory_bytes: int
-) -> Iterator[RechunkOrder]:
+) -> Iterator[RechunkTask]:
     for task in plan.tasks:
         blocks = plan.blocks[task.start : task.stop]
         boxes = tuple(Box(block.name, block.start, block.stop) for block in blocks)
         compared = tuple(samples[number] for number in task if number in samples)
         names = {block.name for block in blocks}
-        exchanges = {name: each for name, each in plan.exchanges.items() if name in names}
-        yield RechunkOrder(fork, base, boxes, compared, exchanges, memory_bytes)
+        spills = {name: each for name, each in plan.spills.items() if name in names}
+        yield RechunkTask(fork, base, boxes, compared, spills, memory_bytes)
 
 
-def set_aside(order: AsideOrder) -> int:
+def spill_blocks(task: SpillTask) -> int:
     """Read blocks and put them aside, a task's part; how many. It may run twice and does not mind."""
-    array = _array(order.base, order.exchange.name, "r")
-    storage = order.base._workspace.assets.storage.for_a_while()
-    with quiet(), chunks_at_once(_at_once(array, READ_COPIES, order.memory_bytes)):
-        for number in order.numbers:
-            key = tuple(slice(start, stop) for start, stop in order.exchange.row(number).box)
-            put_aside(order.exchange, number, np.asarray(array[key]), storage)
-    return len(order.numbers)
+    array = _array(task.base, task.spill.name, "r")
+    storage = task.base._workspace.assets.storage.for_a_while()
+    with quiet(), chunks_at_once(_at_once(array, READ_COPIES, task.memory_bytes)):
+        for number in task.numbers:
+            key = tuple(slice(start, stop) for start, stop in task.spill.row(number).box)
+            spill_block(task.spill, number, np.asarray(array[key]), storage)
+    return len(task.numbers)
 
 
-def rewrite(order: RechunkOrder) -> Rewritten:
+def rewrite(task: RechunkTask) -> Rewritten:
     """Write the boxes through the fork, a task's part. It may run twice and does not mind."""
-    paths = {box.path for box in order.boxes}
+    paths = {box.path for box in task.boxes}
     with quiet():
-        new = {path: _array(order.fork, path, "r+") for path in paths}
-        old = {path: _array(order.base, path, "r") for path in paths}
-        for box in order.boxes:
-            exchange = order.exchanges.get(box.path)
-            if exchange is not None:
-                values = taken_up(exchange, box.spans, order.base._workspace.assets.storage)
+        new = {path: _array(task.fork, path, "r+") for path in paths}
+        old = {path: _array(task.base, path, "r") for path in paths}
+        for box in task.boxes:
+            spill = task.spills.get(box.path)
+            if spill is not None:
+                values = read_block(spill, box.spans, task.base._workspace.assets.storage)
             else:
-                with chunks_at_once(_at_once(old[box.path], READ_COPIES, order.memory_bytes)):
+                with chunks_at_once(_at_once(old[box.path], READ_COPIES, task.memory_bytes)):
                     values = old[box.path][box.key]
-            with chunks_at_once(_at_once(new[box.path], WRITE_COPIES, order.memory_bytes)):
+            with chunks_at_once(_at_once(new[box.path], WRITE_COPIES, task.memory_bytes)):
                 new[box.path][box.key] = values
             del values  # before the next one is read
         different = tuple(
-            box for box in order.samples if not _same(new[box.path][box.key], old[box.path][box.key])
+            box for box in task.samples if not _same(new[box.path][box.key], old[box.path][box.key])
         )
-    return Rewritten(receipt(order.fork), different)
+    return Rewritten(receipt(task.fork), different)
 
 
 def _at_once(array: Any, copies: int, memory_bytes: int) -> int:

@@ -25,9 +25,9 @@ from icefloe.ingest.plan.design import Design
 from icefloe.ingest.plan.manifest_windows import Windows, files_within, windows_of, with_splitting
 from icefloe.ingest.plan.tasks import Block
 from icefloe.ingest.records import LOGGER, BadFile, FileSchema, Stored, UnreadableError, unreadable
-from icefloe.ingest.write.chunks import WriteOrder, set_aside, write
-from icefloe.ingest.write.references import ReferOrder, Referred, write_references
-from icefloe.ingest.write.spill import clear
+from icefloe.ingest.write.chunks import WriteTask, spill_blocks, write
+from icefloe.ingest.write.references import ReferenceTask, Referred, write_references
+from icefloe.ingest.write.spill import delete_spills
 from icefloe.repository import Repository
 from icefloe.session import Session
 
@@ -115,17 +115,19 @@ def write_batch(
         for written in executor.map(Task(write_references, "tasks"), referrals):
             receipts.append(written.receipt)
             bad.update(written.bad)
-    orders = _Orders(session, designed, existing, options)
+    tasks = _Tasks(session, designed, existing, options)
     try:
         if designed.plan.readings:
-            for aside in executor.map(Task(set_aside, "parts put aside"), list(orders.aside())):
-                bad.update(aside)
+            for unreadable_sources in executor.map(
+                Task(spill_blocks, "parts spilled"), list(tasks.spilling())
+            ):
+                bad.update(unreadable_sources)
         if designed.plan.blocks and not bad:
-            for written in executor.map(Task(write, "tasks"), list(orders.writing())):
+            for written in executor.map(Task(write, "tasks"), list(tasks.writing())):
                 receipts.append(written.receipt)
                 bad.update(written.bad)
     finally:
-        clear(designed.plan.exchanges.values(), session._workspace.assets.storage)
+        delete_spills(designed.plan.spills.values(), session._workspace.assets.storage)
     if bad:
         found = [BadFile(combined.files[number].source, text) for number, text in sorted(bad.items())]
         if options.on_bad_file == "stop":
@@ -153,8 +155,8 @@ def _make_room(session: Session, designed: Design, options: Options) -> None:
                     array.resize(target.shape)
 
 
-class _Orders:
-    """The orders of a plan for the tasks that put aside and for those that write."""
+class _Tasks:
+    """The tasks of a plan for the tasks that put aside and for those that write."""
 
     def __init__(
         self,
@@ -172,19 +174,17 @@ class _Orders:
         for number, name in designed.copied:
             self._copied.setdefault(number, []).append(name)
 
-    def writing(self) -> Iterator[WriteOrder]:
+    def writing(self) -> Iterator[WriteTask]:
         """A task has blocks of several arrays; those that were put aside need no sources."""
         plan = self._designed.plan
         for task in plan.tasks:
             blocks = [
-                replace(block, pieces=block.pieces.taken(slice(0, 0)))
-                if block.name in plan.exchanges
-                else block
+                replace(block, pieces=block.pieces.taken(slice(0, 0))) if block.name in plan.spills else block
                 for block in plan.blocks[task.start : task.stop]
             ]
-            yield self._order(blocks, range(0))
+            yield self._task(blocks, range(0))
 
-    def aside(self) -> Iterator[WriteOrder]:
+    def spilling(self) -> Iterator[WriteTask]:
         """A task has blocks of one array, by their numbers among its own."""
         plan = self._designed.plan
         first: dict[str, int] = {}
@@ -194,9 +194,9 @@ class _Orders:
             for name in dict.fromkeys(plan.readings[index].name for index in task):
                 mine = [index for index in task if plan.readings[index].name == name]
                 numbers = range(mine[0] - first[name], mine[-1] + 1 - first[name])
-                yield self._order([plan.readings[index] for index in mine], numbers)
+                yield self._task([plan.readings[index] for index in mine], numbers)
 
-    def _order(self, blocks: Sequence[Block], numbers: range) -> WriteOrder:
+    def _task(self, blocks: Sequence[Block], numbers: range) -> WriteTask:
         names = {block.name for block in blocks}
         used = {int(number) for block in blocks for number in np.unique(block.pieces.source)}
         sources: dict[int, Any] = {
@@ -204,9 +204,9 @@ class _Orders:
         }
         if EXISTING in used and self._existing is not None:
             sources[EXISTING] = self._existing.stored
-        exchanges = self._designed.plan.exchanges
+        spills = self._designed.plan.spills
         copied = ((number, name) for number in used for name in self._copied.get(number, ()))
-        return WriteOrder(
+        return WriteTask(
             self._fork.fork(),
             self._options.group,
             tuple(blocks),
@@ -214,7 +214,7 @@ class _Orders:
             sources,
             self._options.reading,
             frozenset(pair for pair in copied if pair[1] in names),
-            {name: exchanges[name] for name in names if name in exchanges},
+            {name: spills[name] for name in names if name in spills},
             numbers,
             self._options.memory_bytes,
         )
@@ -222,7 +222,7 @@ class _Orders:
 
 def _referrals(
     session: Session, designed: Design, options: Options, windows: Windows | None, parallelism: int
-) -> Iterator[ReferOrder]:
+) -> Iterator[ReferenceTask]:
     combined = designed.combined
     fork = session.fork()
     dims = {target.name: target.dims for target in designed.targets}
@@ -231,26 +231,26 @@ def _referrals(
     for number, name in sorted(designed.referral.chosen):
         names.setdefault(number, []).append(name)
 
-    def order(numbers: Sequence[int], extents: Mapping[str, tuple[range, ...]]) -> ReferOrder:
+    def task(numbers: Sequence[int], extents: Mapping[str, tuple[range, ...]]) -> ReferenceTask:
         files = []
         for number in numbers:
             file, box = combined.files[number], combined.boxes[number]
             mine = tuple(names[number])
-            files.append(Referred(number, file.source, mine, box, _lacking(file, mine, dims), file.aside))
-        return ReferOrder(fork.fork(), options.group, tuple(files), options.reading, dims, chunks, extents)
+            files.append(Referred(number, file.source, mine, box, _lacking(file, mine, dims), file.spilled))
+        return ReferenceTask(fork.fork(), options.group, tuple(files), options.reading, dims, chunks, extents)
 
     if windows is not None:
         boxes = {number: combined.boxes[number] for number in names}
         for span in windows.spans():
             if numbers := list(files_within(boxes, windows.dim, span)):
-                yield order(numbers, windows.extents(span))
+                yield task(numbers, windows.extents(span))
         return
     whole = list(names)
     # Their references wait in few objects: a task that had less to do would take longer to start.
     each = -(-len(whole) // parallelism)
     share = max(1, -(-each // 4), min(_FILES_PER_TASK, each))
     for start in range(0, len(whole), share):
-        yield order(whole[start : start + share], {})
+        yield task(whole[start : start + share], {})
 
 
 def _lacking(

@@ -21,11 +21,12 @@ from icefloe.ingest.combine.pieces import EXISTING, Pieces
 from icefloe.ingest.discover.sources import Source, refuse_changed
 from icefloe.ingest.inspect.open import decode, opened
 from icefloe.ingest.inspect.packing import is_text, stored
-from icefloe.ingest.plan.arrays import Target, missing_value
+from icefloe.ingest.plan.arrays import missing_value
 from icefloe.ingest.plan.block_shapes import WRITE_COPIES, at_once, chunks_at_once, part_bytes
+from icefloe.ingest.plan.spill import ArraySpill
 from icefloe.ingest.plan.tasks import Block
-from icefloe.ingest.records import Reading, Stored, reason
-from icefloe.ingest.write.spill import Exchange, put_aside, taken_up
+from icefloe.ingest.records import Reading, Stored, Target, reason
+from icefloe.ingest.write.spill import read_block, spill_block
 from icefloe.session import ForkSession
 
 _OPEN_FILES = 64
@@ -39,7 +40,7 @@ _conventions: Any = xr.conventions
 
 
 @dataclass(frozen=True, slots=True)
-class WriteOrder:
+class WriteTask:
     """Some blocks to write, with what they are made of."""
 
     fork: ForkSession
@@ -50,10 +51,10 @@ class WriteOrder:
     reading: Reading
     copied: frozenset[tuple[int, str]]
     """The variables of sources, by number and name, whose stored values are taken as they are."""
-    exchanges: Mapping[str, Exchange]
+    spills: Mapping[str, ArraySpill]
     """The arrays that are put aside in between, or whose blocks are made of what was."""
     numbers: range
-    """Which blocks of an exchange these are, where they are to be put aside."""
+    """Which blocks of an spill these are, where they are to be put aside."""
     memory_bytes: int
 
 
@@ -76,33 +77,33 @@ class _ReadError(Exception):
         self.text = text
 
 
-def write(order: WriteOrder) -> Written:
+def write(task: WriteTask) -> Written:
     """Write the blocks through the fork; the receipt is for the commit."""
     size = 0
     bad: dict[int, str] = {}
-    with _Sources(order) as sources, quiet():
-        group = zarr.open_group(order.fork.store, path=order.group, mode="r+")
-        arrays = {name: group[name] for name in {block.name for block in order.blocks}}
-        for block in order.blocks:
-            exchange = order.exchanges.get(block.name)
+    with _Sources(task) as sources, quiet():
+        group = zarr.open_group(task.fork.store, path=task.group, mode="r+")
+        arrays = {name: group[name] for name in {block.name for block in task.blocks}}
+        for block in task.blocks:
+            spill = task.spills.get(block.name)
             try:
-                if exchange is not None:
-                    data = taken_up(exchange, block.box, order.fork._workspace.assets.storage)
+                if spill is not None:
+                    data = read_block(spill, block.box, task.fork._workspace.assets.storage)
                 else:
-                    data = _assembled(block, order.targets[block.name], sources)
+                    data = _assembled(block, task.targets[block.name], sources)
             except _ReadError as error:
                 bad[error.number] = error.text
                 continue
             array: Any = arrays[block.name]
-            unit = math.prod(array.shards or array.chunks) * order.targets[block.name].itemsize
-            with chunks_at_once(at_once(unit, WRITE_COPIES, order.memory_bytes)):
+            unit = math.prod(array.shards or array.chunks) * task.targets[block.name].itemsize
+            with chunks_at_once(at_once(unit, WRITE_COPIES, task.memory_bytes)):
                 array[tuple(slice(start, stop) for start, stop in block.box)] = data
             size += data.nbytes
             gone = weakref.ref(data)
             del data
             _wait_for(gone)
         bad |= sources.changed()
-    return Written(receipt(order.fork), size, bad)
+    return Written(receipt(task.fork), size, bad)
 
 
 def _wait_for(gone: weakref.ref[Any]) -> None:
@@ -112,28 +113,28 @@ def _wait_for(gone: weakref.ref[Any]) -> None:
         time.sleep(_MOMENT_S / 1000)
 
 
-def set_aside(order: WriteOrder) -> dict[int, str]:
+def spill_blocks(task: WriteTask) -> dict[int, str]:
     """Read blocks of one array and put them aside; the sources that could not be read, and why."""
     bad: dict[int, str] = {}
-    storage = order.fork._workspace.assets.storage.for_a_while()
-    with _Sources(order) as sources, quiet():
-        for number, block in zip(order.numbers, order.blocks, strict=True):
+    storage = task.fork._workspace.assets.storage.for_a_while()
+    with _Sources(task) as sources, quiet():
+        for number, block in zip(task.numbers, task.blocks, strict=True):
             try:
-                data = _assembled(block, order.targets[block.name], sources)
+                data = _assembled(block, task.targets[block.name], sources)
             except _ReadError as error:
                 bad[error.number] = error.text
                 continue
-            put_aside(order.exchanges[block.name], number, data, storage)
+            spill_block(task.spills[block.name], number, data, storage)
             del data
         bad |= sources.changed()
     return bad
 
 
 class _Sources:
-    """The sources of some orders, opened when they are needed, and some kept open."""
+    """The sources of some tasks, opened when they are needed, and some kept open."""
 
-    def __init__(self, order: WriteOrder) -> None:
-        self._order = order
+    def __init__(self, task: WriteTask) -> None:
+        self._task = task
         self._open: dict[int, tuple[ExitStack, xr.Dataset, xr.Dataset | None]] = {}
         self._read: set[int] = set()
 
@@ -166,17 +167,17 @@ class _Sources:
     def parts(self, piece: Pieces, target: Target) -> Iterator[Pieces]:
         """A piece in parts that can be read one after the other, in the memory that there is."""
         number = int(piece.source[0])
-        copied = (number, target.name) in self._order.copied
+        copied = (number, target.name) in self._task.copied
         with self._told(number, target):
             unit = unit_of(piece, self._dataset(number, decoded=False).variables[target.name])
         cell = target.itemsize if copied else max(_DECODED_BYTES, target.itemsize)
-        return piece.parted(unit, part_bytes(self._order.memory_bytes) // cell)
+        return piece.parted(unit, part_bytes(self._task.memory_bytes) // cell)
 
     def changed(self) -> dict[int, str]:
         """The sources, by number, that are not what they were: parts of both may have been read."""
         found = {}
         for number in self._read:
-            source = self._order.sources[number]
+            source = self._task.sources[number]
             try:
                 if not isinstance(source, Stored) and not source.is_remote:  # a copy of it was read
                     refuse_changed(source, {})
@@ -187,7 +188,7 @@ class _Sources:
     def _values(self, number: int, target: Target, key: Mapping[int, slice]) -> Any:
         raw = self._dataset(number, decoded=False).variables[target.name]
         box = tuple(key.get(axis, slice(None)) for axis in range(raw.ndim))
-        if (number, target.name) in self._order.copied:
+        if (number, target.name) in self._task.copied:
             return raw[box].load().values
         shown = self._dataset(number, decoded=True).variables[target.name]
         if {raw.dtype.kind, shown.dtype.kind} <= _NUMBERS and raw.dims == shown.dims:
@@ -199,7 +200,7 @@ class _Sources:
         """Stored numbers as the target stores them: a few at a time, for decoding makes several copies."""
         found = np.empty(raw.shape, target.dtype)
         flat, filled = raw.values.reshape(-1), found.reshape(-1)
-        cells = max(1, part_bytes(self._order.memory_bytes) // _DECODED_BYTES // _SLABS)
+        cells = max(1, part_bytes(self._task.memory_bytes) // _DECODED_BYTES // _SLABS)
         for start in range(0, flat.size, cells):
             slab = xr.Variable(("x",), flat[start : start + cells], dict(raw.attrs))
             shown: xr.Variable = _conventions.decode_cf_variable(
@@ -214,7 +215,7 @@ class _Sources:
                 oldest = next(iter(self._open))
                 self._open.pop(oldest)[0].close()
             stack = ExitStack()
-            raw = stack.enter_context(opened(self._order.sources[number], self._order.reading))
+            raw = stack.enter_context(opened(self._task.sources[number], self._task.reading))
             self._open[number] = (stack, raw, None)
             self._read.add(number)
         stack, raw, shown = self._open[number]

@@ -13,8 +13,8 @@ from icefloe.distributed import receipt
 from icefloe.ingest.discover.sources import Source, refuse_changed
 from icefloe.ingest.discover.urls import reference_location
 from icefloe.ingest.inspect.open import virtualized
-from icefloe.ingest.inspect.reference_spill import Aside, Parsed, taken_up
-from icefloe.ingest.records import FileSchema, Reading, reason
+from icefloe.ingest.inspect.reference_spill import Parsed, read_spilled
+from icefloe.ingest.records import FileSchema, Reading, SpillRange, reason
 from icefloe.ingest.write.chunks import Written
 from icefloe.repository import Repository
 from icefloe.session import ForkSession
@@ -40,11 +40,11 @@ class Referred:
     box: Mapping[str, tuple[int, int]]
     lacking: Mapping[str, tuple[int, ...]]
     """The dimensions of arrays, by number, that its variables lack."""
-    aside: Aside | None
+    spilled: SpillRange | None
 
 
 @dataclass(frozen=True, slots=True)
-class ReferOrder:
+class ReferenceTask:
     """Files to refer to."""
 
     fork: ForkSession
@@ -59,38 +59,40 @@ class ReferOrder:
     """Arrays whose manifests are written by the task, and its part of their chunk grids."""
 
 
-def write_references(order: ReferOrder) -> Written:
+def write_references(task: ReferenceTask) -> Written:
     """Set references through the fork: an executor's part."""
     bad: dict[int, str] = {}
-    for start in range(0, len(order.files), _FILES_AT_ONCE):
-        bad |= _refer_to(order.files[start : start + _FILES_AT_ONCE], order)
-    for name, window in order.windows.items():
-        order.fork.write_manifests(_path(order.group, name), window)
-    return Written(receipt(order.fork), 0, bad)
+    for start in range(0, len(task.files), _FILES_AT_ONCE):
+        bad |= _refer_to(task.files[start : start + _FILES_AT_ONCE], task)
+    for name, window in task.windows.items():
+        task.fork.write_manifests(_path(task.group, name), window)
+    return Written(receipt(task.fork), 0, bad)
 
 
-def _refer_to(files: Sequence[Referred], order: ReferOrder) -> dict[int, str]:
+def _refer_to(files: Sequence[Referred], task: ReferenceTask) -> dict[int, str]:
     """Set references to some files, those of an array at once; what cannot be read of them."""
-    aside = taken_up((each.aside for each in files if each.aside), order.fork._workspace.assets.storage)
+    spilled = read_spilled(
+        (each.spilled for each in files if each.spilled), task.fork._workspace.assets.storage
+    )
     bad: dict[int, str] = {}
     placed: dict[str, list[Placed]] = {}
     for file in files:
         try:
-            found = None if file.aside is None else aside.get(file.aside)
-            parsed = found or _parsed(file.source, order.reading)
-            refuse_changed(file.source, order.reading.storage_options)
+            found = None if file.spilled is None else spilled.get(file.spilled)
+            parsed = found or _parsed(file.source, task.reading)
+            refuse_changed(file.source, task.reading.storage_options)
             mine = {name: parsed.variables[name] for name in file.names}
         except Exception as error:  # noqa: BLE001 - parsers raise whatever they like about a damaged file
             bad[file.number] = reason(error)
             continue
         for name, variable in mine.items():
-            box, chunks = [file.box[dim] for dim in order.dims[name]], order.chunks[name]
+            box, chunks = [file.box[dim] for dim in task.dims[name]], task.chunks[name]
             sizes = [stop - start for start, stop in box]
             cut = variable.in_chunks(chunks, file.lacking.get(name, ()), sizes)
             step = tuple(start // size for (start, _), size in zip(box, chunks, strict=True))
             placed.setdefault(name, []).append(Placed(cut.chunks, parsed.sources, step, cut.grid_shape))
     for name, parts in placed.items():
-        write_placed(order.fork.store, _path(order.group, name), parts)
+        write_placed(task.fork.store, _path(task.group, name), parts)
     return bad
 
 

@@ -1,0 +1,115 @@
+"""How an array is spilled: read in blocks of one shape, and written in blocks of another.
+
+To turn maps into time series, every new chunk needs a part of every old one. If tasks read what their new
+chunks need, each old chunk is decoded many times. So a first pass reads blocks of old chunks, each once, and
+stores them as plain bytes, cut at the borders of the new blocks; a second pass reads its pieces as byte
+ranges. `icefloe.ingest.write.spill` does the reading and writing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from icefloe._internal.ids import ChunkId
+from icefloe.format.files import CHUNKS
+from icefloe.ingest.plan.block_shapes import Column
+
+Span = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class ArraySpill:
+    """The layout of one spilled array. Object names follow from numbers, so tasks exchange no messages."""
+
+    name: str
+    dtype: str
+    rows: tuple[Column, ...]
+    """Edges of the blocks that are read, along each dimension."""
+    columns: tuple[Column, ...]
+    """Edges of the blocks that are written. A piece is the intersection of two blocks."""
+    together: int
+    """How many pieces of a block share an object."""
+    seed: str
+    """Part of the object names: different in each run, equal if a task runs twice."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The number of blocks to read along each dimension."""
+        return tuple(len(edges) - 1 for edges in self.rows)
+
+    @property
+    def blocks(self) -> int:
+        """The number of blocks to read."""
+        return math.prod(self.shape)
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes per cell."""
+        return np.dtype(self.dtype).itemsize
+
+    def row(self, number: int) -> Row:
+        """Return a block to read."""
+        index = np.unravel_index(number, self.shape)
+        box = tuple((int(edges[i]), int(edges[i + 1])) for edges, i in zip(self.rows, index, strict=True))
+        cuts = tuple(_cuts(edges, span) for edges, span in zip(self.columns, box, strict=True))
+        return Row(box, cuts)
+
+    def object(self, number: int, part: int) -> str:
+        """Return the path of the object with some pieces of a block."""
+        digest = hashlib.sha256(f"{self.seed}/{self.name}/{number}/{part}".encode()).digest()
+        return f"{CHUNKS}/{ChunkId(digest[: ChunkId.SIZE])}"
+
+    def objects(self) -> Iterator[str]:
+        """Yield the paths of all objects."""
+        for number in range(self.blocks):
+            yield from (
+                self.object(number, part) for part in range(-(-self.row(number).pieces // self.together))
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A block to read, and the positions at which it is cut into pieces."""
+
+    box: tuple[Span, ...]
+    cuts: tuple[tuple[int, ...], ...]
+    """Positions along each dimension, including both ends of the block."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The number of pieces along each dimension."""
+        return tuple(len(cuts) - 1 for cuts in self.cuts)
+
+    @property
+    def pieces(self) -> int:
+        """The number of pieces."""
+        return math.prod(self.shape)
+
+    def piece(self, number: int) -> tuple[Span, ...]:
+        """Return the box of a piece."""
+        index = np.unravel_index(number, self.shape)
+        return tuple((cuts[i], cuts[i + 1]) for cuts, i in zip(self.cuts, index, strict=True))
+
+    def number(self, piece: Sequence[Span]) -> int:
+        """Return the number of the piece with this box."""
+        index = [cuts.index(start) for cuts, (start, _) in zip(self.cuts, piece, strict=True)]
+        return int(np.ravel_multi_index(index, self.shape))
+
+    def before(self, piece: Sequence[Span]) -> int:
+        """Count the cells in all earlier pieces. Pieces are stored in C order, without gaps."""
+        lengths = [stop - start for start, stop in self.box]
+        own = [stop - start for start, stop in piece]
+        return sum(
+            math.prod(own[:axis]) * (piece[axis][0] - self.box[axis][0]) * math.prod(lengths[axis + 1 :])
+            for axis in range(len(self.box))
+        )
+
+
+def _cuts(edges: Column, span: Span) -> tuple[int, ...]:
+    """Return both ends of an interval and the edges inside it."""
+    return (span[0], *edges[(edges > span[0]) & (edges < span[1])].tolist(), span[1])
