@@ -15,14 +15,14 @@ install = @python=$$(scripts/find-python "$(PYTHON)") && "$$python" scripts/setu
 # Otherwise every process that a test starts would compile icefloe again.
 unexport PYTHONDONTWRITEBYTECODE
 
-CODE = src tests $(wildcard demo benchmarks)
+CODE = src tests docs/_site $(wildcard demo benchmarks)
 HOUSE_RULES = $(addprefix tests/test_, \
     layering.py house_rules.py docs.py packaging.py repository_hygiene.py)
 
 .DEFAULT_GOAL := help
 
 .PHONY: help setup setup-demo setup-compat demo test test-core test-setup test-on-spark test-without-spark check lint ruff codespell house-rules compat \
-    test-servers test-samples test-cluster test-spark torture bench coverage wheel dist clean
+    test-servers test-samples test-cluster test-spark torture bench coverage docs docs-site docs-serve wheel dist clean
 
 help:
 	@echo "make demo              turn NetCDF files into a versioned repository with Spark, and query it"
@@ -37,6 +37,8 @@ help:
 	@echo "make test-spark        the Spark tests with another release: PYSPARK='4.0.*'"
 	@echo "make torture           concurrent writers, faults and kills for MINUTES=30"
 	@echo "make coverage          line coverage of make test, in build/coverage"
+	@echo "make docs              build the documentation in build/site, run its examples, open it in Chromium without network"
+	@echo "make docs-serve        serve the documentation while you write it, on http://127.0.0.1:8000"
 	@echo "make bench             benchmarks against the official package: ROW=name for one, JSON=path for the figures"
 	@echo "make wheel             build dist/icefloe-*.whl"
 	@echo "make dist              release dry run: wheel, sdist, twine check, installation into an empty environment"
@@ -59,7 +61,7 @@ demo: setup-demo
 
 test-core:
 	$(call install,core)
-	$(CORE)/python -m pytest -q -n $(JOBS) --dist worksteal --only-installed -m "not servers and not setup"
+	$(CORE)/python -m pytest -q -n $(JOBS) --dist worksteal --only-installed -m "not servers and not setup and not docs"
 
 # The hooks of .pre-commit-config.yaml are these three targets.
 ruff: setup
@@ -70,7 +72,7 @@ codespell: setup
 	$(BIN)/codespell
 
 house-rules: setup
-	$(BIN)/python -m pytest -q $(HOUSE_RULES)
+	$(BIN)/python -m pytest -q -m "not docs" $(HOUSE_RULES)
 
 lint: ruff codespell
 	$(BIN)/mypy $(CODE)
@@ -80,7 +82,7 @@ test: setup
 	@$(MAKE) --no-print-directory -j 3 test-on-spark test-without-spark lint
 
 test-without-spark: setup
-	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m "not compat and not servers and not spark and not setup"
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m "not compat and not servers and not spark and not setup and not docs"
 
 # One process: a Java virtual machine for each costs more than it saves.
 test-on-spark: setup
@@ -131,12 +133,24 @@ torture: setup
 bench: setup-compat
 	$(BIN)/python benchmarks/run.py $(if $(ROW),--row "$(ROW)") $(if $(JSON),--json "$(JSON)")
 
+# Strict: a broken link, a public name without documentation or an example that fails ends it with an error.
+docs: docs-site
+	$(BIN)/python -m pytest -q -n $(JOBS) -m docs $$(grep -rlw --include='test_docs*.py' mark.docs tests)
+
+docs-site: setup
+	$(call install,docs)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
+
+docs-serve: setup
+	$(call install,docs)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs serve --watch src
+
 # Worker processes of pytest, of Spark and of the tests are measured, too: see [tool.coverage] in pyproject.toml.
 coverage: setup
 	$(call install,coverage)
 	$(BIN)/coverage erase
 	$(BIN)/coverage run -m pytest -q -n 0 -m "spark and not cluster"
-	$(BIN)/coverage run -m pytest -q -n $(JOBS) --dist worksteal -m "not compat and not servers and not spark and not setup"
+	$(BIN)/coverage run -m pytest -q -n $(JOBS) --dist worksteal -m "not compat and not servers and not spark and not setup and not docs"
 	$(BIN)/coverage combine -q
 	$(BIN)/coverage html -q
 	$(BIN)/coverage report --skip-covered --sort=cover | tail -n 40

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from docs._site.pages import generated_paths
 from tests.support.source_tree import ROOT
 
 # A block is left out when the line above its fence is an HTML comment: <!-- not run: the reason -->
@@ -69,12 +70,15 @@ def run_blocks(document: Path) -> int:
 
 
 def dead_links(document: Path) -> list[str]:
-    """Relative links that lead to no file."""
+    """Return relative links that lead to no file and to no generated page."""
     links = LINK.findall(document.read_text(encoding="utf-8"))
     local = [link.partition("#")[0] for link in links if "://" not in link and not link.startswith("mailto:")]
-    return [link for link in local if link and not (document.parent / link).exists()]
+    generated = {(ROOT / "docs" / path).resolve() for path in generated_paths()}
+    targets = {link: (document.parent / link).resolve() for link in local if link}
+    return [link for link, path in targets.items() if not path.exists() and path not in generated]
 
 
+@pytest.mark.docs
 @pytest.mark.parametrize("document", documents(), ids=lambda path: str(path.relative_to(ROOT)))
 def test_examples_run(document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

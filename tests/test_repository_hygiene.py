@@ -114,3 +114,11 @@ def test_unfinished_work_without_an_issue_is_found() -> None:
     assert unfinished_lines(f"x = 1  # {word}: later\ny = 2  # {word}(#12): later") == [
         f"x = 1  # {word}: later"
     ]
+
+
+def test_news_fragments_are_named_by_kind() -> None:
+    names = {path.name for path in (ROOT / "changes").iterdir()} - {"README.md"}
+
+    assert [
+        name for name in names if not re.fullmatch(r"[+\w-]+\.(added|changed|fixed|removed)\.md", name)
+    ] == []

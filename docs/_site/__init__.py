@@ -1,0 +1,1 @@
+"""Code that generates parts of the documentation site. `mkdocs.yml` loads `hooks.py`."""
