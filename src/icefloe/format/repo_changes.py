@@ -87,18 +87,14 @@ def delete_tag(info: RepoInfo, name: str) -> Changed:
     return replace(info, tags=kept, deleted_tags=info.deleted_tags | {name}), TagDeleted(name, previous)
 
 
-def new_commit(info: RepoInfo, branch: str, base: SnapshotId, snapshot: SnapshotInfo) -> Changed:
-    """A snapshot on top of a branch, which must still be where the writer began."""
-    check_tip(info, branch, base)
-    changed = _with_tip(info, branch, snapshot)
-    return changed, NewCommit(branch, snapshot.id)
+def new_commit(info: RepoInfo, branch: str, snapshot: SnapshotInfo) -> Changed:
+    """Add a snapshot to a branch. The caller checks that the branch is at the parent of the snapshot."""
+    return _with_tip(info, branch, snapshot), NewCommit(branch, snapshot.id)
 
 
-def amend_commit(info: RepoInfo, branch: str, base: SnapshotId, snapshot: SnapshotInfo) -> Changed:
-    """A snapshot in place of a branch's tip; the old one stays listed."""
-    check_tip(info, branch, base)
-    changed = _with_tip(info, branch, snapshot)
-    return changed, CommitAmended(branch, base, snapshot.id)
+def amend_commit(info: RepoInfo, branch: str, snapshot: SnapshotInfo) -> Changed:
+    """Replace the tip of a branch. The old tip stays in the list of snapshots."""
+    return _with_tip(info, branch, snapshot), CommitAmended(branch, info.branches[branch], snapshot.id)
 
 
 def detached_snapshot(info: RepoInfo, snapshot: SnapshotInfo) -> Changed:
@@ -172,13 +168,6 @@ def branch_tip(info: RepoInfo, name: str) -> SnapshotId:
     if name not in info.branches:
         raise RefNotFoundError(f"ref not found: there is no branch `{name}`", kind=ErrorKind.REF_NOT_FOUND)
     return info.branches[name]
-
-
-def check_tip(info: RepoInfo, branch: str, base: SnapshotId) -> None:
-    """ConflictError where a branch is not where a writer began."""
-    tip = branch_tip(info, branch)
-    if tip != base:
-        raise ConflictError(str(base), str(tip), kind=ErrorKind.COMMIT_CONFLICT)
 
 
 def tag_target(info: RepoInfo, name: str) -> SnapshotId:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, NoReturn
+from typing import Any
 
 from icefloe._internal.ids import SnapshotId
-from icefloe.core.refs.base import READ_ONLY_FORMAT, read_only_format
+from icefloe.core.refs.base import READ_ONLY_FORMAT, RefStore
 from icefloe.errors import ErrorKind, RefNotFoundError, SnapshotNotFoundError
 from icefloe.format.files import CONFIG_PATH
 from icefloe.format.repo_info import SnapshotInfo
-from icefloe.format.updates import RepoAvailability, RepoStatus, Update
+from icefloe.format.updates import RepoAvailability, RepoStatus
 from icefloe.legacy.assets import LegacyAssets
 from icefloe.legacy.codec.config import read_config
 from icefloe.legacy.codec.files import SPEC
@@ -18,8 +18,8 @@ from icefloe.legacy.codec.refs import RefFiles, collect, decode_ref
 from icefloe.storage.base import ObjectNotFoundError
 
 
-class RefStoreLegacy:
-    """A `RefStore` over reference files of older formats. Its docstrings are those of `RefStore`."""
+class RefStoreLegacy(RefStore):
+    """The branches and tags of a repository of a format before version 1, in numbered files."""
 
     spec = SPEC
 
@@ -104,66 +104,5 @@ class RefStoreLegacy:
             return None
         return read_config(data, CONFIG_PATH, self._findings)
 
-    def tip_to_write(self, name: str) -> SnapshotId:
-        raise read_only_format("a session to write")
-
     def status(self) -> RepoStatus:
         return RepoStatus(RepoAvailability.READ_ONLY, limited_availability_reason=READ_ONLY_FORMAT)
-
-    def feature_flags(self) -> Mapping[int, bool]:
-        return {}
-
-    def metadata(self) -> Mapping[str, Any]:
-        raise read_only_format("metadata of the repository")
-
-    def ops_log(self) -> Iterator[Update]:
-        raise read_only_format("the ops log")
-
-    def create_branch(self, name: str, snapshot: SnapshotId) -> NoReturn:
-        raise read_only_format(f"creating branch {name}")
-
-    def delete_branch(self, name: str) -> NoReturn:
-        raise read_only_format(f"deleting branch {name}")
-
-    def reset_branch(self, name: str, snapshot: SnapshotId, expected: SnapshotId | None = None) -> NoReturn:
-        raise read_only_format(f"resetting branch {name}")
-
-    def create_tag(self, name: str, snapshot: SnapshotId) -> NoReturn:
-        raise read_only_format(f"creating tag {name}")
-
-    def delete_tag(self, name: str) -> NoReturn:
-        raise read_only_format(f"deleting tag {name}")
-
-    def check_tip(self, branch: str, base: SnapshotId) -> NoReturn:
-        raise read_only_format(f"committing to {branch}")
-
-    def now(self) -> int:
-        return 0
-
-    def advance(
-        self, branch: str, base: SnapshotId, snapshot: SnapshotInfo, since: int | None = None
-    ) -> NoReturn:
-        raise read_only_format(f"committing to {branch}")
-
-    def amend(
-        self, branch: str, base: SnapshotId, snapshot: SnapshotInfo, since: int | None = None
-    ) -> NoReturn:
-        raise read_only_format(f"amending {branch}")
-
-    def detach(self, snapshot: SnapshotInfo, since: int | None = None) -> NoReturn:
-        raise read_only_format("flushing")
-
-    def save_config(self, config: dict[str, Any]) -> NoReturn:
-        raise read_only_format("storing a configuration")
-
-    def set_metadata(self, metadata: Mapping[str, Any]) -> NoReturn:
-        raise read_only_format("metadata of the repository")
-
-    def update_metadata(self, metadata: Mapping[str, Any]) -> NoReturn:
-        raise read_only_format("metadata of the repository")
-
-    def set_status(self, status: RepoStatus) -> NoReturn:
-        raise read_only_format("setting a status")
-
-    def set_feature_flag(self, flag: int, setting: bool | None) -> NoReturn:
-        raise read_only_format("a feature flag")

@@ -2,110 +2,165 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from icefloe._internal.ids import SnapshotId
-from icefloe.errors import ErrorKind, FormatError, Hint, IcechunkError, InvalidInputError, ReadOnlyError
+from icefloe.errors import (
+    ConflictError,
+    ErrorKind,
+    FormatError,
+    Hint,
+    IcechunkError,
+    InvalidInputError,
+    ReadOnlyError,
+)
 from icefloe.format.repo_info import SnapshotInfo
 from icefloe.format.spec import Spec
 from icefloe.format.updates import RepoStatus, Update
 
 
 class CollectedError(Exception):
-    """Garbage was collected since a session began; nothing was changed."""
+    """A garbage collection ran since a session started; nothing was changed."""
 
 
-class RefStore(Protocol):
-    """The mutable part of a repository, whatever version of the format it has."""
+class RefStore(ABC):
+    """The mutable part of a repository: branches, tags, configuration, status and history.
+
+    Operations that a version of the format does not support raise the error of `unsupported`.
+    """
 
     spec: Spec
 
+    @abstractmethod
     def branches(self) -> Mapping[str, SnapshotId]:
-        """All branches."""
+        """Return the tips of all branches by name."""
 
+    @abstractmethod
     def tags(self) -> Mapping[str, SnapshotId]:
-        """All tags that were not deleted."""
+        """Return the targets of all tags by name, without deleted tags."""
 
+    @abstractmethod
     def branch(self, name: str) -> SnapshotId:
-        """The tip of a branch."""
+        """Return the tip of a branch."""
 
     def tip_to_write(self, name: str) -> SnapshotId:
-        """The tip of a branch that is to be written to; ReadOnlyError if nothing may be written."""
+        """Return the tip of a branch for a writer; raise ReadOnlyError if the repository is read-only."""
+        raise unsupported("a session to write", self.spec)
 
+    @abstractmethod
     def tag(self, name: str) -> SnapshotId:
-        """The snapshot a tag names."""
+        """Return the snapshot that a tag names."""
 
     def create_branch(self, name: str, snapshot: SnapshotId) -> None:
-        """Start a branch at a snapshot."""
+        """Create a branch at a snapshot."""
+        raise unsupported(f"creating branch {name}", self.spec)
 
     def delete_branch(self, name: str) -> None:
-        """Remove a branch; never main."""
+        """Delete a branch other than main."""
+        raise unsupported(f"deleting branch {name}", self.spec)
 
     def reset_branch(self, name: str, snapshot: SnapshotId, expected: SnapshotId | None = None) -> None:
-        """Point a branch elsewhere."""
+        """Point a branch to another snapshot; raise ConflictError if it is not at `expected`."""
+        raise unsupported(f"resetting branch {name}", self.spec)
 
     def create_tag(self, name: str, snapshot: SnapshotId) -> None:
-        """Name a snapshot for good."""
+        """Create a tag. Tags are immutable."""
+        raise unsupported(f"creating tag {name}", self.spec)
 
     def delete_tag(self, name: str) -> None:
-        """Remove a tag; its name is taken for ever."""
+        """Delete a tag. Its name can never be used again."""
+        raise unsupported(f"deleting tag {name}", self.spec)
 
     def check_tip(self, branch: str, base: SnapshotId) -> None:
-        """ConflictError if a branch is not at `base`, ReadOnlyError if nothing may be written."""
+        """Raise ConflictError if a branch is not at `base`, ReadOnlyError if the repository is read-only."""
+        check_base(base, self.tip_to_write(branch))
 
     def now(self) -> int:
-        """A mark in the log of what is done to the repository, for the `since` of later changes."""
+        """Return a mark in the history of operations, for the `since` of later changes."""
+        return 0
 
     def advance(
         self, branch: str, base: SnapshotId, snapshot: SnapshotInfo, since: int | None = None
     ) -> None:
-        """Put a new snapshot on a branch that is still at `base`; ConflictError if it is not.
+        """Add a snapshot to a branch that is still at `base`; raise ConflictError otherwise.
 
-        CollectedError, here and in the next two, where garbage was collected since a mark.
+        This method, `amend` and `detach` raise CollectedError if garbage was collected after the mark
+        `since`.
         """
+        raise unsupported(f"committing to {branch}", self.spec)
 
     def amend(self, branch: str, base: SnapshotId, snapshot: SnapshotInfo, since: int | None = None) -> None:
-        """Put a new snapshot in place of the tip `base`."""
+        """Replace the tip `base` of a branch by a new snapshot."""
+        raise unsupported(f"amending {branch}", self.spec)
 
     def detach(self, snapshot: SnapshotInfo, since: int | None = None) -> None:
-        """Make a snapshot known that no branch points to."""
+        """Add a snapshot that no branch points to."""
+        raise unsupported("flushing", self.spec)
 
+    @abstractmethod
     def snapshot(self, id: SnapshotId) -> SnapshotInfo:
-        """What is known of a snapshot; SnapshotNotFoundError if it is not one of this repository."""
+        """Return the entry of a snapshot; raise SnapshotNotFoundError if it is not in this repository."""
 
     def ancestry(self, id: SnapshotId) -> Iterator[SnapshotInfo]:
-        """A snapshot and its ancestors, newest first."""
+        """Yield a snapshot and its ancestors, newest first."""
+        seen: set[SnapshotId] = set()
+        current: SnapshotId | None = id
+        while current is not None and current not in seen:
+            seen.add(current)
+            info = self.snapshot(current)
+            yield info
+            current = info.parent_id
 
+    @abstractmethod
     def config(self) -> dict[str, Any] | None:
-        """The stored configuration; None where there is none."""
+        """Return the stored configuration, if there is one."""
 
     def save_config(self, config: dict[str, Any]) -> None:
         """Store a configuration."""
+        raise unsupported("storing a configuration", self.spec)
 
     def metadata(self) -> Mapping[str, Any]:
-        """The repository's own metadata."""
+        """Return the metadata of the repository."""
+        raise unsupported("metadata of the repository", self.spec)
 
     def set_metadata(self, metadata: Mapping[str, Any]) -> None:
-        """Replace it."""
+        """Replace the metadata of the repository."""
+        raise unsupported("metadata of the repository", self.spec)
 
     def update_metadata(self, metadata: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Merge into it; the result."""
+        """Merge values into the metadata of the repository, and return the result."""
+        raise unsupported("metadata of the repository", self.spec)
 
     def status(self) -> RepoStatus:
-        """Whether the repository may be written."""
+        """Return whether the repository is online, and why not."""
+        return RepoStatus()
 
     def set_status(self, status: RepoStatus) -> None:
-        """Change that."""
+        """Change the status of the repository."""
+        raise unsupported("a status of the repository", self.spec)
 
     def feature_flags(self) -> Mapping[int, bool]:
-        """The flags that are set, by number."""
+        """Return the feature flags that differ from their defaults, by number."""
+        return {}
 
     def set_feature_flag(self, flag: int, setting: bool | None) -> None:
-        """Set a flag, or put it back to its default."""
+        """Set a feature flag, or reset it to its default with None."""
+        raise unsupported("a feature flag", self.spec)
 
     def ops_log(self) -> Iterator[Update]:
-        """What was done to the repository, newest first."""
+        """Yield the operations on the repository, newest first."""
+        raise unsupported("the ops log", self.spec)
+
+
+def check_base(base: SnapshotId, tip: SnapshotId) -> None:
+    """Raise ConflictError if the tip of a branch is no longer the snapshot that a commit is based on.
+
+    This is where a commit loses a race against another writer.
+    """
+    if tip != base:
+        raise ConflictError(str(base), str(tip), kind=ErrorKind.COMMIT_CONFLICT)
 
 
 def unsupported(what: str, spec: Spec) -> IcechunkError:

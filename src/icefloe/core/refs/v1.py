@@ -7,12 +7,12 @@ import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
-from typing import Any, NoReturn
+from typing import Any
 
 from icefloe._internal.ids import SnapshotId
 from icefloe.core.assets import AssetStore
 from icefloe.core.refs.backoff import attempts
-from icefloe.core.refs.base import CollectedError, check_storable, invalid_name, unsupported
+from icefloe.core.refs.base import CollectedError, RefStore, check_storable, invalid_name
 from icefloe.core.refs.collections_v1 import CollectionsFile
 from icefloe.core.refs.v2 import backup_name
 from icefloe.errors import (
@@ -31,7 +31,6 @@ from icefloe.format.refs_v1 import REFS, RefFile, RefKind, decode_ref, encode_re
 from icefloe.format.repo_changes import lost_base
 from icefloe.format.repo_info import MAIN, SnapshotInfo
 from icefloe.format.spec import V1
-from icefloe.format.updates import RepoStatus, Update
 from icefloe.storage.base import (
     ABSENT,
     ConditionNotMetError,
@@ -45,8 +44,8 @@ from icefloe.storage.base import (
 _UNSPEAKABLE = re.compile(r"[\x00-\x1f\x7f\ufffe\uffff]")
 
 
-class RefStoreV1:
-    """A `RefStore` over the files below `refs/`. The docstrings of its methods are those of `RefStore`."""
+class RefStoreV1(RefStore):
+    """The branches and tags of a V1 repository, in files below `refs/`."""
 
     spec = V1
 
@@ -267,11 +266,6 @@ class RefStoreV1:
         except ConditionNotMetError:
             raise _not_found("tag", name) from None
 
-    def check_tip(self, branch: str, base: SnapshotId) -> None:
-        tip = self.branch(branch)
-        if tip != base:
-            raise ConflictError(str(base), str(tip), kind=ErrorKind.COMMIT_CONFLICT)
-
     def now(self) -> int:
         """The time of the last collection by icefloe, in microseconds; there is no log of others."""
         return self._collections.read().last_us
@@ -308,11 +302,6 @@ class RefStoreV1:
     ) -> None:
         self._move(branch, snapshot.id, base, ErrorKind.COMMIT_CONFLICT, since)
 
-    def amend(
-        self, branch: str, base: SnapshotId, snapshot: SnapshotInfo, since: int | None = None
-    ) -> NoReturn:
-        raise unsupported("amend", self.spec)
-
     def detach(self, snapshot: SnapshotInfo, since: int | None = None) -> None:
         """Refuse a snapshot whose base is gone. Apart from that, its file makes it known."""
         if since is not None and self.now() != since:
@@ -342,15 +331,6 @@ class RefStoreV1:
         found = self._assets.snapshot(id)
         return SnapshotInfo(found.id, found.parent_id, found.flushed_at_us, found.message, found.metadata)
 
-    def ancestry(self, id: SnapshotId) -> Iterator[SnapshotInfo]:
-        seen: set[SnapshotId] = set()
-        at: SnapshotId | None = id
-        while at is not None and at not in seen:
-            seen.add(at)
-            info = self.snapshot(at)
-            yield info
-            at = info.parent_id
-
     def _config(self) -> tuple[dict[str, Any], Version] | None:
         try:
             data, version = self._storage.get(CONFIG_PATH)
@@ -377,32 +357,8 @@ class RefStoreV1:
                 message="the configuration was changed by somebody else", kind=ErrorKind.CONFIG_UPDATED
             ) from None
 
-    def metadata(self) -> Mapping[str, Any]:
-        raise unsupported("metadata of the repository", self.spec)
-
-    def set_metadata(self, metadata: Mapping[str, Any]) -> None:
-        raise unsupported("metadata of the repository", self.spec)
-
-    def update_metadata(self, metadata: Mapping[str, Any]) -> Mapping[str, Any]:
-        raise unsupported("metadata of the repository", self.spec)
-
     def tip_to_write(self, name: str) -> SnapshotId:
         return self.branch(name)
-
-    def status(self) -> RepoStatus:
-        return RepoStatus()
-
-    def set_status(self, status: RepoStatus) -> None:
-        raise unsupported("a status of the repository", self.spec)
-
-    def feature_flags(self) -> Mapping[int, bool]:
-        return {}
-
-    def set_feature_flag(self, flag: int, setting: bool | None) -> None:
-        raise unsupported("a feature flag", self.spec)
-
-    def ops_log(self) -> Iterator[Update]:
-        raise unsupported("the ops log", self.spec)
 
 
 def check_name(name: str) -> None:

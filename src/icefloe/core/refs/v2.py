@@ -11,7 +11,7 @@ from icefloe._internal.ids import ObjectId, SnapshotId
 from icefloe.config import EffectiveConfig
 from icefloe.core.assets import object_metadata
 from icefloe.core.refs.backoff import attempts
-from icefloe.core.refs.base import MIGRATE, CollectedError, check_storable
+from icefloe.core.refs.base import MIGRATE, CollectedError, RefStore, check_base, check_storable
 from icefloe.core.refs.clock import check_clock
 from icefloe.errors import (
     ConflictError,
@@ -55,8 +55,8 @@ FLAG_NAMES: Final = {3: "move_node", CREATE_TAG: "create_tag", DELETE_TAG: "dele
 """The feature flags that are known; all are on by default."""
 
 
-class RefStoreV2:
-    """A `RefStore` over the repo info file."""
+class RefStoreV2(RefStore):
+    """The branches, tags and history of a V2 repository, in the repo info file."""
 
     spec = V2
 
@@ -227,11 +227,6 @@ class RefStoreV2:
         with self._storage.making_room(self.old_backups):
             self.update(_flagged(DELETE_TAG, lambda info: changes.delete_tag(info, name)))
 
-    def check_tip(self, branch: str, base: SnapshotId) -> None:
-        info = self.load()
-        check_writable(info.status)
-        changes.check_tip(info, branch, base)
-
     def now(self) -> int:
         log = self.seen().latest_updates
         return log[0].updated_at_us if len(log) else 0
@@ -239,10 +234,16 @@ class RefStoreV2:
     def advance(
         self, branch: str, base: SnapshotId, snapshot: SnapshotInfo, since: int | None = None
     ) -> None:
-        self._bring(lambda info: changes.new_commit(info, branch, base, snapshot), snapshot.id, since)
+        self._bring(
+            lambda info: changes.new_commit(_based(info, branch, base), branch, snapshot), snapshot.id, since
+        )
 
     def amend(self, branch: str, base: SnapshotId, snapshot: SnapshotInfo, since: int | None = None) -> None:
-        self._bring(lambda info: changes.amend_commit(info, branch, base, snapshot), snapshot.id, since)
+        self._bring(
+            lambda info: changes.amend_commit(_based(info, branch, base), branch, snapshot),
+            snapshot.id,
+            since,
+        )
 
     def detach(self, snapshot: SnapshotInfo, since: int | None = None) -> None:
         self._bring(lambda info: changes.detached_snapshot(info, snapshot), snapshot.id, since)
@@ -328,6 +329,12 @@ class RefStoreV2:
 
 def _no_repository(text: str, hint: Hint | None = None) -> RepositoryNotFoundError:
     return RepositoryNotFoundError(text, ErrorKind.REPOSITORY_NOT_FOUND).with_hint(hint)
+
+
+def _based(info: RepoInfo, branch: str, base: SnapshotId) -> RepoInfo:
+    """Return the repo info if a branch is at `base`; raise ConflictError otherwise."""
+    check_base(base, changes.branch_tip(info, branch))
+    return info
 
 
 def stored_config(info: RepoInfo) -> dict[str, Any] | None:
