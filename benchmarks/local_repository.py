@@ -28,7 +28,8 @@ from icefloe.format.snapshot import (
 )
 from icefloe.format.spec import V2
 from icefloe.format.transaction_log import TransactionLog, UpdatedChunks
-from icefloe.format.updates import NewCommit, RepoInitialized, RepoStatus, Update, Updates
+from icefloe.format.updates import RepoStatus, Update, Updates
+from icefloe.ops import UpdateType
 
 CHUNK = 10
 _YEAR_3000_MS = 32_503_680_000_000
@@ -71,7 +72,7 @@ def create(folder: Path, nodes: Sequence[NodeSnapshot]) -> None:
         tags={},
         deleted_tags=frozenset(),
         status=RepoStatus(set_at_us=now),
-        latest_updates=Updates.of([Update(RepoInitialized(), now)]),
+        latest_updates=Updates.of([Update(UpdateType.RepoInitialized(), now)]),
     )
     commit(folder, info, empty, nodes, {}, "nodes")
 
@@ -126,7 +127,7 @@ def _move_branch(folder: Path, info: RepoInfo, snapshot: Snapshot, now_us: int) 
         status=info.status,
         latest_updates=Updates.of(
             [
-                Update(NewCommit("main", snapshot.id), now_us),
+                Update(UpdateType.NewCommit("main", str(snapshot.id)), now_us),
                 Update(newest.update_type, newest.updated_at_us, backup),
                 *older,
             ]

@@ -12,23 +12,8 @@ from icefloe._internal.ids import INITIAL_SNAPSHOT_ID, SnapshotId
 from icefloe.format.locations import LocationCompression
 from icefloe.format.manifest import ArrayManifest, VirtualRef
 from icefloe.format.spec import V1, V2, Spec
-from icefloe.format.updates import (
-    UPDATE_TYPES,
-    BranchDeleted,
-    BranchReset,
-    CommitAmended,
-    ConfigChanged,
-    ExpirationRan,
-    FeatureFlagChanged,
-    GCRan,
-    MetadataChanged,
-    NewDetachedSnapshot,
-    RepoAvailability,
-    RepoMigrated,
-    RepoStatus,
-    RepoStatusChanged,
-    UpdateType,
-)
+from icefloe.format.updates import UPDATE_TYPES, RepoAvailability, RepoStatus, RepoStatusChanged, StoredUpdate
+from icefloe.ops import UpdateType
 from tests.support.compat import official, samples
 from tests.support.compat.repository_writer import (
     ArrayInput,
@@ -208,18 +193,18 @@ def test_every_kind_of_update_is_in_the_ops_log(tmp_path: Path) -> None:
     writer.create_tag("u", first)
     writer.delete_tag("u")
     status = RepoStatus(RepoAvailability.READ_ONLY, writer.now_us, "maintenance")
-    others: list[UpdateType] = [
-        RepoMigrated(1, 2),
-        ConfigChanged(),
-        MetadataChanged(),
-        BranchDeleted("x", first),
-        BranchReset("main", first),
-        CommitAmended("main", INITIAL_SNAPSHOT_ID, first),
-        NewDetachedSnapshot(first),
-        GCRan(),
-        ExpirationRan(),
-        FeatureFlagChanged(3, False),
-        FeatureFlagChanged(4, None),
+    others: list[StoredUpdate] = [
+        UpdateType.RepoMigrated(1, 2),
+        UpdateType.ConfigChanged(),
+        UpdateType.MetadataChanged(),
+        UpdateType.BranchDeleted("x", str(first)),
+        UpdateType.BranchReset("main", str(first)),
+        UpdateType.CommitAmended("main", str(INITIAL_SNAPSHOT_ID), str(first)),
+        UpdateType.NewDetachedSnapshot(str(first)),
+        UpdateType.GCRan(),
+        UpdateType.ExpirationRan(),
+        UpdateType.FeatureFlagChanged(3, False),
+        UpdateType.FeatureFlagChanged(4, None),
         RepoStatusChanged(status),
     ]
     for update in others:

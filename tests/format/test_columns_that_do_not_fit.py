@@ -15,7 +15,8 @@ from icefloe.format.manifest import ArrayManifest, Manifest
 from icefloe.format.repo_changes import set_feature_flag
 from icefloe.format.repo_info import RepoInfo, SnapshotInfo, SnapshotInfos
 from icefloe.format.spec import V1, V2
-from icefloe.format.updates import RepoInitialized, RepoStatus, Update, Updates
+from icefloe.format.updates import RepoStatus, Update, Updates
+from icefloe.ops import UpdateType
 
 
 def refs() -> ArrayManifest:
@@ -29,7 +30,7 @@ def repo_info() -> RepoInfo:
         tags={},
         deleted_tags=frozenset(),
         status=RepoStatus(),
-        latest_updates=Updates.of([Update(RepoInitialized(), 1)]),
+        latest_updates=Updates.of([Update(UpdateType.RepoInitialized(), 1)]),
     )
 
 

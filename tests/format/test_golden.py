@@ -36,7 +36,8 @@ from icefloe.format.repo_info import RepoInfo
 from icefloe.format.snapshot import ArrayNodeData, GroupNodeData, NodeSnapshot, Snapshot
 from icefloe.format.spec import Spec, spec_of
 from icefloe.format.transaction_log import LISTS, TransactionLog
-from icefloe.format.updates import FeatureFlagChanged, RepoStatus, RepoStatusChanged, Update
+from icefloe.format.updates import RepoStatus, RepoStatusChanged, Update
+from icefloe.ops import UpdateType
 from tests.support.format import golden
 from tests.support.format.golden import Golden
 
@@ -384,7 +385,7 @@ def test_feature_flags_are_as_expected(repo_v2: Golden) -> None:
 def test_flag_changes_agree_with_the_flags_that_are_set(repo_v2: Golden) -> None:
     settings: dict[int, bool | None] = {}
     for update in reversed(list(ops_log(repo_v2))):
-        if isinstance(update.update_type, FeatureFlagChanged):
+        if isinstance(update.update_type, UpdateType.FeatureFlagChanged):
             settings[update.update_type.id] = update.update_type.new_value
 
     expected = {flag["id"]: flag["setting"] for flag in repo_v2.expected["feature_flags"]}

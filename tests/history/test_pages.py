@@ -10,26 +10,27 @@ from icefloe.encoding.flatbuffers.records import Records
 from icefloe.format import updates
 from icefloe.format.schema import UPDATE
 from icefloe.history import ops as ops_pages
+from icefloe.ops import UpdateType
 
-ID, OTHER = SnapshotId(bytes(range(12))), SnapshotId(bytes(range(100, 112)))
+ID, OTHER = str(SnapshotId(bytes(range(12)))), str(SnapshotId(bytes(range(100, 112))))
 LIMITED = updates.RepoStatus(updates.RepoAvailability.READ_ONLY, 77, "being moved")
-KINDS: list[updates.UpdateType] = [
-    updates.RepoInitialized(),
-    updates.RepoMigrated(1, 2),
-    updates.ConfigChanged(),
-    updates.MetadataChanged(),
-    updates.TagCreated("v1"),
-    updates.TagDeleted("v1", ID),
-    updates.BranchCreated("d\u00e9v\nx"),
-    updates.BranchDeleted("dev", ID),
-    updates.BranchReset("dev", OTHER),
-    updates.NewCommit("main", ID),
-    updates.CommitAmended("main", ID, OTHER),
-    updates.NewDetachedSnapshot(OTHER),
-    updates.GCRan(),
-    updates.ExpirationRan(),
-    updates.FeatureFlagChanged(3, None),
-    updates.FeatureFlagChanged(4, False),
+KINDS: list[updates.StoredUpdate] = [
+    UpdateType.RepoInitialized(),
+    UpdateType.RepoMigrated(1, 2),
+    UpdateType.ConfigChanged(),
+    UpdateType.MetadataChanged(),
+    UpdateType.TagCreated("v1"),
+    UpdateType.TagDeleted("v1", ID),
+    UpdateType.BranchCreated("d\u00e9v\nx"),
+    UpdateType.BranchDeleted("dev", ID),
+    UpdateType.BranchReset("dev", OTHER),
+    UpdateType.NewCommit("main", ID),
+    UpdateType.CommitAmended("main", ID, OTHER),
+    UpdateType.NewDetachedSnapshot(OTHER),
+    UpdateType.GCRan(),
+    UpdateType.ExpirationRan(),
+    UpdateType.FeatureFlagChanged(3, None),
+    UpdateType.FeatureFlagChanged(4, False),
     updates.RepoStatusChanged(None),
     updates.RepoStatusChanged(LIMITED),
 ]
@@ -56,7 +57,7 @@ def test_every_kind_of_entry_is_the_one_made_alone(in_columns: bool) -> None:
     for each in (
         log,
         log.in_backup("newest"),
-        log.adding(updates.Update(updates.GCRan(), 10**15 + 1), "b"),
+        log.adding(updates.Update(UpdateType.GCRan(), 10**15 + 1), "b"),
     ):
         found = list(ops_pages.entries(each))
 

@@ -18,7 +18,8 @@ from icefloe.format.snapshot_codec import encode_snapshot
 from icefloe.format.spec import V2
 from icefloe.format.transaction_log import TransactionLog
 from icefloe.format.transaction_log_codec import encode_transaction_log
-from icefloe.format.updates import RepoInitialized, RepoStatus, Update, Updates
+from icefloe.format.updates import RepoStatus, Update, Updates
+from icefloe.ops import UpdateType
 
 INITIAL_SNAPSHOT: Final = Snapshot(
     id=INITIAL_SNAPSHOT_ID,
@@ -75,7 +76,7 @@ def _first_info(now_us: int, config: bytes | None) -> RepoInfo:
         tags={},
         deleted_tags=frozenset(),
         status=RepoStatus(set_at_us=now_us),
-        latest_updates=Updates.of([Update(RepoInitialized(), now_us)]),
+        latest_updates=Updates.of([Update(UpdateType.RepoInitialized(), now_us)]),
         config=config,
     )
 

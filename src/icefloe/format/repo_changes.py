@@ -17,25 +17,10 @@ from icefloe.errors import (
     SnapshotNotFoundError,
 )
 from icefloe.format.repo_info import MAIN, RepoInfo, SnapshotInfo
-from icefloe.format.updates import (
-    BranchCreated,
-    BranchDeleted,
-    BranchReset,
-    CommitAmended,
-    ConfigChanged,
-    FeatureFlagChanged,
-    MetadataChanged,
-    NewCommit,
-    NewDetachedSnapshot,
-    RepoStatus,
-    RepoStatusChanged,
-    TagCreated,
-    TagDeleted,
-    Update,
-    UpdateType,
-)
+from icefloe.format.updates import RepoStatus, RepoStatusChanged, StoredUpdate, Update
+from icefloe.ops import UpdateType
 
-Changed: TypeAlias = tuple[RepoInfo, UpdateType]
+Changed: TypeAlias = tuple[RepoInfo, StoredUpdate]
 Change: TypeAlias = Callable[[RepoInfo], Changed]
 
 
@@ -44,7 +29,7 @@ def create_branch(info: RepoInfo, name: str, snapshot: SnapshotId) -> Changed:
     if name in info.branches:
         raise AlreadyExistsError(f"branch already exists: {name}", kind=ErrorKind.BRANCH_ALREADY_EXISTS)
     _check_listed(info, snapshot)
-    return replace(info, branches={**info.branches, name: snapshot}), BranchCreated(name)
+    return replace(info, branches={**info.branches, name: snapshot}), UpdateType.BranchCreated(name)
 
 
 def delete_branch(info: RepoInfo, name: str) -> Changed:
@@ -53,7 +38,7 @@ def delete_branch(info: RepoInfo, name: str) -> Changed:
         raise SessionStateError("main branch cannot be deleted", kind=ErrorKind.CANNOT_DELETE_MAIN)
     previous = branch_tip(info, name)
     kept = {branch: tip for branch, tip in info.branches.items() if branch != name}
-    return replace(info, branches=kept), BranchDeleted(name, previous)
+    return replace(info, branches=kept), UpdateType.BranchDeleted(name, str(previous))
 
 
 def reset_branch(
@@ -64,7 +49,8 @@ def reset_branch(
     if expected is not None and previous != expected:
         raise ConflictError(str(expected), str(previous), kind=ErrorKind.BRANCH_UPDATE_CONFLICT)
     _check_listed(info, snapshot)
-    return replace(info, branches={**info.branches, name: snapshot}), BranchReset(name, previous)
+    changed = replace(info, branches={**info.branches, name: snapshot})
+    return changed, UpdateType.BranchReset(name, str(previous))
 
 
 def create_tag(info: RepoInfo, name: str, snapshot: SnapshotId) -> Changed:
@@ -77,41 +63,44 @@ def create_tag(info: RepoInfo, name: str, snapshot: SnapshotId) -> Changed:
             kind=ErrorKind.TAG_PREVIOUSLY_DELETED,
         )
     _check_listed(info, snapshot)
-    return replace(info, tags={**info.tags, name: snapshot}), TagCreated(name)
+    return replace(info, tags={**info.tags, name: snapshot}), UpdateType.TagCreated(name)
 
 
 def delete_tag(info: RepoInfo, name: str) -> Changed:
     """Without a tag, and its name taken for good."""
     previous = tag_target(info, name)
     kept = {tag: target for tag, target in info.tags.items() if tag != name}
-    return replace(info, tags=kept, deleted_tags=info.deleted_tags | {name}), TagDeleted(name, previous)
+    changed = replace(info, tags=kept, deleted_tags=info.deleted_tags | {name})
+    return changed, UpdateType.TagDeleted(name, str(previous))
 
 
 def new_commit(info: RepoInfo, branch: str, snapshot: SnapshotInfo) -> Changed:
     """Add a snapshot to a branch. The caller checks that the branch is at the parent of the snapshot."""
-    return _with_tip(info, branch, snapshot), NewCommit(branch, snapshot.id)
+    return _with_tip(info, branch, snapshot), UpdateType.NewCommit(branch, str(snapshot.id))
 
 
 def amend_commit(info: RepoInfo, branch: str, snapshot: SnapshotInfo) -> Changed:
     """Replace the tip of a branch. The old tip stays in the list of snapshots."""
-    return _with_tip(info, branch, snapshot), CommitAmended(branch, info.branches[branch], snapshot.id)
+    update = UpdateType.CommitAmended(branch, str(info.branches[branch]), str(snapshot.id))
+    return _with_tip(info, branch, snapshot), update
 
 
 def detached_snapshot(info: RepoInfo, snapshot: SnapshotInfo) -> Changed:
     """Make a snapshot known that no branch points to. Its parent must still be part of the repository."""
     if snapshot.parent_id is not None and info.snapshots.row(snapshot.parent_id) is None:
         raise lost_base(snapshot.parent_id)
-    return replace(info, snapshots=info.snapshots.adding(snapshot)), NewDetachedSnapshot(snapshot.id)
+    changed = replace(info, snapshots=info.snapshots.adding(snapshot))
+    return changed, UpdateType.NewDetachedSnapshot(str(snapshot.id))
 
 
 def set_config(info: RepoInfo, config: bytes) -> Changed:
     """Another stored configuration."""
-    return replace(info, config=config), ConfigChanged()
+    return replace(info, config=config), UpdateType.ConfigChanged()
 
 
 def set_metadata(info: RepoInfo, metadata: Mapping[str, Any]) -> Changed:
     """Other metadata of the repository."""
-    return replace(info, metadata=metadata), MetadataChanged()
+    return replace(info, metadata=metadata), UpdateType.MetadataChanged()
 
 
 def set_status(info: RepoInfo, status: RepoStatus) -> Changed:
@@ -128,10 +117,10 @@ def set_feature_flag(info: RepoInfo, flag: int, setting: bool | None) -> Changed
     changed = replace(
         info, enabled_feature_flags=tuple(sorted(enabled)), disabled_feature_flags=tuple(sorted(disabled))
     )
-    return changed, FeatureFlagChanged(flag, setting)
+    return changed, UpdateType.FeatureFlagChanged(flag, setting)
 
 
-def logged(info: RepoInfo, update: UpdateType, now_us: int, backup_path: str, limit: int) -> RepoInfo:
+def logged(info: RepoInfo, update: StoredUpdate, now_us: int, backup_path: str, limit: int) -> RepoInfo:
     """With an entry in front of the ops log; the one before it gets the backup made of the file it stood in.
 
     Once `limit` entries are in the list, those from the first with a backup on are left to that backup.

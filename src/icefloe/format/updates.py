@@ -14,6 +14,7 @@ from icefloe._internal.ids import SnapshotId
 from icefloe.encoding.flatbuffers.records import Records
 from icefloe.encoding.flatbuffers.row_builder import Blocks, Row
 from icefloe.format.schema import UPDATE
+from icefloe.ops import AnyUpdateType, UpdateType
 
 
 class RepoAvailability(IntEnum):
@@ -35,153 +36,33 @@ class RepoStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class RepoInitialized:
-    """The repository was created."""
-
-
-@dataclass(frozen=True, slots=True)
-class RepoMigrated:
-    """The repository was rewritten for another version of the format."""
-
-    from_version: int
-    to_version: int
-
-
-@dataclass(frozen=True, slots=True)
-class ConfigChanged:
-    """The stored configuration changed."""
-
-
-@dataclass(frozen=True, slots=True)
-class MetadataChanged:
-    """The repository's metadata changed."""
-
-
-@dataclass(frozen=True, slots=True)
-class TagCreated:
-    """A tag was created."""
-
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class TagDeleted:
-    """A tag was deleted."""
-
-    name: str
-    previous_snap_id: SnapshotId
-
-
-@dataclass(frozen=True, slots=True)
-class BranchCreated:
-    """A branch was created."""
-
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class BranchDeleted:
-    """A branch was deleted."""
-
-    name: str
-    previous_snap_id: SnapshotId
-
-
-@dataclass(frozen=True, slots=True)
-class BranchReset:
-    """A branch was pointed at another snapshot."""
-
-    name: str
-    previous_snap_id: SnapshotId
-
-
-@dataclass(frozen=True, slots=True)
-class NewCommit:
-    """A commit was made on a branch."""
-
-    branch: str
-    new_snap_id: SnapshotId
-
-
-@dataclass(frozen=True, slots=True)
-class CommitAmended:
-    """The tip of a branch was replaced."""
-
-    branch: str
-    previous_snap_id: SnapshotId
-    new_snap_id: SnapshotId
-
-
-@dataclass(frozen=True, slots=True)
-class NewDetachedSnapshot:
-    """A snapshot was made that no branch points to."""
-
-    new_snap_id: SnapshotId
-
-
-@dataclass(frozen=True, slots=True)
-class GCRan:
-    """Garbage was collected."""
-
-
-@dataclass(frozen=True, slots=True)
-class ExpirationRan:
-    """Old snapshots were expired."""
-
-
-@dataclass(frozen=True, slots=True)
-class FeatureFlagChanged:
-    """A feature flag was set, or put back to its default: None."""
-
-    id: int
-    new_value: bool | None
-
-
-@dataclass(frozen=True, slots=True)
 class RepoStatusChanged:
     """The repository's status changed."""
 
     status: RepoStatus | None
 
 
-UpdateType: TypeAlias = (
-    RepoInitialized
-    | RepoMigrated
-    | ConfigChanged
-    | MetadataChanged
-    | TagCreated
-    | TagDeleted
-    | BranchCreated
-    | BranchDeleted
-    | BranchReset
-    | NewCommit
-    | CommitAmended
-    | NewDetachedSnapshot
-    | GCRan
-    | ExpirationRan
-    | FeatureFlagChanged
-    | RepoStatusChanged
-)
+StoredUpdate: TypeAlias = AnyUpdateType | RepoStatusChanged
 
 UPDATE_TYPES: Final[tuple[type[Any], ...]] = (
-    RepoInitialized,
-    RepoMigrated,
-    ConfigChanged,
-    MetadataChanged,
-    TagCreated,
-    TagDeleted,
-    BranchCreated,
-    BranchDeleted,
-    BranchReset,
-    NewCommit,
-    CommitAmended,
-    NewDetachedSnapshot,
-    GCRan,
-    ExpirationRan,
-    FeatureFlagChanged,
+    UpdateType.RepoInitialized,
+    UpdateType.RepoMigrated,
+    UpdateType.ConfigChanged,
+    UpdateType.MetadataChanged,
+    UpdateType.TagCreated,
+    UpdateType.TagDeleted,
+    UpdateType.BranchCreated,
+    UpdateType.BranchDeleted,
+    UpdateType.BranchReset,
+    UpdateType.NewCommit,
+    UpdateType.CommitAmended,
+    UpdateType.NewDetachedSnapshot,
+    UpdateType.GCRan,
+    UpdateType.ExpirationRan,
+    UpdateType.FeatureFlagChanged,
     RepoStatusChanged,
 )
-"""In the order of the union `UpdateType` of the specification, from 1."""
+"""The types in the order of the union `UpdateType` of the specification, from 1."""
 
 FIELDS: Final = {kind: tuple(column.name for column in fields(kind)) for kind in UPDATE_TYPES}
 """What each kind says."""
@@ -193,7 +74,7 @@ _CODES: Final = {kind: code for code, kind in enumerate(UPDATE_TYPES, start=1)}
 class Update:
     """One entry of the ops log."""
 
-    update_type: UpdateType
+    update_type: StoredUpdate
     updated_at_us: int
     """Microseconds since 1970-01-01 UTC."""
     backup_path: str | None = None
@@ -314,8 +195,8 @@ def read_status(row: Row) -> RepoStatus:
 
 def _update_row(update: Update) -> dict[str, Any]:
     kind = update.update_type
-    values = {name: getattr(kind, name) for name in FIELDS[type(kind)]}
-    if isinstance(kind, FeatureFlagChanged):
+    values = {name: _stored(name, getattr(kind, name)) for name in FIELDS[type(kind)]}
+    if isinstance(kind, UpdateType.FeatureFlagChanged):
         values |= {"new_value": bool(kind.new_value), "is_set": kind.new_value is not None}
     elif isinstance(kind, RepoStatusChanged):
         values["status"] = None if kind.status is None else status_row(kind.status)
@@ -323,14 +204,18 @@ def _update_row(update: Update) -> dict[str, Any]:
     return row | {"backup_path": update.backup_path}
 
 
+def _stored(name: str, value: Any) -> Any:
+    return SnapshotId.parse(value) if name in _IDS else value
+
+
 def read_update(row: Row) -> Update:
     """The value of an `Update` table."""
     code, values = row["update_type"]
     kind = UPDATE_TYPES[code - 1]
-    if kind is FeatureFlagChanged:
+    if kind is UpdateType.FeatureFlagChanged:
         values = {"id": values["id"], "new_value": bool(values["new_value"]) if values["is_set"] else None}
     elif kind is RepoStatusChanged:
         values = {"status": None if values["status"] is None else read_status(values["status"])}
     else:
-        values = {name: SnapshotId(v) if name in _IDS else v for name, v in values.items()}
+        values = {name: str(SnapshotId(v)) if name in _IDS else v for name, v in values.items()}
     return Update(kind(**values), row["updated_at"], row["backup_path"])

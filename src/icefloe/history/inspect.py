@@ -29,7 +29,8 @@ from icefloe.format.manifest_codec import PackedManifest
 from icefloe.format.repo_info import SnapshotInfo
 from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot
 from icefloe.format.transaction_log import LISTS, TransactionLog
-from icefloe.format.updates import FeatureFlagChanged, RepoStatus, Update
+from icefloe.format.updates import RepoStatus, Update
+from icefloe.ops import UpdateType
 from icefloe.storage.base import ObjectNotFoundError
 
 _FILE_TYPES = {1: "snapshot", 2: "manifest", 4: "transaction-log", 6: "repo-info"}
@@ -192,7 +193,10 @@ def _update(update: Update) -> dict[str, Any]:
     name = type(kind).__name__
     values = {item.name: _plain(getattr(kind, item.name)) for item in fields(kind)}
     return {
-        "update_type": {"type": name if isinstance(kind, FeatureFlagChanged) else f"{name}Update", **values},
+        "update_type": {
+            "type": name if isinstance(kind, UpdateType.FeatureFlagChanged) else f"{name}Update",
+            **values,
+        },
         "updated_at": _time(update.updated_at_us),
         **_given(backup_path=update.backup_path),
     }

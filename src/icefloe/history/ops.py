@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from icefloe._internal.ids import ObjectId, encode_column
+from icefloe._internal.ids import encode_column
 from icefloe._internal.times import column_from_microseconds, from_microseconds
 from icefloe.core.refs.base import RefStore
 from icefloe.core.refs.v2 import RefStoreV2
@@ -21,7 +21,7 @@ from icefloe.history.pages import PAGE, made
 from icefloe.history.snapshots import public_status
 from icefloe.ops import Update, UpdateType
 
-_STORED_OTHERWISE: Final = (updates.FeatureFlagChanged, updates.RepoStatusChanged)
+_STORED_OTHERWISE: Final = (UpdateType.FeatureFlagChanged, updates.RepoStatusChanged)
 """Kinds of which users see other values than those in the columns."""
 
 
@@ -40,20 +40,10 @@ def entries(log: updates.Updates) -> Iterator[Update]:
 def public_update(update: updates.Update) -> Update:
     """An entry of the ops log as users see it."""
     kind = update.update_type
-    values = {name: _public_value(getattr(kind, name)) for name in updates.FIELDS[type(kind)]}
-    if isinstance(kind, updates.RepoStatusChanged) and kind.status is None:
-        values["status"] = public_status(updates.RepoStatus(set_at_us=update.updated_at_us))
-    return Update(
-        getattr(UpdateType, type(kind).__name__)(**values),
-        from_microseconds(update.updated_at_us),
-        update.backup_path,
-    )
-
-
-def _public_value(value: Any) -> Any:
-    if isinstance(value, updates.RepoStatus):
-        return public_status(value)
-    return str(value) if isinstance(value, ObjectId) else value
+    if isinstance(kind, updates.RepoStatusChanged):
+        status = kind.status or updates.RepoStatus(set_at_us=update.updated_at_us)
+        kind = UpdateType.RepoStatusChanged(public_status(status))
+    return Update(kind, from_microseconds(update.updated_at_us), update.backup_path)
 
 
 def _log_pages(log: updates.Updates) -> Iterator[Sequence[Update]]:
@@ -84,7 +74,7 @@ def _updates(page: Tables, place: str) -> list[Update]:
 def _kinds(code: int, tables: Tables, place: str) -> list[Any]:
     """What entries of one kind say."""
     table = UPDATE_KINDS[code]
-    kind = getattr(UpdateType, updates.UPDATE_TYPES[code - 1].__name__)
+    kind = updates.UPDATE_TYPES[code - 1]
     columns = []
     for each in fields(kind):
         field, column = table.fields[each.name], tables[each.name]

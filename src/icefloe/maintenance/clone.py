@@ -35,20 +35,12 @@ from icefloe.format.id_columns import is_member, sorted_ids
 from icefloe.format.refs_v1 import REFS, RefFile, RefKind
 from icefloe.format.repo_changes import Changed
 from icefloe.format.repo_info import MAIN, RepoInfo, SnapshotInfo, SnapshotInfos
-from icefloe.format.updates import (
-    BranchCreated,
-    BranchReset,
-    NewCommit,
-    RepoInitialized,
-    RepoStatus,
-    TagCreated,
-    Update,
-    Updates,
-)
+from icefloe.format.updates import RepoStatus, Update, Updates
 from icefloe.maintenance.copy_objects import Copier, Limits, absent_from, copy_all, needed_rows
 from icefloe.maintenance.history import History, history_of
 from icefloe.maintenance.listings import Listing, list_folder
 from icefloe.maintenance.reachable import Ids, chunks_used, manifests_used
+from icefloe.ops import UpdateType
 from icefloe.storage.base import Storage
 
 _FOLDERS: Final = (CHUNKS, MANIFESTS, TRANSACTIONS, SNAPSHOTS)
@@ -304,7 +296,7 @@ class _Work:
             tags=self.part.tags,
             deleted_tags=self.part.deleted_tags,
             status=RepoStatus(set_at_us=now_us),
-            latest_updates=Updates.of([Update(RepoInitialized(), now_us)]),
+            latest_updates=Updates.of([Update(UpdateType.RepoInitialized(), now_us)]),
             repo_before_updates=None,
         )
 
@@ -319,13 +311,14 @@ class _Work:
             )
         changed = replace(self._with_line(info, tip), branches={**info.branches, name: tip})
         if before is None:
-            return changed, BranchCreated(name)
-        line = changed.snapshots.ancestry(tip)
-        follows = changed.snapshots.row(before) in line
-        return changed, NewCommit(name, tip) if follows else BranchReset(name, before)
+            return changed, UpdateType.BranchCreated(name)
+        if changed.snapshots.row(before) in changed.snapshots.ancestry(tip):
+            return changed, UpdateType.NewCommit(name, str(tip))
+        return changed, UpdateType.BranchReset(name, str(before))
 
     def _with_tag(self, info: RepoInfo, name: str, target: SnapshotId) -> Changed:
-        return replace(self._with_line(info, target), tags={**info.tags, name: target}), TagCreated(name)
+        changed = replace(self._with_line(info, target), tags={**info.tags, name: target})
+        return changed, UpdateType.TagCreated(name)
 
     def _with_line(self, info: RepoInfo, tip: SnapshotId) -> RepoInfo:
         """With the snapshots that lead to one."""

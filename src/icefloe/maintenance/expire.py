@@ -15,8 +15,8 @@ from icefloe.format.id_columns import sorted_ids
 from icefloe.format.pruning import ancestors, pruned
 from icefloe.format.repo_changes import Changed
 from icefloe.format.repo_info import MAIN, NO_PARENT, RepoInfo, SnapshotInfo
-from icefloe.format.updates import ExpirationRan
 from icefloe.maintenance.reachable import NO_IDS, Ids
+from icefloe.ops import UpdateType
 
 
 def expire(
@@ -36,7 +36,7 @@ def expire(
     def change(info: RepoInfo) -> Changed:
         nonlocal gone
         changed, gone = expired(info, older_than_us, delete_branches, delete_tags)
-        return changed, ExpirationRan()
+        return changed, UpdateType.ExpirationRan()
 
     with assets.storage.making_room(refs.old_backups):
         refs.update(change)

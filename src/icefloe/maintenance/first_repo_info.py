@@ -7,18 +7,8 @@ from typing import Any, Final
 
 from icefloe._internal.ids import SnapshotId
 from icefloe.format.repo_info import MAIN, RepoInfo, SnapshotInfo, SnapshotInfos
-from icefloe.format.updates import (
-    BranchCreated,
-    NewCommit,
-    RepoInitialized,
-    RepoMigrated,
-    RepoStatus,
-    TagCreated,
-    TagDeleted,
-    Update,
-    Updates,
-    UpdateType,
-)
+from icefloe.format.updates import RepoStatus, StoredUpdate, Update, Updates
+from icefloe.ops import UpdateType
 
 _MOMENT_US: Final = 1000
 """How long after a commit its branch or tag is taken to be made: nothing tells."""
@@ -42,7 +32,7 @@ def first_repo_info(
         last = max(last + 1, at_us)
         times.append(last)
     late = max(0, last - (now_us - 1))
-    log = [Update(RepoMigrated(1, 2), now_us)]
+    log = [Update(UpdateType.RepoMigrated(1, 2), now_us)]
     log += [
         Update(kind, max(at_us - late, 0)) for at_us, (_, kind) in zip(times[::-1], events[::-1], strict=True)
     ]
@@ -63,22 +53,25 @@ def _events(
     branches: Mapping[str, SnapshotId],
     tags: Mapping[str, SnapshotId],
     deleted_tags: Mapping[str, SnapshotId | None],
-) -> Iterator[tuple[int, UpdateType]]:
+) -> Iterator[tuple[int, StoredUpdate]]:
     """What must have happened, with the times that are known."""
     seen: set[SnapshotId] = set()
     for branch in sorted(branches, key=lambda name: (name != MAIN, name)):
         at: SnapshotId | None = branches[branch]
         if branch != MAIN and at is not None:
-            yield snapshots[at].flushed_at_us + _MOMENT_US, BranchCreated(branch)
+            yield snapshots[at].flushed_at_us + _MOMENT_US, UpdateType.BranchCreated(branch)
         while at is not None and at not in seen:
             seen.add(at)
             info = snapshots[at]
             first = info.parent_id is None
-            yield info.flushed_at_us, RepoInitialized() if first else NewCommit(branch, at)
+            yield (
+                info.flushed_at_us,
+                UpdateType.RepoInitialized() if first else UpdateType.NewCommit(branch, str(at)),
+            )
             at = info.parent_id
     for tag, target in tags.items():
-        yield snapshots[target].flushed_at_us + _MOMENT_US, TagCreated(tag)
+        yield snapshots[target].flushed_at_us + _MOMENT_US, UpdateType.TagCreated(tag)
     for tag, gone in deleted_tags.items():
         if gone is not None and gone in snapshots:
-            yield snapshots[gone].flushed_at_us + _MOMENT_US, TagCreated(tag)
-            yield snapshots[gone].flushed_at_us + 2 * _MOMENT_US, TagDeleted(tag, gone)
+            yield snapshots[gone].flushed_at_us + _MOMENT_US, UpdateType.TagCreated(tag)
+            yield snapshots[gone].flushed_at_us + 2 * _MOMENT_US, UpdateType.TagDeleted(tag, str(gone))

@@ -23,7 +23,6 @@ from icefloe.format.files import CHUNKS, MANIFESTS, OWN_FOLDERS, SNAPSHOTS, TRAN
 from icefloe.format.id_columns import IdIndex, is_member, sorted_ids
 from icefloe.format.pruning import ancestors, inherited_logs, pruned
 from icefloe.format.repo_info import NO_PARENT, RepoInfo
-from icefloe.format.updates import GCRan
 from icefloe.maintenance.listings import Listing, list_folder, sift_folder
 from icefloe.maintenance.reachable import (
     NO_IDS,
@@ -33,7 +32,7 @@ from icefloe.maintenance.reachable import (
     reachable,
     reachable_snapshots,
 )
-from icefloe.ops import GCSummary
+from icefloe.ops import GCSummary, UpdateType
 from icefloe.storage.base import DeleteReport, Storage, SweepReport
 
 _TRIES: Final = 10
@@ -231,7 +230,7 @@ class _Plan:
             return self._let_go_v1(refs)
         after = None
         if isinstance(refs, RefStoreV2):
-            after = refs.update(lambda info: (self._dropped(info), GCRan()))
+            after = refs.update(lambda info: (self._dropped(info), UpdateType.GCRan()))
             self._spare_snapshots(after.snapshots.ids[~is_member(after.snapshots.ids, self._known)])
         return self._garbage(after)
 

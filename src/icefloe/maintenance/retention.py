@@ -22,9 +22,9 @@ from icefloe.format.files import TRANSACTIONS
 from icefloe.format.pruning import shortened
 from icefloe.format.repo_changes import Changed
 from icefloe.format.repo_info import MAIN, NO_PARENT, RepoInfo, SnapshotInfos
-from icefloe.format.updates import ExpirationRan
 from icefloe.maintenance.expire import expire, expired
 from icefloe.maintenance.history import History, history_of
+from icefloe.ops import UpdateType
 
 _PERIODS: Final[Mapping[str, Callable[[datetime], object]]] = {
     "hourly": lambda time: (time.date(), time.hour),
@@ -219,14 +219,14 @@ def retain(
         done[:] = [_retention_table(history, kept).take(history.reached()[_newest_first(history)])]
         if isinstance(policy, Expiration):
             options = (policy.older_than_us, policy.delete_branches, policy.delete_tags)
-            return expired(info, *options)[0], ExpirationRan()
+            return expired(info, *options)[0], UpdateType.ExpirationRan()
         changed = replace(
             info,
             snapshots=info.snapshots if kept.keep.all() else shortened(info.snapshots, kept.keep),
             tags={tag: id for tag, id in info.tags.items() if tag not in kept.gone_tags},
             deleted_tags=info.deleted_tags | kept.gone_tags,
         )
-        return changed, ExpirationRan()
+        return changed, UpdateType.ExpirationRan()
 
     with assets.storage.making_room(refs.old_backups):
         refs.update(change)

@@ -10,7 +10,7 @@ import pytest
 from icefloe import ConflictDetector, RebaseFailedError, Repository, SessionStateError, in_memory_storage
 from icefloe._internal.ids import INITIAL_SNAPSHOT_ID, SnapshotId
 from icefloe.format.repo_info import RepoInfo, SnapshotInfos
-from icefloe.format.updates import ExpirationRan
+from icefloe.ops import UpdateType
 from tests.support.edits import CreateArray, CreateGroup, Edit, SetAttribute, Write, make
 
 
@@ -38,7 +38,7 @@ def expire(repo: Repository, retained: SnapshotId, *released: SnapshotId) -> Non
             else each
             for each in kept
         ]
-        return replace(info, snapshots=SnapshotInfos.of(kept)), ExpirationRan()
+        return replace(info, snapshots=SnapshotInfos.of(kept)), UpdateType.ExpirationRan()
 
     refs: Any = repo._refs
     refs.update(change)

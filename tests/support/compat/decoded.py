@@ -23,7 +23,8 @@ from icefloe.format.manifest_codec import PackedManifest
 from icefloe.format.repo_info import RepoInfo, SnapshotInfo
 from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot, Snapshot
 from icefloe.format.transaction_log import LISTS, TransactionLog
-from icefloe.format.updates import FeatureFlagChanged, RepoMigrated, RepoStatus, Update
+from icefloe.format.updates import RepoStatus, Update
+from icefloe.ops import UpdateType
 from tests.support.compat import official
 
 _TIMES = {"flushed_at", "updated_at", "set_at"}
@@ -284,9 +285,9 @@ def _info(entry: SnapshotInfo) -> dict[str, Any]:
 def _update(update: Update) -> dict[str, Any]:
     kind = update.update_type
     values = {column.name: _value(getattr(kind, column.name)) for column in fields(kind)}
-    if isinstance(kind, RepoMigrated):
+    if isinstance(kind, UpdateType.RepoMigrated):
         values = {name: f"{number}.0" for name, number in values.items()}
-    name = type(kind).__name__ + ("" if isinstance(kind, FeatureFlagChanged) else "Update")
+    name = type(kind).__name__ + ("" if isinstance(kind, UpdateType.FeatureFlagChanged) else "Update")
     seen: dict[str, Any] = {"update_type": {"type": name, **values}}
     seen["updated_at"] = _time(update.updated_at_us)
     if update.backup_path is not None:

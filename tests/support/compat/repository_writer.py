@@ -44,17 +44,8 @@ from icefloe.format.snapshot import (
 )
 from icefloe.format.spec import V2, Spec
 from icefloe.format.transaction_log import MoveOperation, NodeType, TransactionLog
-from icefloe.format.updates import (
-    BranchCreated,
-    NewCommit,
-    RepoInitialized,
-    RepoStatus,
-    TagCreated,
-    TagDeleted,
-    Update,
-    Updates,
-    UpdateType,
-)
+from icefloe.format.updates import RepoStatus, StoredUpdate, Update, Updates
+from icefloe.ops import UpdateType
 
 Coords = tuple[int, ...]
 Kind = Literal["native", "inline", "virtual", "absent"]
@@ -183,7 +174,7 @@ class RepositoryWriter:
         self._trees[id] = after
         self.branches[branch] = id
         self._moves = []
-        self.log(NewCommit(branch, id))
+        self.log(UpdateType.NewCommit(branch, str(id)))
         return id
 
     def move(self, from_path: str, to_path: str, branch: str = "main") -> None:
@@ -196,19 +187,19 @@ class RepositoryWriter:
     def create_branch(self, name: str, snapshot: SnapshotId) -> None:
         """A branch."""
         self.branches[name] = snapshot
-        self.log(BranchCreated(name))
+        self.log(UpdateType.BranchCreated(name))
 
     def create_tag(self, name: str, snapshot: SnapshotId) -> None:
         """A tag."""
         self.tags[name] = snapshot
-        self.log(TagCreated(name))
+        self.log(UpdateType.TagCreated(name))
 
     def delete_tag(self, name: str) -> None:
         """A tag that was there once."""
         self.deleted_tags[name] = self.tags.pop(name)
-        self.log(TagDeleted(name, self.deleted_tags[name]))
+        self.log(UpdateType.TagDeleted(name, str(self.deleted_tags[name])))
 
-    def log(self, update: UpdateType) -> None:
+    def log(self, update: StoredUpdate) -> None:
         """An entry of the ops log, a second later than the one before."""
         self.updates.append(Update(update, self.tick()))
 
@@ -231,7 +222,7 @@ class RepositoryWriter:
         self._put_snapshot(INITIAL_SNAPSHOT_ID, None, "Repository initialized", metadata, {})
         if self.spec.refs_in_repo_info:
             self._put_log(TransactionLog.of(INITIAL_SNAPSHOT_ID))
-        self.log(RepoInitialized())
+        self.log(UpdateType.RepoInitialized())
 
     def _put_snapshot(
         self,

@@ -18,7 +18,8 @@ from icefloe.format.repo_info import RepoInfo
 from icefloe.format.snapshot import Snapshot
 from icefloe.format.spec import V2, Spec, spec_of
 from icefloe.format.transaction_log import TransactionLog
-from icefloe.format.updates import RepoInitialized, Update, Updates
+from icefloe.format.updates import Update, Updates
+from icefloe.ops import UpdateType
 from tests.support.format import golden
 
 Value = Manifest | Snapshot | TransactionLog | RepoInfo
@@ -154,7 +155,7 @@ def with_a_legal_ops_log(value: Value) -> Value:
     except FormatError as error:
         if "ops log" not in error.message:
             raise
-        return replace(value, latest_updates=Updates.of([Update(RepoInitialized(), 1)]))
+        return replace(value, latest_updates=Updates.of([Update(UpdateType.RepoInitialized(), 1)]))
     return value
 
 

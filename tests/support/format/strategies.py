@@ -54,28 +54,14 @@ from icefloe.format.transaction_log import (
     sorted_moves,
 )
 from icefloe.format.updates import (
-    BranchCreated,
-    BranchDeleted,
-    BranchReset,
-    CommitAmended,
-    ConfigChanged,
-    ExpirationRan,
-    FeatureFlagChanged,
-    GCRan,
-    MetadataChanged,
-    NewCommit,
-    NewDetachedSnapshot,
     RepoAvailability,
-    RepoInitialized,
-    RepoMigrated,
     RepoStatus,
     RepoStatusChanged,
-    TagCreated,
-    TagDeleted,
+    StoredUpdate,
     Update,
     Updates,
-    UpdateType,
 )
+from icefloe.ops import UpdateType
 
 Id = TypeVar("Id", bound=ObjectId)
 
@@ -323,25 +309,25 @@ def repo_statuses() -> SearchStrategy[RepoStatus]:
 
 
 @cache
-def update_types() -> SearchStrategy[UpdateType]:
+def update_types() -> SearchStrategy[StoredUpdate]:
     """All sixteen things that an ops log can record."""
-    snapshot, byte = ids(SnapshotId), st.integers(0, 255)
-    flags = st.builds(FeatureFlagChanged, st.integers(0, 2**16 - 1), st.none() | st.booleans())
+    snapshot, byte = ids(SnapshotId).map(str), st.integers(0, 255)
+    flags = st.builds(UpdateType.FeatureFlagChanged, st.integers(0, 2**16 - 1), st.none() | st.booleans())
     return st.one_of(
-        st.just(RepoInitialized()),
-        st.builds(RepoMigrated, byte, byte),
-        st.just(ConfigChanged()),
-        st.just(MetadataChanged()),
-        st.builds(TagCreated, texts()),
-        st.builds(TagDeleted, texts(), snapshot),
-        st.builds(BranchCreated, texts()),
-        st.builds(BranchDeleted, texts(), snapshot),
-        st.builds(BranchReset, texts(), snapshot),
-        st.builds(NewCommit, texts(), snapshot),
-        st.builds(CommitAmended, texts(), snapshot, snapshot),
-        st.builds(NewDetachedSnapshot, snapshot),
-        st.just(GCRan()),
-        st.just(ExpirationRan()),
+        st.just(UpdateType.RepoInitialized()),
+        st.builds(UpdateType.RepoMigrated, byte, byte),
+        st.just(UpdateType.ConfigChanged()),
+        st.just(UpdateType.MetadataChanged()),
+        st.builds(UpdateType.TagCreated, texts()),
+        st.builds(UpdateType.TagDeleted, texts(), snapshot),
+        st.builds(UpdateType.BranchCreated, texts()),
+        st.builds(UpdateType.BranchDeleted, texts(), snapshot),
+        st.builds(UpdateType.BranchReset, texts(), snapshot),
+        st.builds(UpdateType.NewCommit, texts(), snapshot),
+        st.builds(UpdateType.CommitAmended, texts(), snapshot, snapshot),
+        st.builds(UpdateType.NewDetachedSnapshot, snapshot),
+        st.just(UpdateType.GCRan()),
+        st.just(UpdateType.ExpirationRan()),
         flags,
         st.builds(RepoStatusChanged, st.none() | repo_statuses()),
     )

@@ -31,7 +31,7 @@ from icefloe.format.manifest import ChunkRef, InlineRef, NativeRef
 from icefloe.format.refs_v1 import REFS, RefFile, RefKind, decode_ref
 from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot, Snapshot
 from icefloe.format.transaction_log import TransactionLog
-from icefloe.format.updates import UpdateType
+from icefloe.format.updates import StoredUpdate
 from icefloe.storage.base import ObjectNotFoundError, Storage
 from tests.support.simulation.model import Changes, PlainTree, Refs, Tree
 
@@ -49,7 +49,7 @@ class Stored:
     """Of all snapshots in the repo info file; empty where there is none."""
     inherited: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """The logs that each of them has of ancestors that expired, oldest first."""
-    updates: tuple[UpdateType, ...] = ()
+    updates: tuple[StoredUpdate, ...] = ()
     """The ops log in the repo info file, newest first."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
 

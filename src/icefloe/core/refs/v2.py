@@ -36,7 +36,8 @@ from icefloe.format.files import (
 from icefloe.format.repo_changes import Change
 from icefloe.format.repo_info import RepoInfo, SnapshotInfo
 from icefloe.format.spec import V2
-from icefloe.format.updates import GCRan, RepoAvailability, RepoStatus, Update, Updates
+from icefloe.format.updates import RepoAvailability, RepoStatus, Update, Updates
+from icefloe.ops import UpdateType
 from icefloe.storage.base import (
     ABSENT,
     BucketNotFoundError,
@@ -264,7 +265,7 @@ class RefStoreV2(RefStore):
         for update in chain.from_iterable(self._log_files(info)):
             if update.updated_at_us <= since:
                 return False
-            if isinstance(update.update_type, GCRan):
+            if isinstance(update.update_type, UpdateType.GCRan):
                 return True
         return bool(since)  # older parts of the log are lost, and the mark is in them
 

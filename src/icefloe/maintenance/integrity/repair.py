@@ -36,11 +36,11 @@ from icefloe.format.repo_changes import Changed
 from icefloe.format.repo_info import NO_PARENT, RepoInfo
 from icefloe.format.snapshot import ArrayNodeData, ManifestRef, NodeSnapshot
 from icefloe.format.transaction_log import TransactionLog
-from icefloe.format.updates import ExpirationRan
 from icefloe.maintenance.integrity.checksums import record_again
 from icefloe.maintenance.integrity.findings import Finding, Findings, Level
 from icefloe.maintenance.integrity.verify_sources import check_sources, sources_of
 from icefloe.maintenance.listings import Listing, list_folder
+from icefloe.ops import UpdateType
 
 if TYPE_CHECKING:
     from icefloe.session import Session
@@ -234,7 +234,7 @@ def _without(info: RepoInfo, lost: set[SnapshotId]) -> Changed:
         tags={tag: id for tag, id in info.tags.items() if tag not in gone},
         deleted_tags=info.deleted_tags | gone,
     )
-    return changed, ExpirationRan()
+    return changed, UpdateType.ExpirationRan()
 
 
 # Chunks
