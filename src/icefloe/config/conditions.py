@@ -1,335 +1,408 @@
-"""Which arrays have their manifests preloaded, and which ones split where.
+"""Conditions that select the manifests to preload, and the arrays and dimensions along which to split them.
 
-Regexes are searched for anywhere in the array's path, or in its last segment; an invalid one matches nothing.
+A regular expression may match anywhere in the path of an array, or in its last segment. An invalid one
+matches nothing.
 """
 
 from __future__ import annotations
 
 import re
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
-from typing import Any, ClassVar, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from icefloe.config.display import literal, qualified
 
 
-class _Shown:
-    """A dataclass whose repr is the official call that makes it."""
+class _Condition:
+    """An immutable condition with operands, whose variant is the class that created it."""
 
-    __slots__ = ()
+    __slots__ = ("operands",)
 
+    operands: tuple[Any, ...]
+    variants: ClassVar[Mapping[str, Any]]
+    """The variants by their names on disk."""
+    word: ClassVar[str]
+    """The name of a variant on disk."""
     call: ClassVar[str]
+    """The name of the function that creates a variant, for its repr."""
+
+    @classmethod
+    def _make(cls, word: str, *operands: Any) -> Self:
+        condition: Self = cls.variants[word](*operands)
+        return condition
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"cannot assign to {name!r}: conditions are immutable")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), self.operands
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and self.operands == getattr(other, "operands", None)
+
+    def __hash__(self) -> int:
+        return hash((type(self), self.operands))
 
     def __repr__(self) -> str:
-        values = [getattr(self, field.name) for field in fields(self)]  # type: ignore[arg-type]
-        shown = (literal(list(value) if isinstance(value, tuple) else value) for value in values)
-        return f"{qualified('config', self.call)}({', '.join(shown)})"
+        shown = (literal(list(value) if isinstance(value, tuple) else value) for value in self.operands)
+        return f"{qualified('config', f'{type(self).__base__.__name__}.{self.call}')}({', '.join(shown)})"  # type: ignore[union-attr]
 
 
-class _Condition(_Shown, ABC):
-    """A condition on arrays, for preloading or for splitting. Each of the two has its own variants."""
+class _ArrayCondition(_Condition):
+    """A condition on arrays and their manifests. Combine conditions with `&` and `|`."""
 
     __slots__ = ()
-
-    _what: ClassVar[str]
-    _variants: ClassVar[Mapping[str, type]]
 
     @classmethod
     def or_conditions(cls, conditions: Iterable[Self]) -> Self:
-        """Match arrays that match any of the conditions."""
-        return cls._make("Or", tuple(conditions))
+        """Match arrays that match any of the conditions.
+
+        Parameters
+        ----------
+        conditions
+            The conditions.
+
+        Returns
+        -------
+        ManifestPreloadCondition or ManifestSplitCondition
+            The condition.
+        """
+        return cls._make("or", conditions)
 
     @classmethod
     def and_conditions(cls, conditions: Iterable[Self]) -> Self:
-        """Match arrays that match all conditions."""
-        return cls._make("And", tuple(conditions))
+        """Match arrays that match all conditions.
+
+        Parameters
+        ----------
+        conditions
+            The conditions.
+
+        Returns
+        -------
+        ManifestPreloadCondition or ManifestSplitCondition
+            The condition.
+        """
+        return cls._make("and", conditions)
 
     @classmethod
     def path_matches(cls, regex: str) -> Self:
-        """Match arrays by their full path."""
-        return cls._make("PathMatches", regex)
+        """Match arrays by their full path.
+
+        Parameters
+        ----------
+        regex
+            The regular expression to search for.
+
+        Returns
+        -------
+        ManifestPreloadCondition or ManifestSplitCondition
+            The condition.
+        """
+        return cls._make("path_matches", regex)
 
     @classmethod
     def name_matches(cls, regex: str) -> Self:
-        """Match arrays by their name, the last segment of the path."""
-        return cls._make("NameMatches", regex)
+        """Match arrays by their name, the last segment of the path.
 
-    @classmethod
-    def _make(cls, variant: str, *arguments: Any) -> Self:
-        made: Self = cls._variants[variant](*arguments)
-        return made
+        Parameters
+        ----------
+        regex
+            The regular expression to search for.
+
+        Returns
+        -------
+        ManifestPreloadCondition or ManifestSplitCondition
+            The condition.
+        """
+        return cls._make("name_matches", regex)
 
     def __and__(self, other: Self, /) -> Self:
-        return self._make("And", (self, other))
+        return self.and_conditions((self, other))
 
     def __or__(self, other: Self, /) -> Self:
-        return self._make("Or", (self, other))
+        return self.or_conditions((self, other))
 
-    @abstractmethod
     def matches(self, path: str, num_refs: int = 0) -> bool:
-        """Tell whether the manifest with `num_refs` references of the array at `path` is meant."""
+        """Return whether the condition holds for a manifest.
 
-    @abstractmethod
+        Parameters
+        ----------
+        path
+            The path of the array.
+        num_refs
+            The number of chunk references in the manifest.
+
+        Returns
+        -------
+        bool
+            True if the condition holds.
+        """
+        match self.word, self.operands:
+            case "or", (conditions,):
+                return any(condition.matches(path, num_refs) for condition in conditions)
+            case "and", (conditions,):
+                return all(condition.matches(path, num_refs) for condition in conditions)
+            case "path_matches", (regex,):
+                return _is_found(regex, path)
+            case "name_matches", (regex,):
+                return _is_found(regex, path.rpartition("/")[2])
+            case "num_refs", (lower, upper):
+                return (lower or 0) <= num_refs and (upper is None or num_refs < upper)
+        return self.word != "false"
+
     def to_plain(self) -> Any:
-        """Return the condition as it is written on disk."""
+        """Convert the condition to the form in which it is stored.
+
+        Returns
+        -------
+        str or dict
+            The stored form.
+        """
+        match self.word, self.operands:
+            case _, ():
+                return self.word
+            case "or" | "and", (conditions,):
+                return {self.word: [condition.to_plain() for condition in conditions]}
+            case "num_refs", (lower, upper):
+                first = "Unbounded" if lower is None else {"Included": lower}
+                end = "Unbounded" if upper is None else {"Excluded": upper}
+                return {self.word: {"from": first, "to": end}}
+        return {self.word: {"regex": self.operands[0]}}
 
     @classmethod
     def from_plain(cls, plain: Any) -> Self:
-        """Read a condition from its form on disk; raise ValueError for one this release does not know."""
-        for name, variant in cls._variants.items():
-            if getattr(variant, "word", None) == plain:
-                return cls._make(name)
+        """Create a condition from its stored form.
+
+        Parameters
+        ----------
+        plain
+            The stored form.
+
+        Returns
+        -------
+        ManifestPreloadCondition or ManifestSplitCondition
+            The condition.
+
+        Raises
+        ------
+        ValueError
+            If this release does not know the condition.
+        """
         match plain:
             case {"or": [*parts]}:
-                return cls._make("Or", tuple(map(cls.from_plain, parts)))
+                return cls.or_conditions(map(cls.from_plain, parts))
             case {"and": [*parts]}:
-                return cls._make("And", tuple(map(cls.from_plain, parts)))
+                return cls.and_conditions(map(cls.from_plain, parts))
             case {"path_matches": {"regex": str(regex)}}:
-                return cls._make("PathMatches", regex)
+                return cls.path_matches(regex)
             case {"name_matches": {"regex": str(regex)}}:
-                return cls._make("NameMatches", regex)
-            case {"num_refs": {"from": lower, "to": upper}} if "NumRefs" in cls._variants:
-                return cls._make("NumRefs", _bound(lower, after=1), _bound(upper, after=0))
-        raise ValueError(f"unknown {cls._what} condition {plain!r}")
+                return cls.name_matches(regex)
+            case {"num_refs": {"from": lower, "to": upper}} if "num_refs" in cls.variants:
+                return cls._make("num_refs", _bound(lower, after=1), _bound(upper, after=0))
+            case "true" | "false" | "any_array" if plain in cls.variants:
+                return cls._make(plain)
+        raise ValueError(f"unknown condition {plain!r}; is it one of a newer release?")
 
 
-class ManifestPreloadCondition(_Condition):
+class ManifestPreloadCondition(_ArrayCondition):
     """A condition that selects the manifests to read when a session opens. Combine with `&` and `|`."""
 
     __slots__ = ()
 
-    _what = "preload"
-
     @classmethod
     def num_refs(cls, from_refs: int | None, to_refs: int | None) -> Self:
-        """Match manifests with at least `from_refs` and fewer than `to_refs` chunk references."""
-        return cls._make("NumRefs", from_refs, to_refs)
+        """Match manifests by their number of chunk references.
+
+        Parameters
+        ----------
+        from_refs
+            The smallest number; None for no limit.
+        to_refs
+            The number below which manifests match; None for no limit.
+
+        Returns
+        -------
+        ManifestPreloadCondition
+            The condition.
+        """
+        return cls._make("num_refs", from_refs, to_refs)
 
     @classmethod
     def true(cls) -> Self:
-        """Match all manifests."""
-        return cls._make("True")
+        """Match all manifests.
+
+        Returns
+        -------
+        ManifestPreloadCondition
+            The condition.
+        """
+        return cls._make("true")
 
     @classmethod
     def false(cls) -> Self:
-        """Match no manifest."""
-        return cls._make("False")
+        """Match no manifest.
+
+        Returns
+        -------
+        ManifestPreloadCondition
+            The condition.
+        """
+        return cls._make("false")
 
 
-class ManifestSplitCondition(_Condition):
+class ManifestSplitCondition(_ArrayCondition):
     """A condition that selects the arrays to which a splitting rule applies. Combine with `&` and `|`."""
 
     __slots__ = ()
 
-    _what = "split"
-
-    AnyArray: ClassVar[type[ManifestSplitCondition]]
+    AnyArray: ClassVar[Callable[[], ManifestSplitCondition]]
     """Every array."""
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class _Or:
-    """Any of these."""
+class ManifestSplitDimCondition(_Condition):
+    """A condition that selects the dimension to which a split size applies: one of the variants below."""
 
-    conditions: tuple[_Condition, ...]
+    __slots__ = ()
 
-    def matches(self, path: str, num_refs: int = 0) -> bool:
-        return any(condition.matches(path, num_refs) for condition in self.conditions)
+    if TYPE_CHECKING:
+        Axis: ClassVar[Callable[[int], ManifestSplitDimCondition]]
+        """The dimension with this number, from 0."""
+        DimensionName: ClassVar[Callable[[str], ManifestSplitDimCondition]]
+        """Dimensions whose name matches a regular expression. Dimensions without a name never match."""
+        Any: ClassVar[Callable[[], ManifestSplitDimCondition]]
+        """Every dimension."""
 
-    def to_plain(self) -> Any:
-        return {"or": [condition.to_plain() for condition in self.conditions]}
+    def matches(self, axis: int, dimension_name: str | None) -> bool:
+        """Return whether a split size applies to a dimension.
 
+        Parameters
+        ----------
+        axis
+            The number of the dimension, from 0.
+        dimension_name
+            The name of the dimension, if it has one.
 
-@dataclass(frozen=True, slots=True, repr=False)
-class _And:
-    """All of these."""
+        Returns
+        -------
+        bool
+            True if the split size applies.
+        """
+        if self.word == "Axis":
+            return bool(self.operands == (axis,))
+        if self.word == "DimensionName":
+            return dimension_name is not None and _is_found(self.operands[0], dimension_name)
+        return True
 
-    conditions: tuple[_Condition, ...]
+    def to_plain(self) -> object:
+        """Convert the condition to the form in which it is stored.
 
-    def matches(self, path: str, num_refs: int = 0) -> bool:
-        return all(condition.matches(path, num_refs) for condition in self.conditions)
+        Returns
+        -------
+        str or dict
+            The stored form.
+        """
+        return {self.word: self.operands[0]} if self.operands else self.word
 
-    def to_plain(self) -> Any:
-        return {"and": [condition.to_plain() for condition in self.conditions]}
+    @classmethod
+    def from_plain(cls, plain: object) -> Self:
+        """Create a condition from its stored form.
 
+        Parameters
+        ----------
+        plain
+            The stored form.
 
-@dataclass(frozen=True, slots=True, repr=False)
-class _PathMatches:
-    """By the path."""
+        Returns
+        -------
+        ManifestSplitDimCondition
+            The condition.
 
-    regex: str
-
-    def matches(self, path: str, num_refs: int = 0) -> bool:
-        return _found(self.regex, path)
-
-    def to_plain(self) -> Any:
-        return {"path_matches": {"regex": self.regex}}
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class _NameMatches:
-    """By the last segment of the path."""
-
-    regex: str
-
-    def matches(self, path: str, num_refs: int = 0) -> bool:
-        return _found(self.regex, path.rpartition("/")[2])
-
-    def to_plain(self) -> Any:
-        return {"name_matches": {"regex": self.regex}}
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class _NumRefs:
-    """By the number of references."""
-
-    from_refs: int | None
-    to_refs: int | None
-
-    def matches(self, path: str, num_refs: int = 0) -> bool:
-        return (self.from_refs or 0) <= num_refs and (self.to_refs is None or num_refs < self.to_refs)
-
-    def to_plain(self) -> Any:
-        lower = "Unbounded" if self.from_refs is None else {"Included": self.from_refs}
-        upper = "Unbounded" if self.to_refs is None else {"Excluded": self.to_refs}
-        return {"num_refs": {"from": lower, "to": upper}}
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class _Constant:
-    """All arrays, or none."""
-
-    word: ClassVar[str]
-    """The condition on disk."""
-
-    def matches(self, path: str, num_refs: int = 0) -> bool:
-        return self.word != "false"
-
-    def to_plain(self) -> Any:
-        return self.word
+        Raises
+        ------
+        ValueError
+            If this release does not know the condition.
+        """
+        match plain:
+            case "Any":
+                return cls._make("Any")
+            case {"Axis": int(axis)}:
+                return cls._make("Axis", axis)
+            case {"DimensionName": str(regex)}:
+                return cls._make("DimensionName", regex)
+        raise ValueError(f"unknown dimension condition {plain!r}; is it one of a newer release?")
 
 
-def _add_variants(family: Any, variants: Mapping[str, tuple[type, str]], **words: str) -> None:
-    """Make the nested classes of an official class: name, behaviour, and the call in the repr of each."""
-    made = {}
-    for name, (behaviour, call) in variants.items():
-        attributes = {
-            "__slots__": (),
-            "__module__": __name__,
-            "__qualname__": f"{family.__name__}.{name}",
-            "__doc__": behaviour.__doc__,
-            "call": f"{family.__name__}.{call}",
-            **({"word": words[name]} if name in words else {}),
-        }
-        made[name] = type(name, (behaviour, family), attributes)
-        setattr(family, name, made[name])  # `True` and `False` cannot be written as attributes
-    family._variants = made
+def _set(condition: _Condition, *operands: Any) -> None:
+    object.__setattr__(condition, "operands", operands)
 
 
-_COMMON = {
-    "Or": (_Or, "or_conditions"),
-    "And": (_And, "and_conditions"),
-    "PathMatches": (_PathMatches, "path_matches"),
-    "NameMatches": (_NameMatches, "name_matches"),
+def _no_operand(self: _Condition) -> None:
+    _set(self)
+
+
+def _conditions(self: _Condition, conditions: Iterable[_Condition]) -> None:
+    _set(self, tuple(conditions))
+
+
+def _regex(self: _Condition, regex: str) -> None:
+    _set(self, regex)
+
+
+def _bounds(self: _Condition, from_refs: int | None, to_refs: int | None) -> None:
+    _set(self, from_refs, to_refs)
+
+
+def _axis(self: _Condition, axis: int) -> None:
+    if axis < 0:
+        raise OverflowError("an axis cannot be negative")
+    _set(self, axis)
+
+
+def _add_variants(family: Any, variants: Mapping[str, tuple[str, str, Callable[..., None]]]) -> None:
+    """Add the nested classes of the official class: word on disk, call in the repr, constructor of each."""
+    family.variants = {}
+    for name, (word, call, init) in variants.items():
+        members = {"__slots__": (), "__module__": __name__, "__qualname__": f"{family.__name__}.{name}"}
+        variant = type(name, (family,), {**members, "__init__": init, "word": word, "call": call})
+        family.variants[word] = variant
+        setattr(family, name, variant)  # `True` and `False` cannot be written as attributes
+
+
+_COMMON: Mapping[str, tuple[str, str, Callable[..., None]]] = {
+    "Or": ("or", "or_conditions", _conditions),
+    "And": ("and", "and_conditions", _conditions),
+    "PathMatches": ("path_matches", "path_matches", _regex),
+    "NameMatches": ("name_matches", "name_matches", _regex),
 }
 _add_variants(
     ManifestPreloadCondition,
     {
         **_COMMON,
-        "NumRefs": (_NumRefs, "num_refs"),
-        "True": (_Constant, "true"),
-        "False": (_Constant, "false"),
+        "NumRefs": ("num_refs", "num_refs", _bounds),
+        "True": ("true", "true", _no_operand),
+        "False": ("false", "false", _no_operand),
     },
-    **{"True": "true", "False": "false"},
 )
-_add_variants(ManifestSplitCondition, {**_COMMON, "AnyArray": (_Constant, "AnyArray")}, AnyArray="any_array")
-
-
-class _DimensionFamily(type):
-    def __instancecheck__(cls, instance: object) -> bool:
-        return isinstance(instance, tuple(v for v in vars(cls).values() if isinstance(v, type)))
-
-
-class ManifestSplitDimCondition(metaclass=_DimensionFamily):
-    """Which dimension of an array a split size is for: one of the variants below."""
-
-    @dataclass(frozen=True, slots=True, repr=False)
-    class Axis(_Shown):
-        """The dimension with this number, from 0."""
-
-        call = "ManifestSplitDimCondition.Axis"
-
-        axis: int
-
-        def __post_init__(self) -> None:
-            if self.axis < 0:
-                raise OverflowError("an axis cannot be negative")
-
-        def matches(self, axis: int, dimension_name: str | None) -> bool:
-            """Whether the dimension is meant."""
-            return axis == self.axis
-
-        def to_plain(self) -> object:
-            """The condition as it is written on disk."""
-            return {"Axis": self.axis}
-
-    @dataclass(frozen=True, slots=True, repr=False)
-    class DimensionName(_Shown):
-        """Dimensions whose name matches; those without a name never do."""
-
-        call = "ManifestSplitDimCondition.DimensionName"
-
-        regex: str
-
-        def matches(self, axis: int, dimension_name: str | None) -> bool:
-            """Whether the dimension is meant."""
-            return dimension_name is not None and _found(self.regex, dimension_name)
-
-        def to_plain(self) -> object:
-            """The condition as it is written on disk."""
-            return {"DimensionName": self.regex}
-
-    @dataclass(frozen=True, slots=True, repr=False)
-    class Any(_Shown):
-        """Every dimension."""
-
-        call = "ManifestSplitDimCondition.Any"
-
-        def matches(self, axis: int, dimension_name: str | None) -> bool:
-            """Whether the dimension is meant."""
-            return True
-
-        def to_plain(self) -> object:
-            """The condition as it is written on disk."""
-            return "Any"
-
-
-AnySplitDimCondition: TypeAlias = (
-    ManifestSplitDimCondition.Axis | ManifestSplitDimCondition.DimensionName | ManifestSplitDimCondition.Any
+_add_variants(ManifestSplitCondition, {**_COMMON, "AnyArray": ("any_array", "AnyArray", _no_operand)})
+_add_variants(
+    ManifestSplitDimCondition,
+    {
+        "Axis": ("Axis", "Axis", _axis),
+        "DimensionName": ("DimensionName", "DimensionName", _regex),
+        "Any": ("Any", "Any", _no_operand),
+    },
 )
 
 
-def split_dim_condition_from_plain(plain: Any) -> AnySplitDimCondition:
-    """The dimension condition an on-disk value describes; raises ValueError for an unknown one."""
-    match plain:
-        case "Any":
-            return ManifestSplitDimCondition.Any()
-        case {"Axis": int(axis)}:
-            return ManifestSplitDimCondition.Axis(axis)
-        case {"DimensionName": str(regex)}:
-            return ManifestSplitDimCondition.DimensionName(regex)
-    raise ValueError(f"unknown dimension condition {plain!r}")
-
-
-def _found(regex: str, text: str) -> bool:
-    pattern = _compiled(regex)
+def _is_found(regex: str, text: str) -> bool:
+    pattern = _compile(regex)
     return pattern is not None and pattern.search(text) is not None
 
 
 @lru_cache(maxsize=256)
-def _compiled(regex: str) -> re.Pattern[str] | None:
+def _compile(regex: str) -> re.Pattern[str] | None:
     try:
         return re.compile(regex)
     except (re.error, RecursionError, OverflowError):
@@ -337,7 +410,7 @@ def _compiled(regex: str) -> re.Pattern[str] | None:
 
 
 def _bound(plain: Any, after: int) -> int | None:
-    """One end of a half-open interval; `after` is what an excluded lower end adds."""
+    """Return one end of a half-open interval; `after` is what an excluded lower end adds."""
     match plain:
         case "Unbounded":
             return None

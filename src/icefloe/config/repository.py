@@ -10,11 +10,9 @@ from functools import cache
 from typing import Any, ClassVar, Self, TypeAlias
 
 from icefloe.config.conditions import (
-    AnySplitDimCondition,
     ManifestPreloadCondition,
     ManifestSplitCondition,
     ManifestSplitDimCondition,
-    split_dim_condition_from_plain,
 )
 from icefloe.config.fields import Choice, ConfigPart, Number, Part, config_part, setting
 from icefloe.config.settings import StorageRetriesSettings, StorageSettings
@@ -33,9 +31,9 @@ _COORDINATE_NAMES = (
 _UNLIMITED = 2**32 - 1
 
 SplitSizes: TypeAlias = tuple[
-    tuple[ManifestSplitCondition, tuple[tuple[AnySplitDimCondition, int], ...]], ...
+    tuple[ManifestSplitCondition, tuple[tuple[ManifestSplitDimCondition, int], ...]], ...
 ]
-ManifestSplitValues: TypeAlias = dict[AnySplitDimCondition, int]
+ManifestSplitValues: TypeAlias = dict[ManifestSplitDimCondition, int]
 SplitSizesDict: TypeAlias = dict[ManifestSplitCondition, ManifestSplitValues]
 
 
@@ -124,7 +122,7 @@ class _SplitSizesCodec:
         return self.check(
             (
                 ManifestSplitCondition.from_plain(condition),
-                [(split_dim_condition_from_plain(s["condition"]), s["num_chunks"]) for s in sizes],
+                [(ManifestSplitDimCondition.from_plain(s["condition"]), s["num_chunks"]) for s in sizes],
             )
             for condition, sizes in plain
         )
@@ -390,8 +388,8 @@ def _split_condition(value: object) -> ManifestSplitCondition:
     return value
 
 
-def _dim_size(condition: object, num_chunks: object) -> tuple[AnySplitDimCondition, int]:
-    if not isinstance(condition, AnySplitDimCondition):
+def _dim_size(condition: object, num_chunks: object) -> tuple[ManifestSplitDimCondition, int]:
+    if not isinstance(condition, ManifestSplitDimCondition):
         raise TypeError(f"'{type(condition).__name__}' object is not a ManifestSplitDimCondition")
     return condition, Number(32).check(num_chunks)
 
