@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
-from itertools import islice
+from itertools import islice, pairwise
 from typing import TYPE_CHECKING, ClassVar, Final, Self, TypeAlias
 
 import numpy as np
@@ -301,9 +301,12 @@ class Storage(ABC):
         such a thing and dropped elsewhere.
         """
 
-    @abstractmethod
     def copy(self, source: str, target: str, version: Version | None = None) -> None:
         """Copy an object within the storage; with a version only if the source still has it."""
+        data, current = self.get(source)
+        if version is not None and version != current:
+            raise ConditionNotMetError(source, Unchanged(version))
+        self.put(target, data)
 
     def back_up(self, source: str, target: str, version: Version) -> None:
         """Keep an object under another name before it is replaced, if it still has a version.
@@ -390,6 +393,22 @@ class Storage(ABC):
             raise ReadOnlyError(
                 f"{self.describe()['type']} storage is read-only", kind=ErrorKind.READ_ONLY_STORAGE
             )
+
+
+def split_range(start: int, stop: int, settings: EffectiveStorageSettings) -> list[tuple[int, int]]:
+    """Split a byte range into equal parts of about the ideal size, at most as many as may run in parallel."""
+    wanted = -(-(stop - start) // settings.ideal_concurrent_request_size)
+    count = max(min(settings.max_concurrent_requests_for_object, wanted), 1)
+    return list(pairwise(start + (stop - start) * i // count for i in range(count + 1)))
+
+
+def accepts(storage: Storage, path: str, data: bytes, condition: PutCondition) -> bool:
+    """Write an object, and return whether the storage accepted the condition."""
+    try:
+        storage.put(path, data, condition)
+    except ConditionNotMetError:
+        return False
+    return True
 
 
 def checked_path(path: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -28,16 +29,6 @@ if TYPE_CHECKING:  # credentials are loaded where they are needed: a folder has 
 _TIGRIS_ENDPOINT = "https://t3.storage.dev"
 _HF_ENDPOINT = "https://s3.hf.co"
 _S3_OPTIONS = [field.name for field in dataclasses.fields(S3Options) if field.name != "anonymous"]
-_S3_CREDENTIALS = [
-    "access_key_id",
-    "secret_access_key",
-    "session_token",
-    "expires_after",
-    "anonymous",
-    "from_env",
-    "get_credentials",
-    "scatter_initial_credentials",
-]
 _S3_OTHERS = ["legacy_rooted_keys", "read_headers", "write_headers", "headers"]
 
 
@@ -235,25 +226,10 @@ def gcs_storage(
     """
     from icefloe.credentials import gcs_credentials
 
-    credentials = gcs_credentials(
-        service_account_file=service_account_file,
-        service_account_key=service_account_key,
-        application_credentials=application_credentials,
-        bearer_token=bearer_token,
-        from_env=from_env,
-        anonymous=anonymous,
-        get_credentials=get_credentials,
-        scatter_initial_credentials=scatter_initial_credentials,
-    )
-    return _new_gcs(
-        bucket,
-        prefix,
-        credentials,
-        config=config,
-        read_headers=read_headers,
-        write_headers=write_headers,
-        headers=headers,
-    )
+    given = locals()
+    credentials = gcs_credentials(**_arguments_of(gcs_credentials, given))
+    others = {name: given[name] for name in ("config", "read_headers", "write_headers", "headers")}
+    return _new_gcs(bucket, prefix, credentials, **others)
 
 
 def azure_storage(
@@ -274,13 +250,7 @@ def azure_storage(
     """
     from icefloe.credentials import azure_credentials
 
-    credentials = azure_credentials(
-        access_key=access_key,
-        sas_token=sas_token,
-        bearer_token=bearer_token,
-        from_env=from_env,
-        anonymous=anonymous,
-    )
+    credentials = azure_credentials(**_arguments_of(azure_credentials, locals()))
     return _new_azure_blob(account, container, prefix, credentials, config=config)
 
 
@@ -292,8 +262,12 @@ def _s3_arguments(given: Mapping[str, Any]) -> tuple[S3Options, AnyS3Credential,
         anonymous=given.get("anonymous") or False,
         **{name: given[name] for name in _S3_OPTIONS if name in given},
     )
-    credentials = s3_credentials(**{name: given[name] for name in _S3_CREDENTIALS if name in given})
-    return options, credentials, {name: given[name] for name in _S3_OTHERS}
+    return options, s3_credentials(**_arguments_of(s3_credentials, given)), {n: given[n] for n in _S3_OTHERS}
+
+
+def _arguments_of(function: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Select the arguments that a function takes."""
+    return {name: given[name] for name in inspect.signature(function).parameters if name in given}
 
 
 # The official class methods of `Storage`. They live above the classes that they make.
@@ -451,7 +425,7 @@ def _new_gcs(
     from icefloe.credentials import gcs_from_env_credentials
     from icefloe.storage.object_store.clients import GcsPlace, Headers  # obstore takes its time to import
 
-    roles = Headers(dict(headers or {}), dict(read_headers or {}), dict(write_headers or {}))
+    roles = Headers(*(dict(each or {}) for each in (headers, read_headers, write_headers)))
     chosen = credentials or gcs_from_env_credentials()
     return _stored_at(GcsPlace(bucket, _folder(prefix), dict(config or {}), chosen, roles))
 

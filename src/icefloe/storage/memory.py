@@ -164,13 +164,6 @@ class MemoryStorage(Storage):
             self._shelf.objects[path] = _Object(content, version, time.time())
         return version
 
-    def copy(self, source: str, target: str, version: Version | None = None) -> None:
-        # docstring inherited
-        data, current = self.get(source)
-        if version is not None and version != current:
-            raise ConditionNotMetError(source, Unchanged(version))
-        self.put(target, data)
-
     def delete(self, paths: Iterable[str]) -> DeleteReport:
         # docstring inherited
         keys = [checked_path(path) for path in paths]

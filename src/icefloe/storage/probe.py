@@ -15,14 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from icefloe.errors import StorageError
-from icefloe.storage.base import (
-    ABSENT,
-    ConditionNotMetError,
-    PutCondition,
-    Storage,
-    Unchanged,
-    Version,
-)
+from icefloe.storage.base import ABSENT, PutCondition, Storage, Unchanged, Version, accepts
 
 RACERS = 6
 ROUNDS = 3
@@ -132,7 +125,7 @@ class _Probe:
     def create_only_if_absent(self) -> str:
         path = self._path("create")
         self._storage.put(path, b"first", ABSENT)
-        if self._accepts(path, b"second", ABSENT):
+        if accepts(self._storage, path, b"second", ABSENT):
             return "an existing object was overwritten by a write on condition that there is none"
         data, _ = self._storage.get(path)
         return "" if data == b"first" else "the refused write changed the object"
@@ -146,7 +139,7 @@ class _Probe:
         new = self._storage.put(path, b"second", Unchanged(old))
         if new == old:
             return "the version did not change with the content"
-        if self._accepts(path, b"third", Unchanged(old)):
+        if accepts(self._storage, path, b"third", Unchanged(old)):
             return "a changed object was overwritten by a write on condition that it is unchanged"
         data, _ = self._storage.get(path)
         return "" if data == b"second" else "the refused write changed the object"
@@ -155,7 +148,7 @@ class _Probe:
         path = self._path("missing")
         version = self._storage.put(path, b"first", ABSENT)
         self._storage.delete([path])
-        if self._accepts(path, b"second", Unchanged(version)):
+        if accepts(self._storage, path, b"second", Unchanged(version)):
             return "a deleted object was written on condition that it is unchanged"
         return ""
 
@@ -183,7 +176,7 @@ class _Probe:
 
             def racer(number: int, path: str = path, condition: PutCondition = condition) -> int | None:
                 start.wait()  # noqa: B023  # all racers are done before the next round
-                return number if self._accepts(path, b"%d" % number, condition) else None
+                return number if accepts(self._storage, path, b"%d" % number, condition) else None
 
             with ThreadPoolExecutor(RACERS) as threads:
                 winners = [n for n in threads.map(racer, range(RACERS)) if n is not None]
@@ -193,13 +186,6 @@ class _Probe:
             if data != b"%d" % winners[0]:
                 return "the content is not that of the writer that won"
         return ""
-
-    def _accepts(self, path: str, data: bytes, condition: PutCondition) -> bool:
-        try:
-            self._storage.put(path, data, condition)
-        except ConditionNotMetError:
-            return False
-        return True
 
     def _path(self, name: str) -> str:
         self.names.append(name)

@@ -7,17 +7,11 @@ import stat
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from icefloe._internal.executor import Task, ThreadExecutor
-from icefloe.config import (
-    EffectiveStorageSettings,
-    ObjectStoreConfig,
-    StorageSettings,
-    VirtualChunkContainer,
-)
+from icefloe.config import ObjectStoreConfig, StorageSettings, VirtualChunkContainer
 from icefloe.credentials import (
     AnyCredential,
     Credentials,
@@ -27,8 +21,9 @@ from icefloe.credentials import (
     s3_from_env_credentials,
 )
 from icefloe.errors import ErrorKind, InvalidInputError, StorageError
-from icefloe.storage.base import ObjectNotFoundError
+from icefloe.storage.base import ObjectNotFoundError, split_range
 from icefloe.storage.external.base import ExternalSource, Fetched
+from icefloe.storage.local.folder import read_range
 
 if TYPE_CHECKING:
     from icefloe.storage.base import Storage
@@ -130,11 +125,8 @@ class ObjectSource(ExternalSource):
             )
         settings = self._storage.settings
         executor = ThreadExecutor(settings.max_concurrent_requests_for_object, "parts")
-        parts = list(
-            executor.map(
-                Task(lambda part: self._fetch(key, *part), "byte ranges"), _parts(start, stop, settings)
-            )
-        )
+        ranges = split_range(start, stop, settings)
+        parts = list(executor.map(Task(lambda part: self._fetch(key, *part), "byte ranges"), ranges))
         first = parts[0]
         if any(part.e_tag != first.e_tag or part.last_modified != first.last_modified for part in parts):
             raise StorageError(f"{key} changed while it was read", kind=ErrorKind.VIRTUAL_CHUNK_MODIFIED)
@@ -148,13 +140,6 @@ class ObjectSource(ExternalSource):
     def _fetch(self, key: str, start: int, stop: int) -> Fetched:
         data, meta = self._storage.get_foreign(key, start, stop)
         return Fetched(data, meta["size"], meta["e_tag"], meta["last_modified"])
-
-
-def _parts(start: int, stop: int, settings: EffectiveStorageSettings) -> list[tuple[int, int]]:
-    """A range in equal parts of about the ideal size, no more than may be asked for at a time."""
-    wanted = -(-(stop - start) // settings.ideal_concurrent_request_size)
-    count = max(min(settings.max_concurrent_requests_for_object, wanted), 1)
-    return list(pairwise(start + (stop - start) * i // count for i in range(count + 1)))
 
 
 class FolderSource(ExternalSource):
@@ -192,17 +177,12 @@ class FolderSource(ExternalSource):
                 "make a container of the folder it leads to",
                 kind=ErrorKind.UNAUTHORIZED_VIRTUAL_CHUNK_CONTAINER,
             )
-        data = bytearray()
-        while len(data) < stop - start:
-            more = os.pread(descriptor, stop - start - len(data), start + len(data))
-            if not more:
-                break
-            data += more
+        data = read_range(descriptor, start, stop)
         after = os.fstat(descriptor)
         if (after.st_mtime_ns, after.st_size) != (status.st_mtime_ns, status.st_size):
             raise StorageError(f"{path} changed while it was read", kind=ErrorKind.VIRTUAL_CHUNK_MODIFIED)
         modified = datetime.fromtimestamp(status.st_mtime, UTC)
-        return Fetched(bytes(data), status.st_size, _file_tag(status), modified)
+        return Fetched(data, status.st_size, _file_tag(status), modified)
 
 
 def _real_path(descriptor: int, path: str) -> str:

@@ -160,7 +160,7 @@ class LocalStorage(Storage):
             descriptor = os.open(self._file(path), os.O_RDONLY)
             try:
                 end = os.fstat(descriptor).st_size if stop is None else stop
-                data = _read(descriptor, start, end)
+                data = read_range(descriptor, start, end)
             finally:
                 os.close(descriptor)
         except OSError as cause:
@@ -175,7 +175,7 @@ class LocalStorage(Storage):
         with self._translated(path), _opened(self._file(path)) as descriptor:
             for start, stop in ranges:
                 checked_range(path, start, stop)
-                data = _read(descriptor, start, stop)
+                data = read_range(descriptor, start, stop)
                 if len(data) < stop - start:
                     raise too_short(path, start, stop, len(data))
                 parts.append(data)
@@ -298,13 +298,6 @@ class LocalStorage(Storage):
                 if cause.errno not in _FULL or path is None:
                     raise
                 self.delete([path])
-
-    def copy(self, source: str, target: str, version: Version | None = None) -> None:
-        # docstring inherited
-        data, current = self.get(source)
-        if version is not None and version != current:
-            raise ConditionNotMetError(source, Unchanged(version))
-        self.put(target, data)
 
     def back_up(self, source: str, target: str, version: Version) -> None:
         # A second name costs no writing. Objects are replaced by others and never written to, so what it
@@ -642,7 +635,8 @@ def _opened(file: str) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _read(descriptor: int, start: int, stop: int) -> bytes:
+def read_range(descriptor: int, start: int, stop: int) -> bytes:
+    """Read a byte range of an open file; shorter if the file ends before."""
     data = os.pread(descriptor, stop - start, start)
     if len(data) < stop - start and data:  # the kernel gives at most 2 GiB at a time
         parts = [data]

@@ -9,7 +9,7 @@ import contextlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from itertools import islice, pairwise
+from itertools import islice
 from typing import Any, Self
 
 import obstore
@@ -45,6 +45,7 @@ from icefloe.storage.base import (
     Version,
     checked_path,
     checked_range,
+    split_range,
     too_short,
 )
 from icefloe.storage.local.keys import decode_key, encode_key
@@ -286,7 +287,7 @@ class ObjectStorage(Storage):
             return self._get(path, options)  # replaced between two parts: begin again
 
     def _get_parts(self, path: str, start: int, stop: int, version: Version | None) -> bytes:
-        parts = self._parts(start, stop)
+        parts = split_range(start, stop, self.settings)
         if len(parts) == 1:  # nearly all chunks
             return self._get_part(path, parts[0], version)
         return b"".join(
@@ -304,13 +305,6 @@ class ObjectStorage(Storage):
         if len(data) != part[1] - part[0]:
             raise too_short(path, *part, len(data))
         return data
-
-    def _parts(self, start: int, stop: int) -> list[tuple[int, int]]:
-        """The range in equal parts of about the ideal size, no more than may be asked for at a time."""
-        ideal = self.settings.ideal_concurrent_request_size
-        count = min(self.settings.max_concurrent_requests_for_object, -(-(stop - start) // ideal))
-        edges = [start + (stop - start) * i // count for i in range(count + 1)]
-        return list(pairwise(edges))
 
     @property
     def _executor(self) -> ThreadExecutor:

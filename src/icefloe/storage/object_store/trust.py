@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from icefloe.config import EffectiveStorageSettings
 from icefloe.errors import ErrorKind, StorageError
-from icefloe.storage.base import ABSENT, ConditionNotMetError, PutCondition, Storage, Unchanged
+from icefloe.storage.base import ABSENT, Storage, Unchanged, accepts
 
 _logger = logging.getLogger(__name__)
 _trusted: set[tuple[str, bool, bool]] = set()
@@ -40,20 +40,12 @@ def _try(storage: Storage, settings: EffectiveStorageSettings, place: str) -> No
     # An etag of the same form, so that no server refuses it for its looks.
     other = replace(written, e_tag=f'"{uuid.uuid4().hex}"')
     try:
-        if settings.use_conditional_create and _accepts(storage, path, ABSENT):
+        if settings.use_conditional_create and accepts(storage, path, b"second", ABSENT):
             raise _ignored(place, "overwrites objects on a write that asks for there being none", "create")
-        if settings.use_conditional_update and _accepts(storage, path, Unchanged(other)):
+        if settings.use_conditional_update and accepts(storage, path, b"second", Unchanged(other)):
             raise _ignored(place, "overwrites changed objects on a write that asks for no change", "update")
     finally:
         storage.delete([path])
-
-
-def _accepts(storage: Storage, path: str, condition: PutCondition) -> bool:
-    try:
-        storage.put(path, b"second", condition)
-    except ConditionNotMetError:
-        return False
-    return True
 
 
 def _ignored(place: str, what: str, flag: str) -> StorageError:
