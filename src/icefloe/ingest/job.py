@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from icefloe._internal.executor import Executor
 from icefloe.ingest.combine.existing import TargetState, read_target
-from icefloe.ingest.combine.grid import Combined, DigestRequest, combine_files
+from icefloe.ingest.combine.grid import Combined, DigestRequest, Misfits, combine_files
 from icefloe.ingest.discover.sources import discover
 from icefloe.ingest.inspect.reference_spill import Spill
 from icefloe.ingest.inspect.tasks import Inspected, digest_values, inspect_sources
@@ -22,7 +22,7 @@ from icefloe.ingest.options import Options
 from icefloe.ingest.plan.design import design_arrays
 from icefloe.ingest.publish.audit import refuse_unknown, refuse_unrunnable
 from icefloe.ingest.publish.staging import OvertakenError, Staging, always_overtaken, has_work
-from icefloe.ingest.records import LOGGER, BadFile, FileSchema, UnreadableError
+from icefloe.ingest.records import LOGGER, BadFile, FileSchema, UnreadableError, left_over, split_by_group
 from icefloe.ingest.report import Report, Written, plan_report
 from icefloe.ingest.write.batch import Commit, commit_batch
 from icefloe.ingest.write.references import with_containers, with_places
@@ -85,10 +85,8 @@ class _Job:
         """Report what would be done."""
         state, inspected = self._inspect(selection)
         combined, bad = self._combine(inspected.files, state)
-        report = Report.of(selection, inspected, bad)
-        if combined is None:
-            return report
-        return report.with_plan(design_arrays(combined, inspected.ways, state, self.options, self.executor))
+        designs = [design_arrays(each, inspected, self.options, self.executor) for each in combined]
+        return Report.of(selection, inspected, bad).with_plan(designs)
 
     def write(self, selection: Selection) -> Written:
         """Write all files to the branch, in one commit or several."""
@@ -103,48 +101,50 @@ class _Job:
     def _inspect(self, selection: Selection, spill: Spill | None = None) -> tuple[TargetState, Inspected]:
         LOGGER.info("%s", selection.outcome)
         state = read_target(self.repo, self.branch, self.options.group, selection.ledger)
-        inspected = inspect_sources(state.schema, selection, self.options, self.executor, spill)
+        inspected = inspect_sources(state.schemas(), selection, self.options, self.executor, spill)
         if selection.outcome.wanted:
             refuse_unknown(self.options.checks, inspected.variables)
         return state, inspected
 
     def _combine(
         self, files: Sequence[FileSchema], state: TargetState
-    ) -> tuple[Combined | None, list[BadFile]]:
+    ) -> tuple[list[Combined], list[BadFile]]:
+        """Combine the files of each group. A file that does not fit in one group is left out of all."""
         bad: list[BadFile] = []
+        while True:
+            groups = split_by_group(left_over(files, bad)).items()
+            found = [self._combine_group(mine, state.at(path)) for path, mine in groups]
+            misfits = [each for one in found if isinstance(one, Misfits) for each in one.bad]
+            if not misfits:
+                return [each for each in found if isinstance(each, Combined)], bad
+            bad += misfits
+
+    def _combine_group(self, files: Sequence[FileSchema], state: TargetState) -> Combined | Misfits:
         digests: dict[tuple[int, str], str] = {}
-        while files:
-            found = combine_files(files, state, self.options, digests)
-            if isinstance(found, Combined):
-                return found, bad
-            if isinstance(found, DigestRequest):
-                more = digest_values(found.name, found.sources, self.options.reading, self.executor)
-                digests = found.answered(digests, more)
-            else:
-                files, bad, digests = found.others, [*bad, *found.bad], {}
-        return None, bad
+        while isinstance(found := combine_files(files, state, self.options, digests), DigestRequest):
+            more = digest_values(found.name, found.sources, self.options.reading, self.executor)
+            digests = found.answered(digests, more)
+        return found
 
     def _commit(
         self, files: Sequence[FileSchema], inspected: Inspected, state: TargetState, ledger: Ledger
     ) -> tuple[Commit | None, list[BadFile]]:
         """Combine, plan and commit a batch; once more without bad files, or if the branch moved."""
         bad: list[BadFile] = []
-        while files:
+        while files := left_over(files, bad):
             state = read_target(self.repo, self.branch, self.options.group, ledger, state)
             state = state.renamed(inspected.new_names)
             combined, misfits = self._combine(files, state)
             bad += misfits
-            if combined is None:
+            if not combined:
                 break
-            design = design_arrays(combined, inspected.ways, state, self.options, self.executor)
-            LOGGER.info("%s", plan_report(design))
+            designs = [design_arrays(each, inspected, self.options, self.executor) for each in combined]
+            LOGGER.info("%s", plan_report(designs))
             try:
-                commit = commit_batch(self.repo, self.branch, design, state, self.options, self.executor)
+                commit = commit_batch(self.repo, self.branch, designs, self.options, self.executor)
             except UnreadableError as error:
                 bad += error.bad
-                files = error.others(combined.files)
                 continue
             if commit is not None:
                 return commit, bad
-            files = combined.files
         return None, bad

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +48,10 @@ class Reading:
     """More arguments of `xarray.open_dataset`."""
     storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """Those of `storage_from_url`, for remote files. May hold secrets."""
+
+    def of(self, source: Source) -> Reading:
+        """Return how a source is opened that may be one group of a file."""
+        return replace(self, group=source.group) if source.group else self
 
     def access_to(self, source: Source) -> Access | None:
         """How a remote source is reached; None for one of this machine."""
@@ -157,6 +161,8 @@ class FileSchema:
     """Where they lead, if that is to other files: a location in each place."""
     offered: tuple[str, ...] = ()
     """All data variables of the file, if it lacks some of those that were asked for."""
+    group: str = ""
+    """The group that it goes to, relative to the target group."""
 
     def variable(self, name: str) -> VariableSchema | None:
         """The variable with this name."""
@@ -305,10 +311,24 @@ class UnreadableError(Exception):
         super().__init__(bad)
         self.bad = tuple(bad)
 
-    def others(self, files: Sequence[FileSchema]) -> list[FileSchema]:
-        """Return the files that are readable."""
-        bad = {each.source.url for each in self.bad}
-        return [file for file in files if file.source.url not in bad]
+
+def left_over(files: Sequence[FileSchema], bad: Sequence[BadFile]) -> list[FileSchema]:
+    """Return the files that are not bad."""
+    urls = {each.source.url for each in bad}
+    return [file for file in files if file.source.url not in urls]
+
+
+def join(group: str, path: str) -> str:
+    """Return the path of a group that is below another one."""
+    return "/".join(filter(None, (group.strip("/"), path)))
+
+
+def split_by_group(files: Iterable[FileSchema]) -> dict[str, list[FileSchema]]:
+    """Split the schemas of files by the group that they go to, sorted by path."""
+    found: dict[str, list[FileSchema]] = {}
+    for file in files:
+        found.setdefault(file.group, []).append(file)
+    return dict(sorted(found.items()))
 
 
 def ways_of(schemas: Sequence[FileSchema]) -> Ways:

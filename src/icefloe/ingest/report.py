@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -75,24 +75,28 @@ class PlanReport:
         )
 
 
-def plan_report(designed: Design) -> PlanReport:
-    """A design in numbers."""
-    targets = [*designed.targets, *(target for target, _ in designed.coordinates)]
-    arrays = tuple(
-        ArrayReport(each.name, each.dims, each.shape, each.dtype, each.chunks, each.shards, each.nbytes)
-        for each in targets
-    )
-    plan = designed.plan
+def plan_report(designs: Sequence[Design]) -> PlanReport:
+    """Describe the designs of a commit in numbers."""
+    arrays = [each for design in designs for each in _array_reports(design)]
+    plans = [design.plan for design in designs]
+    size = sum(plan.nbytes for plan in plans)
     return PlanReport(
-        len(designed.combined.files),
-        arrays,
-        len(plan.tasks),
-        len(plan.blocks),
-        plan.nbytes,
-        plan.memory_bytes,
-        plan.read_factor,
-        plan.spilled_bytes,
+        len({file.source.url for design in designs for file in design.combined.files}),
+        tuple(arrays),
+        sum(len(plan.tasks) for plan in plans),
+        sum(len(plan.blocks) for plan in plans),
+        size,
+        max(plan.memory_bytes for plan in plans),
+        sum(plan.read_factor * plan.nbytes for plan in plans) / size if size else 1.0,
+        sum(plan.spilled_bytes for plan in plans),
     )
+
+
+def _array_reports(design: Design) -> Iterator[ArrayReport]:
+    group = design.combined.state.below
+    for each in (*design.targets, *(target for target, _ in design.coordinates)):
+        name = f"{group}/{each.name}" if group else each.name
+        yield ArrayReport(name, each.dims, each.shape, each.dtype, each.chunks, each.shards, each.nbytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,18 +134,24 @@ class Report:
         outcome = replace(selection.outcome, renamed=inspected.renamed)
         return Report(outcome, (*inspected.bad, *bad), inspected.findings)
 
-    def with_plan(self, design: Design) -> Report:
+    def with_plan(self, designs: Sequence[Design]) -> Report:
         """Add the plan for a commit that is not made."""
-        return replace(self, findings=(*self.findings, *design.combined.findings), plan=plan_report(design))
+        if not designs:
+            return self
+        findings = [finding for design in designs for finding in design.combined.findings]
+        return replace(self, findings=(*self.findings, *findings), plan=plan_report(designs))
 
     def with_commit(self, commit: Commit) -> Report:
         """Add a commit and its plan."""
-        referral = commit.design.referral
-        copies = [Finding(file, name, f"is copied: {why}", "note") for file, name, why in referral.reasons]
-        notes = [*copies, *referral.notes]
+        notes: list[Finding] = []
+        for design in commit.designs:
+            copied = design.referral.reasons
+            notes += design.combined.findings
+            notes += [Finding(file, name, f"is copied: {why}", "note") for file, name, why in copied]
+            notes += design.referral.notes
         # Findings about existing arrays are repeated with each commit.
-        findings = dict.fromkeys((*self.findings, *commit.design.combined.findings, *notes))
-        plan = PlanReport.total([self.plan, plan_report(commit.design)])
+        findings = dict.fromkeys((*self.findings, *notes))
+        plan = PlanReport.total([self.plan, plan_report(commit.designs)])
         commits = (*self.commits, commit.ledger.snapshot_id)
         return replace(self, findings=tuple(findings), plan=plan, commits=commits)
 
@@ -205,4 +215,4 @@ class Written:
         report = replace(self.report, bad=(*self.report.bad, *bad))
         if commit is None:
             return replace(self, report=report)
-        return Written(report.with_commit(commit), self.repo, (*self.staged, commit.staged), commit.ledger)
+        return Written(report.with_commit(commit), self.repo, (*self.staged, *commit.staged), commit.ledger)

@@ -48,11 +48,6 @@ def levels(path: Path) -> str:
     return str(aged(path))
 
 
-def zarr_groups(path: Path) -> str:
-    days(0, 2).to_zarr(path, group="air/surface", consolidated=False, zarr_format=3)
-    return str(path)
-
-
 def coordinates(path: Path) -> str:
     return write(path, days(0, 2).drop_vars("t2m"))
 
@@ -72,10 +67,6 @@ def nothing(path: Path) -> str:
 
 
 LAYOUTS = [
-    (product, "a.nc", "PRODUCT (t2m)"),
-    (radar, "a.h5", "dataset1/data1 (data), dataset2/data1 (data)"),
-    (levels, "a.grib1", "isobaricInhPa (t)"),
-    (zarr_groups, "a.zarr", "air/surface (t2m)"),
     (coordinates, "a.nc", "only time, lat, lon"),
     (bounds, "a.nc", "time_bnds"),
     (nothing, "a.nc", "no data variables and no groups"),
@@ -208,13 +199,13 @@ def test_bounds_that_are_asked_for_are_data(tmp_path: Path) -> None:
 def test_the_command_fails_and_leaves_no_repository(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file, place = product(tmp_path / "a.nc"), tmp_path / "repo"
+    file, place = coordinates(tmp_path / "a.nc"), tmp_path / "repo"
 
     for words in ([], ["--on-bad-file", "skip"], ["--virtual"], ["--hybrid"], ["--dry-run"]):
         assert app.main(["ingest", file, str(place), "--executor", "threads", *words]) == 2
 
         error = capsys.readouterr().err
-        assert "PRODUCT (t2m); select one as source group (--source-group)" in error
+        assert "it has no data variables, only time, lat, lon" in error
         assert not place.exists()
 
 

@@ -151,7 +151,7 @@ def test_dimensions_without_names(tmp_path: Path) -> None:
         files.append(str(tmp_path / f"{number}.h5"))
     repo = new_repo(tmp_path)
 
-    run(repo, files, mode="virtual", concat_dim="run", engine="netcdf4")
+    run(repo, files, mode="virtual", concat_dim="run", engine="netcdf4", source_group="/")
 
     found = read_all(repo)["values"]
     assert found.values[:, 1, 2].tolist() == [5, 6]

@@ -20,7 +20,7 @@ from icefloe.ingest.inspect.open import stored_dataset
 from icefloe.ingest.inspect.packing import signature
 from icefloe.ingest.inspect.schema import schema_of
 from icefloe.ingest.ledger.table import Ledger, LedgerRow
-from icefloe.ingest.records import FileSchema, Stored, Target
+from icefloe.ingest.records import FileSchema, Stored, Target, join
 from icefloe.repository import Repository
 from icefloe.session import Session
 
@@ -50,17 +50,32 @@ class Existing:
 
 @dataclass(frozen=True, slots=True)
 class TargetState:
-    """The target group in one snapshot: its arrays, and the ledger of the files they came from."""
+    """The target group in one snapshot, or a group below it: its arrays, and the ledger."""
 
     session: Session
     group: str
     existing: Existing | None
     ledger: Ledger
+    """The ledger of the target group, with the rows of all groups below it."""
+    below: str = ""
+    """The path from the target group to this one; empty if it is the target group itself."""
 
     @property
-    def schema(self) -> FileSchema | None:
-        """The schema of the group; None if it has no arrays."""
-        return None if self.existing is None else self.existing.schema
+    def rows(self) -> list[LedgerRow]:
+        """The rows of the ledger for this group."""
+        return [row for row in self.ledger.rows if row.target_group == self.below]
+
+    def at(self, path: str) -> TargetState:
+        """Return the state of a group below the target group."""
+        if path == self.below:
+            return self
+        group = join(self.group.removesuffix(self.below), path)
+        return replace(self, group=group, existing=inspect_group(self.session, group), below=path)
+
+    def schemas(self) -> dict[str, FileSchema]:
+        """Return the schemas of the target group and of the groups below it that the ledger names."""
+        states = [self.at(group) for group in sorted({"", *(row.target_group for row in self.ledger.rows)})]
+        return {each.below: each.existing.schema for each in states if each.existing is not None}
 
     def seen_by(self, session: Session) -> TargetState:
         """Return the same state, read through another session on the same snapshot."""
@@ -84,7 +99,7 @@ def read_target(
         return known.seen_by(session)
     if ledger.snapshot_id != session.snapshot_id:
         ledger = Ledger.read(session, group)
-    return TargetState(session, group, inspect_group(session, group), ledger)
+    return TargetState(session, join(group, ""), inspect_group(session, group), ledger)
 
 
 def inspect_group(session: Session, group: str) -> Existing | None:

@@ -93,6 +93,8 @@ class Combined:
     moves: Mapping[str, Sequence[tuple[int, int, int]]]
     """Where what is in the repository goes, by dimension; see `combining.moves`."""
     findings: tuple[Finding, ...]
+    state: TargetState
+    """The group that they go to, as it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +118,6 @@ class Misfits:
     """Files that cannot be combined with the others."""
 
     bad: tuple[BadFile, ...]
-    others: tuple[FileSchema, ...]
-    """The files to combine instead."""
 
 
 def combine_files(
@@ -136,14 +136,14 @@ def combine_files(
         bad = [BadFile(each.source, wrong[each.source.url]) for each in files if each.source.url in wrong]
         if options.on_bad_file == "stop" or not bad:
             raise
-        return Misfits(tuple(bad), tuple(each for each in files if each.source.url not in wrong))
+        return Misfits(tuple(bad))
 
 
 def _combine(
     files: Sequence[FileSchema], state: TargetState, options: Options, digests: Digests
 ) -> Combined | DigestRequest:
     how, replacing = options.combining, options.on_change == "ingest"
-    existing, rows = state.existing, state.ledger.rows
+    existing, rows = state.existing, state.rows
     new = list(files)
     old = parts(existing, rows, new, replacing=replacing) if existing is not None else []
     given = [Given(EXISTING, part.schema, part.box) for part in old]
@@ -176,7 +176,7 @@ def _combine(
             Finding("", "", f"what was in the repository before is replaced: {each}", "note")
             for each in twice
         )
-    return Combined(dataset, tuple(new), where, moves(dataset), findings)
+    return Combined(dataset, tuple(new), where, moves(dataset), findings, state)
 
 
 def _empty_datasets(

@@ -10,7 +10,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -61,6 +61,8 @@ class Source:
     """The URL with the signature or password that its server wants, which is shown and kept nowhere."""
     is_store: bool = False
     """Whether it is a Zarr store rather than a file."""
+    group: str = ""
+    """The only group of it that is read; by default the one that `Reading` names, or the root."""
 
     @property
     def seen(self) -> Seen:
@@ -410,11 +412,12 @@ def local_path(source: Source, options: Mapping[str, Any] | None = None) -> str:
     """
     if not source.is_remote:
         return source.url
-    known = _copies.get(source)
+    whole = replace(source, group="")
+    known = _copies.get(whole)
     if known is None or not os.path.exists(known):
         known = copied(source.address, source.seen, lambda: server_of(source.address, options or {}))
-        _copies[source] = known
-    _copies.move_to_end(source)
+        _copies[whole] = known
+    _copies.move_to_end(whole)
     while len(_copies) > _KEPT_COPIES:
         drop_copy(_copies.popitem(last=False)[1])
     return known

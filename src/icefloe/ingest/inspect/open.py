@@ -28,6 +28,7 @@ from icefloe.ingest.inspect.engines import (
 )
 from icefloe.ingest.records import Reading, Stored
 from icefloe.session import Session
+from icefloe.virtual.errors import CannotVirtualizeError
 from icefloe.virtual.parsers.kerchunk import is_parquet
 
 if TYPE_CHECKING:
@@ -55,13 +56,37 @@ def opened(
             yield stored_dataset(source.session, source.group)
         return
     options: dict[str, Any] = {"decode_cf": False, "chunks": None, **reading.open_options}
+    reading = reading.of(source)
     if reading.group:
         options["group"] = reading.group
     with quiet():
         with left_out():  # no longer: files are closed in any order
             dataset = _dataset(source, reading, options, glance=glance)
         with dataset as raw:
+            raw = _with_inherited(raw, source, reading, options, glance=glance)
             yield raw if whole else chosen(raw, reading.variables)
+
+
+def _with_inherited(
+    raw: xr.Dataset, source: Source, reading: Reading, options: Mapping[str, Any], *, glance: bool
+) -> xr.Dataset:
+    """Add the coordinates of dimensions that a group of a file has from the groups above it."""
+    path = (reading.group or "").strip("/")
+    while path and (lacking := [dim for dim in raw.sizes if dim not in raw.variables]):
+        path = path.rpartition("/")[0]
+        above = {name: value for name, value in options.items() if name != "group"}
+        if path:
+            above["group"] = path
+        try:
+            opened = _dataset(source, replace(reading, group=path or None), above, glance=glance)
+        except (OSError, KeyError, ValueError, CannotVirtualizeError):
+            break  # the levels of a GRIB file, say, are no groups
+        with opened as parent:
+            for dim in lacking:
+                found = parent.variables.get(dim)
+                if found is not None and found.dims == (dim,) and found.size == raw.sizes[dim]:
+                    raw = raw.assign({dim: found.compute()})
+    return raw
 
 
 def _dataset(source: Source, reading: Reading, options: Mapping[str, Any], *, glance: bool) -> xr.Dataset:
@@ -77,7 +102,7 @@ def _dataset(source: Source, reading: Reading, options: Mapping[str, Any], *, gl
     if source.is_store and (source.is_remote or (engine is None and is_parquet(source.url))):
         return _referred(source, reading, options)
     in_parts = source.is_remote and glance and engine in (None, "h5netcdf")
-    if in_parts and (file := _hdf5_elsewhere(source, reading)) is not None:
+    if in_parts and (file := hdf5_elsewhere(source, reading)) is not None:
         return xr.open_dataset(file, engine="h5netcdf", **{**_UNNAMED, **options})
     path: Any = local_path(source, reading.storage_options)
     if source.is_store and engine is None:
@@ -142,7 +167,8 @@ def virtualized(source: Source, reading: Reading, witness: Witness | None = None
     from icefloe.virtual.open import parse
     from icefloe.virtual.parsers import ParseOptions
 
-    wanted = ParseOptions((reading.group or "").strip("/") or None, witness=witness)
+    group = (reading.of(source).group or "").strip("/")
+    wanted = ParseOptions(group or None, witness=witness)
     reach = reading.reach_from(source)
     if source.is_repository:
         # The branch may have moved since it was found.
@@ -155,9 +181,8 @@ def virtualized(source: Source, reading: Reading, witness: Witness | None = None
     return parse(location, wanted, "zarr" if source.is_store else None, reach)
 
 
-def _hdf5_elsewhere(source: Source, reading: Reading) -> Any:
+def hdf5_elsewhere(source: Source, reading: Reading) -> Any:
     """A file elsewhere to be read in parts; None for one of another kind, or at a server without ranges."""
-    from icefloe.virtual.errors import CannotVirtualizeError
     from icefloe.virtual.open import recognize
     from icefloe.virtual.sources import location_of, open_file
 

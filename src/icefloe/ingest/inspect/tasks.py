@@ -25,11 +25,13 @@ from icefloe.ingest.inspect.agreement import (
     compare,
     label_problems,
 )
+from icefloe.ingest.inspect.groups import groups_of, list_groups
 from icefloe.ingest.inspect.open import virtualized
 from icefloe.ingest.inspect.plain_hdf5 import Known, is_plain, plain_schema
 from icefloe.ingest.inspect.reference_spill import Parsed, Spill, SpillWriter
 from icefloe.ingest.inspect.schema import DigestTask, InspectFileTask, content_id, digest, inspect_file
 from icefloe.ingest.ledger.compare import Renamed, Selection, find_renamed
+from icefloe.ingest.ledger.table import LedgerRow
 from icefloe.ingest.options import Options
 from icefloe.ingest.records import (
     LOGGER,
@@ -42,6 +44,7 @@ from icefloe.ingest.records import (
     reason,
     shared,
     sorted_along,
+    split_by_group,
     unreadable,
     ways_of,
 )
@@ -85,12 +88,39 @@ class InspectTask:
 
 def inspect_files(task: InspectTask) -> list[FileSchema | BadFile]:
     """Look into some files. Whatever goes wrong with one is an answer, not an exception."""
-    found = [
-        refuse_without_data(inspect_file(InspectFileTask(source, task.reading)), task.reading)
-        for source in task.sources
-    ]
+    found = [each for source in task.sources for each in _inspect_groups(source, task.reading)]
     files = iter(shared([each for each in found if isinstance(each, FileSchema)]))
     return [each if isinstance(each, BadFile) else next(files) for each in found]
+
+
+def _inspect_groups(source: Source, reading: Reading) -> list[FileSchema | BadFile]:
+    """Look into all groups of a file: a schema for each that has data, or a single bad file."""
+    root = inspect_file(InspectFileTask(source, reading))
+    try:
+        groups = list_groups(source, reading)
+    except Exception:  # noqa: BLE001 - whoever opened it has said what is wrong
+        groups = []
+    return _with_data(root, [_inspect_group(source, path, reading) for path in groups], reading)
+
+
+def _inspect_group(source: Source, path: str, reading: Reading) -> FileSchema | BadFile:
+    found = inspect_file(InspectFileTask(replace(source, group=path), reading))
+    if isinstance(found, BadFile):
+        return replace(found, reason=f"group {path}: {found.reason}")
+    return replace(found, group=path)
+
+
+def _with_data(
+    root: FileSchema | BadFile, groups: Sequence[FileSchema | BadFile], reading: Reading
+) -> list[FileSchema | BadFile]:
+    """Select the groups of a file that have data; a bad file if one cannot be read, or none has data."""
+    if bad := [each for each in (root, *groups) if isinstance(each, BadFile)]:
+        return [refuse_without_data(bad[0], reading)]
+    files = [each for each in (root, *groups) if isinstance(each, FileSchema)]
+    if found := [each for each in files if data_variables(each, reading.variables)]:
+        return [*found]
+    offered = tuple(name for each in files for name in each.offered)
+    return [refuse_without_data(replace(files[0], offered=offered), reading)]
 
 
 def inspect_for_references(task: InspectTask) -> list[FileSchema | BadFile]:
@@ -98,21 +128,36 @@ def inspect_for_references(task: InspectTask) -> list[FileSchema | BadFile]:
     writer = SpillWriter(task.storage)
     known, shared = Known(), _Shared()
     found: list[FileSchema | BadFile] = []
-    for number, source in enumerate(task.sources):
-        schema, dataset, why = _looked(source, task.reading, known)
-        schema = refuse_without_data(schema, task.reading)
-        if isinstance(schema, BadFile):
-            found.append(schema)
-            continue
-        if dataset is not None:
-            writer.put(number, Parsed.of(dataset))
-            schema = replace(schema, places=_places(source, dataset))
-        found.append(shared.with_documents(schema, dataset, why))
+    for source in task.sources:
+        root, dataset, why = _looked(source, task.reading, known)
+        groups = _groups_with_references(source, task.reading, dataset)
+        for schema in _with_data(root, groups, task.reading):
+            if isinstance(schema, BadFile):
+                found.append(schema)
+                continue
+            mine = None if dataset is None else dict(dataset.walk())[schema.group]
+            if mine is not None:
+                writer.put(len(found), Parsed.of(mine))
+                schema = replace(schema, places=_places(source, mine))
+            found.append(shared.with_documents(schema, mine, why))
     writer.flush()
     return [
         replace(each, spilled=writer.ranges.get(number)) if isinstance(each, FileSchema) else each
         for number, each in enumerate(found)
     ]
+
+
+def _groups_with_references(
+    source: Source, reading: Reading, dataset: VirtualDataset | None
+) -> list[FileSchema | BadFile]:
+    """Look into the groups below the root of a file, which a parser may have found already."""
+    if reading.group:
+        return []
+    try:
+        groups = groups_of(dataset) if dataset is not None else list_groups(source, reading)
+    except Exception:  # noqa: BLE001 - whoever opened it has said what is wrong
+        groups = []
+    return [_inspect_group(source, path, reading) for path in groups]
 
 
 def _places(source: Source, dataset: VirtualDataset) -> tuple[str, ...]:
@@ -296,14 +341,20 @@ class Inspected:
     """Files that the repository has under other names. Those that references lead to are among `files`."""
     variables: frozenset[str] = frozenset()
     """The names of all variables, of the files and of the target group."""
-    ways: Ways = field(default_factory=dict)
-    """The ways in which the files have each variable."""
+    ways: Mapping[str, Ways] = field(default_factory=dict)
+    """The ways in which the files have each variable, by the group that they go to."""
+    dims: frozenset[str] = frozenset()
+    """All dimensions of the files."""
 
     def batches(self, size: int | None) -> Iterator[Sequence[FileSchema]]:
-        """Yield the files of each commit: so many, or all."""
-        size = size or max(1, len(self.files))
-        for start in range(0, len(self.files), size):
-            yield self.files[start : start + size]
+        """Yield the files of each commit: so many, or all. The groups of a file stay together."""
+        by_url: dict[str, list[FileSchema]] = {}
+        for file in self.files:
+            by_url.setdefault(file.source.url, []).append(file)
+        files = list(by_url.values())
+        size = size or max(1, len(files))
+        for start in range(0, len(files), size):
+            yield [group for file in files[start : start + size] for group in file]
 
     @property
     def new_names(self) -> dict[str, str]:
@@ -312,7 +363,7 @@ class Inspected:
 
 
 def inspect_sources(
-    stored: FileSchema | None,
+    stored: Mapping[str, FileSchema],
     selection: Selection,
     options: Options,
     executor: Executor,
@@ -320,7 +371,8 @@ def inspect_sources(
 ) -> Inspected:
     """Inspect the selected files, and compare them with each other and with the target group.
 
-    `stored` is the schema of the target group. References that parsers find are put on the `spill`.
+    `stored` are the schemas of the target group and of groups below it. References that parsers find are put
+    on the `spill`.
     """
     sources, rows = selection.outcome.wanted, selection.ledger.rows
     if not sources:
@@ -341,8 +393,10 @@ def inspect_sources(
     if spill is not None:
         spill.track(each.spilled for each in found if isinstance(each, FileSchema))
     bad = [each for each in found if isinstance(each, BadFile)]
-    _refuse_unknown_variables(options.reading.variables, found, stored)
-    files = shared([each for each in found if isinstance(each, FileSchema)])
+    _refuse_unknown_variables(options.reading.variables, found, list(stored.values()))
+    bad += _without_former_groups(found, rows)
+    lost = {each.source.url for each in bad}
+    files = shared([each for each in found if isinstance(each, FileSchema) and each.source.url not in lost])
     if bad and options.on_bad_file == "stop":
         raise unreadable(bad)
     findings = [
@@ -350,38 +404,62 @@ def inspect_sources(
         for file in files
         for name in file.left_out
     ]
+    concat_dim = options.combining.concat_dim
     if files:
-        schemas = [*files, *([stored] if stored is not None else [])]
-        findings += _new_dimension(schemas, options.combining.concat_dim)
-        findings += compare(files, stored, options.combining.concat_dim)
-        is_replaced = bool(rows) and {row.source for row in rows} <= {each.url for each in sources}
-        beside = None if is_replaced else stored
-        findings += label_problems(files, beside, options.combining.concat_dim)
+        findings += _new_dimension([*files, *stored.values()], concat_dim)
+    is_replaced = bool(rows) and {row.source for row in rows} <= {each.url for each in sources}
+    for group, mine in split_by_group(files).items():
+        findings += compare(mine, stored.get(group), concat_dim)
+        findings += label_problems(mine, None if is_replaced else stored.get(group), concat_dim)
     wrong = {finding.source for finding in findings if finding.severity == "error"}
     if wrong and options.on_bad_file == "stop":
         raise DisagreementError(findings)
     reasons = {finding.source: finding for finding in reversed(findings) if finding.severity == "error"}
-    for file in files:
-        if file.source.url in wrong:
-            finding = reasons[file.source.url]
-            bad.append(BadFile(file.source, finding.sentence, finding.hint or ""))
+    for url, source in {file.source.url: file.source for file in files}.items():
+        if url in wrong:
+            bad.append(BadFile(source, reasons[url].sentence, reasons[url].hint or ""))
     kept = [file for file in files if file.source.url not in wrong]
-    known = [*kept, *([stored] if stored is not None else [])]
-    names = {variable.name for schema in known for variable in schema.variables}
+    names = {variable.name for schema in (*kept, *stored.values()) for variable in schema.variables}
     renamed = find_renamed(kept, stored, rows, selection.urls)
     there = {each.source.url for each in renamed if not each.is_referred_to}
-    new = sorted_along([file for file in kept if file.source.url not in there], options.combining.concat_dim)
-    LOGGER.info("%s inspected, %d left out", counted(len(kept), "file"), len(bad))
-    return Inspected(tuple(new), tuple(bad), tuple(findings), tuple(renamed), frozenset(names), ways_of(new))
+    new = sorted_along([file for file in kept if file.source.url not in there], concat_dim)
+    count = len({file.source.url for file in kept})
+    LOGGER.info("%s inspected, %d left out", counted(count, "file"), len(bad))
+    return Inspected(
+        tuple(new),
+        tuple(bad),
+        tuple(findings),
+        tuple(renamed),
+        frozenset(names),
+        {group: ways_of(mine) for group, mine in split_by_group(new).items()},
+        frozenset(dim for file in new for dim in file.sizes),
+    )
+
+
+def _without_former_groups(
+    found: Sequence[FileSchema | BadFile], rows: Sequence[LedgerRow]
+) -> Iterator[BadFile]:
+    """Find changed files that lack a group that they had: what the repository has of it would stay."""
+    before: dict[str, set[str]] = {}
+    for row in rows:
+        before.setdefault(row.source, set()).add(row.target_group)
+    now: dict[str, set[str]] = {}
+    files = [each for each in found if isinstance(each, FileSchema) and each.source.url in before]
+    for file in files:
+        now.setdefault(file.source.url, set()).add(file.group)
+    for file in {each.source.url: each for each in files}.values():
+        url = file.source.url
+        if gone := sorted(before[url] - now[url]):
+            has, had = (_listed([group or "the root" for group in each]) for each in (sorted(now[url]), gone))
+            yield BadFile(file.source, f"its data was in {had} when it was ingested, and now is in {has}")
 
 
 def _refuse_unknown_variables(
-    names: Sequence[str], found: Sequence[FileSchema | BadFile], stored: FileSchema | None
+    names: Sequence[str], found: Sequence[FileSchema | BadFile], stored: Sequence[FileSchema]
 ) -> None:
     """Raise InvalidInputError for a name that is a variable of no file, nor of the repository."""
     files = [each for each in found if isinstance(each, FileSchema)]
-    schemas = [*files, *([stored] if stored is not None else [])]
-    known = {variable.name for schema in schemas for variable in schema.variables}
+    known = {variable.name for schema in (*files, *stored) for variable in schema.variables}
     offered = sorted({name for each in found for name in each.offered})
     for name in names:
         if name not in known and offered:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -101,29 +101,36 @@ def select_sources(
 
 def find_renamed(
     files: Iterable[FileSchema],
-    stored: FileSchema | None,
+    stored: Mapping[str, FileSchema],
     rows: Sequence[LedgerRow],
     given: Collection[str],
 ) -> list[Renamed]:
-    """Find new files that the ledger has under other names.
+    """Find new files that the ledger has under other names, with all their groups.
 
-    `stored` is the schema of the target group, and `given` are the names of all sources of the run.
+    `stored` are the schemas of the target group and of those below it, and `given` are the names of all
+    sources of the run.
     """
-    if stored is None:
+    if not rows:
         return []
     names = {row.source for row in rows}
-    by_content = {(row.content_id, row.size_bytes): row for row in rows if row.content_id}
-    found = []
+    by_content = {(row.content_id, row.size_bytes, row.target_group): row for row in rows if row.content_id}
+    found: dict[str, Renamed] = {}
+    new: set[str] = set()
     for file in files:
-        row = by_content.get((file.content_id, file.source.size_bytes))
-        if row is None or file.source.url in names or not _is_same(file, row, stored):
+        row = by_content.get((file.content_id, file.source.size_bytes, file.group))
+        if row is None or file.source.url in names or not _is_same(file, row, stored.get(file.group)):
+            new.add(file.source.url)
             continue
+        before = found.get(file.source.url)
         is_referred_to = row.mode != "native" and row.source not in given
-        found.append(Renamed(file.source, row.source, is_referred_to))
-    return found
+        is_referred_to |= before is not None and before.is_referred_to
+        found[file.source.url] = Renamed(file.source, row.source, is_referred_to)
+    return [each for url, each in found.items() if url not in new]
 
 
-def _is_same(file: FileSchema, row: LedgerRow, stored: FileSchema) -> bool:
+def _is_same(file: FileSchema, row: LedgerRow, stored: FileSchema | None) -> bool:
+    if stored is None:
+        return False
     if not (row.is_of(file.source) and (row.etag or row.modified_us)):
         return False
     if {each.name for each in file.variables if not each.is_coordinate} != set(row.names()):

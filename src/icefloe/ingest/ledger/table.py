@@ -8,7 +8,7 @@ the commit that brought it, so that a row leads to its snapshot.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from types import MappingProxyType
@@ -26,6 +26,8 @@ HIDDEN = "_icefloe"
 """The group that our listings leave out."""
 _GROUP = f"{HIDDEN}/ledger"
 _CHUNK = 4096
+_FOR_GROUPS = ("target_group", "source_group")
+"""Columns that a ledger has if its sources have groups."""
 _ABOUT = "which sources were ingested into this repository, where to, and by which batch (see docs/ingest.md)"
 
 
@@ -47,6 +49,10 @@ class LedgerRow:
     """native, virtual, or hybrid for a file of which a part was copied."""
     etag: str = ""
     """What the server of the file called this version of it."""
+    target_group: str = ""
+    """The group that it is in, relative to that of the ingest. A source has a row for each of its groups."""
+    source_group: str = ""
+    """The group of the source that was read."""
 
     def box(self) -> Mapping[str, tuple[int, int]]:
         """The region by dimension."""
@@ -58,7 +64,14 @@ class LedgerRow:
 
     def as_source(self) -> Source:
         """The source as it was."""
-        return Source(self.source, self.size_bytes, self.modified_us, self.etag, is_store=not self.size_bytes)
+        return Source(
+            self.source,
+            self.size_bytes,
+            self.modified_us,
+            self.etag,
+            is_store=not self.size_bytes,
+            group=self.source_group,
+        )
 
     def is_of(self, source: Source) -> bool:
         """Whether a source is still what was ingested."""
@@ -119,10 +132,18 @@ def read_ledger(session: Session, group: str) -> list[LedgerRow]:
             return []
         if LedgerRow.__slots__[0] not in table:
             return []
-        # Ledgers of before have no etags.
+        # Ledgers of before have no etags and no groups.
         named = [field.name for field in fields(LedgerRow) if field.name in table]
         columns = [np.asarray(table[name][...]).tolist() for name in named]  # type: ignore[index]
     return [LedgerRow(*row) for row in zip(*columns, strict=True)]
+
+
+def rows_by_group(rows: Iterable[LedgerRow]) -> dict[str, list[LedgerRow]]:
+    """Split rows by their group, sorted by path."""
+    found: dict[str, list[LedgerRow]] = {}
+    for row in rows:
+        found.setdefault(row.target_group, []).append(row)
+    return dict(sorted(found.items()))
 
 
 def write_ledger(
@@ -138,7 +159,8 @@ def write_ledger(
             table.attrs.update({"about": _ABOUT, "version": 1})
         for field in fields(LedgerRow):
             values = [getattr(row, field.name) for row in rows[first:]]
-            _write_column(table, field.name, field.type == "int", values, first)
+            if field.name not in _FOR_GROUPS or field.name in table or any(values):
+                _write_column(table, field.name, field.type == "int", values, first)
 
 
 def _write_column(table: zarr.Group, name: str, is_number: bool, values: Sequence[Any], first: int) -> None:

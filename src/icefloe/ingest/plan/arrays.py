@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -176,13 +176,13 @@ def shards_of(
     return shards
 
 
-def check_layout(layout: Layout, sizes: Mapping[str, int]) -> None:
-    """Chunks and shards are for dimensions that there are."""
+def check_layout(layout: Layout, dims: Collection[str]) -> None:
+    """Raise InvalidInputError if chunks or shards are given for a dimension that no array has."""
     for what, given in (("chunks", layout.chunks), ("shards", layout.shards)):
         for dim in given or {}:
-            if dim not in sizes:
+            if dim not in dims:
                 raise _wrong(
-                    f"{what} are given for {dim!r}, which is no dimension; there are {', '.join(sizes)}"
+                    f"{what} are given for {dim!r}, which is no dimension; there are {', '.join(dims)}"
                 )
 
 

@@ -12,15 +12,16 @@ import xarray as xr
 from icefloe._internal.executor import Executor
 from icefloe.core.commit.limits import check_changed_chunks
 from icefloe.errors import ErrorKind, Hint, InvalidInputError
-from icefloe.ingest.combine.existing import Existing, TargetState
+from icefloe.ingest.combine.existing import Existing
 from icefloe.ingest.combine.grid import Combined
 from icefloe.ingest.combine.pieces import EXISTING, PieceArray
 from icefloe.ingest.inspect.packing import signature
+from icefloe.ingest.inspect.tasks import Inspected
 from icefloe.ingest.options import Options
 from icefloe.ingest.plan.arrays import check_layout, coordinate_target, new_target
 from icefloe.ingest.plan.references import Referral, as_document, bounds_in, refer, refuse_misfits
 from icefloe.ingest.plan.tasks import Plan, SourceCut, make_plan
-from icefloe.ingest.records import FileSchema, Target, VariableSchema, Ways, ways_of
+from icefloe.ingest.records import FileSchema, Target, VariableSchema, ways_of
 from icefloe.virtual.zarr_metadata import GEO_TRANSFORM
 
 _LEAST_CHUNK_BYTES = 16 << 10
@@ -41,18 +42,21 @@ class Design:
     attrs: Mapping[str, Any]
     referral: Referral
 
+    @property
+    def group(self) -> str:
+        """The path of the group that has the arrays."""
+        return self.combined.state.group
 
-def design_arrays(
-    combined: Combined, ways: Ways, state: TargetState, options: Options, executor: Executor
-) -> Design:
-    """Decide how each variable is stored, and which task of the executor writes it.
 
-    `ways` are those of all files of the job, also of files that come in a later batch.
+def design_arrays(combined: Combined, inspected: Inspected, options: Options, executor: Executor) -> Design:
+    """Decide how each variable of a group is stored, and which task of the executor writes it.
+
+    `inspected` are all files of the job, also those that come in a later batch.
     """
-    existing = state.existing
+    existing, ways = combined.state.existing, inspected.ways.get(combined.state.below, {})
     dataset = combined.dataset
     if existing is None:
-        check_layout(options.layout, {str(dim): size for dim, size in dataset.sizes.items()})
+        check_layout(options.layout, dict.fromkeys([*map(str, dataset.sizes), *inspected.dims]))
     known = existing.targets if existing is not None else {}
     here = ways_of([existing.schema]) if existing is not None else {}
     by_name = {name: (*ways.get(name, ()), *here.get(name, ())) for name in (*ways, *here)}

@@ -6,7 +6,7 @@ import difflib
 import importlib
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 
@@ -22,11 +22,11 @@ from icefloe.ingest.discover.sources import Source
 from icefloe.ingest.inspect.agreement import goes_one_way, is_of_names
 from icefloe.ingest.inspect.open import decode, opened, stored_dataset
 from icefloe.ingest.inspect.packing import decoded
-from icefloe.ingest.ledger.table import LedgerRow
-from icefloe.ingest.options import Check, Options, wrong_check
+from icefloe.ingest.ledger.table import LedgerRow, rows_by_group
+from icefloe.ingest.options import DEFAULT_CHECKS, Check, Options, wrong_check
 from icefloe.ingest.plan.block_shapes import part_bytes
 from icefloe.ingest.plan.tasks import Block
-from icefloe.ingest.records import Reading, Stored, reason
+from icefloe.ingest.records import Reading, Stored, join, reason
 from icefloe.ingest.report import CheckResult
 from icefloe.ingest.write.batch import StagedFiles
 from icefloe.ingest.write.chunks import read_piece, unit_of
@@ -49,13 +49,20 @@ _SCALED = 1e-6
 """So far values may be off, of the largest."""
 
 
-def find_staged(stored: Stored, rows: Sequence[LedgerRow], found: Sequence[Source]) -> StagedFiles:
+def find_staged(
+    session: Session, group: str, rows: Sequence[LedgerRow], found: Sequence[Source]
+) -> Iterator[StagedFiles]:
     """Describe the files that an interrupted run has staged, by their ledger rows. Nobody has checked them.
 
-    `found` are the sources of this run, with what it takes to read them.
+    `group` is the target group, and `found` are the sources of this run, with what it takes to read them.
     """
+    for path, mine in rows_by_group(rows).items():
+        yield _find_staged(Stored(session, join(group, path)), mine, found)
+
+
+def _find_staged(stored: Stored, rows: Sequence[LedgerRow], found: Sequence[Source]) -> StagedFiles:
     by_url = {source.url: source for source in found}
-    sources = [by_url.get(row.source, row.as_source()) for row in rows]
+    sources = [replace(by_url.get(row.source, row.as_source()), group=row.source_group) for row in rows]
     existing = inspect_group(stored.session, stored.group)
     targets = existing.targets if existing is not None else {}
     blocks = []
@@ -148,29 +155,43 @@ def audit(
     options: Options,
     executor: Executor,
 ) -> list[CheckResult]:
-    """Run all checks on the staged data.
+    """Run all checks on the staged data, of each group.
 
     `session` sees all of it and `before` the target branch without it; `rows` are the ledger's rows for it.
     """
-    with quiet():
-        dataset = decode(stored_dataset(session, options.group))
-    arrivals = Arrivals(tuple(rows), dataset)
-    results = []
-    for check in options.checks:
-        wrong = _RUN[check.name](_Audit(check, arrivals, session, before, staged, options, executor))
-        results.append(CheckResult(check.title, not wrong, wrong or "as it should be"))
-    return results
+    audits = []
+    for path, mine in rows_by_group(rows).items():
+        of_group = replace(options, group=join(options.group, path))
+        with quiet():
+            dataset = decode(stored_dataset(session, of_group.group))
+        files = [each for each in staged if each.stored.group == of_group.group]
+        audits.append(
+            _Audit(path, Arrivals(tuple(mine), dataset), session, before, files, of_group, executor)
+        )
+    return [_run_check(check, audits) for check in options.checks]
+
+
+def _run_check(check: Check, audits: Sequence[_Audit]) -> CheckResult:
+    """Run a check on all groups that it is about. SQL sees all groups at once."""
+    about = [each for each in audits if not check.variable or check.variable in each.dataset.variables]
+    for audit in (about or audits)[: 1 if check.name == "sql" else None]:
+        wrong = _RUN[check.name](replace(audit, check=check))
+        if wrong:
+            return CheckResult(check.title, False, f"{audit.path}: {wrong}" if audit.path else wrong)
+    return CheckResult(check.title, True, "as it should be")
 
 
 @dataclass(frozen=True, slots=True)
 class _Audit:
-    check: Check
+    path: str
+    """The group, relative to the target group."""
     arrivals: Arrivals
     session: Session
     before: Session
     staged: Sequence[StagedFiles]
     options: Options
     executor: Executor
+    check: Check = field(default_factory=lambda: Check(DEFAULT_CHECKS[0]))
 
     @property
     def dataset(self) -> xr.Dataset:
@@ -248,7 +269,7 @@ def _source(audit: _Audit) -> str:
 
 def _sample_tasks(audit: _Audit) -> list[SampleTask]:
     """Files that are referred to: no block was made of them."""
-    sources = {source.url: source for each in audit.staged for source in each.sources}
+    sources = {source.url: source for each in audit.staged for source in each.sources}  # of one group
     rows = [row for row in audit.arrivals.rows if row.mode != "native" and row.source in sources]
     reading, left_out = audit.options.reading, _overridden(audit)
     return [

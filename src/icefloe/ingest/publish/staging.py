@@ -27,7 +27,7 @@ from icefloe.ingest.ledger.compare import Selection, select_sources, sort_source
 from icefloe.ingest.ledger.table import Ledger, read_ledger
 from icefloe.ingest.options import Options
 from icefloe.ingest.publish.audit import audit, find_staged
-from icefloe.ingest.records import LOGGER, Stored
+from icefloe.ingest.records import LOGGER
 from icefloe.ingest.report import CheckResult, Report, Written
 from icefloe.ingest.write.batch import METADATA, StagedFiles
 from icefloe.repository import Repository
@@ -110,14 +110,15 @@ class Staging:
             if ledger is not selection.ledger:
                 selection = select_sources(selection.found, ledger, replace_changed=again)
             return Resumed(selection, ledger)
-        stored = Stored(self.repo.readonly_session(branch=self.branch), options.group)
-        now = Ledger.read(stored.session, options.group)
+        session = self.repo.readonly_session(branch=self.branch)
+        now = Ledger.read(session, options.group)
         rows = now.rows_since(ledger)
         sources = selection.found.sources
         stale = {source.url for source in sort_sources(sources, rows).changed}
-        staged = find_staged(stored, [row for row in rows if row.source not in stale], sources)
+        sound = [row for row in rows if row.source not in stale]
+        staged = tuple(find_staged(session, options.group, sound, sources))
         selection = select_sources(selection.found, now, replace_changed=again, stale=stale)
-        return Resumed(selection, ledger, (staged,))
+        return Resumed(selection, ledger, staged)
 
     def release(self) -> None:
         """Leave what was staged to the next run."""

@@ -14,7 +14,6 @@ import zarr
 from icefloe._internal.amounts import counted
 from icefloe._internal.executor import Executor, Task
 from icefloe._internal.warnings import quiet
-from icefloe.ingest.combine.existing import Existing, TargetState
 from icefloe.ingest.combine.pieces import EXISTING
 from icefloe.ingest.discover.sources import Source
 from icefloe.ingest.inspect.packing import zarr_attributes
@@ -25,11 +24,11 @@ from icefloe.ingest.plan.design import Design
 from icefloe.ingest.plan.manifest_windows import Windows, files_within, windows_of, with_splitting
 from icefloe.ingest.plan.tasks import Block
 from icefloe.ingest.records import LOGGER, BadFile, FileSchema, Stored, UnreadableError, unreadable
-from icefloe.ingest.write.chunks import WriteTask, spill_blocks, write
+from icefloe.ingest.write.chunks import WriteTask, Written, spill_blocks, write
 from icefloe.ingest.write.references import ReferenceTask, Referred, write_references
 from icefloe.ingest.write.spill import delete_spills
 from icefloe.repository import Repository
-from icefloe.session import Session
+from icefloe.session import ForkSession, Session
 
 _FILES_PER_TASK = 256
 METADATA = "icefloe_ingest"
@@ -62,93 +61,128 @@ class StagedFiles:
 class Commit:
     """One commit on the branch that an ingest writes to."""
 
-    staged: StagedFiles
-    design: Design
+    staged: tuple[StagedFiles, ...]
+    """The files of each group."""
+    designs: tuple[Design, ...]
     ledger: Ledger
 
 
 def commit_batch(
-    repo: Repository, branch: str, design: Design, state: TargetState, options: Options, executor: Executor
-) -> Commit | None:
-    """Write a batch of files and commit it on a branch.
-
-    Nothing is written, and None returned, if the branch is not at the snapshot of `state`. UnreadableError if
-    files turn out to be unreadable.
-    """
-    referred = {name for _, name in design.referral.chosen}
-    targets = [target for target in design.targets if target.name in referred]
-    windows = windows_of(targets, options.group, repo.config, options.manifest_references)
-    session = with_splitting(repo, windows, options.group).writable_session(branch)
-    if session.snapshot_id != state.ledger.snapshot_id:
-        return None
-    batch, rows = write_batch(session, design, state, options, executor, windows)
-    files = counted(len(design.combined.files), "file")
-    about = {"batch": batch, "files": len(design.combined.files), "mode": options.mode}
-    commit = session.commit(options.message or f"Ingest {files}", {**options.metadata, METADATA: about})
-    LOGGER.info("commit %s: %s", commit, files)
-    stored = Stored(repo.readonly_session(snapshot_id=commit), options.group)
-    combined = design.combined
-    sources = [file.source for file in combined.files]
-    staged = StagedFiles(stored, sources, [*combined.boxes.values()], design.plan.blocks)
-    return Commit(staged, design, Ledger(commit, rows))
-
-
-def write_batch(
-    session: Session,
-    designed: Design,
-    state: TargetState,
+    repo: Repository,
+    branch: str,
+    designs: Sequence[Design],
     options: Options,
     executor: Executor,
-    windows: Windows | None = None,
-) -> tuple[str, list[LedgerRow]]:
-    """Write what was designed into a session, without committing it; the batch's id, and the ledger then.
+) -> Commit | None:
+    """Write a batch of files and commit it on a branch, all groups together.
+
+    Nothing is written, and None returned, if the branch is not at the snapshot that was designed for.
+    UnreadableError if files turn out to be unreadable.
+    """
+    ledger = designs[0].combined.state.ledger
+    windows = []
+    splitting = repo
+    for design in designs:
+        referred = {name for _, name in design.referral.chosen}
+        targets = [target for target in design.targets if target.name in referred]
+        windows.append(windows_of(targets, design.group, splitting.config, options.manifest_references))
+        splitting = with_splitting(splitting, windows[-1], design.group)
+    session = splitting.writable_session(branch)
+    if session.snapshot_id != ledger.snapshot_id:
+        return None
+    sources = {file.source.url: file.source for design in designs for file in design.combined.files}
+    batch, rows = batch_id(options.group, list(sources.values())), ledger.rows
+    write_designs(session, designs, options, executor, windows)
+    for design in designs:
+        rows = _ledger(rows, batch, design)
+    write_ledger(session, options.group, rows, ledger.rows)
+    files = counted(len(sources), "file")
+    about = {"batch": batch, "files": len(sources), "mode": options.mode}
+    commit = session.commit(options.message or f"Ingest {files}", {**options.metadata, METADATA: about})
+    LOGGER.info("commit %s: %s", commit, files)
+    written = repo.readonly_session(snapshot_id=commit)
+    staged = tuple(_staged(Stored(written, design.group), design) for design in designs)
+    return Commit(staged, tuple(designs), Ledger(commit, rows))
+
+
+def _staged(stored: Stored, design: Design) -> StagedFiles:
+    sources = [file.source for file in design.combined.files]
+    return StagedFiles(stored, sources, [*design.combined.boxes.values()], design.plan.blocks)
+
+
+def write_designs(
+    session: Session,
+    designs: Sequence[Design],
+    options: Options,
+    executor: Executor,
+    windows: Sequence[Windows | None],
+) -> None:
+    """Write what was designed for each group into a session, without committing it.
 
     With windows, tasks write the manifests of large arrays.
     """
-    combined, existing, rows = designed.combined, state.existing, state.ledger.rows
-    _make_room(session, designed, options)
-    receipts = []
-    bad: dict[int, str] = {}
+    for design in designs:
+        _make_room(session, design, options.layout.codec)
+    fork = session.fork()
+    results = _Results()
     # Manifests that tasks wrote come first: what is written after them may lie over them.
-    if designed.referral.chosen:
-        referrals = list(_referrals(session, designed, options, windows, executor.parallelism))
-        for written in executor.map(Task(write_references, "tasks"), referrals):
-            receipts.append(written.receipt)
-            bad.update(written.bad)
-    tasks = _Tasks(session, designed, existing, options)
+    referrals = [
+        (design, task)
+        for design, parted in zip(designs, windows, strict=True)
+        if design.referral.chosen
+        for task in _referrals(fork, design, options, parted, executor.parallelism)
+    ]
+    groups = [_Tasks(fork, design, options) for design in designs]
     try:
-        if designed.plan.readings:
-            for unreadable_sources in executor.map(
-                Task(spill_blocks, "parts spilled"), list(tasks.spilling())
-            ):
-                bad.update(unreadable_sources)
-        if designed.plan.blocks and not bad:
-            for written in executor.map(Task(write, "tasks"), list(tasks.writing())):
-                receipts.append(written.receipt)
-                bad.update(written.bad)
+        results.run(executor, Task(write_references, "tasks"), referrals)
+        spilling = [(each.design, task) for each in groups for task in each.spilling()]
+        results.run(executor, Task(spill_blocks, "parts spilled"), spilling)
+        if not results.bad:
+            writing = [(each.design, task) for each in groups for task in each.writing()]
+            results.run(executor, Task(write, "tasks"), writing)
     finally:
-        delete_spills(designed.plan.spills.values(), session._workspace.assets.storage)
-    if bad:
-        found = [BadFile(combined.files[number].source, text) for number, text in sorted(bad.items())]
+        for design in designs:
+            delete_spills(design.plan.spills.values(), session._workspace.assets.storage)
+    if results.bad:
+        bad = [each for _, each in sorted(results.bad.items())]
         if options.on_bad_file == "stop":
-            raise unreadable(found)
-        raise UnreadableError(found)
-    session._merge_receipts(receipts)
-    _write_coordinates(session, designed, existing, options)
-    batch = batch_id(options.group, [file.source for file in combined.files])
-    now = _ledger(rows, batch, designed)
-    write_ledger(session, options.group, now, rows)
-    return batch, now
+            raise unreadable(bad)
+        raise UnreadableError(bad)
+    session._merge_receipts(results.receipts)
+    for design in designs:
+        _write_coordinates(session, design, options.layout.codec)
 
 
-def _make_room(session: Session, designed: Design, options: Options) -> None:
+class _Results:
+    """The receipts of tasks, and the files that they could not read."""
+
+    def __init__(self) -> None:
+        self.receipts: list[bytes] = []
+        self.bad: dict[str, BadFile] = {}
+
+    def run(self, executor: Executor, task: Task[Any, Any], items: Sequence[tuple[Design, Any]]) -> None:
+        """Run a task for each item."""
+        if not items:
+            return
+        results = executor.map(task, [item for _, item in items])
+        for (design, _), result in zip(items, results, strict=True):
+            bad = result
+            if isinstance(result, Written):
+                self.receipts.append(result.receipt)
+                bad = result.bad
+            for number, text in bad.items():
+                source = design.combined.files[number].source
+                self.bad.setdefault(source.url, BadFile(source, text))
+
+
+def _make_room(session: Session, designed: Design, codec: str) -> None:
     with quiet():
-        group = zarr.open_group(session.store, path=options.group, mode="a")
+        group = zarr.open_group(session.store, path=designed.group, mode="a")
         for target in designed.targets:
             if target.is_new:
                 if target.name in group:
                     del group[target.name]
-                create(group, target, options.layout.codec)
+                create(group, target, codec)
             else:
                 array: Any = group[target.name]
                 if array.shape != target.shape:
@@ -158,25 +192,18 @@ def _make_room(session: Session, designed: Design, options: Options) -> None:
 class _Tasks:
     """The tasks of a plan for the tasks that put aside and for those that write."""
 
-    def __init__(
-        self,
-        session: Session,
-        designed: Design,
-        existing: Existing | None,
-        options: Options,
-    ) -> None:
-        self._fork = session.fork()
-        self._designed = designed
-        self._existing = existing
+    def __init__(self, fork: ForkSession, design: Design, options: Options) -> None:
+        self._fork = fork
+        self.design = design
         self._options = options
-        self._targets = {target.name: target for target in designed.targets}
+        self._targets = {target.name: target for target in design.targets}
         self._copied: dict[int, list[str]] = {}
-        for number, name in designed.copied:
+        for number, name in design.copied:
             self._copied.setdefault(number, []).append(name)
 
     def writing(self) -> Iterator[WriteTask]:
         """A task has blocks of several arrays; those that were put aside need no sources."""
-        plan = self._designed.plan
+        plan = self.design.plan
         for task in plan.tasks:
             blocks = [
                 replace(block, pieces=block.pieces.taken(slice(0, 0))) if block.name in plan.spills else block
@@ -186,7 +213,7 @@ class _Tasks:
 
     def spilling(self) -> Iterator[WriteTask]:
         """A task has blocks of one array, by their numbers among its own."""
-        plan = self._designed.plan
+        plan = self.design.plan
         first: dict[str, int] = {}
         for index, block in enumerate(plan.readings):
             first.setdefault(block.name, index)
@@ -200,15 +227,16 @@ class _Tasks:
         names = {block.name for block in blocks}
         used = {int(number) for block in blocks for number in np.unique(block.pieces.source)}
         sources: dict[int, Any] = {
-            number: self._designed.combined.files[number].source for number in used - {EXISTING}
+            number: self.design.combined.files[number].source for number in used - {EXISTING}
         }
-        if EXISTING in used and self._existing is not None:
-            sources[EXISTING] = self._existing.stored
-        spills = self._designed.plan.spills
+        existing = self.design.combined.state.existing
+        if EXISTING in used and existing is not None:
+            sources[EXISTING] = existing.stored
+        spills = self.design.plan.spills
         copied = ((number, name) for number in used for name in self._copied.get(number, ()))
         return WriteTask(
             self._fork.fork(),
-            self._options.group,
+            self.design.group,
             tuple(blocks),
             {name: self._targets[name] for name in names},
             sources,
@@ -221,10 +249,9 @@ class _Tasks:
 
 
 def _referrals(
-    session: Session, designed: Design, options: Options, windows: Windows | None, parallelism: int
+    fork: ForkSession, designed: Design, options: Options, windows: Windows | None, parallelism: int
 ) -> Iterator[ReferenceTask]:
     combined = designed.combined
-    fork = session.fork()
     dims = {target.name: target.dims for target in designed.targets}
     chunks = {target.name: target.chunks for target in designed.targets}
     names: dict[int, list[str]] = {}
@@ -237,7 +264,9 @@ def _referrals(
             file, box = combined.files[number], combined.boxes[number]
             mine = tuple(names[number])
             files.append(Referred(number, file.source, mine, box, _lacking(file, mine, dims), file.spilled))
-        return ReferenceTask(fork.fork(), options.group, tuple(files), options.reading, dims, chunks, extents)
+        return ReferenceTask(
+            fork.fork(), designed.group, tuple(files), options.reading, dims, chunks, extents
+        )
 
     if windows is not None:
         boxes = {number: combined.boxes[number] for number in names}
@@ -265,13 +294,12 @@ def _lacking(
     }
 
 
-def _write_coordinates(
-    session: Session, designed: Design, existing: Existing | None, options: Options
-) -> None:
+def _write_coordinates(session: Session, designed: Design, codec: str) -> None:
     """Coordinates are small: each is written whole, unless it is what it was."""
+    existing = designed.combined.state.existing
     known = existing.targets if existing is not None else {}
     with quiet():
-        group = zarr.open_group(session.store, path=options.group, mode="a")
+        group = zarr.open_group(session.store, path=designed.group, mode="a")
         if existing is None:
             group.attrs.update(zarr_attributes(designed.attrs, np.dtype("f8")))
         for target, values in designed.coordinates:
@@ -289,7 +317,7 @@ def _write_coordinates(
             else:
                 if found is not None:
                     del group[target.name]
-                array = create(group, target, options.layout.codec)
+                array = create(group, target, codec)
             array[...] = values.values
 
 
@@ -300,11 +328,15 @@ def _equal(one: Any, other: Any) -> bool:
 
 
 def _ledger(rows: Sequence[LedgerRow], batch: str, designed: Design) -> list[LedgerRow]:
-    """The rows as they are now: old ones where they have moved to, and those of this batch."""
-    combined = designed.combined
+    """List the rows after a batch: old ones where they have moved to, and those of a group of the batch."""
+    combined, group = designed.combined, designed.combined.state.below
     mine = {file.source.url for file in combined.files}
     moves = {dim: spans for dim, spans in combined.moves.items() if any(by for _, _, by in spans)}
-    old = [_moved(row, moves) if moves else row for row in rows if row.source not in mine]
+    old = [
+        _moved(row, moves) if moves and row.target_group == group else row
+        for row in rows
+        if row.target_group != group or row.source not in mine
+    ]
     referred: dict[int, set[str]] = {}
     for source, name in designed.referral.chosen:
         referred.setdefault(source, set()).add(name)
@@ -321,6 +353,8 @@ def _ledger(rows: Sequence[LedgerRow], batch: str, designed: Design) -> list[Led
                 batch,
                 _mode_of(referred.get(number, set()), designed),
                 file.source.etag,
+                group,
+                file.source.group,
             )
         )
     return old

@@ -1,0 +1,273 @@
+"""Files whose data is in groups: each group becomes a group of the repository."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+import xarray as xr
+
+import icefloe
+from icefloe import Credentials, InvalidInputError, Repository
+from icefloe._internal.executor import ThreadExecutor
+from icefloe.ingest.ledger.table import read_ledger
+from tests.support.ingest.files import aged, days, new_repo, run, write
+
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
+MODES = ["native", "virtual", "hybrid"]
+ENCODING = {"t2m": {"zlib": True, "chunksizes": (1, 5, 4)}}
+
+
+def product(path: Path, first: int = 0, count: int = 2) -> str:
+    """Write a NetCDF-4 file with all data in groups, as those of Sentinel-5P are."""
+    xr.Dataset(attrs={"title": "invented"}).to_netcdf(path, engine="h5netcdf")
+    data = days(first, count)
+    data.to_netcdf(path, group="PRODUCT", mode="a", engine="h5netcdf", encoding=ENCODING)
+    quality = data[["t2m"]].rename(t2m="quality") * 2
+    quality.to_netcdf(path, group="PRODUCT/SUPPORT/DETAILS", mode="a", engine="h5netcdf")
+    return str(aged(path))
+
+
+def both(path: Path, first: int = 0, count: int = 2) -> str:
+    """Write a file with data in its root and in a group, which has its coordinates from the root."""
+    data = days(first, count)
+    data.to_netcdf(path, engine="h5netcdf", encoding=ENCODING)
+    with h5py.File(path, "a") as file:
+        rain = file.create_dataset("wet/rain", data=data["t2m"].values + 1)
+        for axis, name in enumerate(data["t2m"].dims):
+            rain.dims[axis].attach_scale(file[str(name)])
+    return str(aged(path))
+
+
+def radar(path: Path, first: int = 0, count: int = 2) -> str:
+    """Write an HDF5 file with data two groups deep and no coordinates, as ODIM radar files are."""
+    with h5py.File(path, "w") as file:
+        file.create_group("what").attrs["object"] = "PVOL"
+        for scan in (1, 2):
+            for quantity in (1, 2):
+                values = np.arange(12, dtype="u1").reshape(3, 4) + scan * 20 + quantity + first
+                file.create_dataset(f"dataset{scan}/data{quantity}/data", data=values, chunks=(3, 4))
+    return str(aged(path))
+
+
+def stores(path: Path, first: int = 0, count: int = 2) -> str:
+    """Write a Zarr store with data in its root and in a group."""
+    days(first, count).to_zarr(path, consolidated=False, zarr_format=3)
+    days(first, count).to_zarr(path, group="air/surface", consolidated=False, zarr_format=3, mode="a")
+    return str(path)
+
+
+LAYOUTS = [
+    (product, "{}.nc", {"PRODUCT", "PRODUCT/SUPPORT/DETAILS"}),
+    (both, "{}.nc", {"", "wet"}),
+    (radar, "{}.h5", {f"dataset{scan}/data{quantity}" for scan in (1, 2) for quantity in (1, 2)}),
+    (stores, "{}.zarr", {"", "air/surface"}),
+]
+layouts = pytest.mark.parametrize(
+    ("make", "name", "groups"), LAYOUTS, ids=lambda value: getattr(value, "__name__", "")
+)
+modes = pytest.mark.parametrize("mode", MODES)
+
+
+def tree(repo: Repository, branch: str = "main") -> dict[str, xr.Dataset]:
+    """Return the groups of a repository that have data, loaded, without inheritance."""
+    prefixes = Repository.open(repo.storage).config.virtual_chunk_containers or {}
+    allowed = {prefix: Credentials.LocalFileSystemAccess() for prefix in prefixes}
+    store = (
+        Repository.open(repo.storage, authorize_virtual_chunk_access=allowed).readonly_session(branch).store
+    )
+    options: dict[str, Any] = {"filename_or_obj": store, "engine": "zarr", "consolidated": False}
+    found = xr.open_groups(**options)
+    return {
+        path.strip("/"): dataset.load()
+        for path, dataset in found.items()
+        if dataset.data_vars and not path.startswith("/_icefloe")
+    }
+
+
+def wanted(file: str) -> dict[str, xr.Dataset]:
+    """Return what xarray shows of the groups of a file that have data, each with inherited coordinates."""
+    options: dict[str, Any] = {"engine": "zarr", "consolidated": False}
+    if not file.endswith(".zarr"):
+        options = {"engine": "h5netcdf", "phony_dims": "sort"}
+    with xr.open_datatree(file, **options) as opened:
+        found = {node.path.strip("/"): node.to_dataset().load() for node in opened.subtree if node.data_vars}
+    return {
+        path: each.drop_vars([name for name in each.coords if name not in each.dims])
+        for path, each in found.items()
+    }
+
+
+def assert_same(found: dict[str, xr.Dataset], expected: dict[str, xr.Dataset]) -> None:
+    assert found.keys() == expected.keys()
+    for path, dataset in expected.items():
+        xr.testing.assert_identical(found[path].drop_attrs(), dataset.drop_attrs())
+        assert found[path].attrs == dataset.attrs
+
+
+@modes
+@layouts
+def test_each_group_with_data_becomes_a_group(
+    tmp_path: Path, make: Callable[..., str], name: str, groups: set[str], mode: str
+) -> None:
+    file = make(tmp_path / name.format("a"))
+    repo = new_repo(tmp_path)
+
+    report = run(repo, file, mode=mode)
+
+    assert tree(repo).keys() == groups
+    assert_same(tree(repo), wanted(file))
+    assert report.plan is not None
+    assert report.plan.files == 1
+    assert len(report.commits) == 1
+    assert {row.target_group for row in read_ledger(repo.readonly_session("main"), "")} == groups
+
+
+@modes
+@pytest.mark.parametrize("make", [product, both])
+def test_files_follow_each_other_in_every_group(tmp_path: Path, make: Callable[..., str], mode: str) -> None:
+    files = [make(tmp_path / f"{day}.nc", day, 2) for day in (0, 2, 4)]
+    repo = new_repo(tmp_path)
+
+    run(repo, files[1:], mode=mode, commit_every=1)
+    run(repo, files, mode=mode)
+    again = run(repo, files, mode=mode)
+
+    parts = [wanted(file) for file in files]
+    expected = {path: xr.concat([part[path] for part in parts], "time") for path in parts[0]}
+    assert_same(tree(repo), expected)
+    assert [source.url for source in again.outcome.sources.known] == files
+    rows = read_ledger(repo.readonly_session("main"), "")
+    assert sorted((row.source, row.target_group) for row in rows) == sorted(
+        (file, path) for file in files for path in expected
+    )
+
+
+@modes
+def test_groups_go_below_the_target_group(tmp_path: Path, mode: str) -> None:
+    file = product(tmp_path / "a.nc")
+    repo = new_repo(tmp_path)
+
+    for _ in range(2):
+        report = run(repo, file, mode=mode, group="/satellite/s5p/")
+
+    assert tree(repo).keys() == {"satellite/s5p/PRODUCT", "satellite/s5p/PRODUCT/SUPPORT/DETAILS"}
+    assert [source.url for source in report.outcome.sources.known] == [file]
+
+
+@modes
+def test_one_group_can_be_selected(tmp_path: Path, mode: str) -> None:
+    file = product(tmp_path / "a.nc")
+    repo = new_repo(tmp_path)
+
+    run(repo, file, mode=mode, source_group="PRODUCT")
+
+    assert_same(tree(repo), {"": wanted(file)["PRODUCT"]})
+
+
+@modes
+def test_radar_files_make_a_new_dimension_in_every_group(tmp_path: Path, mode: str) -> None:
+    files = [radar(tmp_path / f"{number}.h5", number) for number in range(3)]
+    repo = new_repo(tmp_path)
+
+    run(repo, files[:2], mode=mode, concat_dim="scan")
+    run(repo, files, mode=mode, concat_dim="scan")
+
+    parts = [wanted(file) for file in files]
+    expected = {path: xr.concat([part[path] for part in parts], "scan") for path in parts[0]}
+    found = {
+        path: each.rename(dict(zip(each.dims, expected[path].dims, strict=True)))
+        for path, each in tree(repo).items()
+    }
+    assert_same(found, expected)
+
+
+def test_a_file_that_is_bad_in_one_group_is_left_out_of_all(tmp_path: Path) -> None:
+    files = [product(tmp_path / f"{day}.nc", day, 2) for day in (0, 2, 4)]
+    with h5py.File(files[1], "a") as file:
+        file["PRODUCT/SUPPORT/DETAILS/quality"].attrs["units"] = "m"
+    for other in (files[0], files[2]):
+        with h5py.File(other, "a") as file:
+            file["PRODUCT/SUPPORT/DETAILS/quality"].attrs["units"] = "K"
+    repo = new_repo(tmp_path)
+
+    with pytest.raises(InvalidInputError, match=r"2\.nc: quality: is in m"):
+        run(repo, files)
+    report = run(repo, files, on_bad_file="skip")
+
+    assert [each.source.url for each in report.bad] == [files[1]]
+    assert {each.sizes["time"] for each in tree(repo).values()} == {4}
+
+
+@modes
+def test_a_changed_file_replaces_its_data_in_every_group(tmp_path: Path, mode: str) -> None:
+    files = [product(tmp_path / f"{day}.nc", day, 2) for day in (0, 2)]
+    repo = new_repo(tmp_path)
+    run(repo, files, mode=mode)
+    with h5py.File(files[1], "a") as file:
+        file["PRODUCT/t2m"][...] = 7
+
+    run(repo, files, mode=mode, on_change="ingest")
+
+    assert (tree(repo)["PRODUCT"]["t2m"][2:] == 7).all()
+    assert len(read_ledger(repo.readonly_session("main"), "")) == 4
+
+
+def test_a_changed_file_that_lost_a_group_is_a_bad_file(tmp_path: Path) -> None:
+    files = [product(tmp_path / f"{day}.nc", day, 2) for day in (0, 2)]
+    repo = new_repo(tmp_path)
+    run(repo, files)
+    with h5py.File(files[1], "a") as file:
+        del file["PRODUCT/SUPPORT"]
+
+    with pytest.raises(InvalidInputError, match=r"was in PRODUCT/SUPPORT/DETAILS when"):
+        run(repo, files, on_change="ingest")
+
+
+@modes
+def test_a_moved_file_is_known_with_all_its_groups(tmp_path: Path, mode: str) -> None:
+    files = [product(tmp_path / f"{day}.nc", day, 2) for day in (0, 2)]
+    repo = new_repo(tmp_path)
+    run(repo, files, mode=mode)
+    (tmp_path / "elsewhere").mkdir()
+    moved = [shutil.move(file, tmp_path / "elsewhere") for file in files]
+
+    report = run(repo, moved, mode=mode)
+
+    assert [each.was for each in report.outcome.renamed] == files
+    assert {each.sizes["time"] for each in tree(repo).values()} == {4}
+
+
+def test_from_python_and_with_options_per_dimension(tmp_path: Path) -> None:
+    file = product(tmp_path / "a.nc")
+    repo = new_repo(tmp_path)
+
+    report = icefloe.ingest_files(
+        file, repo, executor=ThreadExecutor(1), chunks={"time": 1, "lat": 2}, checks=["monotone", "source"]
+    )
+
+    assert report.plan is not None
+    chunks = {array.name: array.chunks for array in report.plan.arrays}
+    assert chunks["PRODUCT/t2m"] == chunks["PRODUCT/SUPPORT/DETAILS/quality"] == (1, 2, 4)
+
+
+def test_a_mistyped_dimension_is_one_of_no_group(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match="'tme', which is no dimension"):
+        run(new_repo(tmp_path), product(tmp_path / "a.nc"), chunks={"tme": 1})
+
+
+def test_a_file_without_groups_is_stored_as_before(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.nc", days(0, 2))
+    repo = new_repo(tmp_path)
+
+    run(repo, file)
+
+    assert tree(repo).keys() == {""}
+    store = repo.readonly_session("main").store
+    columns = set(xr.open_zarr(store, group="_icefloe/ledger", consolidated=False).variables)
+    assert columns.isdisjoint({"target_group", "source_group"})
