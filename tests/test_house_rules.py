@@ -48,7 +48,7 @@ IMPURE_CALLS = {"open", "print", "input", "now", "utcnow", "today", "urandom", "
 # Names of the official package that users import.
 GIVEN_NAMES = {"icefloe.testing.utils"}
 # Folders of tests that are about no single package: they compare, install or prove the whole.
-TESTS_OF_THE_WHOLE = {"tests.compat", "tests.proof", "tests.setup"}
+TESTS_OF_THE_WHOLE = {"tests.compat", "tests.proof", "tests.setup", "tests.web"}
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
 HAVE_OPTIONS = {"icefloe.spark.java", "icefloe.testing.simulation"}
 """Modules with command-line options that are not those of `icefloe`."""

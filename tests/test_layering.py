@@ -22,7 +22,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("__main__",),
     ("cli",),
     ("pipeline",),
-    ("spark", "web"),
+    ("spark", "serve"),
     ("query",),
     ("", "compatibility", "_icechunk_python", "_standing_in"),
     ("ingest",),
@@ -66,7 +66,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("_version",),
 )
 OFFICIAL = "icechunk"
-APART = ({"spark", "web"}, {"format", "storage"})
+APART = ({"spark", "serve"}, {"format", "storage"})
 FLOOR_OF = {component: floor for floor, row in enumerate(FLOORS) for component in row}
 
 # Package -> its modules and folders from the top down. They import lower rows only; a folder imports itself.
@@ -93,6 +93,18 @@ INSIDE: dict[str, tuple[tuple[str, ...], ...]] = {
         ("encode",),
         ("decode",),
     ),
+    "serve": (
+        ("app",),
+        ("pages", "gateway"),
+        ("views",),
+        ("compare", "chunkmap", "series"),
+        ("windows",),
+        ("documents",),
+        ("versions",),
+        ("guard", "work"),
+        ("responses", "grids"),
+        ("settings",),
+    ),
     "spark": (
         ("source",),
         ("sink", "write_rows", "maintenance", "ingest_files"),
@@ -112,6 +124,9 @@ BORDERS: dict[str, frozenset[str]] = {
     "opentelemetry": frozenset({"_internal.telemetry"}),
     "flatbuffers": frozenset(),
     "icechunk": frozenset(),
+    "starlette": frozenset({"serve"}),
+    "uvicorn": frozenset({"serve"}),
+    "jinja2": frozenset({"serve"}),
 }
 
 

@@ -373,6 +373,7 @@ _MODULES = (
     "credentials",
     "ops",
     "repository",
+    "serve",
     "session",
     "snapshots",
     "storage",

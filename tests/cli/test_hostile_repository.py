@@ -121,7 +121,7 @@ def obeyed(text: str) -> list[str]:
 
 
 def test_every_command_is_tried() -> None:
-    assert set(commands(app.icefloe)) == {*CALLS, "sql"}
+    assert set(commands(app.icefloe)) == {*CALLS, "sql", "serve"}
 
 
 @pytest.mark.parametrize("form", ["terminal", "pipe", "json"])

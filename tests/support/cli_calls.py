@@ -62,7 +62,7 @@ CALLS: dict[str, list[list[str]]] = {
     "export": [["REPO", "NEW", "--dry-run"], ["REPO", "NEW.nc"], ["REPO", "NEW", "--variables", f"{NAME}x"]],
     "completion": [["bash"]],
 }  # fmt: skip
-"""Every command, as it is typed at the hostile repository. `sql` needs Spark and has a test of its own."""
+"""Every command, as it is typed at the hostile repository. `sql` and `serve` have tests of their own."""
 
 
 def commands(group: Any, prefix: str = "") -> Iterator[str]:

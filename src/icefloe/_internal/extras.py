@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 SPARK: Final = ("pyspark", "pyarrow", "pandas", "sqlglot")
 TELEMETRY: Final = ("opentelemetry-sdk", "opentelemetry-exporter-otlp-proto-grpc")
+SERVE: Final = ("starlette", "uvicorn", "Jinja2")
 _NETCDF: Final = ("h5netcdf", "h5py", "netCDF4", "cftime")
 _TIFF: Final = ("tifffile", "imagecodecs")
 _FOREIGN: Final = ("astropy", "kerchunk", "fsspec")
@@ -23,6 +24,7 @@ _PACKAGES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "py4j": SPARK,
         "xarray": ("xarray", *_NETCDF),
         **{name: (name, *SPARK) for name in SPARK},
+        **{name.lower(): (name, *SERVE) for name in SERVE},
         **{name: (name, *_TIFF) for name in _TIFF},
         **{name: (name,) for name in (*_NETCDF, "dask", "eccodes", "matplotlib", "virtualizarr")},
         **{name: (name, *_FOREIGN) for name in _FOREIGN},

@@ -25,6 +25,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
         "head": "contents",
         "cat": "contents",
         "plot": "plot",
+        "serve": "serve",
         "inspect-file": "inspect_file",
     },
     "History and branches": {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Final
@@ -22,6 +23,15 @@ _AGE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h|d|w)")
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
+@dataclass(frozen=True, slots=True)
+class ResolvedVersion:
+    """The snapshot that a version selects, and whether it will always select this one."""
+
+    snapshot_id: str
+    is_fixed: bool
+    """True for tags and whole snapshot ids. All other versions can select another snapshot later."""
+
+
 def resolve_version(repo: Repository, version: str) -> str:
     """Find the snapshot that a version names.
 
@@ -32,7 +42,7 @@ def resolve_version(repo: Repository, version: str) -> str:
     version
         A branch, a tag, a snapshot id or at least four characters of its beginning, or `BRANCH@TIME`. `~N`
         behind any of them goes N commits back. `branch:NAME`, `tag:NAME` and `snapshot:ID` are never
-        ambiguous.
+        ambiguous. A branch or tag with exactly this name is preferred to every other meaning.
 
     Returns
     -------
@@ -48,29 +58,40 @@ def resolve_version(repo: Repository, version: str) -> str:
     InvalidInputError
         The name is both a branch and a tag, or the time cannot be read.
     """
+    return find_version(repo, version).snapshot_id
+
+
+def find_version(repo: Repository, version: str) -> ResolvedVersion:
+    """Find the snapshot that a version names, and whether the version is fixed; see `resolve_version`."""
     branches, tags = repo.list_branches(), repo.list_tags()
-    name, at, time = version.rpartition("@")
-    if at and name in branches:
-        return repo.readonly_session(name, as_of=parse_time(time)).snapshot_id
-    kind, colon, rest = version.partition(":")
-    if colon and kind == "branch":
-        return repo.lookup_branch(rest)
-    if colon and kind == "tag":
-        return repo.lookup_tag(rest)
-    if colon and kind == "snapshot":
-        return repo.lookup_snapshot(rest).id
     if version in branches and version in tags:
         raise InvalidInputError(
             f"{version} is both a branch and a tag; say branch:{version} or tag:{version}",
             kind=ErrorKind.INVALID_REF_NAME,
         )
     if version in branches:
-        return repo.lookup_branch(version)
+        return ResolvedVersion(repo.lookup_branch(version), is_fixed=False)
     if version in tags:
-        return repo.lookup_tag(version)
+        return ResolvedVersion(repo.lookup_tag(version), is_fixed=True)
+    kind, colon, rest = version.partition(":")
+    if colon and kind == "branch" and rest in branches:
+        return ResolvedVersion(repo.lookup_branch(rest), is_fixed=False)
+    if colon and kind == "tag" and rest in tags:
+        return ResolvedVersion(repo.lookup_tag(rest), is_fixed=True)
+    if colon and kind == "snapshot" and not _BEFORE.fullmatch(rest):
+        return ResolvedVersion(repo.lookup_snapshot(rest).id, is_fixed=True)
     before = _BEFORE.fullmatch(version)
     if before is not None:
-        return _find_ancestor(repo, before[1], int(before[2] or 1))
+        return ResolvedVersion(_find_ancestor(repo, before[1], int(before[2] or 1)), is_fixed=False)
+    name, at, time = version.rpartition("@")
+    branch = name if name in branches else name.removeprefix("branch:")
+    if at and branch in branches:
+        found = repo.readonly_session(branch, as_of=parse_time(time)).snapshot_id
+        return ResolvedVersion(found, is_fixed=False)
+    if colon and kind == "branch":
+        repo.lookup_branch(rest)  # raises
+    if colon and kind == "tag":
+        repo.lookup_tag(rest)  # raises
     return _find_snapshot(repo, version, [*branches, *tags])
 
 
@@ -105,17 +126,17 @@ def _find_ancestor(repo: Repository, version: str, back: int) -> str:
     return found.id
 
 
-def _find_snapshot(repo: Repository, text: str, names: Iterable[str]) -> str:
+def _find_snapshot(repo: Repository, text: str, names: Iterable[str]) -> ResolvedVersion:
     """Find a snapshot by its id, or by the beginning of one, as the drawn graph shows it."""
     try:
-        return repo.lookup_snapshot(text).id
+        return ResolvedVersion(repo.lookup_snapshot(text).id, is_fixed=True)
     except InvalidInputError:
         pass  # not a whole id
     start = text.upper()
     ids = [each.id for each in repo.ancestry_graph().commits] if len(start) >= _SHORTEST_ID else []
     found = [id for id in ids if id.startswith(start)]
     if len(found) == 1:
-        return found[0]
+        return ResolvedVersion(found[0], is_fixed=False)
     if found:
         hint: Hint | None = Hint(f"{len(found)} snapshots begin like that: {', '.join(found[:3])}")
     else:

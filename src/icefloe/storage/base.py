@@ -250,6 +250,10 @@ class Storage(ABC):
     def head(self, path: str) -> tuple[StorageObjectInfo, Version]:
         """What a listing tells about the object, and its version."""
 
+    def size_of(self, path: str) -> int:
+        """Return the size of an object in bytes, without reading it."""
+        return self.head(path)[0].size_bytes
+
     def exists(self, path: str) -> bool:
         """Whether there is an object at this path."""
         try:

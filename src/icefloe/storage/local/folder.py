@@ -198,6 +198,11 @@ class LocalStorage(Storage):
                 os.close(descriptor)
                 _remove(aside)
 
+    def size_of(self, path: str) -> int:
+        # docstring inherited
+        with self._translated(path):
+            return os.stat(self._file(path)).st_size
+
     def exists(self, path: str) -> bool:
         # docstring inherited
         return os.path.isfile(self._file(path))

@@ -1,0 +1,84 @@
+"""The web application: which part answers which URL, and the server that runs it."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from typing import Any, Final
+
+import uvicorn
+
+from icefloe.repository import Repository
+from icefloe.serve.gateway import Gateway
+from icefloe.serve.guard import Guard
+from icefloe.serve.pages import pages_app
+from icefloe.serve.responses import Receive, Scope, Send
+from icefloe.serve.settings import Settings
+from icefloe.serve.versions import Versions, read_only
+from icefloe.serve.work import Decoders
+
+_GATEWAY: Final = ("/zarr/", "/icechunk/")
+_BACKLOG: Final = 2048
+
+
+class App:
+    """An ASGI application for one repository.
+
+    Parameters
+    ----------
+    repo
+        The repository. It is reopened so that every write raises.
+    settings
+        The options of the server.
+    """
+
+    def __init__(self, repo: Repository, settings: Settings) -> None:
+        versions = Versions(read_only(repo))
+        self._decoders = Decoders(settings.limits)
+        self._gateway = Gateway(versions, settings, self._decoders)
+        self._pages = pages_app(versions, settings, self._decoders)
+        self._guard = Guard(self._route, settings)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        await self._guard(scope, receive, send)
+
+    async def _route(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_gateway = scope["type"] == "http" and scope["path"].startswith(_GATEWAY)
+        await (self._gateway if is_gateway else self._pages)(scope, receive, send)
+
+    def close(self) -> None:
+        """Stop the threads that decode."""
+        self._decoders.close()
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Listen on a port; 0 picks a free one."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(_BACKLOG)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def server(app: App) -> uvicorn.Server:
+    """Create a server for an application. It uses uvloop and httptools if they are installed."""
+    config: Any = uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        server_header=False,
+        proxy_headers=False,
+        backlog=_BACKLOG,
+        timeout_keep_alive=75,
+        timeout_graceful_shutdown=1,
+        ws="none",
+    )
+    logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # a broken-off response is logged by us
+    return uvicorn.Server(config)

@@ -1,0 +1,267 @@
+"""A snapshot as the gateway serves it: documents with consolidated metadata, chunks in common codecs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import zarr
+import zstandard
+from numcodecs.vlen import VLenBytes, VLenUTF8
+
+from icefloe._internal.paths import ROOT, ancestors
+from icefloe.core.workspace import Workspace
+from icefloe.errors import IcechunkError
+from icefloe.format.manifest import ChunkRef, InlineRef, NativeRef
+from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot
+from icefloe.serve.grids import Grid, item_bytes, stored_grid
+from icefloe.serve.responses import RequestError
+from icefloe.serve.settings import Limits
+from icefloe.session import Session
+
+MOST_CONSOLIDATED: Final = 50_000
+"""Groups with more nodes below them are served without consolidated metadata."""
+_MARK: Final = b'"consolidated_metadata"'
+_COMMON: Final = frozenset(
+    {"bytes", "blosc", "crc32c", "gzip", "sharding_indexed", "transpose", "vlen-bytes", "vlen-utf8", "zstd"}
+)
+"""Codecs that clients in other languages have. Those of numcodecs have a registered prefix."""
+_NUMCODECS: Final = "numcodecs."
+_ZSTD: Final = {"name": "zstd", "configuration": {"level": 1, "checksum": False}}
+_EMPTY_GROUP: Final = b'{"zarr_format":3,"node_type":"group","attributes":{}}'
+_KEPT_BYTES: Final = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A zarr.json, and its entity tag."""
+
+    body: bytes
+    e_tag: bytes
+
+    @staticmethod
+    def of(body: bytes) -> Document:
+        """Derive the entity tag from the content."""
+        return Document(body, b'"%s"' % hashlib.sha256(body).hexdigest()[:32].encode())
+
+
+class Published:
+    """One snapshot as plain Zarr. Safe for many threads.
+
+    Parameters
+    ----------
+    session
+        A session of the snapshot.
+    limits
+        The resources that transcoding a chunk may use.
+    """
+
+    def __init__(self, session: Session, limits: Limits) -> None:
+        self.session = session
+        self.workspace: Workspace = session._workspace
+        self._limits = limits
+        self._documents: dict[str, Document] = {}
+        self._kept_bytes = 0
+        self._transcoders: dict[str, Transcoder | None] = {}
+        self._lock = threading.Lock()
+
+    def is_warm(self, path: str) -> bool:
+        """Whether chunks of an array were looked up before, so that another look-up is quick."""
+        return path in self._transcoders
+
+    def document(self, path: str) -> Document | None:
+        """Return the document of a node, groups with consolidated metadata; None if there is no node."""
+        kept = self._documents.get(path)
+        if kept is not None:
+            return kept
+        node = self.workspace.node(path)
+        if node is None:
+            return None
+        body = self._array_document(node) if _is_array(node) else self._group_document(node)
+        document = Document.of(body)
+        with self._lock:
+            if self._kept_bytes + len(body) > _KEPT_BYTES:
+                self._documents, self._kept_bytes = {}, 0
+            self._documents[path] = document
+            self._kept_bytes += len(body)
+        return document
+
+    def transcoder(self, node: NodeSnapshot) -> Transcoder | None:
+        """Return how chunks of an array are converted; None if they are served as they are stored.
+
+        Raises
+        ------
+        RequestError
+            Neither clients nor this server can decode the array.
+        """
+        if node.path in self._transcoders:
+            return self._transcoders[node.path]
+        found = self._transcoders[node.path] = _find_transcoder(self.session, node, self._limits)
+        return found
+
+    def _array_document(self, node: NodeSnapshot) -> bytes:
+        transcoder = self.transcoder(node)
+        return node.user_data if transcoder is None else transcoder.document
+
+    def _group_document(self, node: NodeSnapshot) -> bytes:
+        own = _without_consolidated(node.user_data)
+        below = self.workspace.below(node.path)
+        if len(below) - 1 > MOST_CONSOLIDATED:
+            return own
+        members = b",".join(self._members(node.path, below))
+        consolidated = b'{"kind":"inline","must_understand":false,"metadata":{%s}}' % members
+        return b"%s,%s:%s}" % (own.rstrip()[:-1], _MARK, consolidated)
+
+    def _members(self, group: str, paths: Iterable[str]) -> Iterator[bytes]:
+        """Yield a JSON member for each node below a group, and for groups that only their members imply."""
+        start = 1 if group == ROOT else len(group) + 1
+        seen: set[str] = {group}
+        for path in paths:
+            if path == group:
+                continue
+            for implied in ancestors(path):
+                if implied not in seen and len(implied) > start and self.workspace.node(implied) is None:
+                    yield b"%s:%s" % (json.dumps(implied[start:]).encode(), _EMPTY_GROUP)
+                seen.add(implied)
+            seen.add(path)
+            node = self.workspace.node(path)
+            body = None if node is None else self._member(node)
+            if body is not None:
+                yield b"%s:%s" % (json.dumps(path[start:]).encode(), body)
+
+    def _member(self, node: NodeSnapshot) -> bytes | None:
+        """Return the document of a node inside another one; None for arrays that cannot be served."""
+        if not _is_array(node):
+            return _without_consolidated(node.user_data)
+        try:
+            return self._array_document(node)
+        except RequestError:
+            return None
+
+
+def chunk_e_tag(ref: ChunkRef, transcoder: Transcoder | None = None) -> bytes:
+    """Derive an entity tag from the identity of a chunk: it is the same in every version."""
+    if isinstance(ref, NativeRef):
+        tag = f"{ref.chunk_id}-{ref.offset:x}-{ref.length:x}"
+    elif isinstance(ref, InlineRef):
+        tag = f"i-{hashlib.sha256(ref.data).hexdigest()[:32]}"
+    else:
+        identity = f"{ref.location}\0{ref.offset}\0{ref.length}\0{ref.checksum}"
+        tag = f"v-{hashlib.sha256(identity.encode()).hexdigest()[:32]}"
+    return f'"{tag}{"" if transcoder is None else "-z"}"'.encode()
+
+
+class Transcoder:
+    """Converts the chunks of one array to codecs that every Zarr client has.
+
+    Parameters
+    ----------
+    array
+        The array, opened with zarr.
+    document
+        Its parsed zarr.json.
+    limits
+        The resources that one chunk may use.
+    """
+
+    def __init__(self, array: zarr.Array[Any], document: Mapping[str, Any], limits: Limits) -> None:
+        self._array = array
+        self._grid: Grid = stored_grid(document)
+        self._limits = limits
+        self._is_variable = array.dtype.kind in "OT"
+        codecs = [_serializer(document["data_type"], array.dtype), _ZSTD]
+        self.document = json.dumps({**document, "codecs": codecs, "storage_transformers": []}).encode()
+        """The zarr.json with the new codecs."""
+
+    def encode(self, coords: tuple[int, ...]) -> bytes:
+        """Decode a chunk, and encode it again.
+
+        Raises
+        ------
+        RequestError
+            The chunk is too large.
+        """
+        box = self._grid.box(coords)
+        shape = tuple(part.stop - part.start for part in box)
+        size = int(np.prod(shape, dtype=object)) * item_bytes(self._array.dtype)
+        if size > self._limits.decoded_bytes:
+            raise RequestError(
+                413,
+                f"chunk {coords} of {self._array.path} has {size} bytes when decoded; this server converts "
+                f"chunks of at most {self._limits.decoded_bytes}",
+            )
+        inside = self._grid.inside(coords)
+        found = np.asarray(self._array[inside])
+        if found.shape != shape:  # the last chunks extend beyond the array
+            whole = np.full(shape, self._array.fill_value, found.dtype)
+            whole[tuple(slice(0, part.stop - part.start) for part in inside)] = found
+            found = whole
+        return zstandard.ZstdCompressor(level=1).compress(self._serialize(found))
+
+    def _serialize(self, values: np.ndarray[Any, Any]) -> bytes:
+        if not self._is_variable:
+            little = values.astype(values.dtype.newbyteorder("<"), copy=False)
+            return np.ascontiguousarray(little).tobytes()
+        flat = np.ascontiguousarray(values).reshape(-1).astype(object)
+        codec = VLenBytes() if any(isinstance(each, bytes) for each in flat[:1]) else VLenUTF8()
+        return bytes(codec.encode(flat))
+
+
+def _find_transcoder(session: Session, node: NodeSnapshot, limits: Limits) -> Transcoder | None:
+    document = json.loads(node.user_data)
+    unusual = [name for name in _codec_names(document["codecs"]) if not _is_common(name)]
+    if not unusual:
+        return None
+    try:
+        array = zarr.open_array(session.store, path=node.path.strip("/"), mode="r")
+    except (ImportError, KeyError, LookupError, TypeError, ValueError) as error:
+        if isinstance(error, IcechunkError):
+            raise
+        named = ", ".join(map(repr, unusual))
+        raise RequestError(
+            501, f"the array {node.path} is not served: this server cannot decode its codecs {named}"
+        ) from None
+    return Transcoder(array, document, limits)
+
+
+def _codec_names(codecs: Iterable[Any]) -> Iterator[str]:
+    for codec in codecs:
+        if isinstance(codec, str):
+            yield codec
+            continue
+        yield codec["name"]
+        inner = codec.get("configuration", {})
+        for part in ("codecs", "index_codecs"):
+            yield from _codec_names(inner.get(part) or ())
+
+
+def _is_common(name: str) -> bool:
+    return name in _COMMON or name.startswith(_NUMCODECS)
+
+
+def _serializer(data_type: Any, dtype: np.dtype[Any]) -> dict[str, Any]:
+    """Choose the codec that turns values into bytes."""
+    if dtype.kind in "OT":
+        name = data_type if isinstance(data_type, str) else data_type.get("name")
+        return {"name": "vlen-utf8" if name == "string" else "vlen-bytes"}
+    return (
+        {"name": "bytes", "configuration": {"endian": "little"}} if dtype.itemsize > 1 else {"name": "bytes"}
+    )
+
+
+def _is_array(node: NodeSnapshot) -> bool:
+    return isinstance(node.node_data, ArrayNodeData)
+
+
+def _without_consolidated(document: bytes) -> bytes:
+    """Drop consolidated metadata that was stored with a group: it may be older than the group."""
+    if _MARK not in document:
+        return document
+    parsed = json.loads(document)
+    parsed.pop("consolidated_metadata", None)
+    return json.dumps(parsed).encode()

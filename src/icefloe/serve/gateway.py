@@ -1,0 +1,393 @@
+"""Any version as plain Zarr over HTTP, and the repository's own files.
+
+A failed read must not look like a missing chunk: clients read 404, and only 404, as "fill value". A chunk key
+is therefore answered with 404 only if the version and the array exist and the manifest has no such chunk.
+
+A reader must not decode chunks of one snapshot with the metadata of another. A version that can select
+another snapshot later serves documents, and refuses chunks unless the user asked for them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, TypeVar
+from urllib.parse import quote, unquote_to_bytes
+
+from icefloe._internal.concurrency import pool
+from icefloe.core.zarr_keys import (
+    ChunkKey,
+    LegacyKey,
+    MetadataKey,
+    chunk_prefix,
+    metadata_keys,
+    parse_key,
+)
+from icefloe.errors import InvalidInputError, NotFoundError, RepositoryNotFoundError
+from icefloe.format.files import CHUNKS, MANIFESTS, REPO_PATH, SNAPSHOTS, TRANSACTIONS
+from icefloe.format.manifest import ChunkRef, InlineRef, VirtualRef
+from icefloe.format.snapshot import ArrayNodeData
+from icefloe.history.versions import ResolvedVersion
+from icefloe.serve.documents import Document, Published, Transcoder, chunk_e_tag
+from icefloe.serve.responses import (
+    NO_STORE,
+    Headers,
+    Receive,
+    RequestError,
+    Scope,
+    Send,
+    as_request_error,
+    header,
+    respond,
+    respond_error,
+)
+from icefloe.serve.settings import Settings
+from icefloe.serve.versions import Kept, Versions
+from icefloe.serve.work import CancelledError, Decoders
+from icefloe.storage.base import ObjectNotFoundError, checked_path
+
+R = TypeVar("R")
+
+_THREADS: Final = 64
+_PART_BYTES: Final = 1 << 20
+"""Stored chunks are passed on in parts of this size."""
+_IMMUTABLE: Final = (b"cache-control", b"private, max-age=31536000, immutable")
+_REVALIDATE: Final = (b"cache-control", b"no-cache")
+_JSON: Final = (b"content-type", b"application/json")
+_BYTES: Final = (b"content-type", b"application/octet-stream")
+_RANGES: Final = (b"accept-ranges", b"bytes")
+_ONE_RANGE: Final = re.compile(rb"bytes=\s*(\d*)\s*-\s*(\d*)\s*")
+_WRITTEN_ONCE: Final = (CHUNKS, MANIFESTS, SNAPSHOTS, TRANSACTIONS)
+_FILES: Final = re.compile(
+    rf"({REPO_PATH}|config\.yaml|refs/.+|({CHUNKS}|{MANIFESTS}|{SNAPSHOTS}|{TRANSACTIONS})/[0-9A-Za-z]+"
+    r"|overwritten/[0-9A-Za-z._-]+)"
+)
+_STARTED: Final = "icefloe.started"
+"""In the scope of a request whose status was sent."""
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Body:
+    """A stored object to pass on."""
+
+    size: int
+    e_tag: bytes
+    is_quick: bool
+    """Whether it can be read in the event loop."""
+
+
+class Gateway:
+    """An ASGI application for `/zarr/<version>/<key>` and `/icechunk/<file>`.
+
+    Parameters
+    ----------
+    versions
+        The versions of the repository.
+    settings
+        The options of the server.
+    decoders
+        The threads that transcode chunks.
+    """
+
+    def __init__(self, versions: Versions, settings: Settings, decoders: Decoders) -> None:
+        self._versions = versions
+        self._settings = settings
+        self._decoders = decoders
+        self._published: Kept[Published] = Kept(32)
+        self._paths: dict[bytes, tuple[str, str]] = {}
+        self._at_once = versions.answers_at_once
+        self._virtual_at_once = versions.repo._assets.virtual.answers_at_once
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request; every failure becomes an error status."""
+        head = scope["method"] == "HEAD"
+        try:
+            raw = scope.get("raw_path") or quote(scope["path"]).encode()
+            if raw.startswith(b"/icechunk"):
+                await self._serve_file(raw[len(b"/icechunk") :], scope, send)
+            else:
+                await self._serve_zarr(raw, scope, receive, send)
+        except CancelledError:
+            return
+        except Exception as error:  # noqa: BLE001 - whatever it is, the client must see an error
+            failed = as_request_error(error, self._settings.explain)
+            if scope.get(_STARTED):  # the server closes the connection, so that the client sees an error
+                _logger.warning("a response broke off: %s", failed.text)
+                raise ConnectionAbortedError from None
+            await respond_error(send, failed, head=head)
+
+    # Zarr
+
+    async def _serve_zarr(self, raw: bytes, scope: Scope, receive: Receive, send: Send) -> None:
+        name, key = self._split(raw)
+        version = await self._resolve(name)
+        if not key:
+            await self._serve_root(name, version, scope, send, has_slash=raw.endswith(b"/"))
+            return
+        published = await self._publish(version)
+        try:
+            parsed = parse_key(key)
+        except InvalidInputError as error:
+            raise RequestError(400, error.message) from None
+        match parsed:
+            case MetadataKey(path):
+                if key != metadata_keys([path])[0]:
+                    raise _malformed(key)
+                await self._serve_document(published, path, version, scope, send)
+            case ChunkKey(path, coords):
+                if key != "/".join((chunk_prefix(path), *map(str, coords))):
+                    raise _malformed(key)
+                if not version.is_fixed and not self._settings.moving:
+                    raise self._moving_error(name, version, scope)
+                await self._serve_chunk(published, path, coords, version, scope, receive, send)
+            case LegacyKey():
+                raise RequestError(404, f"{key}: a repository contains Zarr version 3 only")
+
+    def _split(self, raw: bytes) -> tuple[str, str]:
+        """Split a path into a version and a key. A version can contain encoded slashes."""
+        found = self._paths.get(raw)
+        if found is None:
+            _, _, rest = raw.removeprefix(b"/").partition(b"/")
+            version, _, key = rest.partition(b"/")
+            try:
+                found = (unquote_to_bytes(version).decode(), unquote_to_bytes(key).decode())
+            except UnicodeDecodeError:
+                raise RequestError(400, "the URL is not UTF-8") from None
+            if not found[0]:
+                raise RequestError(400, "name a version: /zarr/main, /zarr/tag:v1 or /zarr/SNAPSHOT_ID")
+            if len(self._paths) > 50_000:
+                self._paths.clear()
+            self._paths[raw] = found
+        return found
+
+    async def _resolve(self, name: str) -> ResolvedVersion:
+        try:
+            if self._at_once or self._versions.is_fresh():
+                return self._versions.resolve(name)
+            return await self._in_thread(partial(self._versions.resolve, name))
+        except RepositoryNotFoundError as error:  # the storage is cut off
+            raise RequestError(502, error.message) from None
+        except NotFoundError as error:
+            raise RequestError(410, error.message) from None
+        except InvalidInputError as error:
+            raise RequestError(409, error.message) from None
+
+    async def _publish(self, version: ResolvedVersion) -> Published:
+        found = self._published.get(version.snapshot_id)
+        if found is None:
+            session = await self._in_thread(partial(self._versions.session, version.snapshot_id))
+            found = self._published.put(version.snapshot_id, Published(session, self._settings.limits))
+        return found
+
+    async def _serve_root(
+        self, name: str, version: ResolvedVersion, scope: Scope, send: Send, *, has_slash: bool
+    ) -> None:
+        """Redirect a moving name to its snapshot, and answer with the root document of a fixed one."""
+        if not version.is_fixed or not has_slash:
+            target = name if version.is_fixed else version.snapshot_id
+            location = f"/zarr/{quote(target, safe='')}/".encode()
+            headers = [(b"location", location), _snapshot_header(version), NO_STORE]
+            await respond(send, 307, b"", headers, head=scope["method"] == "HEAD")
+            return
+        await self._serve_document(await self._publish(version), "/", version, scope, send)
+
+    async def _serve_document(
+        self, published: Published, path: str, version: ResolvedVersion, scope: Scope, send: Send
+    ) -> None:
+        document = await self._in_thread(partial(published.document, path))
+        if document is None:
+            raise RequestError(404, f"there is no node {path} in {version.snapshot_id}")
+        await _serve_bytes(document, [_JSON, *_cache_headers(version)], scope, send)
+
+    async def _serve_chunk(
+        self,
+        published: Published,
+        path: str,
+        coords: tuple[int, ...],
+        version: ResolvedVersion,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+    ) -> None:
+        find = partial(_find_chunk, published, path, coords)
+        quick = self._at_once and published.is_warm(path)
+        ref, transcoder = find() if quick else await self._in_thread(find)
+        if ref is None:
+            raise RequestError(
+                404, f"chunk {coords} of {path} was never written", [_snapshot_header(version)]
+            )
+        e_tag = chunk_e_tag(ref, transcoder)
+        headers = [_BYTES, _RANGES, *_cache_headers(version)]
+        if _is_known(scope, e_tag):
+            await _respond_not_modified(send, e_tag, headers)
+        elif transcoder is not None:
+            data = await self._decoders.run(partial(transcoder.encode, coords), receive)
+            await _serve_bytes(Document(data, e_tag), headers, scope, send)
+        else:
+            read = partial(published.workspace.read, ref, chunk=f"{coords} of {path}")
+            quick = self._virtual_at_once if isinstance(ref, VirtualRef) else self._at_once
+            body = _Body(ref.length, e_tag, quick or isinstance(ref, InlineRef))
+            await self._stream(read, body, headers, scope, send)
+
+    async def _stream(
+        self, read: Callable[[int, int], bytes], body: _Body, headers: Headers, scope: Scope, send: Send
+    ) -> None:
+        """Pass on a stored chunk, or a range of it, in parts: it can be larger than memory."""
+        asked = asked_range(scope, body.size, body.e_tag)
+        start, stop = asked or (0, body.size)
+        headers = [*headers, (b"etag", body.e_tag), (b"content-length", b"%d" % (stop - start))]
+        if asked is not None:
+            headers.append((b"content-range", b"bytes %d-%d/%d" % (start, stop - 1, body.size)))
+        first = {"type": "http.response.start", "status": 200 if asked is None else 206, "headers": headers}
+        if scope["method"] == "HEAD":
+            await send(first)
+            await send({"type": "http.response.body", "body": b""})
+            return
+        at, end = start, start
+        while at == start or at < stop:
+            end = min(at + _PART_BYTES, stop)
+            if end == at:
+                data = b""
+            else:
+                data = read(at, end) if body.is_quick else await self._in_thread(partial(read, at, end))
+            if at == start:  # only now is it known that the chunk can be read
+                await send(first)
+                scope[_STARTED] = True
+            await send({"type": "http.response.body", "body": data, "more_body": end < stop})
+            if end >= stop:
+                return
+            at = end
+
+    def _moving_error(self, name: str, version: ResolvedVersion, scope: Scope) -> RequestError:
+        host = (header(scope, b"host") or b"").decode("latin-1")
+        url = f"{scope.get('scheme', 'http')}://{host}/zarr/{version.snapshot_id}"
+        text = (
+            f"{name} can move to another snapshot, whose chunks would not fit the metadata that you have "
+            f"read: open {url}"
+        )
+        link = f'<{url}>; rel="canonical"'.encode()
+        return RequestError(409, text, [(b"link", link), _snapshot_header(version)])
+
+    # The repository's own files
+
+    async def _serve_file(self, raw: bytes, scope: Scope, send: Send) -> None:
+        """Serve a file of the repository, for clients that read the format."""
+        try:
+            path = unquote_to_bytes(raw).decode().removeprefix("/")
+        except UnicodeDecodeError:
+            raise RequestError(400, "the URL is not UTF-8") from None
+        if not _FILES.fullmatch(path) or ".." in path:
+            raise RequestError(404, f"{path!r} is not a file of an Icechunk repository")
+        storage = self._versions.repo.storage
+        try:
+            checked_path(path)
+            if path.partition("/")[0] not in _WRITTEN_ONCE:
+                data, _ = await self._in_thread(partial(storage.get, path))
+                await _serve_bytes(Document.of(data), [_BYTES, _RANGES, _REVALIDATE], scope, send)
+                return
+            size = await self._in_thread(partial(storage.size_of, path))
+        except ObjectNotFoundError:
+            raise RequestError(404, f"there is no file {path}") from None
+        e_tag = f'"{path.replace("/", "-")}"'.encode()
+        headers = [_BYTES, _RANGES, _IMMUTABLE]
+        if _is_known(scope, e_tag):
+            await _respond_not_modified(send, e_tag, headers)
+            return
+        body = _Body(size, e_tag, storage.answers_at_once)
+        await self._stream(partial(storage.get_range, path), body, headers, scope, send)
+
+    async def _in_thread(self, work: Callable[[], R]) -> R:
+        """Run blocking work for the gateway: its threads are not those of the pages."""
+        return await asyncio.wrap_future(pool("serve", _THREADS).submit(work))
+
+
+def _malformed(key: str) -> RequestError:
+    return RequestError(400, f"invalid key {key!r}: it has empty parts, or chunk indices with leading zeros")
+
+
+def _find_chunk(
+    published: Published, path: str, coords: tuple[int, ...]
+) -> tuple[ChunkRef | None, Transcoder | None]:
+    """Look up a chunk.
+
+    Raises
+    ------
+    RequestError
+        There is no such array, or the key has another number of dimensions.
+    """
+    workspace = published.workspace
+    node = workspace.node(path)
+    if node is None or not isinstance(node.node_data, ArrayNodeData):
+        what = "a group" if node is not None else "not in this version"
+        raise RequestError(409, f"no chunk of {path} can be read: it is {what}")
+    rank = len(node.node_data.shape)
+    if len(coords) != rank:
+        raise RequestError(400, f"chunk keys of {path} have {rank} indices, not {len(coords)}")
+    return workspace.ref(node, coords), published.transcoder(node)
+
+
+def asked_range(scope: Scope, size: int, e_tag: bytes) -> tuple[int, int] | None:
+    """Return start and stop of the range that a request asks for; None for the whole.
+
+    Raises
+    ------
+    RequestError
+        The range lies outside.
+    """
+    value = header(scope, b"range")
+    found = _ONE_RANGE.fullmatch(value) if value is not None else None
+    condition = header(scope, b"if-range")
+    if found is None or (condition is not None and condition != e_tag):
+        return None  # several ranges, or units that are not bytes, may be answered with the whole
+    first, last = found[1], found[2]
+    if first:
+        start, stop = int(first), min(int(last) + 1, size) if last else size
+        is_valid = not last or int(last) >= start
+    elif last:
+        start, stop, is_valid = max(size - int(last), 0), size, True
+    else:
+        return None
+    if not is_valid:
+        return None
+    if start >= size or stop <= start:
+        raise RequestError(416, f"there are {size} bytes", [(b"content-range", b"bytes */%d" % size)])
+    return start, stop
+
+
+def _snapshot_header(version: ResolvedVersion) -> tuple[bytes, bytes]:
+    return (b"x-icefloe-snapshot", version.snapshot_id.encode())
+
+
+def _cache_headers(version: ResolvedVersion) -> Headers:
+    return [_IMMUTABLE if version.is_fixed else _REVALIDATE, _snapshot_header(version)]
+
+
+def _is_known(scope: Scope, e_tag: bytes) -> bool:
+    """Whether the client has this content."""
+    value = header(scope, b"if-none-match")
+    return value is not None and (value == b"*" or e_tag in (each.strip() for each in value.split(b",")))
+
+
+async def _respond_not_modified(send: Send, e_tag: bytes, headers: Headers) -> None:
+    await send({"type": "http.response.start", "status": 304, "headers": [*headers, (b"etag", e_tag)]})
+    await send({"type": "http.response.body", "body": b""})
+
+
+async def _serve_bytes(document: Document, headers: Headers, scope: Scope, send: Send) -> None:
+    """Answer with bytes that are in memory, or with a range of them."""
+    if _is_known(scope, document.e_tag):
+        await _respond_not_modified(send, document.e_tag, headers)
+        return
+    size = len(document.body)
+    asked = asked_range(scope, size, document.e_tag)
+    start, stop = asked or (0, size)
+    listed = [*headers, (b"etag", document.e_tag)]
+    if asked is not None:
+        listed.append((b"content-range", b"bytes %d-%d/%d" % (start, stop - 1, size)))
+    body = document.body if asked is None else document.body[start:stop]
+    await respond(send, 200 if asked is None else 206, body, listed, head=scope["method"] == "HEAD")

@@ -1,0 +1,137 @@
+"""The versions of one repository, resolved for many requests per second."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from typing import Any, Final, Generic, TypeVar
+
+from icefloe.core.open import parts
+from icefloe.history.versions import ResolvedVersion, find_version
+from icefloe.repository import Repository
+from icefloe.session import Session
+from icefloe.storage.read_only import ReadOnlyStorage
+
+T = TypeVar("T")
+
+_SHARE: Final = 5
+"""A look at the refs is good for this many times as long as it took, so that many requests share it."""
+_LONGEST_S: Final = 0.25
+_LONGEST_AT_ONCE_S: Final = 0.002
+_MOST_NAMES: Final = 1024
+_SESSIONS: Final = 32
+
+
+def read_only(repo: Repository) -> Repository:
+    """Reopen a repository through a storage on which every write raises."""
+    handle, storage = repo._handle, ReadOnlyStorage(repo.storage)
+    opened = parts(storage, handle.layout, repo._opened.config, handle.authorized, handle.trusted)
+    opened.assets.virtual.limits = handle.read_limits
+    return Repository._of(opened, storage, handle.authorized, repo.attribution, handle.trusted)
+
+
+class Kept(Generic[T]):
+    """The most recently used values by key. Safe for many threads.
+
+    Parameters
+    ----------
+    most
+        The number of values to keep.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._values: OrderedDict[Any, T] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, key: Any) -> T | None:
+        """Return a value that was kept."""
+        with self._lock:
+            found = self._values.get(key)
+            if found is not None:
+                self._values.move_to_end(key)
+            return found
+
+    def put(self, key: Any, value: T) -> T:
+        """Keep a value, and return it."""
+        with self._lock:
+            self._values[key] = value
+            self._values.move_to_end(key)
+            while len(self._values) > self._most:
+                self._values.popitem(last=False)
+        return value
+
+
+class Versions:
+    """Resolves versions of a repository, and keeps sessions open.
+
+    Parameters
+    ----------
+    repo
+        The repository.
+    """
+
+    def __init__(self, repo: Repository) -> None:
+        self.repo = repo
+        self._state: object = None
+        self._fresh_until = 0.0
+        self._known: dict[str, ResolvedVersion] = {}
+        self._sessions: Kept[Session] = Kept(_SESSIONS)
+        self._lock = threading.Lock()
+
+    @property
+    def answers_at_once(self) -> bool:
+        """Whether the refs can be read in an event loop."""
+        return self.repo.storage.answers_at_once
+
+    def resolve(self, text: str) -> ResolvedVersion:
+        """Find the snapshot that a version selects now; see `icefloe.history.versions.resolve_version`."""
+        if time.monotonic() >= self._fresh_until:
+            self._look()
+        found = self._known.get(text)
+        if found is None:
+            start = time.monotonic()
+            found = find_version(self.repo, text)
+            if self._state is None:
+                self._trust_for(time.monotonic() - start)
+            if "@" not in text and len(self._known) < _MOST_NAMES:  # `main@1h` depends on the clock
+                self._known[text] = found
+        return found
+
+    def is_fresh(self) -> bool:
+        """Whether `resolve` will answer known versions without reading from storage."""
+        return time.monotonic() < self._fresh_until
+
+    def session(self, snapshot_id: str) -> Session:
+        """Open a snapshot, or return the session that is open."""
+        found = self._sessions.get(snapshot_id)
+        if found is None:
+            found = self.repo.readonly_session(snapshot_id=snapshot_id)
+            self._sessions.put(snapshot_id, found)
+        return found
+
+    def is_open(self, snapshot_id: str) -> bool:
+        """Whether `session` will answer without reading from storage."""
+        return self._sessions.get(snapshot_id) is not None
+
+    def _look(self) -> None:
+        """Look at the refs, unless another thread just did; forget versions if they changed."""
+        with self._lock:
+            if time.monotonic() < self._fresh_until:
+                return
+            start = time.monotonic()
+            state = self._read_state()
+            if state is None or state is not self._state:
+                self._known = {}
+                self._state = state
+            self._trust_for(time.monotonic() - start)
+
+    def _trust_for(self, taken_s: float) -> None:
+        longest = _LONGEST_AT_ONCE_S if self.answers_at_once else _LONGEST_S
+        self._fresh_until = time.monotonic() + min(_SHARE * taken_s, longest)
+
+    def _read_state(self) -> object:
+        """Read the file that has all refs. Formats before version 2 have none: nothing is known then."""
+        load = getattr(self.repo._refs, "load", None)
+        return None if load is None else load()

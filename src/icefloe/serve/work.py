@@ -1,0 +1,127 @@
+"""Run blocking work for requests: few decoders, a short queue, a time limit, and an end when nobody waits."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
+from typing import Any, Final, TypeVar
+
+from icefloe.serve.responses import Receive, RequestError
+from icefloe.serve.settings import Limits
+
+R = TypeVar("R")
+
+_RETRY_AFTER: Final = (b"retry-after", b"2")
+_current: ContextVar[Job | None] = ContextVar("job", default=None)
+
+
+class CancelledError(Exception):
+    """Nobody waits for the result of this work any more."""
+
+
+class Job:
+    """One piece of work, which asks now and then whether it shall go on."""
+
+    def __init__(self, seconds: float) -> None:
+        self._until = time.monotonic() + seconds
+        self._cancelled = threading.Event()
+
+    def cancel(self) -> None:
+        """Have the work end at its next check."""
+        self._cancelled.set()
+
+    def check(self) -> None:
+        """Raise if the client went away or the time is up."""
+        if self._cancelled.is_set():
+            raise CancelledError
+        if time.monotonic() > self._until:
+            raise TimeoutError
+
+
+def check_job() -> None:
+    """Raise if the work that runs in this thread shall end. Call it between two chunks."""
+    job = _current.get()
+    if job is not None:
+        job.check()
+
+
+class Decoders:
+    """A small pool of threads for work that decodes, with a queue of limited length.
+
+    Parameters
+    ----------
+    limits
+        The number of threads, the length of the queue and the time per request.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._threads = ThreadPoolExecutor(limits.decoders, thread_name_prefix="icefloe-decode")
+        self._waiting = 0
+
+    async def run(self, work: Callable[[], R], receive: Receive) -> R:
+        """Run work in a thread.
+
+        Parameters
+        ----------
+        work
+            The function to run. It calls `check_job` now and then.
+        receive
+            The events of the request: when the client disconnects, the work is cancelled.
+
+        Raises
+        ------
+        RequestError
+            The queue is full.
+        TimeoutError
+            The work took too long.
+        CancelledError
+            The client went away.
+        """
+        if self._waiting >= self._limits.queued + self._limits.decoders:
+            raise RequestError(503, "too many requests are waiting; try again", [_RETRY_AFTER])
+        job = Job(self._limits.seconds)
+
+        def run() -> R:
+            token = _current.set(job)
+            try:
+                job.check()
+                return work()
+            finally:
+                _current.reset(token)
+
+        self._waiting += 1
+        watch = asyncio.ensure_future(_disconnected(receive))
+        future = asyncio.wrap_future(self._threads.submit(run))
+        future.add_done_callback(self._leave)
+        try:
+            events: set[asyncio.Future[Any]] = {future, watch}
+            first = asyncio.FIRST_COMPLETED
+            await asyncio.wait(events, timeout=self._limits.seconds, return_when=first)
+            if future.done():
+                return future.result()
+            if watch.done():
+                raise CancelledError
+            raise TimeoutError
+        finally:
+            job.cancel()
+            watch.cancel()
+            future.cancel()
+
+    def _leave(self, future: asyncio.Future[R]) -> None:
+        self._waiting -= 1
+        if not future.cancelled():
+            future.exception()  # retrieved: nobody may be waiting for it
+
+    def close(self) -> None:
+        """Stop the threads."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

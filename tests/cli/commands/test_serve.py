@@ -1,0 +1,91 @@
+"""The command `icefloe serve`: the URL that it prints, and combinations of options that it refuses."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from icefloe.cli.main import main
+from tests.support.serve import sample_repository
+
+
+@contextmanager
+def _started(*arguments: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """Start the command; yield the URL that it prints first, and its process."""
+    command = [sys.executable, "-m", "icefloe", "serve", *arguments, "--port", "0", "--no-browser"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        yield process.stdout.readline().strip(), process
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=30)
+
+
+def test_the_printed_url_opens_the_page(tmp_path: Path) -> None:
+    sample_repository(tmp_path)
+
+    with _started(str(tmp_path / "repo")) as (url, _):
+        with httpx.Client(follow_redirects=True) as client:
+            found = client.get(url)
+        refused = httpx.get(url.partition("?")[0])
+
+    assert url.startswith("http://127.0.0.1:")
+    assert len(url.partition("token=")[2]) >= 43  # 32 bytes
+    assert (found.status_code, found.history[0].status_code) == (200, 303)
+    assert "token" not in str(found.url)
+    assert refused.status_code == 401
+
+
+def test_containers_named_with_authorize_are_read(tmp_path: Path) -> None:
+    sample_repository(tmp_path)
+    repo = str(tmp_path / "repo")
+
+    with _started(repo, "--no-token") as (url, _):
+        refused = httpx.get(f"{url}zarr/v1/virtual/c/0/0")
+    with _started(repo, "--no-token", "--authorize", "all") as (url, _):
+        allowed = httpx.get(f"{url}zarr/v1/virtual/c/0/0")
+
+    assert refused.status_code == 502
+    assert "--authorize" in refused.text
+    assert allowed.status_code == 200
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals are another matter there")
+def test_a_signal_ends_the_server(tmp_path: Path) -> None:
+    sample_repository(tmp_path)
+
+    with _started(str(tmp_path / "repo")) as (_, process):
+        os.kill(process.pid, signal.SIGINT)
+        _, errors = process.communicate(timeout=30)
+
+    assert process.returncode == 130
+    assert "Traceback" not in errors
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (["--no-token", "--host", "0.0.0.0"], "--no-token is for this machine only"),
+        (["--cors", "*"], "--no-token only"),
+        (["--port", "70000"], "70000"),
+        (["--authorize", "s3://nothing"], "no container"),
+    ],
+)
+def test_unsafe_and_wrong_options_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], problem: str
+) -> None:
+    sample_repository(tmp_path)
+
+    code = main(["serve", str(tmp_path / "repo"), "--no-browser", *options])
+
+    assert code == 2
+    assert problem in capsys.readouterr().err
