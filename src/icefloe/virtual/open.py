@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from importlib import import_module
-from typing import Final, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
 from urllib.parse import unquote, urlsplit
 
 from icefloe._internal.extras import missing_package
@@ -19,13 +20,15 @@ from icefloe.virtual.parsers import ZIP_MAGIC, ParseOptions
 from icefloe.virtual.sources import Reach, SourceFile, access_by, access_by_default, location_of, open_file
 from icefloe.virtual.variables import ChunkReferences, loaded_variable
 
+if TYPE_CHECKING:
+    from icefloe.virtual.parsers.hdf5.file import Members
+
 Format: TypeAlias = Literal[
     "hdf5", "netcdf3", "grib", "tiff", "zarr", "kerchunk", "fits", "hdf4", "dmrpp", "icechunk"
 ]
 Parser: TypeAlias = Callable[[SourceFile, ParseOptions], VirtualDataset]
 
 _PARSERS: Final = {
-    "hdf5": ("hdf5.file", "parse_hdf5"),
     "netcdf3": ("netcdf3", "parse_netcdf3"),
     "grib": ("grib.file", "parse_grib"),
     "zarr": ("zarr.stores", "parse_zarr_zip"),
@@ -130,21 +133,45 @@ def parse(
     reach: Reach = access_by_default,
 ) -> VirtualDataset:
     """Do what `virtualize` does, for references that may lead to several stores."""
-    try:
-        location = location_of(path_or_url)
-        if _is_hierarchy(location, format):
-            return _load(_parse_hierarchy(location, format, options, reach), options, reach)
-        return _parse_file(open_file(location, *reach(location)), format, options, reach)
-    except ModuleNotFoundError as error:
-        if (missing := missing_package(error)) is None:
-            raise
-        raise ModuleNotFoundError(f"{path_or_url}: {missing}", name=error.name) from None
+    with parse_and_keep_open(path_or_url, options, format, reach) as (dataset, _):
+        return dataset
 
 
-def _parse_file(
-    file: SourceFile, format: Format | None, options: ParseOptions, reach: Reach
-) -> VirtualDataset:
-    found = format or recognize(file)
+@contextmanager
+def parse_and_keep_open(
+    path_or_url: str | os.PathLike[str],
+    options: ParseOptions,
+    format: Format | None = None,
+    reach: Reach = access_by_default,
+) -> Iterator[tuple[VirtualDataset, Members | None]]:
+    """Parse a file. If it is HDF5, also yield the members of its open root group.
+
+    Ingest reads the schema of an HDF5 file from these members instead of opening the file a second time.
+    """
+    with ExitStack() as stack:
+        try:
+            location = location_of(path_or_url)
+            members: Members | None = None
+            if _is_hierarchy(location, format):
+                dataset = _load(_parse_hierarchy(location, format, options, reach), options, reach)
+            else:
+                file = open_file(location, *reach(location))
+                found = format or recognize(file)
+                if found == "hdf5":
+                    from icefloe.virtual.parsers.hdf5.file import open_hdf5
+
+                    parsed, members = stack.enter_context(open_hdf5(file, options))
+                    dataset = _load(with_sources(parsed, (file.finish(),)), options, reach)
+                else:
+                    dataset = _parse_file(file, found, options, reach)
+        except ModuleNotFoundError as error:
+            if (missing := missing_package(error)) is None:
+                raise
+            raise ModuleNotFoundError(f"{path_or_url}: {missing}", name=error.name) from None
+        yield dataset, members
+
+
+def _parse_file(file: SourceFile, found: Format, options: ParseOptions, reach: Reach) -> VirtualDataset:
     if found == "kerchunk":
         from icefloe.virtual.parsers.kerchunk import parse_kerchunk_json
 
@@ -158,7 +185,7 @@ def _parse_file(
     module, function = _PARSERS[found]
     parser: Parser = getattr(import_module(f"icefloe.virtual.parsers.{module}"), function)
     dataset = with_sources(parser(file, options), (file.finish(),))
-    return _load(dataset, options, reach) if found in ("hdf5", "zarr") else dataset
+    return _load(dataset, options, reach) if found == "zarr" else dataset
 
 
 def _is_hierarchy(location: str, format: Format | None) -> bool:

@@ -13,26 +13,21 @@ import pytest
 import xarray as xr
 
 from icefloe.ingest.discover.sources import find_sources
-from icefloe.ingest.inspect.open import virtualized
+from icefloe.ingest.inspect.open import open_virtualized
 from icefloe.ingest.inspect.plain_hdf5 import Known, plain_schema
 from icefloe.ingest.inspect.schema import InspectFileTask, inspect_file
 from icefloe.ingest.records import FileSchema, Reading
-from icefloe.virtual.parsers.hdf5.file import Members
 from tests.support.ingest.files import aged, days, write
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
 
 
 def seen(path: Path, known: Known, reading: Reading = Reading()) -> FileSchema | None:  # noqa: B008 - a value
-    """What is found while a file is parsed."""
+    """Read the schema of a file from the members that its parser found."""
     (source,) = find_sources(aged(path))
-    found: list[FileSchema | None] = []
-
-    def witness(members: Members) -> None:
-        found.append(plain_schema(members, source, reading, "", known))
-
-    virtualized(source, reading, witness)
-    return found[0]
+    with open_virtualized(source, reading) as (_, members):
+        assert members is not None
+        return plain_schema(members, source, reading, "", known)
 
 
 def facts(schema: FileSchema | None) -> Any:

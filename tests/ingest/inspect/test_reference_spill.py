@@ -88,16 +88,16 @@ def test_spilled_references_are_read_back(found: list[Parsed], object_bytes: int
 
 @pytest.fixture
 def parses(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The files that are parsed, one after the other."""
+    """List the names of the files that are parsed, in order."""
     names: list[str] = []
-    for module in (looking, referring):
-        usual = module.virtualized
+    for module, function in ((looking, "open_virtualized"), (referring, "virtualized")):
+        usual = getattr(module, function)
 
         def counted(source: Any, *more: Any, usual: Any = usual) -> Any:
             names.append(Path(source.url).name)
             return usual(source, *more)
 
-        monkeypatch.setattr(module, "virtualized", counted)
+        monkeypatch.setattr(module, function, counted)
     return names
 
 

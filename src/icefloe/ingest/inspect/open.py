@@ -6,7 +6,7 @@ import importlib
 import importlib.util
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +33,7 @@ from icefloe.virtual.parsers.kerchunk import is_parquet
 
 if TYPE_CHECKING:
     from icefloe.virtual import VirtualDataset
-    from icefloe.virtual.parsers.hdf5.file import Witness
+    from icefloe.virtual.parsers.hdf5.file import Members
 
 _CHUNK_CACHE_BYTES = 1 << 20
 _GRIB = (".grib", ".grib2", ".grb", ".grb2")
@@ -162,23 +162,31 @@ def _referred(source: Source, reading: Reading, options: Mapping[str, Any]) -> x
     return found
 
 
-def virtualized(source: Source, reading: Reading, witness: Witness | None = None) -> VirtualDataset:
-    """A source as references to its chunks."""
-    from icefloe.virtual.open import parse
+def virtualized(source: Source, reading: Reading) -> VirtualDataset:
+    """Parse a source into references to its chunks."""
+    with open_virtualized(source, reading) as (dataset, _):
+        return dataset
+
+
+def open_virtualized(
+    source: Source, reading: Reading
+) -> AbstractContextManager[tuple[VirtualDataset, Members | None]]:
+    """Parse a source into references, and keep an HDF5 file open (see `parse_and_keep_open`)."""
+    from icefloe.virtual.open import parse_and_keep_open
     from icefloe.virtual.parsers import ParseOptions
 
     group = (reading.of(source).group or "").strip("/")
-    wanted = ParseOptions(group or None, witness=witness)
+    wanted = ParseOptions(group or None)
     reach = reading.reach_from(source)
     if source.is_repository:
         # The branch may have moved since it was found.
         folder = source.url if os.path.isdir(source.url) else source.url.rpartition("@")[0]
         pinned = replace(wanted, version=f"snapshot:{source.etag}")
-        return parse(folder, pinned, "icechunk", reach)
+        return parse_and_keep_open(folder, pinned, "icechunk", reach)
     if not source.is_remote:
-        return parse(source.url, wanted, reach=reach)
+        return parse_and_keep_open(source.url, wanted, reach=reach)
     location = reference_location(source.address)
-    return parse(location, wanted, "zarr" if source.is_store else None, reach)
+    return parse_and_keep_open(location, wanted, "zarr" if source.is_store else None, reach)
 
 
 def hdf5_elsewhere(source: Source, reading: Reading) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -26,7 +27,7 @@ from icefloe.ingest.inspect.agreement import (
     label_problems,
 )
 from icefloe.ingest.inspect.groups import groups_of, list_groups
-from icefloe.ingest.inspect.open import virtualized
+from icefloe.ingest.inspect.open import open_virtualized
 from icefloe.ingest.inspect.plain_hdf5 import Known, is_plain, plain_schema
 from icefloe.ingest.inspect.reference_spill import Parsed, Spill, SpillWriter
 from icefloe.ingest.inspect.schema import DigestTask, InspectFileTask, content_id, digest, inspect_file
@@ -50,7 +51,6 @@ from icefloe.ingest.records import (
 )
 from icefloe.storage.base import Storage
 from icefloe.virtual import VirtualDataset
-from icefloe.virtual.parsers.hdf5.file import Members
 from icefloe.virtual.sources import container_prefix, location_of
 from icefloe.virtual.variables import VirtualVariable, document_of
 
@@ -173,23 +173,17 @@ def _places(source: Source, dataset: VirtualDataset) -> tuple[str, ...]:
 def _looked(
     source: Source, reading: Reading, known: Known
 ) -> tuple[FileSchema | BadFile, VirtualDataset | None, str]:
-    """What a inspect_file finds, what a parser finds, and why that is nothing."""
-    seen: list[FileSchema | None] = []
-
-    def witness(members: Members) -> None:
-        try:
-            seen.append(plain_schema(members, source, reading, content_id(source, reading), known))
-        except Exception:  # noqa: BLE001 - xarray will look, and say what is wrong
-            seen.append(None)
-
-    dataset, why = None, ""
+    """Return the schema of a source, its references, and the reason if it has none."""
+    schema: FileSchema | None = None
     try:
-        with quiet():
-            dataset = virtualized(source, reading, witness if is_plain(reading) else None)
+        with quiet(), open_virtualized(source, reading) as (dataset, members):
+            if members is not None and is_plain(reading):
+                # If this fails, xarray reads the schema instead and reports what is wrong.
+                with suppress(Exception):
+                    schema = plain_schema(members, source, reading, content_id(source, reading), known)
     except Exception as error:  # noqa: BLE001 - what cannot be parsed can still be copied
-        why = reason(error)
-    schema = seen[0] if dataset is not None and seen else None
-    return schema or inspect_file(InspectFileTask(source, reading)), dataset, why
+        return inspect_file(InspectFileTask(source, reading)), None, reason(error)
+    return schema or inspect_file(InspectFileTask(source, reading)), dataset, ""
 
 
 def _named_alike(

@@ -5,10 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from icefloe.virtual.parsers.hdf5.file import Witness
+from typing import Final
 
 LOADED_BYTES: Final = 1 << 24
 """Coordinates larger than this are not loaded unless they are asked for by name."""
@@ -32,8 +29,6 @@ class ParseOptions:
     """The largest chunk of a variable that is stored in one piece; None for one chunk."""
     version: str | None = None
     """The version of an Icechunk repository (see `resolve_version`); None for the branch main."""
-    witness: Witness | None = None
-    """Receives the group of an HDF5 file while the file is open."""
 
     def drops(self, path: str) -> bool:
         """Tell whether to leave out a variable."""

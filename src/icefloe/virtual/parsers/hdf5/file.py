@@ -6,10 +6,10 @@ calls of the HDF5 library take most of the time, so each property of a dataset i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -69,12 +69,12 @@ class Members:
     """Whether everything in it became a variable or a group, under its own name."""
 
 
-Witness: TypeAlias = Callable[[Members], None]
-"""Receives the group that was parsed while the file is open."""
+@contextmanager
+def open_hdf5(file: SourceFile, options: ParseOptions) -> Iterator[tuple[VirtualDataset, Members]]:
+    """Parse an HDF5 file, and keep it open so that values of its members can be read.
 
-
-def parse_hdf5(file: SourceFile, options: ParseOptions) -> VirtualDataset:
-    """Parse an HDF5 file into a dataset whose chunks are all in source 0."""
+    All chunks are in source 0.
+    """
     import h5py
 
     location = file.location if file.local_path is None else file.local_path
@@ -92,15 +92,13 @@ def parse_hdf5(file: SourceFile, options: ParseOptions) -> VirtualDataset:
         try:
             parser = _Parser(file, options)
             dataset = parser.parse_group(root, "")
-            if options.witness is not None:
-                options.witness(parser.members)
-            return dataset
         except IcechunkError:
             raise
         except DAMAGE as error:
             raise CannotVirtualizeError(
                 f"{location} is damaged, or was changed while it was parsed: {error}"
             ) from None
+        yield dataset, parser.members
 
 
 def _open(file: SourceFile) -> h5py.File:
