@@ -149,12 +149,15 @@ def test_positions_mean_what_they_mean_to_xarray(places: dict[str, Any]) -> None
         ({"lat": 41.0}, r"coordinate lat has no 41.0; it runs from 60.0 to 35.0"),
         ({"lat": "north"}, "coordinate lat has no 'north'"),
         ({"time": "2021"}, "coordinate time has no '2021'"),
-        ({"time": "monday"}, "'monday' is no time for time; write 2020"),
-        ({"time": "2020-02-31"}, "there is no such date"),
-        ({"time": datetime(2020, 1, 1, tzinfo=UTC)}, "times of time have no zone"),
+        (
+            {"time": "monday"},
+            "no 'monday'; it runs from .*; times have no zone and are written 2020",
+        ),
+        ({"time": "2020-02-31"}, "coordinate time has no '2020-02-31'"),
+        ({"time": datetime(2020, 1, 1, tzinfo=UTC)}, "coordinate time has no .*times have no zone"),
         ({"t2m": 280}, "t2m is no coordinate along one dimension; choose by time, lat, lon"),
         ({"latitude": 1}, "no column 'latitude' in group /; did you mean 'lat'"),
-        ({"lat": slice(None, None, -1)}, "must be a whole number from 1 on, not -1"),
+        ({"lat": slice(None, None, -1)}, "must be a positive integer, not -1"),
     ],
 )
 def test_wrong_labels_are_named(labels: dict[str, Any], sentence: str) -> None:
@@ -181,7 +184,7 @@ def test_wrong_positions_are_named(places: dict[str, Any], sentence: str) -> Non
 def test_ranges_of_a_coordinate_in_no_order_are_refused_and_labels_are_not() -> None:
     repo = repository(xr.Dataset({"v": ("x", np.arange(4.0))}, {"x": [3, 1, 2, 1]}))
 
-    with pytest.raises(InvalidInputError, match="x neither rises nor falls throughout"):
+    with pytest.raises(InvalidInputError, match="coordinate x is not monotonic"):
         chosen_rows({"x": slice(1, 2)}, repo)
     assert chosen_rows({"x": 1}, repo) == [(1, 1.0), (1, 3.0)]
 

@@ -6,12 +6,13 @@ Rows are grouped by coordinates that vary along one dimension, or by parts of a 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from icefloe.errors import ErrorKind, InvalidInputError
@@ -61,13 +62,13 @@ def parse_term(coordinates: Coordinates, text: str) -> Term:
     values, missing = coordinates.values(column)
     if match is None:
         return Term(column.name, column.axes[0], column.arrow, values, missing)
-    part = DATE_PARTS.get(match[1].lower())
-    if part is None:
+    function = match[1].lower()
+    if function not in DATE_PARTS:
         raise unknown("date part", match[1], list(DATE_PARTS), f"in {text}")
     if column.arrow != TIMESTAMP:
         raise InvalidInputError(f"{text}: {column.name} has no dates", kind=ErrorKind.INVALID_ARRAY_METADATA)
-    name = f"{match[1].lower()}({column.name})"
-    return Term(name, column.axes[0], pa.int32(), part(values.astype("M8[us]")), missing)
+    parts = extract_part(function, values)
+    return Term(f"{function}({column.name})", column.axes[0], pa.int32(), parts, missing)
 
 
 def group_indices(shape: Sequence[int], selection: Selection, terms: Sequence[Term]) -> tuple[Axis, ...]:
@@ -103,39 +104,21 @@ def _number_groups(
     return dense.astype(np.int64), first.astype(np.int64)
 
 
-def _get_year(times: Values) -> NDArray[np.int64]:
-    return np.asarray(times.astype("M8[Y]").astype(np.int64) + 1970)
+def extract_part(function: str, times: Values) -> NDArray[np.int64]:
+    """Compute a part of times, such as their month. The part of a missing time is 0."""
+    found = pc.call_function(DATE_PARTS[function], [pa.array(times.astype("M8[us]"))])
+    return np.asarray(pc.fill_null(found, 0).to_numpy(zero_copy_only=False))
 
 
-def _get_month(times: Values) -> NDArray[np.int64]:
-    return np.asarray(times.astype("M8[M]").astype(np.int64) % 12 + 1)
-
-
-def _get_day(times: Values) -> NDArray[np.int64]:
-    return np.asarray((times.astype("M8[D]") - times.astype("M8[M]").astype("M8[D]")).astype(np.int64) + 1)
-
-
-def _get_day_of_year(times: Values) -> NDArray[np.int64]:
-    return np.asarray((times.astype("M8[D]") - times.astype("M8[Y]").astype("M8[D]")).astype(np.int64) + 1)
-
-
-def _get_hour(times: Values) -> NDArray[np.int64]:
-    return np.asarray((times - times.astype("M8[D]").astype("M8[us]")).astype(np.int64) // (3600 * 10**6))
-
-
-def _get_minute(times: Values) -> NDArray[np.int64]:
-    return np.asarray((times - times.astype("M8[h]").astype("M8[us]")).astype(np.int64) // (60 * 10**6))
-
-
-DATE_PARTS: Final[Mapping[str, Callable[[Values], NDArray[np.int64]]]] = {
-    "year": _get_year,
-    "month": _get_month,
-    "day": _get_day,
-    "dayofmonth": _get_day,
-    "dayofyear": _get_day_of_year,
-    "doy": _get_day_of_year,
-    "quarter": lambda times: (_get_month(times) - 1) // 3 + 1,
-    "hour": _get_hour,
-    "minute": _get_minute,
+DATE_PARTS: Final[Mapping[str, str]] = {
+    "year": "year",
+    "month": "month",
+    "day": "day",
+    "dayofmonth": "day",
+    "dayofyear": "day_of_year",
+    "doy": "day_of_year",
+    "quarter": "quarter",
+    "hour": "hour",
+    "minute": "minute",
 }
-"""Functions that compute parts of times, by their names in Spark SQL."""
+"""Functions of Spark SQL that return a part of a time, with the names that pyarrow has for them."""

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import date, datetime, timedelta
-from typing import Any, Final
+from datetime import date, datetime
+from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.query.decode import INTERVAL, TIMESTAMP, Mask, Values
+from icefloe.query.decode import TIMESTAMP, Mask, Values
 from icefloe.query.schema import Column, Role, Table, read_array, unknown
 from icefloe.session import Session
 
 Indices = NDArray[np.int64]
-_ONE_US: Final = np.timedelta64(1, "us")
-_ISO: Final = re.compile(r"\d{4}(-\d{2}(-\d{2}([T ]\d{2}(:\d{2}(:\d{2}(\.\d+)?)?)?)?)?)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +87,7 @@ def select_labels(coordinates: Coordinates, selection: Selection, wanted: Mappin
                 f"coordinate {name} has missing values; choose with isel, or filter rows",
                 kind=ErrorKind.INVALID_ARRAY_METADATA,
             )
-        selection = selection.narrow(column.axes[0], _find_labels(_Axis(name, values, column.arrow), label))
+        selection = selection.narrow(column.axes[0], _find_labels(column, values, label))
     return selection
 
 
@@ -149,154 +145,59 @@ def _invalid_position(dim: str, place: Any) -> InvalidInputError:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Axis:
-    """A coordinate in which labels are looked up."""
+def _find_labels(column: Column, values: Values, label: Any) -> Indices:
+    """Find the positions of a label, of several labels or of a range, with pandas as xarray does."""
+    import pandas as pd  # type: ignore[import-untyped]
 
-    name: str
-    values: Values
-    arrow: pa.DataType
-
-    def bounds(self, label: Any) -> tuple[Any, Any]:
-        """Return the first and the last value that a label means."""
-        if self.arrow == TIMESTAMP:
-            return _parse_time_bounds(label, self.name)
-        if self.arrow == pa.string():
-            return str(label), str(label)
-        if self.arrow == INTERVAL:
-            return _parse_duration(label, self), _parse_duration(label, self)
-        if isinstance(label, str) or isinstance(label, bool) != (self.arrow == pa.bool_()):
-            try:
-                label = float(label)
-            except ValueError:
-                raise self.not_found(label) from None
-        # 20.3 is in a coordinate of small floats, though as a double it is next to what is stored.
-        stored = self.values.dtype.type(label) if self.values.dtype.kind == "f" else label
-        return (stored, stored) if (self.values == stored).any() else (label, label)
-
-    def not_found(self, label: Any) -> InvalidInputError:
-        """Create the error for a label that does not exist."""
-        values = self.values
-        has = f"it runs from {values[0]} to {values[-1]}" if len(values) else "it is empty"
-        return InvalidInputError(
-            f"coordinate {self.name} has no {label!r}; {has}", kind=ErrorKind.INVALID_CHUNK_INDEX
-        )
-
-
-def _find_labels(axis: _Axis, label: Any) -> Indices:
+    index = pd.Index(values.astype(object) if values.dtype.kind in "UTS" else values)
+    positions = np.arange(len(values))
     label = to_slice(label)
     if isinstance(label, slice):
-        return _find_range(axis, label)
-    several = isinstance(label, list | tuple | set | frozenset | np.ndarray)
-    found = [_find_label(axis, each) for each in (label if several else [label])]
-    return np.concatenate(found) if found else np.zeros(0, np.int64)
-
-
-def _find_label(axis: _Axis, label: Any) -> Indices:
-    low, high = axis.bounds(label)
-    values = _to_comparable(axis.values)
-    found = np.flatnonzero((values >= low) & (values <= high))
-    if not len(found):
-        raise axis.not_found(label)
-    return found
-
-
-def _find_range(axis: _Axis, label: slice) -> Indices:
-    values = _to_comparable(axis.values)
-    up, down = (_is_ordered(values, compare) for compare in (np.less_equal, np.greater_equal))
-    if not (up or down):
+        _check_range(column, index, label)
+    try:
+        if isinstance(label, slice):
+            return np.asarray(_find_range(index, positions, label)[:: label.step])
+        several = isinstance(label, list | tuple | set | frozenset | np.ndarray)
+        found = [positions[index.get_loc(_to_key(each, index))] for each in (label if several else [label])]
+    except (KeyError, TypeError, ValueError):
+        has = f"it runs from {values[0]} to {values[-1]}" if len(values) else "it is empty"
+        written = "; times have no zone and are written 2020, 2020-01 or 2020-01-31T12:00:00"
         raise InvalidInputError(
-            f"coordinate {axis.name} neither rises nor falls throughout, so a range of it means nothing;"
-            " give a list of labels, positions with isel, or filter rows",
+            f"coordinate {column.name} has no {label!r}; {has}{written if column.arrow == TIMESTAMP else ''}",
+            kind=ErrorKind.INVALID_CHUNK_INDEX,
+        ) from None
+    return np.concatenate([positions[:0], *map(np.ravel, found)])
+
+
+def _to_key(label: Any, index: Any) -> Any:
+    """Convert a label to a type that pandas finds in an index."""
+    if isinstance(label, date) and not isinstance(label, datetime):
+        return label.isoformat()
+    if index.dtype.kind == "M" and isinstance(label, str):
+        return label.strip().removesuffix("Z")
+    if index.dtype.kind == "f" and label is not None:
+        return index.dtype.type(label)  # 20.3 is in a coordinate of 32-bit floats, although the double is not
+    return float(label) if index.dtype.kind in "iu" and isinstance(label, str) else label
+
+
+def _check_range(column: Column, index: Any, label: slice) -> None:
+    if not (index.is_monotonic_increasing or index.is_monotonic_decreasing):
+        raise InvalidInputError(
+            f"coordinate {column.name} is not monotonic, so a range of it is not defined; select a list of"
+            " labels, select positions with isel, or filter rows",
             kind=ErrorKind.INVALID_ARRAY_METADATA,
         )
-    wanted = np.ones(len(values), np.bool_)
-    first_is_low = up or len(values) < 2
-    if label.start is not None:
-        low, high = axis.bounds(label.start)
-        wanted &= values >= low if first_is_low else values <= high
-    if label.stop is not None:
-        low, high = axis.bounds(label.stop)
-        wanted &= values <= high if first_is_low else values >= low
-    found = np.flatnonzero(wanted)
-    if label.step is None:
-        return found
-    if isinstance(label.step, bool) or not isinstance(label.step, int | np.integer) or label.step < 1:
+    step = 1 if label.step is None else label.step
+    if isinstance(step, bool) or not isinstance(step, int | np.integer) or step < 1:
         raise InvalidInputError(
-            f"the step of a range of {axis.name} must be a whole number from 1 on, not {label.step!r}",
+            f"the step of a range of {column.name} must be a positive integer, not {step!r}",
             kind=ErrorKind.INVALID_CHUNK_INDEX,
         )
-    return found[:: label.step]
 
 
-def _is_ordered(values: Values, compare: Callable[[Values, Values], Any]) -> bool:
-    return bool(np.all(compare(values[:-1], values[1:])))
-
-
-def _to_comparable(values: Values) -> Values:
-    """Convert values so that numpy compares them as Python does: text to objects, floats to doubles."""
-    if values.dtype.kind in "UTS":
-        return values.astype(object)
-    return values.astype(np.float64) if values.dtype.kind == "f" else values
-
-
-def _parse_duration(label: Any, axis: _Axis) -> np.timedelta64:
-    """Parse a length of time, such as 6h or 2 days."""
-    if isinstance(label, timedelta | np.timedelta64):
-        return np.timedelta64(label, "us")
-    match = _SPAN.fullmatch(str(label).strip().lower())
-    if match is None:
-        raise InvalidInputError(
-            f"{label!r} is no length of time for {axis.name}; write 6h, 90 min or 2 days",
-            kind=ErrorKind.INVALID_CHUNK_INDEX,
-        )
-    return np.timedelta64(np.timedelta64(int(match[1]), _UNITS[match[2][:2]]), "us")
-
-
-_SPAN: Final = re.compile(r"([+-]?\d+)\s*(us|ms|s|sec|seconds?|m|min|minutes?|h|hours?|d|days?)")
-_UNITS: Final[Mapping[str, Any]] = {
-    "us": "us",
-    "ms": "ms",
-    "s": "s",
-    "se": "s",
-    "m": "m",
-    "mi": "m",
-    "h": "h",
-    "ho": "h",
-    "d": "D",
-    "da": "D",
-}
-
-
-def _parse_time_bounds(label: Any, name: str) -> tuple[np.datetime64, np.datetime64]:
-    """Return the first and last instant of a time: of the year, month, day, ... if no more is given."""
-    if isinstance(label, datetime):
-        if label.tzinfo is not None:
-            raise InvalidInputError(
-                f"times of {name} have no zone; give {label.isoformat()} without one, in UTC",
-                kind=ErrorKind.INVALID_CHUNK_INDEX,
-            )
-        moment = np.datetime64(label, "us")
-        return moment, moment
-    if isinstance(label, date):
-        label = label.isoformat()
-    if isinstance(label, np.datetime64):
-        moment = label.astype("M8[us]")
-        return moment, moment
-    text = str(label).strip().removesuffix("Z")
-    if not _ISO.fullmatch(text):
-        raise InvalidInputError(
-            f"{label!r} is no time for {name}; write 2020, 2020-01, 2020-01-31 or 2020-01-31T12:00:00",
-            kind=ErrorKind.INVALID_CHUNK_INDEX,
-        )
-    try:
-        moment = np.datetime64(text.replace(" ", "T"))
-    except ValueError:
-        raise InvalidInputError(
-            f"{label!r} is no time for {name}: there is no such date", kind=ErrorKind.INVALID_CHUNK_INDEX
-        ) from None
-    unit: Any = np.datetime_data(moment)[0]
-    if unit in ("ms", "us", "ns"):
-        return moment.astype("M8[us]"), moment.astype("M8[us]")
-    after = (moment + np.timedelta64(1, unit)).astype("M8[us]")
-    return moment.astype("M8[us]"), after - _ONE_US
+def _find_range(index: Any, positions: Indices, label: slice) -> Any:
+    bounds = [_to_key(bound, index) for bound in (label.start, label.stop)]
+    if index.is_monotonic_increasing:
+        return positions[index.slice_indexer(*bounds)]
+    # pandas understands 2020-01 as a bound only if times increase.
+    return positions[::-1][index[::-1].slice_indexer(*bounds[::-1])][::-1]

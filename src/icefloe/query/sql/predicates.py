@@ -17,7 +17,7 @@ import pyarrow as pa
 from sqlglot import exp
 
 from icefloe.query.decode import TIMESTAMP, Mask, Values
-from icefloe.query.scan.groups import DATE_PARTS
+from icefloe.query.scan.groups import DATE_PARTS, extract_part
 from icefloe.query.scan.selection import Coordinates
 from icefloe.query.schema import Column, Role, Table
 
@@ -368,7 +368,6 @@ def _truncate_date(side: Operand | None, unit: str) -> Operand | None:
 
 def _extract_part(name: str, side: Operand | None) -> Operand | None:
     """Compute a part of a date, such as its month."""
-    function = DATE_PARTS.get(name.lower())
-    if side is None or side.kind not in ("time", "date") or function is None:
+    if side is None or side.kind not in ("time", "date") or name.lower() not in DATE_PARTS:
         return None
-    return Operand("number", function(side.value.astype("M8[us]")))
+    return Operand("number", extract_part(name.lower(), side.value))
