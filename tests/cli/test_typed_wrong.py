@@ -117,7 +117,7 @@ def place(folder: Path) -> str:
         (["export", "REPO", "FILE.zarr/x", "--group", "no"], 3, "there is no group /no"),
         (["sql", "REPO", "SELECT 1"], 2, "expected NAME=REPO"),
         (["sql", "SELECT 1"], 2, "NAME=REPO"),
-        (["inspect-file", "FILE.nc"], 3, "there is no such file"),
+        (["inspect-file", "FILE.nc"], 3, "the file does not exist"),
         (
             ["rechunk", "REPO", "temperature", "--chunks", "0=0", *NONE],
             2,

@@ -19,7 +19,7 @@ from icefloe.session import Session
 from icefloe.storage.external.access import Access, access_of
 
 if TYPE_CHECKING:
-    from icefloe.virtual.sources import Reach, Way
+    from icefloe.virtual.sources import FindAccess, StoreAccess
 
 LOGGER = logging.getLogger("icefloe.ingest")
 PACKING = ("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned", "dtype")
@@ -69,14 +69,14 @@ class Reading:
         except InvalidInputError:
             return None
 
-    def reach_from(self, source: Source) -> Reach:
+    def reach_from(self, source: Source) -> FindAccess:
         """How a source, and the files that it refers to, are reached."""
-        known: dict[str, Way] = {}
+        known: dict[str, StoreAccess] = {}
         if source.is_remote:
             access = access_of(source.address, self.storage_options)
             known[origin_of(reference_location(source.address))] = access.store, access.credential
 
-        def reach(location: str) -> Way:
+        def reach(location: str) -> StoreAccess:
             origin = "file:" if location.startswith("file:") else origin_of(location)
             if origin not in known:
                 found = self.access_at(location)

@@ -17,7 +17,14 @@ from icefloe.errors import Hint
 from icefloe.virtual.dataset import VirtualDataset, with_sources
 from icefloe.virtual.errors import CannotVirtualizeError
 from icefloe.virtual.parsers import ZIP_MAGIC, ParseOptions
-from icefloe.virtual.sources import Reach, SourceFile, access_by, access_by_default, location_of, open_file
+from icefloe.virtual.sources import (
+    FindAccess,
+    SourceFile,
+    access_by,
+    access_by_default,
+    location_of,
+    open_file,
+)
 from icefloe.virtual.variables import ChunkReferences, loaded_variable
 
 if TYPE_CHECKING:
@@ -130,10 +137,10 @@ def parse(
     path_or_url: str | os.PathLike[str],
     options: ParseOptions,
     format: Format | None = None,
-    reach: Reach = access_by_default,
+    access: FindAccess = access_by_default,
 ) -> VirtualDataset:
     """Do what `virtualize` does, for references that may lead to several stores."""
-    with parse_and_keep_open(path_or_url, options, format, reach) as (dataset, _):
+    with parse_and_keep_open(path_or_url, options, format, access) as (dataset, _):
         return dataset
 
 
@@ -142,7 +149,7 @@ def parse_and_keep_open(
     path_or_url: str | os.PathLike[str],
     options: ParseOptions,
     format: Format | None = None,
-    reach: Reach = access_by_default,
+    access: FindAccess = access_by_default,
 ) -> Iterator[tuple[VirtualDataset, Members | None]]:
     """Parse a file. If it is HDF5, also yield the members of its open root group.
 
@@ -153,17 +160,17 @@ def parse_and_keep_open(
             location = location_of(path_or_url)
             members: Members | None = None
             if _is_hierarchy(location, format):
-                dataset = _load(_parse_hierarchy(location, format, options, reach), options, reach)
+                dataset = _load(_parse_hierarchy(location, format, options, access), options, access)
             else:
-                file = open_file(location, *reach(location))
+                file = open_file(location, *access(location))
                 found = format or recognize(file)
                 if found == "hdf5":
                     from icefloe.virtual.parsers.hdf5.file import open_hdf5
 
                     parsed, members = stack.enter_context(open_hdf5(file, options))
-                    dataset = _load(with_sources(parsed, (file.finish(),)), options, reach)
+                    dataset = _load(with_sources(parsed, (file.finish(),)), options, access)
                 else:
-                    dataset = _parse_file(file, found, options, reach)
+                    dataset = _parse_file(file, found, options, access)
         except ModuleNotFoundError as error:
             if (missing := missing_package(error)) is None:
                 raise
@@ -171,21 +178,21 @@ def parse_and_keep_open(
         yield dataset, members
 
 
-def _parse_file(file: SourceFile, found: Format, options: ParseOptions, reach: Reach) -> VirtualDataset:
+def _parse_file(file: SourceFile, found: Format, options: ParseOptions, access: FindAccess) -> VirtualDataset:
     if found == "kerchunk":
         from icefloe.virtual.parsers.kerchunk import parse_kerchunk_json
 
-        references = parse_kerchunk_json(file, options, reach)
+        references = parse_kerchunk_json(file, options, access)
         file.finish()
-        return _load(references, options, reach)
+        return _load(references, options, access)
     if found in ("fits", "hdf4", "dmrpp"):
         from icefloe.virtual.parsers.virtualizarr import parse_with_virtualizarr
 
-        return _load(parse_with_virtualizarr(file, found, options, reach), options, reach)
+        return _load(parse_with_virtualizarr(file, found, options, access), options, access)
     module, function = _PARSERS[found]
     parser: Parser = getattr(import_module(f"icefloe.virtual.parsers.{module}"), function)
     dataset = with_sources(parser(file, options), (file.finish(),))
-    return _load(dataset, options, reach) if found == "zarr" else dataset
+    return _load(dataset, options, access) if found == "zarr" else dataset
 
 
 def _is_hierarchy(location: str, format: Format | None) -> bool:
@@ -200,7 +207,7 @@ def _is_hierarchy(location: str, format: Format | None) -> bool:
 
 
 def _parse_hierarchy(
-    location: str, format: Format | None, options: ParseOptions, reach: Reach
+    location: str, format: Format | None, options: ParseOptions, access: FindAccess
 ) -> VirtualDataset:
     from icefloe.virtual.parsers.icechunk import is_repository, parse_repository
     from icefloe.virtual.parsers.kerchunk import is_parquet, parse_kerchunk_parquet
@@ -208,13 +215,13 @@ def _parse_hierarchy(
 
     folder = unquote(urlsplit(location).path) if location.startswith("file:") else None
     if format == "icechunk" or (format is None and folder is not None and is_repository(folder)):
-        return parse_repository(location, options, reach)
+        return parse_repository(location, options, access)
     if format != "zarr" and folder is not None and is_parquet(folder):
-        return parse_kerchunk_parquet(location, options, reach)
-    return parse_zarr(location, options, reach)
+        return parse_kerchunk_parquet(location, options, access)
+    return parse_zarr(location, options, access)
 
 
-def _load(dataset: VirtualDataset, options: ParseOptions, reach: Reach) -> VirtualDataset:
+def _load(dataset: VirtualDataset, options: ParseOptions, access: FindAccess) -> VirtualDataset:
     """Load the values of the variables that the options name, decoded by zarr."""
     chosen = [
         full
@@ -227,7 +234,7 @@ def _load(dataset: VirtualDataset, options: ParseOptions, reach: Reach) -> Virtu
         return dataset
     from icefloe.virtual.values import open_values  # with zarr and the repository
 
-    values = open_values(dataset, chosen, reach)
+    values = open_values(dataset, chosen, access)
 
     def replaced(group: VirtualDataset, path: str) -> VirtualDataset:
         variables = {

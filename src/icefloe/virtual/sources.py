@@ -1,4 +1,4 @@
-"""Source files of virtual data: their locations, their versions, and byte ranges of them."""
+"""Source files of virtual data: their locations, their states, and reads of byte ranges."""
 
 from __future__ import annotations
 
@@ -34,12 +34,11 @@ from icefloe.storage.external.sources import ObjectSource, check_credential, ope
 from icefloe.virtual.errors import CannotVirtualizeError
 
 BLOCK_BYTES: Final = 1 << 20
-"""Remote files are read in blocks of this size: parsers read many small ranges near each other."""
+"""Block size of reads from remote files: parsers read many small ranges that are close to each other."""
 _PEEK_BYTES: Final = 1 << 15
 _KEPT_BLOCKS: Final = 64
-_IMPATIENT: Final = StorageSettings(retries=StorageRetriesSettings(max_tries=2, initial_backoff_ms=50))
-_LOOKING: Final = 16
-"""Number of files whose state is checked at a time."""
+_FEW_RETRIES: Final = StorageSettings(retries=StorageRetriesSettings(max_tries=2, initial_backoff_ms=50))
+_PARALLEL_CHECKS: Final = 16
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9_.-]+")
 """File names that need no quoting in a URL."""
 _STORES: Final[dict[str, Callable[[], AnyObjectStoreConfig]]] = {
@@ -51,28 +50,28 @@ _STORES: Final[dict[str, Callable[[], AnyObjectStoreConfig]]] = {
 }
 _AZURE: Final = ("az", "azure", "abfs")
 
-Way: TypeAlias = tuple[AnyObjectStoreConfig | None, AnyCredential | None]
-"""An object store configuration and a credential; None stands for the default of the URL's scheme."""
-Reach: TypeAlias = Callable[[str], Way]
-"""Returns how to access the file at a location: the references of one dataset may span several stores."""
+StoreAccess: TypeAlias = tuple[AnyObjectStoreConfig | None, AnyCredential | None]
+"""An object store configuration and a credential. None stands for the default of the URL's scheme."""
+FindAccess: TypeAlias = Callable[[str], StoreAccess]
+"""Returns the access to the file at a location. References of one dataset may point to several stores."""
 
 
-def access_by(store: AnyObjectStoreConfig | None, credential: AnyCredential | None) -> Reach:
+def access_by(store: AnyObjectStoreConfig | None, credential: AnyCredential | None) -> FindAccess:
     """Access all files with the same store configuration and credential."""
     return lambda location: (store, credential)
 
 
-def access_by_default(location: str) -> Way:
+def access_by_default(location: str) -> StoreAccess:
     """Access a file with the defaults of its URL's scheme."""
     return None, None
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A file that references point into, as it was when it was parsed."""
+    """A file that references point to, in the state in which it was parsed."""
 
     location: str
-    """The URL of the file, as in references."""
+    """URL of the file, as references contain it."""
     size_bytes: int | None
     """None if the file was not read."""
     e_tag: str | None = None
@@ -82,8 +81,8 @@ class Source:
     def checksum(self) -> str | datetime | None:
         """The checksum of references to the file: its etag, or the time of its last modification.
 
-        Local files use the time, because the official package knows no etags of them. Readers compare whole
-        seconds, so the time is rounded up.
+        Local files use the time, because the official package does not compute etags of local files. Readers
+        compare whole seconds, so the time is rounded up.
         """
         if self.e_tag is not None and not self.location.startswith("file:"):
             return self.e_tag
@@ -92,7 +91,7 @@ class Source:
         return datetime.fromtimestamp(math.ceil(self.last_modified.timestamp()), UTC)
 
     def changed_to(self, other: Source) -> str | None:
-        """Describe how the file changed since; None if it did not."""
+        """Describe how the file differs from a later state; return None if it does not."""
         for what, was, now in (
             ("etag", self.e_tag, other.e_tag),
             ("time of last modification", self.last_modified, other.last_modified),
@@ -104,118 +103,101 @@ class Source:
 
 
 class SourceFile:
-    """An open source file. Every read checks that the file did not change since the first one.
-
-    `finish` checks it once more at the end.
-    """
+    """An open source file. Every read checks that the file has not changed since it was opened."""
 
     def __init__(self, location: str, source: ExternalSource, local_path: str | None) -> None:
         self.location = location
         self.local_path = local_path
-        """The path of a local file; None for a remote one."""
-        self._source = source
+        """Path of a local file; None for a remote file."""
+        self._external = source
         self._key = key_of(stored_form(location))
-        self._blocks: OrderedDict[int, bytes] = OrderedDict()
-        self._small_blocks: OrderedDict[int, bytes] = OrderedDict()
+        self._blocks: dict[int, OrderedDict[int, bytes]] = {
+            BLOCK_BYTES: OrderedDict(),
+            _PEEK_BYTES: OrderedDict(),
+        }
         first = self._fetch(0, BLOCK_BYTES)
         size = first.size_bytes
         if size is None:
             if len(first.data) == BLOCK_BYTES:
                 raise StorageError(
-                    f"{location}: the server does not tell how long the file is", kind=ErrorKind.STORAGE_OTHER
+                    f"{location}: the server does not report the size of the file",
+                    kind=ErrorKind.STORAGE_OTHER,
                 )
             size = len(first.data)
         self.size_bytes = size
-        """Of the whole file."""
-        self.seen = Source(location, size, first.e_tag, first.last_modified)
-        self._blocks[0] = first.data
+        self.source = Source(location, size, first.e_tag, first.last_modified)
+        """The state of the file when it was opened."""
+        self._blocks[BLOCK_BYTES][0] = first.data
 
     def read(self, start: int, stop: int) -> bytes:
-        """Read the bytes from `start` to `stop`, fewer at the end of the file."""
-        stop = min(stop, self.size_bytes)
-        if start >= stop:
-            return b""
-        first, last = start // BLOCK_BYTES, (stop - 1) // BLOCK_BYTES
-        if first == last:
-            return self._block(first)[start - first * BLOCK_BYTES : stop - first * BLOCK_BYTES]
-        if last - first > _KEPT_BLOCKS // 4:
-            return self._checked(start, stop)
-        parts = b"".join(self._block(number) for number in range(first, last + 1))
-        return parts[start - first * BLOCK_BYTES : stop - first * BLOCK_BYTES]
+        """Read the bytes from `start` to `stop`; fewer at the end of the file."""
+        return self._read_blocks(start, stop, BLOCK_BYTES)
 
     def peek(self, start: int, stop: int) -> bytes:
         """Read a few bytes far from those read before, without fetching a whole block."""
+        known = self.local_path is not None or start // BLOCK_BYTES in self._blocks[BLOCK_BYTES]
+        return self._read_blocks(start, stop, BLOCK_BYTES if known else _PEEK_BYTES)
+
+    def finish(self) -> Source:
+        """Return the source. Raises StorageError if the file has changed since it was opened.
+
+        If the file was changed within the current second, wait until the second is over, so that later
+        changes are visible in its time of modification.
+        """
+        self._fetch_unchanged(0, 1)
+        wait_for_next_second([self.source])
+        return self.source
+
+    def _read_blocks(self, start: int, stop: int, size: int) -> bytes:
         stop = min(stop, self.size_bytes)
         if start >= stop:
             return b""
-        number = start // BLOCK_BYTES
-        if self.local_path is None and number not in self._blocks:
-            first, last = start // _PEEK_BYTES, (stop - 1) // _PEEK_BYTES
-            parts = b"".join(self._peeked(part) for part in range(first, last + 1))
-            return parts[start - first * _PEEK_BYTES : stop - first * _PEEK_BYTES]
-        return self.read(start, stop)
+        first, last = start // size, (stop - 1) // size
+        if last - first > _KEPT_BLOCKS // 4:
+            return self._fetch_unchanged(start, stop)
+        data = b"".join([self._block(number, size) for number in range(first, last + 1)])
+        return data[start - first * size : stop - first * size]
 
-    def _peeked(self, number: int) -> bytes:
-        data = self._small_blocks.get(number)
+    def _block(self, number: int, size: int) -> bytes:
+        blocks = self._blocks[size]
+        data = blocks.get(number)
         if data is None:
-            start = number * _PEEK_BYTES
-            stop = min(start + _PEEK_BYTES, self.size_bytes)
-            # Three in a row, and the next too is likely to be wanted: from then on in large blocks.
-            in_a_row = all(number - back in self._small_blocks for back in (1, 2, 3))
-            data = self.read(start, stop) if in_a_row else self._checked(start, stop)
-            while len(self._small_blocks) >= _KEPT_BLOCKS:
-                self._small_blocks.popitem(last=False)
-            self._small_blocks[number] = data
+            start, stop = number * size, min(number * size + size, self.size_bytes)
+            # After three small blocks in a row, the next ones are probably needed as well: fetch a large one.
+            in_a_row = size == _PEEK_BYTES and all(number - back in blocks for back in (1, 2, 3))
+            data = self.read(start, stop) if in_a_row else self._fetch_unchanged(start, stop)
+            while len(blocks) >= _KEPT_BLOCKS:
+                blocks.popitem(last=False)
+            blocks[number] = data
+        blocks.move_to_end(number)
         return data
 
-    def finish(self) -> Source:
-        """Return the source if the file is unchanged; StorageError otherwise.
-
-        If the file was changed within the present second, wait until the second is over: later changes then
-        show in its time.
-        """
-        self._checked(0, 1)
-        wait_until_told_apart([self.seen])
-        return self.seen
-
-    def _block(self, number: int) -> bytes:
-        data = self._blocks.get(number)
-        if data is None:
-            start = number * BLOCK_BYTES
-            data = self._checked(start, min(start + BLOCK_BYTES, self.size_bytes))
-            while len(self._blocks) >= _KEPT_BLOCKS:
-                self._blocks.popitem(last=False)
-            self._blocks[number] = data
-        self._blocks.move_to_end(number)
-        return data
-
-    def _checked(self, start: int, stop: int) -> bytes:
+    def _fetch_unchanged(self, start: int, stop: int) -> bytes:
         found = self._fetch(start, stop)
-        seen = self.seen
         size = self.size_bytes if found.size_bytes is None else found.size_bytes
-        change = seen.changed_to(Source(seen.location, size, found.e_tag, found.last_modified))
+        change = self.source.changed_to(Source(self.location, size, found.e_tag, found.last_modified))
         if change is not None:
             raise StorageError(
-                f"{self.location} changed while it was parsed: {change}; parse it again when it is done",
+                f"{self.location} changed while it was parsed: {change}; parse it again when it is complete",
                 kind=ErrorKind.VIRTUAL_CHUNK_MODIFIED,
             )
         if len(found.data) < min(stop, size) - start:
             raise StorageError(
-                f"{self.location}: got {len(found.data)} bytes at {start}, not {stop - start}",
+                f"{self.location}: got {len(found.data)} bytes at {start}, expected {stop - start}",
                 kind=ErrorKind.INVALID_OBJECT_SIZE,
             )
         return found.data
 
     def _fetch(self, start: int, stop: int) -> Fetched:
         try:
-            return self._source.fetch(self._key, start, stop)
+            return self._external.fetch(self._key, start, stop)
         except ObjectNotFoundError:
             raise StorageError(
-                f"{self.location}: there is no such file", kind=ErrorKind.OBJECT_NOT_FOUND
+                f"{self.location}: the file does not exist", kind=ErrorKind.OBJECT_NOT_FOUND
             ) from None
 
     def as_binary(self) -> SourceReader:
-        """Return a binary file object for libraries."""
+        """Return a binary file object for libraries that need one."""
         return SourceReader(self)
 
 
@@ -257,10 +239,10 @@ class SourceReader(io.RawIOBase):
         return len(data)
 
 
-def wait_until_told_apart(sources: Iterable[Source]) -> None:
-    """Wait until the second is over in which a local file was last changed, for a second at most.
+def wait_for_next_second(sources: Iterable[Source]) -> None:
+    """Wait until the second in which a local file was last modified is over, for one second at most.
 
-    Times are compared in whole seconds, so that only changes in a later second show.
+    Readers compare times of modification in whole seconds, so only changes in a later second are detected.
     """
     latest = max(
         [
@@ -275,14 +257,41 @@ def wait_until_told_apart(sources: Iterable[Source]) -> None:
         time.sleep(rest_s)
 
 
-def look_at(locations: Sequence[str], reach: Reach) -> list[Source]:
-    """Check the present state of files in parallel. Files that cannot be reached have no size or checksum.
+class SourceNumbers:
+    """The files that the references of a dataset point to, numbered in the order of their first use."""
 
-    A server that does not answer is asked for one file only.
+    def __init__(self, referrer: str) -> None:
+        self._referrer = referrer
+        self._numbers: dict[Source, int] = {}
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """The files by number."""
+        return tuple(self._numbers)
+
+    def number(self, source: Source) -> int:
+        """Return the number of a file, which is a new one on first use."""
+        check_reference(self._referrer, source.location)
+        return self._numbers.setdefault(source, len(self._numbers))
+
+
+def check_reference(referrer: str, location: str) -> None:
+    """Raise CannotVirtualizeError if a remote file refers to a local one: it could name any file."""
+    if location.startswith("file:") and not referrer.startswith("file:"):
+        raise CannotVirtualizeError(
+            f"{referrer} refers to the local file {location}, which only local files may do; copy {referrer} "
+            "to this machine if you trust it"
+        )
+
+
+def check_sources(locations: Sequence[str], access: FindAccess) -> list[Source]:
+    """Find the current state of files, in parallel. Files that cannot be read get no size and no checksum.
+
+    A server that does not respond is asked for one file only.
     """
     servers: dict[str, ExternalSource | None] = {}
 
-    def look(location: str) -> Source:
+    def check(location: str) -> Source:
         if location.startswith("file:"):
             return _local_source(location)
         source = servers.get(_origin(location))
@@ -296,8 +305,8 @@ def look_at(locations: Sequence[str], reach: Reach) -> list[Source]:
 
     for origin, location in {_origin(each): each for each in reversed(locations)}.items():
         if not location.startswith("file:"):
-            servers[origin] = _answering(location, *reach(location))
-    return list(pool("looking", _LOOKING).map(look, locations))
+            servers[origin] = _open_server(location, *access(location))
+    return list(pool("check sources", _PARALLEL_CHECKS).map(check, locations))
 
 
 def _origin(location: str) -> str:
@@ -313,14 +322,12 @@ def _local_source(location: str) -> Source:
     return Source(location, status.st_size, None, datetime.fromtimestamp(status.st_mtime, UTC))
 
 
-def _answering(
+def _open_server(
     location: str, store: AnyObjectStoreConfig | None, credential: AnyCredential | None
 ) -> ExternalSource | None:
-    """Open the source of a server; None if the server does not answer."""
+    """Open the store of a location; return None if its server does not respond."""
     try:
-        container = container_of(location, store)
-        check_credential(container, credential)
-        source = open_source(container, credential, _IMPATIENT)
+        source = _open_store(location, store, credential, _FEW_RETRIES)
         source.fetch(key_of(stored_form(location)), 0, 1)
     except ObjectNotFoundError:
         return source
@@ -329,37 +336,43 @@ def _answering(
     return source
 
 
+def _open_store(
+    location: str,
+    store: AnyObjectStoreConfig | None,
+    credential: AnyCredential | None,
+    settings: StorageSettings,
+) -> ExternalSource:
+    container = container_of(location, store)
+    check_credential(container, credential)
+    return open_source(container, credential, settings)
+
+
 def open_file(
     location: str,
     store: AnyObjectStoreConfig | None = None,
     credential: AnyCredential | None = None,
 ) -> SourceFile:
-    """Open a local file, an object of a bucket, or a file of a web server, at a URL that `location_of` made.
+    """Open a local file, an object in a bucket, or a file on a web server, at a URL of `location_of`.
 
-    `store` says how to reach it, as in a `VirtualChunkContainer`; by default, the URL's scheme does. The
-    `credential` is one that `authorize_virtual_chunk_access` takes.
+    Store and credential are as in a `VirtualChunkContainer`. By default, the scheme of the URL selects them.
     """
-    container, local_path = container_of(location, store), None
+    local_path = None
     if location.startswith("file:"):
         local_path = unquote(urlsplit(location).path)
         if os.path.isdir(local_path):
             raise InvalidInputError(f"{local_path} is a folder, not a file", kind=ErrorKind.INVALID_PATH)
-    check_credential(container, credential)
-    return SourceFile(location, open_source(container, credential, StorageSettings()), local_path)
+    return SourceFile(location, _open_store(location, store, credential, StorageSettings()), local_path)
 
 
-def listed_files(location: str, reach: Reach) -> Iterator[tuple[str, Source]]:
+def list_files(location: str, access: FindAccess) -> Iterator[tuple[str, Source]]:
     """List all files below a folder or prefix, with their relative paths."""
     prefix = location if location.endswith("/") else f"{location}/"
     if location.startswith("file:"):
         yield from _files_below(unquote(urlsplit(prefix).path))
         return
-    store, credential = reach(location)
-    container = container_of(location, store)
-    check_credential(container, credential)
-    source = open_source(container, credential, StorageSettings())
+    source = _open_store(location, *access(location), StorageSettings())
     if not isinstance(source, ObjectSource):
-        raise CannotVirtualizeError(f"{location}: what is there cannot be listed; only object stores can")
+        raise CannotVirtualizeError(f"{location} cannot be listed: only folders and object stores can")
     base = key_of(stored_form(prefix))
     for name, found in source.list_files(base):
         key = name.removeprefix(base)
@@ -367,7 +380,7 @@ def listed_files(location: str, reach: Reach) -> Iterator[tuple[str, Source]]:
 
 
 def _files_below(folder: str, path: str = "") -> Iterator[tuple[str, Source]]:
-    """List the files below a folder, sorted by name. Links to folders are not followed."""
+    """List the files below a folder, sorted by name, without following links to folders."""
     base = location_of(folder)
     with os.scandir(folder) as entries:
         ordered = sorted(entries, key=lambda entry: entry.name)
@@ -383,16 +396,16 @@ def _files_below(folder: str, path: str = "") -> Iterator[tuple[str, Source]]:
 
 
 def location_of(path_or_url: str | os.PathLike[str]) -> str:
-    """Return the URL that references to a file contain. Local symbolic links are followed."""
+    """Return the URL of a file as references contain it. Symbolic links are resolved."""
     text = os.fspath(path_or_url)
     scheme = urlsplit(text).scheme
     if scheme == "file":
         text = unquote(urlsplit(text).path)
-    elif len(scheme) > 1:  # one letter is a drive
+    elif len(scheme) > 1:  # a single letter is a Windows drive
         if has_secret(text):
             raise InvalidInputError(
-                f"{text}: references are stored in the repository, and so would be the secret in this URL; "
-                "pass credentials with store= or credential=, or ingest a copy of the data",
+                f"{text}: the URL contains a secret, which references would store in the repository; pass it "
+                "with store= or credential=, or ingest a copy of the data",
                 kind=ErrorKind.INVALID_VIRTUAL_REF,
             )
         return stored_form(text)
@@ -400,7 +413,7 @@ def location_of(path_or_url: str | os.PathLike[str]) -> str:
 
 
 def container_prefix(location: str) -> str:
-    """Return the prefix of a container for a location: the folder of a local file, or the host."""
+    """Return the URL prefix of a container for a file: the folder of a local file, or the bucket or host."""
     if location.startswith("file:"):
         return location.rpartition("/")[0] + "/"
     url = urlsplit(location)
@@ -408,20 +421,20 @@ def container_prefix(location: str) -> str:
 
 
 def container_of(location: str, store: AnyObjectStoreConfig | None = None) -> VirtualChunkContainer:
-    """Make a virtual chunk container for a location: the folder of a local file, or the host."""
+    """Create a virtual chunk container for a file (see `container_prefix`)."""
     url, prefix = urlsplit(location), container_prefix(location)
     if url.scheme == "file":
         return VirtualChunkContainer(prefix, store or local_filesystem_store(unquote(urlsplit(prefix).path)))
     if store is None:
         if url.scheme in _AZURE:
             raise StorageError(
-                f"{location}: say which account, with store=icefloe.azure_store(account=...)",
+                f"{location}: the storage account is unknown; pass store=icefloe.azure_store(account=...)",
                 kind=ErrorKind.STORAGE_CONFIG,
             )
         if url.scheme not in _STORES:
             known = ", ".join(sorted({*_STORES, *_AZURE, "file"}))
             raise StorageError(
-                f"{location}: files are not read from {url.scheme}:// places; known are {known}",
+                f"{location}: unknown scheme {url.scheme!r}; known are {known}",
                 kind=ErrorKind.CANNOT_PARSE_URL,
             )
         store = _STORES[url.scheme]()

@@ -14,18 +14,18 @@ from icefloe.credentials import AnyCredential, Credentials
 from icefloe.repository import Repository
 from icefloe.storage import in_memory_storage
 from icefloe.store import IcechunkStore
-from icefloe.virtual.sources import Reach, access_by_default, container_of
+from icefloe.virtual.sources import FindAccess, access_by_default, container_of
 
 if TYPE_CHECKING:
     from icefloe.virtual.dataset import VirtualDataset
 
 
-def open_store(dataset: VirtualDataset, reach: Reach = access_by_default) -> IcechunkStore:
+def open_store(dataset: VirtualDataset, access: FindAccess = access_by_default) -> IcechunkStore:
     """A store of its own with a dataset in it, without what was refused."""
     config = RepositoryConfig()
     authorized: dict[str, AnyCredential] = {}
     for location in dict.fromkeys(source.location for source in dataset.sources):
-        store, credential = reach(location)
+        store, credential = access(location)
         container = container_of(location, store)
         if container.url_prefix not in authorized:
             config.set_virtual_chunk_container(container)
@@ -36,21 +36,21 @@ def open_store(dataset: VirtualDataset, reach: Reach = access_by_default) -> Ice
     return session.store
 
 
-def open_dataset(dataset: VirtualDataset, reach: Reach, **options: Any) -> Any:
+def open_dataset(dataset: VirtualDataset, access: FindAccess, **options: Any) -> Any:
     """What `VirtualDataset.to_xarray` gives."""
     import xarray
 
-    opened = open_store(dataset, reach)
+    opened = open_store(dataset, access)
     return xarray.open_zarr(opened, **{"consolidated": False, "zarr_format": 3, "chunks": None, **options})
 
 
 def open_values(
     dataset: VirtualDataset,
     paths: Sequence[str],
-    reach: Reach = access_by_default,
+    access: FindAccess = access_by_default,
 ) -> dict[str, Any]:
     """The decoded values of some variables."""
-    opened = open_store(dataset, reach)
+    opened = open_store(dataset, access)
     found: dict[str, Any] = {}
     with warnings.catch_warnings():  # on data types and codecs that the core specification has not
         warnings.simplefilter("ignore")

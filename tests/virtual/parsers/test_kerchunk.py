@@ -163,8 +163,8 @@ def test_files_on_servers_are_looked_at_and_silent_servers_are_asked_once(tmp_pa
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        (["0.bin", 8, 3], r"the reference v/777 is 3 bytes at 8 of file:.*0\.bin, which has 10"),
-        (["0.bin", 11, 1], r"the reference v/777 is 1 bytes at 11"),
+        (["0.bin", 8, 3], r"the reference v/777 covers 3 bytes at 8 of file:.*0\.bin, which has 10"),
+        (["0.bin", 11, 1], r"the reference v/777 covers 1 bytes at 11"),
         (["0.bin", 2**63, 1], "the reference v/777 is .* not a URL and a range"),
         (["0.bin", 0, -1], "the reference v/777 is .* not a URL and a range"),
         (["0.bin", "0", 1], "the reference v/777 is .* not a URL and a range"),

@@ -184,7 +184,7 @@ def open_virtualized(
         pinned = replace(wanted, version=f"snapshot:{source.etag}")
         return parse_and_keep_open(folder, pinned, "icechunk", reach)
     if not source.is_remote:
-        return parse_and_keep_open(source.url, wanted, reach=reach)
+        return parse_and_keep_open(source.url, wanted, access=reach)
     location = reference_location(source.address)
     return parse_and_keep_open(location, wanted, "zarr" if source.is_store else None, reach)
 

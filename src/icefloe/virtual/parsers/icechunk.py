@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
@@ -21,10 +22,9 @@ from icefloe.history.versions import DEFAULT_VERSION, resolve_version
 from icefloe.repository import Repository
 from icefloe.storage.external.sources import check_credential, repository_storage
 from icefloe.virtual.dataset import VirtualDataset
-from icefloe.virtual.errors import CannotVirtualizeError
 from icefloe.virtual.parsers import ParseOptions
 from icefloe.virtual.parsers.zarr.hierarchy import ArrayChunks, dataset_of
-from icefloe.virtual.sources import Reach, Source, container_of
+from icefloe.virtual.sources import FindAccess, Source, SourceNumbers, container_of
 
 _HIDDEN: Final = "_icefloe"
 
@@ -38,9 +38,9 @@ def is_repository(folder: str) -> bool:
     return (has["repo"] or has["refs"]) and has["snapshots"] and not has["zarr.json"]
 
 
-def parse_repository(location: str, options: ParseOptions, reach: Reach) -> VirtualDataset:
+def parse_repository(location: str, options: ParseOptions, access: FindAccess) -> VirtualDataset:
     """Parse a version of a repository, by default the branch main."""
-    store, credential = reach(location)
+    store, credential = access(location)
     container = container_of(location, store)
     check_credential(container, credential)
     target = unquote(urlsplit(location).path) if location.startswith("file:") else location
@@ -59,40 +59,29 @@ def parse_repository(location: str, options: ParseOptions, reach: Reach) -> Virt
         documents[f"{name}/zarr.json".lstrip("/")] = json.loads(node.user_data)
         if isinstance(node.node_data, ArrayNodeData):
             chunks[name] = _chunks(workspace.refs(node), sources)
-    return dataset_of(documents, chunks, sources.found(), options, location)
+    return dataset_of(documents, chunks, sources.sources, options, location)
 
 
-class _Sources:
-    """The files that chunks are in, as they are met: a number for each version of each."""
+class _Sources(SourceNumbers):
+    """The files that contain the chunks of a repository."""
 
-    def __init__(self, location: str, containers: Any) -> None:
+    def __init__(self, location: str, containers: Iterable[VirtualChunkContainer]) -> None:
+        super().__init__(location)
         self._location = location
-        self._containers = Containers.of(list[VirtualChunkContainer](containers))
-        self._numbers: dict[Source, int] = {}
-
-    def found(self) -> tuple[Source, ...]:
-        return tuple(self._numbers)
-
-    def number(self, source: Source) -> int:
-        return self._numbers.setdefault(source, len(self._numbers))
+        self._containers = Containers.of(list(containers))
 
     def of_native(self, ids: NDArray[np.uint8]) -> list[int]:
-        """Number chunk objects, which are never changed and need no checksum."""
+        """Number chunk objects, which never change and need no checksum."""
         return [self.number(Source(f"{self._location}/chunks/{each}", None)) for each in encode_column(ids)]
 
     def of_virtual(self, refs: ArrayManifest) -> list[int]:
-        """Number the files of virtual references, each with the checksum that the repository has."""
+        """Number the files of virtual references, each with the checksum that the repository stores."""
         texts = absolute_texts(refs.locations, self._containers)
         etags = refs.etags.texts("etag of a virtual chunk") if len(refs.etags) else []
         rows = np.stack([refs.location_codes, refs.etag_codes, refs.last_modified], axis=1)
         distinct, codes = np.unique(rows, axis=0, return_inverse=True)
         numbers = []
         for location, etag, seconds in distinct.tolist():
-            if texts[location].startswith("file:") and not self._location.startswith("file:"):
-                raise CannotVirtualizeError(
-                    f"{self._location} refers to {texts[location]}, a file of this machine: only a "
-                    "repository that is on this machine too may do that"
-                )
             modified = datetime.fromtimestamp(seconds, UTC) if seconds else None
             tag = None if etag == NO_ETAG else etags[etag]
             numbers.append(self.number(Source(texts[location], None, tag, modified)))

@@ -10,7 +10,7 @@ import json
 import math
 import os
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
@@ -21,13 +21,14 @@ from icefloe.virtual.errors import CannotVirtualizeError
 from icefloe.virtual.parsers import ParseOptions
 from icefloe.virtual.parsers.zarr.hierarchy import METADATA, ArrayChunks, KeyedChunks, dataset_of, parsed
 from icefloe.virtual.sources import (
-    Reach,
+    FindAccess,
     Source,
     SourceFile,
+    check_reference,
+    check_sources,
     location_of,
-    look_at,
     open_file,
-    wait_until_told_apart,
+    wait_for_next_second,
 )
 
 _ENCODED: Final = "base64:"
@@ -37,67 +38,57 @@ _UNKNOWN: Final = 1 << 62
 
 
 class _Sources:
-    """The files that references point into, as they are met: a number for each."""
+    """The files that references point to, numbered in the order of their first use."""
 
-    def __init__(self, place: str, reach: Reach) -> None:
-        self._place = place
-        self._reach = reach
+    def __init__(self, referrer: str, access: FindAccess) -> None:
+        self._referrer = referrer
+        self._access = access
         self._numbers: dict[str, int] = {}
         self._locations: list[str] = []
-        self.whole: dict[int, int] = {}
-        """The sizes of those that a reference takes the whole of."""
+        self._sizes: dict[int, int] = {}
 
     def number(self, url: str) -> int:
+        """Return the number of a file."""
         found = self._numbers.get(url)
         if found is None:
             location = location_of(url)
-            if location.startswith("file:") and not self._place.startswith("file:"):
-                raise CannotVirtualizeError(
-                    f"{self._place} refers to {url!r}, a file of this machine: only references that are on "
-                    "this machine too may do that"
-                )
-            found = self._numbers.setdefault(location, len(self._locations))
-            self._numbers[url] = found
+            check_reference(self._referrer, location)
+            found = self._numbers[url] = self._numbers.setdefault(location, len(self._locations))
             if found == len(self._locations):
                 self._locations.append(location)
         return found
 
     def size_of(self, number: int) -> int:
-        """Of the whole file, which must be there."""
-        if number not in self.whole:
-            opened = open_file(self._locations[number], *self._reach(self._locations[number]))
-            self.whole[number] = opened.size_bytes
-        return self.whole[number]
+        """Find the size of a file that a reference covers as a whole."""
+        if number not in self._sizes:
+            location = self._locations[number]
+            self._sizes[number] = open_file(location, *self._access(location)).size_bytes
+        return self._sizes[number]
 
-    def seen(self) -> tuple[Source, ...]:
-        """The files as they are now; without checksums where they cannot be reached."""
-        found = look_at(self._locations, self._reach)
-        wait_until_told_apart(found)
+    def check(self) -> tuple[Source, ...]:
+        """Find the current state of all files."""
+        found = check_sources(self._locations, self._access)
+        wait_for_next_second(found)
         return tuple(found)
 
 
-def _check_ends(
-    sources: Sequence[Source], codes: Any, offsets: Any, lengths: Any, name: Callable[[int], str], place: str
-) -> None:
-    """CannotVirtualizeError for the first reference that goes beyond the end of its file."""
-    sizes = np.array(
-        [_UNKNOWN if each.size_bytes is None else each.size_bytes for each in sources], np.uint64
-    )
+def _check_ends(sources: Sequence[Source], chunks: KeyedChunks | ArrayChunks, place: str) -> None:
+    """Raise CannotVirtualizeError if a reference extends beyond the end of its file."""
+    codes, offsets, lengths = chunks.sources, chunks.offsets, chunks.lengths
     if not len(codes):
         return
-    beyond = np.flatnonzero(
-        (offsets > sizes[codes]) | (lengths > sizes[codes] - np.minimum(offsets, sizes[codes]))
-    )
-    if len(beyond):
-        row = int(beyond[0])
+    known = (_UNKNOWN if each.size_bytes is None else each.size_bytes for each in sources)
+    sizes = np.fromiter(known, np.uint64, len(sources))[codes]
+    for row in np.flatnonzero((offsets > sizes) | (lengths > sizes - np.minimum(offsets, sizes)))[:1]:
+        key = chunks.keys[row] if isinstance(chunks, KeyedChunks) else ".".join(map(str, chunks.coords[row]))
         source = sources[int(codes[row])]
         raise CannotVirtualizeError(
-            f"{place}: the reference {name(row)} is {lengths[row]} bytes at {offsets[row]} of "
-            f"{source.location}, which has {source.size_bytes}"
+            f"{place}: the reference {key} covers {lengths[row]} bytes at {offsets[row]} of "
+            f"{source.location}, which has {source.size_bytes} bytes"
         )
 
 
-def parse_kerchunk_json(file: SourceFile, options: ParseOptions, reach: Reach) -> VirtualDataset:
+def parse_kerchunk_json(file: SourceFile, options: ParseOptions, access: FindAccess) -> VirtualDataset:
     """The dataset of a JSON file of references."""
     place = file.location
     try:
@@ -113,7 +104,7 @@ def parse_kerchunk_json(file: SourceFile, options: ParseOptions, reach: Reach) -
         raise CannotVirtualizeError(
             f"{place} has generated references (gen); let kerchunk write them out first"
         )
-    return _dataset_of_json(refs, found.get("templates") or {}, _Sources(place, reach), options, place)
+    return _dataset_of_json(refs, found.get("templates") or {}, _Sources(place, access), options, place)
 
 
 def _dataset_of_json(
@@ -151,11 +142,11 @@ def _dataset_of_json(
                 inline[key] = data
         else:
             raise CannotVirtualizeError(f"{place}: the reference {key} is {type(value).__name__}")
-    seen = sources.seen()
+    checked = sources.check()
     columns = (np.array(codes, np.uint32), np.array(offsets, np.uint64), np.array(lengths, np.uint64))
-    _check_ends(seen, *columns, keys.__getitem__, place)
     chunks = KeyedChunks(keys, *columns, inline)
-    return dataset_of(documents, chunks.by_array(documents), seen, options, place)
+    _check_ends(checked, chunks, place)
+    return dataset_of(documents, chunks.by_array(documents), checked, options, place)
 
 
 def _is_range(value: list[Any]) -> bool:
@@ -195,31 +186,23 @@ def is_parquet(folder: str) -> bool:
         return False
 
 
-def parse_kerchunk_parquet(location: str, options: ParseOptions, reach: Reach) -> VirtualDataset:
+def parse_kerchunk_parquet(location: str, options: ParseOptions, access: FindAccess) -> VirtualDataset:
     """The dataset of a folder of this machine with a Parquet file for so many chunks of an array each."""
     folder = unquote(urlsplit(location).path)
     with open(os.path.join(folder, ".zmetadata"), encoding="utf-8") as file:
         consolidated = json.load(file)
     documents = {key: parsed(key, each, location) for key, each in consolidated["metadata"].items()}
     size = int(consolidated["record_size"])
-    sources = _Sources(location, reach)
+    sources = _Sources(location, access)
     chunks: dict[str, ArrayChunks] = {}
     for key, document in documents.items():
         if key.rpartition("/")[2] == ".zarray":
             path = key.rpartition("/")[0]
             chunks[path] = _array_of_parquet(os.path.join(folder, path), document, size, sources)
-    seen = sources.seen()
+    checked = sources.check()
     for path, each in chunks.items():
-        coords = each.coords
-        _check_ends(
-            seen,
-            each.sources,
-            each.offsets,
-            each.lengths,
-            lambda row, path=path, coords=coords: f"{path}/{'.'.join(map(str, coords[row]))}",  # type: ignore[misc]
-            location,
-        )
-    return dataset_of(documents, chunks, seen, options, location)
+        _check_ends(checked, each, f"{location}: {path}")
+    return dataset_of(documents, chunks, checked, options, location)
 
 
 def _array_of_parquet(folder: str, document: Mapping[str, Any], size: int, sources: _Sources) -> ArrayChunks:

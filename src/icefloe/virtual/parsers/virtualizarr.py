@@ -21,7 +21,7 @@ from icefloe.storage.object_store.clients import local_object_store
 from icefloe.virtual.dataset import VirtualDataset, with_sources
 from icefloe.virtual.errors import DAMAGE, CannotVirtualizeError, RefusalReason, Refused
 from icefloe.virtual.parsers import ParseOptions
-from icefloe.virtual.sources import Reach, SourceFile, location_of, look_at
+from icefloe.virtual.sources import FindAccess, SourceFile, check_reference, check_sources, location_of
 from icefloe.virtual.virtualizarr import from_manifest_group
 
 _COPIED_BYTES: Final = 1 << 24
@@ -44,7 +44,7 @@ _PARSERS: Final = {
 
 
 def parse_with_virtualizarr(
-    file: SourceFile, format: str, options: ParseOptions, reach: Reach
+    file: SourceFile, format: str, options: ParseOptions, access: FindAccess
 ) -> VirtualDataset:
     """Parse a file with the parser that VirtualiZarr has for its format."""
     parser = _PARSERS[format]
@@ -75,7 +75,7 @@ def parse_with_virtualizarr(
         dataset = from_manifest_group(found)
         if format == "hdf4":
             dataset = _big_endian(dataset)
-    return replace(_located(dataset, file, path, reach), refused=tuple(refused))
+    return replace(_located(dataset, file, path, access), refused=tuple(refused))
 
 
 def _big_endian(dataset: VirtualDataset) -> VirtualDataset:
@@ -136,7 +136,7 @@ def _on_this_machine(file: SourceFile) -> Iterator[str]:
         yield path
 
 
-def _located(dataset: VirtualDataset, file: SourceFile, path: str, reach: Reach) -> VirtualDataset:
+def _located(dataset: VirtualDataset, file: SourceFile, path: str, access: FindAccess) -> VirtualDataset:
     """Point references to where the file is, rather than its copy, and look at the files they lead to."""
     copies, remote = (f"{location_of(os.path.dirname(path))}/", f"{file.location.rpartition('/')[0]}/")
     locations = []
@@ -144,14 +144,10 @@ def _located(dataset: VirtualDataset, file: SourceFile, path: str, reach: Reach)
         location = source.location
         if file.local_path is None and location.startswith(copies):
             location = remote + location.removeprefix(copies)
-        elif location.startswith("file:") and not file.location.startswith("file:"):
-            raise CannotVirtualizeError(
-                f"{file.location} refers to {location}, a file of this machine: only files that are on this "
-                "machine too may do that"
-            )
+        check_reference(file.location, location)
         locations.append(location)
     others = [location for location in locations if location != file.location]
-    seen = {each.location: each for each in look_at(others, reach)}
+    seen = {each.location: each for each in check_sources(others, access)}
     seen[file.location] = file.finish()
     sources = tuple(seen[location] for location in locations)
     return with_sources(dataset, sources)

@@ -15,28 +15,35 @@ from icefloe.virtual.dataset import VirtualDataset
 from icefloe.virtual.errors import CannotVirtualizeError
 from icefloe.virtual.parsers import ZIP_MAGIC, ParseOptions
 from icefloe.virtual.parsers.zarr.hierarchy import METADATA, KeyedChunks, dataset_of, parsed
-from icefloe.virtual.sources import Reach, Source, SourceFile, listed_files, open_file, wait_until_told_apart
+from icefloe.virtual.sources import (
+    FindAccess,
+    Source,
+    SourceFile,
+    list_files,
+    open_file,
+    wait_for_next_second,
+)
 
 _LOCAL: Final = struct.Struct("<4s22xHH")
 """The header before the bytes of a member: signature, and the lengths of its name and of what is extra."""
 _ENCRYPTED: Final = 1
 
 
-def parse_zarr(location: str, options: ParseOptions, reach: Reach) -> VirtualDataset:
+def parse_zarr(location: str, options: ParseOptions, access: FindAccess) -> VirtualDataset:
     """The dataset of all that lies below a location."""
     documents: dict[str, Any] = {}
     keys: list[str] = []
     sources: list[Source] = []
-    for key, source in listed_files(location, reach):
+    for key, source in list_files(location, access):
         if key.rpartition("/")[2] in METADATA:
-            file = open_file(source.location, *reach(source.location))
+            file = open_file(source.location, *access(source.location))
             documents[key] = parsed(key, file.read(0, file.size_bytes), location)
         elif source.size_bytes:
             keys.append(key)
             sources.append(source)
     if not documents:
         raise CannotVirtualizeError(f"{location} has no metadata of Zarr: no zarr.json, .zgroup or .zarray")
-    wait_until_told_apart(sources)
+    wait_for_next_second(sources)
     lengths = np.array([source.size_bytes for source in sources], np.uint64)
     numbers = np.arange(len(sources), dtype=np.uint32)
     chunks = KeyedChunks(keys, numbers, np.zeros(len(sources), np.uint64), lengths, {})
@@ -67,7 +74,7 @@ def parse_zarr_zip(file: SourceFile, options: ParseOptions) -> VirtualDataset:
             lengths.append(each.compress_size)
     columns = np.zeros(len(keys), np.uint32), np.array(offsets, np.uint64), np.array(lengths, np.uint64)
     chunks = KeyedChunks(keys, *columns, {})
-    return dataset_of(documents, chunks.by_array(documents), (file.seen,), options, place)
+    return dataset_of(documents, chunks.by_array(documents), (file.source,), options, place)
 
 
 def root_of(names: Iterable[str], place: str) -> str:
