@@ -586,6 +586,20 @@ def azure_credentials(
     return azure_from_env_credentials()
 
 
+def credential_from_env(url_prefix: str, *, anonymous: bool = False) -> AnyCredential:
+    """Return the credential of this process for a virtual chunk container, by the scheme of its URL."""
+    match url_prefix.partition("://"):
+        case ("file", *_) | (_, "", _):
+            return Credentials.LocalFileSystemAccess()
+        case ("http" | "https", *_):
+            return Credentials.HttpAccess()
+        case ("gs" | "gcs", *_):
+            return Credentials.Gcs(gcs_anonymous_credentials() if anonymous else gcs_from_env_credentials())
+        case ("az" | "azure" | "abfs", *_):
+            return Credentials.Azure(azure_from_env_credentials())
+    return Credentials.S3(s3_anonymous_credentials() if anonymous else s3_from_env_credentials())
+
+
 def containers_credentials(
     m: Mapping[
         str,

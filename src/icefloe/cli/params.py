@@ -386,22 +386,7 @@ def _ask_for_trust(prefix: str, endpoint: str) -> str:
 
 
 def _credential(prefix: str, *, anonymous: bool) -> AnyCredential | None:
-    scheme = prefix.partition("://")[0]
-    from icefloe.credentials import Credentials
+    from icefloe.credentials import credential_from_env
 
-    if scheme == "file":
-        return Credentials.LocalFileSystemAccess()
-    if scheme in ("http", "https"):
-        return Credentials.HttpAccess()
-    if scheme not in ("s3", "gs", "az"):
-        return None
-    return icefloe.containers_credentials({prefix: _cloud_credentials(scheme, anonymous=anonymous)})[prefix]
-
-
-def _cloud_credentials(scheme: str, *, anonymous: bool) -> Any:
-    """Return credentials from the environment, or anonymous ones."""
-    if scheme == "s3":
-        return icefloe.s3_anonymous_credentials() if anonymous else icefloe.s3_from_env_credentials()
-    if scheme == "gs":
-        return icefloe.gcs_credentials(anonymous=True) if anonymous else icefloe.gcs_from_env_credentials()
-    return icefloe.azure_from_env_credentials()
+    known = prefix.partition("://")[0] in ("file", "http", "https", "s3", "gs", "az")
+    return credential_from_env(prefix, anonymous=anonymous) if known else None

@@ -13,16 +13,7 @@ from datetime import UTC, datetime
 from functools import cache
 from typing import Any, Final, TypeAlias
 
-from icefloe.credentials import (
-    AnyCredential,
-    Credentials,
-    azure_from_env_credentials,
-    containers_credentials,
-    gcs_anonymous_credentials,
-    gcs_from_env_credentials,
-    s3_anonymous_credentials,
-    s3_from_env_credentials,
-)
+from icefloe.credentials import AnyCredential, credential_from_env
 from icefloe.errors import ErrorKind, InvalidInputError, RefNotFoundError
 from icefloe.history import versions
 from icefloe.query.scan.plan import BATCH_ROWS, PARTITION_BYTES, TableScan, scan_table
@@ -154,7 +145,7 @@ class Options:
     def _find_credentials(self) -> dict[str, AnyCredential | None]:
         prefixes = self._parse_containers()
         anonymous = self.storage.get("anonymous", "").lower() in ("true", "1", "yes")
-        return containers_credentials({prefix: _find_credential(prefix, anonymous) for prefix in prefixes})
+        return {prefix: credential_from_env(prefix, anonymous=anonymous) for prefix in prefixes}
 
     def scan(self) -> TableScan:
         """Scan the table that the options select, at the version that they name."""
@@ -350,16 +341,3 @@ def _import_provider(provider: str | None) -> dict[str, Any]:
     if not callable(function):
         raise _invalid_option("credentialsProvider", provider, "package.module:function")
     return {"get_credentials": function}
-
-
-def _find_credential(prefix: str, anonymous: bool) -> Any:
-    scheme = prefix.partition("://")[0]
-    if scheme == "file" or "://" not in prefix:
-        return Credentials.LocalFileSystemAccess()
-    if scheme in ("http", "https"):
-        return Credentials.HttpAccess()
-    if scheme in ("gs", "gcs"):
-        return gcs_anonymous_credentials() if anonymous else gcs_from_env_credentials()
-    if scheme in ("az", "azure", "abfs"):
-        return azure_from_env_credentials()
-    return s3_anonymous_credentials() if anonymous else s3_from_env_credentials()

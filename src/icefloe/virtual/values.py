@@ -10,7 +10,7 @@ import numpy as np
 import zarr
 
 from icefloe.config import RepositoryConfig
-from icefloe.credentials import AnyCredential, Credentials
+from icefloe.credentials import AnyCredential, credential_from_env
 from icefloe.repository import Repository
 from icefloe.storage import in_memory_storage
 from icefloe.store import IcechunkStore
@@ -29,7 +29,7 @@ def open_store(dataset: VirtualDataset, access: FindAccess = access_by_default) 
         container = container_of(location, store)
         if container.url_prefix not in authorized:
             config.set_virtual_chunk_container(container)
-            authorized[container.url_prefix] = credential or default_credential(location)
+            authorized[container.url_prefix] = credential or credential_from_env(location)
     repository = Repository.create(in_memory_storage(), config, authorized)
     session = repository.writable_session("main")
     dataset.drop_refused().to_icechunk(session.store)
@@ -57,23 +57,3 @@ def open_values(
         for path in paths:
             found[path] = np.asarray(zarr.open_array(opened, path=path, mode="r", zarr_format=3)[...])
     return found
-
-
-def default_credential(location: str) -> AnyCredential:
-    """What a location is read with where nobody says: the access of this process."""
-    from icefloe.credentials import (
-        azure_from_env_credentials,
-        gcs_from_env_credentials,
-        s3_from_env_credentials,
-    )
-
-    match location.partition(":")[0]:
-        case "file":
-            return Credentials.LocalFileSystemAccess()
-        case "http" | "https":
-            return Credentials.HttpAccess()
-        case "gs" | "gcs":
-            return Credentials.Gcs(gcs_from_env_credentials())
-        case "az" | "azure" | "abfs":
-            return Credentials.Azure(azure_from_env_credentials())
-    return Credentials.S3(s3_from_env_credentials())

@@ -15,10 +15,10 @@ import zarr
 import icefloe
 from icefloe import Repository
 from icefloe._internal.executor import Executor
+from icefloe.credentials import credential_from_env
 from icefloe.ingest import ingest, make_options, rechunk
 from icefloe.ingest.ledger.table import read_ledger
 from icefloe.ingest.write.batch import METADATA
-from icefloe.virtual.values import default_credential
 from tests.support.ingest.files import START, Travelling, assert_same, expected, read, write
 from tests.support.simulation.audit import Audit
 
@@ -111,7 +111,7 @@ def opened(folder: Path) -> Repository:
     containers = (config.virtual_chunk_containers if config else None) or {}
     return Repository.open(
         storage,
-        authorize_virtual_chunk_access={prefix: default_credential(prefix) for prefix in containers},
+        authorize_virtual_chunk_access={prefix: credential_from_env(prefix) for prefix in containers},
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from icefloe._internal.warnings import quiet
-from icefloe.credentials import AnyCredential
+from icefloe.credentials import AnyCredential, credential_from_env
 from icefloe.distributed import receipt
 from icefloe.ingest.discover.sources import Source, refuse_changed
 from icefloe.ingest.discover.urls import reference_location
@@ -22,7 +22,6 @@ from icefloe.storage.external.access import Access, without_secrets
 from icefloe.storage.external.endpoints import leads_to
 from icefloe.virtual import VirtualChunkContainer
 from icefloe.virtual.sources import container_of, container_prefix, location_of
-from icefloe.virtual.values import default_credential
 from icefloe.virtual.write import Placed, write_placed
 
 _FILES_AT_ONCE = 64
@@ -155,13 +154,13 @@ def _with_places(repo: Repository, places: Sequence[_Place]) -> Repository:
             trusted.add(prefix)
         elif access is not None and leads_to(access.store, stores[prefix]):
             trusted.add(prefix)  # the caller names the endpoint too
-        authorized[prefix] = default_credential(prefix) if access is None else access.credential
+        authorized[prefix] = credential_from_env(prefix) if access is None else access.credential
     for container in new.values():
         config.set_virtual_chunk_container(container)
     if not new and set(authorized) == repo.authorized_virtual_container_prefixes:
         return repo
     for prefix in set(config.virtual_chunk_containers or {}) - set(authorized):
-        authorized[prefix] = default_credential(prefix)
+        authorized[prefix] = credential_from_env(prefix)
     opened = repo._reopen(config, authorized, frozenset(trusted))
     if new:
         opened.save_config()
