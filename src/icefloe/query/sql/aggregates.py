@@ -431,57 +431,40 @@ class Argument:
         Its sum is then its value at the mean of v, times the number of values. Spark must compute it in
         doubles for each cell: otherwise the last digits would differ.
         """
-        return self._check_linear(self.expression)
+        return self._follows(self.expression, increasing=False)
 
     @property
     def is_increasing(self) -> bool:
         """Whether the argument increases with the variable, so that both have the same extremes."""
-        return self._check_increasing(self.expression)
+        return self._follows(self.expression, increasing=True)
 
-    def _check_linear(self, each: exp.Expr) -> bool:
+    def _follows(self, each: exp.Expr, *, increasing: bool) -> bool:
+        """Check whether an expression increases with the variable, or is linear in it."""
+        varying = [side for side in each.iter_expressions() if self._varies(side)]
         match each:
-            case exp.Paren():
-                return self._check_linear(each.this)
             case exp.Column():
                 return self._varies(each)
             case exp.Case() | exp.If():
-                return self._branches(each) and all(self._check_linear(one) for one in self._values(each))
-            case exp.Cast():
-                return each.to.is_type(exp.DataType.Type.DOUBLE) and self._check_linear(each.this)
+                return self._branches(each) and self._all_follow(self._values(each), increasing)
+            case exp.Paren():
+                return self._all_follow(varying, increasing)
             case exp.Neg():
-                return self._check_linear(each.this)
-            case exp.Add() | exp.Sub():
-                sides = [side for side in (each.left, each.right) if self._varies(side)]
-                return self._in_doubles(each) and all(self._check_linear(side) for side in sides)
-            case exp.Mul():
-                one, other = each.left, each.right
-                if self._varies(one) == self._varies(other):
-                    return False
-                return self._in_doubles(each) and self._check_linear(one if self._varies(one) else other)
-            case exp.Div():
-                return not self._varies(each.right) and self._check_linear(each.left)
+                return not increasing and self._all_follow(varying, increasing)
+            case exp.Cast():
+                return each.to.is_type(exp.DataType.Type.DOUBLE) and self._all_follow(varying, increasing)
+            case exp.Add() | exp.Sub() | exp.Mul() if not increasing:
+                one_at_most = len(varying) == 1 or not isinstance(each, exp.Mul)
+                return one_at_most and self._in_doubles(each) and self._all_follow(varying, increasing)
+            case exp.Add():
+                return len(varying) == 1 and self._all_follow(varying, increasing)
+            case exp.Sub() | exp.Mul() | exp.Div():
+                scaled = increasing and not isinstance(each, exp.Sub)
+                allowed = varying == [each.left] and (not scaled or _is_positive(each.right))
+                return allowed and self._all_follow(varying, increasing)
         return False
 
-    def _check_increasing(self, each: exp.Expr) -> bool:
-        match each:
-            case exp.Paren():
-                return self._check_increasing(each.this)
-            case exp.Column():
-                return self._varies(each)
-            case exp.Case() | exp.If():
-                return self._branches(each) and all(self._check_increasing(one) for one in self._values(each))
-            case exp.Cast():
-                return each.to.is_type(exp.DataType.Type.DOUBLE) and self._check_increasing(each.this)
-            case exp.Add():
-                one, other = each.left, each.right
-                if self._varies(one) == self._varies(other):
-                    return False
-                return self._check_increasing(one if self._varies(one) else other)
-            case exp.Sub():
-                return not self._varies(each.right) and self._check_increasing(each.left)
-            case exp.Mul() | exp.Div():
-                return _is_positive(each.right) and self._check_increasing(each.left)
-        return False
+    def _all_follow(self, parts: Sequence[exp.Expr], increasing: bool) -> bool:
+        return bool(parts) and all(self._follows(part, increasing=increasing) for part in parts)
 
     def _varies(self, each: exp.Expr) -> bool:
         """Check whether an expression contains the variable."""
