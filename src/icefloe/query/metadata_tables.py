@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeAlias
@@ -35,7 +35,8 @@ _ARRAYS_PER_TASK: Final = 100
 
 Item: TypeAlias = Any
 """One unit of work, which a task receives."""
-Row: TypeAlias = Mapping[str, Any]
+Row: TypeAlias = tuple[Any, ...]
+"""The values of the columns, in order. Columns at the end may be left out, and are null."""
 Batches = Iterator[pa.RecordBatch]
 
 
@@ -93,10 +94,15 @@ def _batch_rows(schema: pa.Schema, rows: Rows, view: View, item: Item) -> Batche
     for row in rows(view, item):
         waiting.append(row)
         if len(waiting) == _ROWS:
-            yield pa.RecordBatch.from_pylist(waiting, schema=schema)
+            yield _make_batch(schema, waiting)
             waiting = []
     if waiting:
-        yield pa.RecordBatch.from_pylist(waiting, schema=schema)
+        yield _make_batch(schema, waiting)
+
+
+def _make_batch(schema: pa.Schema, rows: Sequence[Row]) -> pa.RecordBatch:
+    columns = zip(*[row + (None,) * (len(schema) - len(row)) for row in rows], strict=True)
+    return pa.RecordBatch.from_arrays(list(map(pa.array, columns, schema.types)), schema=schema)
 
 
 @_table("refs", kind=_TEXT, name=_TEXT, snapshot_id=_TEXT, committed_at=_INSTANT, message=_TEXT)
@@ -109,13 +115,7 @@ def _refs(view: View, _: Item) -> Iterator[Row]:
     for kind, names, lookup in kinds:
         for name in sorted(names):
             info = repo.lookup_snapshot(lookup(name))
-            yield {
-                "kind": kind,
-                "name": name,
-                "snapshot_id": info.id,
-                "committed_at": info.written_at,
-                "message": info.message,
-            }
+            yield kind, name, info.id, info.written_at, info.message
 
 
 @_table(
@@ -129,26 +129,15 @@ def _refs(view: View, _: Item) -> Iterator[Row]:
 )
 def _snapshots(view: View, _: Item) -> Iterator[Row]:
     for before, info in enumerate(view.repo.ancestry(snapshot_id=view.session.snapshot_id)):
-        yield {
-            "snapshot_id": info.id,
-            "parent_id": info.parent_id,
-            "committed_at": info.written_at,
-            "message": info.message,
-            "metadata": _to_json(info.metadata),
-            "commits_before": before,
-        }
+        yield info.id, info.parent_id, info.written_at, info.message, _to_json(info.metadata), before
 
 
 @_table("ops", updated_at=_INSTANT, kind=_TEXT, details=_TEXT, backup_path=_TEXT)
 def _ops(view: View, _: Item) -> Iterator[Row]:
     for update in view.repo.ops_log():
         fields = dataclasses.fields(update.kind)
-        yield {
-            "updated_at": update.updated_at,
-            "kind": type(update.kind).__name__,
-            "details": _to_json({field.name: getattr(update.kind, field.name) for field in fields}),
-            "backup_path": update.backup_path,
-        }
+        details = _to_json({field.name: getattr(update.kind, field.name) for field in fields})
+        yield update.updated_at, type(update.kind).__name__, details, update.backup_path
 
 
 @_table(
@@ -174,26 +163,26 @@ def _nodes(view: View, _: Item) -> Iterator[Row]:
             yield _describe_node(node)
 
 
-def _describe_node(node: NodeSnapshot) -> dict[str, Any]:
+def _describe_node(node: NodeSnapshot) -> Row:
     document = json.loads(node.user_data)
-    row: dict[str, Any] = {"path": node.path, "node_id": str(node.id), "kind": "group"}
-    row["attributes"] = _to_json(document.get("attributes", {}))
+    attributes = _to_json(document.get("attributes", {}))
     data = node.node_data
     if not isinstance(data, ArrayNodeData):
-        return row
+        return (node.path, "group", str(node.id), *[None] * 7, attributes)
     data_type = document["data_type"]
     grid = document["chunk_grid"]
-    return row | {
-        "kind": "array",
-        "shape": [size.array_length for size in data.shape],
-        "chunk_shape": grid["configuration"]["chunk_shape"] if grid["name"] == "regular" else None,
-        "num_chunks": [size.num_chunks for size in data.shape],
-        "dimension_names": document.get("dimension_names"),
-        "dtype": data_type if isinstance(data_type, str) else _to_json(data_type),
-        "codecs": _to_json(document.get("codecs")),
-        "fill_value": _to_json(document.get("fill_value")),
-        "manifests": [str(ref.id) for ref in data.manifests],
-    }
+    return (
+        *(node.path, "array", str(node.id)),
+        [size.array_length for size in data.shape],
+        grid["configuration"]["chunk_shape"] if grid["name"] == "regular" else None,
+        [size.num_chunks for size in data.shape],
+        document.get("dimension_names"),
+        data_type if isinstance(data_type, str) else _to_json(data_type),
+        _to_json(document.get("codecs")),
+        _to_json(document.get("fill_value")),
+        attributes,
+        [str(ref.id) for ref in data.manifests],
+    )
 
 
 @_table("manifests", manifest_id=_TEXT, size_bytes=_NUMBER, num_chunk_refs=_NUMBER, arrays=_TEXTS)
@@ -204,12 +193,7 @@ def _manifests(view: View, _: Item) -> Iterator[Row]:
         for ref in data.manifests if isinstance(data, ArrayNodeData) else ():
             arrays.setdefault(str(ref.id), []).append(node.path)
     for info in view.repo.list_manifest_files(view.session.snapshot_id):
-        yield {
-            "manifest_id": info.id,
-            "size_bytes": info.size_bytes,
-            "num_chunk_refs": info.num_chunk_refs,
-            "arrays": arrays.get(info.id, []),
-        }
+        yield info.id, info.size_bytes, info.num_chunk_refs, arrays.get(info.id, [])
 
 
 def _list_arrays(session: Session) -> list[NodeSnapshot]:
@@ -309,12 +293,12 @@ def _diff(view: View, _: Item) -> Iterator[Row]:
     for change in ("new", "deleted", "updated"):
         for kind in ("group", "array"):
             for path in sorted(getattr(found, f"{change}_{kind}s")):
-                yield {"change": f"{change} {kind}", "path": path}
+                yield f"{change} {kind}", path
     for source, target in found.moved_nodes:
-        yield {"change": "moved", "path": source, "new_path": target}
+        yield "moved", source, target
     for path, chunks in sorted(found.updated_chunks.items()):
         for coords in chunks:
-            yield {"change": "updated chunk", "path": path, "coords": coords}
+            yield "updated chunk", path, None, coords
 
 
 def _list_storage_tasks(view: View) -> list[list[str]]:
@@ -338,14 +322,14 @@ def _storage(view: View, item: Item) -> Iterator[Row]:
     workspace = view.session._workspace
     for path in item or ():
         refs = workspace.refs(workspace.array(path))
-        row: dict[str, Any] = {"path": path, "chunks": len(refs), "bytes": 0}
-        for name, kind in _KINDS.items():
+        counts, sizes = [], []
+        for kind in _KINDS.values():
             here = refs.kind == kind
             lengths = refs.inline.lengths if kind == INLINE else refs.lengths.astype(np.int64)
-            row[f"{name}_chunks"] = int(here.sum())
-            row[f"{name}_bytes"] = int(lengths[here].sum())
-            row["bytes"] += row[f"{name}_bytes"]
-        yield row
+            counts.append(int(here.sum()))
+            sizes.append(int(lengths[here].sum()))
+        each = [number for pair in zip(counts, sizes, strict=True) for number in pair]
+        yield path, len(refs), sum(sizes), *each
 
 
 def _to_json(value: Any) -> str:
