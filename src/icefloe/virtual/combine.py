@@ -138,7 +138,9 @@ def _static_differences(
     from icefloe.virtual.values import open_values
 
     def values_of(dataset: VirtualDataset) -> dict[str, Any]:
-        static = _static(dataset, frozenset(dimensions))
+        static = dataset.map_variables(
+            lambda _, each: None if each.loaded or {*dimensions} & {*each.dimensions} else each
+        )
         paths = [f"{path}/{name}".strip("/") for path, group in static.walk() for name in group.variables]
         return open_values(static, paths, access_by(store, credential)) if paths else {}
 
@@ -149,19 +151,6 @@ def _static_differences(
         for path, values in values_of(dataset).items()
         if path in expected and not _same_values(expected[path], values)
     ]
-
-
-def _static(dataset: VirtualDataset, dimensions: frozenset[str]) -> VirtualDataset:
-    """Only the variables that are not loaded and have none of some dimensions."""
-    return replace(
-        dataset,
-        variables={
-            name: each
-            for name, each in dataset.variables.items()
-            if not each.loaded and dimensions.isdisjoint(each.dimensions)
-        },
-        groups={name: _static(group, dimensions) for name, group in dataset.groups.items()},
-    )
 
 
 def _same_values(one: Any, other: Any) -> bool:

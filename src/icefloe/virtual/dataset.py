@@ -6,14 +6,14 @@ driver.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from icefloe._internal.printable import printable
-from icefloe.virtual.errors import Refused
+from icefloe.virtual.errors import CannotVirtualizeError, Refused
 from icefloe.virtual.sources import Source, access_by
 from icefloe.virtual.variables import VirtualVariable, loaded_variable, with_dimension
 
@@ -73,6 +73,31 @@ class VirtualDataset:
         yield path, self
         for name, group in self.groups.items():
             yield from group.walk(f"{path}/{name}" if path else name)
+
+    def map_variables(
+        self, function: Callable[[str, VirtualVariable], VirtualVariable | None], path: str = ""
+    ) -> VirtualDataset:
+        """Replace every variable of this group and all below it.
+
+        Parameters
+        ----------
+        function
+            Called with the path and the variable. Returns the new variable, or None to leave it out.
+        path
+            The path of this group.
+
+        Returns
+        -------
+        VirtualDataset
+            The dataset with the new variables.
+        """
+        prefix = f"{path}/" if path else ""
+        found = {name: function(prefix + name, each) for name, each in self.variables.items()}
+        return replace(
+            self,
+            variables={name: each for name, each in found.items() if each is not None},
+            groups={name: each.map_variables(function, prefix + name) for name, each in self.groups.items()},
+        )
 
     def all_refused(self) -> list[Refused]:
         """List the variables that were refused in this group and below, with their paths."""
@@ -222,6 +247,16 @@ class VirtualDataset:
         lines += [f"  refused {each.sentence}" for each in self.refused]
         lines += [f"  group {name}" for name in self.groups]
         return "\n".join(map(printable, lines))
+
+
+def choose_group(dataset: VirtualDataset, group: str | None, location: str) -> VirtualDataset:
+    """Return a group of a file; None stands for the root group."""
+    if group is None:
+        return dataset
+    if group not in dataset.groups:
+        names = ", ".join(dataset.groups) or "none"
+        raise CannotVirtualizeError(f"{location} has no group {group!r}; its groups are {names}")
+    return dataset.groups[group]
 
 
 def with_sources(dataset: VirtualDataset, sources: tuple[Source, ...]) -> VirtualDataset:

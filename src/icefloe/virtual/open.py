@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
 from urllib.parse import unquote, urlsplit
@@ -232,21 +231,14 @@ def _load(dataset: VirtualDataset, options: ParseOptions, access: FindAccess) ->
     ]
     if not chosen:
         return dataset
-    from icefloe.virtual.values import open_values  # with zarr and the repository
+    from icefloe.virtual.values import open_values  # imports zarr and the repository
 
     values = open_values(dataset, chosen, access)
-
-    def replaced(group: VirtualDataset, path: str) -> VirtualDataset:
-        variables = {
-            name: loaded_variable(each.dimensions, values[path + name], each.attributes)
-            if path + name in values
-            else each
-            for name, each in group.variables.items()
-        }
-        groups = {name: replaced(each, f"{path}{name}/") for name, each in group.groups.items()}
-        return replace(group, variables=variables, groups=groups)
-
-    return replaced(dataset, "")
+    return dataset.map_variables(
+        lambda path, each: (
+            loaded_variable(each.dimensions, values[path], each.attributes) if path in values else each
+        )
+    )
 
 
 def recognize(file: SourceFile) -> Format:

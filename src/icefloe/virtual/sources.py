@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 from urllib.parse import quote, unquote, urlsplit
 
+import numpy as np
+
 from icefloe._internal.concurrency import pool
 from icefloe._internal.redaction import has_secret
 from icefloe.config import StorageRetriesSettings, StorageSettings, VirtualChunkContainer
@@ -281,6 +283,15 @@ def check_reference(referrer: str, location: str) -> None:
         raise CannotVirtualizeError(
             f"{referrer} refers to the local file {location}, which only local files may do; copy {referrer} "
             "to this machine if you trust it"
+        )
+
+
+def check_ends(file: SourceFile, name: str, offsets: Any, lengths: Any) -> None:
+    """Raise CannotVirtualizeError if a chunk of a variable extends beyond the end of the file."""
+    end = np.max(offsets + lengths, initial=0)
+    if end > file.size_bytes:
+        raise CannotVirtualizeError(
+            f"{file.location} is truncated: {name} ends at byte {end} of a file of {file.size_bytes} bytes"
         )
 
 

@@ -193,5 +193,5 @@ def test_a_reference_beyond_the_end_is_named_in_parquet_too(tmp_path: Path) -> N
     columns = {"path": [url] * 4, "offset": [0, 4, 8, 13], "size": [8] * 4}
     pyarrow.parquet.write_table(pyarrow.table(columns), folder / "v" / "refs.0.parq")
 
-    with pytest.raises(CannotVirtualizeError, match="the reference v/3 is 8 bytes at 13"):
+    with pytest.raises(CannotVirtualizeError, match="v: the reference 3 covers 8 bytes at 13"):
         virtualize(folder)

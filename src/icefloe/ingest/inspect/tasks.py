@@ -27,7 +27,7 @@ from icefloe.ingest.inspect.agreement import (
     label_problems,
 )
 from icefloe.ingest.inspect.groups import groups_of, list_groups
-from icefloe.ingest.inspect.open import open_virtualized
+from icefloe.ingest.inspect.open import open_virtualized, virtualized
 from icefloe.ingest.inspect.plain_hdf5 import Known, is_plain, plain_schema
 from icefloe.ingest.inspect.reference_spill import Parsed, Spill, SpillWriter
 from icefloe.ingest.inspect.schema import DigestTask, InspectFileTask, content_id, digest, inspect_file

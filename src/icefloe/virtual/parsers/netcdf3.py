@@ -16,7 +16,7 @@ import numpy as np
 from icefloe.virtual.dataset import VirtualDataset
 from icefloe.virtual.errors import CannotVirtualizeError
 from icefloe.virtual.parsers import ParseOptions
-from icefloe.virtual.sources import SourceFile
+from icefloe.virtual.sources import SourceFile, check_ends
 from icefloe.virtual.variables import (
     ChunkReferences,
     Values,
@@ -26,7 +26,6 @@ from icefloe.virtual.variables import (
 )
 from icefloe.virtual.zarr_metadata import bytes_codec, fill_value_json, json_attributes
 
-SIGNATURES: Final = (b"CDF\x01", b"CDF\x02", b"CDF\x05")
 _TYPES: Final = {
     1: ">i1",
     2: "S1",
@@ -194,10 +193,8 @@ class _Placed:
         sizes = [header.dimensions[number][1] for number in declared.dimensions]
         self._shape = (records, *sizes[1:]) if self._record else tuple(sizes)
         runs = records if self._record else 1
-        if runs and self._slab and declared.begin + (runs - 1) * self._step + self._slab > file.size_bytes:
-            raise CannotVirtualizeError(
-                f"{file.location} is cut off: {declared.name} reaches beyond its {file.size_bytes} bytes"
-            )
+        if runs and self._slab:
+            check_ends(file, declared.name, declared.begin + (runs - 1) * self._step, self._slab)
 
     def variable(self, options: ParseOptions) -> VirtualVariable:
         declared, shape, dtype = self._declared, self._shape, self._declared.dtype

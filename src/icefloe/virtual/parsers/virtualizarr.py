@@ -83,12 +83,9 @@ def _big_endian(dataset: VirtualDataset) -> VirtualDataset:
 
     Other byte orders have other type codes, which kerchunk refuses.
     """
-    variables = {
-        name: replace(variable, codecs=tuple(map(_with_big_endian, variable.codecs)))
-        for name, variable in dataset.variables.items()
-    }
-    groups = {name: _big_endian(group) for name, group in dataset.groups.items()}
-    return replace(dataset, variables=variables, groups=groups)
+    return dataset.map_variables(
+        lambda _, variable: replace(variable, codecs=tuple(map(_with_big_endian, variable.codecs)))
+    )
 
 
 def _with_big_endian(codec: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -24,7 +24,7 @@ from icefloe.virtual.parsers.hdf5.dimensions import (
     is_bare_dimension,
     shown_name,
 )
-from icefloe.virtual.sources import SourceFile
+from icefloe.virtual.sources import SourceFile, check_ends
 from icefloe.virtual.variables import (
     ChunkReferences,
     Values,
@@ -195,12 +195,7 @@ class _Parser:
         chunk_shape, codecs, chunks = self._chunks(
             dataset, properties.get_layout(), filters, dtype, shape, inner
         )
-        ends = chunks.offsets + chunks.lengths
-        if len(ends) and ends.max() > self._file.size_bytes:
-            raise CannotVirtualizeError(
-                f"{self._file.location}: {dataset.name} reaches to byte {ends.max()}, and the file has "
-                f"{self._file.size_bytes}; it is cut off"
-            )
+        check_ends(self._file, dataset.name, chunks.offsets, chunks.lengths)
         return member, VirtualVariable(
             names,
             shape,

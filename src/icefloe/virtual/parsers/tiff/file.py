@@ -16,12 +16,12 @@ import numpy as np
 
 from icefloe.errors import IcechunkError
 from icefloe.virtual.codecs import TIFF
-from icefloe.virtual.dataset import VirtualDataset
+from icefloe.virtual.dataset import VirtualDataset, choose_group
 from icefloe.virtual.decoders.tiff import decode_segment
 from icefloe.virtual.errors import DAMAGE, CannotVirtualizeError, RefusalReason, Refused, RefusedVariable
 from icefloe.virtual.parsers import ParseOptions
 from icefloe.virtual.parsers.tiff.georeference import placed
-from icefloe.virtual.sources import SourceFile
+from icefloe.virtual.sources import SourceFile, check_ends
 from icefloe.virtual.variables import ChunkReferences, VirtualVariable
 from icefloe.virtual.zarr_metadata import (
     bytes_codec,
@@ -35,7 +35,6 @@ from icefloe.virtual.zarr_metadata import (
 if TYPE_CHECKING:
     import tifffile
 
-SIGNATURES: Final = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 _COMPRESSIONS: Final = {
     1: "none",
     5: "lzw",
@@ -64,12 +63,7 @@ def parse_tiff(file: SourceFile, options: ParseOptions) -> VirtualDataset:
         raise
     except (tifffile.TiffFileError, *DAMAGE) as error:
         raise CannotVirtualizeError(f"{file.location} cannot be read as TIFF: {error}") from None
-    if options.group is None:
-        return dataset
-    if options.group not in dataset.groups:
-        names = ", ".join(dataset.groups) or "none"
-        raise CannotVirtualizeError(f"{file.location} has no group {options.group!r}; it has {names}")
-    return dataset.groups[options.group]
+    return choose_group(dataset, options.group, file.location)
 
 
 def _dataset(opened: tifffile.TiffFile, options: ParseOptions, file: SourceFile) -> VirtualDataset:
@@ -121,7 +115,6 @@ class _Image:
     """One series of pages that are alike, at one resolution."""
 
     def __init__(self, series: Any, file: SourceFile, byteorder: str) -> None:
-        self._series = series
         self._pages = list(series.pages)
         self._file = file
         self._order = byteorder
@@ -229,7 +222,7 @@ class _Image:
         coords = np.zeros((len(offsets), leading + 2 + trailing), np.uint32)
         for column, axis in enumerate([*kept, 2, 3]):
             coords[:, column] = places[axis]
-        self._check_ends(offsets, lengths)
+        check_ends(self._file, "an image", offsets, lengths)
         present = lengths > 0  # sparse files leave tiles out
         short = self._page.imagelength % height
         inline: dict[tuple[int, ...], bytes] = {}
@@ -277,14 +270,6 @@ class _Image:
             case "zstd":
                 return bytes(Zstd().encode(raw))
         return raw
-
-    def _check_ends(self, offsets: Any, lengths: Any) -> None:
-        ends = offsets + lengths
-        if len(ends) and ends.max() > self._file.size_bytes:
-            raise CannotVirtualizeError(
-                f"{self._file.location} is cut off: an image reaches to byte {ends.max()}, and the file has "
-                f"{self._file.size_bytes}"
-            )
 
     def _attributes(self, dtype: np.dtype[Any]) -> dict[str, Any]:
         nodata = self._nodata(dtype)
