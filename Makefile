@@ -123,6 +123,8 @@ test-spark: setup
 
 torture: setup
 	ICEFLOE_KILL_EVERY=1 $(BIN)/python -m pytest -q -n $(JOBS) tests/storage/local/test_kills.py
+	ICEFLOE_HISTORIES=100 ICEFLOE_BREAK_EVERY=1 ICEFLOE_FLIPS=100000 $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal \
+	    tests/proof/test_simulation.py tests/proof/test_shortened_histories.py tests/legacy/test_upgrade.py tests/format/test_damage.py
 	ICEFLOE_KILL_EVERY=7 $(BIN)/python -m pytest -q -n $(JOBS) tests/ingest/test_killed.py
 	for mode in native hybrid virtual; do for kind in usual usual-alike odd alike mixed mixed-alike; do \
 	    $(BIN)/python -m tests.support.ingest.fuzz --seeds 0-60 --mode $$mode --kind $$kind || exit 1; done; done

@@ -65,7 +65,7 @@ def code_lines(module: Module) -> int:
     """Lines that hold code: no blank lines, comments or docstrings."""
     docstrings = {
         line
-        for node in ast.walk(module.tree)
+        for node in module.nodes
         if isinstance(node, ast.Expr)
         and isinstance(node.value, ast.Constant)
         and isinstance(node.value.value, str)
@@ -86,7 +86,7 @@ def version_comparisons(module: Module) -> Iterator[str]:
     """Comparisons and matches on the version of the format, outside the modules that are made for it."""
     if VERSIONED.match(module.name):
         return
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if isinstance(node, ast.Compare):
             asked = any(_is_version(side, node) for side in (node.left, *node.comparators))
         elif isinstance(node, ast.Match):
@@ -103,11 +103,11 @@ def environment_reads(module: Module) -> Iterator[str]:
         return
     allowed = {
         id(inner)
-        for node in ast.walk(module.tree)
+        for node in module.nodes
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and MAY_READ_ENVIRONMENT.match(node.name)
         for inner in ast.walk(node)
     }
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         imported = isinstance(node, ast.ImportFrom) and any(
             f"{node.module}.{alias.name}" in ENVIRONMENT for alias in node.names
         )
@@ -123,7 +123,7 @@ def impurities(module: Module) -> Iterator[str]:
     for imported in imports_of(module):
         if imported.target.split(".")[0] in IMPURE_MODULES:
             yield f"{module.name}:{imported.line} imports {imported.target}"
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if isinstance(node, ast.Call) and last_name(node.func) in IMPURE_CALLS:
             yield f"{module.name}:{node.lineno} calls {ast.unparse(node.func)}"
 
@@ -132,7 +132,7 @@ def empty_names(module: Module) -> Iterator[str]:
     """Modules and classes whose name says nothing."""
     if module.name not in GIVEN_NAMES and EMPTY_NAMES.search(module.name.split(".")[-1]):
         yield f"{module.name}: name it after what it holds"
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if isinstance(node, ast.ClassDef) and EMPTY_NAMES.search(node.name):
             yield f"{module.name}:{node.lineno} class {node.name}: name it after what it is"
 
@@ -160,14 +160,14 @@ def command_line_options(module: Module) -> Iterator[str]:
     """Options of the command line in texts of the library; an error names them in its `hint`."""
     if module.component == "cli" or module.name in HAVE_OPTIONS:
         return
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and OPTION.search(node.value):
             yield f"{module.name}:{node.lineno} names an option of the command line: {node.value[:60]!r}"
 
 
 def matches_on_messages(module: Module) -> Iterator[str]:
     """Decisions on, and changes of, the text of our own errors; they have a type, a `kind` and a `hint`."""
-    for handler in ast.walk(module.tree):
+    for handler in module.nodes:
         if not isinstance(handler, ast.ExceptHandler) or handler.type is None or handler.name is None:
             continue
         caught = {

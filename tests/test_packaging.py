@@ -114,7 +114,7 @@ def test_the_type_marker_is_part_of_the_package() -> None:
 
 def scripts() -> list[Path]:
     """The scripts that the Makefile, CI and people call."""
-    return [ROOT / ".ci" / "run", *sorted((ROOT / "scripts").iterdir())]
+    return [ROOT / ".ci" / "run", *sorted(path for path in (ROOT / "scripts").iterdir() if path.is_file())]
 
 
 @pytest.mark.parametrize("script", scripts(), ids=lambda path: str(path.relative_to(ROOT)))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ from icefloe.repository import Repository
 from icefloe.storage import in_memory_storage
 from icefloe.storage.base import Storage
 from tests.support.legacy.contents import authorized, config_for, described, make, values
-from tests.support.legacy.locations import contents
+from tests.support.legacy.locations import contents, place
 from tests.support.legacy.repositories import FORMATS, write_older
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
@@ -43,12 +45,22 @@ def expected_of_small(small: tuple[Repository, dict[str, str]]) -> dict[str, Any
     return described(small[0])
 
 
+@pytest.fixture(scope="module")
+def written(small: tuple[Repository, dict[str, str]]) -> Callable[[str], dict[str, bytes]]:
+    """Write the small repository in a format, once for all tests."""
+
+    @cache
+    def write(name: str) -> dict[str, bytes]:
+        storage: Storage = in_memory_storage()
+        write_older(small[0], storage, FORMATS[name], small[1] if name.startswith("004-") else {})
+        return contents(storage)
+
+    return write
+
+
 @pytest.fixture(params=FORMATS)
-def older(request: pytest.FixtureRequest, small: tuple[Repository, dict[str, str]]) -> Storage:
-    storage: Storage = in_memory_storage()
-    deleted = small[1] if request.param.startswith("004-") else {}
-    write_older(small[0], storage, FORMATS[request.param], deleted)
-    return storage
+def older(request: pytest.FixtureRequest, written: Callable[[str], dict[str, bytes]]) -> Storage:
+    return place(written(request.param))
 
 
 @pytest.mark.parametrize("name", FORMATS)

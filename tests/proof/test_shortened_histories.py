@@ -6,6 +6,7 @@ operation must give what a three-way merge of these states gives, or refuse.
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -21,6 +22,8 @@ from tests.support.edits import CreateArray, CreateGroup, Delete, Edit, Erase, S
 NAMES = ("/a", "/b", "/c")
 SIZE = 3
 BRANCHES = ("main", "dev", "side")
+# Random histories of each version of the format; `make torture` runs more.
+HISTORIES = int(os.environ.get("ICEFLOE_HISTORIES", "12"))
 
 Cells: TypeAlias = dict[int, bytes]
 State: TypeAlias = dict[bytes, tuple[str, bytes, Cells]]
@@ -263,10 +266,11 @@ def run(seed: int, spec_version: int, steps: int = 40) -> Counter[str]:
 @pytest.mark.parametrize("spec_version", [1, 2])
 def test_nothing_is_merged_from_a_wrong_base(spec_version: int) -> None:
     outcomes: Counter[str] = Counter()
-    for seed in range(25):
+    for seed in range(HISTORIES):
         outcomes += run(seed, spec_version)
 
+    few = HISTORIES // 5
     for kind in ("merge", "pick", "revert"):
-        assert outcomes[f"{kind}: merged"] > 5, outcomes
-        assert outcomes[f"{kind}: conflict"] > 5, outcomes
-    assert outcomes["squash"] > 5, outcomes
+        assert outcomes[f"{kind}: merged"] > few, outcomes
+        assert outcomes[f"{kind}: conflict"] > few, outcomes
+    assert outcomes["squash"] > few, outcomes

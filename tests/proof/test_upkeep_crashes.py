@@ -32,7 +32,7 @@ from icefloe.testing.flaky import Call, Crashed, Fault, FlakyStorage
 from tests.support.histories import commit, copy_of, lived_in, now, objects, repository, values
 
 # At how many requests of each verb it is broken off; ICEFLOE_CRASHES=1000 leaves none out.
-CRASHES = int(os.environ.get("ICEFLOE_CRASHES", "6"))
+CRASHES = int(os.environ.get("ICEFLOE_CRASHES", "4"))
 
 
 class Death:

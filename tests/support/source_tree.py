@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import gc
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -23,7 +25,14 @@ class Module:
     @cached_property
     def tree(self) -> ast.Module:
         """Made when a rule asks for it: most files are only counted."""
-        return ast.parse(self.text)
+        with _no_garbage_collection():
+            return ast.parse(self.text)
+
+    @cached_property
+    def nodes(self) -> tuple[ast.AST, ...]:
+        """All nodes of the syntax tree: walking the tree takes as long as parsing."""
+        with _no_garbage_collection():
+            return tuple(ast.walk(self.tree))
 
     @property
     def component(self) -> str:
@@ -66,19 +75,32 @@ def outside_modules() -> tuple[Module, ...]:
     return tuple(module for folder in folders for module in _modules_below(ROOT, folder))
 
 
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """Pause collections, which take two thirds of the time while so many nodes are created."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
 @cache
 def imports_of(module: Module) -> tuple[Import, ...]:
     """Find all imports, also those inside functions and the constant ones made by `importlib`."""
     type_only = {
         id(inner)
-        for node in ast.walk(module.tree)
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        for node in module.nodes
+        if isinstance(node, ast.If) and last_name(node.test) == "TYPE_CHECKING"
         for statement in node.body
         for inner in ast.walk(statement)
     }
     return tuple(
         Import(target, getattr(node, "lineno", 0), id(node) not in type_only)
-        for node in ast.walk(module.tree)
+        for node in module.nodes
+        if isinstance(node, ast.Import | ast.ImportFrom | ast.Call)
         for target in _targets(node, module)
     )
 
