@@ -147,11 +147,12 @@ docs-serve: setup
 	$(call install,docs)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs serve --watch src
 
-# Worker processes of pytest, of Spark and of the tests are measured, too: see [tool.coverage] in pyproject.toml.
+# Worker processes of pytest and of the tests are measured, too: see [tool.coverage] in pyproject.toml. For those of Spark
+# each Python process imports tests/support/spark/measured/sitecustomize.py.
 coverage: setup
 	$(call install,coverage)
 	$(BIN)/coverage erase
-	$(BIN)/coverage run -m pytest -q -n 0 -m "spark and not cluster"
+	PYTHONPATH="$(CURDIR)/tests/support/spark/measured" $(BIN)/coverage run -m pytest -q -n 0 -m "spark and not cluster"
 	$(BIN)/coverage run -m pytest -q -n $(JOBS) --dist worksteal -m "not compat and not servers and not spark and not setup and not docs"
 	$(BIN)/coverage combine -q
 	$(BIN)/coverage html -q
