@@ -137,10 +137,10 @@ def test_the_file_that_is_unlike_most_is_the_odd_one(tmp_path: Path) -> None:
     ]
     repo = new_repo(tmp_path)
 
-    report = run(repo, [*files, *others], on_bad_file="skip")
+    report = run(repo, [*files, *others], on_bad_file="skip", join="outer")
 
     assert [each.source.url for each in report.bad] == [files[0]]
-    xr.testing.assert_identical(read(repo), expected([*files[1:], *others]))
+    xr.testing.assert_identical(read(repo), expected([*files[1:], *others], join="outer"))
 
 
 @pytest.mark.parametrize("options", [{}, {"concat_dim": "time"}])
@@ -174,14 +174,14 @@ def test_gaps_are_noted(tmp_path: Path) -> None:
     ("options", "said"),
     [
         ({"chunks": {"height": 3}}, "which is no dimension"),
-        ({"chunks": {"time": 0}}, "make no sense"),
+        ({"chunks": {"time": 0}}, "must be positive"),
         ({"chunks": {"time": 2}, "shards": {"time": 3}}, "whole chunks"),
         ({"codec": "zip"}, "there is no codec"),
         ({"codec": "zstd:x"}, "codec"),
         ({"chunks": {"time": -1}, "memory_bytes": 10}, "more memory per task"),
         ({"variables": ["t3m"]}, "no file has the variable 't3m'; did you mean t2m?"),
-        ({"mode": "quick"}, "mode is one of"),
-        ({"commit_every": 0}, "at least 1"),
+        ({"mode": "quick"}, "mode must be one of"),
+        ({"commit_every": 0}, "positive integer"),
         ({"branch": "dev"}, "dev"),
         ({"size": 3}, "has no option size"),
     ],

@@ -150,7 +150,7 @@ def test_descriptions_of_grids_are_copied(tmp_path: Path) -> None:
 
 
 def test_what_xarray_gives_the_times_of_files_is_copied(tmp_path: Path) -> None:
-    """Bounds of latitudes, and descriptions of grids: no file has them like that."""
+    """Bounds of latitudes, and descriptions of grids, if data_vars is "all": no file has them like that."""
     files = []
     for first in (0, 2):
         part = days(first, 2, lat_bnds=(("lat", "bnds"), np.arange(10.0).reshape(5, 2)), crs=((), 1))
@@ -158,9 +158,9 @@ def test_what_xarray_gives_the_times_of_files_is_copied(tmp_path: Path) -> None:
         files.append(write(tmp_path / f"{first}.nc", part, CHUNKED))
     repo = new_repo(tmp_path)
 
-    run(repo, files, mode="virtual")
+    run(repo, files, mode="virtual", data_vars="all")
 
-    xr.testing.assert_identical(read_all(repo), expected(files))
+    xr.testing.assert_identical(read_all(repo), expected(files, data_vars="all"))
     assert locations(repo) == 2
 
 
@@ -190,9 +190,10 @@ def test_cells_that_no_file_has(tmp_path: Path, mode: str) -> None:
     ]
     repo = new_repo(tmp_path)
 
-    run(repo, files, mode=mode, concat_dim="time")
+    run(repo, files, mode=mode, concat_dim="time", join="outer")
 
-    xr.testing.assert_identical(read_all(repo), expected(files, combine="nested", concat_dim="time"))
+    wanted = expected(files, combine="nested", concat_dim="time", join="outer")
+    xr.testing.assert_identical(read_all(repo), wanted)
     assert locations(repo) == 6
 
 
@@ -213,7 +214,8 @@ def test_cells_that_references_cannot_leave_out(
     repo = new_repo(tmp_path)
 
     with pytest.raises(InvalidInputError, match=said):
-        run(repo, files, mode="virtual", concat_dim="time")
-    run(repo, files, mode="hybrid", concat_dim="time")
+        run(repo, files, mode="virtual", concat_dim="time", join="outer")
+    run(repo, files, mode="hybrid", concat_dim="time", join="outer")
 
-    xr.testing.assert_identical(read_all(repo), expected(files, combine="nested", concat_dim="time"))
+    wanted = expected(files, combine="nested", concat_dim="time", join="outer")
+    xr.testing.assert_identical(read_all(repo), wanted)

@@ -122,7 +122,7 @@ class _Job:
     def _combine_group(self, files: Sequence[FileSchema], state: TargetState) -> Combined | Misfits:
         digests: dict[tuple[int, str], str] = {}
         while isinstance(found := combine_files(files, state, self.options, digests), DigestRequest):
-            more = digest_values(found.name, found.sources, self.options.reading, self.executor)
+            more = digest_values(found.names, found.sources, self.options.reading, self.executor)
             digests = found.answered(digests, more)
         return found
 

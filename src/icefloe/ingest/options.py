@@ -50,7 +50,11 @@ _MAPPINGS = frozenset({"metadata", "open_options", "storage_options"})
 
 @dataclass(frozen=True, slots=True)
 class Combining:
-    """How files are combined, as in `xarray.open_mfdataset`."""
+    """How files are combined, as in `xarray.open_mfdataset`, with its future defaults.
+
+    They are `data_vars=None`, `coords="minimal"` and `join="exact"`. `compat` differs: files must agree in
+    the values of variables without the concatenation dimension, unless it is "override".
+    """
 
     concat_dim: str | None = None
     """The dimension along which files are concatenated; None: xarray finds it from the coordinates."""
@@ -67,8 +71,13 @@ class Combining:
 
     def arguments(self) -> dict[str, Any]:
         """Return the arguments for xarray's combine functions."""
-        given = {name: getattr(self, name) for name in _COMBINING if getattr(self, name) is not None}
-        return {**given, "combine_attrs": "override"}
+        return {
+            "compat": self.compat or "no_conflicts",
+            "data_vars": self.data_vars,
+            "coords": self.coords or "minimal",
+            "join": self.join or "exact",
+            "combine_attrs": "override",
+        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from icefloe.ingest.job import ingest
 from icefloe.ingest.ledger.table import read_ledger
 from icefloe.ingest.options import make_options
 from tests.support.ingest.files import (
+    OUTER,
     Travelling,
     archive,
     assert_same,
@@ -97,7 +98,7 @@ def test_variables_that_files_lack_stay(tmp_path: Path) -> None:
     by_hand(repo, old.assign(p=old.t2m * 2))
     file = write(tmp_path / "new.nc", days(2, 3) + 1000)
 
-    run(repo, file, on_change="ingest")
+    run(repo, file, on_change="ingest", **OUTER)
 
     assert read(repo)["p"].isel(time=slice(4)).equals(old.t2m * 2)
     assert read(repo)["t2m"].values.max() > 1000
@@ -165,11 +166,11 @@ def test_the_ledger_follows_rows_that_others_come_between(tmp_path: Path) -> Non
     repo = new_repo(tmp_path)
 
     run(repo, files[0])
-    run(repo, files)
+    run(repo, files, **OUTER)
 
     rows = {Path(row.source).name: row.box() for row in read_ledger(repo.readonly_session("main"), "")}
     assert rows["0.nc"] == {"time": (0, 2), "lat": (0, 5), "lon": (0, 4)}
-    assert_same(read(repo), expected(files))
+    assert_same(read(repo), expected(files, **OUTER))
 
 
 def test_a_dimension_that_no_file_has(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def test_rows_that_only_some_files_have() -> None:
     ]
     tracemalloc.start()
 
-    found = combined(parts, Combining("time"))
+    found = combined(parts, Combining("time", join="outer"))
 
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()

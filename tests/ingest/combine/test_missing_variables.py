@@ -10,7 +10,17 @@ import pytest
 import xarray as xr
 
 from icefloe.errors import InvalidInputError
-from tests.support.ingest.files import assert_same, days, expected, new_repo, read, run, write
+from tests.support.ingest.files import (
+    OUTER,
+    PRESENT,
+    assert_same,
+    days,
+    expected,
+    new_repo,
+    read,
+    run,
+    write,
+)
 from tests.support.ingest.fuzz import outcome
 
 pytestmark = [
@@ -51,9 +61,9 @@ def test_what_is_missing_is_filled_as_xarray_does(tmp_path: Path, case: str) -> 
     files = files_of(tmp_path, CASES[case])
     repo = new_repo(tmp_path)
 
-    run(repo, files, chunks={"time": 2} if case == "times" else {"time": 2, "lat": 3})
+    run(repo, files, chunks={"time": 2} if case == "times" else {"time": 2, "lat": 3}, **OUTER)
 
-    assert_same(read(repo), expected(files))
+    assert_same(read(repo), expected(files, **OUTER))
 
 
 def test_along_a_dimension_that_is_named(tmp_path: Path) -> None:
@@ -72,16 +82,16 @@ def test_added_later(tmp_path: Path) -> None:
     repo = new_repo(tmp_path)
 
     run(repo, files[0], chunks={"time": 2, "lat": 1})
-    run(repo, files)
+    run(repo, files, **OUTER)
 
-    assert_same(read(repo), expected(files))
+    assert_same(read(repo), expected(files, **OUTER))
 
 
 def test_text_has_no_missing_value(tmp_path: Path) -> None:
     texts = A.assign(s=("time", np.array(["x", "y", "z"], object)))
     repo = new_repo(tmp_path)
 
-    run(repo, files_of(tmp_path, [(texts, None), (B, None)]))
+    run(repo, files_of(tmp_path, [(texts, None), (B, None)]), **OUTER)
 
     assert read(repo)["s"].values.tolist() == ["x", "y", "z", "", "", "", ""]
 
@@ -92,7 +102,7 @@ def test_the_same_place_twice(tmp_path: Path) -> None:
     before = repo.lookup_branch("main")
 
     with pytest.raises(InvalidInputError, match="several have t2m for the same place"):
-        run(repo, files)
+        run(repo, files, **OUTER)
 
     assert repo.lookup_branch("main") == before
 
@@ -101,6 +111,6 @@ def test_the_same_place_twice(tmp_path: Path) -> None:
     ("kind", "seed", "mode"),
     [("usual", 11, "native"), ("odd", 37, "native"), ("odd", 17, "hybrid"), ("alike", 9, "virtual")],
 )
-def test_archives_at_random(tmp_path: Path, kind: str, seed: int, mode: str) -> None:
+def test_random_archives_equal_open_mfdataset(tmp_path: Path, kind: str, seed: int, mode: str) -> None:
     """A few of those that `python -m tests.support.ingest.fuzz` tries."""
-    assert outcome(tmp_path, kind, seed, mode) == "the same"
+    assert outcome(tmp_path, kind, seed, mode, combining=PRESENT) == "the same"

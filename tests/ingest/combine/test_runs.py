@@ -45,7 +45,7 @@ def combined(files: list[FileSchema], datasets: list[xr.Dataset], how: Combining
         state = TargetState(None, "", None, Ledger("", []))  # type: ignore[arg-type]
         ordered = sorted_along(files, how.concat_dim)
         while isinstance(found := combine_files(ordered, state, options, digests), DigestRequest):
-            more = digest_values(found.name, found.sources, options.reading, Digests())
+            more = digest_values(found.names, found.sources, options.reading, Digests())
             digests = found.answered(digests, more)
         assert isinstance(found, Combined)
         return found

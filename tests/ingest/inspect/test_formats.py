@@ -80,9 +80,9 @@ def test_static_variables_of_virtual_files(tmp_path: Path) -> None:
     files = [write(tmp_path / f"{n}.nc", part, packed) for n, part in enumerate(parts)]
     repo = new_repo(tmp_path)
 
-    run(repo, files, mode="hybrid")
+    run(repo, files, mode="hybrid", data_vars="all")
 
-    xr.testing.assert_equal(read(repo), expected(files))
+    xr.testing.assert_equal(read(repo), expected(files, data_vars="all"))
 
 
 @pytest.mark.parametrize("mode", ["native", "virtual", "hybrid"])

@@ -232,7 +232,7 @@ def test_a_variable_that_some_files_lack_is_missing_there(tmp_path: Path, mode: 
     files = [write(tmp_path / "0.nc", days(0, 3, rain=rain)), write(tmp_path / "1.nc", days(3, 3))]
     repo = new_repo(tmp_path)
 
-    report = run(repo, files, mode=mode, variables=["t2m", "rain"])
+    report = run(repo, files, mode=mode, variables=["t2m", "rain"], join="outer")
 
     assert report.bad == ()
     assert report.plan is not None
@@ -258,7 +258,7 @@ def test_a_variable_that_only_the_repository_has_is_not_mistyped(tmp_path: Path)
     repo = new_repo(tmp_path)
     run(repo, files[0], variables=["t2m", "rain"])
 
-    report = run(repo, files, variables=["t2m", "rain"])
+    report = run(repo, files, variables=["t2m", "rain"], join="outer")
 
     assert known(repo) == files
     assert report.bad == ()

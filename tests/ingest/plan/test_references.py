@@ -26,7 +26,7 @@ ZLIB: dict[str, Any] = {"zlib": True, "shuffle": True}
 def virtual_locations(folder: Path, files: list[str], **options: Any) -> list[str]:
     """Ingest by reference, compare with what xarray makes of the files, and say where chunks are."""
     repo = new_repo(folder)
-    xarray_options = {"combine": "nested", **options} if options else {}
+    xarray_options = {"combine": "nested", **options} if "concat_dim" in options else options
 
     run(repo, files, mode="virtual", **options)
 
@@ -41,7 +41,7 @@ def test_files_of_one_time_each_that_lack_the_dimension(tmp_path: Path) -> None:
     assert len(virtual_locations(tmp_path, files, concat_dim="time")) == 6
 
 
-def test_a_static_variable_is_there_once_for_each_time(tmp_path: Path) -> None:
+def test_static_variable_is_referenced_once_or_for_each_time(tmp_path: Path) -> None:
     height = (("lat", "lon"), np.arange(20.0).reshape(5, 4))
     encoding = {"t2m": {"chunksizes": (1, 5, 4)}, "height": {**ZLIB, "chunksizes": (3, 4)}}
     files = [
@@ -49,17 +49,18 @@ def test_a_static_variable_is_there_once_for_each_time(tmp_path: Path) -> None:
         for first, count in ((0, 2), (2, 3))
     ]
 
-    assert len(virtual_locations(tmp_path, files)) == 5 + 5 * 2
+    assert len(virtual_locations(tmp_path, files)) == 5 + 2
+    assert len(virtual_locations(tmp_path, files, data_vars="all")) == 5 + 5 * 2
 
 
-def test_bounds_of_a_static_coordinate_are_copied(tmp_path: Path) -> None:
+def test_broadcast_bounds_of_a_coordinate_are_copied(tmp_path: Path) -> None:
     files = []
     for first in (0, 2):
         part = days(first, 2, lat_bnds=(("lat", "side"), np.arange(10.0).reshape(5, 2)))
         part["lat"].attrs["bounds"] = "lat_bnds"
         files.append(write(tmp_path / f"{first}.nc", part))
 
-    assert len(virtual_locations(tmp_path, files)) == 2
+    assert len(virtual_locations(tmp_path, files, data_vars="all")) == 2
 
 
 def test_plain_files_are_cut_so_that_all_fit(tmp_path: Path) -> None:

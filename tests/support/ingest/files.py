@@ -136,8 +136,26 @@ def read_all(repo: Repository) -> xr.Dataset:
     return read(Repository.open(repo.storage, authorize_virtual_chunk_access=allowed))
 
 
+FUTURE: Mapping[str, Any] = {
+    "data_vars": None,
+    "coords": "minimal",
+    "join": "exact",
+    "compat": "no_conflicts",
+}
+"""The future defaults of xarray, which are those of an ingest, but that values are compared."""
+OUTER: Mapping[str, Any] = {"join": "outer"}
+PRESENT: Mapping[str, Any] = {
+    "data_vars": "all",
+    "coords": "different",
+    "join": "outer",
+    "compat": "no_conflicts",
+}
+"""The present defaults of xarray."""
+
+
 def expected(files: Sequence[str], **options: Any) -> xr.Dataset:
-    """What xarray makes of the files. Files of the same content are combined once."""
+    """Combine the files with xarray. Files with the same content are combined once."""
+    options = {**FUTURE, **options}
     contents = tuple(hashlib.sha256(Path(file).read_bytes()).digest() for file in files)
     wanted = (contents, repr(sorted(options.items())))
     if any(map(callable, options.values())) or wanted not in _COMBINED:

@@ -16,7 +16,7 @@ import tempfile
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ import xarray as xr
 
 from icefloe import IcechunkError
 from tests.support.ingest.archives import Archive
-from tests.support.ingest.files import assert_same, new_repo, read_all, run
+from tests.support.ingest.files import FUTURE, PRESENT, assert_same, new_repo, read_all, run
 from tests.support.ingest.mixed_archives import MixedArchive
 from tests.support.ingest.odd_archives import OddArchive
 
@@ -46,19 +46,28 @@ REFUSALS = (
 CANNOT_REFER = "cannot be referred to"
 
 
-def outcome(folder: Path, kind: str, seed: int, mode: str, base: str | None = None) -> str:
-    """What came of one archive: `the same`, or who refuses it and why. AssertionError where they differ.
+def outcome(
+    folder: Path,
+    kind: str,
+    seed: int,
+    mode: str,
+    base: str | None = None,
+    combining: Mapping[str, Any] = PRESENT,
+) -> str:
+    """Ingest one archive: `the same`, or who refuses it and why. AssertionError if results differ.
 
-    With a `base`, files are made of that one.
+    With a `base`, files are made of that one. `combining` are options of xarray and of the ingest.
     """
     archive = KINDS[kind](folder / "files", seed, **({} if base is None else {"base": base}))
     engine = getattr(archive, "engine", "h5netcdf")
     try:
-        with xr.open_mfdataset(archive.files, engine=engine, **archive.xarray_options) as opened:
+        with xr.open_mfdataset(
+            archive.files, engine=engine, **{**combining, **archive.xarray_options}
+        ) as opened:
             wanted = opened.load()
     except Exception as error:  # noqa: BLE001 - whatever xarray does not like
         return f"xarray refuses: {type(error).__name__}"
-    options = dict(archive.options)
+    options = {**combining, **archive.options}
     if mode != "native":
         options.pop("chunks", None)
         options.pop("shards", None)
@@ -104,6 +113,7 @@ def main() -> int:
     parser.add_argument("--mode", default="native")
     parser.add_argument("--kind", default="usual")
     parser.add_argument("--base", help="a NetCDF file that those of mixed archives are parts of")
+    parser.add_argument("--future", action="store_true", help="combine with xarray's future defaults")
     parser.add_argument("--show", action="store_true", help="print what went wrong at length")
     given = parser.parse_args()
     first, _, last = given.seeds.partition("-")
@@ -113,7 +123,8 @@ def main() -> int:
     for seed in range(int(first), int(last or first) + 1):
         folder = Path(tempfile.mkdtemp(prefix="icefloe-fuzz-"))
         try:
-            counts[outcome(folder, given.kind, seed, given.mode, given.base)] += 1
+            how = FUTURE if given.future else PRESENT
+            counts[outcome(folder, given.kind, seed, given.mode, given.base, how)] += 1
         except Exception as error:  # noqa: BLE001 - counted, and the exit code tells
             failed.append(seed)
             counts["WRONG"] += 1

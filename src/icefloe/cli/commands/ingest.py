@@ -59,6 +59,29 @@ _CHECKS = ("monotone", "source", "gaps")
     help="How to combine files: by-coords finds the dimension itself, nested needs --concat-dim.",
 )
 @click.option(
+    "--data-vars",
+    type=click.Choice(["minimal", "different", "all"]),
+    help="Data variables to concatenate, as in xarray; by default those with the dimension.",
+)
+@click.option(
+    "--coords",
+    type=click.Choice(["minimal", "different", "all"]),
+    show_default="minimal",
+    help="Coordinates to concatenate, as in xarray.",
+)
+@click.option(
+    "--compat",
+    type=click.Choice(["identical", "equals", "broadcast_equals", "no_conflicts", "override"]),
+    show_default="no_conflicts",
+    help="How to compare variables that are not concatenated, as in xarray; override takes the first.",
+)
+@click.option(
+    "--join",
+    type=click.Choice(["outer", "inner", "left", "right", "exact", "override"]),
+    show_default="exact",
+    help="How to combine different labels along other dimensions, as in xarray.",
+)
+@click.option(
     "--chunks", type=Sizes(), help="Cells per chunk, such as time=24,lat=180,lon=360; -1 means all."
 )
 @click.option("--shards", type=Sizes(), help="Cells per shard.")

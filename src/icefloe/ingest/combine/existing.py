@@ -308,6 +308,11 @@ def _in_a_row(spans: Sequence[tuple[int, int]], between: npt.NDArray[np.bool_]) 
     return joined
 
 
+def without_variables(schema: FileSchema, names: Collection[str]) -> FileSchema:
+    """Return a schema without some of its data variables."""
+    return _only(schema, _names(schema) - set(names))
+
+
 def _names(schema: FileSchema) -> set[str]:
     return {each.name for each in schema.variables if not each.is_coordinate}
 

@@ -11,7 +11,7 @@ import numpy as np
 import xarray as xr
 
 from icefloe.errors import Hint
-from icefloe.ingest.combine.existing import Part, TargetState, overwritten, parts
+from icefloe.ingest.combine.existing import Part, TargetState, overwritten, parts, without_variables
 from icefloe.ingest.combine.pieces import EXISTING, PieceArray, Pieces, UndigestedError
 from icefloe.ingest.combine.runs import (
     NAME_DIMENSION,
@@ -20,6 +20,13 @@ from icefloe.ingest.combine.runs import (
     combined,
     empty_dataset,
     runs_of,
+)
+from icefloe.ingest.combine.static_fields import (
+    Given,
+    differing_fields,
+    differing_labels,
+    only_stored,
+    undigested_fields,
 )
 from icefloe.ingest.discover.sources import Source
 from icefloe.ingest.inspect.agreement import (
@@ -30,7 +37,6 @@ from icefloe.ingest.inspect.agreement import (
 from icefloe.ingest.options import Combining, Options
 from icefloe.ingest.records import BadFile, FileSchema, Stored, VariableSchema, first_label
 
-_HERE = "the repository"
 _LEAVE_OUT = Hint(
     "leave one out, or name the dimension that they follow each other along with {concat_dim}",
     concat_dim=None,
@@ -99,9 +105,9 @@ class Combined:
 
 @dataclass(frozen=True, slots=True)
 class DigestRequest:
-    """A variable whose values must be compared before the files can be combined."""
+    """Variables whose values must be hashed before the files can be combined."""
 
-    name: str
+    names: tuple[str, ...]
     sources: Mapping[int, Source | Stored]
     """All sources by their numbers."""
 
@@ -110,7 +116,7 @@ class DigestRequest:
         if more.keys() - known.keys():
             return {**known, **more}
         hint = Hint.any_of(Hint("leave out those that others repeat"), NAME_DIMENSION)
-        raise CannotCombineError(f"several have {self.name} for the same place").with_hint(hint)
+        raise CannotCombineError(f"several have {self.names[0]} for the same place").with_hint(hint)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,19 +154,28 @@ def _combine(
     old = parts(existing, rows, new, replacing=replacing) if existing is not None else []
     given = [Given(EXISTING, part.schema, part.box) for part in old]
     given += [Given(number, file, {}) for number, file in enumerate(new)]
+    if left_alone := only_stored(given, how):
+        old = [replace(part, schema=without_variables(part.schema, left_alone)) for part in old]
+        given[: len(old)] = [Given(EXISTING, part.schema, part.box) for part in old]
     twice = overwritten(existing, rows, new) if existing is not None else []
+    sources: dict[int, Source | Stored] = {number: file.source for number, file in enumerate(new)}
+    if existing is not None:
+        sources[EXISTING] = existing.stored
+    if unknown := undigested_fields(given, how, digests):
+        return DigestRequest(unknown, sources)
+    if differing := list(differing_fields(given, how, digests)):
+        raise DisagreementError(differing)
     try:
         dataset = combined(_empty_datasets(new, old, how, digests), how)
-    except UndigestedError as unknown:
-        sources: dict[int, Source | Stored] = {number: file.source for number, file in enumerate(new)}
-        if existing is not None:
-            sources[EXISTING] = existing.stored
-        return DigestRequest(unknown.name, sources)
+    except UndigestedError as error:
+        return DigestRequest((error.name,), sources)
     except CannotCombineError as error:
-        wrong = overlap(given) if error.may_overlap else None
-        if wrong is None:
+        if error.cause == "labels" and (wrong := list(differing_labels(given, how.concat_dim))):
+            raise DisagreementError(wrong) from error
+        found = overlap(given) if error.cause == "overlap" else None
+        if found is None:
             raise
-        raise DisagreementError([_offer_to_replace(wrong, twice)]) from error
+        raise DisagreementError([_offer_to_replace(found, twice)]) from error
     if how.compat != "override" and how.join in (None, "outer", "exact"):
         lost = [_offer_to_replace(each, twice) for each in losses(dataset, given, digests)]
         if lost:
@@ -207,26 +222,6 @@ def _in_order(datasets: list[xr.Dataset], dim: str | None) -> list[xr.Dataset]:
     if dim is None or any(dim not in each.coords for each in datasets):
         return datasets
     return sorted(datasets, key=lambda each: first_label(each[dim].values))
-
-
-@dataclass(frozen=True, slots=True)
-class Given:
-    """A file, or a part of what the repository has."""
-
-    number: int
-    schema: FileSchema
-    box: Mapping[str, tuple[int, int]]
-    """Where a part of the repository is in it."""
-
-    @property
-    def name(self) -> str:
-        """What it is called in sentences."""
-        return _HERE if self.number == EXISTING else self.schema.source.url
-
-    @property
-    def names(self) -> frozenset[str]:
-        """The variables that are in it."""
-        return frozenset(each.name for each in self.schema.variables if not each.is_coordinate)
 
 
 def losses(

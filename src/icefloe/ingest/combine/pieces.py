@@ -284,14 +284,15 @@ def _broadcast_to(array: PieceArray, shape: Sequence[int]) -> PieceArray:
 
 
 def _where(condition: Any, array: Any, other: Any) -> Any:
-    """Asked where missing values of one of two equal arrays are to come from the other, and to fill cells
-    that no source has.
+    """Fill an array from an equal one, as xarray does to merge, or with missing values, as it does to align.
+
+    After an alignment the cells to fill have no piece already.
     """
     if isinstance(other, PieceArray) or not isinstance(array, PieceArray):
         if not isinstance(array, PieceArray) or not np.all(condition):
             raise NotImplementedError("values of an array that is not there yet are not compared")
         return _together(array, other)
-    if not np.all(condition):
+    if np.size(condition) - np.count_nonzero(condition) not in (0, array.missing):
         raise NotImplementedError("values of an array that is not there yet are not replaced")
     return array.astype(np.result_type(array.dtype, other))
 

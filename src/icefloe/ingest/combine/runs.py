@@ -9,37 +9,35 @@ left to xarray.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from threading import RLock
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import xarray as xr
 
-from icefloe._internal.private_imports import xarray_indexing
 from icefloe._internal.warnings import quiet
 from icefloe.errors import ErrorKind, Hint, InvalidInputError
+from icefloe.ingest.combine.alignment import combine_aligned
 from icefloe.ingest.combine.pieces import Origin, PieceArray, Pieces
 from icefloe.ingest.options import Combining
 from icefloe.ingest.records import FileSchema, VariableSchema, attribute_key
 
-indexing = xarray_indexing()
-_PATCHING = RLock()
 Digests = Mapping[tuple[int, str], str]
 """The hash over the values of a variable, by the number of its source and its name."""
 NAME_DIMENSION = Hint("name the dimension they follow each other along with {concat_dim}", concat_dim=None)
 _OVERLAPS = ("monotonic global indexes", "Could not find any dimension coordinates")
-"""What xarray says of files that overlap or lie in the same place, without saying which."""
+"""Parts of xarray's messages about files that overlap or have the same labels; they name no file."""
+_DIFFERENT_LABELS = "join='exact'"
+"""Part of xarray's messages about files with different labels; they name no file."""
 
 
 class CannotCombineError(InvalidInputError):
-    """xarray cannot combine the files. `may_overlap` if that can be because their labels overlap."""
+    """xarray cannot combine the files. `cause` says why, as far as xarray's message shows it."""
 
-    def __init__(self, reason: str, *, may_overlap: bool = False) -> None:
+    def __init__(self, reason: str, *, cause: Literal["overlap", "labels", ""] = "") -> None:
         super().__init__(f"the files cannot be combined: {reason}", ErrorKind.INVALID_ARRAY_METADATA)
-        self.may_overlap = may_overlap
+        self.cause = cause
         self.args = (reason,)
 
 
@@ -76,7 +74,7 @@ def runs_of(
         if found is None:
             return None
         dim, rows = found
-        dims = _given_dimensions(dim, rows, how, digests)
+        dims = _given_dimensions(dim, rows, others, how, digests)
         runs = None if dims is None else _runs(dim, rows, files, others)
         return None if runs is None or dims is None else Runs(dim, runs, dims)
     except TypeError:  # times of different calendars: xarray will say so
@@ -84,11 +82,16 @@ def runs_of(
 
 
 def _given_dimensions(
-    dim: str, rows: Sequence[Sequence[Numbered]], how: Combining, digests: Digests
+    dim: str,
+    rows: Sequence[Sequence[Numbered]],
+    others: Sequence[FileSchema],
+    how: Combining,
+    digests: Digests,
 ) -> dict[str, tuple[str, ...]] | None:
-    """The dimensions that xarray gives to what lacks the one along which files follow each other.
+    """Return the dimensions that xarray gives to variables without the concatenation dimension.
 
-    Two files show it; values that are the same in these must be so in all. None where they are not.
+    Combining two files shows them; values that are equal in these two must be equal in all, otherwise None.
+    A variable that the repository stores along the dimension keeps it.
     """
     _, first = rows[0][0]
     left = [each for each in first.variables if dim not in each.dims and each.name not in first.values]
@@ -104,7 +107,9 @@ def _given_dimensions(
         known = {digests.get((number, each.name)) for row in rows for number, _ in row}
         if dim not in made.variables[each.name].dims and len(known) > 1:
             return None
-    return {each.name: tuple(map(str, made.variables[each.name].dims)) for each in left}
+    found = {each.name: tuple(map(str, made.variables[each.name].dims)) for each in left}
+    stored = [each for other in others for each in other.variables if each.name in found]
+    return found | {each.name: each.dims for each in stored if dim in each.dims}
 
 
 def _runs(
@@ -296,34 +301,16 @@ def _stored_shape(schema: FileSchema, variable: VariableSchema, begin: Mapping[s
 def combined(datasets: Sequence[xr.Dataset], how: Combining) -> xr.Dataset:
     """What xarray makes of some empty_datasets."""
     try:
-        with quiet(), _without_masks():
-            if how.concat_dim is None:
-                found = xr.combine_by_coords(list(datasets), **how.arguments())
-            else:
-                found = xr.combine_nested(list(datasets), concat_dim=how.concat_dim, **how.arguments())
+        with quiet():
+            found = combine_aligned(datasets, how)
     except (ValueError, NotImplementedError, TypeError, KeyError) as error:
         reason, hint = " ".join(str(error).split()), None
         if how.concat_dim is None and "dimension coordinates" in reason:
             dims = dict.fromkeys(str(dim) for dataset in datasets for dim in dataset.dims)
             reason, hint = f"{reason}; there are {', '.join(dims)}", NAME_DIMENSION
-        may_overlap = any(text in reason for text in _OVERLAPS)
-        raise CannotCombineError(reason, may_overlap=may_overlap).with_hint(hint) from error
+        overlaps = any(text in reason for text in _OVERLAPS)
+        cause: Any = "overlap" if overlaps else "labels" if _DIFFERENT_LABELS in reason else ""
+        raise CannotCombineError(reason, cause=cause).with_hint(hint) from error
     if not isinstance(found, xr.Dataset):
         raise InvalidInputError("the files do not make a dataset", ErrorKind.INVALID_ARRAY_METADATA)
     return found
-
-
-@contextmanager
-def _without_masks() -> Iterator[None]:
-    """Prevent xarray from creating a mask, as large as the data, of the missing cells of a PieceArray."""
-    usual = indexing.create_mask
-
-    def create_mask(indexer: Any, shape: Any, data: Any = None) -> Any:
-        return np.array(False) if isinstance(data, PieceArray) else usual(indexer, shape, data)
-
-    with _PATCHING:
-        indexing.create_mask = create_mask
-        try:
-            yield
-        finally:
-            indexing.create_mask = usual

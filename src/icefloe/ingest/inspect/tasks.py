@@ -479,11 +479,13 @@ def _new_dimension(schemas: Sequence[FileSchema], dim: str | None) -> list[Findi
 
 
 def digest_values(
-    name: str, sources: Mapping[int, Source | Stored], reading: Reading, executor: Executor
+    names: tuple[str, ...], sources: Mapping[int, Source | Stored], reading: Reading, executor: Executor
 ) -> dict[tuple[int, str], str]:
-    """Hash the values of a variable in all sources that have it, by the number of the source."""
-    tasks = [DigestTask(source, reading, (name,)) for source in sources.values()]
+    """Hash the values of variables in all sources that have them, by the number of the source."""
+    tasks = [DigestTask(source, reading, names) for source in sources.values()]
     results = executor.map(Task(digest, "files compared", per_core=4, items_per_task=256), tasks)
     return {
-        (number, name): found[name] for number, found in zip(sources, results, strict=True) if name in found
+        (number, name): value
+        for number, found in zip(sources, results, strict=True)
+        for name, value in found.items()
     }

@@ -1,0 +1,196 @@
+"""Compare static fields between files, and labels along dimensions that are not concatenated.
+
+Static fields are variables without the concatenation dimension, such as an orography. They are stored once.
+Files must agree in their values: xarray would take those of the first file without a word
+(`compat="override"`) or name only the variable. Here every file that differs is reported.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from icefloe.errors import Hint
+from icefloe.ingest.combine.pieces import EXISTING
+from icefloe.ingest.inspect.agreement import Finding
+from icefloe.ingest.options import Combining
+from icefloe.ingest.records import FileSchema, VariableSchema
+
+_HERE = "the repository"
+_JOIN = Hint("{join} keeps all labels and fills gaps with missing values", join="outer")
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A file, or a part of the arrays that the repository has."""
+
+    number: int
+    schema: FileSchema
+    box: Mapping[str, tuple[int, int]]
+    """The position of a part in the arrays of the repository; empty for a file."""
+
+    @property
+    def name(self) -> str:
+        """The name in messages."""
+        return _HERE if self.number == EXISTING else self.schema.source.url
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names of its data variables."""
+        return frozenset(each.name for each in self.schema.variables if not each.is_coordinate)
+
+
+def only_stored(given: Sequence[Given], how: Combining) -> set[str]:
+    """Return the static data variables of the repository that no file has: they stay as they are."""
+    moving = _moving_dimensions(given, how.concat_dim)
+    files = {variable.name for each in given if each.number != EXISTING for variable in each.schema.variables}
+    return {
+        variable.name
+        for each in given
+        for variable in each.schema.variables
+        if each.number == EXISTING
+        and not variable.is_coordinate
+        and variable.name not in files
+        and moving.isdisjoint(variable.dims)
+    }
+
+
+def undigested_fields(given: Sequence[Given], how: Combining, digests: Mapping[Any, str]) -> tuple[str, ...]:
+    """Return the static fields whose values must be hashed before files can be compared."""
+    unknown = {
+        name: None
+        for name, members in _static(given, how)
+        for each in members
+        if name not in each.schema.values and (each.number, name) not in digests
+    }
+    return tuple(unknown)
+
+
+def differing_fields(
+    given: Sequence[Given], how: Combining, digests: Mapping[tuple[int, str], str]
+) -> Iterator[Finding]:
+    """Yield a finding for each file whose static field differs from that of the repository or most files."""
+    for name, members in _static(given, how):
+        values = [each.schema.values.get(name) for each in members]
+        if values[0] is not None and all(value is values[0] for value in values):
+            continue  # as in most archives
+        keys = [_value_key(each, name, digests) for each in members]
+        known = [key for key, each in zip(keys, members, strict=True) if each.number == EXISTING]
+        usual = known[0] if known else Counter(keys).most_common(1)[0][0]
+        first = members[keys.index(usual)]
+        for key, each in zip(keys, members, strict=True):
+            if key != usual and each.number != EXISTING:
+                yield _finding(each, first, name)
+
+
+def differing_labels(given: Sequence[Given], concat_dim: str | None) -> Iterator[Finding]:
+    """Yield the reasons why `join="exact"` fails: other labels, or variables that lack some labels."""
+    files = [each for each in given if each.number != EXISTING]
+    for dim in {dim: None for each in given for dim in each.schema.sizes if dim in each.schema.values}:
+        if concat_dim == dim:
+            continue
+        if concat_dim is None:
+            yield from _uncovered(given, dim)
+            continue
+        members = [each for each in given if dim in each.schema.values]
+        keys = [_value_key(each, dim, {}) for each in members]
+        known = [key for key, each in zip(keys, members, strict=True) if each.number == EXISTING]
+        usual = known[0] if known else Counter(keys).most_common(1)[0][0]
+        first = members[keys.index(usual)]
+        for key, each in zip(keys, members, strict=True):
+            if key != usual and each in files:
+                yield Finding(each.name, dim, f"has other labels than {first.name}", "error", _JOIN)
+
+
+def _uncovered(given: Sequence[Given], dim: str) -> Iterator[Finding]:
+    """Yield the variables of which a file has no values for its labels, although they have the dimension."""
+    labels: dict[str, set[Any]] = {}
+    for each in given:
+        for variable in each.schema.variables:
+            if dim in variable.dims and dim in each.schema.values and variable.name != dim:
+                labels.setdefault(variable.name, set()).update(each.schema.values[dim].tolist())
+    for each in given:
+        mine = each.schema.values.get(dim, np.array([]))
+        for name, known in labels.items():
+            rows = [row for row, at in enumerate(mine.tolist()) if at not in known]
+            if not rows:
+                continue
+            text = f"is missing for {dim} {mine[rows[0]]}"
+            if each.number != EXISTING:
+                yield Finding(each.name, name, text, "error", _JOIN)
+            for other in given if each.number == EXISTING else ():
+                if other.number != EXISTING and other.schema.variable(name) is not None:
+                    yield Finding(other.name, name, f"{text}, which the repository has", "error", _JOIN)
+
+
+def _finding(one: Given, other: Given, name: str) -> Finding:
+    variable = one.schema.variable(name)
+    is_coordinate = variable is not None and variable.is_coordinate
+    option = {"coords": "different"} if is_coordinate else {"data_vars": "all"}
+    hint = Hint(
+        f"take the first one with {{compat}}, or store one for each file with {{{next(iter(option))}}}",
+        compat="override",
+        **option,
+    )
+    mine, theirs = (each.schema.values.get(name) for each in (one, other))
+    if mine is not None and theirs is not None and mine.size == theirs.size == 1:
+        text = f"is {mine.reshape(-1)[0]}, but {theirs.reshape(-1)[0]} in {other.name}"
+    else:
+        text = f"differs from that of {other.name}"
+    return Finding(one.name, name, text, "error", hint)
+
+
+def _static(given: Sequence[Given], how: Combining) -> Iterator[tuple[str, list[Given]]]:
+    """Yield the name of each static field with the sources that must agree in its values.
+
+    In a grid of tiles, these are the sources with the same labels along the dimensions of the field.
+    """
+    if how.compat == "override" or len(given) < 2:
+        return
+    moving = _moving_dimensions(given, how.concat_dim)
+    is_new = how.concat_dim is not None and not any(how.concat_dim in each.schema.sizes for each in given)
+    members: dict[str, list[tuple[Given, VariableSchema]]] = {}
+    for each in given:
+        for variable in each.schema.variables:
+            members.setdefault(variable.name, []).append((each, variable))
+    for name, found in members.items():
+        wanted = how.coords if found[0][1].is_coordinate else how.data_vars or ("all" if is_new else None)
+        dims = {dim for _, variable in found for dim in variable.dims}
+        if wanted in ("all", "different") or name in dims or name == how.concat_dim or moving <= dims:
+            continue
+        rows: dict[Any, list[Given]] = {}
+        for each, variable in found:
+            if dims.isdisjoint(each.box):  # hashes are known of whole variables only
+                place = tuple(_label_key(each.schema, dim) for dim in variable.dims if dim in moving)
+                rows.setdefault((variable.dims, place), []).append(each)
+        for row in rows.values():
+            if len({each.number for each in row}) > 1:
+                yield name, row
+
+
+def _moving_dimensions(given: Sequence[Given], concat_dim: str | None) -> set[str]:
+    if concat_dim is not None:
+        return {concat_dim}
+    found = set()
+    for dim in {dim for each in given for dim in each.schema.values if dim in each.schema.sizes}:
+        labels = [each.schema.values[dim] for each in given if dim in each.schema.values]
+        if any(each is not labels[0] and not np.array_equal(each, labels[0]) for each in labels):
+            found.add(dim)
+    return found
+
+
+def _label_key(schema: FileSchema, dim: str) -> Any:
+    labels = schema.values.get(dim)
+    return schema.sizes[dim] if labels is None else (labels.shape, repr(labels.reshape(-1)[:1]))
+
+
+def _value_key(given: Given, name: str, digests: Mapping[tuple[int, str], str]) -> Any:
+    """Return a value that is equal for equal fields. Missing values are equal."""
+    value = given.schema.values.get(name)
+    if value is None:
+        return digests.get((given.number, name))
+    return value.shape, tuple("missing" if each != each else str(each) for each in value.reshape(-1))

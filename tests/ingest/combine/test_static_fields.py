@@ -1,0 +1,168 @@
+"""Static fields, such as an orography, are stored once, and compared between files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from icefloe.cli.main import main
+from icefloe.errors import InvalidInputError
+from tests.support.ingest.files import assert_same, days, expected, new_repo, read_all, run, write
+
+pytestmark = pytest.mark.filterwarnings("ignore:Numcodecs codecs")
+MODES = ["native", "virtual", "hybrid"]
+OROG = np.arange(20.0, dtype="f4").reshape(5, 4)
+CHUNKED: dict[str, Any] = {"t2m": {"chunksizes": (2, 5, 4), "zlib": True}, "orog": {"chunksizes": (5, 4)}}
+
+
+def with_orog(first: int, orog: Any = OROG) -> xr.Dataset:
+    return days(first, 2, orog=(("lat", "lon"), orog, {"units": "m"}), crs=((), 1))
+
+
+def files_with(folder: Path, *fields: Any) -> list[str]:
+    return [
+        write(folder / f"{number}.nc", with_orog(2 * number, field), CHUNKED)
+        for number, field in enumerate(fields)
+    ]
+
+
+@pytest.mark.parametrize("dim", [None, "time"])
+@pytest.mark.parametrize("mode", MODES)
+def test_static_fields_are_stored_once(tmp_path: Path, mode: str, dim: str | None) -> None:
+    files = files_with(tmp_path, OROG, OROG, OROG)
+    repo = new_repo(tmp_path)
+
+    run(repo, files, mode=mode, concat_dim=dim)
+
+    how = {} if dim is None else {"combine": "nested", "concat_dim": dim}
+    assert read_all(repo)["orog"].dims == ("lat", "lon")
+    assert_same(read_all(repo), expected(files, **how))
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("batch", [None, 1])
+def test_static_fields_are_compared_on_append(tmp_path: Path, mode: str, batch: int | None) -> None:
+    files = files_with(tmp_path, OROG, OROG, OROG, OROG + 1)
+    repo = new_repo(tmp_path)
+    run(repo, files[0], mode=mode)
+
+    run(repo, files[:3], mode=mode, commit_every=batch)
+    with pytest.raises(InvalidInputError, match=r"3\.nc: orog: differs from that of the repository"):
+        run(repo, files, mode=mode)
+    run(repo, files, mode=mode, compat="override")
+
+    assert_same(read_all(repo), expected(files, compat="override"))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_files_with_other_values_are_named(tmp_path: Path, mode: str) -> None:
+    files = files_with(tmp_path, OROG, OROG, OROG + 1, OROG, OROG + 2)
+    repo = new_repo(tmp_path)
+
+    with pytest.raises(InvalidInputError) as caught:
+        run(repo, files, mode=mode)
+    report = run(repo, files, mode=mode, on_bad_file="skip")
+
+    assert "2.nc: orog: differs from that of" in str(caught.value)
+    assert "4.nc: orog: differs from that of" in str(caught.value)
+    assert 'compat="override"' in str(caught.value)
+    assert [each.source.url for each in report.bad] == [files[2], files[4]]
+    assert_same(read_all(repo), expected([files[0], files[1], files[3]]))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_override_takes_the_first_field(tmp_path: Path, mode: str) -> None:
+    files = files_with(tmp_path, OROG, OROG + 1)
+    repo = new_repo(tmp_path)
+
+    report = run(repo, files, mode=mode, compat="override")
+
+    assert report.ok
+    assert_same(read_all(repo), expected(files, compat="override"))
+
+
+@pytest.mark.parametrize("data_vars", ["all", "different"])
+@pytest.mark.parametrize("mode", ["native", "hybrid"])
+def test_fields_can_be_stored_for_each_file(tmp_path: Path, mode: str, data_vars: str) -> None:
+    files = files_with(tmp_path, OROG, OROG + 1)
+    repo = new_repo(tmp_path)
+
+    run(repo, files, mode=mode, data_vars=data_vars)
+
+    assert_same(read_all(repo), expected(files, data_vars=data_vars))
+
+
+@pytest.mark.parametrize("batch", [None, 1])
+@pytest.mark.parametrize("mode", ["native", "hybrid"])
+def test_broadcast_fields_keep_their_stored_form(tmp_path: Path, mode: str, batch: int | None) -> None:
+    files = files_with(tmp_path, OROG, OROG + 1, OROG + 2, OROG + 3)
+    repo = new_repo(tmp_path)
+    run(repo, files[:2], mode=mode, data_vars="all")
+
+    run(repo, files, mode=mode, commit_every=batch)
+
+    assert_same(read_all(repo), expected(files, data_vars="all"))
+
+
+def test_coordinates_without_the_dimension_are_compared(tmp_path: Path) -> None:
+    parts = [days(2 * n, 2).assign_coords(run=((), n), zone=("lat", np.arange(5))) for n in range(3)]
+    files = [write(tmp_path / f"{n}.nc", part) for n, part in enumerate(parts)]
+    repo = new_repo(tmp_path)
+
+    with pytest.raises(InvalidInputError, match=r"1\.nc: run: is 1, but 0 in .*0\.nc.*coords=\"different\""):
+        run(repo, files)
+    run(repo, files, coords="different")
+
+    assert_same(read_all(repo), expected(files, coords="different"))
+
+
+def test_other_labels_need_another_join(tmp_path: Path) -> None:
+    files = [write(tmp_path / "0.nc", days(0, 2)), write(tmp_path / "1.nc", days(2, 2).isel(lat=[0, 1, 3]))]
+    repo = new_repo(tmp_path)
+
+    with pytest.raises(InvalidInputError, match=r"1\.nc: lat: .*join=\"outer\""):
+        run(repo, files, concat_dim="time")
+    run(repo, files, concat_dim="time", join="inner")
+
+    wanted = expected(files, combine="nested", concat_dim="time", join="inner")
+    assert_same(read_all(repo), wanted)
+
+
+def test_a_missing_variable_needs_another_join(tmp_path: Path) -> None:
+    rain = ("time", np.ones(2, "f4"))
+    files = [write(tmp_path / "0.nc", days(0, 2, rain=rain)), write(tmp_path / "1.nc", days(2, 2))]
+    repo = new_repo(tmp_path)
+
+    with pytest.raises(InvalidInputError, match=r"1\.nc: rain: is missing.*join=\"outer\""):
+        run(repo, files)
+    run(repo, files, join="outer")
+
+    assert_same(read_all(repo), expected(files, join="outer"))
+
+
+def test_a_field_that_only_the_repository_has_stays(tmp_path: Path) -> None:
+    files = [*files_with(tmp_path, OROG), write(tmp_path / "1.nc", days(2, 2, crs=((), 1)))]
+    repo = new_repo(tmp_path)
+    run(repo, files[0])
+
+    run(repo, files)
+
+    assert read_all(repo)["orog"].values.tolist() == OROG.tolist()
+    assert read_all(repo).sizes["time"] == 4
+
+
+def test_the_command_line_has_the_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = files_with(tmp_path, OROG, OROG + 1)
+    words = ["ingest", *files, str(tmp_path / "repo"), "--executor", "threads"]
+
+    assert main(words) == 2
+    said = capsys.readouterr().err
+    assert main([*words, "--data-vars", "all", "--coords", "minimal", "--join", "exact"]) == 0
+    assert main([*words[:-3], str(tmp_path / "other"), *words[-2:], "--compat", "override"]) == 0
+
+    assert "--compat override" in said
+    assert "--data-vars all" in said
