@@ -42,7 +42,7 @@ def contents(repo: icefloe.Repository, name: str, **versions: str) -> list[dict[
     return [row for batch in batches for row in batch.to_pylist()]
 
 
-def test_refs(repo: icefloe.Repository) -> None:
+def test_refs_table(repo: icefloe.Repository) -> None:
     found = contents(repo, "refs")
 
     assert [(row["kind"], row["name"], row["snapshot_id"]) for row in found] == [
@@ -52,7 +52,7 @@ def test_refs(repo: icefloe.Repository) -> None:
     assert found[0]["message"] == "more"
 
 
-def test_snapshots(repo: icefloe.Repository) -> None:
+def test_snapshots_table(repo: icefloe.Repository) -> None:
     found = contents(repo, "snapshots")
 
     ancestry = list(repo.ancestry(branch="main"))
@@ -62,7 +62,7 @@ def test_snapshots(repo: icefloe.Repository) -> None:
     assert json.loads(found[0]["metadata"])["by"] == "test"
 
 
-def test_ops(repo: icefloe.Repository) -> None:
+def test_ops_table(repo: icefloe.Repository) -> None:
     found = contents(repo, "ops")
 
     assert len(found) == len(list(repo.ops_log()))
@@ -70,7 +70,7 @@ def test_ops(repo: icefloe.Repository) -> None:
     assert json.loads(next(row["details"] for row in found if row["kind"] == "TagCreated"))["name"] == "v1"
 
 
-def test_nodes(repo: icefloe.Repository) -> None:
+def test_nodes_table(repo: icefloe.Repository) -> None:
     found = {row["path"]: row for row in contents(repo, "nodes")}
 
     assert found["/"]["kind"] == "group"
@@ -82,7 +82,7 @@ def test_nodes(repo: icefloe.Repository) -> None:
     assert json.loads(found["/t2m"]["attributes"])["units"] == "K"
 
 
-def test_manifests(repo: icefloe.Repository) -> None:
+def test_manifests_table(repo: icefloe.Repository) -> None:
     found = contents(repo, "manifests")
 
     files = repo.list_manifest_files(repo.lookup_branch("main"))
@@ -91,7 +91,7 @@ def test_manifests(repo: icefloe.Repository) -> None:
     assert any("/t2m" in row["arrays"] for row in found)
 
 
-def test_chunks(repo: icefloe.Repository) -> None:
+def test_chunks_table(repo: icefloe.Repository) -> None:
     found = contents(repo, "chunks")
     session = repo.readonly_session("main")
 
@@ -111,7 +111,7 @@ def test_chunks(repo: icefloe.Repository) -> None:
     assert 0 < inline["length"] <= 64
 
 
-def test_chunks_of_large_manifests_are_read_by_tasks_of_their_own(
+def test_large_manifests_get_their_own_task(
     repo: icefloe.Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("icefloe.query.metadata_tables._REFS_PER_TASK", 1)
@@ -123,7 +123,7 @@ def test_chunks_of_large_manifests_are_read_by_tasks_of_their_own(
     assert len(contents(repo, "chunks")) == sum(row["num_chunk_refs"] for row in contents(repo, "manifests"))
 
 
-def test_diff(repo: icefloe.Repository) -> None:
+def test_diff_table(repo: icefloe.Repository) -> None:
     found = contents(repo, "diff", start="v1")
 
     assert {(row["change"], row["path"]) for row in found} >= {
@@ -135,7 +135,7 @@ def test_diff(repo: icefloe.Repository) -> None:
         contents(repo, "diff")
 
 
-def test_storage(repo: icefloe.Repository) -> None:
+def test_storage_table(repo: icefloe.Repository) -> None:
     found = {row["path"]: row for row in contents(repo, "storage")}
 
     chunks = [row for row in contents(repo, "chunks") if row["path"] == "/t2m"]
@@ -145,12 +145,12 @@ def test_storage(repo: icefloe.Repository) -> None:
     assert found["/time"]["inline_chunks"] == 1
 
 
-def test_names_are_told_apart() -> None:
+def test_unknown_table_is_rejected() -> None:
     assert get_metadata_table("REFS") is TABLES["refs"]
     with pytest.raises(InvalidInputError, match="no table 'snapshot'; did you mean 'snapshots'"):
         get_metadata_table("snapshot")
 
 
 @pytest.mark.parametrize("name", list(TABLES))
-def test_each_has_types_that_spark_knows(name: str) -> None:
+def test_all_columns_have_spark_types(name: str) -> None:
     assert to_ddl(get_metadata_table(name).schema).startswith("`")

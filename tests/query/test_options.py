@@ -26,7 +26,7 @@ from tests.support.spark.weather import put, repository, weather
         ("max_partition_bytes", "maxPartitionBytes"),
     ],
 )
-def test_names_in_other_spellings(spelled: str, name: str) -> None:
+def test_option_names_ignore_case_and_separators(spelled: str, name: str) -> None:
     assert parse_options({spelled: "x"}).given == {name: "x"}
 
 
@@ -39,7 +39,7 @@ def test_names_in_other_spellings(spelled: str, name: str) -> None:
         ("allowHttp", "allow_http"),
     ],
 )
-def test_options_of_the_storage(spelled: str, name: str) -> None:
+def test_storage_options_are_separated(spelled: str, name: str) -> None:
     assert parse_options({spelled: "x"}).storage == {name: "x"}
 
 
@@ -52,7 +52,7 @@ def test_options_of_the_storage(spelled: str, name: str) -> None:
         ({"path": "a", "url": "b"}, "the option path is given twice"),
     ],
 )
-def test_a_typo_is_corrected(wrong: dict[str, str], sentence: str) -> None:
+def test_unknown_option_suggests_nearest_name(wrong: dict[str, str], sentence: str) -> None:
     with pytest.raises(InvalidInputError, match=sentence):
         parse_options(wrong)
 
@@ -60,7 +60,7 @@ def test_a_typo_is_corrected(wrong: dict[str, str], sentence: str) -> None:
 @pytest.mark.parametrize(
     "name", ["secret_access_key", "accessKeyId", "sessionToken", "my.secret", "sas_token"]
 )
-def test_secrets_are_refused_and_never_told(name: str) -> None:
+def test_secrets_are_rejected_and_not_repeated(name: str) -> None:
     with pytest.raises(InvalidInputError, match="is a secret") as caught:
         parse_options({name: "hunter2"})
 
@@ -77,14 +77,14 @@ def test_secrets_are_refused_and_never_told(name: str) -> None:
         ({"maxPartitionBytes": "0"}, "must be a whole number from 1 on"),
     ],
 )
-def test_values_are_checked(wrong: dict[str, str], sentence: str) -> None:
+def test_option_values_are_validated(wrong: dict[str, str], sentence: str) -> None:
     options = parse_options(wrong)
 
     with pytest.raises(InvalidInputError, match=sentence):
         _ = (options.mapping("sel"), options.batch_rows, options.partition_bytes)
 
 
-def test_lists_and_sizes() -> None:
+def test_lists_and_sizes_are_parsed() -> None:
     options = parse_options({"variables": "t2m, rain", "maxPartitionBytes": "16m", "group": "a/b/"})
 
     assert options.names("variables") == ["t2m", "rain"]
@@ -93,14 +93,14 @@ def test_lists_and_sizes() -> None:
     assert options.group == "/a/b"
 
 
-def test_a_repository_must_be_named_and_be_there(tmp_path: Path) -> None:
+def test_missing_path_or_repository_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="give its folder or URL with the option path"):
         parse_options({}).open()
     with pytest.raises(IcechunkError, match="repository"):
         parse_options({"path": str(tmp_path / "nowhere")}).open()
 
 
-def test_credentials_come_from_a_function() -> None:
+def test_credentials_provider_is_called() -> None:
     with pytest.raises(InvalidInputError, match="cannot be imported"):
         parse_options({"path": "s3://bucket/x", "credentialsProvider": "no_such_module:f"}).open()
     with pytest.raises(InvalidInputError, match=r"must be package\.module:function"):
@@ -117,7 +117,7 @@ def repo() -> icefloe.Repository:
     return made
 
 
-def test_every_way_to_name_a_version(repo: icefloe.Repository) -> None:
+def test_version_options(repo: icefloe.Repository) -> None:
     tip, first = (info.id for info in list(repo.ancestry(branch="main"))[:2])
     now = (datetime.now(UTC) + timedelta(minutes=1)).isoformat()
 
@@ -144,14 +144,14 @@ def test_every_way_to_name_a_version(repo: icefloe.Repository) -> None:
         ({"versionAsOf": "nope"}, "no branch, tag or snapshot 'nope'; branches and tags are main, old, v1"),
     ],
 )
-def test_versions_that_are_not_there(
+def test_missing_versions_are_rejected(
     repo: icefloe.Repository, version: dict[str, str], sentence: str
 ) -> None:
     with pytest.raises(IcechunkError, match=sentence):
         open_session(repo, version)
 
 
-def test_a_name_of_both_a_branch_and_a_tag_needs_a_word_more(repo: icefloe.Repository) -> None:
+def test_ambiguous_version_name_needs_prefix(repo: icefloe.Repository) -> None:
     repo.create_branch("v1", repo.lookup_tag("v1"))
 
     with pytest.raises(InvalidInputError, match="v1 is both a branch and a tag"):

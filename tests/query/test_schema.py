@@ -29,7 +29,7 @@ def contents(repo: icefloe.Repository, table: Table) -> pa.Table:
     return read_all(session, make_plan(table, Selection.everything(table)))
 
 
-def test_a_group_is_what_xarray_makes_of_it() -> None:
+def test_table_equals_xarray_dataframe() -> None:
     repo = repository(weather(), encoding=CHUNKS)
     table = table_of(repo)
 
@@ -40,7 +40,7 @@ def test_a_group_is_what_xarray_makes_of_it() -> None:
     assert rows(found) == frame_rows(expected, table.schema.names)
 
 
-def test_rows_come_in_the_order_of_the_dimensions() -> None:
+def test_rows_follow_dimension_order() -> None:
     dataset = weather()
     repo = repository(dataset)  # one chunk
     table = table_of(repo, ["t2m"])
@@ -83,7 +83,7 @@ VARIABLES: dict[str, tuple[Any, dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", list(VARIABLES))
-def test_values_of_each_type_are_decoded_as_xarray_does(name: str) -> None:
+def test_decoded_values_equal_xarray(name: str) -> None:
     values, encoding, spark_type = VARIABLES[name]
     repo = repository(xr.Dataset({name: ("x", values)}), encoding={name: encoding})
     table = table_of(repo)
@@ -98,7 +98,7 @@ def test_values_of_each_type_are_decoded_as_xarray_does(name: str) -> None:
     assert [v for v in found.to_pylist() if v is not None] == shown[~missing].tolist()
 
 
-def test_complex_numbers_have_two_parts() -> None:
+def test_complex_numbers_become_structs() -> None:
     repo = repository(xr.Dataset({"c": ("x", np.array([1 + 2j, 3 - 4j]))}))
 
     found = contents(repo, table_of(repo))["c"].to_pylist()
@@ -112,7 +112,7 @@ def test_bytes_stay_bytes() -> None:
     assert contents(repo, table_of(repo))["s"].to_pylist() == [b"a", b"bc"]
 
 
-def test_times_of_other_calendars_are_text_beside_numbers() -> None:
+def test_times_of_other_calendars_have_text_and_number_columns() -> None:
     times = xr.date_range("2000-02-27", periods=4, calendar="noleap", use_cftime=True)
     repo = repository(xr.Dataset({"v": ("time", np.arange(4.0))}, {"time": times}))
 
@@ -141,7 +141,7 @@ def test_times_before_1582_are_text() -> None:
     assert set(found["old"].to_pylist()) == {"1582-10-04T00:00:00", "1582-10-15T00:00:00"}
 
 
-def test_auxiliary_coordinates_are_columns_too() -> None:
+def test_auxiliary_coordinates_are_columns() -> None:
     dataset = xr.Dataset(
         {"v": (("y", "x"), np.arange(6.0).reshape(2, 3))},
         {
@@ -162,7 +162,7 @@ def test_auxiliary_coordinates_are_columns_too() -> None:
     assert rows(found.drop(["x"])) == frame_rows(expected, ["y", "height", "lat", "name", "v"])
 
 
-def test_variables_of_other_dimensions_are_another_table() -> None:
+def test_variables_with_different_dimensions_form_separate_tables() -> None:
     dataset = weather().assign(height=(("lat", "lon"), np.ones((6, 8))))
     repo = repository(dataset)
     tables = find_tables(repo.readonly_session("main"))
@@ -179,7 +179,7 @@ def test_variables_of_other_dimensions_are_another_table() -> None:
         tables.choose(["height", "t2m"])
 
 
-def test_dimensions_in_another_order_are_the_same_table() -> None:
+def test_dimension_order_does_not_separate_tables() -> None:
     dataset = weather()
     dataset["turned"] = dataset["t2m"].transpose("lon", "time", "lat") * 2
     repo = repository(dataset, encoding={"turned": {"chunks": (8, 2, 6)}, **CHUNKS})
@@ -191,14 +191,14 @@ def test_dimensions_in_another_order_are_the_same_table() -> None:
     assert rows(found) == frame_rows(opened(repo.readonly_session("main")), table.schema.names)
 
 
-def test_an_unknown_variable_is_suggested() -> None:
+def test_unknown_variable_suggests_nearest_name() -> None:
     repo = repository(weather())
 
     with pytest.raises(InvalidInputError, match="no variable 'T2N' in group /; did you mean 't2m'"):
         table_of(repo, ["T2N"])
 
 
-def test_a_group_that_is_not_there() -> None:
+def test_missing_group_is_rejected() -> None:
     repo = repository(weather(), group="era5")
 
     assert table_of(repo, group="era5").group == "/era5"
@@ -210,7 +210,7 @@ def test_a_group_that_is_not_there() -> None:
         table_of(repo)
 
 
-def test_an_array_that_makes_no_column_is_named_and_can_be_left_out() -> None:
+def test_unsupported_array_is_reported_and_can_be_excluded() -> None:
     repo = icefloe.Repository.create(icefloe.in_memory_storage())
     session = repo.writable_session("main")
     group = zarr.create_group(session.store)
@@ -228,7 +228,7 @@ def test_an_array_that_makes_no_column_is_named_and_can_be_left_out() -> None:
     assert table_of(repo, ["good"]).schema.names == ["x", "good"]
 
 
-def test_arrays_without_names_of_dimensions_have_index_columns() -> None:
+def test_unnamed_dimensions_become_index_columns() -> None:
     repo = icefloe.Repository.create(icefloe.in_memory_storage())
     session = repo.writable_session("main")
     array: Any = zarr.create_array(session.store, name="a", shape=(2, 2), dtype="i4")
@@ -240,7 +240,7 @@ def test_arrays_without_names_of_dimensions_have_index_columns() -> None:
     assert rows(found) == [(0, 0, 1), (0, 1, 2), (1, 0, 3), (1, 1, 4)]
 
 
-def test_a_scalar_is_a_table_of_one_row() -> None:
+def test_scalar_is_table_with_one_row() -> None:
     repo = repository(xr.Dataset({"v": ((), 5.0)}))
 
     assert rows(contents(repo, table_of(repo))) == [(5.0,)]

@@ -84,7 +84,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_answers_are_those_of_all_rows(spark: Any, repo: icefloe.Repository, name: str) -> None:
+def test_results_equal_full_scan(spark: Any, repo: icefloe.Repository, name: str) -> None:
     path = repo.storage.describe()["path"]
     spark.read.format("icechunk").options(path=path).load().createOrReplaceTempView("air")
     spark.read.format("icechunk").options(path=path, group="scene").load().createOrReplaceTempView("scene")
@@ -98,7 +98,7 @@ def test_answers_are_those_of_all_rows(spark: Any, repo: icefloe.Repository, nam
     assert ours
 
 
-def test_answers_are_those_of_xarray(spark: Any, repo: icefloe.Repository) -> None:
+def test_results_equal_xarray(spark: Any, repo: icefloe.Repository) -> None:
     data = air()
 
     def rows(name: str) -> list[Any]:

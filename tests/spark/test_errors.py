@@ -50,7 +50,7 @@ OTHER = (
         (ConnectionRefusedError(111, "Connection refused"), "the connection to Spark was lost"),
     ],
 )
-def test_a_failure_is_one_sentence(error: Exception, said: str) -> None:
+def test_failure_is_one_sentence(error: Exception, said: str) -> None:
     with pytest.raises(IcechunkError) as caught, translate_failures():
         raise error
 
@@ -61,7 +61,7 @@ def test_a_failure_is_one_sentence(error: Exception, said: str) -> None:
 
 
 @pytest.mark.parametrize("error", [InvalidInputError("wrong"), ZeroDivisionError("mine")])
-def test_other_errors_stay_what_they_are(error: Exception) -> None:
+def test_other_errors_are_unchanged(error: Exception) -> None:
     with pytest.raises(type(error)) as caught, translate_failures():
         raise error
 

@@ -34,7 +34,7 @@ def refuse(number: int) -> int:
     return number
 
 
-def test_executors_write_and_the_driver_commits(spark: Any, tmp_path: Path) -> None:
+def test_executors_write_and_driver_commits(spark: Any, tmp_path: Path) -> None:
     repo = Repository.create(local_filesystem_storage(str(tmp_path / "repo")))
     session = repo.writable_session("main")
     zarr.create_array(session.store, name="a", shape=(400,), chunks=(10,), dtype="f8", fill_value=-1)
@@ -50,14 +50,14 @@ def test_executors_write_and_the_driver_commits(spark: Any, tmp_path: Path) -> N
     assert len(list(repo.ancestry(branch="main"))) == 2
 
 
-def test_an_exception_comes_home_as_it_is(spark: Any) -> None:
+def test_exception_is_raised_unchanged_on_driver(spark: Any) -> None:
     with pytest.raises(NodeNotFoundError, match="there is no 2") as caught:
         list(SparkExecutor(spark, tasks=1).map(Task(refuse, "numbers"), range(5)))
 
     assert caught.value.kind == ErrorKind.NODE_NOT_FOUND
 
 
-def test_nothing_to_do_needs_no_spark() -> None:
+def test_empty_map_starts_no_job() -> None:
     nobody: Any = None
 
     assert list(SparkExecutor(nobody).map(Task(refuse, "numbers"), [])) == []
@@ -65,6 +65,6 @@ def test_nothing_to_do_needs_no_spark() -> None:
         SparkExecutor(nobody, tasks=0)
 
 
-def test_a_running_session_is_used(spark: Any) -> None:
+def test_active_session_is_reused(spark: Any) -> None:
     assert local_session() is spark
     assert spark.conf.get("spark.driver.host") == "127.0.0.1"

@@ -41,7 +41,7 @@ def started(folder: Path, master: str, how: str, *more: str, job: str = "fault_j
 
 
 @pytest.mark.parametrize("how", ["write", "save"])
-def test_workers_and_executors_that_are_killed(tmp_path: Path, how: str) -> None:
+def test_write_survives_killed_workers_and_executors(tmp_path: Path, how: str) -> None:
     repo = prepared(tmp_path)
 
     finished(started(tmp_path, "local-cluster[2,1,1024]", how, "worker", "executor"))
@@ -51,7 +51,7 @@ def test_workers_and_executors_that_are_killed(tmp_path: Path, how: str) -> None
 
 
 @pytest.mark.parametrize("how", ["write", "save"])
-def test_drivers_that_are_killed(tmp_path: Path, how: str) -> None:
+def test_write_survives_killed_drivers(tmp_path: Path, how: str) -> None:
     repo = prepared(tmp_path)
 
     kill_when(started(tmp_path, "local[2]", how), lambda: any((tmp_path / "traces").glob("*/*")))
@@ -66,7 +66,7 @@ def test_drivers_that_are_killed(tmp_path: Path, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["write", "save"])
-def test_anything_killed_at_any_moment(tmp_path: Path, how: str) -> None:
+def test_write_survives_kills_at_any_time(tmp_path: Path, how: str) -> None:
     repo, chance = prepared(tmp_path), random.Random()
     order = (tmp_path, "local-cluster[2,1,1024]", how, str(WRITES))
     for _ in range(DRIVER_KILLS):

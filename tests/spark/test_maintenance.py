@@ -57,7 +57,7 @@ def twin(original: Path, tmp_path: Path, name: str) -> Repository:
     return Repository.open(local_filesystem_storage(str(tmp_path / name)))
 
 
-def test_tables_and_collections_are_the_same(spark: Any, original: Path, tmp_path: Path) -> None:
+def test_tables_and_gc_equal_those_without_spark(spark: Any, original: Path, tmp_path: Path) -> None:
     here, there = (twin(original, tmp_path, name) for name in ("threads", "spark"))
     moment = datetime.now(UTC)
 
@@ -73,7 +73,7 @@ def test_tables_and_collections_are_the_same(spark: Any, original: Path, tmp_pat
     assert objects(there.storage) == objects(here.storage)
 
 
-def test_verification_and_statistics_are_the_same(spark: Any, original: Path, tmp_path: Path) -> None:
+def test_verify_and_statistics_equal_those_without_spark(spark: Any, original: Path, tmp_path: Path) -> None:
     repo = twin(original, tmp_path, "repo")
     recorded = on_spark(spark, repo).record_checksums()
     assert recorded > 0
@@ -104,7 +104,9 @@ def test_verification_and_statistics_are_the_same(spark: Any, original: Path, tm
         on_spark(spark, again).garbage_collect(datetime.now(UTC))
 
 
-def test_clones_exports_and_rewrites_are_the_same(spark: Any, original: Path, tmp_path: Path) -> None:
+def test_clone_export_and_rewrite_equal_those_without_spark(
+    spark: Any, original: Path, tmp_path: Path
+) -> None:
     repo = twin(original, tmp_path, "repo")
     here, there = (local_filesystem_storage(str(tmp_path / name)) for name in ("copy1", "copy2"))
 
@@ -176,16 +178,14 @@ def test_commands_migrate_on_spark(
     assert ours.verify("objects").ok
 
 
-def test_a_repository_in_memory_is_refused(spark: Any) -> None:
+def test_in_memory_repository_is_rejected(spark: Any) -> None:
     repo = Repository.create(in_memory_storage())
 
     with pytest.raises(InvalidInputError, match="memory"):
         on_spark(spark, repo).find_garbage(datetime.now(UTC))
 
 
-def test_a_failure_on_an_executor_stops_a_clone_with_its_words(
-    spark: Any, original: Path, tmp_path: Path
-) -> None:
+def test_executor_failure_stops_clone_with_its_message(spark: Any, original: Path, tmp_path: Path) -> None:
     repo = twin(original, tmp_path, "repo")
     target = tmp_path / "copy"
     target.mkdir()

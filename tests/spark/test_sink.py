@@ -62,7 +62,7 @@ def changed_rows() -> pa.Table:
     return as_rows(weather().assign(rain=weather()["rain"] + 500)[["rain"]])
 
 
-def test_whole_blocks_are_written_by_tasks_and_the_rest_by_the_commit(folder: str) -> None:
+def test_tasks_write_whole_blocks_and_commit_writes_rest(folder: str) -> None:
     rows = changed_rows()
     order = np.arange(len(rows))
     parts = [rows.take(order[:200]), rows.take(order[200:])]
@@ -75,7 +75,7 @@ def test_whole_blocks_are_written_by_tasks_and_the_rest_by_the_commit(folder: st
     assert len(list(repo_at(folder).ancestry(branch="main"))) == 3
 
 
-def test_rows_after_the_end_make_a_dimension_longer(folder: str) -> None:
+def test_rows_after_end_extend_dimension(folder: str) -> None:
     later = weather().isel(time=slice(0, 3))
     later["time"] = later["time"] + np.timedelta64(10, "D")
 
@@ -85,7 +85,7 @@ def test_rows_after_the_end_make_a_dimension_longer(folder: str) -> None:
     xr.testing.assert_equal(contents(folder)["t2m"].isel(time=slice(10, 13)), later["t2m"])
 
 
-def test_new_arrays_and_overwriting(tmp_path: Path) -> None:
+def test_arrays_are_created_and_overwritten(tmp_path: Path) -> None:
     folder = str(tmp_path / "new")
     icefloe.Repository.create(icefloe.local_filesystem_storage(folder))
     rows = pa.table({"x": [1, 2, 3], "v": [1.0, 2.0, 3.0]})
@@ -98,7 +98,7 @@ def test_new_arrays_and_overwriting(tmp_path: Path) -> None:
     assert (first.message, first.metadata["by"]) == ("first", "me")
 
 
-def test_a_key_is_committed_once(folder: str) -> None:
+def test_transaction_key_is_committed_once(folder: str) -> None:
     for _ in range(2):
         run(folder, [changed_rows()], txnAppId="a", txnVersion="1")
 
@@ -110,7 +110,7 @@ def key_rows(value: int) -> pa.Table:
 
 
 @pytest.mark.parametrize("solver", ["ours", "theirs", "detect", "none"])
-def test_a_twin_that_commits_between_the_tasks_and_the_commit_is_found(folder: str, solver: str) -> None:
+def test_concurrent_commit_with_same_key_is_detected(folder: str, solver: str) -> None:
     key: Any = {"txnAppId": "a", "txnVersion": "1", "solver": solver}
 
     run(folder, [key_rows(2)], between=lambda: run(folder, [key_rows(1)], **key), **key)
@@ -119,7 +119,7 @@ def test_a_twin_that_commits_between_the_tasks_and_the_commit_is_found(folder: s
     assert (contents(folder)["rain"].values == 1).all()
 
 
-def test_a_key_outlives_its_commit(folder: str) -> None:
+def test_transaction_key_survives_expiration(folder: str) -> None:
     key: Any = {"txnAppId": "a", "txnVersion": "1"}
     run(folder, [key_rows(1)], **key)
     run(folder, [key_rows(2)])
@@ -133,7 +133,7 @@ def test_a_key_outlives_its_commit(folder: str) -> None:
     assert (contents(folder)["rain"].values == 2).all()
 
 
-def test_keys_in_the_metadata_of_commits_are_found_too(folder: str) -> None:
+def test_keys_in_commit_metadata_are_found(folder: str) -> None:
     """Earlier releases of icefloe kept keys nowhere else."""
     session = repo_at(folder).writable_session("main")
     session.commit("before", {"txnAppId": "a", "txnVersion": "1"}, allow_empty=True)
@@ -148,7 +148,7 @@ def keep_chunks_out_of_manifests(folder: str) -> None:
     icefloe.Repository.open(icefloe.local_filesystem_storage(folder), config).save_config()
 
 
-def test_a_collection_between_the_tasks_and_the_commit_is_refused(folder: str) -> None:
+def test_gc_between_tasks_and_commit_fails_write(folder: str) -> None:
     keep_chunks_out_of_manifests(folder)
 
     def collect() -> None:
@@ -162,7 +162,7 @@ def test_a_collection_between_the_tasks_and_the_commit_is_refused(folder: str) -
     assert len(list(repo_at(folder).ancestry(branch="main"))) == 2
 
 
-def test_a_collection_that_spares_the_chunks_of_tasks_leads_to_copies(folder: str) -> None:
+def test_gc_that_keeps_chunks_leads_to_copies(folder: str) -> None:
     keep_chunks_out_of_manifests(folder)
     long_ago = datetime(2001, 1, 1, tzinfo=UTC)
 
@@ -172,7 +172,7 @@ def test_a_collection_that_spares_the_chunks_of_tasks_leads_to_copies(folder: st
     assert repo_at(folder).find_garbage(datetime.now(UTC)).to_arrow().num_rows
 
 
-def test_too_much_for_a_message_names_the_function_that_shuffles(folder: str) -> None:
+def test_too_many_fragments_suggest_shuffle(folder: str) -> None:
     rows = changed_rows().slice(0, 100)
 
     with pytest.raises(
@@ -194,7 +194,7 @@ def test_too_much_for_a_message_names_the_function_that_shuffles(folder: str) ->
 @pytest.mark.spark
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
-def test_through_spark(spark: Any, folder: str) -> None:
+def test_write_through_spark(spark: Any, folder: str) -> None:
     frame = spark.read.format("icechunk").option("path", folder).load().where("lat >= 50")
     changed = frame.selectExpr("time", "lat", "lon", "cast(rain + 1 AS smallint) AS rain")
 

@@ -48,7 +48,7 @@ def dataset(folder: str) -> Any:
     return opened(repo.readonly_session("main"))
 
 
-def test_a_table_is_what_xarray_has(spark: Any, folder: str) -> None:
+def test_table_equals_xarray(spark: Any, folder: str) -> None:
     frame = load(spark, folder, maxPartitionBytes="4k", tag="v1")
 
     assert frame.rdd.getNumPartitions() > 1
@@ -56,7 +56,7 @@ def test_a_table_is_what_xarray_has(spark: Any, folder: str) -> None:
     assert collected(frame) == frame_rows(dataset(folder), COLUMNS)
 
 
-def test_the_same_frame_filtered_twice_gives_two_answers(spark: Any, folder: str) -> None:
+def test_frame_can_be_filtered_twice(spark: Any, folder: str) -> None:
     # With DataSourceReader.pushFilters, Spark 4.3 keeps one filter per load() and returns wrong rows here.
     frame = load(spark, folder, variables="t2m")
 
@@ -68,7 +68,7 @@ def test_the_same_frame_filtered_twice_gives_two_answers(spark: Any, folder: str
     assert north.alias("a").join(frame.alias("b"), ["time", "lon"]).count() == 480
 
 
-def test_a_view_in_sql(spark: Any, folder: str) -> None:
+def test_temporary_view_in_sql(spark: Any, folder: str) -> None:
     chosen = json.dumps({"time": {"start": "2020-01-01"}, "lat": 45.0})
     spark.sql(
         "CREATE OR REPLACE TEMPORARY VIEW weather USING icechunk"
@@ -84,7 +84,7 @@ def test_a_view_in_sql(spark: Any, folder: str) -> None:
     assert found[2] == pytest.approx(float(expected.astype("f8").mean()))
 
 
-def test_a_schema_leaves_out_columns(spark: Any, folder: str) -> None:
+def test_schema_selects_columns(spark: Any, folder: str) -> None:
     reader = spark.read.format("icechunk").option("path", folder)
 
     found = reader.schema("t2m float, lat double").load()
@@ -104,14 +104,14 @@ def test_a_schema_leaves_out_columns(spark: Any, folder: str) -> None:
         ({"sel": '{"lat": 41}'}, "coordinate lat has no 41"),
     ],
 )
-def test_errors_are_one_sentence(spark: Any, folder: str, options: dict[str, str], sentence: str) -> None:
+def test_errors_are_one_line(spark: Any, folder: str, options: dict[str, str], sentence: str) -> None:
     with pytest.raises(Exception, match=sentence) as caught:
         load(spark, folder, **options)
 
     assert "Traceback" not in str(caught.value)
 
 
-def test_another_version_on_an_executor_is_said(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_version_mismatch_with_executor_is_reported(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     reader = IcechunkSource({"path": folder, "variables": "t2m"}).reader(StructType().add("t2m", "float"))
     (part, *_), sent = reader.partitions(), pickle.dumps(reader)
     received: Any = pickle.loads(sent)
@@ -126,14 +126,14 @@ def test_another_version_on_an_executor_is_said(folder: str, monkeypatch: pytest
             task()
 
 
-def test_a_secret_is_not_repeated(spark: Any, folder: str) -> None:
+def test_secret_is_not_repeated(spark: Any, folder: str) -> None:
     with pytest.raises(Exception, match=r"(?i)secretAccessKey is a secret") as caught:
         load(spark, folder, secretAccessKey="hunter2")
 
     assert "hunter2" not in str(caught.value)
 
 
-def test_an_error_in_a_worker_is_one_sentence(spark: Any, tmp_path: Path) -> None:
+def test_worker_error_is_one_line(spark: Any, tmp_path: Path) -> None:
     storage = icefloe.local_filesystem_storage(str(tmp_path / "repo"))
     repository(weather(), storage, CHUNKS)
     frame = load(spark, str(tmp_path / "repo"), variables="t2m")

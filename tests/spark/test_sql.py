@@ -45,7 +45,7 @@ def collected(frame: Any) -> list[tuple[Any, ...]]:
     return sorted((tuple(row) for row in frame.collect()), key=repr)
 
 
-def test_a_scan_is_what_xarray_selects(spark: Any, repo: icefloe.Repository) -> None:
+def test_scan_equals_xarray_selection(spark: Any, repo: icefloe.Repository) -> None:
     made = scan(spark, repo, tag="v1").sel(lat=slice(50, 40), time=slice("2020", None)).isel(lon=[0, 3])
 
     found = made.select("t2m", "lat").to_df()
@@ -57,7 +57,7 @@ def test_a_scan_is_what_xarray_selects(spark: Any, repo: icefloe.Repository) -> 
     assert frame.where("lat = 45").union(frame.where("lat = 40")).select("lat").distinct().count() == 2
 
 
-def test_a_query_with_two_versions(spark: Any, repo: icefloe.Repository) -> None:
+def test_query_joins_two_versions(spark: Any, repo: icefloe.Repository) -> None:
     found = sql(
         spark,
         "SELECT b.lat, sum(a.rain - b.rain) FROM w a JOIN w VERSION AS OF 'v1' b USING (time, lat, lon)"
@@ -68,7 +68,7 @@ def test_a_query_with_two_versions(spark: Any, repo: icefloe.Repository) -> None
     assert collected(found) == [(50.0, 80000), (55.0, 80000), (60.0, 80000)]
 
 
-def test_the_example_of_the_guide(spark: Any, repo: icefloe.Repository) -> None:
+def test_example_of_guide(spark: Any, repo: icefloe.Repository) -> None:
     found = sql(
         spark,
         "SELECT month(time) AS m, avg(t2m) AS mean FROM era5 VERSION AS OF 'v1' WHERE lat BETWEEN 40 AND 50"
@@ -84,7 +84,7 @@ def test_the_example_of_the_guide(spark: Any, repo: icefloe.Repository) -> None:
     }
 
 
-def test_groups_arrays_and_tables_about_the_repository(spark: Any, repo: icefloe.Repository) -> None:
+def test_query_names_groups_arrays_and_metadata_tables(spark: Any, repo: icefloe.Repository) -> None:
     repos = {"w": repo}
 
     assert sql(spark, "SELECT max(rain) FROM w.more", repos).collect()[0][0] == weather()["rain"].max() + 1
@@ -99,7 +99,7 @@ def test_groups_arrays_and_tables_about_the_repository(spark: Any, repo: icefloe
         sql(spark, "SELECT * FROM w.snapshot", repos)
 
 
-def test_other_tables_of_the_session_can_be_joined(spark: Any, repo: icefloe.Repository) -> None:
+def test_query_joins_spark_tables(spark: Any, repo: icefloe.Repository) -> None:
     spark.createDataFrame(
         [(60.0, "north"), (35.0, "south")], "lat double, name string"
     ).createOrReplaceTempView("places")
@@ -114,7 +114,7 @@ def test_other_tables_of_the_session_can_be_joined(spark: Any, repo: icefloe.Rep
     assert collected(found) == [("north", counted)]
 
 
-def test_a_query_may_hold_braces_and_have_no_answer(spark: Any, repo: icefloe.Repository) -> None:
+def test_query_with_braces_and_empty_result(spark: Any, repo: icefloe.Repository) -> None:
     found = sql(spark, "SELECT '{x}' AS b, count(*), max(t2m) FROM w WHERE lat > 1000", {"w": repo})
 
     assert collected(found) == [("{x}", 0, None)]
@@ -122,9 +122,7 @@ def test_a_query_may_hold_braces_and_have_no_answer(spark: Any, repo: icefloe.Re
 
 @settings(max_examples=3, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True)
 @given(st.one_of(queries(), shaped()))
-def test_generated_queries_have_the_answer_of_all_rows(
-    spark: Any, repo: icefloe.Repository, text: str
-) -> None:
+def test_generated_queries_equal_full_scan(spark: Any, repo: icefloe.Repository, text: str) -> None:
     spark.read.format("icechunk").options(
         path=repo.storage.describe()["path"]
     ).load().createOrReplaceTempView("w")
@@ -160,9 +158,7 @@ def test_generated_queries_have_the_answer_of_all_rows(
         ("SELECT `avg(t2m)` FROM (SELECT lat, avg(t2m) FROM w GROUP BY lat)", 0),
     ],
 )
-def test_queries_that_aggregate_are_answered_from_groups(
-    spark: Any, repo: icefloe.Repository, text: str, parts: int
-) -> None:
+def test_aggregate_queries_use_groups(spark: Any, repo: icefloe.Repository, text: str, parts: int) -> None:
     spark.read.format("icechunk").options(
         path=repo.storage.describe()["path"]
     ).load().createOrReplaceTempView("w")
@@ -175,7 +171,7 @@ def test_queries_that_aggregate_are_answered_from_groups(
     assert len(set(re.findall(r"MapInArrow (icefloe [^(]* aggregate)", plan))) == min(parts, 1)
 
 
-def test_few_cells_are_answered_row_by_row(
+def test_small_tables_are_read_row_by_row(
     spark: Any, repo: icefloe.Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = "SELECT sum(rain), count(*) FROM w WHERE lat > 40"
@@ -189,7 +185,7 @@ def test_few_cells_are_answered_row_by_row(
     assert collected(from_groups) == collected(from_rows)
 
 
-def test_a_star_over_a_union_and_tables_in_any_case(spark: Any, repo: icefloe.Repository) -> None:
+def test_star_over_union_ignores_case(spark: Any, repo: icefloe.Repository) -> None:
     text = "WITH Far AS (SELECT * FROM w WHERE lat > 50) SELECT count(*) FROM fAR TABLESAMPLE (100 PERCENT)"
     union = "SELECT * FROM w WHERE lat > 58 UNION SELECT * FROM w WHERE lat < 36 ORDER BY 3 LIMIT 2"
 
@@ -197,7 +193,7 @@ def test_a_star_over_a_union_and_tables_in_any_case(spark: Any, repo: icefloe.Re
     assert [row["lon"] for row in sql(spark, union, {"w": repo}).collect()] == [0.0, 0.0]
 
 
-def test_a_group_with_several_tables_needs_a_variable(spark: Any, repo: icefloe.Repository) -> None:
+def test_group_with_several_tables_needs_variable(spark: Any, repo: icefloe.Repository) -> None:
     with pytest.raises(InvalidInputError, match=r"has 2 tables.*such as repo\.more\.rain"):
         sql(spark, "SELECT count(*) FROM w.more", {"w": repo})
     with pytest.raises(AnalysisException, match="cannot be resolved"):
@@ -207,7 +203,7 @@ def test_a_group_with_several_tables_needs_a_variable(spark: Any, repo: icefloe.
     assert collected(sql(spark, "SELECT count(height), max(lat) FROM w.more", {"w": repo})) == [(48, 60.0)]
 
 
-def test_times_in_a_session_of_another_zone(spark: Any, repo: icefloe.Repository) -> None:
+def test_time_filters_in_non_utc_session(spark: Any, repo: icefloe.Repository) -> None:
     zone = spark.conf.get("spark.sql.session.timeZone")
     try:
         spark.conf.set("spark.sql.session.timeZone", "America/Los_Angeles")
@@ -218,7 +214,7 @@ def test_times_in_a_session_of_another_zone(spark: Any, repo: icefloe.Repository
         spark.conf.set("spark.sql.session.timeZone", zone)
 
 
-def test_what_spark_refuses_is_said_without_a_page_of_java(
+def test_spark_errors_have_no_java_stack_trace(
     spark: Any, repo: icefloe.Repository, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(AnalysisException, match=r"`t2n` cannot be resolved. Did you mean .*`t2m`, .*`rain`"):
@@ -227,7 +223,7 @@ def test_what_spark_refuses_is_said_without_a_page_of_java(
     assert "org.apache" not in capfd.readouterr().err
 
 
-def test_a_lost_chunk_is_said(spark: Any, tmp_path: Path) -> None:
+def test_missing_chunk_is_reported(spark: Any, tmp_path: Path) -> None:
     repository(weather(), icefloe.local_filesystem_storage(str(tmp_path)), CHUNKS)
     for chunk in (tmp_path / "chunks").iterdir():
         chunk.unlink()
@@ -236,7 +232,7 @@ def test_a_lost_chunk_is_said(spark: Any, tmp_path: Path) -> None:
         sql(spark, "SELECT max(t2m) FROM w", {"w": str(tmp_path)})
 
 
-def test_a_repository_in_memory(spark: Any) -> None:
+def test_in_memory_repository_is_queried(spark: Any) -> None:
     made = repository(xr.Dataset({"v": ("x", np.arange(5))}))
 
     assert sql(spark, "SELECT sum(v) FROM r WHERE x >= 3", {"r": made}).collect()[0][0] == 7
@@ -246,7 +242,7 @@ def test_a_repository_in_memory(spark: Any) -> None:
     ("by", "size"),
     [("lat", 2**26), ("month(time), lon", 1), ("", 5000)],
 )
-def test_aggregates_are_those_of_spark(spark: Any, repo: icefloe.Repository, by: str, size: int) -> None:
+def test_aggregates_equal_spark(spark: Any, repo: icefloe.Repository, by: str, size: int) -> None:
     keys = [each for each in by.split(", ") if each]
     made = scan(spark, repo, tag="v1", partition_bytes=size)
     results = {"t2m": ["mean", "max", "std"], "rain": ["sum", "min", "var"], "n": ("t2m", "count")}
@@ -279,7 +275,7 @@ def jobs(spark: Any) -> list[str | None]:
     return [description.get() if description.isDefined() else None for description in found]
 
 
-def test_jobs_are_described(spark: Any, repo: icefloe.Repository) -> None:
+def test_jobs_have_descriptions(spark: Any, repo: icefloe.Repository) -> None:
     path, tip = repo.storage.describe()["path"], repo.lookup_branch("main")
     spark.sparkContext.setJobDescription(None)
 
@@ -294,7 +290,7 @@ def test_jobs_are_described(spark: Any, repo: icefloe.Repository) -> None:
     assert jobs(spark)[0] == f"icefloe {path} main @ {tip}: /more/rain"
 
 
-def test_descriptions_of_the_user_stay(spark: Any, repo: icefloe.Repository) -> None:
+def test_user_job_descriptions_are_kept(spark: Any, repo: icefloe.Repository) -> None:
     spark.sparkContext.setJobDescription("mine")
     try:
         sql(spark, "SELECT max(rain) FROM w", {"w": repo}).collect()

@@ -23,5 +23,5 @@ spark.stop()
 
 
 @pytest.mark.needs("pyspark")
-def test_spark_workers_find_it_too(tmp_path: Path) -> None:
+def test_spark_workers_import_icechunk(tmp_path: Path) -> None:
     assert run(tmp_path, PROGRAM).splitlines()[-1] == "icefloe.repository icefloe.storage 2.3.0"

@@ -174,7 +174,7 @@ def given_again(command: Command, folder: Path, data: Path, master: str) -> None
 
 
 @pytest.mark.parametrize("number", range(CASES))
-def test_a_command_that_is_stopped_is_given_again(tmp_path: Path, number: int) -> None:
+def test_stopped_command_succeeds_when_repeated(tmp_path: Path, number: int) -> None:
     chance = random.Random(SEED + number)
     command = COMMANDS[(SEED + number) % len(COMMANDS)]
     name = chance.choice(list(SIGNALS))

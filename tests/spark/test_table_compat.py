@@ -28,7 +28,7 @@ def official(folder: Path) -> icechunk.Repository:
     return repo
 
 
-def test_a_table_of_an_official_repository(tmp_path: Path) -> None:
+def test_table_of_official_repository(tmp_path: Path) -> None:
     repo = official(tmp_path / "repo")
     session = icefloe.Repository.open(
         icefloe.local_filesystem_storage(str(tmp_path / "repo"))
@@ -43,7 +43,7 @@ def test_a_table_of_an_official_repository(tmp_path: Path) -> None:
     assert rows(found) == frame_rows(expected, table.schema.names)
 
 
-def test_rows_that_were_written_are_read_officially(tmp_path: Path) -> None:
+def test_official_library_reads_written_rows(tmp_path: Path) -> None:
     repo = official(tmp_path / "repo")
     session = icefloe.Repository.open(
         icefloe.local_filesystem_storage(str(tmp_path / "repo"))

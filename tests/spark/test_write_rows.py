@@ -31,7 +31,7 @@ def commits(repo: icefloe.Repository) -> int:
     return len(list(repo.ancestry(branch="main")))
 
 
-def test_what_is_read_changed_and_written_is_one_commit(spark: Any, repo: icefloe.Repository) -> None:
+def test_read_modify_write_is_one_commit(spark: Any, repo: icefloe.Repository) -> None:
     frame = scan(spark, repo).sel(lat=slice(50, 40)).to_df()
 
     id = write(
@@ -51,7 +51,7 @@ def test_what_is_read_changed_and_written_is_one_commit(spark: Any, repo: iceflo
     assert commits(repo) == 3
 
 
-def test_new_arrays_and_more_days(spark: Any, tmp_path: Any) -> None:
+def test_new_arrays_are_extended_by_later_writes(spark: Any, tmp_path: Any) -> None:
     repo = icefloe.Repository.create(icefloe.local_filesystem_storage(str(tmp_path / "new")))
     days = spark.range(0, 60, 1, 3).selectExpr(
         "timestamp_ntz '2020-01-01 00:00:00' + make_dt_interval(id div 6) AS time",
@@ -71,7 +71,7 @@ def test_new_arrays_and_more_days(spark: Any, tmp_path: Any) -> None:
     assert commits(repo) == 3
 
 
-def test_a_job_that_is_run_again_commits_nothing(spark: Any, repo: icefloe.Repository) -> None:
+def test_repeated_job_commits_nothing(spark: Any, repo: icefloe.Repository) -> None:
     rows = scan(spark, repo).isel(time=0, lat=0).select("time", "lat", "lon", "rain").to_df()
 
     first = write(rows, repo, txn_app_id="nightly", txn_version=7)
@@ -84,7 +84,7 @@ def test_a_job_that_is_run_again_commits_nothing(spark: Any, repo: icefloe.Repos
         write(rows, repo, txn_app_id="nightly")
 
 
-def test_bad_rows_leave_the_branch_where_it_was(spark: Any, repo: icefloe.Repository) -> None:
+def test_invalid_rows_do_not_move_branch(spark: Any, repo: icefloe.Repository) -> None:
     rows = scan(spark, repo).isel(time=0, lat=0).select("time", "lat", "lon", "rain").to_df()
 
     with pytest.raises(InvalidInputError, match="two rows are at"):
@@ -97,7 +97,7 @@ def test_bad_rows_leave_the_branch_where_it_was(spark: Any, repo: icefloe.Reposi
     assert commits(repo) == 2
 
 
-def test_tags_are_not_written_to(spark: Any, repo: icefloe.Repository) -> None:
+def test_write_to_tag_is_rejected(spark: Any, repo: icefloe.Repository) -> None:
     repo.create_tag("v1", repo.lookup_branch("main"))
     rows = scan(spark, repo).isel(time=0).to_df()
 
@@ -111,7 +111,7 @@ def test_tags_are_not_written_to(spark: Any, repo: icefloe.Repository) -> None:
         write(rows, repo, solver="our")
 
 
-def test_another_writer_is_rebased_over_or_reported(
+def test_concurrent_commit_is_rebased_or_reported(
     spark: Any, repo: icefloe.Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     frame = scan(spark, repo).isel(time=0, lat=0).select("time", "lat", "lon", "rain").to_df()

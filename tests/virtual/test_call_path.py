@@ -21,7 +21,7 @@ print(calls.codes.total(), len(calls.modules))
 
 
 @pytest.mark.needs("h5py", "xarray")
-def test_virtualize_and_combine_is_a_short_path(tmp_path: Path) -> None:
+def test_virtualize_and_combine_need_few_calls(tmp_path: Path) -> None:
     path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
     program = [sys.executable, "-c", PROGRAM, str(tmp_path)]
 

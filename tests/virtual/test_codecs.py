@@ -9,7 +9,7 @@ from zarr.storage import MemoryStore
 from icefloe.virtual.codecs import GribCodec
 
 
-def test_nothing_is_written_with_a_codec_that_only_decodes() -> None:
+def test_decode_only_codec_rejects_writes() -> None:
     store = MemoryStore()
     array = zarr.create_array(store, shape=(2, 3), chunks=(2, 3), dtype="f4", serializer=GribCodec())
 

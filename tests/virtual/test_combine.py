@@ -61,7 +61,7 @@ def expected(time: Any, x: Any = (10.0, 20.0, 30.0)) -> dict[str, Any]:
     }
 
 
-def test_files_in_the_order_given(tmp_path: Path) -> None:
+def test_combine_concatenates_in_given_order(tmp_path: Path) -> None:
     parts = [month(tmp_path / f"{n}.nc", [2 * n, 2 * n + 1]) for n in range(3)]
 
     dataset = combine(parts, "time")
@@ -70,7 +70,7 @@ def test_files_in_the_order_given(tmp_path: Path) -> None:
     assert_all_read_back(pickle.loads(pickle.dumps(dataset)), expected(range(6)))
 
 
-def test_files_are_put_in_order_by_their_coordinates(tmp_path: Path) -> None:
+def test_combine_by_coords_sorts_files(tmp_path: Path) -> None:
     tiles = [
         month(tmp_path / f"{t}{x}.nc", [t, t + 1], x=np.arange(3.0) + x) for t in (4, 0, 2) for x in (3, 0)
     ]
@@ -80,7 +80,7 @@ def test_files_are_put_in_order_by_their_coordinates(tmp_path: Path) -> None:
     assert_all_read_back(dataset, expected(range(6), np.arange(6.0)))
 
 
-def test_overlaps_and_twins_are_no_order(tmp_path: Path) -> None:
+def test_combine_by_coords_rejects_overlaps_and_duplicates(tmp_path: Path) -> None:
     one, two = month(tmp_path / "a.nc", [0, 1]), month(tmp_path / "b.nc", [1, 2])
 
     with pytest.raises(InvalidInputError, match=r"a\.nc and .*b\.nc overlap along time"):
@@ -101,7 +101,7 @@ def test_overlaps_and_twins_are_no_order(tmp_path: Path) -> None:
         ({"x": (1.0, 2.0, 3.0)}, "x", "values"),
     ],
 )
-def test_what_differs_is_reported_by_variable_and_file(
+def test_mismatches_name_variable_and_file(
     tmp_path: Path, options: dict[str, Any], variable: str, what: str
 ) -> None:
     parts = [month(tmp_path / "a.nc", [0, 1]), month(tmp_path / "b.nc", [2, 3], **options)]
@@ -116,7 +116,7 @@ def test_what_differs_is_reported_by_variable_and_file(
     assert pickle.loads(pickle.dumps(raised.value)).mismatches == raised.value.mismatches
 
 
-def test_values_without_the_dimension_are_compared_where_that_is_wanted(tmp_path: Path) -> None:
+def test_compare_static_compares_variables_without_concat_dim(tmp_path: Path) -> None:
     parts = [month(tmp_path / f"{n}.nc", [n], mask=[0, 1, 2 + (n == 2)]) for n in range(3)]
 
     combine(parts, "time")
@@ -130,7 +130,7 @@ def test_values_without_the_dimension_are_compared_where_that_is_wanted(tmp_path
         assert mismatch.location.endswith("2.nc")
 
 
-def test_only_the_last_file_may_end_within_a_chunk(tmp_path: Path) -> None:
+def test_only_last_file_may_end_inside_chunk(tmp_path: Path) -> None:
     full, part = (
         month(tmp_path / "a.nc", [0, 1], chunk=2),
         month(tmp_path / "b.nc", [2], chunk=2, maxshape=(9, 3)),
@@ -141,14 +141,14 @@ def test_only_the_last_file_may_end_within_a_chunk(tmp_path: Path) -> None:
         combine([part, full], "time")
 
 
-def test_a_missing_variable_is_a_mismatch(tmp_path: Path) -> None:
+def test_missing_variable_is_mismatch(tmp_path: Path) -> None:
     one, two = month(tmp_path / "a.nc", [0]), month(tmp_path / "b.nc", [1])
 
     with pytest.raises(MismatchError, match=r"mask of .*b\.nc: variable is missing, in the first there"):
         combine([one, two.drop_variables("mask")], "time")
 
 
-def test_files_that_are_one_step_each_are_given_the_dimension(tmp_path: Path) -> None:
+def test_expand_dims_allows_concatenating_single_steps(tmp_path: Path) -> None:
     steps = [month(tmp_path / f"{n}.nc", [n]).drop_variables("time") for n in range(2)]
 
     dataset = combine([step.expand_dims("run", n, ["v"]) for n, step in enumerate(steps)], "run")
@@ -168,7 +168,7 @@ def repository(folder: Path) -> icefloe.Repository:
     return icefloe.Repository.create(icefloe.in_memory_storage(), config, access)
 
 
-def test_a_dataset_is_written_appended_to_and_replaced_in_part(tmp_path: Path) -> None:
+def test_dataset_is_written_appended_and_replaced_in_region(tmp_path: Path) -> None:
     parts = [month(tmp_path / f"{n}.nc", [2 * n, 2 * n + 1]) for n in range(3)]
     repo = repository(tmp_path)
 
@@ -189,7 +189,7 @@ def test_a_dataset_is_written_appended_to_and_replaced_in_part(tmp_path: Path) -
         parts[0].to_icechunk(repo.writable_session("main").store, group="g/h")
 
 
-def test_what_does_not_fit_is_not_written(tmp_path: Path) -> None:
+def test_incompatible_dataset_is_not_written(tmp_path: Path) -> None:
     repo = repository(tmp_path)
     session = repo.writable_session("main")
     month(tmp_path / "a.nc", [0], chunk=1).to_icechunk(session.store)
@@ -204,7 +204,7 @@ def test_what_does_not_fit_is_not_written(tmp_path: Path) -> None:
         halves.to_icechunk(session.store, region={"time": slice(0, 1)})
 
 
-def test_locations_need_a_container(tmp_path: Path) -> None:
+def test_locations_outside_containers_are_rejected(tmp_path: Path) -> None:
     dataset = month(tmp_path / "a.nc", [0])
     session = icefloe.Repository.create(icefloe.in_memory_storage()).writable_session("main")
 
@@ -214,7 +214,7 @@ def test_locations_need_a_container(tmp_path: Path) -> None:
     assert raised.value.kind == ErrorKind.NO_CONTAINER_FOR_VIRTUAL_CHUNK
 
 
-def test_refused_variables_are_not_left_out_in_silence(tmp_path: Path) -> None:
+def test_writing_fails_while_variables_are_refused(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["compound"] = np.zeros(3, [("a", ">i4")])
         file["kept"] = np.arange(3)
@@ -228,7 +228,7 @@ def test_refused_variables_are_not_left_out_in_silence(tmp_path: Path) -> None:
     dataset.drop_refused().to_icechunk(session.store)
 
 
-def test_the_time_of_parsing_is_what_references_are_checked_with(tmp_path: Path) -> None:
+def test_references_store_modification_time_at_parsing(tmp_path: Path) -> None:
     dataset = month(tmp_path / "a.nc", [0])
     opened = dataset.to_xarray()
     data = bytearray((tmp_path / "a.nc").read_bytes())

@@ -53,7 +53,7 @@ def tried(path: Path, kind: Any) -> VirtualDataset | str:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_damage_is_told_or_does_no_harm(tmp_path: Path, name: str, capfd: Any) -> None:
+def test_damaged_file_is_rejected_or_parsed_safely(tmp_path: Path, name: str, capfd: Any) -> None:
     file, write = FILES[name]
     write(tmp_path)
     path = tmp_path / file
@@ -77,7 +77,7 @@ def test_damage_is_told_or_does_no_harm(tmp_path: Path, name: str, capfd: Any) -
 
 
 @pytest.mark.parametrize("requests", [1, 2, 3, 4])
-def test_a_file_that_changes_between_two_requests_is_told(requests: int) -> None:
+def test_change_between_requests_is_detected(requests: int) -> None:
     buffer = io.BytesIO()
     with h5py.File(buffer, "w") as file:
         for number in range(4):
@@ -95,7 +95,7 @@ def test_a_file_that_changes_between_two_requests_is_told(requests: int) -> None
     assert raised.value.kind == ErrorKind.VIRTUAL_CHUNK_MODIFIED
 
 
-def test_a_local_file_that_changes_while_it_is_parsed_is_told(tmp_path: Path) -> None:
+def test_change_of_local_file_during_parsing_is_detected(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "f.h5", "w") as file:
         file["v"] = np.arange(3)
     opened = open_file(location_of(aged(tmp_path / "f.h5")))
@@ -106,7 +106,7 @@ def test_a_local_file_that_changes_while_it_is_parsed_is_told(tmp_path: Path) ->
         opened.finish()
 
 
-def test_a_store_whose_chunk_is_gone_or_changed_is_an_error_when_it_is_read(tmp_path: Path) -> None:
+def test_reading_missing_or_changed_chunk_fails(tmp_path: Path) -> None:
     FORMATS["zarr3"][1](tmp_path)
     for path in (tmp_path / "f.zarr").rglob("*"):
         os.utime(path, (LONG_AGO, LONG_AGO))
@@ -131,7 +131,7 @@ SCHEMA = {"zarr_format": 3, "node_type": "array", "chunk_grid": {"name": "regula
 @pytest.mark.parametrize(
     "content", ["[]", "{", '{"zarr_format": 3, "node_type": "array"}', json.dumps({**SCHEMA, "shape": "x"})]
 )
-def test_metadata_that_makes_no_sense_is_told(tmp_path: Path, content: str) -> None:
+def test_inconsistent_metadata_is_rejected(tmp_path: Path, content: str) -> None:
     (tmp_path / "f.zarr" / "v").mkdir(parents=True)
     (tmp_path / "f.zarr" / "v" / "zarr.json").write_text(content)
 

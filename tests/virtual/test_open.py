@@ -46,7 +46,7 @@ def server() -> Iterator[RangeServer]:
         yield server
 
 
-def test_only_parts_of_a_file_on_the_web_are_fetched(server: RangeServer) -> None:
+def test_remote_file_is_fetched_partially(server: RangeServer) -> None:
     server.files["a b.h5"] = big_file()
 
     dataset = virtualize(f"{server.url}/a%20b.h5")
@@ -57,7 +57,7 @@ def test_only_parts_of_a_file_on_the_web_are_fetched(server: RangeServer) -> Non
     np.testing.assert_array_equal(open_values(dataset, ["v"])["v"], VALUES)
 
 
-def test_a_file_that_changes_while_it_is_parsed_is_an_error(server: RangeServer) -> None:
+def test_change_of_remote_file_during_parsing_is_detected(server: RangeServer) -> None:
     server.files["a.h5"] = big_file()
     file = open_file(location_of(f"{server.url}/a.h5"))
     server.files["a.h5"] = b"x" + server.files["a.h5"]
@@ -70,7 +70,7 @@ def test_a_file_that_changes_while_it_is_parsed_is_an_error(server: RangeServer)
     assert raised.value.kind == ErrorKind.VIRTUAL_CHUNK_MODIFIED
 
 
-def test_files_and_zarr_stores_in_a_bucket(s3_server: str) -> None:
+def test_files_and_zarr_stores_in_bucket_are_parsed(s3_server: str) -> None:
     make_bucket(s3_server, "archive")
     config: Any = {
         "endpoint": s3_server,
@@ -110,7 +110,7 @@ def test_files_and_zarr_stores_in_a_bucket(s3_server: str) -> None:
     ("content", "words"),
     [(b"", "is empty"), (b"hello world", "begins with b'hello wo': that is none of hdf5, netcdf3")],
 )
-def test_other_files_are_told(tmp_path: Path, content: bytes, words: str) -> None:
+def test_unknown_formats_are_rejected(tmp_path: Path, content: bytes, words: str) -> None:
     (tmp_path / "f.nc").write_bytes(content)
 
     with pytest.raises(CannotVirtualizeError, match=words):
@@ -118,14 +118,14 @@ def test_other_files_are_told(tmp_path: Path, content: bytes, words: str) -> Non
 
 
 @pytest.mark.parametrize("name", ["hdf5", "netcdf3", "tiff", "kerchunk"])
-def test_a_file_of_another_format_than_said_is_an_error(tmp_path: Path, name: Any) -> None:
+def test_wrong_format_argument_is_rejected(tmp_path: Path, name: Any) -> None:
     (tmp_path / "f").write_bytes(b"GRIB and nothing else")
 
     with pytest.raises(CannotVirtualizeError, match="f"):
         virtualize(tmp_path / "f", format=name)
 
 
-def test_places_that_are_not_there() -> None:
+def test_unreachable_locations_are_rejected() -> None:
     with pytest.raises(StorageError, match="does not exist") as missing:
         virtualize("/no/such/file.nc")
     with pytest.raises(StorageError, match="unknown scheme 'ftp'") as unknown:
@@ -139,7 +139,7 @@ def test_places_that_are_not_there() -> None:
     assert unknown.value.kind == ErrorKind.CANNOT_PARSE_URL
 
 
-def test_a_file_of_this_second_is_waited_for(tmp_path: Path) -> None:
+def test_parsing_waits_for_end_of_current_second(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "f.h5", "w") as file:
         file["v"] = np.arange(3)
     now = time.time()
@@ -151,7 +151,7 @@ def test_a_file_of_this_second_is_waited_for(tmp_path: Path) -> None:
     assert time.time() >= checksum.timestamp() >= now
 
 
-def test_a_link_is_followed(tmp_path: Path) -> None:
+def test_symbolic_link_is_resolved(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "f.h5", "w") as file:
         file["v"] = np.arange(3)
     aged(tmp_path / "f.h5")
@@ -160,7 +160,7 @@ def test_a_link_is_followed(tmp_path: Path) -> None:
     assert virtualize(tmp_path / "link.h5").sources[0].location.endswith("/f.h5")
 
 
-def test_the_command_shows_references_and_refusals(tmp_path: Path) -> None:
+def test_command_shows_references_and_refusals(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "f.h5", "w") as file:
         file.create_dataset("v", data=np.zeros((4, 2)), chunks=(2, 2), compression="gzip")
         file["c"] = np.zeros(3, [("a", ">i4")])
@@ -175,7 +175,7 @@ def test_the_command_shows_references_and_refusals(tmp_path: Path) -> None:
     assert rows["c"]["refused"].startswith("c: its compound type has fields")
 
 
-def test_a_source_is_read_as_a_binary_file(tmp_path: Path) -> None:
+def test_source_is_readable_as_binary_file(tmp_path: Path) -> None:
     data = os.urandom(3 * BLOCK_BYTES + 5)
     (tmp_path / "f").write_bytes(data)
     source: SourceFile = open_file(location_of(tmp_path / "f"))

@@ -16,7 +16,7 @@ PACKAGES = {
 
 
 @pytest.mark.parametrize("name", PACKAGES)
-def test_the_rows_of_packages_that_are_installed_are_true(name: str) -> None:
+def test_compatibility_table_holds_for_installed_packages(name: str) -> None:
     package, path = PACKAGES[name]
     spec = find_spec(package)  # not imported: the second wants packages that are not here
     if spec is None and name != "iris":

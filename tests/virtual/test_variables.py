@@ -48,7 +48,7 @@ def recounted(values: Any, units: str, other: str, calendar: str = "standard", *
 
 
 @given(COUNTS, COUNTS, st.sampled_from(CALENDARS), st.integers(0, 40_000))
-def test_times_are_those_of_cftime(units: str, other: str, calendar: str, day: int) -> None:
+def test_converted_times_equal_cftime(units: str, other: str, calendar: str, day: int) -> None:
     wanted = cftime.num2date(day, "days since 1900-01-01", calendar)
     number = cftime.date2num(wanted, units, calendar)
 
@@ -58,7 +58,7 @@ def test_times_are_those_of_cftime(units: str, other: str, calendar: str, day: i
         assert abs(cftime.num2date(found[0], other, calendar) - wanted).total_seconds() < 0.002
 
 
-def test_integers_are_exact_or_left_alone() -> None:
+def test_integer_times_are_converted_exactly_or_not_at_all() -> None:
     hours = np.array([0, 24, 48], "i4")
 
     days = recounted(hours, "hours since 2000-01-02", "days since 2000-01-01")
@@ -70,7 +70,7 @@ def test_integers_are_exact_or_left_alone() -> None:
     assert recounted(hours.astype("f4"), "hours since 2000-01-02", "seconds since 1900-01-01") is None
 
 
-def test_what_stands_for_no_time_stays() -> None:
+def test_missing_times_stay_unchanged() -> None:
     missing = recounted(
         np.array([0.0, 9e36, np.nan]), "days since 2000-01-02", "days since 2000-01-01", missing_value=9e36
     )
@@ -91,7 +91,7 @@ def test_what_stands_for_no_time_stays() -> None:
         ("days since 2000-01-01", "noleap"),
     ],
 )
-def test_what_is_not_understood_is_left_alone(units: str, calendar: str) -> None:
+def test_unknown_time_units_are_not_converted(units: str, calendar: str) -> None:
     variable = loaded_variable(("time",), np.arange(3.0), {"units": units, "calendar": calendar})
 
     assert reencode_like(variable, {"units": "days since 1999-01-01"}) is None
@@ -114,7 +114,7 @@ def day(path: Path, number: int, *, bounds: bool = False, **options: Any) -> Vir
 
 
 @pytest.mark.parametrize("how", [{"concat_dim": "time"}, {"by_coords": True}])
-def test_files_that_count_from_their_own_start_are_combined(tmp_path: Path, how: Any) -> None:
+def test_files_with_different_time_units_are_combined(tmp_path: Path, how: Any) -> None:
     days = [day(tmp_path / f"{number}.nc", number) for number in (28, 29)]
     if "by_coords" in how:
         days.append(day(tmp_path / "27.nc", 27))
@@ -126,7 +126,7 @@ def test_files_that_count_from_their_own_start_are_combined(tmp_path: Path, how:
     np.testing.assert_array_equal(opened["time"].values, dates)
 
 
-def test_bounds_are_counted_with_their_times(tmp_path: Path) -> None:
+def test_bounds_are_converted_with_their_times(tmp_path: Path) -> None:
     loaded = ["time", "time_bnds"]
     days = [
         day(tmp_path / f"{number}.nc", number, bounds=True, loadable_variables=loaded) for number in (28, 29)
@@ -148,7 +148,7 @@ def test_bounds_that_were_not_loaded_are_reported(tmp_path: Path) -> None:
     assert (mismatch.variable, mismatch.what) == ("time_bnds", "units of time")
 
 
-def test_times_are_counted_anew_when_they_are_appended(tmp_path: Path) -> None:
+def test_appended_times_are_converted(tmp_path: Path) -> None:
     config = icefloe.RepositoryConfig.default()
     store = icefloe.local_filesystem_store(str(tmp_path))
     config.set_virtual_chunk_container(icefloe.VirtualChunkContainer(f"file://{tmp_path}/", store))

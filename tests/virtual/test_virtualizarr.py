@@ -34,7 +34,7 @@ def write(path: Path) -> Path:
     return aged(path)
 
 
-def test_there_and_back(tmp_path: Path) -> None:
+def test_conversion_to_virtualizarr_and_back(tmp_path: Path) -> None:
     dataset = virtualize(write(tmp_path / "f.nc"))
 
     again = from_virtualizarr(to_virtualizarr(dataset))
@@ -43,7 +43,7 @@ def test_there_and_back(tmp_path: Path) -> None:
     assert [source.checksum for source in again.sources] == [None]
 
 
-def test_what_virtualizarr_parsed_decodes_as_what_we_parsed(tmp_path: Path) -> None:
+def test_virtualizarr_dataset_decodes_like_ours(tmp_path: Path) -> None:
     path = write(tmp_path / "f.nc")
     registry = ObjectStoreRegistry({"file://": LocalStore("/")})
 

@@ -56,7 +56,7 @@ def expected(dataset: xr.Dataset, by: list[str], variable: str, function: str) -
 
 @settings(max_examples=40)
 @given(st.data())
-def test_results_are_those_of_pandas(data: st.DataObject) -> None:
+def test_aggregates_equal_pandas(data: st.DataObject) -> None:
     by = data.draw(st.lists(st.sampled_from(TERMS), unique=True, max_size=3))
     variable = data.draw(st.sampled_from(["t2m", "rain"]))
     function = data.draw(st.sampled_from(FUNCTIONS))
@@ -101,15 +101,13 @@ def _plain(value: Any) -> Any:
         (["lat", "time"], True, 20),
     ],
 )
-def test_groups_that_are_apart_are_finished_where_they_are_read(
-    by: list[str], whole: bool, partitions: int
-) -> None:
+def test_separate_groups_are_finished_in_their_task(by: list[str], whole: bool, partitions: int) -> None:
     order = order_for(REPO, by, {"t2m": "mean"}, None, 1)
 
     assert (order.whole, order.plan.partitions) == (whole, partitions)
 
 
-def test_parts_of_groups_are_put_together() -> None:
+def test_partial_groups_are_combined() -> None:
     order = order_for(REPO, ["month(time)"], {"t2m": ["sum", "count", "var", "max"]}, None, 1)
     parts = make_frame(REPO, order).to_pandas()
 
@@ -132,7 +130,7 @@ def test_each_chunk_is_read_once() -> None:
     assert len(fetched) == len(set(fetched)) == 2 * 10 * 2 * 2
 
 
-def test_names_and_types_of_results() -> None:
+def test_result_names_and_types() -> None:
     results = {"t2m": ["mean", "max"], "n": ("rain", "count"), "rain": "sum"}
 
     schema = order_for(REPO, ["lat", "month(time)"], results, None, 10**9).schema
@@ -153,6 +151,6 @@ def test_names_and_types_of_results() -> None:
         ([], {}, "nothing is to be computed"),
     ],
 )
-def test_what_cannot_be_computed_is_said(by: list[str], results: dict[str, Any], sentence: str) -> None:
+def test_invalid_aggregates_are_rejected(by: list[str], results: dict[str, Any], sentence: str) -> None:
     with pytest.raises(InvalidInputError, match=sentence):
         order_for(REPO, by, results, None, 10**9)

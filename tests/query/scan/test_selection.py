@@ -72,7 +72,7 @@ def _kept(label: Any) -> Any:
         {"lon": [17.5, 0.0]},
     ],
 )
-def test_labels_mean_what_they_mean_to_xarray(labels: dict[str, Any]) -> None:
+def test_sel_equals_xarray(labels: dict[str, Any]) -> None:
     assert chosen_rows(labels) == expected_rows(labels)
 
 
@@ -100,7 +100,7 @@ def forecasts() -> icefloe.Repository:
         {"step": [np.timedelta64(0, "s"), np.timedelta64(24, "h")]},
     ],
 )
-def test_small_floats_and_lengths_of_time_are_found(labels: dict[str, Any]) -> None:
+def test_sel_finds_float32_and_timedelta_labels(labels: dict[str, Any]) -> None:
     repo = forecasts()
 
     found, expected = (sorted(row[-1] for row in each(labels, repo)) for each in (chosen_rows, expected_rows))
@@ -108,7 +108,7 @@ def test_small_floats_and_lengths_of_time_are_found(labels: dict[str, Any]) -> N
     assert found == expected
 
 
-def test_a_part_of_a_time_stands_for_all_of_it() -> None:
+def test_partial_time_selects_whole_period() -> None:
     session, table, _ = parts()
     expected = frame_rows(opened(session).sel(time="2020-01"), table.schema.names)
 
@@ -116,7 +116,7 @@ def test_a_part_of_a_time_stands_for_all_of_it() -> None:
     assert chosen_rows({"time": date(2020, 1, 2)}) == chosen_rows({"time": datetime(2020, 1, 2)})
 
 
-def test_ranges_may_be_said_in_json() -> None:
+def test_ranges_may_be_json_objects() -> None:
     assert chosen_rows({"lat": {"start": 50, "stop": 40}}) == chosen_rows({"lat": slice(50, 40)})
     with pytest.raises(InvalidInputError, match="no word 'end' in a range; there are start, stop, step"):
         chosen_rows({"lat": {"start": 50, "end": 40}})
@@ -133,7 +133,7 @@ def test_ranges_may_be_said_in_json() -> None:
         {"lat": []},
     ],
 )
-def test_positions_mean_what_they_mean_to_xarray(places: dict[str, Any]) -> None:
+def test_isel_equals_xarray(places: dict[str, Any]) -> None:
     session, table, _ = parts()
     selection = select_positions(table, Selection.everything(table), places)
 
@@ -160,7 +160,7 @@ def test_positions_mean_what_they_mean_to_xarray(places: dict[str, Any]) -> None
         ({"lat": slice(None, None, -1)}, "must be a positive integer, not -1"),
     ],
 )
-def test_wrong_labels_are_named(labels: dict[str, Any], sentence: str) -> None:
+def test_invalid_labels_are_rejected(labels: dict[str, Any], sentence: str) -> None:
     with pytest.raises(InvalidInputError, match=sentence):
         chosen_rows(labels)
 
@@ -174,14 +174,14 @@ def test_wrong_labels_are_named(labels: dict[str, Any], sentence: str) -> None:
         ({"time": slice(None, None, 0)}, "is no position along time"),
     ],
 )
-def test_wrong_positions_are_named(places: dict[str, Any], sentence: str) -> None:
+def test_invalid_positions_are_rejected(places: dict[str, Any], sentence: str) -> None:
     _, table, _ = parts()
 
     with pytest.raises(InvalidInputError, match=sentence):
         select_positions(table, Selection.everything(table), places)
 
 
-def test_ranges_of_a_coordinate_in_no_order_are_refused_and_labels_are_not() -> None:
+def test_range_needs_monotonic_coordinate() -> None:
     repo = repository(xr.Dataset({"v": ("x", np.arange(4.0))}, {"x": [3, 1, 2, 1]}))
 
     with pytest.raises(InvalidInputError, match="coordinate x is not monotonic"):
@@ -189,7 +189,7 @@ def test_ranges_of_a_coordinate_in_no_order_are_refused_and_labels_are_not() -> 
     assert chosen_rows({"x": 1}, repo) == [(1, 1.0), (1, 3.0)]
 
 
-def test_times_of_other_calendars_are_chosen_by_text() -> None:
+def test_times_of_other_calendars_are_selected_as_text() -> None:
     times = xr.date_range("2000-02-27", periods=4, calendar="noleap", use_cftime=True)
     repo = repository(xr.Dataset({"v": ("time", np.arange(4.0))}, {"time": times}))
 
@@ -203,7 +203,7 @@ SIZES = (10, 6, 8)
 
 @settings(max_examples=30)
 @given(st.data())
-def test_no_chunk_is_fetched_twice_or_in_vain(data: st.DataObject) -> None:
+def test_only_needed_chunks_are_fetched_once(data: st.DataObject) -> None:
     session, table, _ = parts()
     table = table.select_columns(
         ["time", "lat", "lon", *data.draw(st.sampled_from([["t2m"], ["t2m", "rain"]]))]
@@ -223,7 +223,7 @@ def test_no_chunk_is_fetched_twice_or_in_vain(data: st.DataObject) -> None:
     assert rows(found) == frame_rows(expected, table.schema.names)
 
 
-def test_variables_with_other_chunks_share_blocks_and_no_chunk_is_read_twice() -> None:
+def test_variables_with_different_chunks_share_blocks() -> None:
     dataset = weather(12)
     encoding = {"t2m": {"chunks": (4, 3, 4)}, "rain": {"chunks": (6, 6, 4)}}
     repo = repository(dataset, encoding=encoding)
@@ -249,7 +249,7 @@ def test_shards_are_read_once() -> None:
     assert rows(read_all(session, made)) == frame_rows(opened(session)[["t2m"]], table.schema.names)
 
 
-def test_coordinates_alone_need_no_chunks() -> None:
+def test_coordinate_columns_fetch_no_data_chunks() -> None:
     session, table, _ = parts()
     made = make_plan(table.select_columns(["lat"]), Selection.everything(table))
 
@@ -260,7 +260,7 @@ def test_coordinates_alone_need_no_chunks() -> None:
     assert len(fetched) == 1
 
 
-def test_a_million_chunks_are_planned_as_columns() -> None:
+def test_plan_of_million_chunks_is_small() -> None:
     _, table, _ = parts()
     big = 1_000_000
     column = table.column("t2m")

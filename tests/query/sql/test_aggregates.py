@@ -69,13 +69,13 @@ def check(text: str, partition_bytes: int = 2**26) -> set[int]:
 
 @settings(max_examples=30)
 @given(shaped(), st.sampled_from([1, 5000, 2**26]))
-def test_groups_have_the_answer_of_cells(text: str, partition_bytes: int) -> None:
+def test_aggregates_of_groups_equal_those_of_cells(text: str, partition_bytes: int) -> None:
     assert check(text, partition_bytes)
 
 
 @settings(max_examples=30)
 @given(queries())
-def test_other_queries_keep_their_answers(text: str) -> None:
+def test_queries_that_cannot_be_reduced_are_unchanged(text: str) -> None:
     check(text)
 
 
@@ -103,11 +103,11 @@ def test_other_queries_keep_their_answers(text: str) -> None:
         "SELECT `avg(t2m)` FROM (SELECT avg(t2m) FROM w UNION SELECT 1)",
     ],
 )
-def test_what_needs_the_cells_gets_them(text: str) -> None:
+def test_queries_that_need_cells_are_not_reduced(text: str) -> None:
     assert 0 not in tables_for(text, 2**26)[2]
 
 
-def test_cells_are_counted_without_reading_them() -> None:
+def test_count_does_not_read_chunks() -> None:
     query = "SELECT lat, count(*) FROM w WHERE lon < 5 GROUP BY lat"
     tables_for(query, 2**26)  # reads the coordinates, which stay in memory
 
@@ -120,7 +120,7 @@ def test_cells_are_counted_without_reading_them() -> None:
     assert fetched == []
 
 
-def test_groups_are_as_large_as_can_be() -> None:
+def test_groups_are_as_coarse_as_possible() -> None:
     (table,), _, _ = tables_for(
         "SELECT month(time) AS m, avg(t2m) FROM w WHERE lat > 40 AND time > '2019-12-30' GROUP BY m", 2**26
     )

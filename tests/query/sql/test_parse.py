@@ -36,7 +36,7 @@ def check(text: str) -> None:
 
 @settings(max_examples=30)
 @given(queries())
-def test_what_is_left_out_does_not_matter(text: str) -> None:
+def test_pruning_does_not_change_results(text: str) -> None:
     check(text)
 
 
@@ -70,7 +70,7 @@ def test_what_is_left_out_does_not_matter(text: str) -> None:
         f"SELECT count(*) FROM w WHERE {' OR '.join(f'lon = {each}' for each in range(400))}",
     ],
 )
-def test_queries_of_odd_forms(text: str) -> None:
+def test_unusual_queries_are_analyzed(text: str) -> None:
     check(text.replace('"x"', "'x'"))
 
 
@@ -113,7 +113,7 @@ def test_queries_of_odd_forms(text: str) -> None:
         ("SELECT max(t2m) FROM w TABLESAMPLE (10 ROWS) WHERE lat > 50", {"t2m", "lat"}, 12),
     ],
 )
-def test_the_number_of_chunks_is_exact(text: str, columns: set[str] | None, chunks: int) -> None:
+def test_number_of_read_chunks(text: str, columns: set[str] | None, chunks: int) -> None:
     (need,) = needs(text)
     table, selection = pruned(need)
     made = make_plan(table, selection)
@@ -126,7 +126,7 @@ def test_the_number_of_chunks_is_exact(text: str, columns: set[str] | None, chun
     assert len(fetched) == chunks + coordinates * made.partitions
 
 
-def test_each_use_has_needs_of_its_own() -> None:
+def test_each_table_use_has_its_own_needs() -> None:
     north, south = needs("SELECT a.t2m FROM w a JOIN w b ON a.time = b.time WHERE a.lat > 50 AND b.lat < 40")
 
     assert north.columns == {"t2m", "time", "lat"}
@@ -146,7 +146,7 @@ def test_each_use_has_needs_of_its_own() -> None:
         ("a JOIN w b ON a.lat = b.rain WHERE a.lat > 50", ["a.lat > 50"], []),
     ],
 )
-def test_what_follows_from_a_join(text: str, first: list[str], second: list[str]) -> None:
+def test_conditions_are_derived_through_joins(text: str, first: list[str], second: list[str]) -> None:
     found = needs(f"SELECT a.rain FROM w {text}")
 
     assert [[each.sql().replace('"', "") for each in need.conditions] for need in found] == [first, second]
@@ -171,11 +171,11 @@ def test_what_follows_from_a_join(text: str, first: list[str], second: list[str]
         "FROM w |> LIMIT 5 |> WHERE lat > 5",
     ],
 )
-def test_conditions_that_stay_where_they_are(text: str) -> None:
+def test_conditions_that_cannot_be_pushed_down(text: str) -> None:
     assert next(iter(needs(text))).conditions == []
 
 
-def test_versions_and_places() -> None:
+def test_versions_and_positions_of_tables() -> None:
     text = "SELECT * FROM w VERSION AS OF 'v1' a JOIN w FOR TIMESTAMP AS OF '2024-05-01' JOIN w.refs r, v.x"
 
     query = parse_query(text, ["W"])
@@ -187,7 +187,7 @@ def test_versions_and_places() -> None:
     )
 
 
-def test_an_alias_stands_after_a_sample() -> None:
+def test_alias_follows_tablesample() -> None:
     query = parse_query("SELECT w.lat FROM w TABLESAMPLE (5 ROWS) REPEATABLE (1) WHERE w.lat > 5", ["w"])
 
     made = query.rewrite({0: "t"})
@@ -195,7 +195,7 @@ def test_an_alias_stands_after_a_sample() -> None:
     assert made == "SELECT w.lat FROM {t} TABLESAMPLE (5 ROWS) REPEATABLE (1) AS `w` WHERE w.lat > 5"
 
 
-def test_what_cannot_be_parsed_is_said() -> None:
+def test_unparsable_query_is_rejected() -> None:
     with pytest.raises(InvalidInputError, match="the query cannot be parsed"):
         parse_query("SELECT FROM WHERE", ["w"])
     with pytest.raises(InvalidInputError, match="the version of w must be a literal"):
@@ -212,6 +212,6 @@ def test_what_cannot_be_parsed_is_said() -> None:
         ("CACHE TABLE v AS SELECT * FROM w", "make it of the answer"),
     ],
 )
-def test_statements_that_are_no_queries_are_refused(text: str, sentence: str) -> None:
+def test_statements_other_than_queries_are_rejected(text: str, sentence: str) -> None:
     with pytest.raises(InvalidInputError, match=sentence):
         parse_query(text, ["w"])

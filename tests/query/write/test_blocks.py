@@ -26,7 +26,7 @@ def fresh() -> Session:
     return repo.writable_session("main")
 
 
-def test_rows_make_the_arrays_they_came_from() -> None:
+def test_rows_round_trip_to_arrays() -> None:
     session = fresh()
     template = Template(("time", "lat", "lon"), {"time": 4, "lat": 3}, {"rain": "int32"}, {"rain": -1})
     dataset = weather().sortby("lat")
@@ -41,7 +41,7 @@ def test_rows_make_the_arrays_they_came_from() -> None:
 
 @settings(max_examples=25)
 @given(st.data())
-def test_an_append_sets_the_given_cells_and_no_other(data: st.DataObject) -> None:
+def test_append_changes_only_given_cells(data: st.DataObject) -> None:
     dataset = weather()
     session = repository(dataset, encoding=CHUNKS).writable_session("main")
     rows = as_rows(dataset[["rain", "t2m"]])
@@ -70,7 +70,7 @@ def test_an_append_sets_the_given_cells_and_no_other(data: st.DataObject) -> Non
         assert found["time"].values[-1] == np.datetime64(later[-1])
 
 
-def test_packed_values_times_and_text_go_back_as_they_came() -> None:
+def test_packed_values_times_and_text_round_trip() -> None:
     dataset = xr.Dataset(
         {
             "packed": ("x", np.array([1.5, np.nan, -2.5, 3.0])),
@@ -104,7 +104,7 @@ def test_packed_values_times_and_text_go_back_as_they_came() -> None:
     assert np.isnat(found["when"].values[2])
 
 
-def test_overwrite_makes_the_named_variables_anew() -> None:
+def test_overwrite_replaces_named_variables() -> None:
     dataset = weather()
     session = repository(dataset, encoding=CHUNKS).writable_session("main")
     one = as_rows(dataset[["rain"]].isel(time=[0]))
@@ -117,7 +117,7 @@ def test_overwrite_makes_the_named_variables_anew() -> None:
     xr.testing.assert_equal(found["t2m"], dataset["t2m"])
 
 
-def test_overwrite_of_all_variables_takes_the_coordinates_of_the_rows() -> None:
+def test_overwrite_of_all_variables_replaces_coordinates() -> None:
     session = repository(weather(), encoding=CHUNKS).writable_session("main")
     smaller = weather(3, (2, 2)).sortby("lat")
 
@@ -126,7 +126,7 @@ def test_overwrite_of_all_variables_takes_the_coordinates_of_the_rows() -> None:
     assert dict(opened(session).sizes) == {"time": 3, "lat": 2, "lon": 2}
 
 
-def test_a_falling_dimension_grows_downwards_and_text_is_a_coordinate() -> None:
+def test_decreasing_and_text_coordinates_are_extended() -> None:
     session = fresh()
     write_table(
         session,
@@ -144,7 +144,7 @@ def test_a_falling_dimension_grows_downwards_and_text_is_a_coordinate() -> None:
     assert float(found["v"].sel(depth=10.0, name="a")) == 2.0
 
 
-def test_decimals_are_coordinates_of_floats_and_of_whole_numbers() -> None:
+def test_decimal_coordinates_match_floats_and_integers() -> None:
     session = fresh()
     lat = pa.array([Decimal("45.5"), Decimal("44.5")], pa.decimal128(3, 1))
     level = pa.array([Decimal(1), Decimal(2)], pa.decimal128(10, 0))
@@ -189,7 +189,7 @@ WRONG: dict[str, tuple[dict[str, Any], Template, str]] = {
 
 
 @pytest.mark.parametrize("name", list(WRONG))
-def test_rows_without_a_place_are_refused(name: str) -> None:
+def test_rows_without_matching_coordinates_are_rejected(name: str) -> None:
     columns, template, sentence = WRONG[name]
     session = repository(weather(), encoding=CHUNKS).writable_session("main")
     count = len(next(iter(columns.values())))
@@ -209,14 +209,14 @@ def test_rows_without_a_place_are_refused(name: str) -> None:
         (day(1), "rain cannot hold the values of a column of type timestamp"),
     ],
 )
-def test_values_that_an_array_cannot_hold_are_refused(column: pa.Array, sentence: str) -> None:
+def test_values_outside_data_type_are_rejected(column: pa.Array, sentence: str) -> None:
     session = repository(weather(), encoding=CHUNKS).writable_session("main")
 
     with pytest.raises(InvalidInputError, match=sentence):
         write_table(session, pa.table({"time": day(0), "lat": [60.0], "lon": [0.0], "rain": column}))
 
 
-def test_coordinates_that_are_there_twice_are_refused() -> None:
+def test_duplicate_coordinates_are_rejected() -> None:
     session = repository(xr.Dataset({"v": ("x", [1.0, 2.0])}, {"x": [1, 1]})).writable_session("main")
 
     with pytest.raises(InvalidInputError, match="coordinate x has a value twice"):

@@ -57,7 +57,7 @@ def repo(request: pytest.FixtureRequest, tmp_path: Path) -> Repository:
     return found
 
 
-def test_chunks_of_a_version_are_referred_to(repo: Repository, tmp_path: Path) -> None:
+def test_references_point_to_chunks_of_snapshot(repo: Repository, tmp_path: Path) -> None:
     first = virtualize(tmp_path / "repo", version="first", loadable_variables=())
     newest = virtualize(tmp_path / "repo", loadable_variables=())
 
@@ -72,7 +72,7 @@ def test_chunks_of_a_version_are_referred_to(repo: Repository, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("version", ["tag:first", "main", "branch:main", "snapshot"])
-def test_versions_are_branches_tags_and_snapshots(repo: Repository, tmp_path: Path, version: str) -> None:
+def test_version_may_be_branch_tag_or_snapshot(repo: Repository, tmp_path: Path, version: str) -> None:
     id = repo.lookup_branch("main")
 
     found = virtualize(tmp_path / "repo", version=id if version == "snapshot" else version, group="a")
@@ -86,7 +86,7 @@ def test_dimension_coordinates_are_loaded(repo: Repository, tmp_path: Path) -> N
     assert found.variables["small"].values.tolist() == SMALL.tolist()
 
 
-def test_references_to_a_repository_are_written_to_another(repo: Repository, tmp_path: Path) -> None:
+def test_references_to_repository_are_written_to_another_one(repo: Repository, tmp_path: Path) -> None:
     config = RepositoryConfig.default()
     authorized = {}
     for folder in ("repo/chunks", "files"):
@@ -105,7 +105,7 @@ def test_references_to_a_repository_are_written_to_another(repo: Repository, tmp
     np.testing.assert_array_equal(zarr.open_array(written, path="virtual", mode="r")[...], VALUES[:10])
 
 
-def test_mistakes_are_told(repo: Repository, tmp_path: Path) -> None:
+def test_invalid_versions_are_rejected(repo: Repository, tmp_path: Path) -> None:
     with pytest.raises(RefNotFoundError, match="no branch, tag or snapshot v9"):
         virtualize(tmp_path / "repo", version="v9")
     with pytest.raises(ValueError, match="only Icechunk repositories have versions, not zarr files"):

@@ -46,7 +46,7 @@ def kerchunk_refs(data: Path) -> dict[str, Any]:
     }
 
 
-def test_references_of_kerchunk_in_json(tmp_path: Path) -> None:
+def test_kerchunk_json_is_parsed(tmp_path: Path) -> None:
     refs = kerchunk_refs(tmp_path / "data.bin")
     file = tmp_path / "refs.json"
     file.write_text(json.dumps({"version": 1, "templates": {"u": str(tmp_path / "data.bin")}, "refs": refs}))
@@ -60,7 +60,7 @@ def test_references_of_kerchunk_in_json(tmp_path: Path) -> None:
     assert_all_read_back(combine([dataset, dataset], "time"), {"v": np.tile(expected, 2)})
 
 
-def test_references_of_kerchunk_in_parquet(tmp_path: Path) -> None:
+def test_kerchunk_parquet_is_parsed(tmp_path: Path) -> None:
     refs = kerchunk_refs(tmp_path / "data.bin")
     folder = tmp_path / "refs.parq"
     (folder / "v").mkdir(parents=True)
@@ -92,7 +92,7 @@ def test_references_of_kerchunk_in_parquet(tmp_path: Path) -> None:
         ('{"refs": {".zgroup": "{}"}, "gen": [1]}', "generated references"),
     ],
 )
-def test_other_json_is_an_error(tmp_path: Path, content: str, words: str) -> None:
+def test_json_without_references_is_rejected(tmp_path: Path, content: str, words: str) -> None:
     (tmp_path / "refs.json").write_text(content)
 
     with pytest.raises(CannotVirtualizeError, match=words):
@@ -123,7 +123,7 @@ def written(tmp_path: Path, count: int, **changed: Any) -> Path:
     return place
 
 
-def test_files_are_what_they_are_when_references_are_parsed(tmp_path: Path) -> None:
+def test_checksums_are_taken_when_references_are_parsed(tmp_path: Path) -> None:
     dataset = virtualize(written(tmp_path, 30))
 
     assert {source.last_modified.timestamp() for source in dataset.sources if source.last_modified} == {
@@ -136,7 +136,7 @@ def test_files_are_what_they_are_when_references_are_parsed(tmp_path: Path) -> N
     assert raised.value.kind == ErrorKind.VIRTUAL_CHUNK_MODIFIED
 
 
-def test_files_that_are_gone_have_no_checksum(tmp_path: Path) -> None:
+def test_missing_files_have_no_checksum(tmp_path: Path) -> None:
     place = written(tmp_path, 20)
     (tmp_path / "1.bin").unlink()
 
@@ -145,7 +145,7 @@ def test_files_that_are_gone_have_no_checksum(tmp_path: Path) -> None:
     assert [source.size_bytes for source in dataset.sources] == [10, None]
 
 
-def test_files_on_servers_are_looked_at_and_silent_servers_are_asked_once(tmp_path: Path) -> None:
+def test_unresponsive_server_is_asked_once(tmp_path: Path) -> None:
     with range_server() as server:
         server.files["a.bin"] = bytes(range(10))
         server.modified["a.bin"] = "Tue, 14 Nov 2023 22:13:20 GMT"
@@ -174,7 +174,7 @@ def test_files_on_servers_are_looked_at_and_silent_servers_are_asked_once(tmp_pa
         (7, "the reference v/777 is int"),
     ],
 )
-def test_one_bad_reference_among_many_is_named(tmp_path: Path, value: Any, words: str) -> None:
+def test_error_names_invalid_reference(tmp_path: Path, value: Any, words: str) -> None:
     if isinstance(value, list) and value and isinstance(value[0], str):
         value = [str(tmp_path / value[0]), *value[1:]]
     place = written(tmp_path, 1000, **{"v/777": value})
@@ -183,7 +183,7 @@ def test_one_bad_reference_among_many_is_named(tmp_path: Path, value: Any, words
         virtualize(place)
 
 
-def test_a_reference_beyond_the_end_is_named_in_parquet_too(tmp_path: Path) -> None:
+def test_error_names_parquet_reference_beyond_end_of_file(tmp_path: Path) -> None:
     refs = kerchunk_refs(tmp_path / "data.bin")
     folder = tmp_path / "refs.parq"
     (folder / "v").mkdir(parents=True)

@@ -38,7 +38,7 @@ def write(path: Path, kind: Any, records: list[str], fixed: list[str], count: in
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_all_types_with_records_and_without(tmp_path: Path, kind: str) -> None:
+def test_all_types_are_parsed_with_and_without_records(tmp_path: Path, kind: str) -> None:
     types = MORE_TYPES if kind == "NETCDF3_64BIT_DATA" else TYPES
     values = write(tmp_path / "f.nc", kind, types, [f"fixed {name}" for name in types])
 
@@ -51,7 +51,7 @@ def test_all_types_with_records_and_without(tmp_path: Path, kind: str) -> None:
     assert_all_read_back(dataset, values)
 
 
-def test_texts_that_end_in_zero_are_shown_as_the_netcdf_library_shows_them(tmp_path: Path) -> None:
+def test_trailing_null_bytes_of_text_are_stripped(tmp_path: Path) -> None:
     path = tmp_path / "f.nc"
     write(path, "NETCDF3_CLASSIC", [], ["f4"])
     with netCDF4.Dataset(path, "r+") as file:
@@ -64,14 +64,14 @@ def test_texts_that_end_in_zero_are_shown_as_the_netcdf_library_shows_them(tmp_p
 
 
 @pytest.mark.parametrize("name", ["i1", "i2", "S1", "f8"])
-def test_the_records_of_a_lone_variable_are_not_padded(tmp_path: Path, name: str) -> None:
+def test_records_of_only_variable_are_not_padded(tmp_path: Path, name: str) -> None:
     values = write(tmp_path / "f.nc", "NETCDF3_CLASSIC", [name], [])
 
     assert_all_read_back(virtualize(tmp_path / "f.nc"), values)
     assert_all_read_back(virtualize(tmp_path / "f.nc", loadable_variables=[name]), values)
 
 
-def test_characters_with_a_fill_value_are_opened_by_xarray(tmp_path: Path) -> None:
+def test_xarray_opens_characters_with_fill_value(tmp_path: Path) -> None:
     with netCDF4.Dataset(tmp_path / "f.nc", "w", format="NETCDF3_CLASSIC") as file:
         file.createDimension("x", 3)
         file.createVariable("text", "S1", ("x",), fill_value=b"b")[:] = np.array([b"a", b"b", b"c"])
@@ -82,7 +82,7 @@ def test_characters_with_a_fill_value_are_opened_by_xarray(tmp_path: Path) -> No
     assert opened["text"].item() == b"abc"  # xarray makes one text of characters
 
 
-def test_no_records_yet(tmp_path: Path) -> None:
+def test_file_without_records_is_parsed(tmp_path: Path) -> None:
     write(tmp_path / "f.nc", "NETCDF3_CLASSIC", ["i4", "f4"], [], count=0)
 
     dataset = virtualize(tmp_path / "f.nc")
@@ -91,7 +91,7 @@ def test_no_records_yet(tmp_path: Path) -> None:
     assert_all_read_back(dataset, {"i4": np.empty((0, 5), "i4")})
 
 
-def test_records_are_counted_where_the_header_leaves_them_open(tmp_path: Path) -> None:
+def test_streaming_record_count_follows_from_file_size(tmp_path: Path) -> None:
     values = write(tmp_path / "f.nc", "NETCDF3_CLASSIC", ["i4", "f8"], [])
     data = bytearray((tmp_path / "f.nc").read_bytes())
     data[4:8] = b"\xff" * 4
@@ -101,7 +101,7 @@ def test_records_are_counted_where_the_header_leaves_them_open(tmp_path: Path) -
     assert_all_read_back(virtualize(tmp_path / "f.nc"), values)
 
 
-def test_every_cut_is_an_error(tmp_path: Path) -> None:
+def test_every_truncation_is_rejected(tmp_path: Path) -> None:
     write(tmp_path / "f.nc", "NETCDF3_64BIT_OFFSET", ["i4"], ["fixed f8"])
     data = (tmp_path / "f.nc").read_bytes()
 

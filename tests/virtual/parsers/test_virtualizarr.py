@@ -41,7 +41,7 @@ def dmrpp(folder: Path) -> Path:
     return aged(folder / "f.nc.dmrpp")
 
 
-def test_dmrpp_refers_to_the_file_it_describes(tmp_path: Path) -> None:
+def test_dmrpp_references_point_to_described_file(tmp_path: Path) -> None:
     dataset = virtualize(dmrpp(tmp_path))
 
     assert [each.location for each in dataset.sources] == [f"file://{tmp_path}/f.nc"]
@@ -90,7 +90,7 @@ def read(dataset: VirtualDataset, name: str) -> Any:
 
 @pytest.mark.filterwarnings("ignore:Numcodecs codecs")
 @pytest.mark.skipif(RELEASE < (2, 8), reason="VirtualiZarr 2.8 is the first whose FITS parser is right")
-def test_fits_images_are_referred_to_and_tables_refused(tmp_path: Path) -> None:
+def test_fits_images_are_parsed_and_tables_refused(tmp_path: Path) -> None:
     dataset = virtualize(images(tmp_path))
 
     np.testing.assert_array_equal(read(dataset, "PRIMARY"), VALUES)
@@ -111,7 +111,7 @@ def test_hdf4_numbers_are_big_endian(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("head", "title", "since"), [(b"SIMPLE  =   T", "FITS", "2.8"), (b"\x0e\x03\x13\x01", "HDF4", "2.7.1")]
 )
-def test_older_releases_are_told_apart(
+def test_outdated_virtualizarr_is_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, head: bytes, title: str, since: str
 ) -> None:
     monkeypatch.setattr("icefloe.virtual.parsers.virtualizarr._installed", lambda: "2.5.1")

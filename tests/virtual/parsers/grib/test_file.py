@@ -69,7 +69,7 @@ def test_messages_become_variables_along_time_step_and_level(tmp_path: Path, sam
     assert opened["valid_time"].values[1, 1] == np.datetime64("2020-01-02T12")
 
 
-def test_of_large_messages_elsewhere_only_the_headers_are_fetched() -> None:
+def test_only_headers_of_large_remote_messages_are_fetched() -> None:
     values = np.random.default_rng(0).integers(0, 1 << 16, (1000, 1000)).astype("f8")
     keys = {"Ni": 1000, "Nj": 1000, "shortName": "t", "bitsPerValue": 16}
     messages = [
@@ -87,7 +87,7 @@ def test_of_large_messages_elsewhere_only_the_headers_are_fetched() -> None:
     np.testing.assert_array_equal(found[1], (values + 850).astype("f4"))
 
 
-def test_what_does_not_share_coordinates_is_in_groups(tmp_path: Path) -> None:
+def test_variables_with_different_coordinates_become_groups(tmp_path: Path) -> None:
     sample = "regular_ll_pl_grib2"
     first, second, third = field(1), field(2), field(3)
     (tmp_path / "f.grib").write_bytes(
@@ -121,7 +121,7 @@ def test_missing_values_are_nan_and_9999_is_a_value(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "scanning", [{"jScansPositively": 1}, {"jPointsAreConsecutive": 1}, {"alternativeRowScanning": 1}]
 )
-def test_every_way_of_scanning_gives_rows_of_longitudes(tmp_path: Path, scanning: dict[str, int]) -> None:
+def test_every_scanning_mode_yields_rows_of_longitudes(tmp_path: Path, scanning: dict[str, int]) -> None:
     data = message("regular_ll_pl_grib2", shortName="t", bitsPerValue=24)
     handle = eccodes.codes_new_from_message(data)
     if "jScansPositively" in scanning:
@@ -147,7 +147,7 @@ def test_every_way_of_scanning_gives_rows_of_longitudes(tmp_path: Path, scanning
     np.testing.assert_allclose(opened["t"].values, by_place.values, rtol=1e-5)
 
 
-def test_points_without_rows_are_one_dimension(tmp_path: Path) -> None:
+def test_unstructured_grid_has_one_dimension(tmp_path: Path) -> None:
     data = message("reduced_gg_pl_32_grib2")
     (tmp_path / "f.grib").write_bytes(data)
     handle = eccodes.codes_new_from_message(data)
@@ -171,7 +171,7 @@ def test_spherical_harmonics_are_refused(tmp_path: Path) -> None:
     assert "spherical harmonics" in refused.sentence
 
 
-def test_fields_that_share_a_message_are_told_apart(tmp_path: Path) -> None:
+def test_fields_of_one_message_are_separate_variables(tmp_path: Path) -> None:
     one = message("regular_ll_pl_grib2", field(1), shortName="u", bitsPerValue=16)
     two = message("regular_ll_pl_grib2", field(2), shortName="v", bitsPerValue=16)
     sections = b"".join(part for part in _sections(two) if part[4] >= 4)
@@ -194,7 +194,7 @@ def _sections(data: bytes) -> list[bytes]:
     return found
 
 
-def test_files_of_one_time_each_are_combined(tmp_path: Path) -> None:
+def test_files_with_single_times_are_combined(tmp_path: Path) -> None:
     parts = []
     for day in range(3):
         path = tmp_path / f"{day}.grib"
@@ -210,14 +210,14 @@ def test_files_of_one_time_each_are_combined(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cut", [20, 3])
-def test_a_file_that_was_cut_off_is_an_error(tmp_path: Path, cut: int) -> None:
+def test_truncated_file_is_rejected(tmp_path: Path, cut: int) -> None:
     (tmp_path / "f.grib").write_bytes(message("regular_ll_pl_grib1")[:-cut])
 
     with pytest.raises(CannotVirtualizeError, match=r"f\.grib: the GRIB message at byte 0 .* cut off"):
         virtualize(aged(tmp_path / "f.grib"))
 
 
-def test_the_codec_travels_and_only_decodes() -> None:
+def test_codec_is_picklable_and_decodes_only() -> None:
     codec = GribCodec(key="latitudes", field=1)
 
     assert pickle.loads(pickle.dumps(codec)) == codec

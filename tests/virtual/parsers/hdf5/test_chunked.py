@@ -41,7 +41,7 @@ def virtual(path: Path, **options: Any) -> VirtualDataset:
 
 
 @pytest.mark.parametrize("name", EVERY_TYPE)
-def test_filters_of_any_type(tmp_path: Path, name: str) -> None:
+def test_all_supported_filters_are_decoded(tmp_path: Path, name: str) -> None:
     values = {dtype: SMOOTH.astype(dtype) for dtype in TYPES}
     with h5py.File(tmp_path / "f.h5", "w") as file:
         for dtype in TYPES:
@@ -53,7 +53,7 @@ def test_filters_of_any_type(tmp_path: Path, name: str) -> None:
     assert_all_read_back(dataset, values)
 
 
-def test_blosc2_keeps_values_in_blocks_and_equal_ones_not_at_all(tmp_path: Path) -> None:
+def test_blosc2_blocks_and_constant_chunks_are_decoded(tmp_path: Path) -> None:
     values = RANDOM.integers(0, 50, (50, 130, 70)).astype("<f8")
     values[:30, :100] = 0
     expected = {
@@ -74,7 +74,7 @@ def test_blosc2_keeps_values_in_blocks_and_equal_ones_not_at_all(tmp_path: Path)
 
 
 @pytest.mark.parametrize("after", [{}, {"compression": "gzip", "shuffle": True}])
-def test_scale_offset(tmp_path: Path, after: dict[str, Any]) -> None:
+def test_scale_offset_filter_is_decoded(tmp_path: Path, after: dict[str, Any]) -> None:
     shapes: dict[str, Any] = {"chunks": (10, 13), **after}
     with h5py.File(tmp_path / "f.h5", "w") as file:
         for dtype in ("<i2", ">i4", "<u1", "<u8", "i1"):
@@ -106,7 +106,7 @@ def narrow(base: Any, bits: int) -> Any:
     return kind
 
 
-def test_integers_of_odd_widths_are_unpacked_by_n_bit(tmp_path: Path) -> None:
+def test_n_bit_filter_unpacks_integers(tmp_path: Path) -> None:
     kinds = {
         "signed": narrow(h5py.h5t.STD_I16LE, 11),
         "big": narrow(h5py.h5t.STD_I32BE, 19),
@@ -136,7 +136,7 @@ def test_integers_of_odd_widths_are_unpacked_by_n_bit(tmp_path: Path) -> None:
     np.testing.assert_array_equal(expected["signed"], values)
 
 
-def test_lossy_compressions_give_what_the_library_gives(tmp_path: Path) -> None:
+def test_lossy_filters_decode_like_hdf5(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "f.h5", "w") as file:
         for dtype in ("<f4", "<f8"):
             for name, options in {
@@ -156,7 +156,7 @@ def test_lossy_compressions_give_what_the_library_gives(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("compression", ["lzf", "gzip", "szip"])
-def test_many_chunks_that_a_compressor_skipped_are_told_by_their_size(
+def test_skipped_compression_is_detected_by_chunk_size(
     tmp_path: Path, compression: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("icefloe.virtual.parsers.hdf5.chunked.INLINE_BYTES", 1000)
@@ -177,7 +177,7 @@ def test_many_chunks_that_a_compressor_skipped_are_told_by_their_size(
     assert_reads_back(dataset, "v", values)
 
 
-def test_chunks_without_a_checksum_among_others_are_taken_along_or_refused(tmp_path: Path) -> None:
+def test_chunks_without_checksum_are_inlined_or_refused(tmp_path: Path) -> None:
     values = np.arange(40, dtype="<i4").reshape(4, 10)
     with h5py.File(tmp_path / "f.h5", "w") as file:
         for name, options in {
@@ -204,7 +204,7 @@ print(dataset.variables["x"].loaded, dataset.variables["x"].values.tolist())
 """
 
 
-def test_coordinates_are_loaded_where_the_library_lacks_their_filter(tmp_path: Path) -> None:
+def test_coordinates_load_without_hdf5_filter_plugin(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "f.h5", "w") as file:
         file.create_dataset("x", data=np.arange(4.0), chunks=(2,), **hdf5plugin.Blosc2())
         file["x"].make_scale("x")
@@ -216,7 +216,7 @@ def test_coordinates_are_loaded_where_the_library_lacks_their_filter(tmp_path: P
     assert found.strip() == "True [0.0, 1.0, 2.0, 3.0]"
 
 
-def test_filters_that_nothing_undoes_are_named(tmp_path: Path) -> None:
+def test_refusal_names_unsupported_filter(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "f.h5", "w") as file:
         file.create_dataset("v", data=SMOOTH, chunks=(10, 13), **hdf5plugin.SZ3(absolute=0.1))
 
@@ -226,6 +226,6 @@ def test_filters_that_nothing_undoes_are_named(tmp_path: Path) -> None:
     assert refused.sentence == "v: no Zarr codec undoes HDF5's filter 32024 (SZ3)"
 
 
-def test_unknown_filters_of_a_document_are_an_error() -> None:
+def test_codec_rejects_unknown_filter_number() -> None:
     with pytest.raises(ValueError, match="no decoder for HDF5's filter 7; known are 1, 2, 4"):
         undo(7, (), b"", Chunk((1,), np.dtype("u1")))

@@ -40,7 +40,7 @@ def virtual(path: Path, **options: Any) -> VirtualDataset:
         {"chunks": (20, 20), "maxshape": (None, None), "shuffle": True},
     ],
 )
-def test_layouts_filters_and_types(tmp_path: Path, options: dict[str, Any]) -> None:
+def test_layouts_filters_and_types_are_parsed(tmp_path: Path, options: dict[str, Any]) -> None:
     values = {dtype: SMOOTH.astype(dtype) for dtype in TYPES}
     with h5py.File(tmp_path / "f.h5", "w") as file:
         for dtype in TYPES:
@@ -65,7 +65,7 @@ with netCDF4.Dataset(sys.argv[1], "w") as file:
 """
 
 
-def test_compressions_of_the_netcdf_library(tmp_path: Path) -> None:
+def test_netcdf_compressions_are_parsed(tmp_path: Path) -> None:
     # In a process of its own: its Blosc and that of hdf5plugin do not go together.
     command = [sys.executable, "-c", WRITER, str(tmp_path / "f.nc"), *NETCDF_COMPRESSIONS]
     subprocess.run(command, check=True, timeout=600)
@@ -79,7 +79,7 @@ def test_compressions_of_the_netcdf_library(tmp_path: Path) -> None:
     )
 
 
-def test_variables_are_as_long_as_their_unlimited_dimension(tmp_path: Path) -> None:
+def test_variables_are_padded_to_unlimited_dimension(tmp_path: Path) -> None:
     with netCDF4.Dataset(tmp_path / "f.nc", "w") as file:
         file.createDimension("time", None)
         file.createDimension("x", 3)
@@ -101,7 +101,7 @@ def test_variables_are_as_long_as_their_unlimited_dimension(tmp_path: Path) -> N
     assert dataset.to_xarray().sizes == {"time": 5, "x": 3}
 
 
-def test_chunks_that_were_never_written_are_the_fill_value(tmp_path: Path) -> None:
+def test_unwritten_chunks_hold_fill_value(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "f.h5", "w") as file:
         chunked = file.create_dataset("chunked", (10,), "<i4", chunks=(2,), fillvalue=-9)
         chunked[4:6] = 5, 6
@@ -116,7 +116,7 @@ def test_chunks_that_were_never_written_are_the_fill_value(tmp_path: Path) -> No
     assert_reads_back(dataset, "empty", np.empty((0, 3), "f4"))
 
 
-def test_chunks_that_a_filter_skipped_are_taken_along(tmp_path: Path) -> None:
+def test_chunks_with_skipped_filter_are_inlined(tmp_path: Path) -> None:
     values = np.zeros((4, 1000), "u1")
     values[1] = RANDOM.integers(0, 255, 1000)
     with h5py.File(tmp_path / "f.h5", "w") as file:
@@ -137,7 +137,7 @@ def test_chunks_that_a_filter_skipped_are_taken_along(tmp_path: Path) -> None:
     assert_reads_back(dataset, "skipped", values)
 
 
-def test_small_values_within_the_header_are_taken_along(tmp_path: Path) -> None:
+def test_compact_datasets_are_inlined(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "f.h5", "w") as file:
         properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
         properties.set_layout(h5py.h5d.COMPACT)
@@ -152,7 +152,7 @@ def test_small_values_within_the_header_are_taken_along(tmp_path: Path) -> None:
     assert_reads_back(dataset, "scalar", np.float32(1.5))
 
 
-def test_a_user_block_moves_everything(tmp_path: Path) -> None:
+def test_user_block_shifts_offsets(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "f.h5", "w", userblock_size=2048) as file:
         file.create_dataset("chunked", data=SMOOTH, chunks=(3, 4), compression="gzip")
         file["contiguous"] = SMOOTH
@@ -163,7 +163,7 @@ def test_a_user_block_moves_everything(tmp_path: Path) -> None:
     assert_reads_back(dataset, "contiguous", SMOOTH)
 
 
-def test_contiguous_values_can_be_divided(tmp_path: Path) -> None:
+def test_contiguous_dataset_is_split_into_chunks(tmp_path: Path) -> None:
     values = np.arange(6 * 10 * 4, dtype=">i4").reshape(6, 10, 4)
     with h5py.File(tmp_path / "f.h5", "w") as file:
         file["v"] = values
@@ -178,7 +178,7 @@ def test_contiguous_values_can_be_divided(tmp_path: Path) -> None:
         assert_reads_back(virtual(tmp_path / "f.h5", contiguous_chunk_bytes=limit), "v", values)
 
 
-def test_dimensions_attributes_and_groups(tmp_path: Path) -> None:
+def test_dimensions_attributes_and_groups_are_parsed(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "f.nc", "w") as file:
         file.attrs["title"] = "t"
         file.attrs["latin"] = np.bytes_(b"\xe9t\xe9")
@@ -208,7 +208,7 @@ def test_dimensions_attributes_and_groups(tmp_path: Path) -> None:
         virtual(tmp_path / "f.nc", group="nothing")
 
 
-def test_types_with_parts(tmp_path: Path) -> None:
+def test_compound_types_are_parsed(tmp_path: Path) -> None:
     pairs = np.zeros(5, [("a", "<i4"), ("b", "<f8"), ("c", "S3"), ("d", [("e", "u1"), ("f", "<c8")])])
     pairs["a"], pairs["b"], pairs["d"]["f"] = np.arange(5), np.arange(5) / 2, 1 + 2j
     vectors = np.arange(2 * 4 * 3 * 2, dtype=">i2").reshape(2, 4, 3, 2)
@@ -238,7 +238,7 @@ def test_types_with_parts(tmp_path: Path) -> None:
     assert_all_read_back(dataset, {**expected, "raw": raw, "colours": np.array([0, 2, 0], "i2")})
 
 
-def test_values_in_other_files_through_a_virtual_dataset_are_refused(tmp_path: Path) -> None:
+def test_hdf5_virtual_datasets_are_refused(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "f.h5", "w") as file:
         layout = h5py.VirtualLayout((4,), "i4")
         layout[:] = h5py.VirtualSource("other.h5", "v", (4,))
@@ -249,7 +249,7 @@ def test_values_in_other_files_through_a_virtual_dataset_are_refused(tmp_path: P
     assert refused.reason == RefusalReason.EXTERNAL_STORAGE
 
 
-def test_texts_are_loaded_and_what_has_no_codec_is_refused(tmp_path: Path) -> None:
+def test_strings_are_loaded_and_unsupported_types_refused(tmp_path: Path) -> None:
     texts = np.array(["a", "ü", ""], dtype=object)
     with h5py.File(tmp_path / "f.h5", "w") as file:
         file.create_dataset("texts", data=texts, dtype=h5py.string_dtype())
@@ -279,7 +279,7 @@ def test_texts_are_loaded_and_what_has_no_codec_is_refused(tmp_path: Path) -> No
     assert sorted(dataset.variables) == ["kept", "texts"]
 
 
-def test_what_is_loaded_and_left_out_is_chosen_by_name(tmp_path: Path) -> None:
+def test_variables_are_loaded_and_dropped_by_name(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "f.h5", "w") as file:
         for name in "abc":
             file[name] = np.arange(3)
@@ -289,7 +289,7 @@ def test_what_is_loaded_and_left_out_is_chosen_by_name(tmp_path: Path) -> None:
     assert {name: each.loaded for name, each in dataset.variables.items()} == {"b": True, "c": False}
 
 
-def test_a_dataset_is_small_when_it_travels(tmp_path: Path) -> None:
+def test_pickled_dataset_is_small(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "f.h5", "w") as file:
         file.create_dataset("v", data=np.zeros(10_000, "u1"), chunks=(5,))
 
@@ -302,7 +302,7 @@ def test_a_dataset_is_small_when_it_travels(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kept", [4, 700, 3000])
-def test_a_file_that_was_cut_off_is_an_error(tmp_path: Path, kept: int) -> None:
+def test_truncated_file_is_rejected(tmp_path: Path, kept: int) -> None:
     with h5py.File(tmp_path / "f.h5", "w") as file:
         file.create_dataset("v", data=SMOOTH, chunks=(3, 4))
     data = (tmp_path / "f.h5").read_bytes()
@@ -312,7 +312,7 @@ def test_a_file_that_was_cut_off_is_an_error(tmp_path: Path, kept: int) -> None:
         virtual(tmp_path / "f.h5")
 
 
-def test_the_guide_has_every_reason_and_no_other() -> None:
+def test_guide_lists_every_refusal_reason() -> None:
     text = (ROOT / "docs" / "how-to" / "virtual.md").read_text(encoding="utf-8")
     reasons = re.findall(r"^\| `([a-z-]+)` \|", text, re.MULTILINE)
 
@@ -320,7 +320,7 @@ def test_the_guide_has_every_reason_and_no_other() -> None:
 
 
 @pytest.mark.parametrize("locking", [None, True, False, "best-effort"])
-def test_a_file_that_this_process_has_open_is_parsed(tmp_path: Path, locking: Any) -> None:
+def test_file_open_in_this_process_is_parsed(tmp_path: Path, locking: Any) -> None:
     path = tmp_path / "f.h5"
     with h5py.File(path, "w") as file:
         file.create_dataset("a", data=SMOOTH, chunks=(3, 4), compression="gzip")

@@ -18,7 +18,7 @@ COLOUR = RANDOM.integers(0, 255, (50, 70, 3)).astype("u1")
 
 
 @pytest.mark.parametrize(("byteorder", "bigtiff"), [("<", False), (">", True)])
-def test_byte_orders_strips_and_tiles(tmp_path: Path, byteorder: Any, bigtiff: bool) -> None:
+def test_byte_orders_strips_and_tiles_are_decoded(tmp_path: Path, byteorder: Any, bigtiff: bool) -> None:
     shapes: list[dict[str, Any]] = [{"rowsperstrip": 7}, {"rowsperstrip": 10}, {}, {"tile": (16, 32)}]
     for options in shapes:
         for values in (GREY, COLOUR, GREY.astype("f4"), GREY.astype("i8"), GREY.astype("c8")):
@@ -39,7 +39,7 @@ def test_byte_orders_strips_and_tiles(tmp_path: Path, byteorder: Any, bigtiff: b
 
 @pytest.mark.parametrize("compression", ["deflate", "zstd", "lzw", "packbits", "lzma"])
 @pytest.mark.parametrize("predictor", [1, 2, 3])
-def test_compressions_and_predictors(tmp_path: Path, compression: str, predictor: int) -> None:
+def test_compressions_and_predictors_are_decoded(tmp_path: Path, compression: str, predictor: int) -> None:
     shapes: list[dict[str, Any]] = [{"rowsperstrip": 7}, {"tile": (16, 32)}]
     arrays = [GREY.astype("f4"), GREY.astype("f8")] if predictor == 3 else [GREY, COLOUR]
     for options in shapes:
@@ -57,7 +57,7 @@ def test_compressions_and_predictors(tmp_path: Path, compression: str, predictor
             assert_reads_back(virtualize(aged(tmp_path / "f.tif")), "image", values)
 
 
-def test_planes_pages_and_overviews(tmp_path: Path) -> None:
+def test_planes_pages_and_overviews_are_parsed(tmp_path: Path) -> None:
     planes = np.moveaxis(COLOUR, 2, 0)
     pages = np.stack([GREY, GREY + 1])
     tifffile.imwrite(
@@ -106,7 +106,7 @@ AREA, POINT, PROJECTED, GEOGRAPHIC = (1025, 1), (1025, 2), (1024, 1), (1024, 2)
         (geo_tags(matrix=(10, 0, 0, 100, 0, -20, 0, 900, 0, 0, 0, 0, 0, 0, 0, 1)), 105, 890, None),
     ],
 )
-def test_pixels_on_earth_have_coordinates(
+def test_georeferenced_image_has_coordinates(
     tmp_path: Path, tags: Any, x: float, y: float, name: str | None
 ) -> None:
     with tifffile.TiffWriter(tmp_path / "f.tif") as file:
@@ -123,14 +123,14 @@ def test_pixels_on_earth_have_coordinates(
     assert dataset.to_xarray()["image"].sel(x=x + 20, y=y).item() == GREY[0, 2]
 
 
-def test_pixels_that_are_turned_have_none(tmp_path: Path) -> None:
+def test_rotated_image_has_no_coordinates(tmp_path: Path) -> None:
     tags = geo_tags(matrix=(10, 1, 0, 100, 1, -20, 0, 900, 0, 0, 0, 0, 0, 0, 0, 1))
     tifffile.imwrite(tmp_path / "f.tif", GREY, extratags=tags)
 
     assert list(virtualize(aged(tmp_path / "f.tif")).variables) == ["image"]
 
 
-def test_images_of_other_shapes_have_dimensions_of_their_own(tmp_path: Path) -> None:
+def test_images_with_different_shapes_have_own_dimensions(tmp_path: Path) -> None:
     with tifffile.TiffWriter(tmp_path / "f.tif") as file:
         file.write(GREY, photometric="minisblack")
         file.write(COLOUR[:20], photometric="rgb")
@@ -143,7 +143,7 @@ def test_images_of_other_shapes_have_dimensions_of_their_own(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("compression", ["jpeg2000", "webp", "lerc", "jpeg"])
-def test_pictures_in_colour(tmp_path: Path, compression: str) -> None:
+def test_colour_images_are_decoded(tmp_path: Path, compression: str) -> None:
     smooth = np.repeat(np.add.outer(np.arange(48), np.arange(64)).astype("u1")[..., None], 3, axis=2)
     options: dict[str, Any] = {} if compression == "lerc" else {"compressionargs": {"level": 90}}
     tifffile.imwrite(
@@ -155,7 +155,7 @@ def test_pictures_in_colour(tmp_path: Path, compression: str) -> None:
     assert_reads_back(virtualize(aged(tmp_path / "f.tif")), "image", expected)
 
 
-def test_pictures_decode_as_they_do_for_tifffile(tmp_path: Path) -> None:
+def test_images_decode_like_tifffile(tmp_path: Path) -> None:
     smooth = np.add.outer(np.arange(48), np.arange(64)).astype("u1")
     tifffile.imwrite(tmp_path / "f.tif", smooth, compression="jpeg", tile=(16, 16))
 
@@ -164,7 +164,7 @@ def test_pictures_decode_as_they_do_for_tifffile(tmp_path: Path) -> None:
     assert_reads_back(virtualize(aged(tmp_path / "f.tif")), "image", expected)
 
 
-def test_bits_are_refused(tmp_path: Path) -> None:
+def test_bilevel_images_are_refused(tmp_path: Path) -> None:
     tifffile.imwrite(tmp_path / "f.tif", GREY > 500)
 
     (refused,) = virtualize(aged(tmp_path / "f.tif")).refused
@@ -173,7 +173,7 @@ def test_bits_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kept", [6, 100, 3000])
-def test_a_file_that_was_cut_off_is_an_error(tmp_path: Path, kept: int) -> None:
+def test_truncated_file_is_rejected(tmp_path: Path, kept: int) -> None:
     tifffile.imwrite(tmp_path / "f.tif", GREY, rowsperstrip=7)
     (tmp_path / "f.tif").write_bytes((tmp_path / "f.tif").read_bytes()[:kept])
 

@@ -102,7 +102,7 @@ def test_xarray_makes_the_grid_mapping_a_coordinate(tmp_path: Path) -> None:
     assert "spatial_ref" in dataset["image"].coords
 
 
-def test_reference_systems_are_known_beside_eccodes(tmp_path: Path) -> None:
+def test_crs_is_found_after_importing_eccodes(tmp_path: Path) -> None:
     path = geo_tiff(tmp_path / "f.tif", {**PROJECTED_OWN, **SPHERE, METHOD: 24, 3088: 0.0, RASTER: 1})
     program = (
         f"import sys; sys.path[:] = {sys.path!r}; import eccodes; from icefloe.virtual import virtualize; "
@@ -125,7 +125,7 @@ def test_reference_systems_are_known_beside_eccodes(tmp_path: Path) -> None:
         ({**PROJECTED_OWN, **SPHERE, METHOD: 24}, None),
     ],
 )
-def test_codes_are_kept_without_pyproj(
+def test_epsg_code_is_kept_without_pyproj(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys: Any, expected: Any
 ) -> None:
     path = geo_tiff(tmp_path / "f.tif", keys)
@@ -144,13 +144,13 @@ def test_codes_are_kept_without_pyproj(
 @pytest.mark.parametrize(
     "keys", [{MODEL: 1, PROJECTED: 1}, {**PROJECTED_OWN, METHOD: 999}, {**PROJECTED_OWN, METHOD: 24}]
 )
-def test_unknown_systems_are_no_reason_to_refuse_a_file(tmp_path: Path, keys: Any) -> None:
+def test_file_with_unknown_crs_is_parsed(tmp_path: Path, keys: Any) -> None:
     variables = virtualize(geo_tiff(tmp_path / "f.tif", keys)).variables
 
     assert {"image", "x", "y"} <= set(variables)
 
 
-def test_tiles_side_by_side_have_no_common_transform(tmp_path: Path) -> None:
+def test_combined_tiles_drop_geotransform(tmp_path: Path) -> None:
     keys = {MODEL: 1, RASTER: 1, PROJECTED: 32633}
     left, again, right = (
         virtualize(geo_tiff(tmp_path / f"{name}.tif", keys, x))

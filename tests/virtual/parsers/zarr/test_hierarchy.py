@@ -36,7 +36,7 @@ def aged_tree(folder: Path) -> Path:
         {"zarr_format": 3, "chunk_key_encoding": {"name": "v2", "separator": "."}},
     ],
 )
-def test_arrays_of_both_versions(tmp_path: Path, options: dict[str, Any]) -> None:
+def test_arrays_of_zarr_2_and_3_are_parsed(tmp_path: Path, options: dict[str, Any]) -> None:
     arrays = {"f": VALUES, "deep/i": VALUES.astype(">i4"), "deep/b": VALUES > 9, "s": VALUES.astype("S3")}
     if options["zarr_format"] == 3:
         del arrays["s"]
@@ -57,7 +57,7 @@ def test_arrays_of_both_versions(tmp_path: Path, options: dict[str, Any]) -> Non
     assert list(virtualize(tmp_path / "z.zarr", group="deep").variables) == ["b", "i"]
 
 
-def test_xarray_sees_what_it_saw_in_version_2(tmp_path: Path) -> None:
+def test_xarray_opens_zarr_2_arrays_unchanged(tmp_path: Path) -> None:
     time = np.array(["2020-01-01", "2020-01-02"], "M8[ns]")
     data = xarray.Dataset(
         {
@@ -75,7 +75,7 @@ def test_xarray_sees_what_it_saw_in_version_2(tmp_path: Path) -> None:
     xarray.testing.assert_equal(dataset.to_xarray(), data)
 
 
-def test_a_store_that_is_an_array_and_what_lies_about_in_one(tmp_path: Path) -> None:
+def test_store_of_single_array_ignores_other_files(tmp_path: Path) -> None:
     array = zarr.create_array(tmp_path / "rain.zarr", shape=(7, 9), chunks=(2, 3), dtype="f4", zarr_format=2)
     array[...] = VALUES
     for name in ("1.9", "01.0", "0.0.0", "5", "0.0.tmp", "c", "99999999999.0", ".DS_Store"):
@@ -90,7 +90,7 @@ def test_a_store_that_is_an_array_and_what_lies_about_in_one(tmp_path: Path) -> 
     assert list(virtualize(aged_tree(tmp_path / "d.zarr"), group="a/b").variables) == ["d"]
 
 
-def test_links_in_a_store_are_followed_to_files_but_not_to_folders(tmp_path: Path) -> None:
+def test_links_to_files_are_followed_but_not_to_folders(tmp_path: Path) -> None:
     array = zarr.create_array(
         tmp_path / "z.zarr", name="a b", shape=(2,), chunks=(1,), dtype="u1", compressors=None, fill_value=0
     )
@@ -108,7 +108,7 @@ def test_links_in_a_store_are_followed_to_files_but_not_to_folders(tmp_path: Pat
     assert_all_read_back(dataset, {"a b": np.array([1, 2], "u1")})
 
 
-def test_what_version_3_has_no_codec_for_is_refused(tmp_path: Path) -> None:
+def test_codecs_without_zarr_3_equivalent_are_refused(tmp_path: Path) -> None:
     folder = tmp_path / "z.zarr" / "v"
     folder.mkdir(parents=True)
     document = {
