@@ -1,7 +1,7 @@
-"""Zarr codecs of ours, for bytes that no codec of zarr and numcodecs decodes. They decode only.
+"""Zarr codecs for bytes that neither zarr nor numcodecs can decode. They cannot encode.
 
-zarr finds them by the entry points of this package, so that any process that has icefloe installed can read
-what was written with them.
+zarr finds the codecs through the entry points of this package, so every process with icefloe installed can
+read arrays that use them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 from zarr.abc.codec import ArrayBytesCodec, BytesBytesCodec
 from zarr.registry import register_codec
 
-from icefloe.virtual.decoders.hdf5 import Chunk, undo
+from icefloe.virtual.decoders.hdf5 import Chunk, decode_filter
 from icefloe.virtual.parsers.grib.message import fields_of
 
 if TYPE_CHECKING:
@@ -25,45 +25,47 @@ GRIB: Final = "icefloe.grib"
 TIFF: Final = "icefloe.tiff"
 HDF5: Final = "icefloe.hdf5"
 _MISSING: Final = 3.4028234663852886e38
-"""Stands for missing values while a message is decoded; the default, 9999, may be a value."""
+"""Marks missing values while a message is decoded. The default of ecCodes, 9999, may be a valid value."""
 
 
 class _DecodesOnly:
-    """What the codecs share: settings from JSON and back, and no way to encode."""
+    """Shared behaviour of the codecs: conversion of settings to and from JSON, and errors for encoding."""
 
     codec_name: str
     is_fixed_size = False
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Self:
-        """The codec a zarr.json has."""
+        """Create the codec that a zarr.json describes."""
         if data["name"] != cls.codec_name:
-            raise ValueError(f"expected a codec {cls.codec_name}, not {data['name']}")
+            raise ValueError(f"expected the codec {cls.codec_name}, not {data['name']}")
         return cls(**(data.get("configuration") or {}))
 
     def to_dict(self) -> dict[str, Any]:
-        """The codec as a zarr.json has it."""
+        """Describe the codec for a zarr.json."""
         return {"name": self.codec_name, "configuration": self._configuration()}
 
     def _configuration(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "codec_name"}  # type: ignore[attr-defined]
 
     def compute_encoded_size(self, input_byte_length: int, _chunk_spec: ArraySpec) -> int:
-        """Not known before."""
-        raise NotImplementedError(f"the size of what {self.codec_name} encodes is not known")
+        """Raise NotImplementedError, because the codec cannot encode."""
+        raise NotImplementedError(f"{self.codec_name} can only decode, so encoded sizes are unknown")
 
     async def _encode_single(self, _chunk: Any, _chunk_spec: ArraySpec) -> Any:
-        raise NotImplementedError(f"{self.codec_name} only decodes; write with other codecs")
+        raise NotImplementedError(
+            f"{self.codec_name} can only decode; create an array with other codecs to write values"
+        )
 
 
 @dataclass(frozen=True)
 class GribCodec(_DecodesOnly, ArrayBytesCodec):
-    """Between one GRIB message and its values, NaN where they are missing; or the latitudes of its points."""
+    """Decoder of GRIB messages: their values, with NaN for missing ones, or latitudes or longitudes."""
 
     codec_name = GRIB
     key: Literal["values", "latitudes", "longitudes"] = "values"
     field: int = 0
-    """Which of the fields that share the message."""
+    """Number of the field, if several fields share the message."""
 
     async def _decode_single(self, chunk_bytes: Buffer, chunk_spec: ArraySpec) -> NDBuffer:
         values = decode_grib(chunk_bytes.to_bytes(), chunk_spec.shape, self.key, self.field)
@@ -73,25 +75,25 @@ class GribCodec(_DecodesOnly, ArrayBytesCodec):
 
 
 def decode_grib(message: bytes, shape: tuple[int, ...], key: str = "values", field: int = 0) -> Any:
-    """The values of a message in an array of a shape whose last two dimensions, or last one, are the grid."""
+    """Decode the values of a message into an array whose last dimensions are those of the grid."""
     import eccodes
 
     handle = eccodes.codes_new_from_message(fields_of(message)[field])
     try:
         if key != "values":
-            return in_rows(eccodes.codes_get_array(handle, key), handle, shape, places=True)
+            return to_rows(eccodes.codes_get_array(handle, key), handle, shape, is_coordinate=True)
         eccodes.codes_set(handle, "missingValue", _MISSING)
         values = eccodes.codes_get_array(handle, "values")
         values[values == _MISSING] = np.nan
-        return in_rows(values, handle, shape)
+        return to_rows(values, handle, shape)
     finally:
         eccodes.codes_release(handle)
 
 
-def in_rows(values: Any, handle: Any, shape: tuple[int, ...], *, places: bool = False) -> Any:
-    """Values in the order of a message, as rows along x whatever way the message scans its grid.
+def to_rows(values: Any, handle: Any, shape: tuple[int, ...], *, is_coordinate: bool = False) -> Any:
+    """Arrange values in the order of a message as rows along x, whatever the scanning mode of the message.
 
-    `places` are latitudes or longitudes, for which ecCodes never turns every second row around.
+    For latitudes and longitudes, pass `is_coordinate`: ecCodes never reverses every second row of these.
     """
     import eccodes
 
@@ -101,25 +103,25 @@ def in_rows(values: Any, handle: Any, shape: tuple[int, ...], *, places: bool = 
     *_, rows, columns = (1, 1, *shape)
     if rows == 1 or columns == 1:
         return values.reshape(shape)
-    turned = flag("jPointsAreConsecutive")
-    grid = values.reshape((columns, rows) if turned else (rows, columns))
-    if not places and flag("alternativeRowScanning"):
+    by_columns = flag("jPointsAreConsecutive")
+    grid = values.reshape((columns, rows) if by_columns else (rows, columns))
+    if not is_coordinate and flag("alternativeRowScanning"):
         grid = grid.copy()
         grid[1::2] = grid[1::2, ::-1]
-    return (grid.T if turned else grid).reshape(shape)
+    return (grid.T if by_columns else grid).reshape(shape)
 
 
 @dataclass(frozen=True)
 class Hdf5Codec(_DecodesOnly, BytesBytesCodec):
-    """Bytes that one of HDF5's filters was applied to."""
+    """Decoder of one HDF5 filter."""
 
     codec_name = HDF5
     filter: int = 0
-    """Its number in the HDF Group's register."""
+    """Number of the filter in the registry of the HDF Group."""
     values: tuple[int, ...] = ()
-    """What the file keeps for it."""
+    """Parameters of the filter, as the file stores them."""
     skips: bool = False
-    """Whether chunks that have the size of decoded ones are stored without it: nothing was gained by it."""
+    """Whether chunks of the decoded size are stored without the filter, which did not make them smaller."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "values", tuple(self.values))
@@ -132,23 +134,23 @@ class Hdf5Codec(_DecodesOnly, BytesBytesCodec):
         chunk = Chunk(chunk_spec.shape, chunk_spec.dtype.to_native_dtype())
         data = chunk_bytes.to_bytes()
         if not self.skips or len(data) != chunk.size_bytes:
-            data = undo(self.filter, self.values, data, chunk)
+            data = decode_filter(self.filter, self.values, data, chunk)
         decoded: Buffer = chunk_spec.prototype.buffer.from_bytes(data)
         return decoded
 
 
 @dataclass(frozen=True)
 class TiffCodec(_DecodesOnly, ArrayBytesCodec):
-    """Between a strip or tile of a TIFF file and its samples, rows that the last strip lacks being zero."""
+    """Decoder of strips and tiles of TIFF files. Rows missing from the last strip become zero."""
 
     codec_name = TIFF
     compression: str = "none"
     predictor: int = 1
     endian: Literal["little", "big"] = "little"
     samples: int = 1
-    """So many samples of a pixel stand side by side."""
+    """Number of interleaved samples per pixel."""
     tables: str = ""
-    """What JPEG tiles share, in base 64."""
+    """Tables that JPEG tiles share, in base64."""
 
     async def _decode_single(self, chunk_bytes: Buffer, chunk_spec: ArraySpec) -> NDBuffer:
         from icefloe.virtual.decoders.tiff import decode_segment
@@ -161,6 +163,6 @@ class TiffCodec(_DecodesOnly, ArrayBytesCodec):
 
 
 def register() -> None:
-    """Make the codecs known to zarr, where this package is not installed but only imported."""
+    """Register the codecs with zarr, for processes that import this package without installing it."""
     for codec in (GribCodec, Hdf5Codec, TiffCodec):
         register_codec(codec.codec_name, codec)

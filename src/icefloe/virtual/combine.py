@@ -1,4 +1,4 @@
-"""Combine virtual datasets into one, if they agree in everything that decoding needs."""
+"""Combine virtual datasets into one, after checking that they can be decoded in the same way."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SHOWN: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """A difference between a file and the first one that it is combined with."""
+    """A difference between a file and the first file of a combination."""
 
     variable: str
     location: str
@@ -36,31 +36,31 @@ class Mismatch:
     what: str
     """The property that differs: `dtype`, `codecs`, `chunk shape`, `values`, an attribute, and so on."""
     expected: Any
-    """The property in the first file."""
+    """The value in the first file."""
     found: Any
+    """The value in the file that differs."""
 
 
 class MismatchError(InvalidInputError):
-    """Datasets cannot be combined.
+    """Error for datasets that cannot be combined.
 
     Parameters
     ----------
     mismatches
-        All differences, by variable and file. They are kept as the attribute `mismatches`.
+        All differences, which the attribute `mismatches` contains.
     """
 
     def __init__(self, mismatches: Sequence[Mismatch]) -> None:
         self.mismatches = tuple(mismatches)
         variables = sorted({each.variable for each in mismatches})
         lines = [
-            f"{each.variable} of {each.location}: {each.what} is {each.found}, in the first {each.expected}"
+            f"{each.variable} of {each.location}: {each.what} is {each.found}, expected {each.expected}"
             for each in self.mismatches[:_SHOWN]
         ]
         if len(self.mismatches) > _SHOWN:
             lines.append(f"and {len(self.mismatches) - _SHOWN} more")
         super().__init__(
-            f"the files do not agree in {', '.join(variables)}; decoded as one they would be wrong:\n"
-            + "\n".join(lines),
+            f"the files differ in {', '.join(variables)} and cannot be combined:\n" + "\n".join(lines),
             kind=ErrorKind.BAD_METADATA,
         )
         self.args = (self.mismatches,)
@@ -75,13 +75,13 @@ def combine(
     store: AnyObjectStoreConfig | None = None,
     credential: AnyCredential | None = None,
 ) -> VirtualDataset:
-    """Combine datasets into one, in the order given along a dimension, or ordered by their coordinates.
+    """Combine datasets along a dimension, in the given order or in the order of their coordinates.
 
-    Variables with the dimension are concatenated. The others are taken from the first dataset, and must be
-    equal in all as far as their values were loaded. Every variable must agree in data type, codecs, fill
-    value, scale and offset, units, chunk shape and dimensions, and all datasets but the last must end at a
-    chunk boundary. Loaded times and their bounds are converted to the units of the first dataset. A variable
-    that was refused in one dataset is refused in the result.
+    Variables with the dimension are concatenated. All other variables are taken from the first dataset; if
+    their values were loaded, they must be equal in all datasets. The data type, codecs, fill value, scale and
+    offset, units, chunk shape and dimensions of a variable must be the same in all datasets, and all datasets
+    but the last must end at a chunk boundary. Loaded times and their bounds are converted to the units of the
+    first dataset. A variable that was refused in one dataset is refused in the result.
 
     Parameters
     ----------
@@ -92,39 +92,39 @@ def combine(
     by_coords
         Combine along the dimensions whose loaded coordinates differ, ordered by their values.
     compare_static
-        Also read and compare the values of variables without the dimension that were not loaded.
+        Also read and compare variables that do not have the dimension and were not loaded.
     store
-        How to reach remote files for that, as in `virtualize`.
+        How to access remote files for the comparison, as in `virtualize`.
     credential
         The credential for the store, as in `virtualize`.
 
     Returns
     -------
     VirtualDataset
-        The combined dataset, with the sources of all.
+        The combined dataset, with the sources of all datasets.
 
     Raises
     ------
     MismatchError
-        The datasets do not agree. The error lists all differences.
+        If the datasets differ. The error lists all differences.
     InvalidInputError
-        A dimension or coordinate is missing, or coordinates overlap.
+        If a dimension or coordinate is missing, or coordinates overlap.
     ValueError
-        There are no datasets, or not exactly one of `concat_dim` and `by_coords` is given.
+        If there are no datasets, or not exactly one of `concat_dim` and `by_coords` is given.
     """
     given = list(datasets)
     if not given:
         raise ValueError("no datasets to combine")
     if by_coords == (concat_dim is not None):
-        raise ValueError("say either concat_dim or by_coords=True")
-    given, left = _in_same_times(given)
-    dimensions = [concat_dim] if concat_dim is not None else _varying(given)
+        raise ValueError("pass either concat_dim or by_coords=True")
+    given, unconverted = _convert_times(given)
+    dimensions = [concat_dim] if concat_dim is not None else _find_varying_dims(given)
     if compare_static:
-        left += _static_differences(given, dimensions, store, credential)
+        unconverted += _static_differences(given, dimensions, store, credential)
     if concat_dim is not None:
-        return _concat(given, concat_dim, left)
-    if left:
-        raise MismatchError(left)
+        return _concat(given, concat_dim, unconverted)
+    if unconverted:
+        raise MismatchError(unconverted)
     return _by_coords(given, dimensions)
 
 
@@ -134,7 +134,7 @@ def _static_differences(
     store: AnyObjectStoreConfig | None,
     credential: AnyCredential | None,
 ) -> list[Mismatch]:
-    """Variables without the dimensions, not loaded, whose values in a file are not those in the first."""
+    """Find variables without the dimensions, not loaded, whose values differ from those of the first file."""
     from icefloe.virtual.values import open_values
 
     def values_of(dataset: VirtualDataset) -> dict[str, Any]:
@@ -146,7 +146,7 @@ def _static_differences(
 
     expected = values_of(datasets[0])
     return [
-        Mismatch(path, dataset.sources[0].location, "values", "those of the first", "others")
+        Mismatch(path, dataset.sources[0].location, "values", "those of the first file", "different")
         for dataset in datasets[1:]
         for path, values in values_of(dataset).items()
         if path in expected and not _same_values(expected[path], values)
@@ -157,27 +157,30 @@ def _same_values(one: Any, other: Any) -> bool:
     return np.array_equal(one, other, equal_nan=one.dtype.kind in "fc" and other.dtype.kind in "fc")
 
 
-def _in_same_times(datasets: Sequence[VirtualDataset]) -> tuple[list[VirtualDataset], list[Mismatch]]:
-    """The datasets with times that are counted as those of the first, and what could not be counted anew."""
-    left: list[Mismatch] = []
+def _convert_times(datasets: Sequence[VirtualDataset]) -> tuple[list[VirtualDataset], list[Mismatch]]:
+    """Convert loaded times to the units of the first dataset, and list bounds that cannot be converted."""
+    unconverted: list[Mismatch] = []
     first = datasets[0]
-    return [first, *(_counted(first, other, "", other.sources, left) for other in datasets[1:])], left
+    return [
+        first,
+        *(_convert_group_times(first, other, "", other.sources, unconverted) for other in datasets[1:]),
+    ], unconverted
 
 
-def _counted(
+def _convert_group_times(
     first: VirtualDataset,
     other: VirtualDataset,
     path: str,
     sources: Sequence[Source],
-    left: list[Mismatch],
+    unconverted: list[Mismatch],
 ) -> VirtualDataset:
     existing = {name: each.attributes for name, each in first.variables.items()}
     variables, unmoved = reencode_times(existing, other.variables)
     for bounds, name in unmoved:
         was, now = existing[name]["units"], other.variables[name].attributes["units"]
-        left.append(Mismatch(f"{path}{bounds}", sources[0].location, f"units of {name}", was, now))
+        unconverted.append(Mismatch(f"{path}{bounds}", sources[0].location, f"units of {name}", was, now))
     groups = {
-        name: _counted(first.groups[name], group, f"{path}{name}/", sources, left)
+        name: _convert_group_times(first.groups[name], group, f"{path}{name}/", sources, unconverted)
         if name in first.groups
         else group
         for name, group in other.groups.items()
@@ -191,20 +194,20 @@ def _by_coords(datasets: list[VirtualDataset], dimensions: Sequence[str]) -> Vir
             return datasets[0]
         raise InvalidInputError(
             f"{datasets[1].sources[0].location} and {datasets[0].sources[0].location} have the same "
-            "coordinates: no dimension to combine along",
+            "coordinates, so there is no dimension to combine along",
             kind=ErrorKind.BAD_METADATA,
-        ).with_hint(Hint("name one with {concat_dim}", concat_dim=None))
+        ).with_hint(Hint("pass a dimension with {concat_dim}", concat_dim=None))
     *outer, inner = dimensions
     rows: dict[bytes, list[VirtualDataset]] = {}
     for dataset in datasets:
         key = b"".join(_coordinate(dataset, name).tobytes() for name in outer)
         rows.setdefault(key, []).append(dataset)
-    joined = [_concat(_in_order(row, inner), inner) for row in rows.values()]
+    joined = [_concat(_sort_by(row, inner), inner) for row in rows.values()]
     return _by_coords(joined, outer)
 
 
-def _varying(datasets: Sequence[VirtualDataset]) -> list[str]:
-    """Dimensions with coordinates that were loaded and are not the same everywhere."""
+def _find_varying_dims(datasets: Sequence[VirtualDataset]) -> list[str]:
+    """Find the dimensions whose loaded coordinates differ between datasets."""
     first = datasets[0]
     names = [name for name, each in first.variables.items() if each.loaded and each.dimensions == (name,)]
     return [
@@ -221,11 +224,11 @@ def _coordinate(dataset: VirtualDataset, name: str) -> Any:
     variable = dataset.variables.get(name)
     if variable is None or not isinstance(variable.chunks, np.ndarray):
         raise InvalidInputError(
-            f"{dataset.sources[0].location} has no loaded coordinate {name} to be ordered by",
+            f"{dataset.sources[0].location} has no loaded coordinate {name}, which determines the order",
             kind=ErrorKind.BAD_METADATA,
         ).with_hint(
             Hint(
-                "name it in {loadable_variables}, or the dimension to combine along in {concat_dim}",
+                "load it with {loadable_variables}, or pass a dimension with {concat_dim}",
                 loadable_variables=None,
                 concat_dim=None,
             )
@@ -233,8 +236,8 @@ def _coordinate(dataset: VirtualDataset, name: str) -> Any:
     return variable.chunks
 
 
-def _in_order(datasets: Sequence[VirtualDataset], dimension: str) -> list[VirtualDataset]:
-    """By the first value of a coordinate, the way it runs; InvalidInputError where two overlap."""
+def _sort_by(datasets: Sequence[VirtualDataset], dimension: str) -> list[VirtualDataset]:
+    """Sort datasets by a coordinate, in its direction. Raises InvalidInputError if two of them overlap."""
     values = [_coordinate(dataset, dimension) for dataset in datasets]
     full = [row for row in range(len(values)) if values[row].size]
     falling = any(values[row][0] > values[row][-1] for row in full)
@@ -244,7 +247,7 @@ def _in_order(datasets: Sequence[VirtualDataset], dimension: str) -> list[Virtua
         if end == start or (end > start) != falling:
             raise InvalidInputError(
                 f"{datasets[before].sources[0].location} and {datasets[after].sources[0].location} overlap "
-                f"along {dimension}: one ends with {end}, the other begins with {start}",
+                f"along {dimension}: one ends at {end}, the other begins at {start}",
                 kind=ErrorKind.BAD_METADATA,
             )
     return [datasets[row] for row in full]
@@ -256,17 +259,17 @@ def _concat(
     first = datasets[0]
     if not any(dimension in group.sizes for _, group in first.walk()):
         raise InvalidInputError(
-            f"{first.sources[0].location} has no dimension {dimension!r}; give it one with expand_dims",
+            f"{first.sources[0].location} has no dimension {dimension!r}; add it with expand_dims",
             kind=ErrorKind.BAD_METADATA,
         )
     mismatches = list(known)
-    joined = _joined(datasets, dimension, "", mismatches)
+    joined = _concat_groups(datasets, dimension, "", mismatches)
     if mismatches:
         raise MismatchError(mismatches)
     return joined
 
 
-def _joined(
+def _concat_groups(
     datasets: Sequence[VirtualDataset], dimension: str, path: str, mismatches: list[Mismatch]
 ) -> VirtualDataset:
     first = datasets[0]
@@ -277,7 +280,7 @@ def _joined(
         wrong = _compare(found, datasets, dimension, f"{path}{name}")
         mismatches += wrong
         if not wrong:
-            variables[name] = _one([each for each in found if each], datasets, dimension)
+            variables[name] = _concat_variable([each for each in found if each], datasets, dimension)
     groups = {name: None for dataset in datasets for name in dataset.groups}
     empty = VirtualDataset({}, ())
     return replace(
@@ -285,7 +288,7 @@ def _joined(
         variables=variables,
         sources=tuple(source for dataset in datasets for source in dataset.sources),
         groups={
-            name: _joined(
+            name: _concat_groups(
                 [replace(dataset.groups.get(name, empty), sources=dataset.sources) for dataset in datasets],
                 dimension,
                 f"{path}{name}/",
@@ -311,7 +314,7 @@ def _compare(
         location = datasets[row].sources[0].location
         if first is None or variable is None or expected is None:
             if first is not variable:
-                words = ("missing" if each is None else "there" for each in (first, variable))
+                words = ("missing" if each is None else "present" for each in (first, variable))
                 wrong.append(Mismatch(path, location, "variable", *words))
             continue
         if first.loaded != variable.loaded:
@@ -330,7 +333,11 @@ def _compare(
             if size % chunk:
                 wrong.append(
                     Mismatch(
-                        path, location, f"length of {dimension}", f"a multiple of chunks of {chunk}", size
+                        path,
+                        location,
+                        f"length of {dimension}",
+                        f"a multiple of the chunk length {chunk}",
+                        size,
                     )
                 )
     return wrong
@@ -350,10 +357,10 @@ def _compare_values(
         return []
     if _same_values(first.values, variable.values):
         return []
-    return [Mismatch(path, location, "values", "those of the first", "others")]
+    return [Mismatch(path, location, "values", "those of the first file", "different")]
 
 
-def _one(
+def _concat_variable(
     variables: Sequence[VirtualVariable], datasets: Sequence[VirtualDataset], dimension: str
 ) -> VirtualVariable:
     first = variables[0]

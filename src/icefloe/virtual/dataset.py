@@ -1,7 +1,6 @@
-"""Virtual datasets: the contents of files as Zarr arrays, and the locations of their chunks.
+"""Virtual datasets: descriptions of files as Zarr arrays, with the locations of their chunks.
 
-They are plain frozen values, small enough to travel: a Spark task parses a file and sends its dataset to the
-driver.
+A dataset is small, so that a Spark task can parse a file and send the dataset to the driver.
 """
 
 from __future__ import annotations
@@ -25,25 +24,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class VirtualDataset:
-    """A group of virtual variables, with the groups below it.
+    """A group of virtual variables, with its subgroups.
 
     Parameters
     ----------
     variables
         The variables of the group by name.
     sources
-        The files that references point into. Groups below have the same.
+        The files that references point to. Subgroups have the same sources.
     attributes
         The attributes of the group.
     groups
-        The groups below by name.
+        The subgroups by name.
     refused
         Variables of the group that cannot be expressed as references.
     """
 
     variables: Mapping[str, VirtualVariable]
     sources: tuple[Source, ...]
-    """The files, each as it was when it was parsed."""
+    """The files, each in the state in which it was parsed."""
     attributes: Mapping[str, Any] = field(default_factory=dict)
     groups: Mapping[str, VirtualDataset] = field(default_factory=dict)
     refused: tuple[Refused, ...] = ()
@@ -58,7 +57,7 @@ class VirtualDataset:
         }
 
     def walk(self, path: str = "") -> Iterator[tuple[str, VirtualDataset]]:
-        """Iterate over this group and all below it, with their paths.
+        """Iterate over this group and all its subgroups, with their paths.
 
         Parameters
         ----------
@@ -77,12 +76,12 @@ class VirtualDataset:
     def map_variables(
         self, function: Callable[[str, VirtualVariable], VirtualVariable | None], path: str = ""
     ) -> VirtualDataset:
-        """Replace every variable of this group and all below it.
+        """Replace every variable of this group and its subgroups.
 
         Parameters
         ----------
         function
-            Called with the path and the variable. Returns the new variable, or None to leave it out.
+            Receives the path and the variable. Returns the new variable, or None to drop it.
         path
             The path of this group.
 
@@ -100,7 +99,7 @@ class VirtualDataset:
         )
 
     def all_refused(self) -> list[Refused]:
-        """List the variables that were refused in this group and below, with their paths."""
+        """List the refused variables of this group and its subgroups, with their paths."""
         return [
             replace(each, variable=f"{path}/{each.variable}" if path else each.variable)
             for path, group in self.walk()
@@ -108,7 +107,7 @@ class VirtualDataset:
         ]
 
     def drop_variables(self, *names: str) -> VirtualDataset:
-        """Leave out variables, refused or not.
+        """Drop variables, including refused ones.
 
         Parameters
         ----------
@@ -118,7 +117,7 @@ class VirtualDataset:
         Returns
         -------
         VirtualDataset
-            The dataset without them.
+            The dataset without the variables.
         """
         return replace(
             self,
@@ -127,23 +126,23 @@ class VirtualDataset:
         )
 
     def drop_refused(self) -> VirtualDataset:
-        """Leave out the refused variables of this group and below, so that the rest can be written."""
+        """Drop the refused variables of this group and its subgroups, so that the dataset can be written."""
         groups = {name: group.drop_refused() for name, group in self.groups.items()}
         return replace(self, refused=(), groups=groups)
 
     def expand_dims(
         self, dimension: str, value: Any = None, variables: Collection[str] | None = None
     ) -> VirtualDataset:
-        """Add a dimension of size 1 in front, to combine files that hold one step of it each.
+        """Insert a dimension of length 1 before the others, to combine files that contain one step each.
 
         Parameters
         ----------
         dimension
             Name of the new dimension.
         value
-            Value of a coordinate for it, by default none.
+            Value of its coordinate. By default, the dimension has no coordinate.
         variables
-            Names of the variables that get the dimension, by default all that are not loaded.
+            Names of the variables that get the dimension. By default, all that are not loaded.
 
         Returns
         -------
@@ -153,7 +152,7 @@ class VirtualDataset:
         Raises
         ------
         ValueError
-            A variable already has the dimension.
+            If a variable already has the dimension.
         """
         chosen = {
             name
@@ -177,16 +176,16 @@ class VirtualDataset:
         region: Mapping[str, slice] | None = None,
         validate_containers: bool = True,
     ) -> None:
-        """Write arrays and references to the store of a writable session. Nothing is committed.
+        """Write arrays and references to the store of a writable session, without committing.
 
         Parameters
         ----------
         store
             The store of a writable session, or the session.
         group
-            The group to write to, by default the root.
+            Path of the group to write to. By default, the root group.
         append_dim
-            Append to existing arrays along this dimension. They must agree in everything that decoding needs.
+            Append to existing arrays along this dimension. They must have the same encoding.
         region
             Replace this region of existing arrays.
         validate_containers
@@ -195,15 +194,15 @@ class VirtualDataset:
         Raises
         ------
         CannotVirtualizeError
-            Variables were refused; `drop_refused` leaves them out.
+            If the dataset has refused variables; `drop_refused` removes them.
         AlreadyExistsError
-            There is an array of the same name.
+            If an array of the same name exists.
         NodeNotFoundError
-            There is no array to append to.
+            If an array to append to does not exist.
         InvalidInputError
-            An existing array does not agree, or a location is in no container.
+            If an existing array has a different encoding, or a location is in no container.
         """
-        from icefloe.virtual.write import write_dataset  # with all of zarr
+        from icefloe.virtual.write import write_dataset  # imports zarr
 
         write_dataset(
             self,
@@ -221,12 +220,12 @@ class VirtualDataset:
         credential: AnyCredential | None = None,
         **options: Any,
     ) -> Any:
-        """Open the dataset with xarray, lazily. Values are decoded from the files when they are used.
+        """Open the dataset lazily with xarray. Values are read from the files when they are used.
 
         Parameters
         ----------
         store
-            How to reach remote files, as in `virtualize`.
+            Object store configuration of remote files, as in `virtualize`.
         credential
             The credential for the store, as in `virtualize`.
         **options
@@ -235,7 +234,7 @@ class VirtualDataset:
         Returns
         -------
         xarray.Dataset
-            The variables, without those that were refused.
+            The variables except refused ones.
         """
         from icefloe.virtual.values import open_dataset
 
@@ -250,7 +249,7 @@ class VirtualDataset:
 
 
 def choose_group(dataset: VirtualDataset, group: str | None, location: str) -> VirtualDataset:
-    """Return a group of a file; None stands for the root group."""
+    """Return a subgroup by name. None selects the root group."""
     if group is None:
         return dataset
     if group not in dataset.groups:
@@ -260,6 +259,6 @@ def choose_group(dataset: VirtualDataset, group: str | None, location: str) -> V
 
 
 def with_sources(dataset: VirtualDataset, sources: tuple[Source, ...]) -> VirtualDataset:
-    """Return the dataset and its groups with other sources, in the same order."""
+    """Replace the sources of a dataset and its subgroups."""
     groups = {name: with_sources(group, sources) for name, group in dataset.groups.items()}
     return replace(dataset, sources=sources, groups=groups)

@@ -21,30 +21,30 @@ DAMAGE: Final = (
     ValueError,
     struct.error,
 )
-"""What libraries raise on files that are damaged, and what their bytes lead to in parsers."""
+"""Exceptions that libraries and parsers raise for damaged files."""
 
 
 class RefusalReason(StrEnum):
-    """The reason why a variable cannot be expressed as references. Reasons are never renamed."""
+    """Reason why a variable cannot be expressed as references. Reasons are never renamed."""
 
     UNSUPPORTED_FILTER = "unsupported-filter"
-    """No Zarr codec undoes the compression or filter the bytes are stored with."""
+    """No Zarr codec can decode the compression or filter."""
     MIXED_FILTERS = "mixed-filters"
-    """Some chunks are stored with other filters than the rest, and are too large to be taken along."""
+    """Some chunks are stored with different filters, and are too large to be stored inline."""
     UNSUPPORTED_TYPE = "unsupported-type"
-    """The values have no Zarr data type: compound, opaque, references, odd bit widths."""
+    """Zarr has no such data type: for example compound or opaque types, references, unusual bit widths."""
     VARIABLE_LENGTH = "variable-length"
-    """Values of different lengths are kept apart from the chunks, and are too large to be taken along."""
+    """Values of variable length are not stored in the chunks, and are too large to be stored inline."""
     EXTERNAL_STORAGE = "external-storage"
-    """The bytes are in other files, which the file names."""
+    """The values are in other files."""
     UNSUPPORTED_GRID = "unsupported-grid"
-    """The grid of a GRIB message has no rows and columns of points: spherical harmonics, for one."""
+    """The grid of a GRIB message has no points, for example spherical harmonics."""
     UNEVEN_CHUNKS = "uneven-chunks"
-    """The stored pieces do not make a regular chunk grid."""
+    """The stored chunks do not form a regular chunk grid."""
     UNSUPPORTED_LAYOUT = "unsupported-layout"
-    """The bytes are laid out in a way no Zarr codec describes."""
+    """No Zarr codec describes the layout of the bytes."""
     MIXED_MESSAGES = "mixed-messages"
-    """Messages of one variable differ in what must be the same in one array."""
+    """Messages of one variable differ in properties that are the same in one array."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,23 +54,23 @@ class Refused:
     variable: str
     reason: RefusalReason
     sentence: str
-    """The variable and the reason, for people."""
+    """The variable and the reason as text."""
 
 
 class RefusedVariable(Exception):  # noqa: N818 - it never leaves the parsers: it becomes a `Refused`
-    """Raised inside a parser for one variable."""
+    """Exception of parsers for a variable that cannot be expressed as references."""
 
     def __init__(self, reason: RefusalReason, why: str) -> None:
         super().__init__(why)
         self.reason = reason
 
     def named(self, variable: str) -> Refused:
-        """Describe the refusal of a variable to users."""
+        """Return the refusal of a variable."""
         return Refused(variable, self.reason, f"{variable}: {self}")
 
 
 class CannotVirtualizeError(InvalidInputError):
-    """A file cannot be virtualized, or a dataset has variables that were refused.
+    """Error for a file that cannot be virtualized, or a dataset with refused variables.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""`virtualize`: recognise the format of a file, parse it, and check that it did not change meanwhile."""
+"""`virtualize`: recognise the format of a file, parse it, and check that it did not change during parsing."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _PARSERS: Final = {
     "zarr": ("zarr.stores", "parse_zarr_zip"),
     "tiff": ("tiff.file", "parse_tiff"),
 }
-"""Module and function of each parser. Each needs a library that not everybody has."""
+"""Module and function of each parser, which are imported when needed: most require an optional library."""
 _SIGNATURES: Final[dict[bytes, Format]] = {
     b"CDF\x01": "netcdf3",
     b"CDF\x02": "netcdf3",
@@ -52,10 +52,10 @@ _SIGNATURES: Final[dict[bytes, Format]] = {
     b"GRIB": "grib",
     b"\x0e\x03\x13\x01": "hdf4",
 }
-"""First four bytes of files whose format nothing else in them can change."""
+"""First four bytes of files by which their format is certain."""
 _HDF5: Final = b"\x89HDF\r\n\x1a\n"
 _USERBLOCKS: Final = 16
-"""HDF5 looks for its signature at 0, 512, 1024, and so on, doubling."""
+"""Number of offsets (512, 1024, 2048, ...) at which the signature may follow a user block."""
 
 
 def virtualize(
@@ -72,8 +72,8 @@ def virtualize(
 ) -> VirtualDataset:
     """Describe the contents of a file as Zarr arrays whose chunks are references into the file.
 
-    Of a remote file, only the parts that describe its layout are fetched. Variables that cannot be
-    expressed as references are listed in `VirtualDataset.refused`, each with a `RefusalReason`.
+    Only the parts of a remote file that describe its layout are fetched. Variables that cannot be expressed
+    as references are listed in `VirtualDataset.refused`, each with a `RefusalReason`.
 
     Parameters
     ----------
@@ -82,41 +82,40 @@ def virtualize(
     format
         The format of the file. By default, it is recognised by the first bytes.
     group
-        The only group to parse, with the groups below it.
+        The group to parse, including its subgroups. By default, the whole file.
     store
-        How to reach a remote file, as in a `VirtualChunkContainer`.
+        Object store configuration of a remote file, as in a `VirtualChunkContainer`.
     credential
         The credential for the store, as in `authorize_virtual_chunk_access`.
     drop_variables
-        Names or paths of variables to leave out.
+        Names or paths of variables to exclude.
     loadable_variables
-        Names or paths of variables whose values to load. By default, coordinates of dimensions are loaded.
+        Names or paths of variables to load into memory. By default, dimension coordinates are loaded.
     contiguous_chunk_bytes
-        Split variables that are stored in one piece into chunks of at most this size. By default, they
-        become one chunk.
+        Split contiguous variables into chunks of at most this size. By default, each becomes one chunk.
     version
-        The version of an Icechunk repository, by default the branch `main`: a branch, a tag, a snapshot id
-        or its beginning, `BRANCH@TIME`, or any of these with `~N` for N commits before. References to
-        native chunks point to the repository's chunk objects. A repository that is not on this machine is
-        not recognised: pass a version, or `format="icechunk"`.
+        The version of an Icechunk repository: a branch, a tag, a snapshot id or its beginning, `BRANCH@TIME`,
+        or any of these followed by `~N` for N commits earlier. By default, the branch `main`. References
+        point to the chunk objects of the repository. A remote repository is not recognised automatically:
+        pass a version, or `format="icechunk"`.
 
     Returns
     -------
     VirtualDataset
-        The variables of the file, with the groups below it.
+        The variables and groups of the file.
 
     Raises
     ------
     CannotVirtualizeError
-        The file is damaged, or its format is unknown.
+        If the file is damaged, or its format is unknown.
     StorageError
-        The file cannot be read, or it changed while it was parsed.
+        If the file cannot be read, or it changed during parsing.
     ValueError
-        An argument has an unknown or impossible value.
+        If an argument is invalid.
     """
     if version is not None:
         if format not in (None, "icechunk"):
-            raise ValueError(f"only Icechunk repositories have versions, not {format} files")
+            raise ValueError(f"version is only valid for Icechunk repositories, not for {format} files")
         format = "icechunk"
     if contiguous_chunk_bytes is not None and contiguous_chunk_bytes < 1:
         raise ValueError(f"contiguous_chunk_bytes must be at least 1, not {contiguous_chunk_bytes}")
@@ -138,7 +137,7 @@ def parse(
     format: Format | None = None,
     access: FindAccess = access_by_default,
 ) -> VirtualDataset:
-    """Do what `virtualize` does, for references that may lead to several stores."""
+    """Parse a file like `virtualize`, with different access to the stores that its references point to."""
     with parse_and_keep_open(path_or_url, options, format, access) as (dataset, _):
         return dataset
 
@@ -195,7 +194,7 @@ def _parse_file(file: SourceFile, found: Format, options: ParseOptions, access: 
 
 
 def _is_hierarchy(location: str, format: Format | None) -> bool:
-    """Tell whether a location is a folder, or a prefix of a bucket, and not a file."""
+    """Check whether a location is a folder or a prefix in a bucket, as opposed to a file."""
     if format == "icechunk":
         return True
     if location.startswith("file:"):
@@ -221,7 +220,7 @@ def _parse_hierarchy(
 
 
 def _load(dataset: VirtualDataset, options: ParseOptions, access: FindAccess) -> VirtualDataset:
-    """Load the values of the variables that the options name, decoded by zarr."""
+    """Load the variables that the options select, decoded by zarr."""
     chosen = [
         full
         for path, group in dataset.walk()
@@ -247,7 +246,7 @@ def recognize(file: SourceFile) -> Format:
     Raises
     ------
     CannotVirtualizeError
-        The file is empty, or in no format that is known.
+        If the file is empty, or its format is unknown.
     """
     head = file.read(0, 4096)
     if head[:4] in _SIGNATURES:
@@ -256,7 +255,7 @@ def recognize(file: SourceFile) -> Format:
         return "fits"
     if head.startswith(_HDF5) or _has_userblock(file):
         return "hdf5"
-    if b"GRIB" in head:  # some have a line of text in front
+    if b"GRIB" in head:  # some files have a line of text before the first message
         return "grib"
     if head[:4] in ZIP_MAGIC:
         return "zarr"
@@ -267,11 +266,11 @@ def recognize(file: SourceFile) -> Format:
     if not head:
         raise CannotVirtualizeError(f"{file.location} is empty")
     raise CannotVirtualizeError(
-        f"{file.location} begins with {head[:8]!r}: that is none of {', '.join(get_args(Format))}"
-    ).with_hint(Hint("name the format with {format}", format=None))
+        f"{file.location} begins with {head[:8]!r}, unlike any of {', '.join(get_args(Format))}"
+    ).with_hint(Hint("pass the format with {format}", format=None))
 
 
 def _has_userblock(file: SourceFile) -> bool:
-    """Tell whether an HDF5 file begins behind a block of other data."""
+    """Check whether the signature of HDF5 follows a user block."""
     starts = [512 << power for power in range(_USERBLOCKS)]
     return any(file.peek(start, start + 8) == _HDF5 for start in starts if start < file.size_bytes)

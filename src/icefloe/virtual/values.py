@@ -1,4 +1,4 @@
-"""A look at the decoded values of a virtual dataset, through a repository in memory."""
+"""Read the decoded values of a virtual dataset, through a repository in memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def open_store(dataset: VirtualDataset, access: FindAccess = access_by_default) -> IcechunkStore:
-    """A store of its own with a dataset in it, without what was refused."""
+    """Write a dataset without its refused variables to a repository in memory, and return the store."""
     config = RepositoryConfig()
     authorized: dict[str, AnyCredential] = {}
     for location in dict.fromkeys(source.location for source in dataset.sources):
@@ -37,7 +37,7 @@ def open_store(dataset: VirtualDataset, access: FindAccess = access_by_default) 
 
 
 def open_dataset(dataset: VirtualDataset, access: FindAccess, **options: Any) -> Any:
-    """What `VirtualDataset.to_xarray` gives."""
+    """Open a virtual dataset with xarray (see `VirtualDataset.to_xarray`)."""
     import xarray
 
     opened = open_store(dataset, access)
@@ -49,10 +49,10 @@ def open_values(
     paths: Sequence[str],
     access: FindAccess = access_by_default,
 ) -> dict[str, Any]:
-    """The decoded values of some variables."""
+    """Read the decoded values of variables, by path."""
     opened = open_store(dataset, access)
     found: dict[str, Any] = {}
-    with warnings.catch_warnings():  # on data types and codecs that the core specification has not
+    with warnings.catch_warnings():  # about data types and codecs that are not in the core specification
         warnings.simplefilter("ignore")
         for path in paths:
             found[path] = np.asarray(zarr.open_array(opened, path=path, mode="r", zarr_format=3)[...])

@@ -1,4 +1,4 @@
-"""Variables of virtual datasets: Zarr arrays whose chunks are in files. Plain frozen values."""
+"""Variables of virtual datasets: Zarr arrays whose chunks are in files."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ _TIME_CODING: Final = ("units", "calendar")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChunkReferences:
-    """The locations of the chunks of a variable, in columns. Chunks without a row hold only fill values."""
+    """The locations of the chunks of a variable, in columns. Chunks without a row are all fill value."""
 
     coords: NDArray[np.uint32]
     """Indices in the chunk grid, of shape (n, dimensions)."""
     sources: NDArray[np.uint32]
-    """Positions in the dataset's sources."""
+    """Indices into the sources of the dataset."""
     offsets: NDArray[np.uint64]
     lengths: NDArray[np.uint64]
     inline_coords: NDArray[np.uint32]
-    """Indices of the few chunks whose bytes are stored inline, of shape (m, dimensions)."""
+    """Indices of chunks that are stored inline, of shape (m, dimensions)."""
     inline: tuple[bytes, ...]
-    """Their bytes, encoded with the codecs of the variable."""
+    """Encoded bytes of the inline chunks."""
 
     @staticmethod
     def of(
@@ -41,7 +41,7 @@ class ChunkReferences:
         sources: Any = None,
         inline: Mapping[tuple[int, ...], bytes] | None = None,
     ) -> ChunkReferences:
-        """Make references from columns.
+        """Create references from columns.
 
         Parameters
         ----------
@@ -52,14 +52,14 @@ class ChunkReferences:
         lengths
             Lengths of the chunks in bytes.
         sources
-            Positions in the dataset's sources, by default the first for all.
+            Indices into the sources of the dataset. By default, all chunks are in the first source.
         inline
             Bytes of inline chunks by index.
 
         Returns
         -------
         ChunkReferences
-            The columns with the right types.
+            The references.
         """
         coords = np.ascontiguousarray(coords, np.uint32)
         inline = inline or {}
@@ -85,7 +85,7 @@ class ChunkReferences:
         )
 
     def shift(self, axis: int, chunks: int, sources: int) -> ChunkReferences:
-        """Move chunks along an axis, and their positions in the sources."""
+        """Add to the chunk indices along an axis, and to the indices of the sources."""
         step = np.zeros(self.coords.shape[1], np.uint32)
         if chunks:
             step[axis] = chunks
@@ -113,7 +113,7 @@ class ChunkReferences:
         )
 
     def divide(self, parts: tuple[int, ...]) -> ChunkReferences:
-        """Split each chunk into equal parts along each dimension, whose bytes follow each other."""
+        """Split each chunk into equal parts along each dimension. The parts are contiguous in the file."""
         count = math.prod(parts)
         places = np.indices(parts, np.uint32).reshape(len(parts), count).T
 
@@ -138,7 +138,7 @@ class ChunkReferences:
         )
 
     def clip(self, grid: tuple[int, ...]) -> ChunkReferences:
-        """Leave out the chunks outside of a grid of the given shape."""
+        """Drop chunks outside a chunk grid of this shape."""
         rows = (self.coords < grid).all(axis=1)
         kept = (self.inline_coords < grid).all(axis=1)
         return ChunkReferences(
@@ -152,7 +152,7 @@ class ChunkReferences:
 
     @staticmethod
     def concat(parts: Collection[ChunkReferences]) -> ChunkReferences:
-        """Join references to the same chunk grid."""
+        """Concatenate references to chunks of one grid."""
         return ChunkReferences(
             np.concatenate([part.coords for part in parts]),
             np.concatenate([part.sources for part in parts]),
@@ -187,16 +187,18 @@ class VirtualVariable:
 
     @property
     def references(self) -> ChunkReferences:
-        """The locations of the chunks; TypeError if the values were loaded."""
+        """The locations of the chunks. Raises TypeError if the values were loaded."""
         if isinstance(self.chunks, np.ndarray):
-            raise TypeError("the values of this variable were loaded: it has no references")
+            raise TypeError("the variable has no references, because its values were loaded")
         return self.chunks
 
     @property
     def values(self) -> Values:
-        """The loaded values; TypeError if the variable has references."""
+        """The loaded values. Raises TypeError if the variable has references."""
         if not isinstance(self.chunks, np.ndarray):
-            raise TypeError("the values of this variable are in files: see VirtualDataset.to_xarray")
+            raise TypeError(
+                "the values of the variable were not loaded; read them with VirtualDataset.to_xarray"
+            )
         return self.chunks
 
     @property
@@ -220,7 +222,7 @@ class VirtualVariable:
 def loaded_variable(
     dimensions: tuple[str, ...], values: Values, attributes: Mapping[str, Any]
 ) -> VirtualVariable:
-    """Make a variable of values in memory, stored as one chunk."""
+    """Create a variable from values, stored as one chunk."""
     texts = values.dtype.kind == "T"
     dtype = values.dtype if texts else values.dtype.newbyteorder("=")
     compressor = {"name": "zstd", "configuration": {"level": 3, "checksum": False}}
@@ -237,7 +239,7 @@ def loaded_variable(
 
 
 def document_of(variable: VirtualVariable) -> dict[str, Any]:
-    """Describe a variable as a zarr.json."""
+    """Return the metadata of a variable, as in zarr.json."""
     return {
         "zarr_format": 3,
         "node_type": "array",
@@ -254,9 +256,9 @@ def document_of(variable: VirtualVariable) -> dict[str, Any]:
 
 
 def with_dimension(variable: VirtualVariable, dimension: str) -> VirtualVariable:
-    """Add a dimension of size 1 in front. Chunks keep their bytes."""
+    """Insert a dimension of length 1 before the others."""
     if dimension in variable.dimensions:
-        raise ValueError(f"there is a dimension {dimension} already")
+        raise ValueError(f"the variable already has a dimension {dimension!r}")
     chunks = variable.chunks
     codecs = variable.codecs
     if isinstance(chunks, np.ndarray):
@@ -281,7 +283,7 @@ def with_dimension(variable: VirtualVariable, dimension: str) -> VirtualVariable
 def contiguous_chunks(
     start: int, shape: tuple[int, ...], chunk_shape: tuple[int, ...], itemsize: int
 ) -> ChunkReferences:
-    """Refer to one run of bytes in chunks of the shape that `ParseOptions.chunks_of_contiguous` chose."""
+    """Create references to contiguous values, in chunks of the shape of `chunks_of_contiguous`."""
     grid = tuple(size // chunk for size, chunk in zip(shape, chunk_shape, strict=True))
     count, length = math.prod(grid), math.prod(chunk_shape) * itemsize
     coords = np.indices(grid, np.uint32).reshape(len(grid), count).T
@@ -292,7 +294,7 @@ def contiguous_chunks(
 def reencode_times(
     existing: Mapping[str, Mapping[str, Any]], variables: Mapping[str, VirtualVariable]
 ) -> tuple[dict[str, VirtualVariable], list[tuple[str, str]]]:
-    """Count loaded times from the dates that existing variables count from: files often use their own.
+    """Convert loaded times to the units of existing variables: many files use their own reference date.
 
     Parameters
     ----------
@@ -304,8 +306,8 @@ def reencode_times(
     Returns
     -------
     tuple
-        The variables, and the bounds that were not loaded although their times changed, each with the name
-        of its times.
+        The variables, and the names of bounds that were not converted because they are not loaded, each with
+        the name of its time variable.
     """
     found = dict(variables)
     left: list[tuple[str, str]] = []
@@ -314,7 +316,7 @@ def reencode_times(
         if theirs.get("units") == variable.attributes.get("units") or not variable.loaded:
             continue
         if _time_coding(theirs) == _time_coding(variable.attributes):
-            continue  # spelled differently, which the comparison of attributes reports
+            continue  # equal units with different spelling: the comparison of attributes reports them
         times = reencode_like(variable, theirs)
         if times is None:
             continue
@@ -322,7 +324,7 @@ def reencode_times(
         for bounds in (variable.attributes.get(key) for key in ("bounds", "climatology")):
             edges = variables.get(str(bounds))
             if edges is None or "units" in edges.attributes:
-                continue  # with units of their own they are times themselves
+                continue  # bounds with their own units are converted like any time variable
             coding = {key: variable.attributes[key] for key in _TIME_CODING if key in variable.attributes}
             timed = replace(edges, attributes={**edges.attributes, **coding})
             moved = reencode_like(timed, theirs) if edges.loaded else None
@@ -334,7 +336,7 @@ def reencode_times(
 
 
 def reencode_like(variable: VirtualVariable, attributes: Mapping[str, Any]) -> VirtualVariable | None:
-    """Encode loaded times with other units, if that is possible (see `TimeCoding.convert`)."""
+    """Convert loaded times to other units; return None if that is impossible (see `TimeCoding.convert`)."""
     ours, theirs = _time_coding(variable.attributes), _time_coding(attributes)
     is_packed = any(name in variable.attributes for name in ("scale_factor", "add_offset"))
     if ours is None or theirs is None or is_packed or variable.dtype.kind not in "iuf":

@@ -1,4 +1,4 @@
-"""Datasets of VirtualiZarr as ours, and ours as theirs."""
+"""Convert virtual datasets from and to VirtualiZarr."""
 
 from __future__ import annotations
 
@@ -20,10 +20,20 @@ _INLINED: Final = "__inlined__"
 
 
 def from_virtualizarr(dataset: Any) -> VirtualDataset:
-    """A virtual dataset of VirtualiZarr, an `xarray.Dataset` of `ManifestArray`, as one of ours.
+    """Convert a virtual dataset of VirtualiZarr.
 
-    Variables in memory are loaded ones. VirtualiZarr does not know which version of a file its references
-    were made of, so there are no checksums.
+    VirtualiZarr does not record the state of a file that its references point to, so the references have no
+    checksums.
+
+    Parameters
+    ----------
+    dataset
+        An `xarray.Dataset` of `ManifestArray`. Variables in memory become loaded variables.
+
+    Returns
+    -------
+    VirtualDataset
+        The same variables.
     """
     from virtualizarr.manifests import ManifestArray
 
@@ -35,7 +45,7 @@ def from_virtualizarr(dataset: Any) -> VirtualDataset:
             attributes = {
                 key: attributes[key] for key in (*variable.attrs, "_FillValue") if key in attributes
             }
-            variables[str(name)] = _referred(variable.data, variable.dims, attributes, rows)
+            variables[str(name)] = _convert_array(variable.data, variable.dims, attributes, rows)
         else:
             import xarray
 
@@ -51,24 +61,26 @@ def from_virtualizarr(dataset: Any) -> VirtualDataset:
 def from_manifest_group(group: Any) -> VirtualDataset:
     """Convert a `ManifestGroup` of VirtualiZarr with the groups below it, without checksums."""
     rows: dict[str, int] = {}
-    found = _manifest_group(group, rows)
+    found = _convert_group(group, rows)
     return with_sources(found, tuple(Source(location, None) for location in rows))
 
 
-def _manifest_group(group: Any, rows: dict[str, int]) -> VirtualDataset:
+def _convert_group(group: Any, rows: dict[str, int]) -> VirtualDataset:
     variables = {
-        str(name): _referred(array, array.metadata.dimension_names or (), array.metadata.attributes, rows)
+        str(name): _convert_array(
+            array, array.metadata.dimension_names or (), array.metadata.attributes, rows
+        )
         for name, array in group.arrays.items()
     }
-    groups = {str(name): _manifest_group(each, rows) for name, each in group.groups.items()}
+    groups = {str(name): _convert_group(each, rows) for name, each in group.groups.items()}
     return VirtualDataset(variables, (), json_attributes(group.metadata.attributes), groups)
 
 
-def _referred(array: Any, dims: Any, attributes: Any, rows: dict[str, int]) -> VirtualVariable:
+def _convert_array(array: Any, dims: Any, attributes: Any, rows: dict[str, int]) -> VirtualVariable:
     document = {**array.metadata.to_dict(), "dimension_names": list(map(str, dims))}
-    described = array_from_v3(_plain(document))
+    described = array_from_v3(_to_json_types(document))
     fill = attributes.get("_FillValue")
-    # One that is a text is in the form that Zarr version 3 has for floats already.
+    # A string is already encoded as in Zarr version 3.
     encoded = (
         {}
         if isinstance(fill, str) or fill is None
@@ -88,17 +100,28 @@ def _referred(array: Any, dims: Any, attributes: Any, rows: dict[str, int]) -> V
     return replace(described, chunks=chunks)
 
 
-def _plain(value: Any) -> Any:
-    """A document in terms of JSON: zarr gives tuples and enumerations here and there."""
+def _to_json_types(value: Any) -> Any:
+    """Convert tuples and numpy scalars in zarr metadata to JSON types."""
     if isinstance(value, dict):
-        return {key: _plain(each) for key, each in value.items()}
+        return {key: _to_json_types(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
+        return [_to_json_types(each) for each in value]
     return value.item() if isinstance(value, np.generic) else value
 
 
 def to_virtualizarr(dataset: VirtualDataset) -> Any:
-    """Our dataset as VirtualiZarr's, with `ManifestArray` for what is not loaded. Checksums are lost."""
+    """Convert a virtual dataset to one of VirtualiZarr, without checksums.
+
+    Parameters
+    ----------
+    dataset
+        A virtual dataset without groups.
+
+    Returns
+    -------
+    xarray.Dataset
+        The variables, with a `ManifestArray` for each that is not loaded.
+    """
     import xarray
     from virtualizarr.manifests import ChunkManifest, ManifestArray
 
@@ -112,7 +135,7 @@ def to_virtualizarr(dataset: VirtualDataset) -> Any:
         grid = variable.grid_shape
         paths = np.full(grid, "", _TEXTS)
         offsets, lengths = np.zeros(grid, np.uint64), np.zeros(grid, np.uint64)
-        # In one dimension, since an array without any cannot be indexed by columns.
+        # Indexed in one dimension, because a 0-dimensional array cannot be indexed by columns.
         places = np.zeros(len(references.coords), np.int64)
         for axis, size in enumerate(grid):
             places = places * size + references.coords[:, axis]

@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """The target of a variable: the metadata of its array, and the element it begins at."""
+    """The array that a variable is written to, and the element at which it begins."""
 
     path: str
     variable: VirtualVariable
     document: Mapping[str, Any] | None
-    """None if the existing metadata stays."""
+    """Metadata of the array; None if it does not change."""
     start: tuple[int, ...]
 
 
@@ -48,19 +48,19 @@ def write_dataset(
     region: Mapping[str, slice] | None = None,
     validate_containers: bool = True,
 ) -> None:
-    """Do what `VirtualDataset.to_icechunk` does. Everything is checked before anything is written."""
+    """Write a dataset (see `VirtualDataset.to_icechunk`) after checking all of it."""
     codecs.register()
-    store = getattr(store, "store", store)  # a session will do
+    store = getattr(store, "store", store)  # accept a session as well
     if not isinstance(store, IcechunkStore):
         raise TypeError(f"expected the store of an icefloe session, not {type(store).__name__}")
     if append_dim is not None and region is not None:
-        raise ValueError("say append_dim or region, not both")
+        raise ValueError("pass append_dim or region, not both")
     refused = dataset.all_refused()
     if refused:
         listed = "; ".join(each.sentence for each in refused[:10])
         raise CannotVirtualizeError(
-            f"{len(refused)} variables were refused, and would be missing: {listed}. Leave them out with "
-            "drop_refused() or drop_variables(), and write them as native arrays",
+            f"{len(refused)} variables were refused and cannot be written as references: {listed}. Remove "
+            "them with drop_refused() or drop_variables(), and write them as native arrays",
             refused,
         )
     base = (group or "").strip("/")
@@ -79,68 +79,70 @@ def _targets(
     append_dim: str | None,
     region: Mapping[str, slice] | None,
 ) -> Iterator[_Target]:
-    documents = {name: _document(store, f"{group}/{name}".strip("/")) for name in dataset.variables}
+    documents = {name: _read_document(store, f"{group}/{name}".strip("/")) for name in dataset.variables}
     variables = dataset.variables
     if append_dim is not None or region is not None:
-        variables = _counted_as_there(dataset, documents, group)
+        variables = _convert_times(dataset, documents, group)
     for name, variable in variables.items():
         path, found = f"{group}/{name}".strip("/"), documents[name]
         if append_dim is None and region is None:
             if found is not None:
                 raise AlreadyExistsError(
-                    f"there is an array at {path} already; append to it, write to a region, or delete it",
+                    f"the array {path} already exists; append to it, write to a region of it, or delete it",
                     kind=ErrorKind.NODE_ALREADY_EXISTS,
                 )
             yield _Target(path, variable, document_of(variable), (0,) * len(variable.shape))
         elif found is None:
-            raise NodeNotFoundError(f"there is no array at {path} to write to", kind=ErrorKind.NODE_NOT_FOUND)
+            raise NodeNotFoundError(f"the array {path} does not exist", kind=ErrorKind.NODE_NOT_FOUND)
         else:
-            target = _existing(path, variable, found, append_dim, region or {})
+            target = _find_region(path, variable, found, append_dim, region or {})
             if target is not None:
                 yield target
 
 
 def _mismatches_with(document: Mapping[str, Any], variable: VirtualVariable) -> list[str]:
-    """Sentences on how a variable differs from an array that is there already."""
+    """Describe how a variable differs from an existing array."""
     there = properties_of(document, loaded=variable.loaded)
     here = properties_of(document_of(variable), loaded=variable.loaded)
-    return [f"its {name} is {was}, and that of the data {now}" for name, was, now in differences(there, here)]
+    return [
+        f"{name} is {was} in the array and {now} in the data" for name, was, now in differences(there, here)
+    ]
 
 
-def _document(store: IcechunkStore, path: str) -> dict[str, Any] | None:
-    """The zarr.json of an array, None where there is none."""
+def _read_document(store: IcechunkStore, path: str) -> dict[str, Any] | None:
+    """Read the metadata of an array; return None if it does not exist."""
     found = store.get_sync(f"{path}/zarr.json", prototype=default_buffer_prototype())
     return None if found is None else dict(json.loads(found.to_bytes()))
 
 
-def _counted_as_there(
+def _convert_times(
     dataset: VirtualDataset, documents: Mapping[str, dict[str, Any] | None], group: str
 ) -> dict[str, VirtualVariable]:
-    """The variables, with times counted as those of the arrays that are there."""
+    """Convert loaded times to the units of the existing arrays."""
     existing = {name: each.get("attributes", {}) for name, each in documents.items() if each is not None}
     variables, left = reencode_times(existing, dataset.variables)
     for bounds, times in left:
         raise InvalidInputError(
-            f"{group}/{bounds} is counted as {times} is, and that is counted from another date here; name "
-            "it in loadable_variables",
+            f"{group}/{bounds} has the units of {times}, which are different in the existing array; load it "
+            "with loadable_variables so that it can be converted",
             kind=ErrorKind.BAD_METADATA,
         )
     return variables
 
 
-def _existing(
+def _find_region(
     path: str,
     variable: VirtualVariable,
     document: dict[str, Any],
     append_dim: str | None,
     region: Mapping[str, slice],
 ) -> _Target | None:
-    """The place in an array that is there; None for a variable that the appending or region leaves alone."""
+    """Find the region of an existing array that a variable is written to; None if it is not written."""
     wrong = _mismatches_with(document, variable)
     moving = [axis for axis, name in enumerate(variable.dimensions) if name == append_dim or name in region]
     if wrong and (moving or not variable.loaded):
         raise InvalidInputError(
-            f"{path} does not fit the array that is there: {'; '.join(wrong)}", kind=ErrorKind.BAD_METADATA
+            f"{path} does not match the existing array: {'; '.join(wrong)}", kind=ErrorKind.BAD_METADATA
         )
     if not moving:
         return None
@@ -152,11 +154,14 @@ def _existing(
         elif name in region:
             first, stop, _ = region[name].indices(shape[axis])
             if stop - first != size:
-                raise ValueError(f"{path}: the region has {stop - first} of {name}, and the data {size}")
+                raise ValueError(
+                    f"{path}: the region has length {stop - first} along {name}, and the data {size}"
+                )
             start[axis] = first
         elif size != shape[axis]:
             raise InvalidInputError(
-                f"{path} has {shape[axis]} of {name}, and the data {size}", kind=ErrorKind.BAD_METADATA
+                f"{path} has length {shape[axis]} along {name}, and the data {size}",
+                kind=ErrorKind.BAD_METADATA,
             )
     if not variable.loaded:
         _check_borders(path, variable, start, shape)
@@ -165,13 +170,13 @@ def _existing(
 
 
 def _check_borders(path: str, variable: VirtualVariable, start: list[int], shape: list[int]) -> None:
-    """References replace whole chunks: they begin at the border of one, and end at one or with the array."""
+    """Check that a variable begins and ends at chunk boundaries: references replace whole chunks."""
     for axis, chunk in enumerate(variable.chunk_shape):
         stop = start[axis] + variable.shape[axis]
         if start[axis] % chunk or (stop % chunk and stop != shape[axis]):
             raise InvalidInputError(
                 f"{path}: elements {start[axis]} to {stop} of {variable.dimensions[axis]} do not begin and "
-                f"end with chunks of {chunk}; references cannot be moved within chunks",
+                f"end at boundaries of chunks of length {chunk}",
                 kind=ErrorKind.INVALID_CHUNK_INDEX,
             )
 
@@ -182,13 +187,13 @@ def _write_group(store: IcechunkStore, path: str, attributes: Mapping[str, Any])
         own = depth == len(parts)
         key = "/".join([*parts[:depth], "zarr.json"])
         found = store.get_sync(key, prototype=default_buffer_prototype())
-        if found is not None and not (own and attributes and _is_bare_group(found.to_bytes())):
+        if found is not None and not (own and attributes and _is_group_without_attributes(found.to_bytes())):
             continue
         document = {"zarr_format": 3, "node_type": "group", "attributes": attributes if own else {}}
         _set_document(store, key, document)
 
 
-def _is_bare_group(data: bytes) -> bool:
+def _is_group_without_attributes(data: bytes) -> bool:
     document = json.loads(data)
     return document.get("node_type") == "group" and not document.get("attributes")
 
@@ -198,7 +203,7 @@ def _write(
 ) -> None:
     variable, path = target.variable, target.path
     if target.document is not None:
-        array_metadata(target.document)  # zarr must be able to open it
+        array_metadata(target.document)  # raises if zarr cannot open the array
         _set_document(store, f"{path}/zarr.json", target.document)
     if isinstance(variable.chunks, np.ndarray):
         _write_values(store, target, variable.chunks)
@@ -210,30 +215,30 @@ def _write(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Placed:
-    """Chunks of some files, and where they go in the chunk grid of an array."""
+    """References, and their place in the chunk grid of an array."""
 
     references: ChunkReferences
     sources: tuple[Source, ...]
     step: tuple[int, ...]
-    """The chunk that the first one becomes, by dimension."""
+    """Index of the first chunk in the grid of the array, per dimension."""
     grid_shape: tuple[int, ...]
-    """So many chunks there can be, by dimension."""
+    """Number of chunks per dimension, including missing ones."""
 
 
 def write_placed(
     store: IcechunkStore, path: str, parts: Sequence[Placed], *, replaces: bool = True, validate: bool = True
 ) -> None:
-    """Set references of one array, however many files they are to.
+    """Set the references of one array.
 
-    With `replaces`, chunks that the files do not have are deleted from their places.
+    With `replaces`, existing chunks for which the files have none are deleted.
     """
-    failed = store._set_virtual_columns(path, _columns(parts), validate_containers=validate)
+    failed = store._set_virtual_columns(path, _to_columns(parts), validate_containers=validate)
     if failed is not None:
         lost = sorted({part.sources[code].location for part in parts for code in part.references.sources})
         raise InvalidInputError(
-            f"no virtual chunk container of the repository has chunk {failed[0]} of {path} and "
-            f"{len(failed) - 1} more, in {', '.join(lost[:3])}; add one to the configuration, or say "
-            "validate_containers=False",
+            f"no virtual chunk container of the repository contains {', '.join(lost[:3])}, which chunk "
+            f"{failed[0]} of {path} and {len(failed) - 1} other chunks refer to; add a container to the "
+            "configuration, or pass validate_containers=False",
             kind=ErrorKind.NO_CONTAINER_FOR_VIRTUAL_CHUNK,
         )
     prefix = f"{path}/c".lstrip("/")
@@ -246,8 +251,8 @@ def write_placed(
             _delete_missing(store, prefix, part)
 
 
-def _columns(parts: Sequence[Placed]) -> VirtualColumns:
-    """References as the engine takes them, each with the checksum of its source."""
+def _to_columns(parts: Sequence[Placed]) -> VirtualColumns:
+    """Convert references to the columns of the engine, each with the checksum of its source."""
     sources = [source for part in parts for source in part.sources]
     before = np.cumsum([0, *(len(part.sources) for part in parts)]).astype(np.uint32)
     codes = np.concatenate(
@@ -286,7 +291,7 @@ def _write_values(store: IcechunkStore, target: _Target, values: Any) -> None:
 
 
 def _delete_missing(store: IcechunkStore, prefix: str, part: Placed) -> None:
-    """Chunks of a region that the new data does not have: they were all fill value, and are again."""
+    """Delete existing chunks for which the new data has none, so that they read as the fill value."""
     grid, references = part.grid_shape, part.references
     if len(references) == math.prod(grid):
         return

@@ -1,4 +1,4 @@
-"""Data types, codecs, fill values and attributes in the terms of a zarr.json of Zarr version 3."""
+"""Encode data types, codecs, fill values and attributes for the zarr.json of Zarr version 3."""
 
 from __future__ import annotations
 
@@ -31,38 +31,38 @@ DECODING_ATTRIBUTES: Final = (
 )
 """Attributes that define the meaning of stored values."""
 GEO_TRANSFORM: Final = "GeoTransform"
-"""Attribute of a grid mapping that locates one raster, so that adjacent rasters differ in it."""
+"""Attribute of a grid mapping with the location of one raster, which differs between adjacent rasters."""
 _IRRELEVANT: Final = ("level", "clevel", "blocksize", "typesize", "nthreads", "checksum")
-"""Settings of compressors that decoding does not need."""
+"""Settings of compressors that do not affect decoding."""
 _SELF_DESCRIBED: Final = ("blosc", "numcodecs.blosc")
-"""Compressors whose chunks describe their own settings."""
+"""Compressors that store their settings in every chunk."""
 
 
 @functools.lru_cache(64)
 def zarr_type(dtype: np.dtype[Any]) -> Any:
-    """Find zarr's object for a data type; RefusedVariable if there is none."""
+    """Return zarr's representation of a data type. Raises RefusedVariable if Zarr has none."""
     from zarr.dtype import data_type_registry
 
     if dtype.kind not in _KINDS or dtype in (np.dtype(np.longdouble), np.dtype(np.clongdouble)):
         raise RefusedVariable(RefusalReason.UNSUPPORTED_TYPE, f"Zarr has no data type for {dtype}")
     if dtype.kind in "SUV" and not dtype.itemsize:
-        raise RefusedVariable(RefusalReason.UNSUPPORTED_TYPE, "its values have no length")
-    # By its name, since numpy has two types of 64 bits, and zarr knows one.
+        raise RefusedVariable(RefusalReason.UNSUPPORTED_TYPE, "its values have length 0")
+    # Matched by name, because numpy has two equivalent 64-bit integers and zarr accepts one.
     named = dtype.kind == "T" or dtype.names is not None
     native = dtype if named else np.dtype(dtype.str).newbyteorder("=")
-    with warnings.catch_warnings():  # that strings of fixed length are not in the core specification
+    with warnings.catch_warnings():  # about fixed-length strings, which are not in the core specification
         warnings.simplefilter("ignore")
         return data_type_registry.match_dtype(dtype=native)
 
 
 def array_metadata(document: Mapping[str, Any]) -> Any:
-    """Parse a zarr.json as zarr does; what zarr cannot open raises its error."""
+    """Parse the metadata of an array with zarr, and raise the error of zarr if it cannot open the array."""
     from zarr import open_array
     from zarr.buffer.cpu import Buffer
     from zarr.storage import MemoryStore
 
     stored: dict[str, Any] = {"zarr.json": Buffer.from_bytes(json.dumps(document, allow_nan=False).encode())}
-    with warnings.catch_warnings():  # on data types and codecs that the core specification has not
+    with warnings.catch_warnings():  # about data types and codecs that are not in the core specification
         warnings.simplefilter("ignore")
         return open_array(MemoryStore(stored), mode="r", zarr_format=3).metadata
 
@@ -75,7 +75,7 @@ def data_type_json(dtype: np.dtype[Any]) -> Any:
 
 
 def fill_value_json(value: Any, dtype: np.dtype[Any]) -> Any:
-    """Encode a fill value for a zarr.json; None stands for zero, as in HDF5."""
+    """Encode a fill value for a zarr.json. None means zero, as in HDF5."""
     kind = zarr_type(dtype)
     scalar = kind.default_scalar() if value is None else kind.cast_scalar(value)
     found = kind.to_json_scalar(scalar, zarr_format=3)
@@ -83,7 +83,7 @@ def fill_value_json(value: Any, dtype: np.dtype[Any]) -> Any:
 
 
 def bytes_codec(dtype: np.dtype[Any]) -> dict[str, Any]:
-    """Configure the codec between an array and bytes in the byte order of a data type."""
+    """Configure the `bytes` codec with the byte order of a data type."""
     if dtype.itemsize == 1 or dtype.kind == "S" or (dtype.kind == "V" and not _has_order(dtype)):
         return {"name": "bytes"}
     big = dtype.str.startswith(">")
@@ -91,7 +91,7 @@ def bytes_codec(dtype: np.dtype[Any]) -> dict[str, Any]:
 
 
 def _has_order(dtype: np.dtype[Any]) -> bool:
-    """Tell whether the byte order matters for a field of a compound type."""
+    """Check whether a compound type has fields with a byte order."""
     parts = [dtype[name] for name in dtype.names or ()]
     return any(_has_order(part) if part.names else part.byteorder != "|" for part in parts)
 
@@ -102,13 +102,13 @@ def numcodec(name: str, **configuration: Any) -> dict[str, Any]:
 
 
 def zstd_codec(level: int) -> dict[str, Any]:
-    """Configure Zstandard. Levels that Zarr does not have are replaced: decoding does not need them."""
+    """Configure Zstandard. A level that Zarr rejects is replaced, because decoding ignores it."""
     known = level if 0 <= level <= _ZSTD_LEVEL_LIMIT else 3
     return {"name": "zstd", "configuration": {"level": known, "checksum": False}}
 
 
 def blosc_codec(compressor: str, level: int, shuffle: int, itemsize: int, block: int = 0) -> dict[str, Any]:
-    """Configure Blosc; `shuffle` is Blosc's own number."""
+    """Configure Blosc. `shuffle` is the number that Blosc uses."""
     configuration = {
         "typesize": itemsize,
         "cname": compressor,
@@ -120,10 +120,10 @@ def blosc_codec(compressor: str, level: int, shuffle: int, itemsize: int, block:
 
 
 def json_attributes(found: Mapping[str, Any], dtype: np.dtype[Any] | None = None) -> dict[str, Any]:
-    """Encode attributes as JSON, the `_FillValue` of a variable as xarray expects it in Zarr version 3.
+    """Encode attributes as JSON, with `_FillValue` in the form that xarray expects in Zarr version 3.
 
-    JSON has no NaN. As a `missing_value` it is left out, because NaN is missing anyway. Elsewhere it becomes
-    the text "NaN", as in Zarr's fill values.
+    JSON has no NaN. A `missing_value` of NaN is dropped, because NaN is always missing. Any other NaN becomes
+    the string "NaN", as in the fill values of Zarr.
     """
     plain: dict[str, Any] = {}
     for name, value in found.items():
@@ -145,7 +145,7 @@ def json_value(value: Any) -> Any:
             value = np.char.rstrip(value, b"\0")
         listed = value.tolist()
         if isinstance(listed, list) and len(listed) == 1:
-            return json_value(listed[0])  # netCDF has no scalars: attributes are lists of one
+            return json_value(listed[0])  # netCDF has no scalar attributes, only lists with one value
         return json_value(listed)
     if isinstance(value, np.generic):
         return json_value(value.item())
@@ -171,9 +171,9 @@ def _is_nan(value: Any) -> bool:
 
 
 def _fill_attribute(value: Any, dtype: np.dtype[Any]) -> Any:
-    """Encode a `_FillValue` as xarray does in attributes; None if it does not fit the type.
+    """Encode a `_FillValue` attribute like xarray; return None if it does not match the data type.
 
-    That of characters is left out: xarray writes it, but cannot open what it wrote.
+    The fill value of characters is dropped: xarray writes it, but cannot open the array afterwards.
     """
     flat = np.asarray(value).reshape(-1)
     if not flat.size:
@@ -194,7 +194,7 @@ def _fill_attribute(value: Any, dtype: np.dtype[Any]) -> Any:
 
 
 def properties_of(document: Mapping[str, Any], *, loaded: bool) -> dict[str, Any]:
-    """List the properties of an array that must agree. Loaded values may have other chunks."""
+    """List the properties that combined arrays must share. Loaded variables may differ in chunks."""
     attributes = document.get("attributes", {})
     found: dict[str, Any] = {
         "dimensions": document.get("dimension_names"),
@@ -208,7 +208,7 @@ def properties_of(document: Mapping[str, Any], *, loaded: bool) -> dict[str, Any
 
 
 def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
-    """List the properties that differ, with both values; None for a missing one."""
+    """List the properties that differ, with both values. A missing property is None."""
     names = [*one, *(name for name in other if name not in one)]
     return [
         (name, one.get(name), other.get(name))

@@ -108,5 +108,5 @@ def test_references_to_repository_are_written_to_another_one(repo: Repository, t
 def test_invalid_versions_are_rejected(repo: Repository, tmp_path: Path) -> None:
     with pytest.raises(RefNotFoundError, match="no branch, tag or snapshot v9"):
         virtualize(tmp_path / "repo", version="v9")
-    with pytest.raises(ValueError, match="only Icechunk repositories have versions, not zarr files"):
+    with pytest.raises(ValueError, match="only valid for Icechunk repositories, not for zarr"):
         virtualize(tmp_path / "repo", version="main", format="zarr")

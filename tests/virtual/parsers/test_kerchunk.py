@@ -87,7 +87,7 @@ def test_kerchunk_parquet_is_parsed(tmp_path: Path) -> None:
     ("content", "words"),
     [
         ("{", "is not JSON"),
-        ('{"a": 1}', "no Zarr metadata in it"),
+        ('{"a": 1}', "it has no Zarr metadata"),
         ('{"refs": {".zgroup": "{}", "v/0": ["u", -1, 2]}}', "v/0 is"),
         ('{"refs": {".zgroup": "{}"}, "gen": [1]}', "generated references"),
     ],
@@ -165,12 +165,12 @@ def test_unresponsive_server_is_asked_once(tmp_path: Path) -> None:
     [
         (["0.bin", 8, 3], r"the reference v/777 covers 3 bytes at 8 of file:.*0\.bin, which has 10"),
         (["0.bin", 11, 1], r"the reference v/777 covers 1 bytes at 11"),
-        (["0.bin", 2**63, 1], "the reference v/777 is .* not a URL and a range"),
-        (["0.bin", 0, -1], "the reference v/777 is .* not a URL and a range"),
-        (["0.bin", "0", 1], "the reference v/777 is .* not a URL and a range"),
-        ([7, 0, 1], "the reference v/777 is .* not a URL and a range"),
-        ([], "the reference v/777 is .* not a URL and a range"),
-        ("base64:?", "the reference v/777 is not base 64"),
+        (["0.bin", 2**63, 1], "the reference v/777 is .* expected a URL, an offset and a length"),
+        (["0.bin", 0, -1], "the reference v/777 is .* expected a URL, an offset and a length"),
+        (["0.bin", "0", 1], "the reference v/777 is .* expected a URL, an offset and a length"),
+        ([7, 0, 1], "the reference v/777 is .* expected a URL, an offset and a length"),
+        ([], "the reference v/777 is .* expected a URL, an offset and a length"),
+        ("base64:?", "the reference v/777 is not valid base64"),
         (7, "the reference v/777 is int"),
     ],
 )

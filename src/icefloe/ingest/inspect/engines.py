@@ -23,7 +23,7 @@ from icefloe._internal.extras import pip_install
 from icefloe._internal.private_imports import run_zarr_coroutine
 from icefloe.errors import Hint
 from icefloe.virtual.parsers import ZIP_MAGIC
-from icefloe.virtual.parsers.zarr.stores import root_of
+from icefloe.virtual.parsers.zarr.stores import find_root
 
 _LOGS = ("cfgrib.dataset", "cfgrib.messages")
 _SKIPPED = re.compile(r"skipping variable: .*shortName='([^']*)'")
@@ -166,7 +166,7 @@ def is_zip(path: str) -> bool:
 def zipped_store(path: str) -> StorePath:
     """The store in a zip file, which may be below the folder that was zipped."""
     with zipfile.ZipFile(path) as opened:
-        root = root_of(opened.namelist(), path)
+        root = find_root(opened.namelist(), path)
     store = ZipStore(path, mode="r")
     run_zarr_coroutine(store._open())  # releases of zarr before 3.1 do not open it when they need it
     return StorePath(store, root.strip("/"))

@@ -1,7 +1,8 @@
-"""HDF5's filters undone: what the bytes of a chunk were before one was applied.
+"""Decode the filters of HDF5.
 
-A filter is known by its number in the HDF Group's register, and by the values that a file keeps for it. The
-wrapped compressions are those of imagecodecs and numcodecs; the two that only HDF5 has are here.
+A filter has a number in the registry of the HDF Group, and parameters that the file stores. imagecodecs and
+numcodecs implement the compressions. Scale-offset and n-bit exist only in HDF5 and are implemented here (HDF5
+File Format Specification, section IV.A.2.l).
 """
 
 from __future__ import annotations
@@ -17,37 +18,37 @@ import numpy as np
 from numpy.typing import NDArray
 
 _INTEGERS, _FLOATS = 0, 1
-"""Classes of values that scale-offset tells apart."""
+"""Value classes of the scale-offset filter."""
 _ATOMIC: Final = 1
-"""The class of plain numbers of n-bit."""
+"""Value class of plain numbers in the n-bit filter."""
 _SCALE_OFFSET_HEADER: Final = 21
 _BITSHUFFLE_LZ4, _BITSHUFFLE_ZSTD = 2, 3
 _BLOSC2_MAGIC: Final = b"b2frame\0"
 _BLOSC2_ZEROS, _BLOSC2_NAN, _BLOSC2_UNSET = 1, 2, 4
-"""Kinds of chunks that a Blosc2 frame does not store."""
+"""Kinds of constant chunks, which a Blosc2 frame does not store."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """What is known of a chunk once all filters are undone."""
+    """Shape and data type of a decoded chunk."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
 
     @property
     def size_bytes(self) -> int:
-        """Of all its values."""
+        """Size of the decoded chunk."""
         return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
 
 
 Decoder: TypeAlias = Callable[[bytes, Sequence[int], Chunk], Any]
 
 
-def undo(number: int, values: Sequence[int], data: bytes, chunk: Chunk) -> bytes:
-    """The bytes before filter `number` was applied with `values`; ValueError for one that is not known."""
+def decode_filter(number: int, values: Sequence[int], data: bytes, chunk: Chunk) -> bytes:
+    """Decode bytes that filter `number` encoded with these parameters; ValueError for unknown filters."""
     if number not in DECODERS:
         known = ", ".join(map(str, sorted(DECODERS)))
-        raise ValueError(f"no decoder for HDF5's filter {number}; known are {known}")
+        raise ValueError(f"HDF5 filter {number} cannot be decoded; known filters are {known}")
     return bytes(DECODERS[number](data, values, chunk))
 
 
@@ -61,7 +62,7 @@ def _numcodec(name: str) -> Decoder:
 
 
 def _shuffle(data: bytes, values: Sequence[int], chunk: Chunk) -> Any:
-    """Bytes put apart by their place in a value; what is left over at the end stayed as it was."""
+    """Undo the shuffle of bytes by significance. Bytes after the last whole value were not shuffled."""
     size = values[0]
     whole = len(data) - len(data) % size
     table = np.frombuffer(data[:whole], np.uint8).reshape(size, -1)
@@ -85,7 +86,7 @@ def _szip(data: bytes, values: Sequence[int], chunk: Chunk) -> Any:
 def _lzf(data: bytes, values: Sequence[int], chunk: Chunk) -> Any:
     import imagecodecs
 
-    # LZF does not tell how much it was. A checksum of 4 bytes may have been put in before.
+    # LZF does not store the decoded size, which may include a checksum of 4 bytes.
     return imagecodecs.lzf_decode(data, out=chunk.size_bytes + 4)
 
 
@@ -96,10 +97,10 @@ def _lz4(data: bytes, values: Sequence[int], chunk: Chunk) -> Any:
 
 
 def _blosc2(data: bytes, values: Sequence[int], chunk: Chunk) -> Any:
-    """Decode a Blosc2 frame, which holds one compressed chunk and says how its values lie in blocks."""
+    """Decode a Blosc2 frame, which contains one compressed chunk and describes its division into blocks."""
     import imagecodecs
 
-    if data[2:10] != _BLOSC2_MAGIC:  # versions before the one with frames
+    if data[2:10] != _BLOSC2_MAGIC:  # older versions of the filter store a chunk without a frame
         return bytes(imagecodecs.blosc2_decode(data))
     unpacker = msgpack.Unpacker(raw=True, strict_map_key=False, max_buffer_size=len(data))
     unpacker.feed(data)
@@ -119,7 +120,7 @@ def _blosc2_chunk(data: bytes, start: int) -> bytes:
 
 
 def _blosc2_constant(index: bytes, size: int, dtype: np.dtype[Any]) -> bytes:
-    """What the index of chunks has instead of a place, for a chunk whose values are all the same."""
+    """Decode a constant chunk, whose value the index contains instead of an offset."""
     import imagecodecs
 
     (place,) = struct.unpack("<q", imagecodecs.blosc2_decode(index)[:8])
@@ -128,11 +129,11 @@ def _blosc2_constant(index: bytes, size: int, dtype: np.dtype[Any]) -> bytes:
             return bytes(size)
         case kind if kind == _BLOSC2_NAN:
             return np.full(size // dtype.itemsize, np.nan, dtype).tobytes()
-    raise ValueError("a chunk of a Blosc2 frame that is neither stored nor all zero")
+    raise ValueError("a Blosc2 frame contains a constant chunk of unknown kind")
 
 
 def _blosc2_blocks(header: Any) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """Shapes of the chunk and of the blocks in it; None where values are in their plain order."""
+    """Return the shapes of the chunk and of its blocks; None if values are not divided into blocks."""
     layers = header[13] if len(header) > 13 else None
     if not layers or b"b2nd" not in layers[1]:
         return None
@@ -142,7 +143,7 @@ def _blosc2_blocks(header: Any) -> tuple[tuple[int, ...], tuple[int, ...]] | Non
 
 
 def _blosc2_rows(data: bytes, shape: tuple[int, ...], block: tuple[int, ...]) -> bytes:
-    """Values that are stored block by block, blocks at the edge being filled up."""
+    """Arrange values that are stored block by block, with padded blocks at the edges, in C order."""
     grid = tuple(-(-size // part) for size, part in zip(shape, block, strict=True))
     rank, itemsize = len(shape), len(data) // (math.prod(grid) * math.prod(block))
     table = np.frombuffer(data, np.uint8).reshape(*grid, *block, itemsize)
@@ -153,7 +154,7 @@ def _blosc2_rows(data: bytes, shape: tuple[int, ...], block: tuple[int, ...]) ->
 
 
 def _zfp(data: bytes, values: Sequence[int], chunk: Chunk) -> Any:
-    """The file keeps the header that is the same for all chunks in the values, in words of 32 bits."""
+    """Decode ZFP. The parameters contain the header that all chunks share, in 32-bit words."""
     import imagecodecs
 
     header = np.array(values[1:], "<u4").tobytes()
@@ -177,7 +178,7 @@ def _bitshuffle(data: bytes, values: Sequence[int], chunk: Chunk) -> Any:
     parts: list[bytes] = []
     position, left = 12, total
     while left >= 8 * itemsize:
-        size = min(block_bytes, left - left % (8 * itemsize))  # eight values are the least it works on
+        size = min(block_bytes, left - left % (8 * itemsize))  # bitshuffle works on multiples of eight values
         (length,) = struct.unpack(">I", data[position : position + 4])
         shuffled = inflate(data[position + 4 : position + 4 + length], out=size)
         parts.append(bytes(imagecodecs.bitshuffle_decode(shuffled, itemsize=itemsize)))
@@ -186,14 +187,17 @@ def _bitshuffle(data: bytes, values: Sequence[int], chunk: Chunk) -> Any:
 
 
 def _scale_offset(data: bytes, values: Sequence[int], chunk: Chunk) -> Any:
-    """Values less their minimum, in as few bits as the largest needs; all bits set is the fill value."""
+    """Decode scale-offset: differences from the minimum in as few bits as possible.
+
+    A difference of all ones stands for the fill value.
+    """
     _, factor, count, kind, size, signed, big, has_fill = values[:8]
     bits, width = struct.unpack("<IB", data[:5])
     stored = f"{'>' if big else '<'}{_letter(kind, signed)}{size}"
     packed = data[_SCALE_OFFSET_HEADER:]
-    if bits == 8 * size:  # nothing gained: the values as they were
+    if bits == 8 * size:  # values are stored unchanged if nothing would be saved
         return np.frombuffer(packed, f"<u{size}", count).astype(stored.replace(stored[1], "u")).tobytes()
-    found = _unpacked(packed, count, bits)
+    found = _unpack(packed, count, bits)
     native = np.dtype(_letter(kind, signed) + str(size))
     minimum: Any = np.frombuffer(data[5 : 5 + width].ljust(8, b"\0")[:size], native.newbyteorder("<"))[0]
     if kind == _FLOATS:
@@ -213,21 +217,21 @@ def _letter(kind: int, signed: int) -> str:
 
 
 def _nbit(data: bytes, values: Sequence[int], chunk: Chunk) -> Any:
-    """Integers in as many bits as their type says they have; the highest is their sign."""
-    if values[1]:  # all bits of the type are in use: nothing was done
+    """Decode n-bit: integers with as many bits as their type has; the highest bit is the sign."""
+    if values[1]:  # the type uses all its bits, so values are stored unchanged
         return data
     _, _, count, kind, size, big, bits, offset = values[:8]
     if kind != _ATOMIC or offset:
-        raise ValueError("n-bit of values that are not plain integers")
-    found = _unpacked(data, count, bits)
+        raise ValueError("the n-bit filter is only supported for integers")
+    found = _unpack(data, count, bits)
     if chunk.dtype.kind == "i":
         sign = np.uint64(1 << (bits - 1))
         found = (found ^ sign) - sign
     return found.astype(f"{'>' if big else '<'}u{size}").tobytes()
 
 
-def _unpacked(data: bytes, count: int, bits: int) -> NDArray[np.uint64]:
-    """Integers of so many bits each, highest bit first, one after the other."""
+def _unpack(data: bytes, count: int, bits: int) -> NDArray[np.uint64]:
+    """Unpack consecutive integers with this many bits each, highest bit first."""
     wide = np.zeros((count, 64), np.uint8)
     if bits:
         flat = np.unpackbits(np.frombuffer(data, np.uint8), count=count * bits)

@@ -1,4 +1,4 @@
-"""Strips and tiles of TIFF files: decompression, predictors, and the rows that the last strip lacks."""
+"""Decode strips and tiles of TIFF files: decompression, predictors, and padding of the last strip."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 
 class Coding(Protocol):
-    """How segments of an image are encoded: the settings of `TiffCodec`."""
+    """Encoding of the segments of an image: the settings of `TiffCodec`."""
 
     compression: str
     predictor: int
@@ -21,11 +21,11 @@ class Coding(Protocol):
 
 
 def decode_segment(coding: Any, data: bytes, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
-    """The samples of a strip or tile, in the order of bytes of this machine."""
+    """Decode the samples of a strip or tile, in native byte order."""
     if coding.compression in ("jpeg", "webp", "jpeg2000", "lerc"):
-        return _padded(_decoded_image(coding, data), shape, dtype)
+        return _pad(_decode_image(coding, data), shape, dtype)
     size = math.prod(shape) * dtype.itemsize
-    raw = np.frombuffer(_decompressed(coding, data, size), np.uint8)
+    raw = np.frombuffer(_decompress(coding, data, size), np.uint8)
     width = shape[-2] if coding.samples > 1 else shape[-1]
     row_bytes = width * coding.samples * dtype.itemsize
     rows = min(len(raw) // row_bytes, math.prod(shape) // (width * coding.samples))
@@ -37,10 +37,10 @@ def decode_segment(coding: Any, data: bytes, shape: tuple[int, ...], dtype: np.d
         if coding.predictor == 2:
             samples = values.reshape(rows, width, coding.samples)
             values = _undo_differences(samples, dtype)
-    return _padded(values.reshape(rows, -1), shape, dtype)
+    return _pad(values.reshape(rows, -1), shape, dtype)
 
 
-def _decompressed(coding: Coding, data: bytes, size: int) -> bytes:
+def _decompress(coding: Coding, data: bytes, size: int) -> bytes:
     match coding.compression:
         case "none":
             return data
@@ -57,10 +57,10 @@ def _decompressed(coding: Coding, data: bytes, size: int) -> bytes:
             return bytes(imagecodecs.zstd_decode(data, out=size))
         case "lzma":
             return bytes(imagecodecs.lzma_decode(data, out=size))
-    raise ValueError(f"unknown compression {coding.compression!r} of a TIFF segment")
+    raise ValueError(f"unknown TIFF compression {coding.compression!r}")
 
 
-def _decoded_image(coding: Coding, data: bytes) -> Any:
+def _decode_image(coding: Coding, data: bytes) -> Any:
     import imagecodecs
 
     match coding.compression:
@@ -75,20 +75,20 @@ def _decoded_image(coding: Coding, data: bytes) -> Any:
 
 
 def _undo_differences(samples: Any, dtype: np.dtype[Any]) -> Any:
-    """Samples from their differences along rows; sums wrap around, as those of the writer did."""
+    """Undo horizontal differencing. Sums wrap around like those of the encoder."""
     integers = samples.view(f"u{dtype.itemsize}")
     return np.cumsum(integers, axis=1, dtype=integers.dtype).view(dtype)
 
 
 def _undo_float_predictor(block: Any, samples: int, dtype: np.dtype[Any]) -> Any:
-    """Rows of floats whose bytes were put apart by significance, highest first, and then differenced."""
+    """Undo the floating-point predictor: differences of bytes that are ordered by significance."""
     rows, row_bytes = block.shape
     pixels = block.reshape(rows, row_bytes // samples, samples) if samples > 1 else block[..., np.newaxis]
     summed = np.cumsum(pixels, axis=1, dtype=np.uint8).reshape(rows, dtype.itemsize, -1)
     return np.ascontiguousarray(summed.transpose(0, 2, 1)).view(dtype.newbyteorder(">")).astype(dtype)
 
 
-def _padded(values: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
+def _pad(values: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
     flat = np.ascontiguousarray(values, dtype).reshape(-1)
     wanted = math.prod(shape)
     if len(flat) < wanted:

@@ -1,4 +1,4 @@
-"""Parsers, one module or folder per file format, and the options that all of them take."""
+"""Parsers, one module or folder per file format, and their options."""
 
 from __future__ import annotations
 
@@ -8,43 +8,44 @@ from dataclasses import dataclass
 from typing import Final
 
 LOADED_BYTES: Final = 1 << 24
-"""Coordinates larger than this are not loaded unless they are asked for by name."""
+"""Coordinates larger than this are not loaded unless they are selected by name."""
 ZIP_MAGIC: Final = (b"PK\x03\x04", b"PK\x05\x06")
-"""The first bytes of a zip file; the latter if it is empty."""
+"""First bytes of a zip file, and of an empty one."""
 INLINE_BYTES: Final = 1 << 24
-"""The most bytes of a variable to store inline where references cannot describe how to decode it."""
+"""Largest size of values that are stored inline because references cannot describe their encoding."""
 
 
 @dataclass(frozen=True, slots=True)
 class ParseOptions:
-    """The variables to parse from a file, and those whose values to load."""
+    """Selection of the variables to parse and of those to load."""
 
     group: str | None = None
-    """The only group to parse, with the groups below it."""
+    """Path of the group to parse; None for the whole file."""
     drop_variables: frozenset[str] = frozenset()
-    """Names, or paths of variables in groups."""
+    """Names or paths of variables to exclude."""
     loadable_variables: frozenset[str] | None = None
-    """None for the coordinates of dimensions."""
+    """Names or paths of variables to load; None for dimension coordinates."""
     contiguous_chunk_bytes: int | None = None
-    """The largest chunk of a variable that is stored in one piece; None for one chunk."""
+    """Largest chunk of a contiguous variable; None for one chunk."""
     version: str | None = None
     """The version of an Icechunk repository (see `resolve_version`); None for the branch main."""
 
     def drops(self, path: str) -> bool:
-        """Tell whether to leave out a variable."""
+        """Check whether a variable is excluded."""
         return not self.drop_variables.isdisjoint((path, path.rpartition("/")[2]))
 
     def loads(self, path: str, dimensions: Sequence[str], size_bytes: int) -> bool:
-        """Tell whether to load the values of a variable."""
+        """Check whether to load the values of a variable."""
         name = path.rpartition("/")[2]
         if self.loadable_variables is not None:
             return not self.loadable_variables.isdisjoint((path, name))
         return tuple(dimensions) == (name,) and size_bytes <= LOADED_BYTES
 
     def chunks_of_contiguous(self, shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
-        """Choose the shape of chunks for one run of bytes: equal parts along the first dimensions.
+        """Choose the chunk shape of a contiguous variable by dividing its first dimensions.
 
-        Each chunk must be a run of bytes itself, and all must be equal: Zarr reads whole chunks at the edge.
+        Each chunk must be contiguous as well, and all must have the same size, because Zarr always reads
+        whole chunks, even at the edge of an array.
         """
         chunks = [max(size, 1) for size in shape]
         limit = self.contiguous_chunk_bytes

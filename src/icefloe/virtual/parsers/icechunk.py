@@ -1,4 +1,4 @@
-"""Icechunk repositories, at one version: native chunks become references to the objects that hold them."""
+"""Parse a version of an Icechunk repository: native chunks become references to chunk objects."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _HIDDEN: Final = "_icefloe"
 
 
 def is_repository(folder: str) -> bool:
-    """Tell whether a folder of this machine holds an Icechunk repository."""
+    """Check whether a local folder is an Icechunk repository."""
     has = {
         name: os.path.exists(os.path.join(folder, name))
         for name in ("repo", "refs", "snapshots", "zarr.json")
@@ -39,7 +39,7 @@ def is_repository(folder: str) -> bool:
 
 
 def parse_repository(location: str, options: ParseOptions, access: FindAccess) -> VirtualDataset:
-    """Parse a version of a repository, by default the branch main."""
+    """Parse a version of a repository. By default, the branch main."""
     store, credential = access(location)
     container = container_of(location, store)
     check_credential(container, credential)

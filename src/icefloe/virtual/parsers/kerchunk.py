@@ -1,6 +1,6 @@
-"""References that kerchunk wrote: JSON of both versions, and folders of Parquet.
+"""Parse references of kerchunk, as JSON (versions 0 and 1) or as folders of Parquet files.
 
-They say nothing of the versions of the files they point into: these are taken to be what they are now.
+kerchunk does not record the state of the referenced files, so their current state is assumed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,13 @@ import numpy as np
 from icefloe.virtual.dataset import VirtualDataset
 from icefloe.virtual.errors import CannotVirtualizeError
 from icefloe.virtual.parsers import ParseOptions
-from icefloe.virtual.parsers.zarr.hierarchy import METADATA, ArrayChunks, KeyedChunks, dataset_of, parsed
+from icefloe.virtual.parsers.zarr.hierarchy import (
+    METADATA,
+    ArrayChunks,
+    KeyedChunks,
+    dataset_of,
+    parse_document,
+)
 from icefloe.virtual.sources import (
     FindAccess,
     Source,
@@ -34,7 +40,7 @@ from icefloe.virtual.sources import (
 _ENCODED: Final = "base64:"
 _RANGE: Final = [str, int, int]
 _UNKNOWN: Final = 1 << 62
-"""Larger than any file: the size of those that nobody looked at."""
+"""Assumed size of files whose size is unknown; larger than any file."""
 
 
 class _Sources:
@@ -89,25 +95,25 @@ def _check_ends(sources: Sequence[Source], chunks: KeyedChunks | ArrayChunks, pl
 
 
 def parse_kerchunk_json(file: SourceFile, options: ParseOptions, access: FindAccess) -> VirtualDataset:
-    """The dataset of a JSON file of references."""
+    """Parse a JSON file of references."""
     place = file.location
     try:
         found = json.loads(file.read(0, file.size_bytes))
     except ValueError as error:
         raise CannotVirtualizeError(f"{place} is not JSON: {error}") from None
     if not isinstance(found, dict):
-        raise CannotVirtualizeError(f"{place} has no references: it is not a JSON object")
+        raise CannotVirtualizeError(f"{place} contains no references: it is not a JSON object")
     refs = found.get("refs", found)
     if not isinstance(refs, dict) or not any(key.rpartition("/")[2] in METADATA for key in refs):
-        raise CannotVirtualizeError(f"{place} has no references of kerchunk: no Zarr metadata in it")
+        raise CannotVirtualizeError(f"{place} contains no references of kerchunk: it has no Zarr metadata")
     if found.get("gen"):
         raise CannotVirtualizeError(
-            f"{place} has generated references (gen); let kerchunk write them out first"
+            f"{place} has generated references (gen), which are not supported; expand them with kerchunk"
         )
-    return _dataset_of_json(refs, found.get("templates") or {}, _Sources(place, access), options, place)
+    return _parse_references(refs, found.get("templates") or {}, _Sources(place, access), options, place)
 
 
-def _dataset_of_json(
+def _parse_references(
     refs: Mapping[str, Any],
     templates: Mapping[str, str],
     sources: _Sources,
@@ -119,12 +125,12 @@ def _dataset_of_json(
     keys: list[str] = []
     codes, offsets, lengths = array("L"), array("Q"), array("Q")
     filled: dict[str, int] = {}
-    for key, value in refs.items():  # JSON comes as objects: the columns begin here
+    for key, value in refs.items():  # JSON yields Python objects; columns are built here
         if isinstance(value, list):
-            url, offset, length = value if _is_range(value) else _range(key, value, place)
+            url, offset, length = value if _is_range(value) else _parse_range(key, value, place)
             code = filled.get(url)
             if code is None:
-                code = filled[url] = sources.number(_filled(url, templates))
+                code = filled[url] = sources.number(_expand_templates(url, templates))
             if length is None:
                 offset, length = 0, sources.size_of(code)
             if length:
@@ -135,9 +141,9 @@ def _dataset_of_json(
         elif isinstance(value, Mapping):
             documents[key] = value
         elif isinstance(value, str):
-            data = _decoded(key, value, place)
+            data = _decode_inline(key, value, place)
             if key.rpartition("/")[2] in METADATA:
-                documents[key] = parsed(key, data, place)
+                documents[key] = parse_document(key, data, place)
             elif data:
                 inline[key] = data
         else:
@@ -155,30 +161,32 @@ def _is_range(value: list[Any]) -> bool:
     return bool(0 <= value[1] < _UNKNOWN and 0 <= value[2] < _UNKNOWN)
 
 
-def _range(key: str, value: list[Any], place: str) -> tuple[str, int, int | None]:
-    """URL, offset and length of a reference; no length for one to a whole file."""
+def _parse_range(key: str, value: list[Any], place: str) -> tuple[str, int, int | None]:
+    """Return the URL, offset and length of a reference. The length is None for a whole file."""
     if len(value) == 1 and isinstance(value[0], str):
         return value[0], 0, None
-    raise CannotVirtualizeError(f"{place}: the reference {key} is {value!r}, not a URL and a range")
+    raise CannotVirtualizeError(
+        f"{place}: the reference {key} is {value!r}, expected a URL, an offset and a length"
+    )
 
 
-def _filled(url: str, templates: Mapping[str, str]) -> str:
+def _expand_templates(url: str, templates: Mapping[str, str]) -> str:
     for name, text in templates.items():
         url = url.replace("{{" + name + "}}", text)
     return url
 
 
-def _decoded(key: str, value: str, place: str) -> bytes:
+def _decode_inline(key: str, value: str, place: str) -> bytes:
     if not value.startswith(_ENCODED):
         return value.encode()
     try:
         return base64.b64decode(value.removeprefix(_ENCODED), validate=True)
     except ValueError as error:
-        raise CannotVirtualizeError(f"{place}: the reference {key} is not base 64: {error}") from None
+        raise CannotVirtualizeError(f"{place}: the reference {key} is not valid base64: {error}") from None
 
 
 def is_parquet(folder: str) -> bool:
-    """Whether a folder of this machine has references in Parquet."""
+    """Check whether a local folder contains references in Parquet files."""
     try:
         with open(os.path.join(folder, ".zmetadata"), encoding="utf-8") as file:
             return "record_size" in json.load(file)
@@ -187,25 +195,27 @@ def is_parquet(folder: str) -> bool:
 
 
 def parse_kerchunk_parquet(location: str, options: ParseOptions, access: FindAccess) -> VirtualDataset:
-    """The dataset of a folder of this machine with a Parquet file for so many chunks of an array each."""
+    """Parse a local folder in which each Parquet file has `record_size` references of one array."""
     folder = unquote(urlsplit(location).path)
     with open(os.path.join(folder, ".zmetadata"), encoding="utf-8") as file:
         consolidated = json.load(file)
-    documents = {key: parsed(key, each, location) for key, each in consolidated["metadata"].items()}
+    documents = {key: parse_document(key, each, location) for key, each in consolidated["metadata"].items()}
     size = int(consolidated["record_size"])
     sources = _Sources(location, access)
     chunks: dict[str, ArrayChunks] = {}
     for key, document in documents.items():
         if key.rpartition("/")[2] == ".zarray":
             path = key.rpartition("/")[0]
-            chunks[path] = _array_of_parquet(os.path.join(folder, path), document, size, sources)
+            chunks[path] = _read_parquet_array(os.path.join(folder, path), document, size, sources)
     checked = sources.check()
     for path, each in chunks.items():
         _check_ends(checked, each, f"{location}: {path}")
     return dataset_of(documents, chunks, checked, options, location)
 
 
-def _array_of_parquet(folder: str, document: Mapping[str, Any], size: int, sources: _Sources) -> ArrayChunks:
+def _read_parquet_array(
+    folder: str, document: Mapping[str, Any], size: int, sources: _Sources
+) -> ArrayChunks:
     import pyarrow.parquet
 
     grid = [-(-total // chunk) for total, chunk in zip(document["shape"], document["chunks"], strict=True)]
@@ -215,9 +225,9 @@ def _array_of_parquet(folder: str, document: Mapping[str, Any], size: int, sourc
         name = os.path.join(folder, f"refs.{part}.parq")
         if os.path.exists(name):
             table = pyarrow.parquet.read_table(name).slice(0, math.prod(grid) - part * size)
-            rows, raw = _columns_of(table, sources)
+            rows, raw = _read_columns(table, sources)
             parts.append((rows[0] + part * size, *rows[1:]))
-            inline |= {_place(part * size + row, grid): data for row, data in raw.items() if data}
+            inline |= {_unravel(part * size + row, grid): data for row, data in raw.items() if data}
     empty = np.zeros(0, np.int64)
     numbers, codes, offsets, lengths = (
         np.concatenate(column) for column in zip((empty,) * 4, *parts, strict=True)
@@ -230,8 +240,8 @@ def _array_of_parquet(folder: str, document: Mapping[str, Any], size: int, sourc
     )
 
 
-def _columns_of(table: Any, sources: _Sources) -> tuple[tuple[Any, Any, Any, Any], dict[int, bytes]]:
-    """Row, source, offset and length of the references to files, and the bytes that are within the table."""
+def _read_columns(table: Any, sources: _Sources) -> tuple[tuple[Any, Any, Any, Any], dict[int, bytes]]:
+    """Return the row, source, offset and length of references to files, and inline bytes by row."""
     raw: dict[int, bytes] = {}
     if "raw" in table.column_names:
         column = table["raw"].combine_chunks()
@@ -246,10 +256,10 @@ def _columns_of(table: Any, sources: _Sources) -> tuple[tuple[Any, Any, Any, Any
     codes = table_of[paths.indices.fill_null(0).to_numpy(zero_copy_only=False)[rows]] if len(rows) else rows
     offsets = table["offset"].to_numpy()[rows].astype(np.int64)
     lengths = table["size"].to_numpy()[rows].astype(np.int64)
-    for row in np.flatnonzero(lengths == 0).tolist():  # whole files, of which each is a source of its own
+    for row in np.flatnonzero(lengths == 0).tolist():  # references to whole files
         offsets[row], lengths[row] = 0, sources.size_of(int(codes[row]))
     return (rows, codes, offsets, lengths), raw
 
 
-def _place(number: int, grid: list[int]) -> tuple[int, ...]:
+def _unravel(number: int, grid: list[int]) -> tuple[int, ...]:
     return tuple(int(at) for at in np.unravel_index(number, grid)) if grid else ()

@@ -1,7 +1,7 @@
-"""NetCDF-3, all three kinds: classic, 64-bit offsets, and CDF-5. Only the header is read.
+"""Parse the header of NetCDF-3 files: classic, 64-bit offset and CDF-5.
 
-Values are big-endian and not compressed. A variable is one run of bytes; with the record dimension, one run
-for each record, in between those of the other variables.
+Values are big-endian and not compressed. A variable is contiguous. A variable with the record dimension is
+contiguous within each record, and records of all variables are interleaved.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ _TYPES: Final = {
 }
 _DIMENSIONS, _VARIABLES, _ATTRIBUTES = 10, 11, 12
 _STREAMING: Final = (0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF)
-"""What stands for the number of records while they are still being written."""
+"""Number of records in the header of a file that is still being written."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Declared:
-    """A variable as the header has it."""
+    """A variable as declared in the header."""
 
     name: str
     dimensions: tuple[int, ...]
@@ -56,21 +56,21 @@ class _Declared:
 
 
 def parse_netcdf3(file: SourceFile, options: ParseOptions) -> VirtualDataset:
-    """The dataset of a NetCDF-3 file, all chunks in source 0."""
+    """Parse a NetCDF-3 file. All chunks are in source 0."""
     if options.group not in (None, "", "/"):
-        raise CannotVirtualizeError(f"{file.location} is NetCDF-3, which has no groups: {options.group!r}")
+        raise CannotVirtualizeError(f"{file.location} has no group {options.group!r}: NetCDF-3 has no groups")
     header = _Header(file)
     records = _record_count(header, file)
     variables: dict[str, VirtualVariable] = {}
     for declared in header.variables:
         if options.drops(declared.name):
             continue
-        variables[declared.name] = _Placed(file, header, declared, records).variable(options)
+        variables[declared.name] = _Located(file, header, declared, records).variable(options)
     return VirtualDataset(variables, (), json_attributes(header.attributes))
 
 
 class _Header:
-    """The declarations at the start of a file."""
+    """The header of a file."""
 
     def __init__(self, file: SourceFile) -> None:
         self._file = file
@@ -89,50 +89,54 @@ class _Header:
         )
         for variable in self.variables:
             if any(number >= len(self.dimensions) for number in variable.dimensions):
-                raise self._bad(f"{variable.name} has a dimension that is not declared")
+                raise self._invalid(f"{variable.name} has an undeclared dimension")
         self.record_bytes = self._record_bytes()
 
     def is_record(self, variable: _Declared) -> bool:
-        """Whether a variable has the record dimension."""
+        """Check whether a variable has the record dimension."""
         return bool(variable.dimensions) and variable.dimensions[0] == self.record_dimension
 
     def slab_bytes(self, variable: _Declared) -> int:
-        """Of a variable, or of one record of it, without padding."""
+        """Return the size of a variable, or of one of its records, without padding."""
         numbers = variable.dimensions[1:] if self.is_record(variable) else variable.dimensions
         return math.prod(self.dimensions[number][1] for number in numbers) * variable.dtype.itemsize
 
     def _record_bytes(self) -> int:
-        """From one record to the next: a lone record variable of narrow values is not padded."""
+        """Return the distance between records. The records of a single record variable are not padded."""
         sizes = [self.slab_bytes(variable) for variable in self.variables if self.is_record(variable)]
         return sizes[0] if len(sizes) == 1 else sum(-(-size // 4) * 4 for size in sizes)
 
     def _list(self, tag: int, item: Callable[[], Any]) -> list[Any]:
         found, count = self._u32(), self._count()
         if found not in (0, tag) or (found == 0 and count):
-            raise self._bad(f"tag {found} at byte {self._at} of the header, expected {tag}")
+            raise self._invalid(f"found tag {found} at byte {self._at} of the header, expected {tag}")
         if count > self._file.size_bytes:
-            raise self._bad(f"a list of {count} things in the header, more than the file can have")
+            raise self._invalid(
+                f"the header has a list of {count} items, which is more than the file can contain"
+            )
         return [item() for _ in range(count)]
 
     def _attribute(self) -> tuple[str, Any]:
         name, dtype, count = self._name(), self._type(), self._count()
-        data = self._padded(count * dtype.itemsize)
-        if dtype.kind == "S":  # programs in C often count the zero at the end, which no reader shows
+        data = self._take_padded(count * dtype.itemsize)
+        if (
+            dtype.kind == "S"
+        ):  # programs in C often store the terminating null byte, which readers do not show
             return name, data if name == "_FillValue" else data.replace(b"\0", b"")
         return name, np.frombuffer(data, dtype)
 
     def _variable(self, offset: Callable[[], int]) -> _Declared:
         name, rank = self._name(), self._count()
         if rank > len(self.dimensions) * 8 + 8:
-            raise self._bad(f"{name} has {rank} dimensions")
+            raise self._invalid(f"{name} has {rank} dimensions")
         dimensions = tuple(self._count() for _ in range(rank))
         attributes = dict(self._list(_ATTRIBUTES, self._attribute))
         dtype = self._type()
-        self._count()  # the size, which is wrong for large variables: it follows from the shape
+        self._count()  # skip the size, which is wrong for large variables and follows from the shape
         return _Declared(name, dimensions, attributes, dtype, offset())
 
     def _name(self) -> str:
-        data = self._padded(self._count())
+        data = self._take_padded(self._count())
         try:
             return data.decode()
         except UnicodeDecodeError:
@@ -141,10 +145,10 @@ class _Header:
     def _type(self) -> np.dtype[Any]:
         code = self._u32()
         if code not in _TYPES:
-            raise self._bad(f"unknown type {code} at byte {self._at} of the header")
+            raise self._invalid(f"unknown data type {code} at byte {self._at} of the header")
         return np.dtype(_TYPES[code])
 
-    def _padded(self, size: int) -> bytes:
+    def _take_padded(self, size: int) -> bytes:
         data = self._take(size)
         self._at += -size % 4
         return data
@@ -157,15 +161,17 @@ class _Header:
 
     def _take(self, size: int) -> bytes:
         if size > self._file.size_bytes:
-            raise self._bad(f"{size} bytes at byte {self._at} of the header, more than the file has")
+            raise self._invalid(
+                f"the header needs {size} bytes at byte {self._at}, which is beyond the end of the file"
+            )
         data = self._file.read(self._at, self._at + size)
         if len(data) < size:
-            raise self._bad("the file ends within its header")
+            raise self._invalid("the file ends inside its header")
         self._at += size
         return data
 
-    def _bad(self, what: str) -> CannotVirtualizeError:
-        return CannotVirtualizeError(f"{self._file.location} is not sound NetCDF-3: {what}")
+    def _invalid(self, what: str) -> CannotVirtualizeError:
+        return CannotVirtualizeError(f"{self._file.location} is not a valid NetCDF-3 file: {what}")
 
 
 def _record_count(header: _Header, file: SourceFile) -> int:
@@ -177,14 +183,14 @@ def _record_count(header: _Header, file: SourceFile) -> int:
     return max(file.size_bytes - min(begins), 0) // header.record_bytes
 
 
-class _Placed:
-    """A declared variable and where its values are."""
+class _Located:
+    """A declared variable, with the location of its values."""
 
     def __init__(self, file: SourceFile, header: _Header, declared: _Declared, records: int) -> None:
         self._file = file
         self._declared = declared
-        self._step = header.record_bytes if header.is_record(declared) else 0
-        self._slab = header.slab_bytes(declared)
+        self._record_step = header.record_bytes if header.is_record(declared) else 0
+        self._slab_bytes = header.slab_bytes(declared)
         self._record = header.is_record(declared)
         names = [header.dimensions[number][0] for number in declared.dimensions]
         self._names = tuple(
@@ -193,8 +199,8 @@ class _Placed:
         sizes = [header.dimensions[number][1] for number in declared.dimensions]
         self._shape = (records, *sizes[1:]) if self._record else tuple(sizes)
         runs = records if self._record else 1
-        if runs and self._slab:
-            check_ends(file, declared.name, declared.begin + (runs - 1) * self._step, self._slab)
+        if runs and self._slab_bytes:
+            check_ends(file, declared.name, declared.begin + (runs - 1) * self._record_step, self._slab_bytes)
 
     def variable(self, options: ParseOptions) -> VirtualVariable:
         declared, shape, dtype = self._declared, self._shape, self._declared.dtype
@@ -219,17 +225,17 @@ class _Placed:
         )
 
     def _record_chunks(self) -> ChunkReferences:
-        count = self._shape[0] if self._slab else 0
+        count = self._shape[0] if self._slab_bytes else 0
         coords = np.zeros((count, len(self._shape)), np.uint32)
         coords[:, 0] = np.arange(count, dtype=np.uint32)
-        offsets = self._declared.begin + self._step * np.arange(count, dtype=np.uint64)
-        return ChunkReferences.of(coords, offsets, np.full(count, self._slab, np.uint64))
+        offsets = self._declared.begin + self._record_step * np.arange(count, dtype=np.uint64)
+        return ChunkReferences.of(coords, offsets, np.full(count, self._slab_bytes, np.uint64))
 
     def _values(self) -> Values:
         begin, count = self._declared.begin, self._shape[0] if self._record else 1
-        if self._step == self._slab:
-            data = self._file.read(begin, begin + count * self._slab)
+        if self._record_step == self._slab_bytes:
+            data = self._file.read(begin, begin + count * self._slab_bytes)
         else:
-            starts = (begin + self._step * number for number in range(count))
-            data = b"".join(self._file.read(start, start + self._slab) for start in starts)
+            starts = (begin + self._record_step * number for number in range(count))
+            data = b"".join(self._file.read(start, start + self._slab_bytes) for start in starts)
         return np.frombuffer(data, self._declared.dtype).reshape(self._shape)

@@ -1,7 +1,6 @@
-"""Formats that VirtualiZarr parses: FITS, HDF4 and DMR++.
+"""Parse FITS, HDF4 and DMR++ with VirtualiZarr.
 
-VirtualiZarr reads a file of this machine; a remote file is copied for the time of parsing. References point
-to the remote file.
+VirtualiZarr reads a local file. A remote file is copied for parsing, and references point to the remote file.
 """
 
 from __future__ import annotations
@@ -32,11 +31,11 @@ class _Parser(NamedTuple):
     title: str
     class_name: str
     since: str
-    """The first release of VirtualiZarr that has it."""
+    """First supported release of VirtualiZarr."""
 
 
 _PARSERS: Final = {
-    # Before, it read the first extension only, and took the reciprocal of BSCALE.
+    # Earlier releases read only the first extension, and used the reciprocal of BSCALE.
     "fits": _Parser("FITS", "FITSParser", "2.8"),
     "hdf4": _Parser("HDF4", "HDF4Parser", "2.7.1"),
     "dmrpp": _Parser("DMR++", "DMRPPParser", "2.0"),
@@ -46,24 +45,24 @@ _PARSERS: Final = {
 def parse_with_virtualizarr(
     file: SourceFile, format: str, options: ParseOptions, access: FindAccess
 ) -> VirtualDataset:
-    """Parse a file with the parser that VirtualiZarr has for its format."""
+    """Parse a file with the parser of VirtualiZarr for its format."""
     parser = _PARSERS[format]
-    with _on_this_machine(file) as path:
+    with _local_copy(file) as path:
         refused: list[Refused] = []
         while True:
             skipped = {*options.drop_variables, *(each.variable for each in refused)}
             try:
-                found = _parsed(parser, path, file.location, options.group, sorted(skipped))
+                found = _parse_manifests(parser, path, file.location, options.group, sorted(skipped))
                 break
             except ModuleNotFoundError as error:
                 if missing_package(error) is None:
                     raise CannotVirtualizeError(
-                        f"{file.location}: {parser.title} needs {error.name}"
+                        f"{file.location}: parsing {parser.title} requires {error.name}"
                     ) from None
                 raise
             except CannotVirtualizeError:
                 raise
-            except (*DAMAGE, SyntaxError) as error:  # XML that is not well-formed is a SyntaxError
+            except (*DAMAGE, SyntaxError) as error:  # malformed XML raises SyntaxError
                 unsupported = _TO_SKIP.search(str(error))
                 if unsupported is None or unsupported[1] in skipped:
                     reason = " ".join(str(error).split())
@@ -74,34 +73,34 @@ def parse_with_virtualizarr(
                 refused.append(Refused(name, RefusalReason.UNSUPPORTED_LAYOUT, f"{name}: {why}"))
         dataset = from_manifest_group(found)
         if format == "hdf4":
-            dataset = _big_endian(dataset)
-    return replace(_located(dataset, file, path, access), refused=tuple(refused))
+            dataset = _to_big_endian(dataset)
+    return replace(_set_locations(dataset, file, path, access), refused=tuple(refused))
 
 
-def _big_endian(dataset: VirtualDataset) -> VirtualDataset:
-    """Correct the byte order of HDF4, whose numbers are big-endian; kerchunk says otherwise of floats.
+def _to_big_endian(dataset: VirtualDataset) -> VirtualDataset:
+    """Correct the byte order of HDF4, whose numbers are big-endian; kerchunk reports little-endian floats.
 
-    Other byte orders have other type codes, which kerchunk refuses.
+    Little-endian types have different type codes, which kerchunk refuses.
     """
     return dataset.map_variables(
-        lambda _, variable: replace(variable, codecs=tuple(map(_with_big_endian, variable.codecs)))
+        lambda _, variable: replace(variable, codecs=tuple(map(_big_endian_codec, variable.codecs)))
     )
 
 
-def _with_big_endian(codec: Mapping[str, Any]) -> Mapping[str, Any]:
+def _big_endian_codec(codec: Mapping[str, Any]) -> Mapping[str, Any]:
     is_ordered = codec["name"] == "bytes" and "endian" in (codec.get("configuration") or {})
     return {"name": "bytes", "configuration": {"endian": "big"}} if is_ordered else codec
 
 
-def _parsed(parser: _Parser, path: str, shown: str, group: str | None, skipped: list[str]) -> Any:
+def _parse_manifests(parser: _Parser, path: str, shown: str, group: str | None, skipped: list[str]) -> Any:
     """Return the manifest group of a file."""
     import virtualizarr.parsers
     from obspec_utils.registry import ObjectStoreRegistry
 
     found: Any = getattr(virtualizarr.parsers, parser.class_name, None)
-    if found is None or _numbers(_installed()) < _numbers(parser.since):
+    if found is None or _parse_release(_installed()) < _parse_release(parser.since):
         raise CannotVirtualizeError(
-            f"{shown} is {parser.title}, which VirtualiZarr reads from release {parser.since} on, and "
+            f"{shown} is {parser.title}, which requires VirtualiZarr {parser.since} or newer, and "
             f"{_installed()} is installed: pip install 'virtualizarr>={parser.since}' (Python 3.12 and newer)"
         )
     registry = ObjectStoreRegistry({"file://": local_object_store()})
@@ -115,13 +114,13 @@ def _installed() -> str:
     return version("virtualizarr")
 
 
-def _numbers(release: str) -> tuple[int, ...]:
+def _parse_release(release: str) -> tuple[int, ...]:
     return tuple(int(number) for number in re.findall(r"\d+", release)[:3])
 
 
 @contextmanager
-def _on_this_machine(file: SourceFile) -> Iterator[str]:
-    """Provide the path of a file, or of a copy that has the same name."""
+def _local_copy(file: SourceFile) -> Iterator[str]:
+    """Provide the path of a local file, or of a temporary copy with the same name."""
     if file.local_path is not None:
         yield file.local_path
         return
@@ -133,8 +132,10 @@ def _on_this_machine(file: SourceFile) -> Iterator[str]:
         yield path
 
 
-def _located(dataset: VirtualDataset, file: SourceFile, path: str, access: FindAccess) -> VirtualDataset:
-    """Point references to where the file is, rather than its copy, and look at the files they lead to."""
+def _set_locations(
+    dataset: VirtualDataset, file: SourceFile, path: str, access: FindAccess
+) -> VirtualDataset:
+    """Replace the location of the copy with that of the file, and find the state of all referenced files."""
     copies, remote = (f"{location_of(os.path.dirname(path))}/", f"{file.location.rpartition('/')[0]}/")
     locations = []
     for source in dataset.sources:

@@ -213,7 +213,7 @@ def test_files_with_single_times_are_combined(tmp_path: Path) -> None:
 def test_truncated_file_is_rejected(tmp_path: Path, cut: int) -> None:
     (tmp_path / "f.grib").write_bytes(message("regular_ll_pl_grib1")[:-cut])
 
-    with pytest.raises(CannotVirtualizeError, match=r"f\.grib: the GRIB message at byte 0 .* cut off"):
+    with pytest.raises(CannotVirtualizeError, match=r"f\.grib: the GRIB message at byte 0 .* truncated"):
         virtualize(aged(tmp_path / "f.grib"))
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from icefloe.virtual import RefusalReason, VirtualDataset, virtualize
-from icefloe.virtual.decoders.hdf5 import Chunk, undo
+from icefloe.virtual.decoders.hdf5 import Chunk, decode_filter
 from tests.support.virtual.files import aged, assert_all_read_back, assert_reads_back
 
 RANDOM = np.random.default_rng(0)
@@ -223,9 +223,9 @@ def test_refusal_names_unsupported_filter(tmp_path: Path) -> None:
     (refused,) = virtual(tmp_path / "f.h5").refused
 
     assert refused.reason == RefusalReason.UNSUPPORTED_FILTER
-    assert refused.sentence == "v: no Zarr codec undoes HDF5's filter 32024 (SZ3)"
+    assert refused.sentence == "v: no Zarr codec can decode HDF5 filter 32024 (SZ3)"
 
 
 def test_codec_rejects_unknown_filter_number() -> None:
-    with pytest.raises(ValueError, match="no decoder for HDF5's filter 7; known are 1, 2, 4"):
-        undo(7, (), b"", Chunk((1,), np.dtype("u1")))
+    with pytest.raises(ValueError, match="HDF5 filter 7 cannot be decoded; known filters are 1, 2, 4"):
+        decode_filter(7, (), b"", Chunk((1,), np.dtype("u1")))

@@ -204,7 +204,7 @@ def test_dimensions_attributes_and_groups_are_parsed(tmp_path: Path) -> None:
     assert [path for path, _ in dataset.walk()] == ["", "deep", "deep/er"]
     assert_reads_back(dataset, "deep/er/u", np.arange(3))
     assert list(virtual(tmp_path / "f.nc", group="deep/er").variables) == ["u"]
-    with pytest.raises(CannotVirtualizeError, match="no group 'nothing'; it has deep"):
+    with pytest.raises(CannotVirtualizeError, match="no group 'nothing'; its groups are deep"):
         virtual(tmp_path / "f.nc", group="nothing")
 
 

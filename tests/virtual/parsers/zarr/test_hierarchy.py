@@ -127,5 +127,5 @@ def test_codecs_without_zarr_3_equivalent_are_refused(tmp_path: Path) -> None:
     (refused,) = virtualize(tmp_path / "z.zarr").refused
 
     assert (refused.variable, refused.reason) == ("v", RefusalReason.UNSUPPORTED_FILTER)
-    with pytest.raises(CannotVirtualizeError, match="has no metadata of Zarr"):
+    with pytest.raises(CannotVirtualizeError, match="has no Zarr metadata"):
         virtualize(tmp_path / "nothing")

@@ -1,7 +1,8 @@
-"""GRIB 1 and 2: each message is a chunk; messages that differ in number, time, step or level make a variable.
+"""Parse GRIB 1 and 2: each message is a chunk.
 
-Variables, dimensions and coordinates are named as cfgrib names them. A file whose variables do not share
-their coordinates becomes groups, as it becomes several datasets there.
+Messages that differ only in ensemble number, time, step or level form a variable. Variables, dimensions and
+coordinates have the names that cfgrib gives them. If variables do not share their coordinates, each set of
+coordinates becomes a group, where cfgrib returns several datasets.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icefloe.errors import IcechunkError
-from icefloe.virtual.codecs import GRIB, in_rows
+from icefloe.virtual.codecs import GRIB, to_rows
 from icefloe.virtual.dataset import VirtualDataset
 from icefloe.virtual.errors import DAMAGE, CannotVirtualizeError, RefusalReason, Refused, RefusedVariable
 from icefloe.virtual.parsers import ParseOptions
@@ -36,7 +37,7 @@ _SAME: Final = (
     "gridType",
     "md5GridSection",
 )
-"""Keys in which all messages of a variable agree."""
+"""Keys that have the same value in all messages of a variable."""
 _DESCRIBING: Final = (
     "shortName",
     "name",
@@ -78,20 +79,20 @@ _COORDINATES: Final[dict[str, dict[str, Any]]] = {
 
 @dataclass(frozen=True, slots=True)
 class _Grid:
-    """The points of a message."""
+    """The grid of a message."""
 
     dimensions: tuple[str, ...]
     shape: tuple[int, ...]
     latitude: NDArray[np.float64] | None
-    """Along its own dimension; None where every point has its own, to be decoded from the message."""
+    """One value per row; None if each point has its own, which is decoded from the message."""
     longitude: NDArray[np.float64] | None
     located: bool
-    """Whether latitudes and longitudes are known at all."""
+    """Whether ecCodes can compute latitudes and longitudes."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    """A field and what tells it from others of its variable."""
+    """A field, and its position among the fields of its variable."""
 
     message: Message
     number_in_message: int
@@ -101,7 +102,7 @@ class _Field:
 
 @dataclass(slots=True)
 class _Cube:
-    """The fields of one variable, as they are found."""
+    """The fields of one variable."""
 
     name: str
     level_name: str
@@ -114,19 +115,19 @@ class _Cube:
         return tuple(sorted(found, reverse=axis == 3 and self.level_name in _FALLING))
 
     def coordinates(self) -> tuple[Any, ...]:
-        """What variables of the same group share."""
+        """Return a key that is equal for variables with the same coordinates."""
         axes = tuple(self.values(axis) for axis in range(len(_AXES)))
         return axes, self.level_name, self.keys.get("md5GridSection"), self.grid.dimensions
 
 
 def parse_grib(file: SourceFile, options: ParseOptions) -> VirtualDataset:
-    """The dataset of a GRIB file, all chunks in source 0."""
+    """Parse a GRIB file. All chunks are in source 0."""
     scan = _Scan(file, options)
     scan.run()
     groups: dict[tuple[Any, ...], dict[str, _Cube]] = {}
     for cube in scan.cubes.values():
         members = groups.setdefault(cube.coordinates(), {})
-        while cube.name in members:  # the same again in another way: kept apart in a group of its own
+        while cube.name in members:  # a second variable of this name gets its own group
             members = groups.setdefault((*cube.coordinates(), len(groups)), {})
         members[cube.name] = cube
     datasets = [_dataset(cubes, options) for cubes in groups.values()]
@@ -150,7 +151,7 @@ def _chosen(dataset: VirtualDataset, options: ParseOptions, file: SourceFile) ->
 
 
 class _Scan:
-    """One pass over the messages of a file."""
+    """A scan of the messages of a file."""
 
     def __init__(self, file: SourceFile, options: ParseOptions) -> None:
         self._file = file
@@ -181,7 +182,7 @@ class _Scan:
 
     def _add(self, handle: Any, message: Message, number: int) -> None:
         keys = {name: _get(handle, name) for name in _SAME}
-        # Names come out of ecCodes' tables, which takes longer than all the rest: once for each variable.
+        # ecCodes looks names up in tables, which takes longer than everything else: do it once per variable.
         mark = tuple(keys.values())
         if mark not in self._names:
             self._names[mark] = _variable_name(handle)
@@ -198,7 +199,9 @@ class _Scan:
                 self.refused.append(refusal.named(name))
             return
         field = _Field(message, number, place)
-        for again in range(len(self.cubes) + 1):  # a second field for the same place begins another variable
+        for again in range(
+            len(self.cubes) + 1
+        ):  # a second field at the same position starts another variable
             cube = self.cubes.get((*mark, number, again))
             if cube is None:
                 level = str(keys["typeOfLevel"])
@@ -244,11 +247,15 @@ def _place(handle: Any) -> tuple[Any, ...]:
     unit = _get_int(handle, "stepUnits")
     step = _get_int(handle, "endStep")
     if unit not in _STEP_SECONDS and step:
-        raise RefusedVariable(RefusalReason.UNSUPPORTED_LAYOUT, f"its steps are in units of code {unit}")
+        raise RefusedVariable(
+            RefusalReason.UNSUPPORTED_LAYOUT, f"the unit of its steps has the unknown code {unit}"
+        )
     try:
         start = datetime(date // 10000, date // 100 % 100, date % 100, clock // 100, clock % 100, tzinfo=UTC)
     except (TypeError, ValueError):
-        raise RefusedVariable(RefusalReason.UNSUPPORTED_LAYOUT, f"{date} {clock} is no time") from None
+        raise RefusedVariable(
+            RefusalReason.UNSUPPORTED_LAYOUT, f"its date {date} and time {clock} are invalid"
+        ) from None
     hours = (step or 0) * _STEP_SECONDS.get(unit, 3600) / 3600
     return _get(handle, "number"), int(start.timestamp()), hours, _get_float(handle, "level")
 
@@ -280,8 +287,8 @@ def _grid_of(handle: Any, grid_type: str) -> _Grid:
     flat = not isinstance(rows, int) or not isinstance(columns, int) or rows * columns != points
     shape = (points,) if flat else (rows, columns)
     try:
-        latitudes = in_rows(eccodes.codes_get_array(handle, "latitudes"), handle, shape, places=True)
-        longitudes = in_rows(eccodes.codes_get_array(handle, "longitudes"), handle, shape, places=True)
+        latitudes = to_rows(eccodes.codes_get_array(handle, "latitudes"), handle, shape, is_coordinate=True)
+        longitudes = to_rows(eccodes.codes_get_array(handle, "longitudes"), handle, shape, is_coordinate=True)
     except (eccodes.CodesInternalError, ValueError):
         return _Grid(("values",) if flat else ("y", "x"), shape, None, None, located=False)
     if flat:
@@ -292,7 +299,7 @@ def _grid_of(handle: Any, grid_type: str) -> _Grid:
 
 
 def _group_names(cubes: Sequence[_Cube]) -> list[str]:
-    """By kind of level; where that is not enough, by kind of step, and then by number."""
+    """Name groups by type of level; if that is ambiguous, also by type of step, and then by number."""
     names: list[str] = []
     levels = [cube.level_name for cube in cubes]
     for cube in cubes:
@@ -316,7 +323,7 @@ def _dataset(cubes: dict[str, _Cube], options: ParseOptions) -> dict[str, Virtua
 
 
 def _axes(cube: _Cube) -> list[tuple[str, int, tuple[Any, ...]]]:
-    """Name, position and values of the axes that messages differ along."""
+    """Return the name, position and values of each axis along which messages differ."""
     names = [cube.level_name if axis == "level" else axis for axis in _AXES]
     return [
         (names[axis], axis, cube.values(axis)) for axis in range(len(_AXES)) if len(cube.values(axis)) > 1
@@ -393,7 +400,7 @@ def _grid_coordinates(cube: _Cube) -> dict[str, VirtualVariable]:
 
 
 def _decoded_coordinate(cube: _Cube, name: str, key: str) -> VirtualVariable:
-    """A coordinate of each point: ecCodes works it out from any message that has the grid."""
+    """Create a coordinate with a value per point, which ecCodes computes from any message with this grid."""
     field = next(iter(cube.fields.values()))
     grid = cube.grid
     return VirtualVariable(

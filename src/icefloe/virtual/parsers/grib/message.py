@@ -1,4 +1,4 @@
-"""GRIB messages as bytes: where they begin and end, and the fields that share one message."""
+"""Locate GRIB messages in a file, and split messages with several fields."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ MAGIC: Final = b"GRIB"
 _END: Final = b"7777"
 _SEARCHED: Final = 1 << 12
 _HAS_GRID, _HAS_BITMAP = 0x80, 0x40
-"""Flags of the product of a message of edition 1."""
+"""Flags in the product definition section of edition 1."""
 _BITMAP, _VALUES = 6, 7
-"""Sections of edition 2."""
+"""Section numbers of edition 2."""
 _NO_BITMAP: Final = (6).to_bytes(4) + bytes([_BITMAP, 255])
 _NO_VALUES: Final = (5).to_bytes(4) + bytes([_VALUES])
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """The place of a message in its file."""
+    """The location of a message in its file."""
 
     offset: int
     length: int
@@ -30,10 +30,10 @@ class Message:
 
 
 def headers_of(file: SourceFile, message: Message) -> list[bytes]:
-    """The fields of a message as messages without values: what says what they are, and little more.
+    """Read each field of a message as a message without values.
 
-    Of large messages of edition 2 only the parts around the values are read. In edition 1 the number of
-    points may follow from the values alone: a message is left as it is.
+    Only the sections before the values are read from messages of edition 2. A message of edition 1 is read as
+    a whole, because the number of points may follow from the values alone.
     """
     if message.edition == 1:
         return [file.read(message.offset, message.offset + message.length)]
@@ -62,15 +62,15 @@ def _headers_2(file: SourceFile, message: Message) -> list[bytes]:
 
 
 def messages_of(file: SourceFile) -> Iterator[Message]:
-    """The messages of a file in their order; what stands between them is passed over."""
+    """Generate the messages of a file in order, skipping bytes between them."""
     position = _next_magic(file, 0)
     while position is not None:
         message = _message_at(file, position)
         end = message.offset + message.length
         if end > file.size_bytes or file.peek(end - 4, end) != _END:
             raise CannotVirtualizeError(
-                f"{file.location}: the GRIB message at byte {position} has {message.length} bytes, and "
-                f"does not end there; the file, of {file.size_bytes} bytes, is cut off or damaged"
+                f"{file.location}: the GRIB message at byte {position} does not end after {message.length} "
+                f"bytes; the file of {file.size_bytes} bytes is truncated or damaged"
             )
         yield message
         position = _next_magic(file, end)
@@ -93,13 +93,16 @@ def _message_at(file: SourceFile, offset: int) -> Message:
         return Message(offset, int.from_bytes(head[8:16]), 2)
     if edition == 1:
         return Message(offset, _first_edition_length(file, offset, int.from_bytes(head[4:7])), 1)
-    raise CannotVirtualizeError(f"{file.location}: the GRIB message at byte {offset} has edition {edition}")
+    raise CannotVirtualizeError(
+        f"{file.location}: the GRIB message at byte {offset} has the unknown edition {edition}"
+    )
 
 
 def _first_edition_length(file: SourceFile, offset: int, length: int) -> int:
-    """The length of a message of edition 1, whose three bytes are too few for those beyond 8 MB.
+    """Return the length of a message of edition 1, whose length field of three bytes ends at 8 MB.
 
-    For these it is in units of 120 bytes, and the length field of the last section tells the rest.
+    ECMWF stores longer messages with the length in units of 120 bytes, and the remainder in the length field
+    of the last section.
     """
     if not length & 0x800000:
         return length
@@ -114,7 +117,7 @@ def _first_edition_length(file: SourceFile, offset: int, length: int) -> int:
 
 
 def fields_of(message: bytes) -> list[bytes]:
-    """A message of edition 2 for each field of one that has several; the message itself where it has one."""
+    """Split a message of edition 2 with several fields into one message per field."""
     if message[7] != 2:
         return [message]
     shared: dict[int, bytes] = {}

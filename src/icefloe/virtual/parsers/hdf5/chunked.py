@@ -1,4 +1,4 @@
-"""Chunked HDF5 datasets: their filters as Zarr codecs, and their chunks as references."""
+"""Convert the filters of chunked HDF5 datasets to Zarr codecs, and their chunks to references."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icefloe.virtual.codecs import HDF5
-from icefloe.virtual.decoders.hdf5 import DECODERS, Chunk, undo
+from icefloe.virtual.decoders.hdf5 import DECODERS, Chunk, decode_filter
 from icefloe.virtual.errors import RefusalReason, RefusedVariable
 from icefloe.virtual.parsers import INLINE_BYTES
 from icefloe.virtual.variables import ChunkReferences
@@ -30,27 +30,27 @@ _BLOSC_COMPRESSORS: Final = ("blosclz", "lz4", "lz4hc", "snappy", "zlib", "zstd"
 
 @dataclass(frozen=True, slots=True)
 class _Filter:
-    """A step of HDF5's pipeline, and the Zarr codec that undoes it."""
+    """A filter of an HDF5 dataset, and the Zarr codec that decodes it."""
 
     bit: int
-    """Its position in the masks of chunks that it skipped."""
+    """Bit of the filter in the masks of chunks that skipped it."""
     number: int
     values: tuple[int, ...]
     codec: dict[str, Any]
 
     @property
     def can_encode(self) -> bool:
-        """Whether the codec can encode too, being one of zarr or numcodecs."""
+        """Whether the codec can encode: it is part of zarr or numcodecs."""
         return bool(self.codec["name"] != HDF5)
 
     @property
     def skips(self) -> bool:
-        """Whether the codec leaves chunks alone that already have the decoded size."""
+        """Whether the codec returns chunks of the decoded size unchanged."""
         return bool(self.codec["configuration"].get("skips", False))
 
 
 def _blosc(values: Sequence[int]) -> dict[str, Any]:
-    # Two versions, sizes of elements and chunks, then level, shuffle and compressor, which may be left out.
+    # Two versions, sizes of elements and chunks, and then level, shuffle and compressor, which are optional.
     level, shuffle, compressor = values[4:7] if len(values) >= 7 else (5, 1, 0)
     return blosc_codec(_BLOSC_COMPRESSORS[compressor], level, shuffle, max(values[2], 1))
 
@@ -68,7 +68,7 @@ _CODECS: Final[dict[int, Callable[[Sequence[int]], dict[str, Any]]]] = {
     32001: _blosc,
     32015: lambda values: zstd_codec(values[0] if values else 3),
 }
-"""Filters that codecs of zarr and numcodecs undo; others are left to our own codec."""
+"""Filters that codecs of zarr or numcodecs decode. `Hdf5Codec` decodes all others."""
 _KNOWN: Final = {32017: "SZ", 32019: "JPEG", 32024: "SZ3", 32028: "SPERR"}
 
 
@@ -81,13 +81,13 @@ def refer_to_chunks(
     chunk = Chunk((*own_chunks, *inner), dtype)
     rank = len(own_shape)
     numbers = array("Q")
-    # One walk of the index, where asking for each chunk is one walk each.
+    # chunk_iter walks the index once, and get_chunk_info once per chunk.
     dataset.id.chunk_iter(
         lambda found: numbers.extend((*found.chunk_offset, found.byte_offset, found.size, found.filter_mask))
     )
     table = np.frombuffer(numbers, np.uint64).reshape(-1, rank + 3)
     coords, rows = table[:, :rank] // np.array(own_chunks, np.uint64), table[:, rank:]
-    # A file may keep chunks beyond the present shape for a while after it was cut down.
+    # A file may still contain chunks outside the shape after a dataset was made smaller.
     grid = -(-np.array(own_shape) // np.array(own_chunks))
     inside = (coords < grid.astype(np.uint64)).all(axis=1)
     coords, rows = coords[inside], rows[inside]
@@ -95,14 +95,14 @@ def refer_to_chunks(
     if len(masks) == 1:
         filters = [each for each in filters if not int(masks[0]) >> each.bit & 1]
     odd = rows[:, 2] != 0 if len(masks) > 1 else np.zeros(len(rows), np.bool_)
-    # A few chunks are stored inline, encoded by all filters, so that every reader has the codecs.
+    # Few chunks are stored inline, encoded with all filters, so that readers need only standard codecs.
     are_few = np.count_nonzero(odd) * chunk.size_bytes <= INLINE_BYTES
     if odd.any() and not (are_few and all(each.can_encode for each in filters)):
         compressor = _find_compressor(filters)
         if compressor is not None:
             found = filters[compressor]
             filters[compressor] = replace(found, codec=_own_codec(found.number, found.values, skips=True))
-            odd = ~_are_told_by_size(rows, filters, compressor, chunk)
+            odd = ~_show_skip_by_size(rows, filters, compressor, chunk)
     inline = _read_inline(dataset, coords[odd], filters, chunk)
     plain = ~odd
     chunks = ChunkReferences.of(coords[plain], rows[plain, 0], rows[plain, 1], inline=inline)
@@ -110,17 +110,17 @@ def refer_to_chunks(
 
 
 def _filters(stored: Sequence[StoredFilter]) -> list[_Filter]:
-    """Return the filters in the order of their application; RefusedVariable for one that no codec undoes."""
+    """Return the filters in the order of encoding. Raises RefusedVariable if no codec decodes one of them."""
     found: list[_Filter] = []
     for position, (number, _, values, name) in enumerate(stored):
         if number not in _CODECS and number not in DECODERS:
             known = _KNOWN.get(number) or name.decode(errors="replace").rstrip("\0") or "unknown"
             raise RefusedVariable(
-                RefusalReason.UNSUPPORTED_FILTER, f"no Zarr codec undoes HDF5's filter {number} ({known})"
+                RefusalReason.UNSUPPORTED_FILTER, f"no Zarr codec can decode HDF5 filter {number} ({known})"
             )
         if number == _SHUFFLE and values[0] == 1:
-            continue  # nothing is moved
-        # After another filter there may be any number of bytes, and not one of whole values.
+            continue  # shuffling single bytes changes nothing
+        # After another filter, the number of bytes need not be a multiple of the item size.
         usual = number in _CODECS and not (number == _SHUFFLE and found)
         codec = _CODECS[number](values) if usual else _own_codec(number, values)
         found.append(_Filter(position, number, tuple(values), codec))
@@ -128,7 +128,7 @@ def _filters(stored: Sequence[StoredFilter]) -> list[_Filter]:
 
 
 def _find_compressor(filters: list[_Filter]) -> int | None:
-    """Find the filter that is skipped for chunks it would have made larger: the last, but for checksums."""
+    """Find the compressor, which HDF5 skips for chunks that would grow: the last filter except checksums."""
     for place in reversed(range(len(filters))):
         if filters[place].number != _FLETCHER32:
             summed = any(each.number == _FLETCHER32 for each in filters[:place])
@@ -136,10 +136,10 @@ def _find_compressor(filters: list[_Filter]) -> int | None:
     return None
 
 
-def _are_told_by_size(
+def _show_skip_by_size(
     rows: NDArray[np.uint64], filters: list[_Filter], compressor: int, chunk: Chunk
 ) -> NDArray[np.bool_]:
-    """Mark the chunks that only the compressor may have skipped, which their size tells."""
+    """Find the chunks whose size shows whether the compressor was skipped, and no other filter was."""
     tail = _CHECKSUM_BYTES * (len(filters) - compressor - 1)
     skipped = rows[:, 2] == np.uint64(1 << filters[compressor].bit)
     whole = rows[:, 1] == np.uint64(chunk.size_bytes + tail)
@@ -150,41 +150,45 @@ def _are_told_by_size(
 def _read_inline(
     dataset: h5py.Dataset, coords: NDArray[np.uint64], filters: list[_Filter], chunk: Chunk
 ) -> dict[tuple[int, ...], bytes]:
-    """Read the chunks that some filters skipped, and encode them with all filters."""
+    """Read the chunks for which filters were skipped, and encode them with all filters."""
     if len(coords) * chunk.size_bytes > INLINE_BYTES:
         raise RefusedVariable(
             RefusalReason.MIXED_FILTERS,
-            f"{len(coords)} chunks are stored without some of its filters, more than can be taken along",
+            f"{len(coords)} chunks skip some of its filters and are too large to be stored inline",
         )
     inline = {}
-    for place in coords.tolist():  # few: see above
+    for place in coords.tolist():  # few chunks, see above
         mask, data = dataset.id.read_direct_chunk(tuple(np.multiply(place, dataset.chunks).tolist()))
         inline[tuple(place)] = _reencode(data, mask, filters, chunk)
     return inline
 
 
 def _reencode(data: bytes, mask: int, filters: Sequence[_Filter], chunk: Chunk) -> bytes:
-    """Encode a chunk that some filters skipped as if none had."""
+    """Encode a chunk for which filters were skipped with all filters."""
     import numcodecs
 
     if not all(each.can_encode or each.skips for each in filters):
         raise RefusedVariable(
             RefusalReason.MIXED_FILTERS,
-            "some chunks are stored without some of its filters, and one of these only decodes",
+            "some chunks skip some of its filters, and one of the filters cannot be encoded",
         )
     codecs = {each.bit: numcodecs.get_codec(_as_numcodec(each.codec)) for each in filters if not each.skips}
     value: Any = data
     for each in reversed(filters):
         if not mask >> each.bit & 1:
             by_us = each.number in DECODERS
-            value = undo(each.number, each.values, value, chunk) if by_us else codecs[each.bit].decode(value)
+            value = (
+                decode_filter(each.number, each.values, value, chunk)
+                if by_us
+                else codecs[each.bit].decode(value)
+            )
     for codec in codecs.values():
         value = codec.encode(value)
     return bytes(value)
 
 
 def _as_numcodec(codec: dict[str, Any]) -> dict[str, Any]:
-    """Configure the numcodecs codec that encodes what a codec of a Zarr pipeline decodes."""
+    """Return the configuration of the numcodecs codec that corresponds to a Zarr codec."""
     match codec["name"]:
         case "zstd":
             return {"id": "zstd", "level": codec["configuration"]["level"]}

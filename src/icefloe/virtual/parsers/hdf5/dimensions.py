@@ -1,4 +1,4 @@
-"""The names of dimensions in HDF5 files, as netCDF writes them: dimension scales and a few odd attributes."""
+"""Find the dimensions of HDF5 datasets from dimension scales and the attributes of the netCDF library."""
 
 from __future__ import annotations
 
@@ -24,35 +24,35 @@ HIDDEN_ATTRIBUTES: Final = frozenset(
         "_nc3_strict",
     }
 )
-"""What the netCDF library keeps for itself."""
+"""Internal attributes of the netCDF library."""
 _BARE: Final = b"This is a netCDF dimension but not a netCDF variable"
 _NOT_A_COORDINATE: Final = "_nc4_non_coord_"
 _LIST: Final = "DIMENSION_LIST"
 
 
 def shown_name(name: str) -> str:
-    """The name of a variable: one that is called like a dimension, and is none, is stored under another."""
+    """Return the name of a variable: netCDF adds a prefix if it has the name of another dimension."""
     return name.removeprefix(_NOT_A_COORDINATE)
 
 
 def is_bare_dimension(attributes: Mapping[str, Any]) -> bool:
-    """Whether a dataset is there to be a dimension, and holds no values."""
+    """Check whether a dataset only declares a dimension, without values."""
     name = attributes.get("NAME") if "CLASS" in attributes else None
     return isinstance(name, bytes) and name.startswith(_BARE)
 
 
 class UnlimitedDimensions:
-    """How long the unlimited dimensions of a file are.
+    """Lengths of the unlimited dimensions of a file.
 
-    netCDF makes a variable longer only when it is written; what is missing is its fill value. A dimension is
-    as long as the longest variable that has it.
+    netCDF extends a variable only when it is written, and shows the fill value beyond its end. A dimension is
+    as long as its longest variable.
     """
 
     def __init__(self) -> None:
         self._lengths: dict[int, int] | None = None
 
     def shape_of(self, dataset: h5py.Dataset, attributes: Mapping[str, Any]) -> tuple[int, ...]:
-        """The shape of a dataset, as long along unlimited dimensions as these are."""
+        """Return the shape of a dataset, extended to the lengths of its unlimited dimensions."""
         shape: tuple[int, ...] = tuple(dataset.shape)
         scales = _unlimited_scales(dataset, attributes)
         if not scales:
@@ -72,7 +72,7 @@ class UnlimitedDimensions:
 
 
 def _unlimited_scales(dataset: h5py.Dataset, attributes: Mapping[str, Any]) -> dict[int, int]:
-    """The addresses of the scales of unlimited axes; a scale of one axis is its own."""
+    """Return the addresses of the scales of unlimited axes. A one-dimensional scale is its own scale."""
     import h5py
 
     limits = dataset.maxshape
@@ -89,9 +89,9 @@ def _unlimited_scales(dataset: h5py.Dataset, attributes: Mapping[str, Any]) -> d
 
 
 class Dimensions:
-    """Names the dimensions of the datasets of one group.
+    """Names of the dimensions of the datasets of one group.
 
-    Where a file names none, dimensions of the same size share a made-up name, as in the netCDF library.
+    Unnamed dimensions of the same size share a name such as `phony_dim_0`, as in the netCDF library.
     """
 
     def __init__(self) -> None:
@@ -100,13 +100,13 @@ class Dimensions:
     def name_axes(
         self, dataset: h5py.Dataset, shape: tuple[int, ...], attributes: Mapping[str, Any]
     ) -> tuple[str, ...]:
-        """Return a different name for each axis of a dataset, and of the arrays that are its values."""
+        """Return a unique name for each axis of a dataset, including the axes of array-valued elements."""
         own = self._own_names(dataset, attributes)
         names: list[str] = []
         for axis, size in enumerate(shape):
             name = own[axis] if axis < len(own) else None
             if name is None or name in names:
-                # The same dimension twice, as in a covariance, cannot be told apart by its name.
+                # A dimension may appear twice, for example in a covariance, but names must be unique.
                 name = self._name_for(size, names, name)
             names.append(name)
         return tuple(names)
@@ -128,7 +128,7 @@ class Dimensions:
         return []
 
     def _by_number(self, dataset: h5py.Dataset, numbers: Any) -> list[str | None]:
-        """A coordinate of several dimensions: they are given by the numbers that their scales have."""
+        """Find the dimensions of a multidimensional coordinate by the numbers of their scales."""
         group = dataset.parent
         known: dict[int, str] = {}
         while True:
@@ -147,4 +147,4 @@ class Dimensions:
             name = self._made_up.setdefault((size, again), f"phony_dim_{len(self._made_up)}")
             if name not in taken:
                 return name
-        raise ValueError("more dimensions than HDF5 has")
+        raise ValueError("the dataset has more dimensions than HDF5 allows")

@@ -1,7 +1,7 @@
-"""HDF5 and NetCDF-4 files: datasets become variables, and their chunks become references.
+"""Parse HDF5 and NetCDF-4 files: datasets become variables, and their chunks become references.
 
-The file's own index says where chunks are. Only the values that are loaded are decoded. In small files, the
-calls of the HDF5 library take most of the time, so each property of a dataset is read once.
+The chunk index of the file contains the locations. Only loaded values are decoded. Calls of the HDF5 library
+take most of the time for small files, so each property of a dataset is read once.
 """
 
 from __future__ import annotations
@@ -42,21 +42,21 @@ if TYPE_CHECKING:
 _TEXTS: Final = np.dtypes.StringDType()
 _FLAGS: Final = ("flag_values", "flag_meanings")
 _N_BIT: Final = 5
-"""The number of the filter that packs integers of odd widths."""
+"""Number of the filter that packs integers with unused bits."""
 _UNREAD: Final = HIDDEN_ATTRIBUTES - {"CLASS", "NAME", "DIMENSION_LIST", "_Netcdf4Coordinates"}
-"""Attributes of the netCDF library that are of no use here; some are as long as a file has variables."""
+"""Attributes of the netCDF library that are not needed; some have a value per variable of the file."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Member:
-    """A dataset of an open file that became a variable."""
+    """A dataset of an open file."""
 
     dataset: h5py.Dataset
     dimensions: tuple[str, ...]
     shape: tuple[int, ...]
-    """Longer than the dataset's own where another variable made an unlimited dimension longer."""
+    """Shape of the variable, which may be longer than the dataset along unlimited dimensions."""
     attributes: Mapping[str, Any]
-    """See `read_attributes`."""
+    """Attributes as returned by `read_attributes`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,7 +66,7 @@ class Members:
     variables: Mapping[str, Member]
     attributes: Mapping[str, Any]
     is_whole: bool
-    """Whether everything in it became a variable or a group, under its own name."""
+    """Whether all members became variables or groups under their own names."""
 
 
 @contextmanager
@@ -87,7 +87,7 @@ def open_hdf5(file: SourceFile, options: ParseOptions) -> Iterator[tuple[Virtual
         if not isinstance(root, h5py.Group):
             names = ", ".join(name for name, each in opened.items() if isinstance(each, h5py.Group))
             raise CannotVirtualizeError(
-                f"{location} has no group {options.group!r}; it has {names or 'none'}"
+                f"{location} has no group {options.group!r}; its groups are {names or 'none'}"
             )
         try:
             parser = _Parser(file, options)
@@ -96,7 +96,7 @@ def open_hdf5(file: SourceFile, options: ParseOptions) -> Iterator[tuple[Virtual
             raise
         except DAMAGE as error:
             raise CannotVirtualizeError(
-                f"{location} is damaged, or was changed while it was parsed: {error}"
+                f"{location} is damaged, or changed during parsing: {error}"
             ) from None
         yield dataset, parser.members
 
@@ -105,14 +105,14 @@ def _open(file: SourceFile) -> h5py.File:
     import h5py
 
     if file.local_path is not None:
-        # HDF5 refuses a path that this process has open with other locking flags, as a notebook may have.
+        # HDF5 rejects a path that this process has open with other locking flags, for example in a notebook.
         with suppress(OSError):
             return h5py.File(file.local_path, "r", locking=False)
     return h5py.File(file.as_binary(), "r")
 
 
 def _member(group: h5py.Group, name: str) -> Any:
-    """Follow a hard or soft link; None for links into other files, and for links to nothing."""
+    """Follow a hard or soft link; return None for external and dangling links."""
     from h5py import h5l
 
     try:
@@ -129,7 +129,7 @@ class _Parser:
         self._above: list[int] = []
         self._unlimited = UnlimitedDimensions()
         self.members = Members({}, {}, False)
-        """Those of the group that was parsed last."""
+        """Members of the root group, which is completed last."""
 
     def parse_group(self, group: h5py.Group, path: str) -> VirtualDataset:
         import h5py
@@ -157,38 +157,40 @@ class _Parser:
                 except RefusedVariable as refusal:
                     refused.append(refusal.named(shown))
             elif isinstance(member, h5py.Group):
-                if h5py.h5o.get_info(member.id).addr not in self._above:  # links can make circles
+                if h5py.h5o.get_info(member.id).addr not in self._above:  # hard links can form cycles
                     groups[shown] = self.parse_group(member, full)
             elif member is None:
                 refused.append(
                     RefusedVariable(
-                        RefusalReason.EXTERNAL_STORAGE, "it is a link to another file, or to nothing"
+                        RefusalReason.EXTERNAL_STORAGE, "it is an external or dangling link"
                     ).named(shown)
                 )
         self._above.pop()
         own = read_attributes(group)
         self.members = Members(members, own, not refused and members.keys() == variables.keys())
-        return VirtualDataset(variables, (), json_attributes(_shown(own)), groups, tuple(refused))
+        return VirtualDataset(
+            variables, (), json_attributes(_visible_attributes(own)), groups, tuple(refused)
+        )
 
     def _parse_dataset(
         self, dataset: h5py.Dataset, stored: Mapping[str, Any], path: str, dimensions: Dimensions
     ) -> tuple[Member, VirtualVariable]:
         own_shape = dataset.shape
         if own_shape is None:
-            raise RefusedVariable(RefusalReason.UNSUPPORTED_LAYOUT, "it has no values, not even none")
+            raise RefusedVariable(RefusalReason.UNSUPPORTED_LAYOUT, "it has a null dataspace")
         properties = dataset.id.get_create_plist()
         filters = [properties.get_filter(position) for position in range(properties.get_nfilters())]
         found = _native_type(dataset)
         dtype, inner = _stored_type(found, dataset, filters)
         names = dimensions.name_axes(dataset, (*own_shape, *inner), stored)
-        attributes = json_attributes({**_shown(stored), **_flags(found, stored)}, dtype)
+        attributes = json_attributes({**_visible_attributes(stored), **_flags(found, stored)}, dtype)
         shape = (*self._unlimited.shape_of(dataset, stored), *inner)
         member = Member(dataset, names, shape, stored)
         if dtype.kind == "T":
-            return member, loaded_variable(names, _padded(_texts(dataset), shape, ""), attributes)
+            return member, loaded_variable(names, _pad(_read_strings(dataset), shape, ""), attributes)
         zarr_type(dtype)
         if self._options.loads(path, names, dataset.size * dtype.itemsize) and _can_decode(filters):
-            values = _padded(np.asarray(dataset[()], dtype), shape, dataset.fillvalue)
+            values = _pad(np.asarray(dataset[()], dtype), shape, dataset.fillvalue)
             return member, loaded_variable(names, values, attributes)
         if dataset.external is not None or dataset.is_virtual:
             raise RefusedVariable(RefusalReason.EXTERNAL_STORAGE, "its values are in other files")
@@ -220,7 +222,7 @@ class _Parser:
         from h5py import h5d
 
         if layout == h5d.CHUNKED:
-            from icefloe.virtual.parsers.hdf5.chunked import refer_to_chunks  # with the decoders of filters
+            from icefloe.virtual.parsers.hdf5.chunked import refer_to_chunks  # imports the decoders
 
             codecs, chunks = refer_to_chunks(dataset, filters, dtype, inner)
             return (*dataset.chunks, *inner), codecs, chunks
@@ -237,14 +239,14 @@ class _Parser:
 
 
 def _can_decode(filters: Sequence[StoredFilter]) -> bool:
-    """Tell whether the installed HDF5 library has all filters; our codecs can decode what it cannot."""
+    """Check whether the installed HDF5 library has all filters. Otherwise, our codecs decode the values."""
     from h5py import h5z
 
     return all(h5z.filter_avail(number) for number, *_ in filters)
 
 
-def _padded(values: Values, shape: tuple[int, ...], fill: Any) -> Values:
-    """Extend values to a shape with the fill value."""
+def _pad(values: Values, shape: tuple[int, ...], fill: Any) -> Values:
+    """Pad values to a shape with the fill value."""
     if values.shape == shape:
         return values
     padded = np.full(shape, fill, values.dtype)
@@ -252,28 +254,32 @@ def _padded(values: Values, shape: tuple[int, ...], fill: Any) -> Values:
     return padded
 
 
-def _texts(dataset: h5py.Dataset) -> Values:
+def _read_strings(dataset: h5py.Dataset) -> Values:
     if dataset.size * 16 > INLINE_BYTES:
         raise RefusedVariable(
-            RefusalReason.VARIABLE_LENGTH, "its texts differ in length, and are too many to be taken along"
+            RefusalReason.VARIABLE_LENGTH, "its variable-length strings are too large to be stored inline"
         )
     try:
         return np.asarray(dataset.asstr()[()], dtype=_TEXTS)
     except UnicodeDecodeError as error:
-        raise RefusedVariable(RefusalReason.VARIABLE_LENGTH, f"its texts are not UTF-8: {error}") from None
+        raise RefusedVariable(
+            RefusalReason.VARIABLE_LENGTH, f"its strings are not valid UTF-8: {error}"
+        ) from None
 
 
 def _fill_value(dataset: h5py.Dataset, dtype: np.dtype[Any]) -> Any:
-    """Return the value of chunks that were never written. An array as a fill value must repeat one value."""
+    """Return the value of unwritten chunks. The elements of an array fill value must be equal."""
     values = np.asarray(dataset.fillvalue)
     flat = values.reshape(-1)
     if values.ndim and (flat != flat[0]).any():
-        raise RefusedVariable(RefusalReason.UNSUPPORTED_TYPE, "its fill value is an array of different ones")
+        raise RefusedVariable(
+            RefusalReason.UNSUPPORTED_TYPE, "its fill value is an array with different elements"
+        )
     return fill_value_json(flat[0] if values.ndim else values[()], dtype)
 
 
-def _shown(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave out the netCDF library's own attributes, and references within the file."""
+def _visible_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Drop internal attributes of the netCDF library, and HDF5 references."""
     import h5py
 
     return {
@@ -284,7 +290,7 @@ def _shown(attributes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_attributes(owner: h5py.Group | h5py.Dataset) -> dict[str, Any]:
-    """Read the attributes that numpy has types for; None for those of the netCDF library that nobody uses."""
+    """Read the attributes that numpy can represent. Unneeded ones of the netCDF library are None."""
     found: dict[str, Any] = {}
     attributes = owner.attrs
     for name in attributes:
@@ -293,7 +299,7 @@ def read_attributes(owner: h5py.Group | h5py.Dataset) -> dict[str, Any]:
         except (OSError, TypeError, KeyError):
             if name in HIDDEN_ATTRIBUTES:
                 raise
-            continue  # of a type that numpy does not have, such as opaque
+            continue  # numpy has no equivalent type, for example for opaque values
     return found
 
 
@@ -301,16 +307,19 @@ def _native_type(dataset: h5py.Dataset) -> np.dtype[Any]:
     try:
         found: np.dtype[Any] = dataset.dtype
     except (TypeError, ValueError) as error:
-        raise RefusedVariable(RefusalReason.UNSUPPORTED_TYPE, f"numpy has no type for it: {error}") from None
+        raise RefusedVariable(
+            RefusalReason.UNSUPPORTED_TYPE, f"numpy has no equivalent data type: {error}"
+        ) from None
     return found
 
 
 def _stored_type(
     found: np.dtype[Any], dataset: h5py.Dataset, filters: Sequence[StoredFilter]
 ) -> tuple[np.dtype[Any], tuple[int, ...]]:
-    """Return the data type as it is stored, including its byte order, and the shape of each value.
+    """Return the stored data type, including its byte order, and the shape of each element.
 
-    Texts of variable length are `_TEXTS`. Raises RefusedVariable if no numpy type has the same bytes.
+    Variable-length strings have the type `_TEXTS`. Raises RefusedVariable if no numpy type has the same
+    binary representation.
     """
     import h5py
 
@@ -318,22 +327,22 @@ def _stored_type(
         return _TEXTS, ()
     if found.kind == "O":
         if h5py.check_ref_dtype(found) is not None:
-            raise RefusedVariable(RefusalReason.UNSUPPORTED_TYPE, "its values are references within the file")
-        raise RefusedVariable(RefusalReason.VARIABLE_LENGTH, "its values are lists of different lengths")
+            raise RefusedVariable(RefusalReason.UNSUPPORTED_TYPE, "its values are HDF5 references")
+        raise RefusedVariable(RefusalReason.VARIABLE_LENGTH, "its values are variable-length lists")
     shape: tuple[int, ...] = ()
     stored = dataset.id.get_type()
     if found.subdtype is not None:
         found, shape = found.subdtype
         stored = stored.get_super()
     if found.names is not None:
-        return _compound(found), shape
-    plain = _plain(found)
+        return _check_compound(found), shape
+    plain = _strip_metadata(found)
     _check_width(plain, stored, filters)
     return plain, shape
 
 
 def _flags(dtype: np.dtype[Any], attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Describe the values of an enumeration with the attributes of the CF conventions."""
+    """Describe an enumeration with the flag attributes of the CF conventions."""
     import h5py
 
     names = h5py.check_enum_dtype(dtype)
@@ -344,24 +353,24 @@ def _flags(dtype: np.dtype[Any], attributes: Mapping[str, Any]) -> dict[str, Any
     return dict(zip(_FLAGS, ([names[name] for name in ordered], meanings), strict=True))
 
 
-def _plain(found: np.dtype[Any]) -> np.dtype[Any]:
+def _strip_metadata(found: np.dtype[Any]) -> np.dtype[Any]:
     """Strip h5py's metadata from a data type."""
     return np.dtype(found.str) if found.kind != "b" else np.dtype(bool)
 
 
-def _compound(found: np.dtype[Any]) -> np.dtype[Any]:
-    """Return a compound type if Zarr can have it: fields without gaps, all little-endian."""
+def _check_compound(found: np.dtype[Any]) -> np.dtype[Any]:
+    """Return a compound type if Zarr supports it: little-endian fields without padding."""
     fields: list[Any] = []
     end = 0
     for name, (part, start, *_) in (found.fields or {}).items():
         if start != end:
-            raise _refused(found, "has gaps between its fields")
+            raise _refused(found, "has padding between its fields")
         end = start + part.itemsize
         if part.kind == "O" or part.subdtype is not None or part.str.startswith(">"):
-            raise _refused(found, "has fields of variable length, of arrays, or that are big-endian")
-        fields.append((name, _compound(part) if part.names else _plain(part)))
+            raise _refused(found, "has array, variable-length or big-endian fields")
+        fields.append((name, _check_compound(part) if part.names else _strip_metadata(part)))
     if end != found.itemsize:
-        raise _refused(found, "has gaps between its fields")
+        raise _refused(found, "has padding between its fields")
     return np.dtype(fields)
 
 
@@ -370,7 +379,7 @@ def _refused(found: np.dtype[Any], what: str) -> RefusedVariable:
 
 
 def _check_width(plain: np.dtype[Any], stored: Any, filters: Sequence[StoredFilter]) -> None:
-    """Check that numbers fill their bytes as numpy's do, unless a filter sees to that."""
+    """Check that numbers use all their bits as in numpy, unless the n-bit filter expands them."""
     from h5py import h5t
 
     if isinstance(stored, h5t.TypeEnumID):
@@ -384,5 +393,5 @@ def _check_width(plain: np.dtype[Any], stored: Any, filters: Sequence[StoredFilt
     elif stored.get_size() == plain.itemsize:
         return
     raise RefusedVariable(
-        RefusalReason.UNSUPPORTED_TYPE, f"its values are stored in other widths than those of {plain}"
+        RefusalReason.UNSUPPORTED_TYPE, f"its values have a different bit width than {plain}"
     )

@@ -1,8 +1,8 @@
-"""TIFF, BigTIFF, GeoTIFF and COG: strips and tiles become chunks, overviews become groups.
+"""Parse TIFF, BigTIFF, GeoTIFF and COG: strips and tiles become chunks, overviews become groups.
 
-The first image of a file is the variable `image`, with the dimensions y, x and, where pixels have several
-samples, band; further images of other shapes are `image_1` and so on, with dimensions of their own. If the
-file says where on Earth its pixels are, x and y are coordinates, and `spatial_ref` is the grid mapping.
+The first image of a file is the variable `image` with the dimensions y and x, and band if pixels have several
+samples. Other images are `image_1` and so on, with their own dimensions. If the file is georeferenced, x and
+y are coordinates, and `spatial_ref` is the grid mapping.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from icefloe.virtual.dataset import VirtualDataset, choose_group
 from icefloe.virtual.decoders.tiff import decode_segment
 from icefloe.virtual.errors import DAMAGE, CannotVirtualizeError, RefusalReason, Refused, RefusedVariable
 from icefloe.virtual.parsers import ParseOptions
-from icefloe.virtual.parsers.tiff.georeference import placed
+from icefloe.virtual.parsers.tiff.georeference import locate_pixels
 from icefloe.virtual.sources import SourceFile, check_ends
 from icefloe.virtual.variables import ChunkReferences, VirtualVariable
 from icefloe.virtual.zarr_metadata import (
@@ -52,7 +52,7 @@ _YCBCR: Final = 6
 
 
 def parse_tiff(file: SourceFile, options: ParseOptions) -> VirtualDataset:
-    """The dataset of a TIFF file, all chunks in source 0."""
+    """Parse a TIFF file. All chunks are in source 0."""
     import tifffile
 
     try:
@@ -71,7 +71,7 @@ def _dataset(opened: tifffile.TiffFile, options: ParseOptions, file: SourceFile)
     refused: list[Refused] = []
     groups: dict[str, VirtualDataset] = {}
     if not opened.series:
-        raise CannotVirtualizeError(f"{file.location} is TIFF without an image")
+        raise CannotVirtualizeError(f"{file.location} contains no image")
     for number, series in enumerate(opened.series):
         name = f"image_{number}" if number else "image"
         if options.drops(name):
@@ -89,7 +89,7 @@ def _dataset(opened: tifffile.TiffFile, options: ParseOptions, file: SourceFile)
                 continue
             found_here = {name: variable}
             if number == 0:
-                located = placed(opened.pages.first, variable)
+                located = locate_pixels(opened.pages.first, variable)
                 found_here = {name: located.pop("")}
                 found_here |= {other: each for other, each in located.items() if not options.drops(other)}
             if depth == 0:
@@ -101,7 +101,7 @@ def _dataset(opened: tifffile.TiffFile, options: ParseOptions, file: SourceFile)
 
 
 def _file_attributes(opened: tifffile.TiffFile) -> dict[str, Any]:
-    """What the first page says of the place of its pixels on Earth, and of itself."""
+    """Return the GeoTIFF keys and the description of the first page as attributes."""
     page = opened.pages.first
     found = {
         f"geotiff_{name}": getattr(value, "name", value) for name, value in (page.geotiff_tags or {}).items()
@@ -112,7 +112,7 @@ def _file_attributes(opened: tifffile.TiffFile) -> dict[str, Any]:
 
 
 class _Image:
-    """One series of pages that are alike, at one resolution."""
+    """A series of similar pages at one resolution."""
 
     def __init__(self, series: Any, file: SourceFile, byteorder: str) -> None:
         self._pages = list(series.pages)
@@ -139,19 +139,21 @@ class _Image:
         ):
             raise RefusedVariable(
                 RefusalReason.UNSUPPORTED_TYPE,
-                f"its samples are {page.bitspersample} bits of kind {page.sampleformat}",
+                f"its samples have {page.bitspersample} bits and sample format {page.sampleformat}",
             )
         zarr_type(np.dtype(page.dtype))
         if not self._compression:
             raise RefusedVariable(
-                RefusalReason.UNSUPPORTED_FILTER, f"no codec undoes the compression {page.compression!r}"
+                RefusalReason.UNSUPPORTED_FILTER, f"no codec can decode the compression {page.compression!r}"
             )
         if page.imagedepth > 1 or getattr(page, "fillorder", 1) == 2:
             raise RefusedVariable(
-                RefusalReason.UNSUPPORTED_LAYOUT, "its images have depth, or bits turned around"
+                RefusalReason.UNSUPPORTED_LAYOUT, "its images have a depth, or a reversed bit order"
             )
         if int(page.photometric) == _YCBCR and self._compression != "jpeg":
-            raise RefusedVariable(RefusalReason.UNSUPPORTED_LAYOUT, "its colours are subsampled YCbCr")
+            raise RefusedVariable(
+                RefusalReason.UNSUPPORTED_LAYOUT, "its colours are YCbCr without JPEG compression"
+            )
         for other in self._pages:
             if other is None:
                 raise RefusedVariable(RefusalReason.UNEVEN_CHUNKS, "some of its pages are missing")
@@ -159,7 +161,7 @@ class _Image:
                 raise RefusedVariable(RefusalReason.UNEVEN_CHUNKS, "its pages are encoded differently")
 
     def variable(self, suffix: str) -> VirtualVariable:
-        """The image as a variable, whose dimensions end with a suffix."""
+        """Create the variable of the image. Names of its dimensions end with the suffix."""
         page, rows = self._page, self._page.imagelength
         lead = ([("page", len(self._pages))] if len(self._pages) > 1 else []) + (
             [("band", self._planes)] if self._planes > 1 else []
@@ -167,7 +169,7 @@ class _Image:
         tail = [("band", self._samples)] if self._samples > 1 else []
         shape = (*(size for _, size in lead), rows, page.imagewidth, *(size for _, size in tail))
         chunk_shape = (*(1 for _ in lead), *self._chunk, *(size for _, size in tail))
-        plain = self._plain_codecs()
+        plain = self._standard_codecs()
         chunks = self._references(len(lead), len(tail), chunk_shape, plain is not None)
         names = (*(name for name, _ in lead), "y", "x", *(name for name, _ in tail))
         dtype = self._dtype.newbyteorder("=")
@@ -177,13 +179,13 @@ class _Image:
             dtype,
             chunk_shape,
             plain or (self._own_codec(),),
-            fill_value_json(self._nodata(dtype), dtype),  # tiles that are not there have no data
+            fill_value_json(self._nodata(dtype), dtype),  # missing tiles have no data
             self._attributes(dtype),
             chunks,
         )
 
-    def _plain_codecs(self) -> tuple[dict[str, Any], ...] | None:
-        """Codecs that every Zarr reader has, where they are enough."""
+    def _standard_codecs(self) -> tuple[dict[str, Any], ...] | None:
+        """Return standard Zarr codecs if they can decode the segments; otherwise None."""
         if self._page.predictor != 1:
             return None
         match self._compression:
@@ -216,26 +218,26 @@ class _Image:
         grid = (len(self._pages), self._planes, down, across)
         offsets = np.array([page.dataoffsets for page in self._pages], np.uint64).reshape(-1)
         lengths = np.array([page.databytecounts for page in self._pages], np.uint64).reshape(-1)
-        offsets, lengths = self._divided(offsets, lengths, grid)
+        offsets, lengths = self._split_strips(offsets, lengths, grid)
         places = np.indices(grid, np.uint32).reshape(4, -1)
         kept = [axis for axis, size in ((0, len(self._pages)), (1, self._planes)) if size > 1]
         coords = np.zeros((len(offsets), leading + 2 + trailing), np.uint32)
         for column, axis in enumerate([*kept, 2, 3]):
             coords[:, column] = places[axis]
         check_ends(self._file, "an image", offsets, lengths)
-        present = lengths > 0  # sparse files leave tiles out
+        present = lengths > 0  # sparse files omit tiles
         short = self._page.imagelength % height
         inline: dict[tuple[int, ...], bytes] = {}
         if plain and short and not self._page.is_tiled:
             last = present & (places[2] == down - 1)
             for row in np.flatnonzero(last).tolist():  # one per page and plane
                 place = tuple(coords[row].tolist())
-                inline[place] = self._filled_strip(int(offsets[row]), int(lengths[row]), chunk_shape)
+                inline[place] = self._pad_strip(int(offsets[row]), int(lengths[row]), chunk_shape)
             present &= ~last
         return ChunkReferences.of(coords[present], offsets[present], lengths[present], inline=inline)
 
-    def _divided(self, offsets: Any, lengths: Any, grid: tuple[int, ...]) -> tuple[Any, Any]:
-        """tifffile joins strips that are one run of bytes: here they are apart again."""
+    def _split_strips(self, offsets: Any, lengths: Any, grid: tuple[int, ...]) -> tuple[Any, Any]:
+        """Split contiguous strips, which tifffile merges."""
         if len(offsets) == math.prod(grid):
             return offsets, lengths
         strip = math.prod(self._chunk) * self._samples * self._dtype.itemsize
@@ -248,14 +250,14 @@ class _Image:
         ):
             raise RefusedVariable(
                 RefusalReason.UNEVEN_CHUNKS,
-                f"it has {len(offsets)} segments, and its size makes {math.prod(grid)}",
+                f"it has {len(offsets)} segments, but its shape implies {math.prod(grid)}",
             )
         starts = np.arange(grid[2], dtype=np.uint64) * np.uint64(strip)
         sizes = np.minimum(np.uint64(strip), np.uint64(page_bytes) - starts)
         return (offsets[:, None] + starts).reshape(-1), np.tile(sizes, runs)
 
-    def _filled_strip(self, offset: int, length: int, chunk_shape: tuple[int, ...]) -> bytes:
-        """The last strip, which has fewer rows, with rows of zeros: Zarr's chunks are all of one size."""
+    def _pad_strip(self, offset: int, length: int, chunk_shape: tuple[int, ...]) -> bytes:
+        """Pad the last strip with rows of zeros, because all chunks of a Zarr array have the same size."""
         from numcodecs import Zlib, Zstd
 
         from icefloe.virtual.codecs import TiffCodec
@@ -276,7 +278,7 @@ class _Image:
         return {} if nodata is None else json_attributes({"_FillValue": nodata}, dtype)
 
     def _nodata(self, dtype: np.dtype[Any]) -> Any:
-        """What stands for missing values; None where the file does not say, or what it cannot have."""
+        """Return the value of missing data; None if it is not declared, or is outside the data type."""
         if self._page.tags.get("GDAL_NODATA") is None:
             return None
         try:

@@ -1,7 +1,7 @@
-"""The georeference of a GeoTIFF: pixel coordinates, and the coordinate reference system as a CF grid mapping.
+"""Georeference GeoTIFF images: pixel coordinates, and the coordinate reference system as a CF grid mapping.
 
-pyproj turns EPSG codes and user-defined projections into WKT and CF attributes. Without pyproj, the grid
-mapping has the EPSG code alone, which rioxarray and pyproj understand.
+pyproj converts EPSG codes and user-defined projections to WKT and CF attributes. Without pyproj, the grid
+mapping only has the EPSG code, which rioxarray and pyproj understand.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _ATTRIBUTES: Final[dict[int, dict[str, dict[str, str]]]] = {
     },
 }
 _WITH_OTHER_PROJ: Final = ("eccodes", "gribapi")
-"""Modules of ecCodes. It loads a PROJ of its own, which a pyproj loaded later would call, and crash."""
+"""Modules of ecCodes, which loads its own PROJ. A pyproj that is loaded later would call it and crash."""
 _PROGRAM: Final = """\
 import json, sys
 sys.path[:], keys = json.load(sys.stdin)
@@ -82,7 +82,7 @@ _PARAMETERS: Final[Mapping[str, tuple[str, ...]]] = {
         "ProjCenterNorthingGeoKey",
     ),
 }
-"""Parameters of WKT, and the GeoTIFF keys that can hold each; writers do not agree on the kind of origin."""
+"""GeoTIFF keys for each WKT parameter. Writers use different keys for the origin."""
 _OFFSETS: Final = ("false_easting", "false_northing")
 _AT_ORIGIN: Final = ("latitude_of_origin", "central_meridian")
 _AT_CENTER: Final = ("latitude_of_center", "longitude_of_center")
@@ -119,16 +119,16 @@ _PROJECTIONS: Final[Mapping[int, tuple[str, tuple[str, ...]]]] = {
 _MERCATOR, _LAMBERT_1SP = 7, 9
 
 
-def placed(page: Any, variable: VirtualVariable) -> dict[str, VirtualVariable]:
-    """Add to the image of a page, or to an overview of it, variables that say where its pixels are on Earth.
+def locate_pixels(page: Any, variable: VirtualVariable) -> dict[str, VirtualVariable]:
+    """Create the coordinates and the grid mapping of an image or overview.
 
-    These are the coordinates x and y of the centres of pixels, if rows and columns run along them, and the
-    grid mapping, if the coordinate reference system is known.
+    The coordinates x and y are those of pixel centres; rotated images have none. There is a grid mapping if
+    the coordinate reference system is known.
 
     Returns
     -------
     dict
-        The image under the name "", and the others under their own.
+        The image with the key "", and the other variables by name.
     """
     tags: Mapping[str, Any] = page.geotiff_tags or {}
     sizes = dict(zip(variable.dimensions, variable.shape, strict=True))
@@ -139,7 +139,7 @@ def placed(page: Any, variable: VirtualVariable) -> dict[str, VirtualVariable]:
         return {"": variable, **found}
     if transform is not None:
         grid_mapping[GEO_TRANSFORM] = " ".join(map(repr, transform))
-    # Named as a coordinate, too: xarray makes it one without decode_coords="all", and rioxarray wants that.
+    # Also listed as a coordinate, as rioxarray expects: xarray reads it without decode_coords="all".
     named = {**variable.attributes, "grid_mapping": SPATIAL_REF, "coordinates": SPATIAL_REF}
     found[SPATIAL_REF] = loaded_variable((), np.array(0, np.int32), grid_mapping)
     return {"": replace(variable, attributes=named), **found}
@@ -161,8 +161,8 @@ def _coordinates(
 def _transform(tags: Mapping[str, Any], columns: float, rows: float) -> tuple[float, ...] | None:
     """Return the affine transform from columns and rows to x and y, in the order of GDAL.
 
-    `columns` and `rows` say how many of the page's pixels make one of the image: an overview has fewer pixels
-    for the same piece of Earth.
+    `columns` and `rows` are the numbers of pixels of the page per pixel of the image, which are larger than 1
+    for an overview.
     """
     matrix, scale, tie = (
         tags.get(key) for key in ("ModelTransformation", "ModelPixelScale", "ModelTiepoint")
@@ -176,28 +176,28 @@ def _transform(tags: Mapping[str, Any], columns: float, rows: float) -> tuple[fl
         (x_step, y_step), x_turn, y_turn = (float(scale[0]), -float(scale[1])), 0.0, 0.0
         x, y = x - column * x_step, y - row * y_step
     else:
-        return None  # nothing, or control points to be fitted to
+        return None  # not georeferenced, or by control points
     if key_number(tags.get("GTRasterTypeGeoKey")) == _PIXEL_IS_POINT:
         x, y = x - (x_step + x_turn) / 2, y - (y_step + y_turn) / 2
     return x, x_step * columns, x_turn * rows, y, y_turn * columns, y_step * rows
 
 
 def grid_mapping_of(tags: Mapping[str, Any]) -> dict[str, Any]:
-    """Describe the coordinate reference system in attributes of a CF grid mapping; empty if none is known."""
+    """Return the coordinate reference system as attributes of a CF grid mapping; empty if it is unknown."""
     if "pyproj" not in sys.modules and any(name in sys.modules for name in _WITH_OTHER_PROJ):
         keys = {
             name: getattr(value, "value", value) for name, value in tags.items() if name.endswith("GeoKey")
         }
-        found = json.loads(_in_another_process(json.dumps(keys, sort_keys=True)))
-        return _by_code(tags) if found is None else dict(found)
+        found = json.loads(_compute_in_subprocess(json.dumps(keys, sort_keys=True)))
+        return _code_only(tags) if found is None else dict(found)
     try:
         import pyproj
     except ModuleNotFoundError:
-        return _by_code(tags)
+        return _code_only(tags)
     try:
         crs = _crs(tags)
     except (pyproj.exceptions.ProjError, ValueError, TypeError, KeyError):
-        return _by_code(tags)
+        return _code_only(tags)
     if crs is None:
         return {}
     attributes = crs.to_cf()
@@ -205,8 +205,8 @@ def grid_mapping_of(tags: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=256)
-def _in_another_process(keys: str) -> str:
-    """Describe the keys in a process without ecCodes; both are JSON, and null stands for a failure."""
+def _compute_in_subprocess(keys: str) -> str:
+    """Compute the grid mapping in a process without ecCodes. Input and result are JSON; null is a failure."""
     given = json.dumps([sys.path, json.loads(keys)])
     command = [sys.executable, "-c", _PROGRAM]
     try:
@@ -217,11 +217,11 @@ def _in_another_process(keys: str) -> str:
 
 
 def key_number(key: Any) -> int:
-    """Return the number of a GeoTIFF key, which tifffile shows as a member of an enumeration; 0 if absent."""
+    """Return the number of a GeoTIFF key, which may be an enumeration member; 0 if the key is missing."""
     return 0 if key is None else int(getattr(key, "value", key))
 
 
-def _by_code(tags: Mapping[str, Any]) -> dict[str, Any]:
+def _code_only(tags: Mapping[str, Any]) -> dict[str, Any]:
     code = _code(tags, "ProjectedCSTypeGeoKey")
     if code is None and "ProjectedCSTypeGeoKey" not in tags:
         code = _code(tags, "GeographicTypeGeoKey")
@@ -229,7 +229,7 @@ def _by_code(tags: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _code(tags: Mapping[str, Any], key: str) -> int | None:
-    """Return the value of a key if it is a code, and not the mark of something undefined or user-defined."""
+    """Return the code of a key; None if the key is missing, undefined or user-defined."""
     number = key_number(tags.get(key))
     return None if number in (0, _USER_DEFINED) else number
 
@@ -245,7 +245,9 @@ def _crs(tags: Mapping[str, Any]) -> CRS | None:
     below = CRS.from_epsg(vertical)
     if below.is_vertical:
         return CompoundCRS(f"{found.name} + {below.name}", [found, below])
-    return below if found.is_geographic and below.is_geographic else found  # with heights above the ellipsoid
+    return (
+        below if found.is_geographic and below.is_geographic else found
+    )  # a 3D system with ellipsoidal heights
 
 
 def _horizontal(tags: Mapping[str, Any]) -> CRS | None:
@@ -265,7 +267,7 @@ def _horizontal(tags: Mapping[str, Any]) -> CRS | None:
 
 
 def _from_code(code: int) -> CRS:
-    """Look up a code: of EPSG, or else of ESRI, whose codes GeoTIFF files may have too."""
+    """Look up a code of EPSG or, if EPSG does not have it, of ESRI."""
     from pyproj import CRS
     from pyproj.exceptions import CRSError
 
@@ -351,7 +353,7 @@ def _linear_unit(tags: Mapping[str, Any]) -> tuple[str, float]:
 
 
 def _citation(text: str) -> dict[str, str]:
-    """Split `GCS Name = unknown|Primem = Greenwich|` into its parts; a plain text is the name."""
+    """Split `GCS Name = unknown|Primem = Greenwich|` into its parts. Text without keys is the name."""
     parts = dict(re.findall(r"([^|=]+?) = ([^|]*)", text))
     return parts or ({"GCS Name": text.strip("|\0")} if text.strip("|\0") else {})
 

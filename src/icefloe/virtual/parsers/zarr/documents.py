@@ -1,4 +1,4 @@
-"""The documents of Zarr arrays, of version 2 and 3, as variables without chunks."""
+"""Convert the metadata of Zarr arrays, version 2 or 3, to variables without chunks."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from icefloe.virtual.zarr_metadata import (
 )
 
 _TEXTS: Final = np.dtypes.StringDType()
-_OF_ARRAYS: Final = ("delta", "fixedscaleoffset", "quantize", "bitround", "astype", "packbits")
+_ARRAY_CODECS: Final = ("delta", "fixedscaleoffset", "quantize", "bitround", "astype", "packbits")
 _BLOSC_AUTOMATIC, _BLOSC_ITEM_LIMIT = -1, 256
-_OF_BYTES: Final = (
+_BYTES_CODECS: Final = (
     "adler32",
     "blosc",
     "bz2",
@@ -41,12 +41,14 @@ _OF_BYTES: Final = (
 
 
 def array_from_v3(document: Mapping[str, Any]) -> VirtualVariable:
-    """The variable that a zarr.json describes."""
+    """Convert a zarr.json to a variable."""
     from zarr.dtype import data_type_registry
 
     grid = document.get("chunk_grid") or {}
     if grid.get("name") != "regular":
-        raise RefusedVariable(RefusalReason.UNEVEN_CHUNKS, f"its chunk grid is {grid.get('name')!r}")
+        raise RefusedVariable(
+            RefusalReason.UNEVEN_CHUNKS, f"its chunk grid {grid.get('name')!r} is not regular"
+        )
     if document.get("storage_transformers"):
         raise RefusedVariable(RefusalReason.UNSUPPORTED_LAYOUT, "it has storage transformers")
     try:
@@ -55,9 +57,7 @@ def array_from_v3(document: Mapping[str, Any]) -> VirtualVariable:
             kind = data_type_registry.match_json(document["data_type"], zarr_format=3)
             dtype: Any = kind.to_native_dtype()
     except (ValueError, TypeError, KeyError) as error:
-        raise RefusedVariable(
-            RefusalReason.UNSUPPORTED_TYPE, f"zarr has no such data type: {error}"
-        ) from None
+        raise RefusedVariable(RefusalReason.UNSUPPORTED_TYPE, f"its data type is unknown: {error}") from None
     if document["data_type"] == "string":
         dtype = _TEXTS
     zarr_type(dtype)
@@ -68,27 +68,27 @@ def array_from_v3(document: Mapping[str, Any]) -> VirtualVariable:
         shape,
         dtype,
         tuple(grid["configuration"]["chunk_shape"]),
-        tuple(_named(codec) for codec in document["codecs"]),
+        tuple(_to_named_codec(codec) for codec in document["codecs"]),
         document["fill_value"],
         dict(document.get("attributes") or {}),
     )
 
 
-def _named(codec: Any) -> dict[str, Any]:
+def _to_named_codec(codec: Any) -> dict[str, Any]:
     return {"name": codec} if isinstance(codec, str) else dict(codec)
 
 
 def array_from_v2(document: Mapping[str, Any], attributes: Mapping[str, Any]) -> VirtualVariable:
-    """The variable that a .zarray and a .zattrs describe, with codecs of version 3."""
+    """Convert a .zarray and a .zattrs to a variable with codecs of Zarr version 3."""
     shape, chunks = tuple(document["shape"]), tuple(document["chunks"])
-    dtype, filters = _type_from_v2(document)
-    codecs = _codecs_from_v2(document, dtype, filters, len(shape))
+    dtype, filters = _parse_v2_dtype(document)
+    codecs = _convert_v2_codecs(document, dtype, filters, len(shape))
     rest = dict(attributes)
     names = rest.pop("_ARRAY_DIMENSIONS", None) or [f"dim_{axis}" for axis in range(len(shape))]
     given = document.get("fill_value")
-    fill = _fill_from_v2(given, dtype)
+    fill = _convert_v2_fill_value(given, dtype)
     if given is not None and dtype.kind not in "TMm":
-        # In version 2 the fill value says which values are missing, for xarray at least.
+        # In version 2, xarray treats the fill value as missing.
         value = zarr_type(dtype).from_json_scalar(given, zarr_format=2)
         rest |= json_attributes({"_FillValue": value}, dtype)
     elif "_FillValue" in rest:
@@ -99,21 +99,21 @@ def array_from_v2(document: Mapping[str, Any], attributes: Mapping[str, Any]) ->
     )
 
 
-def _type_from_v2(document: Mapping[str, Any]) -> tuple[np.dtype[Any], list[Mapping[str, Any]]]:
+def _parse_v2_dtype(document: Mapping[str, Any]) -> tuple[np.dtype[Any], list[Mapping[str, Any]]]:
     filters = list(document.get("filters") or [])
     given = document["dtype"]
     if isinstance(given, list):
-        raise RefusedVariable(RefusalReason.UNSUPPORTED_TYPE, "its values are compound")
+        raise RefusedVariable(RefusalReason.UNSUPPORTED_TYPE, "it has a compound data type")
     if given == "|O":
         if filters and filters[0].get("id") == "vlen-utf8":
             return _TEXTS, filters[1:]
-        raise RefusedVariable(RefusalReason.UNSUPPORTED_TYPE, "its values are objects of Python")
+        raise RefusedVariable(RefusalReason.UNSUPPORTED_TYPE, "its values are Python objects")
     dtype = np.dtype(given)
     zarr_type(dtype)
     return dtype, filters
 
 
-def _codecs_from_v2(
+def _convert_v2_codecs(
     document: Mapping[str, Any], dtype: np.dtype[Any], filters: list[Mapping[str, Any]], rank: int
 ) -> tuple[dict[str, Any], ...]:
     codecs: list[dict[str, Any]] = []
@@ -125,23 +125,23 @@ def _codecs_from_v2(
     in_bytes = False
     for step in steps:
         name = str(step.pop("id"))
-        if name in _OF_ARRAYS and not in_bytes and not dtype.str.startswith(">"):
+        if name in _ARRAY_CODECS and not in_bytes and not dtype.str.startswith(">"):
             codecs.append(numcodec(name, **step))
             continue
-        if name not in _OF_BYTES:
+        if name not in _BYTES_CODECS:
             raise RefusedVariable(
                 RefusalReason.UNSUPPORTED_FILTER,
-                f"no codec of Zarr version 3 is what {name!r} is in version 2",
+                f"Zarr version 3 has no equivalent of the codec {name!r}",
             )
         if not in_bytes:
             codecs.append(serializer)
             in_bytes = True
-        codecs.append(_of_bytes(name, step, dtype))
+        codecs.append(_convert_compressor(name, step, dtype))
     return tuple(codecs if in_bytes else [*codecs, serializer])
 
 
-def _of_bytes(name: str, step: Mapping[str, Any], dtype: np.dtype[Any]) -> dict[str, Any]:
-    """A compressor of version 2; by its own name of version 3, which more readers know, where it has one."""
+def _convert_compressor(name: str, step: Mapping[str, Any], dtype: np.dtype[Any]) -> dict[str, Any]:
+    """Convert a compressor of version 2. Names of Zarr version 3 are preferred: more readers know them."""
     match name:
         case "zstd":
             return zstd_codec(step.get("level", 1))
@@ -158,7 +158,7 @@ def _of_bytes(name: str, step: Mapping[str, Any], dtype: np.dtype[Any]) -> dict[
     return numcodec(name, **step)
 
 
-def _fill_from_v2(given: Any, dtype: np.dtype[Any]) -> Any:
+def _convert_v2_fill_value(given: Any, dtype: np.dtype[Any]) -> Any:
     if dtype.kind == "T":
         return given if isinstance(given, str) else ""
     if given is None:

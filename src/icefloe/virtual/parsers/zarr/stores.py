@@ -1,4 +1,4 @@
-"""Zarr stores, version 2 or 3: a chunk or shard is an object, or a range of a zip file."""
+"""Parse Zarr stores, version 2 or 3. A chunk or shard is an object, or a range of a zip file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 from icefloe.virtual.dataset import VirtualDataset
 from icefloe.virtual.errors import CannotVirtualizeError
 from icefloe.virtual.parsers import ZIP_MAGIC, ParseOptions
-from icefloe.virtual.parsers.zarr.hierarchy import METADATA, KeyedChunks, dataset_of, parsed
+from icefloe.virtual.parsers.zarr.hierarchy import METADATA, KeyedChunks, dataset_of, parse_document
 from icefloe.virtual.sources import (
     FindAccess,
     Source,
@@ -25,24 +25,24 @@ from icefloe.virtual.sources import (
 )
 
 _LOCAL: Final = struct.Struct("<4s22xHH")
-"""The header before the bytes of a member: signature, and the lengths of its name and of what is extra."""
+"""The local header of a member: signature, length of the name and length of the extra field."""
 _ENCRYPTED: Final = 1
 
 
 def parse_zarr(location: str, options: ParseOptions, access: FindAccess) -> VirtualDataset:
-    """The dataset of all that lies below a location."""
+    """Parse a Zarr store in a folder or bucket."""
     documents: dict[str, Any] = {}
     keys: list[str] = []
     sources: list[Source] = []
     for key, source in list_files(location, access):
         if key.rpartition("/")[2] in METADATA:
             file = open_file(source.location, *access(source.location))
-            documents[key] = parsed(key, file.read(0, file.size_bytes), location)
+            documents[key] = parse_document(key, file.read(0, file.size_bytes), location)
         elif source.size_bytes:
             keys.append(key)
             sources.append(source)
     if not documents:
-        raise CannotVirtualizeError(f"{location} has no metadata of Zarr: no zarr.json, .zgroup or .zarray")
+        raise CannotVirtualizeError(f"{location} has no Zarr metadata (zarr.json, .zgroup or .zarray)")
     wait_for_next_second(sources)
     lengths = np.array([source.size_bytes for source in sources], np.uint64)
     numbers = np.arange(len(sources), dtype=np.uint32)
@@ -51,15 +51,15 @@ def parse_zarr(location: str, options: ParseOptions, access: FindAccess) -> Virt
 
 
 def parse_zarr_zip(file: SourceFile, options: ParseOptions) -> VirtualDataset:
-    """The dataset of a zip file that has a Zarr store in it, at its top or in a folder."""
+    """Parse a zip file that contains a Zarr store, at its root or in a folder."""
     place = file.location
     try:
         with zipfile.ZipFile(io.BufferedReader(file.as_binary())) as opened:
-            # Of members with one name the last counts.
+            # The last of several members with the same name is valid.
             members = {each.filename: each for each in opened.infolist() if not each.is_dir()}
-            root = root_of(members, place)
+            root = find_root(members, place)
             documents = {
-                name.removeprefix(root): parsed(name, opened.read(each), place)
+                name.removeprefix(root): parse_document(name, opened.read(each), place)
                 for name, each in members.items()
                 if name.startswith(root) and name.rpartition("/")[2] in METADATA
             }
@@ -67,31 +67,31 @@ def parse_zarr_zip(file: SourceFile, options: ParseOptions) -> VirtualDataset:
         raise CannotVirtualizeError(f"{place} is a damaged zip file: {error}") from None
     keys: list[str] = []
     offsets, lengths = array("Q"), array("Q")
-    for name, each in members.items():  # zipfile has them as objects: the columns begin here
+    for name, each in members.items():  # zipfile yields Python objects; columns are built here
         if name.startswith(root) and name.rpartition("/")[2] not in METADATA and each.file_size:
             keys.append(name.removeprefix(root))
-            offsets.append(_begin(file, each))
+            offsets.append(_find_content(file, each))
             lengths.append(each.compress_size)
     columns = np.zeros(len(keys), np.uint32), np.array(offsets, np.uint64), np.array(lengths, np.uint64)
     chunks = KeyedChunks(keys, *columns, {})
     return dataset_of(documents, chunks.by_array(documents), (file.source,), options, place)
 
 
-def root_of(names: Iterable[str], place: str) -> str:
-    """The folder of the store: where the metadata lie that are nearest to the top."""
+def find_root(names: Iterable[str], place: str) -> str:
+    """Find the folder of the store: the outermost one with Zarr metadata."""
     found = [name.rpartition("/")[0] for name in names if name.rpartition("/")[2] in METADATA]
     if not found:
-        raise CannotVirtualizeError(f"{place} is a zip file without a Zarr store in it")
+        raise CannotVirtualizeError(f"{place} is a zip file without a Zarr store")
     nearest = min(found, key=lambda folder: (folder.count("/") + bool(folder), folder))
     return f"{nearest}/" if nearest else ""
 
 
-def _begin(file: SourceFile, member: zipfile.ZipInfo) -> int:
-    """Where the bytes of a member are."""
+def _find_content(file: SourceFile, member: zipfile.ZipInfo) -> int:
+    """Find the offset of the content of a member."""
     if member.compress_type != zipfile.ZIP_STORED or member.flag_bits & _ENCRYPTED:
         raise CannotVirtualizeError(
-            f"{file.location}: {member.filename} is compressed or encrypted by zip, and no Zarr codec undoes "
-            "that; copy it, or zip the store without compression"
+            f"{file.location}: {member.filename} is compressed or encrypted by zip, which no Zarr codec can "
+            "decode; ingest a copy, or zip the store without compression"
         )
     start = member.header_offset
     head = file.peek(start, start + _LOCAL.size)
