@@ -1,4 +1,4 @@
-"""Values as commands read them: quickly where that is possible, and always those that zarr reads."""
+"""Reading values of arrays for `head`, `cat` and `plot`."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def repo() -> icefloe.Repository:
         {"dtype": "c8"},
     ],
 )
-def test_values_are_those_that_zarr_reads(repo: icefloe.Repository, options: dict[str, Any]) -> None:
+def test_read_returns_the_values_of_a_region(repo: icefloe.Repository, options: dict[str, Any]) -> None:
     """Also where chunks are missing, or reach over the end."""
     session = repo.writable_session("main")
     array = zarr.create_array(session.store, name="a", shape=(7, 9), chunks=(3, 4), **options)
@@ -57,7 +57,7 @@ def test_values_are_those_that_zarr_reads(repo: icefloe.Repository, options: dic
         assert (found.dtype, found.shape) == (wanted.dtype, wanted.shape)
 
 
-def test_scalars_and_many_chunks(repo: icefloe.Repository) -> None:
+def test_read_returns_scalars_and_arrays_of_many_chunks(repo: icefloe.Repository) -> None:
     session = repo.writable_session("main")
     zarr.create_array(session.store, name="scalar", data=np.array(5.5))
     zarr.create_array(session.store, name="many", data=np.arange(100), chunks=(1,))
@@ -67,7 +67,7 @@ def test_scalars_and_many_chunks(repo: icefloe.Repository) -> None:
 
 
 @pytest.mark.parametrize(("dtype", "wanted"), [("f4", 4), ("i4", 7)])
-def test_a_chunk_that_is_damaged_is_left_to_zarr(repo: icefloe.Repository, dtype: str, wanted: int) -> None:
+def test_damaged_chunk_raises_the_error_of_the_codec(repo: icefloe.Repository, dtype: str, wanted: int) -> None:
     session = repo.writable_session("main")
     zarr.create_array(session.store, name="a", data=np.full(4, wanted, dtype))
     session._workspace.write("/a", (0,), b"no zstd")
@@ -89,7 +89,7 @@ ODD = {
 
 
 @pytest.mark.filterwarnings("ignore::zarr.errors.UnstableSpecificationWarning")
-def test_whatever_is_in_an_array_is_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_head_and_cat_print_valid_json_for_every_dtype(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     repo = icefloe.Repository.create(icefloe.storage_from_url(str(tmp_path), sync=False))
     with repo.transaction("main", message="odd") as store:
         group = zarr.group(store, attributes={"missing": math.nan})

@@ -20,7 +20,7 @@ from icefloe.cli.params import (
     repo_argument,
     revision_option,
 )
-from icefloe.cli.values import listed, read
+from icefloe.cli.values import json_values, read
 from icefloe.core.workspace import Workspace
 from icefloe.errors import ErrorKind, InvalidInputError, NodeNotFoundError
 from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot
@@ -158,7 +158,7 @@ def head(repo: Repository, path: str, revision: str, number: int, out: Output) -
     session = repo.readonly_session(snapshot_id=revisions.resolve(repo, revision))
     shape = _shape(session, known_array(session, path))
     values = read(session, _path(path), (slice(0, number),) * len(shape))
-    out.value({"shape": shape, "dtype": str(values.dtype), "values": listed(values)}, _text(values))
+    out.value({"shape": shape, "dtype": str(values.dtype), "values": json_values(values)}, _text(values))
 
 
 def _shape(session: Session, path: str) -> list[int]:
@@ -201,7 +201,7 @@ def cat(repo: Repository, path: str, region: str | None, revision: str, out: Out
     shape = _shape(session, known_array(session, path))
     values = read(session, _path(path), _region(region, len(shape)))
     with np.printoptions(threshold=sys.maxsize):
-        out.value(listed(values), _text(values))
+        out.value(json_values(values), _text(values))
 
 
 def _text(values: Any) -> str:
