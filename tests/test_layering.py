@@ -27,7 +27,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("", "compatibility", "_icechunk_python", "_standing_in"),
     ("ingest",),
     ("distributed", "xarray", "dask", "virtual", "testing", "export"),
-    ("repository", "history", "migrations"),
+    ("repository", "history"),
     ("legacy",),
     ("maintenance",),
     ("session",),

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from icefloe._internal.logs import initialize_logs
+from icefloe._internal.logs import initialize_logs as initialize_logs
 from icefloe._internal.logs import set_logs_filter as set_logs_filter
 from icefloe._internal.logs import shutdown_telemetry as shutdown_telemetry
-from icefloe._version import __version__
+from icefloe._version import __version__ as __version__
 
 if TYPE_CHECKING:  # type checkers treat `name as name` as exported
     from icefloe._internal.table import Table as Table
@@ -106,12 +106,12 @@ if TYPE_CHECKING:  # type checkers treat `name as name` as exported
     from icefloe.maintenance.retention import RetentionPolicy as RetentionPolicy
     from icefloe.maintenance.retention import RetentionReport as RetentionReport
     from icefloe.maintenance.storage_stats import ReclaimableStorage as ReclaimableStorage
-    from icefloe.migrations import upgrade_icechunk_repository as upgrade_icechunk_repository
     from icefloe.ops import GCSummary as GCSummary
     from icefloe.ops import Update as Update
     from icefloe.ops import UpdateType as UpdateType
     from icefloe.pipeline import ingest_files as ingest_files
     from icefloe.repository import Repository as Repository
+    from icefloe.repository import upgrade_icechunk_repository as upgrade_icechunk_repository
     from icefloe.session import ForkSession as ForkSession
     from icefloe.session import Session as Session
     from icefloe.snapshots import AncestryGraph as AncestryGraph
@@ -189,10 +189,9 @@ _HOMES = {
     "maintenance.storage_stats": "ReclaimableStorage",
     "_internal.table": "Table",
     "legacy.upgrade": "MigrationReport migrate",
-    "migrations": "upgrade_icechunk_repository",
     "ops": "GCSummary Update UpdateType",
     "pipeline": "ingest_files",
-    "repository": "Repository",
+    "repository": "Repository upgrade_icechunk_repository",
     "session": "ForkSession Session",
     "snapshots": "AncestryGraph Diff ManifestFileInfo SnapshotInfo",
     "storage": """

@@ -38,10 +38,18 @@ from icefloe.core.open import (
     parts,
 )
 from icefloe.core.refs.base import read_only_format, unsupported
+from icefloe.core.refs.v1 import RefStoreV1
 from icefloe.core.refs.v2 import FLAG_NAMES, check_flag, check_writable
 from icefloe.core.virtual_chunks.range_reads import ReadLimits
 from icefloe.core.virtual_chunks.read import Authorized
-from icefloe.errors import ConflictError, ErrorKind, InvalidInputError, SnapshotNotFoundError
+from icefloe.errors import (
+    ConflictError,
+    ErrorKind,
+    Hint,
+    InvalidInputError,
+    SessionStateError,
+    SnapshotNotFoundError,
+)
 from icefloe.format.metadata import plain_metadata
 from icefloe.format.spec import V1, Spec
 from icefloe.history import pages as history_pages
@@ -69,7 +77,7 @@ if TYPE_CHECKING:
     from icefloe.session import Session
     from icefloe.store import IcechunkStore
 
-__all__ = ["Repository"]
+__all__ = ["Repository", "upgrade_icechunk_repository"]
 
 _logger = logging.getLogger(__name__)
 _MOVE_NODE = 3
@@ -845,10 +853,10 @@ class Repository(Shown):
             check_writable(self._refs.status())
 
     def _history(self, what: str) -> History:
-        from icefloe.maintenance.history import history_of
+        from icefloe.maintenance.history import load_history
 
         self._require_present_format(what)
-        return history_of(self._refs)
+        return load_history(self._refs)
 
     def expire_snapshots(
         self,
@@ -874,20 +882,11 @@ class Repository(Shown):
         set of str
             The ids of the removed snapshots.
         """
-        from icefloe.maintenance.expire import expire
+        from icefloe.maintenance.expire import Expiration, expire
 
-        self._require_present_format("an expiration", writable=True)
-        return set(
-            encode_column(
-                expire(
-                    self._refs,
-                    self._assets,
-                    to_microseconds(older_than),
-                    delete_branches=delete_expired_branches,
-                    delete_tags=delete_expired_tags,
-                )
-            )
-        )
+        self._require_present_format("expiring snapshots", writable=True)
+        rules = Expiration(to_microseconds(older_than), delete_expired_branches, delete_expired_tags)
+        return set(encode_column(expire(self._refs, self._assets, rules)))
 
     expire_snapshots_async = async_twin(expire_snapshots)
 
@@ -918,7 +917,8 @@ class Repository(Shown):
         -------
         RetentionReport
         """
-        from icefloe.maintenance.retention import Expiration, retain
+        from icefloe.maintenance.expire import Expiration
+        from icefloe.maintenance.retention import retain
 
         self._require_present_format("retention", writable=not dry_run)
         if isinstance(policy, datetime):
@@ -954,7 +954,8 @@ class Repository(Shown):
         -------
         ReclaimableStorage
         """
-        from icefloe.maintenance.retention import Expiration, kept_snapshots
+        from icefloe.maintenance.expire import Expiration
+        from icefloe.maintenance.retention import kept_snapshots
         from icefloe.maintenance.storage_stats import reclaimable_storage
 
         if sum(each is not None for each in (older_than, policy, kept)) != 1:
@@ -1444,6 +1445,89 @@ class Repository(Shown):
         if tag is not None:
             return self._refs.tag(tag)
         return self._refs.snapshot(self._snapshot_id(snapshot_id or "")).id
+
+
+def upgrade_icechunk_repository(
+    repo: Repository,
+    *,
+    dry_run: bool,
+    delete_unused_v1_files: bool = True,
+    prefetch_concurrency: int | None = None,
+) -> Repository:
+    """Upgrade a repository from version 1 of the format to version 2, in place.
+
+    Snapshots, manifests, transaction logs and chunks stay as they are; branches, tags, history and
+    configuration move into one new file. Stop all writers first: if one of them commits meanwhile, the
+    upgrade is undone, and sessions that were opened before it cannot commit any more. Call the function again
+    to resume an upgrade that was interrupted while it deleted files of version 1.
+
+    Parameters
+    ----------
+    repo
+        The repository. This object cannot be used after the upgrade.
+    dry_run
+        Read everything and write nothing.
+    delete_unused_v1_files
+        Delete the files that version 2 does not use.
+    prefetch_concurrency
+        The number of snapshots to read at the same time.
+
+    Returns
+    -------
+    Repository
+        The upgraded repository.
+
+    Raises
+    ------
+    SessionStateError
+        If the repository does not have version 1 of the format.
+    ConflictError
+        If a branch or tag changed during the upgrade.
+    """
+    from icefloe.maintenance.upgrade import delete_files_of_version_1, has_files_of_version_1, upgrade
+
+    storage, refs = repo.storage, repo._refs
+    if refs.spec.refs_in_repo_info and delete_unused_v1_files and has_files_of_version_1(storage):
+        if not dry_run:
+            delete_files_of_version_1(storage)
+        return repo
+    if not isinstance(refs, RefStoreV1):
+        raise SessionStateError(
+            f"invalid repository version ({refs.spec.number}.0), this function can only migrate repositories "
+            "that use version 1.0 of the specification, to repositories with spec version 2.0",
+            kind=ErrorKind.INVALID_REPOSITORY_MIGRATION,
+        ).with_hint(Hint("{function} upgrades older formats", function="icefloe.migrate"))
+    storage.check_writable()
+    threads = prefetch_concurrency or (1 if storage.answers_at_once else _THREADS)
+    executor = repo.executor or ThreadExecutor(threads)
+    upgrade(repo._assets, refs, executor, dry_run=dry_run)
+    if dry_run:
+        return repo
+    upgraded = Repository.open(
+        storage,
+        config=repo._opened.config,
+        authorize_virtual_chunk_access=repo._handle.authorized,
+        attribution=repo.attribution,
+    )._reopen(None, None, repo._handle.trusted)
+    if delete_unused_v1_files:
+        delete_files_of_version_1(storage)
+    repo.__class__ = _InvalidatedRepository
+    return upgraded
+
+
+class _InvalidatedRepository(Repository):
+    """A repository object that was used before an upgrade."""
+
+    def __getattribute__(self, name: str) -> Any:
+        if name.startswith("__"):
+            return object.__getattribute__(self, name)
+        raise RuntimeError(
+            "This repository has been invalidated by upgrade_icechunk_repository(). "
+            "Use the new Repository object returned by that function instead."
+        )
+
+    def __repr__(self) -> str:
+        return "<invalidated repository: use the one that upgrade_icechunk_repository returned>"
 
 
 def _check_one_ref(branch: str | None, tag: str | None, snapshot_id: str | None) -> None:

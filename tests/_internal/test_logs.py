@@ -11,7 +11,7 @@ import zarr
 
 import icefloe
 from icefloe._internal import logs
-from icefloe._internal.logs import TRACE, levels_of, misspelled
+from icefloe._internal.logs import TRACE, find_misspelling, parse_filter
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +44,7 @@ def create() -> None:
     ],
 )
 def test_filters_name_loggers_and_levels(directive: str, levels: dict[str, int]) -> None:
-    assert levels_of(directive) == levels
+    assert parse_filter(directive) == levels
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_filters_name_loggers_and_levels(directive: str, levels: dict[str, int])
     ],
 )
 def test_a_name_that_is_nearly_ours_is_noticed(directive: str, name: str | None) -> None:
-    assert misspelled(directive) == name
+    assert find_misspelling(directive) == name
 
 
 def test_a_filter_prints_to_stderr(capfd: pytest.CaptureFixture[str]) -> None:

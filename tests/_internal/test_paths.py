@@ -37,7 +37,7 @@ def test_canonical_paths_are_valid(path: str) -> None:
         ("/a/./b", "segment '.'"),
         ("/..", "segment '..'"),
         ("/a/../b", "segment '..'"),
-        ("/a\ud800", "no UTF-8 form"),
+        ("/a\ud800", "cannot be encoded as UTF-8"),
     ],
 )
 def test_other_paths_are_refused_with_the_reason(path: str, reason: str) -> None:

@@ -20,7 +20,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 import icefloe
 from icefloe._internal import telemetry
-from icefloe._internal.logs import levels_of
+from icefloe._internal.logs import parse_filter
 from tests.support.source_tree import ROOT
 
 EXPORT = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
@@ -44,7 +44,7 @@ def work() -> None:
 
 
 def test_calls_become_spans(exporter: InMemorySpanExporter) -> None:
-    telemetry.start(SimpleSpanProcessor(exporter), "tests", levels_of("icechunk=info"))
+    telemetry.start(SimpleSpanProcessor(exporter), "tests", parse_filter("icechunk=info"))
 
     work()
 
@@ -55,7 +55,7 @@ def test_calls_become_spans(exporter: InMemorySpanExporter) -> None:
 def test_log_records_are_events_of_their_span(
     exporter: InMemorySpanExporter, caplog: pytest.LogCaptureFixture
 ) -> None:
-    telemetry.start(SimpleSpanProcessor(exporter), "tests", levels_of("icechunk=info"))
+    telemetry.start(SimpleSpanProcessor(exporter), "tests", parse_filter("icechunk=info"))
 
     with caplog.at_level("DEBUG", "icefloe"):
         work()
@@ -74,7 +74,7 @@ def test_log_records_are_events_of_their_span(
     ],
 )
 def test_a_filter_chooses_spans(exporter: InMemorySpanExporter, directive: str, wanted: list[str]) -> None:
-    telemetry.start(SimpleSpanProcessor(exporter), "tests", levels_of(directive))
+    telemetry.start(SimpleSpanProcessor(exporter), "tests", parse_filter(directive))
 
     work()
 
@@ -82,7 +82,7 @@ def test_a_filter_chooses_spans(exporter: InMemorySpanExporter, directive: str, 
 
 
 def test_failed_calls_say_so(exporter: InMemorySpanExporter) -> None:
-    telemetry.start(SimpleSpanProcessor(exporter), "tests", levels_of("info"))
+    telemetry.start(SimpleSpanProcessor(exporter), "tests", parse_filter("info"))
 
     with pytest.raises(icefloe.RepositoryNotFoundError):
         icefloe.Repository.open(icefloe.in_memory_storage())
@@ -100,7 +100,7 @@ async def create_in_span(tracer: trace.Tracer) -> None:
 def test_spans_are_children_of_the_applications(exporter: InMemorySpanExporter) -> None:
     import asyncio
 
-    telemetry.start(SimpleSpanProcessor(exporter), "tests", levels_of("info"))
+    telemetry.start(SimpleSpanProcessor(exporter), "tests", parse_filter("info"))
     provider = TracerProvider()
     mine = InMemorySpanExporter()
     provider.add_span_processor(SimpleSpanProcessor(mine))
@@ -113,7 +113,7 @@ def test_spans_are_children_of_the_applications(exporter: InMemorySpanExporter) 
 
 
 def test_nothing_is_exported_after_the_end(exporter: InMemorySpanExporter) -> None:
-    telemetry.start(SimpleSpanProcessor(exporter), "tests", levels_of("info"))
+    telemetry.start(SimpleSpanProcessor(exporter), "tests", parse_filter("info"))
     icefloe.shutdown_telemetry()
     icefloe.shutdown_telemetry()
 

@@ -45,7 +45,7 @@ def findings(capsys: pytest.CaptureFixture[str], place: Path, *words: str) -> di
     """By the last part of each location what is wrong with it."""
     code = app.main(["verify", str(place / "repo"), "--level", "sources", "--json", *words])
     report: Any = json.loads(capsys.readouterr().out)
-    assert code == (0 if report["ok"] else faults.NOT_WELL)
+    assert code == (0 if report["ok"] else faults.FINDINGS)
     return {found["object"].rpartition("/")[2]: found["kind"] for found in report["findings"]}
 
 
@@ -96,4 +96,4 @@ def test_virtual_values_are_shown_where_the_user_says_so(
 def test_a_container_that_is_not_there_is_refused(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert app.main(["verify", str(place / "repo"), "--authorize", "s3://elsewhere/"]) == faults.USAGE
 
-    assert "s3://elsewhere/ is no container" in capsys.readouterr().err
+    assert "no virtual chunk container s3://elsewhere/" in capsys.readouterr().err

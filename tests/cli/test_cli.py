@@ -126,10 +126,10 @@ def test_log_loads_only_what_it_needs(typed: Terminal) -> None:
 def test_init_makes_a_repository_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     typed = Terminal(capsys, str(tmp_path / "new"))
 
-    assert "new repository" in typed("init")
+    assert "created a repository" in typed("init")
     assert typed.json("info")["spec_version"] == 2
     typed("init", code=faults.CONFLICT)
-    assert "already" in typed.errors
+    assert "exists at this location" in typed.errors
 
 
 def test_init_makes_the_old_version_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -310,12 +310,12 @@ def test_an_array_is_completed_if_there_is_a_tag_main(typed: Terminal) -> None:
 
 
 def test_verify_ends_with_its_own_code(typed: Terminal) -> None:
-    assert typed("verify", "--level", "objects").startswith("well: 3 snapshots")
+    assert typed("verify", "--level", "objects").startswith("ok: 3 snapshots")
     chunk = next(Path(typed.repo, "manifests").iterdir())
     chunk.unlink()
 
-    assert "missing: manifests/" in typed("verify", code=faults.NOT_WELL)
-    assert typed.json("verify", code=faults.NOT_WELL)["ok"] is False
+    assert "missing: manifests/" in typed("verify", code=faults.FINDINGS)
+    assert typed.json("verify", code=faults.FINDINGS)["ok"] is False
 
 
 def test_expire_and_collect(typed: Terminal) -> None:

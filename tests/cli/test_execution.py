@@ -93,11 +93,11 @@ def test_options_on_the_command_line_override_a_recipe(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["ingest"], "name the SOURCES and then the REPO, or a --recipe"),
-        (["ingest", "data"], "name the SOURCES and then the REPO, or a --recipe"),
-        (["ingest", "data", "repo", "--recipe", "RECIPE"], "leave SOURCES and REPO out"),
+        (["ingest"], "pass SOURCES and then REPO, or --recipe"),
+        (["ingest", "data"], "pass SOURCES and then REPO, or --recipe"),
+        (["ingest", "data", "repo", "--recipe", "RECIPE"], "omit SOURCES and REPO"),
         (["ingest", "data", "repo", "--executor", "none"], "is not spark[:MASTER], processes[:N] or threads"),
-        (["sql", "w=repo", "SELECT 1", "--executor", "threads"], "only Spark answers SQL queries"),
+        (["sql", "w=repo", "SELECT 1", "--executor", "threads"], "SQL queries need Spark"),
     ],
 )
 def test_executors_and_recipes_typed_wrong(

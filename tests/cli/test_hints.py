@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import click
 import pytest
 
-from icefloe.cli.errors import COMMANDS, ONLY_IN_PYTHON, OPTIONS, explained, in_shell
+from icefloe.cli.errors import COMMANDS, ONLY_IN_PYTHON, OPTIONS, explain, in_shell
 from icefloe.cli.main import icefloe
 from icefloe.errors import Hint, IcechunkError
 from tests.support.cli_calls import commands
@@ -61,4 +61,4 @@ def test_every_hint_of_the_library_can_be_typed() -> None:
 )
 def test_options_are_named_as_they_are_typed(hint: Hint, text: str) -> None:
     assert in_shell(hint) == text
-    assert explained(IcechunkError("wrong").with_hint(hint))[0] == (f"wrong; {text}" if text else "wrong")
+    assert explain(IcechunkError("wrong").with_hint(hint))[0] == (f"wrong; {text}" if text else "wrong")

@@ -19,7 +19,7 @@ import icefloe
 from icefloe.cli import main as app
 from icefloe.cli.execution import _stop_quietly
 from icefloe.cli.output import Output
-from icefloe.cli.progress import Meter, span
+from icefloe.cli.progress import Meter, format_duration
 from icefloe.cli.terminal import CLOSED, run_with_streams
 
 
@@ -240,7 +240,7 @@ def test_lines_where_there_is_no_terminal(
         "files: 55 of 110, 5/s, 11 s left",
         "files: 110 of 110, 5/s",
     ]
-    assert [span(seconds) for seconds in (3, 119, 120, 7300, 200_000)] == [
+    assert [format_duration(seconds) for seconds in (3, 119, 120, 7300, 200_000)] == [
         "3 s",
         "119 s",
         "2 min",

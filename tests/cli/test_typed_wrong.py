@@ -15,7 +15,7 @@ import zarr
 
 import icefloe
 from icefloe.cli import main as app
-from icefloe.cli.errors import FAILED, NOT_WELL, STOPPED, explained
+from icefloe.cli.errors import FAILED, FINDINGS, STOPPED, explain
 from tests.support.ingest.files import archive
 
 NONE = ("--executor", "threads")
@@ -94,26 +94,30 @@ def place(folder: Path) -> str:
     ("words", "code", "sentence"),
     [
         (["cat", "REPO", "temperatur"], 3, "there is no array /temperatur; did you mean /temperature?"),
-        (["head", "REPO", "xyz"], 3, "there is no array /xyz; `icefloe tree` lists what there is"),
+        (["head", "REPO", "xyz"], 3, "there is no array /xyz; `icefloe tree` lists all groups and arrays"),
         (["head", "REPO", "/"], 2, "not an array: / is a group"),
         (["cat", "REPO", "temperature", "9"], 2, "index 9 is out of bounds for dimension 0 with size 3"),
-        (["cat", "REPO", "temperature", "1:x"], 2, "'1:x' is no region"),
+        (["cat", "REPO", "temperature", "1:x"], 2, "'1:x' is not a region"),
         (["cat", "REPO", "temperature", "-9"], 2, "index -9 is out of bounds for dimension 0"),
         (["cat", "REPO", "temperature", "0:2:0"], 2, "the step 0 of dimension 0 must be at least 1"),
-        (["cat", "REPO", "temperature", "0,0,0"], 2, "has 3 dimensions, the array 2"),
-        (["branch", "create", "REPO", "a b/.."], 2, "'a b/..' is no name for a branch or tag"),
-        (["branch", "create", "REPO", ""], 2, "'' is no name"),
-        (["tag", "create", "REPO", "main@7d"], 2, "'main@7d' is no name"),
+        (["cat", "REPO", "temperature", "0,0,0"], 2, "has 3 dimensions, but the array has 2"),
+        (["branch", "create", "REPO", "a b/.."], 2, "'a b/..' is not a valid name for a branch or tag"),
+        (["branch", "create", "REPO", ""], 2, "'' is not a valid name"),
+        (["tag", "create", "REPO", "main@7d"], 2, "'main@7d' is not a valid name"),
         (["branch", "crate", "REPO", "x"], 2, "Did you mean 'create'?"),
         (["branch", "delete", "REPO", "x"], 3, "there is no branch `x`"),
         (["log", "REPO", "-r", "main~9"], 3, "main has fewer than 9 commits before it"),
         (["log", "REPO", "-r", "main@soon"], 2, "'soon' is no time; write 2024-05-01"),
         (["log", "REPO", "-n", "none"], 2, "'none' is not a valid integer"),
         (["diff", "REPO", "main", "-r", "main~1"], 2, "try `icefloe diff REPO main~1 -r main`"),
-        (["status", "REPO", "--reason", "why"], 2, "--reason goes with --set"),
+        (["status", "REPO", "--reason", "why"], 2, "--reason requires --set"),
         (["doctor", "storag", "REPO"], 2, "Did you mean 'storage'?"),
         (["plot", "REPO", "temperature", "--isel", "x=0"], 2, "has no dimension 'x'; it has 0, 1"),
-        (["export", "REPO", "map.tiff"], 2, "an export is Zarr, or NetCDF where the name ends in .nc"),
+        (
+            ["export", "REPO", "map.tiff"],
+            2,
+            "exports are Zarr stores, or NetCDF files if the name ends in .nc",
+        ),
         (["export", "REPO", "FILE.zarr/x", "--group", "no"], 3, "there is no group /no"),
         (["sql", "REPO", "SELECT 1"], 2, "expected NAME=REPO"),
         (["sql", "SELECT 1"], 2, "NAME=REPO"),
@@ -133,7 +137,7 @@ def place(folder: Path) -> str:
         (
             ["log", "REPO", "-r", "zzz"],
             3,
-            "no branch, tag or snapshot zzz; `icefloe refs` lists what there is",
+            "no branch, tag or snapshot zzz; `icefloe refs` lists all branches and tags",
         ),
         (["log", "REPO", "--grpah"], 2, "--grpah"),
         (["lgo", "REPO"], 2, "did you mean log?"),
@@ -144,7 +148,7 @@ def place(folder: Path) -> str:
         (["export", "REPO", "", "--overwrite"], 2, "the place is empty; . is this folder"),
         (["ingest", "", "REPO", *NONE], 2, "a source has an empty name"),
         (["tree", "REPO", "temperatur"], 3, "there is no group or array /temperatur; did you mean /temper"),
-        (["storage", "REPO", "-r", "main"], 2, "-r goes with --by array"),
+        (["storage", "REPO", "-r", "main"], 2, "-r requires --by array"),
         (["expire", "REPO", "--keep-on", "dev:last=3"], 2, "rules for branch dev, which does not exist"),
         (
             ["rechunk", "REPO", "temperature", "--codec", "none", "--metadata", "x"],
@@ -152,7 +156,7 @@ def place(folder: Path) -> str:
             "for '--metadata': 'x'",
         ),
         (["log", "REPO/nothing"], 3, "the repository doesn't exist"),
-        (["init", "REPO"], 4, "there is a repository at this place already"),
+        (["init", "REPO"], 4, "a repository exists at this location"),
         (["init", "FILE/repo"], 1, "FILE"),
         (["init", "/proc/no/such"], 1, "/proc/no"),
     ],
@@ -186,10 +190,10 @@ def test_what_is_typed_wrong_is_said(
         (["--branch", "side"], 3, "there is no branch `side`"),
         (["--virtual", "--chunks", "time=2"], 2, "--virtual keeps the chunks and codecs of the files"),
         (["--virtual", "--codec", "zstd:3"], 2, "--virtual keeps the chunks and codecs of the files"),
-        (["--virtual", "--native"], 2, "--native and --virtual: choose one"),
-        (["--hybrid", "--virtual"], 2, "--virtual and --hybrid: choose one"),
-        (["--combine", "nested"], 2, "--combine nested needs --concat-dim"),
-        (["--checks", "monoton"], 2, "'monoton' is none of monotone, source, gaps, none"),
+        (["--virtual", "--native"], 2, "--native and --virtual exclude each other"),
+        (["--hybrid", "--virtual"], 2, "--virtual and --hybrid exclude each other"),
+        (["--combine", "nested"], 2, "--combine nested requires --concat-dim"),
+        (["--checks", "monoton"], 2, "'monoton' is not one of monotone, source, gaps or none"),
         (["--metadata", "x"], 2, "'x' is not NAME=VALUE"),
         (["--memory", "0"], 2, "0 is not in the range"),
         (["--manifest-references", "0"], 2, "0 is not in the range"),
@@ -305,17 +309,17 @@ def test_damage_is_looked_for_by_verify(tmp_path: Path, capsys: pytest.CaptureFi
 
     assert app.main(["gc", str(tmp_path), "--older-than", "7d"]) == FAILED
 
-    assert capsys.readouterr().err.endswith("; `icefloe verify` lists what is damaged\n")
-    assert app.main(["verify", str(tmp_path)]) == NOT_WELL
+    assert capsys.readouterr().err.endswith("; `icefloe verify` lists all damaged objects\n")
+    assert app.main(["verify", str(tmp_path)]) == FINDINGS
     assert capsys.readouterr().out.startswith(
-        "1 fault among 2 snapshots, 2 transaction logs, 1 manifest, 0 ref"
+        "1 finding in 2 snapshots, 2 transaction logs, 1 manifest, 0 ref"
     )
 
 
 def test_what_is_not_installed_is_named(
     place: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert explained(ModuleNotFoundError("No module named 'h5py.h5d'", name="h5py.h5d"))[0] == (
+    assert explain(ModuleNotFoundError("No module named 'h5py.h5d'", name="h5py.h5d"))[0] == (
         "this needs h5py: pip install 'h5py>=3.13'"
     )
     monkeypatch.setitem(sys.modules, "icefloe.spark.session", None)  # as where it cannot be loaded

@@ -67,7 +67,9 @@ def test_read_returns_scalars_and_arrays_of_many_chunks(repo: icefloe.Repository
 
 
 @pytest.mark.parametrize(("dtype", "wanted"), [("f4", 4), ("i4", 7)])
-def test_damaged_chunk_raises_the_error_of_the_codec(repo: icefloe.Repository, dtype: str, wanted: int) -> None:
+def test_damaged_chunk_raises_the_error_of_the_codec(
+    repo: icefloe.Repository, dtype: str, wanted: int
+) -> None:
     session = repo.writable_session("main")
     zarr.create_array(session.store, name="a", data=np.full(4, wanted, dtype))
     session._workspace.write("/a", (0,), b"no zstd")
@@ -89,7 +91,9 @@ ODD = {
 
 
 @pytest.mark.filterwarnings("ignore::zarr.errors.UnstableSpecificationWarning")
-def test_head_and_cat_print_valid_json_for_every_dtype(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_head_and_cat_print_valid_json_for_every_dtype(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     repo = icefloe.Repository.create(icefloe.storage_from_url(str(tmp_path), sync=False))
     with repo.transaction("main", message="odd") as store:
         group = zarr.group(store, attributes={"missing": math.nan})

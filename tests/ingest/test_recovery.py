@@ -83,8 +83,8 @@ def test_a_file_that_changed_or_is_gone_gives_nothing(tmp_path: Path) -> None:
     report = repo.repair(sources=ledger)
 
     actions = {str(row["object"]): row["action"] for row in report.table().rows()}
-    assert actions["/t2m [0, 0, 0]"] == "made again"
-    assert set(actions.values()) == {"made again", "left as it is"}
+    assert actions["/t2m [0, 0, 0]"] == "restored"
+    assert set(actions.values()) == {"restored", "left unchanged"}
     assert not report.complete
     assert ledger.unusable[files[1]] == "it has changed since it was ingested"
     assert "no file" in ledger.unusable[files[2]]

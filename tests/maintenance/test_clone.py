@@ -171,7 +171,7 @@ def test_copies_are_read_back_and_compared() -> None:
             data, version = super().get(path)
             return (data[:-1] + b"?" if path.startswith("chunks/") else data), version
 
-    with pytest.raises(StorageError, match="other bytes"):
+    with pytest.raises(StorageError, match="differs from the bytes"):
         lived_in().clone_to(Rotten(in_memory_storage()), read_back=True)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from icefloe._internal.ids import ChunkId
-from icefloe.maintenance.listings import list_folder, sift_folder
+from icefloe.maintenance.listings import filter_folder, list_folder
 from icefloe.storage import in_memory_storage, local_filesystem_storage
 from icefloe.storage.base import LISTED_AT_ONCE, Storage
 
@@ -59,7 +59,7 @@ def test_parts_are_sifted_as_they_come(storage: Storage, monkeypatch: pytest.Mon
     for size in range(10):
         storage.put(f"chunks/{ChunkId.random()}", bytes(size))
 
-    left = sift_folder(storage, "chunks", lambda part: part.take(part.sizes > 6), dated=False)
+    left = filter_folder(storage, "chunks", lambda part: part.take(part.sizes > 6), dated=False)
 
     assert sorted(left.sizes.tolist()) == [7, 8, 9]
     assert len(left.times_us) == 0

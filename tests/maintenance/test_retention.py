@@ -16,7 +16,7 @@ from icefloe._internal.times import to_microseconds
 from icefloe.errors import ReadOnlyError
 from icefloe.format.repo_info import SnapshotInfo, SnapshotInfos
 from icefloe.maintenance.history import History
-from icefloe.maintenance.retention import apply_policy
+from icefloe.maintenance.retention import select_kept
 from tests.support.histories import commit, history, now, repository
 
 VERSIONS = pytest.mark.parametrize("version", [1, 2])
@@ -34,7 +34,7 @@ def line(times: list[datetime]) -> History:
 def kept(policy: RetentionPolicy, times: list[datetime], at: datetime) -> list[datetime]:
     """The times of what a policy keeps besides the first."""
     found = line(times)
-    keep = apply_policy(policy, found, at).keep
+    keep = select_kept(policy, found, at).keep
     infos = [found.snapshots[row] for row in np.flatnonzero(keep).tolist()]
     return sorted(datetime.fromisoformat(info.message) for info in infos if info.message != "first")
 
@@ -148,7 +148,7 @@ def test_a_snapshot_on_no_branch_is_left_to_garbage_collection() -> None:
     ],
 )
 def test_rules_that_make_no_sense_are_refused(rules: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"rules|negative"):
+    with pytest.raises(ValueError, match=r"policies|negative"):
         RetentionPolicy(**rules)
 
 

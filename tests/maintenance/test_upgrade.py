@@ -132,7 +132,7 @@ def test_the_old_object_is_of_no_use_any_more() -> None:
 
     with pytest.raises(RuntimeError, match="invalidated"):
         repo.list_branches()
-    assert "upgraded" in repr(repo)
+    assert "invalidated" in repr(repo)
 
 
 def test_files_of_version_1_can_stay() -> None:

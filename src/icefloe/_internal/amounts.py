@@ -1,4 +1,4 @@
-"""How much there is of something, in words."""
+"""Format counts and sizes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ _HISSING = ("s", "x", "z", "ch", "sh")
 
 
 def counted(number: int, thing: str) -> str:
-    """Such as `1 file`, `2 files` and `3 branches`."""
+    """Format a count with a noun: `1 file`, `2 files`, `3 branches`."""
     if number == 1:
         return f"1 {thing}"
     if thing.endswith("y") and thing[-2:-1] not in "aeiou":
@@ -15,7 +15,7 @@ def counted(number: int, thing: str) -> str:
 
 
 def bytes_text(count: int) -> str:
-    """A number of bytes, rounded."""
+    """Format a number of bytes, rounded: `1.5 MiB`."""
     size = float(count)
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
         if size < 1024 or unit == "TiB":

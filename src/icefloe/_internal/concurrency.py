@@ -1,10 +1,10 @@
 """Thread pools, fork-safe locks, and async counterparts of blocking methods.
 
-Async methods run in a pool of their own, and the tasks of a `ThreadExecutor` in another, so that a method
-that waits for its tasks never occupies a thread that they need. asyncio's default executor is not
-used: it has six threads on two cores, too few to keep an object store busy.
+Async methods and the tasks of a `ThreadExecutor` run in different pools, so that a method that waits for
+tasks never occupies a thread that they need. The default executor of asyncio is not used: it has six threads
+on two cores, which is too few to keep an object store busy.
 
-A forked child gets fresh pools: threads do not survive a fork.
+Threads do not survive a fork, so that a forked child creates new pools.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
 from weakref import WeakSet
 
 DEFAULT_THREADS = 256
-"""As many as the default of `max_concurrent_requests`."""
+"""The default of `max_concurrent_requests`."""
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -46,7 +46,7 @@ _this_thread = threading.local()
 
 
 def fork_safe_lock(*, reentrant: bool = False) -> Any:
-    """Make a lock that is free in a forked child, whichever thread of the parent held it."""
+    """Return a lock that is released in a forked child, even if a thread of the parent held it."""
     lock = threading.RLock() if reentrant else threading.Lock()
     _fork_safe_locks.add(lock)
     return lock
@@ -56,43 +56,43 @@ _lock = fork_safe_lock()
 
 
 def silence_asyncio() -> None:
-    """Let it not tell of tasks that nobody waits for: the first of them to fail has ended the work."""
-    told = sys.unraisablehook
+    """Suppress messages about unfinished asyncio tasks after the first failure has ended the work."""
+    before = sys.unraisablehook
 
-    def tell(found: Any) -> None:
+    def hook(found: Any) -> None:
         if not isinstance(found.object, CoroutineType):
-            told(found)
+            before(found)
 
-    sys.unraisablehook = tell
+    sys.unraisablehook = hook
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)
     give_back_large_buffers()
 
 
 @functools.cache
 def give_back_large_buffers() -> None:
-    """Have the C library return freed buffers of a MiB and more to the system; for processes that are ours.
+    """Make the C library return freed buffers of 1 MiB and more to the system. Only for our own processes.
 
-    glibc raises that bound up to 32 MiB by itself, and then keeps what was freed, in pieces that the next
-    buffer does not fit into: a task of 156 MiB left 48 behind, and the one after it stood on top of them.
+    By default glibc raises this threshold up to 32 MiB and then keeps freed memory, in fragments that the
+    next buffer does not fit into. Without this, a task of 156 MiB left 48 MiB behind.
     """
     if sys.platform == "linux":
         libc = ctypes.CDLL(None)
-        if hasattr(libc, "mallopt"):  # not in musl, which gives back anyway
+        if hasattr(libc, "mallopt"):  # musl always returns memory
             libc.mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
 
 
 def async_twin(
     method: Callable[Concatenate[S, P], R],
 ) -> Callable[Concatenate[S, P], Coroutine[Any, Any, R]]:
-    """The async form of a blocking method, with the same arguments.
+    """Return the async counterpart of a blocking method, with the same arguments.
 
-    The blocking method runs in a thread of our own, so any running loop can await it, many times at once.
+    The blocking method runs in a thread of our own pool, so that any event loop can await many calls at once.
     """
     return _in_thread_form(method)
 
 
 class CallableOnClass(Protocol[P, R_co]):
-    """What a class method or static method is to those who use the class."""
+    """A class method or static method, as seen by users of the class."""
 
     def __get__(self, instance: Any, owner: Any = None, /) -> Callable[P, R_co]: ...
 
@@ -100,13 +100,13 @@ class CallableOnClass(Protocol[P, R_co]):
 def async_class_twin(
     method: Callable[Concatenate[Any, P], R],
 ) -> CallableOnClass[P, Coroutine[Any, Any, R]]:
-    """The async form of a blocking class method; called in the body of the class, like `async_twin`."""
+    """Return the async counterpart of a blocking class method, inside the body of the class."""
     inner: Any = method
     return classmethod(_in_thread_form(inner.__func__))
 
 
 def async_static_twin(method: Callable[P, R]) -> CallableOnClass[P, Coroutine[Any, Any, R]]:
-    """The async form of a blocking static method."""
+    """Return the async counterpart of a blocking static method, inside the body of the class."""
     inner: Any = method
     return staticmethod(_in_thread_form(inner.__func__))
 
@@ -122,14 +122,14 @@ def _in_thread_form(function: Callable[..., R]) -> Callable[..., Coroutine[Any, 
 
 
 class AsyncCloseableIterator(Generic[T]):
-    """An iterator for `for` and for `async for`. The async form takes its steps in a thread of our own."""
+    """An iterator for `for` and `async for` loops. The latter advance it in a thread."""
 
     def __init__(self, items: Iterable[T]) -> None:
         self._items = iter(items)
         self._ahead: deque[T] = deque()
 
     def __iter__(self) -> Iterator[T]:
-        # Loops over long histories run at the speed of the iterator inside.
+        # Return the inner iterator, so that loops over long histories are fast.
         return self if self._ahead else self._items
 
     def __next__(self) -> T:
@@ -140,13 +140,13 @@ class AsyncCloseableIterator(Generic[T]):
 
     async def __anext__(self) -> T:
         if not self._ahead:
-            await in_thread(self._look_ahead)
+            await in_thread(self._read_ahead)
         if not self._ahead:
             raise StopAsyncIteration
         return self._ahead.popleft()
 
-    def _look_ahead(self) -> None:
-        """Take what there is to be had in a moment: a thread per item would cost more than the items."""
+    def _read_ahead(self) -> None:
+        """Read items for a few milliseconds: a thread switch costs more than an item."""
         until = time.monotonic() + _MOMENT_S
         for item in self._items:
             self._ahead.append(item)
@@ -154,21 +154,21 @@ class AsyncCloseableIterator(Generic[T]):
                 return
 
     async def aclose(self) -> None:
-        """Let go of what was not asked for."""
+        """Drop the remaining items."""
         self._ahead.clear()
         self._items = iter(())
 
 
 async def in_thread(function: Callable[[], R]) -> R:
-    """Run a blocking function without blocking the running loop. Cancelling does not stop the function."""
-    import asyncio  # who has a running loop has it already
+    """Run a blocking function in a thread. Cancelling the coroutine does not stop the function."""
+    import asyncio  # already imported if a loop is running
 
     context = contextvars.copy_context()
     return await asyncio.wrap_future(pool("calls", DEFAULT_THREADS).submit(context.run, function))
 
 
 def pool(purpose: str, threads: int) -> ThreadPoolExecutor:
-    """This process's pool for a purpose, made when first asked for; its threads start as they are needed."""
+    """Return the thread pool of this process for a purpose. Threads start on demand."""
     key = (os.getpid(), purpose, threads)
     found = _pools.get(key)
     if found is None:
@@ -181,17 +181,17 @@ def pool(purpose: str, threads: int) -> ThreadPoolExecutor:
 
 
 def _forget_threads() -> None:
-    """In a forked child: the parent's threads are not here, and may have held locks."""
+    """Reset locks and pools in a forked child, where the threads of the parent do not exist."""
     for lock in _fork_safe_locks:
         lock._at_fork_reinit()
     _pools.clear()
 
 
 def _wait_for_imports() -> None:
-    """Before a fork: wait until no other thread is importing a module.
+    """Wait before a fork until no other thread is importing a module.
 
-    Nobody would ever release the lock of that module in the child, and the child would wait for it forever.
-    Python reinitializes its other locks. These have no public interface; where they look different, we go on.
+    The child would otherwise wait forever for the lock of that module, which no thread releases there. Python
+    reinitializes its other locks. Module locks have no public interface; if they look different, do not wait.
     """
     for _ in range(_MOST_IMPORTS):
         references = list(getattr(_bootstrap, "_module_locks", {}).values())
@@ -200,10 +200,10 @@ def _wait_for_imports() -> None:
         if not busy:
             return
         for lock in busy:
-            with suppress(RuntimeError):  # the importing thread waits for us in turn
+            with suppress(RuntimeError):  # the importing thread is waiting for this one
                 lock.acquire()
                 lock.release()
 
 
-if hasattr(os, "register_at_fork"):  # where there is no fork, there is nothing to forget
+if hasattr(os, "register_at_fork"):  # not on Windows
     os.register_at_fork(before=_wait_for_imports, after_in_child=_forget_threads)

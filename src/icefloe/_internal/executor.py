@@ -110,7 +110,7 @@ class ThreadExecutor(Executor):
     def _map(self, function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
         iterator = iter(items)
         head = list(islice(iterator, 2))
-        # One item needs no thread, and a worker that waited for other workers could wait for ever.
+        # One item needs no thread, and a worker that waits for other workers could deadlock.
         nested = self.purpose in getattr(_this_thread, "purposes", ())
         if len(head) < 2 or self.max_concurrent_requests == 1 or nested:
             yield from map(function, head)
@@ -159,8 +159,8 @@ class ThreadExecutor(Executor):
 class ProcessExecutor(Executor):
     """An executor on processes of this machine, for libraries that do not tolerate threads.
 
-    The function, the items and the results are pickled. Processes start with the first items and load what
-    they need, which takes about a second. Use the executor as a context manager, or they stay.
+    The function, the items and the results are pickled. Processes start with the first items, which takes
+    about a second for imports. Use the executor as a context manager to end them.
     """
 
     def __init__(self, processes: int | None = None, progress: Progress | None = None) -> None:
@@ -207,6 +207,6 @@ def _as_worker(purposes: tuple[str, ...], function: Callable[[T], R], item: T) -
 
 
 def _begin_worker() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends the worker without a traceback of its own
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends workers without a traceback
     make_streams_safe()
     silence_asyncio()

@@ -1,7 +1,7 @@
-"""Say how to install the packages that only some features need.
+"""Tell users how to install the packages that optional features need.
 
-The bounds come from the metadata of the installed icefloe, so that the commands work whether it was installed
-from a clone, a wheel or an index.
+The version bounds come from the metadata of the installed icefloe, so that the commands work for an
+installation from a clone, a wheel or an index.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _PACKAGES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         **{name: (name, *_FOREIGN) for name in _FOREIGN},
     }
 )
-"""Optional modules, and the packages that a feature needs if it needs the module; its own package first."""
+"""The packages to install for each optional module; the package of the module itself is the first."""
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 def pip_install(package: str, *others: str) -> str:
-    """Return the command that installs a missing package, and those of the others that are missing too."""
+    """Return the command that installs a missing package, and other missing ones."""
     missing = dict.fromkeys((package, *(name for name in others if not _is_installed(name))))
     return f"pip install {' '.join(repr(_bounds().get(name.lower(), name)) for name in missing)}"
 
@@ -51,7 +51,7 @@ class Missing(NamedTuple):
 
 
 def missing_package(error: ImportError) -> Missing | None:
-    """Find out what an import lacks; None if that is none of the optional packages of icefloe."""
+    """Return the missing module of a failed import; None if it does not belong to an optional package."""
     module = (error.name or "").partition(".")[0]
     if not isinstance(error, ModuleNotFoundError) or module not in _PACKAGES:
         return None
@@ -70,12 +70,12 @@ def _is_installed(package: str) -> bool:
 
 @cache
 def _bounds() -> Mapping[str, str]:
-    """Map the lower-case name of each package that icefloe or an extra needs to its requirement."""
+    """Map the lower-case name of each required or optional package to its requirement."""
     from importlib.metadata import PackageNotFoundError, requires
 
     try:
         lines = requires("icefloe") or []
-    except PackageNotFoundError:  # on the path, but not installed
+    except PackageNotFoundError:  # imported from a source tree
         return {}
     found: dict[str, str] = {}
     for line in lines:

@@ -1,7 +1,7 @@
-"""Object ids: random bytes that name snapshots, manifests, chunks and nodes, and their text form.
+"""Object ids: random bytes that identify snapshots, manifests, chunks and nodes.
 
-The text form is Crockford's base 32 (spec, "Object Ids"): upper case, the bits padded with zeros on the
-right, no padding characters. It is the file name of the object and what users see.
+The text form, which is used for file names and shown to users, is Crockford's base 32 (spec, "Object Ids"):
+upper case, padded with zero bits on the right, without padding characters.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from icefloe.errors import ErrorKind, InvalidInputError
 
 ALPHABET: Final = b"0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _PAIRS: Final = [chr(first) + chr(second) for first in ALPHABET for second in ALPHABET]
-"""The digits of all numbers of ten bits."""
+"""The two digits of each number of ten bits."""
 _RFC_4648: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
 _INVALID: Final = 255
 _BLOCK: Final = 1 << 14
-"""Ids made text at a time, so that temporary columns stay in the processor's cache."""
+"""Ids to convert at a time, so that temporary arrays fit in the processor cache."""
 
 
 def _digit_values() -> NDArray[np.uint8]:
-    """The value of each byte as a digit, `_INVALID` if it is none; O, I and L are read as 0, 1 and 1."""
+    """Return the value of each byte as a digit, or `_INVALID`. O, I and L mean 0, 1 and 1."""
     values = np.full(256, _INVALID, np.uint8)
     for digits in (ALPHABET, ALPHABET.lower()):
         values[np.frombuffer(digits, np.uint8)] = np.arange(32)
@@ -43,10 +43,10 @@ _TO_RFC_4648: Final = bytes(ord("!") if value == _INVALID else _RFC_4648[value] 
 
 
 class ObjectId(bytes):
-    """An id as raw bytes. Ids of different types are never equal, and none is equal to plain bytes.
+    """An id as raw bytes. Ids of different types are never equal, and never equal to plain bytes.
 
-    They sort by their bytes, which is the order the format asks for. In bulk, ids are `(n, SIZE)` columns of
-    uint8 instead, see `encode_column`.
+    Ids sort by their bytes, as the format requires. Many ids are stored as `(n, SIZE)` arrays of uint8; see
+    `encode_column`.
     """
 
     __slots__ = ()
@@ -64,10 +64,10 @@ class ObjectId(bytes):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The id behind its text form, in either case and with Crockford's look-alikes (O, I, L).
+        """Parse the text form of an id, in upper or lower case, with O, I and L for 0, 1 and 1.
 
-        Like the official reader, ignores the padding bits of the last character, so several texts may mean
-        one id: compare with `str(id)` where the spelling matters, as for file names.
+        Like the official reader, ignore the padding bits of the last character, so that several texts may
+        denote one id. Compare with `str(id)` if the spelling matters, as for file names.
         """
         digits = text.encode("ascii", "replace")
         if len(digits) == text_size(cls.SIZE):
@@ -76,11 +76,11 @@ class ObjectId(bytes):
                 return cls(base64.b32decode(digits.translate(_TO_RFC_4648) + padding))
             except binascii.Error:
                 pass
-        raise InvalidInputError(_complaint(cls._NAME, text, cls.SIZE), kind=cls._KIND)
+        raise InvalidInputError(_invalid_id(cls._NAME, text, cls.SIZE), kind=cls._KIND)
 
     @classmethod
     def random(cls) -> Self:
-        """A new id from the operating system's random numbers, safe across forked processes."""
+        """Return a random id from the operating system, which is safe in forked processes."""
         return cls(os.urandom(cls.SIZE))
 
     def __str__(self) -> str:
@@ -102,7 +102,7 @@ class ObjectId(bytes):
 
 
 class SnapshotId(ObjectId):
-    """Names a snapshot and its transaction log."""
+    """The id of a snapshot and its transaction log."""
 
     __slots__ = ()
     _NAME = "snapshot id"
@@ -111,7 +111,7 @@ class SnapshotId(ObjectId):
 
 
 class ManifestId(ObjectId):
-    """Names a manifest."""
+    """The id of a manifest."""
 
     __slots__ = ()
     _NAME = "manifest id"
@@ -119,7 +119,7 @@ class ManifestId(ObjectId):
 
 
 class ChunkId(ObjectId):
-    """Names a chunk object."""
+    """The id of a chunk object."""
 
     __slots__ = ()
     _NAME = "chunk id"
@@ -127,7 +127,7 @@ class ChunkId(ObjectId):
 
 
 class NodeId(ObjectId):
-    """Names an array or group for as long as it lives, through renames; never used as a file name."""
+    """The id of an array or group, which renames do not change."""
 
     __slots__ = ()
     _NAME = "node id"
@@ -135,16 +135,16 @@ class NodeId(ObjectId):
 
 
 INITIAL_SNAPSHOT_ID: Final = SnapshotId(bytes.fromhex("0b1cc8d6787580f0e33a6534"))
-"""`1CECHNKREP0F1RSTCMT0`, the empty snapshot a repository starts from (spec, "Initialize New Repository")."""
+"""`1CECHNKREP0F1RSTCMT0`, the first snapshot of a repository (spec, "Initialize New Repository")."""
 
 
 def text_size(size: int) -> int:
-    """Number of characters in the text form of `size` bytes."""
+    """Return the number of characters in the text form of `size` bytes."""
     return -(-size * 8 // 5)
 
 
 def encode_column(ids: NDArray[np.uint8]) -> list[str]:
-    """The text forms of a column of ids, `(n, size) uint8`."""
+    """Return the text forms of ids, `(n, size) uint8`."""
     n, size = ids.shape
     if not size:
         return [""] * n
@@ -155,7 +155,7 @@ def encode_column(ids: NDArray[np.uint8]) -> list[str]:
 
 
 def _encode_block(ids: NDArray[np.uint8]) -> list[str]:
-    """Two digits at a time: the ten bits of a pair stand in two bytes that follow each other."""
+    """Encode ids two digits at a time: the ten bits of a pair lie in two consecutive bytes."""
     n, size = ids.shape
     width = text_size(size)
     pairs = -(-width // 2)
@@ -172,16 +172,16 @@ def _encode_block(ids: NDArray[np.uint8]) -> list[str]:
 
 
 def decode_column(texts: Sequence[str], size: int) -> NDArray[np.uint8]:
-    """The ids behind their text forms as `(n, size) uint8`, as tolerant as `ObjectId.parse`.
+    """Parse text forms to ids, `(n, size) uint8`, with the tolerance of `ObjectId.parse`.
 
-    The error names one text that is no id.
+    Raises InvalidInputError with the first invalid text.
     """
     _check_lengths(texts, size)
     values = _VALUES[_characters(texts, size)]
     valid = (values != _INVALID).all(axis=1)
     if not valid.all():
         raise InvalidInputError(
-            _complaint("object id", texts[int(valid.argmin())], size), kind=ErrorKind.INVALID_KEY
+            _invalid_id("object id", texts[int(valid.argmin())], size), kind=ErrorKind.INVALID_KEY
         )
     return _packed(values, size)[0]
 
@@ -189,10 +189,10 @@ def decode_column(texts: Sequence[str], size: int) -> NDArray[np.uint8]:
 def decode_names(
     texts: Sequence[str], size: int, start: int = 0
 ) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
-    """The ids that have just these text forms, and which of the texts, all as long as one, are any's.
+    """Parse file names to ids, and return a mask of the valid names.
 
-    Each text form begins at `start`. Stricter than `decode_column`: a file with another spelling of an id as
-    its name is not that object's.
+    The names have equal lengths, and the ids begin at `start`. Unlike `decode_column`, accept only the
+    canonical spelling: a file with another spelling of an id in its name is not the object.
     """
     joined = "".join(texts).encode("ascii", "replace")
     characters = np.frombuffer(joined, np.uint8).reshape(len(texts), start + text_size(size))[:, start:]
@@ -207,7 +207,7 @@ def _characters(texts: Sequence[str], size: int) -> NDArray[np.uint8]:
 
 
 def _packed(values: NDArray[np.uint8], size: int) -> tuple[NDArray[np.uint8], NDArray[np.uint16]]:
-    """Rows of digits as bytes, and the bits left over at the end of each."""
+    """Pack rows of digits into bytes, and return the remaining bits of each row."""
     ids = np.empty((len(values), size), np.uint8)
     bits = np.zeros(len(values), np.uint16)
     available, column = 0, 0
@@ -225,9 +225,9 @@ def _check_lengths(texts: Sequence[str], size: int) -> None:
     width = text_size(size)
     if set(map(len, texts)) - {width}:
         wrong = next(text for text in texts if len(text) != width)
-        raise InvalidInputError(_complaint("object id", wrong, size), kind=ErrorKind.INVALID_KEY)
+        raise InvalidInputError(_invalid_id("object id", wrong, size), kind=ErrorKind.INVALID_KEY)
 
 
-def _complaint(what: str, text: str, size: int) -> str:
+def _invalid_id(what: str, text: str, size: int) -> str:
     shown = text if len(text) <= 40 else text[:40] + "..."
     return f"invalid {what}: `{shown}`, expected {text_size(size)} characters of Crockford base 32"

@@ -1,7 +1,7 @@
-"""What icefloe says while it works, through Python's `logging` under the name `icefloe`.
+"""Logging through the Python logger `icefloe`.
 
-Nothing is set up by default: warnings reach the handlers of the application, or stderr if it has none. A
-filter, given here or in the environment variable ICECHUNK_LOG, makes icefloe print for itself.
+By default icefloe adds no handler: warnings go to the handlers of the application, or to stderr if there are
+none. With a filter, set here or in the environment variable ICECHUNK_LOG, icefloe prints its own logs.
 """
 
 from __future__ import annotations
@@ -24,30 +24,33 @@ OFFICIAL = "icechunk"
 TRACE = 5
 _LEVELS = {"off": 60, "error": 40, "warn": 30, "warning": 30, "info": 20, "debug": 10, "trace": TRACE}
 _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-_SHORTEST_MISSPELLING = 6
+_SIMILARITY = 0.75
 
 _handler: logging.Handler | None = None
 
 
 def initialize_logs() -> None:
-    """Print logs as the environment variable ICECHUNK_LOG says; nothing happens without it.
+    """Set up logging and telemetry from environment variables. Called by `import icefloe`.
 
-    Called by `import icefloe`. ICECHUNK_NO_LOGS, with any value, keeps it from doing anything, and
-    ICECHUNK_LOG_TO_STDOUT makes logs go to stdout instead of stderr. ICECHUNK_OTLP_ENDPOINT makes spans go to
-    a collector of OpenTelemetry.
+    ICECHUNK_LOG is the filter for printed logs; without it nothing is printed. ICECHUNK_LOG_TO_STDOUT prints
+    to stdout instead of stderr. ICECHUNK_OTLP_ENDPOINT exports spans to an OpenTelemetry collector.
+    ICECHUNK_NO_LOGS disables all of this.
     """
     if "ICECHUNK_NO_LOGS" in os.environ:
         return
     if "ICECHUNK_LOG" in os.environ:
         _apply(os.environ["ICECHUNK_LOG"], to_stdout="ICECHUNK_LOG_TO_STDOUT" in os.environ)
-    telemetry.start_from_env(levels_of)
+    telemetry.start_from_env(parse_filter)
 
 
 def set_logs_filter(log_filter_directive: str | None) -> None:
-    """Print logs that pass a filter: `debug`, `icefloe.storage=trace,warn`, `off`; None: ICECHUNK_LOG's.
+    """Print logs that pass a filter.
 
-    A filter is a list of levels, each for a module and all below it, or for everything where it names none.
-    `icechunk` stands for `icefloe` in it. A name that is nearly ours gets a hint on stderr.
+    Parameters
+    ----------
+    log_filter_directive
+        Levels separated by commas, each for a module and its submodules or for everything: `debug`,
+        `icefloe.storage=trace,warn`, `off`. `icechunk` means `icefloe`. None: the filter in ICECHUNK_LOG.
     """
     directive = (
         os.environ.get("ICECHUNK_LOG", "warn") if log_filter_directive is None else log_filter_directive
@@ -56,14 +59,14 @@ def set_logs_filter(log_filter_directive: str | None) -> None:
 
 
 def shutdown_telemetry() -> None:
-    """Write out what was logged so far, send the spans that wait and export no more; may be called often."""
+    """Flush logs, send pending spans, and stop exporting spans."""
     telemetry.stop()
     if _handler is not None:
         _handler.flush()
 
 
-def levels_of(directive: str) -> dict[str, int]:
-    """The level of each logger that a filter names; errors alone where it says nothing of icefloe."""
+def parse_filter(directive: str) -> dict[str, int]:
+    """Return the level of each logger in a filter. The default level of icefloe is error."""
     levels = {PACKAGE: _LEVELS["error"]}
     for part in filter(None, (part.strip() for part in directive.split(","))):
         target, _, level = part.rpartition("=")
@@ -77,21 +80,23 @@ def levels_of(directive: str) -> dict[str, int]:
     return levels
 
 
-def misspelled(directive: str) -> str | None:
-    """The first name in a filter that is nearly ours but not quite."""
+def find_misspelling(directive: str) -> str | None:
+    """Return the first name in a filter that resembles icefloe or icechunk, but is neither."""
+    import difflib  # slow to import
+
     for part in directive.split(","):
         name = part.strip().partition("=")[0].partition(":")[0].partition(".")[0]
-        nearest = min(_distance(name, known) for known in (PACKAGE, OFFICIAL))
-        if len(name) >= _SHORTEST_MISSPELLING and 0 < nearest <= 2:
+        known = (PACKAGE, OFFICIAL)
+        if name not in known and difflib.get_close_matches(name, known, cutoff=_SIMILARITY):
             return name
     return None
 
 
 def _apply(directive: str, *, to_stdout: bool) -> None:
-    import logging  # takes longer to import than all the rest of `import icefloe`
+    import logging  # slower to import than the rest of the package
 
     global _handler
-    wrong = misspelled(directive)
+    wrong = find_misspelling(directive)
     if wrong is not None:
         sys.stderr.write(f"WARNING {PACKAGE}: the log filter names {wrong!r}; did you mean {PACKAGE!r}?\n")
     logging.addLevelName(TRACE, "TRACE")
@@ -100,19 +105,19 @@ def _apply(directive: str, *, to_stdout: bool) -> None:
         root.removeHandler(_handler)
     _handler = _stream_handler(to_stdout)
     root.addHandler(_handler)
-    root.propagate = False  # it would be printed twice where the application prints logs too
+    root.propagate = False  # otherwise the application could print it again
     known = [name for name in logging.root.manager.loggerDict if name.startswith(f"{PACKAGE}.")]
     for name in known:
         logging.getLogger(name).setLevel(logging.NOTSET)
-    for name, level in levels_of(directive).items():
+    for name, level in parse_filter(directive).items():
         logging.getLogger(name).setLevel(level)
 
 
 def _stream_handler(to_stdout: bool) -> logging.Handler:
     import logging
 
-    class Console(logging.StreamHandler):  # type: ignore[type-arg]  # its stream is looked up each time
-        """Writes to what is stdout or stderr at the moment, not to what it was at the start."""
+    class Console(logging.StreamHandler):  # type: ignore[type-arg]  # the stream is a property
+        """A handler that writes to the current sys.stdout or sys.stderr, even after they were replaced."""
 
         @property
         def stream(self):  # type: ignore[no-untyped-def]
@@ -123,7 +128,7 @@ def _stream_handler(to_stdout: bool) -> logging.Handler:
             pass
 
     class SafeFormatter(logging.Formatter):
-        """Formats without what a terminal obeys and without secrets; a message cannot forge another line."""
+        """A formatter that escapes control characters and line breaks and hides secrets."""
 
         def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the name is logging's
             return printable(super().formatMessage(record))
@@ -137,16 +142,6 @@ def _stream_handler(to_stdout: bool) -> logging.Handler:
 
 
 def _logger_name(target: str) -> str | None:
-    """The logger behind a name in a filter; None where it is not one of ours."""
+    """Return the name of the logger for a name in a filter; None if it is not one of ours."""
     first, *rest = target.replace("::", ".").split(".")
     return ".".join([PACKAGE, *rest]) if first in (PACKAGE, OFFICIAL) else None
-
-
-def _distance(left: str, right: str) -> int:
-    """How many letters must be changed, added or taken away to make one word of the other."""
-    row = list(range(len(right) + 1))
-    for i, a in enumerate(left, start=1):
-        previous, row[0] = row[0], i
-        for j, b in enumerate(right, start=1):
-            previous, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, previous + (a != b))
-    return row[-1]

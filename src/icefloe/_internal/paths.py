@@ -1,8 +1,8 @@
 """Node paths: absolute, canonical, `/` for the root group (spec, "Node Paths").
 
-Paths are plain `str`. Every function but `validate` and `normalize` expects a valid path and does not look
-again. Two orders are in use, and they differ (`/a-b` and `/a/b`): snapshots hold their nodes in the order of
-the raw bytes, transaction logs their moves component by component.
+Paths are plain strings. Only `validate` and `normalize` check them; all other functions expect valid paths.
+The format uses two orders, which differ for `/a-b` and `/a/b`: snapshots sort nodes by the bytes of their
+paths, transaction logs sort moves component by component.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from icefloe.errors import ErrorKind, InvalidInputError
 
 ROOT: Final = "/"
 LEDGERS: Final = "/_icefloe"
-"""Where ingests keep what came from where; listings and exports of the root leave it out."""
+"""The group with the ledger of ingests, which listings and exports of the root leave out."""
 
 
 def validate(path: str) -> str:
-    """The same path, if it is absolute and canonical."""
+    """Return the path if it is absolute and canonical; InvalidInputError otherwise."""
     if path == ROOT:
         return path
     if not path.startswith("/"):
@@ -30,10 +30,11 @@ def validate(path: str) -> str:
 
 
 def normalize(path: str) -> str:
-    """The canonical form of an absolute path as a user may spell it, or as older files hold it.
+    """Return the canonical form of an absolute path.
 
-    Drops empty and `.` segments and trailing slashes, like the official package when it compares paths.
-    It stores some of them unchanged, so such paths occur in real snapshots. `..` is an error in both.
+    Empty segments, `.` segments and trailing slashes are dropped, as the official package does when it
+    compares paths. It stores some paths unchanged, so that they occur in real snapshots. `..` is an error in
+    both.
     """
     if not path.startswith("/"):
         raise _invalid(path, "it must start with '/'")
@@ -41,7 +42,7 @@ def normalize(path: str) -> str:
 
 
 def join(parent: str, name: str) -> str:
-    """The path of the child `name` of the group at `parent`."""
+    """Return the path of a child of a group."""
     path = ROOT + name if parent == ROOT else f"{parent}/{name}"
     if "/" in name:
         raise _invalid(path, f"the name {name!r} contains '/'")
@@ -50,19 +51,19 @@ def join(parent: str, name: str) -> str:
 
 
 def parent(path: str) -> str | None:
-    """The path of the enclosing group; None for the root."""
+    """Return the path of the enclosing group; None for the root."""
     if path == ROOT:
         return None
     return path.rpartition("/")[0] or ROOT
 
 
 def name(path: str) -> str:
-    """The last segment; empty for the root."""
+    """Return the last segment; empty for the root."""
     return path.rpartition("/")[2]
 
 
 def ancestors(path: str) -> tuple[str, ...]:
-    """All enclosing groups, the nearest first and the root last; empty for the root."""
+    """Return the paths of all enclosing groups, from the nearest to the root."""
     found: list[str] = []
     above = parent(path)
     while above is not None:
@@ -72,13 +73,13 @@ def ancestors(path: str) -> tuple[str, ...]:
 
 
 def is_within(path: str, group: str) -> bool:
-    """Whether `path` is `group` itself or lies anywhere below it."""
+    """Return True if a path is that of a group or of a node anywhere below it."""
     return group == ROOT or path == group or path.startswith(group + "/")
 
 
 def component_key(path: str) -> tuple[str, ...]:
-    """Sort key of the component-wise order: `/a < /a/b < /a-b < /ab`. Used by moves in transaction logs."""
-    # Code points order like their UTF-8 bytes, so the key need not encode.
+    """Return the sort key of the order by component, as for moves in logs: `/a < /a/b < /a-b < /ab`."""
+    # Strings sort like their UTF-8 bytes, so that the key needs no encoding.
     return () if path == ROOT else tuple(path[1:].split("/"))
 
 
@@ -89,7 +90,7 @@ def _check_segment(segment: str, path: str) -> None:
         try:
             segment.encode("utf-8")
         except UnicodeEncodeError:
-            raise _invalid(path, "it has no UTF-8 form") from None
+            raise _invalid(path, "it cannot be encoded as UTF-8") from None
 
 
 def _invalid(path: str, reason: str) -> InvalidInputError:

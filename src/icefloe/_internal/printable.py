@@ -1,7 +1,8 @@
-"""Make text from untrusted sources safe to print: terminals obey control characters, people trust lines.
+"""Escape control characters in untrusted text before it is printed.
 
-Names, messages and attributes of a repository are chosen by whoever wrote it. Control characters (C0, C1,
-DEL), bidirectional marks, invisible characters and line separators are spelled out here: `\\x1b`, `\\u202e`.
+The writer of a repository chooses its names, messages and attributes. Control characters in them could change
+what a terminal shows. Control characters (C0, C1, DEL), bidirectional marks, invisible characters and line
+separators are escaped: `\\x1b`, `\\u202e`.
 """
 
 from __future__ import annotations
@@ -10,26 +11,26 @@ import unicodedata
 
 
 def printable(text: str) -> str:
-    """Spell out every character that a terminal could obey, including line breaks and tabs."""
+    """Escape all control characters, including line breaks and tabs."""
     return text if text.isprintable() else text.translate(_ESCAPES)
 
 
 def printable_lines(text: str) -> str:
-    """Spell out every character that a terminal could obey, except line feeds and tabs."""
+    """Escape all control characters except line feeds and tabs."""
     if text.replace("\n", "").replace("\t", "").isprintable():
         return text
     return text.translate(_ESCAPES_WITHIN_LINES)
 
 
 def printable_json(document: str) -> str:
-    r"""Escape the same characters in a JSON document as `\uXXXX`. It still parses to the same value."""
+    r"""Escape control characters in a JSON document as `\uXXXX`, which does not change its value."""
     if document.replace("\n", "").isprintable():
         return document
     return document.translate(_JSON_ESCAPES)
 
 
 def _is_safe(character: str) -> bool:
-    # Spaces of other widths (Zs) are not "printable" in Python, but French and Japanese texts contain them.
+    # Python considers special spaces (Zs) not printable, but French and Japanese texts contain them.
     return character.isprintable() or unicodedata.category(character) == "Zs"
 
 

@@ -1,4 +1,4 @@
-"""Names of other packages that are private and have no public replacement, each with the reason."""
+"""Private names of other packages that have no public replacement, each with the reason."""
 
 from __future__ import annotations
 

@@ -14,17 +14,17 @@ _SIGNATURE = re.compile(r"sig$|signature|^x-amz-|^x-goog-", re.IGNORECASE)
 
 _USER = re.compile(r"(?<![A-Za-z0-9+.\-])([A-Za-z][A-Za-z0-9+.\-]*)://([^\s/?#'\"<>]*)@")
 _PASSWORD_WITH_SLASH = re.compile(r"://[^\s/@:?#'\"<>]+:(?!\d*(?:[/?#\s'\"<>,;)]|$))[^\s'\"<>]{0,999}@")
-"""`user:pass/word@host` is not a valid URL, but people type it. `host:8080/a@b` has a port there."""
+"""Matches `user:pass/word@host`, which is invalid but common, and not the port in `host:8080/a@b`."""
 _QUERY = re.compile(r"([?&;])([A-Za-z][\w.\-]*)=([^&;\s'\"<>)]+)")
 
 
 def may_be_secret(name: str) -> bool:
-    """Tell whether the value of an option or header with this name must not be shown or stored."""
+    """Return True if the value of an option or header with this name must not be shown or stored."""
     return any(word in name.lower() for word in _SECRET_WORDS)
 
 
 def is_signature(name: str) -> bool:
-    """Tell whether a query parameter with this name signs the URL."""
+    """Return True if a query parameter with this name is part of a signature."""
     return _SIGNATURE.search(name) is not None
 
 
@@ -40,12 +40,12 @@ def redact(text: str) -> str:
 
 
 def has_secret(url: str) -> bool:
-    """Tell whether a URL contains a password, a key or a signature."""
+    """Return True if a URL contains a password, a key or a signature."""
     return redact(url) != url
 
 
 def has_valid_port(url: str) -> bool:
-    """Tell whether the port of a URL is a number. Python's own error quotes it, and it may be a password."""
+    """Return True if the port of a URL is a number. Python's error would quote it, and it may be secret."""
     try:
         _ = urlsplit(url).port
     except ValueError:

@@ -1,4 +1,4 @@
-"""The base class of reports and results."""
+"""The base class of reports."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Report:
-    """A frozen dataclass that describes what an operation did."""
+    """The result of an operation. Subclasses are frozen dataclasses."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""The pauses between attempts of an operation that may succeed when it is tried again."""
+"""Retry an operation with exponential backoff."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ _MOST_STEPS = 20
 def attempts(
     tries: int, first_pause_s: float, longest_pause_s: float, *, factor: int = 2, immediate: int = 0
 ) -> Iterator[int]:
-    """Yield the number of each attempt, from 0, when it is due.
+    """Yield the number of each attempt, starting at 0, after the pause before it.
 
     Parameters
     ----------
     tries
         The number of attempts.
     first_pause_s, longest_pause_s
-        The first pause, and the bound for all. A pause takes between half of its time and all of it, so that
-        those who failed together do not come back together.
+        The first and the longest pause. Each pause is shortened by a random factor between 0.5 and 1, so that
+        processes that failed together do not retry together.
     factor
-        How much longer each pause is than the one before.
+        The ratio of consecutive pauses.
     immediate
-        The number of repetitions without a pause.
+        The number of retries without a pause.
     """
     for attempt in range(tries):
         if attempt > immediate:

@@ -1,4 +1,4 @@
-"""Results as tables: columns of numpy, for pyarrow, pandas and Spark to take."""
+"""Tables of results: numpy columns that convert to Arrow, pandas and Spark."""
 
 from __future__ import annotations
 
@@ -20,30 +20,38 @@ _SHOWN = 20
 
 
 class Table:
-    """Named columns of one length: numbers, texts, times in UTC. Nothing in it changes."""
+    """An immutable table with columns of numbers, strings and UTC times.
+
+    Parameters
+    ----------
+    columns
+        Arrays or lists of equal lengths, by name. Times are `datetime64[us]`.
+
+    Raises
+    ------
+    ValueError
+        If columns have different lengths.
+    """
 
     __slots__ = ("_columns", "_length")
 
     def __init__(self, columns: Mapping[str, NDArray[Any] | Sequence[Any]]) -> None:
-        """Times are `datetime64[us]`; a list of texts becomes a column of objects. ValueError for columns
-        that differ in length.
-        """
         self._columns = {name: _column(values) for name, values in columns.items()}
         lengths = {len(column) for column in self._columns.values()}
         if len(lengths) > 1:
-            raise ValueError(f"columns of a table have {sorted(lengths)} rows")
+            raise ValueError(f"the columns of a table have different lengths: {sorted(lengths)}")
         self._length = lengths.pop() if lengths else 0
 
     @property
     def names(self) -> list[str]:
-        """The names of the columns, in order."""
+        """The names of the columns."""
         return list(self._columns)
 
     def __len__(self) -> int:
         return self._length
 
     def __getitem__(self, name: str) -> NDArray[Any]:
-        """One column."""
+        """Return a column."""
         return self._columns[name]
 
     def __eq__(self, other: object) -> bool:
@@ -56,16 +64,35 @@ class Table:
     __hash__ = None  # type: ignore[assignment]
 
     def take(self, rows: Any) -> Table:
-        """Some rows, by number or by a column of booleans."""
+        """Return some rows.
+
+        Parameters
+        ----------
+        rows
+            A slice, an array of row numbers, or a boolean mask.
+
+        Returns
+        -------
+        Table
+        """
         return Table({name: column[rows] for name, column in self._columns.items()})
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """Row by row, as plain Python values."""
+        """Yield each row as a dictionary of Python values.
+
+        Returns
+        -------
+        Iterator of dict
+        """
         lists = [column.tolist() for column in self._columns.values()]
         return (dict(zip(self._columns, values, strict=True)) for values in zip(*lists, strict=True))
 
     def to_arrow(self) -> pa.Table:
-        """Return the table as a pyarrow table. Times get the zone UTC.
+        """Return the table as a pyarrow table, with times in the zone UTC.
+
+        Returns
+        -------
+        pyarrow.Table
 
         Raises
         ------
@@ -76,7 +103,7 @@ class Table:
             import pyarrow as pa
         except ImportError as error:
             raise ImportError(
-                f"tables need pyarrow to become Arrow data: {pip_install('pyarrow')}"
+                f"converting a table to Arrow needs pyarrow: {pip_install('pyarrow')}"
             ) from error
 
         return pa.table({name: _arrow(column) for name, column in self._columns.items()})
@@ -92,7 +119,12 @@ class Table:
         return self.to_arrow().__arrow_c_stream__(requested_schema)
 
     def to_pandas(self) -> Any:
-        """The table as a pandas DataFrame."""
+        """Return the table as a pandas DataFrame.
+
+        Returns
+        -------
+        pandas.DataFrame
+        """
         return self.to_arrow().to_pandas()
 
     def __repr__(self) -> str:

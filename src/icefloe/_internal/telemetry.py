@@ -1,7 +1,7 @@
-"""Spans of what a user calls, exported by OpenTelemetry where the environment asks for it.
+"""OpenTelemetry spans for public functions, exported if environment variables request it.
 
-Needs the extra `telemetry`; nothing of it is imported unless it is asked for. Spans are children of
-the application's own, if there are any. Log records written inside a span become its events.
+Needs the extra `telemetry`, which is imported only on request. Spans are children of the active span of the
+application. Log records become events of the current span.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _export: _Export | None = None
 
 
 def traced(function: Callable[P, R]) -> Callable[P, R]:
-    """The same function, with a span around each call while spans are exported."""
+    """Add a span to each call of a function while spans are exported."""
     name = f"{function.__module__}.{function.__qualname__}"
 
     @functools.wraps(function)
@@ -42,11 +42,11 @@ def traced(function: Callable[P, R]) -> Callable[P, R]:
     return wrapper
 
 
-def start_from_env(levels_of: Callable[[str], dict[str, int]]) -> None:
-    """Export spans to the OTLP/gRPC endpoint that the environment names, if it names one.
+def start_from_env(parse_filter: Callable[[str], dict[str, int]]) -> None:
+    """Export spans to the OTLP/gRPC endpoint in the environment, if there is one.
 
-    ICECHUNK_OTLP_ENDPOINT goes before OTEL_EXPORTER_OTLP_ENDPOINT, ICECHUNK_OTEL_SERVICE_NAME before
-    OTEL_SERVICE_NAME. ICECHUNK_OTEL_FILTER is a log filter that says which spans are wanted.
+    ICECHUNK_OTLP_ENDPOINT takes precedence over OTEL_EXPORTER_OTLP_ENDPOINT, and ICECHUNK_OTEL_SERVICE_NAME
+    over OTEL_SERVICE_NAME. ICECHUNK_OTEL_FILTER selects spans like a log filter.
     """
     variables = ("ICECHUNK_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
     endpoint = next((os.environ[name] for name in variables if os.environ.get(name)), None)
@@ -59,7 +59,7 @@ def start_from_env(levels_of: Callable[[str], dict[str, int]]) -> None:
         import logging
 
         logging.getLogger(_PACKAGE).warning(
-            "no spans go to %s: the OpenTelemetry packages are not installed: %s",
+            "spans are not exported to %s because OpenTelemetry is not installed: %s",
             _shown(endpoint),
             pip_install(*TELEMETRY),
         )
@@ -71,19 +71,19 @@ def start_from_env(levels_of: Callable[[str], dict[str, int]]) -> None:
     start(
         BatchSpanProcessor(exporter),
         service,
-        levels_of(os.environ.get("ICECHUNK_OTEL_FILTER", "icechunk=info")),
+        parse_filter(os.environ.get("ICECHUNK_OTEL_FILTER", "icechunk=info")),
     )
 
 
 def start(processor: Any, service: str, levels: dict[str, int]) -> None:
-    """Hand spans to a processor of OpenTelemetry's SDK, under the name of a service."""
+    """Pass spans to an OpenTelemetry span processor, with a service name."""
     global _export
     stop()
     _export = _Export(processor, service, levels)
 
 
 def stop() -> None:
-    """Send what is left, and no more from then on; may be called often."""
+    """Send pending spans and stop exporting. Has no effect if nothing is exported."""
     global _export
     export, _export = _export, None
     if export is not None:
@@ -91,7 +91,7 @@ def stop() -> None:
 
 
 class _Export:
-    """A provider of our own: the application's may go elsewhere."""
+    """A tracer provider of our own, independent of that of the application."""
 
     def __init__(self, processor: Any, service: str, levels: dict[str, int]) -> None:
         import logging
@@ -108,12 +108,12 @@ class _Export:
         self._logger.addHandler(self._events)
 
     def wants(self, name: str) -> bool:
-        """Whether the filter lets spans of a function pass; all are of the level `info`."""
+        """Return True if the filter accepts the spans of a function, which have the level `info`."""
         known = [logger for logger in self._levels if name == logger or name.startswith(f"{logger}.")]
         return bool(known) and self._levels[max(known, key=len)] <= INFO
 
     def close(self) -> None:
-        """Send what is left."""
+        """Send pending spans."""
         self._logger.removeHandler(self._events)
         self._provider.shutdown()
 
@@ -124,7 +124,7 @@ def _event_handler() -> logging.Handler:
     from opentelemetry import trace
 
     class Events(logging.Handler):
-        """Adds log records to the span they were written in."""
+        """A handler that adds log records to the current span."""
 
         def emit(self, record: logging.LogRecord) -> None:
             span = trace.get_current_span()
@@ -136,6 +136,6 @@ def _event_handler() -> logging.Handler:
 
 
 def _shown(endpoint: str) -> str:
-    """The endpoint without a password."""
+    """Return an endpoint without its password."""
     scheme, slashes, rest = endpoint.rpartition("//")
     return f"{scheme}{slashes}{rest.rpartition('@')[2]}"

@@ -1,4 +1,4 @@
-"""Times as they are stored, microseconds since 1970-01-01 UTC, and as users see them."""
+"""Convert between stored times, in microseconds since 1970-01-01 UTC, and datetimes."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def from_microseconds(since_1970: int) -> datetime:
-    """A stored time."""
+    """Convert a stored time to a datetime."""
     return _EPOCH + timedelta(microseconds=since_1970)
 
 
 def column_from_microseconds(since_1970: NDArray[Any]) -> Iterator[datetime]:
-    """Many stored times, eight times as fast as one by one."""
+    """Convert many stored times, eight times as fast as one by one."""
     return map(_EPOCH.__add__, since_1970.astype("m8[us]").tolist())
 
 
 def to_microseconds(time: datetime) -> int:
-    """A time as it is stored; TypeError where it does not say its zone."""
+    """Convert a datetime to a stored time; TypeError if it has no time zone."""
     return (aware(time) - _EPOCH) // timedelta(microseconds=1)
 
 
 def aware(time: datetime) -> datetime:
-    """The time itself; TypeError where it does not say its zone."""
+    """Return a datetime if it has a time zone; TypeError otherwise."""
     if not isinstance(time, datetime):
         raise TypeError(f"expected a datetime, not {type(time).__name__}")
     if time.tzinfo is None:

@@ -1,4 +1,4 @@
-"""What went wrong, as the shell is told: one sentence, or a JSON document, and an exit code."""
+"""Errors on the command line: one sentence or a JSON document, and an exit code."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ FAILED = 1
 USAGE = 2
 NOT_FOUND = 3
 CONFLICT = 4
-NOT_WELL = 5
-"""A check found something wrong: `verify`, `doctor`, `ingest`."""
+FINDINGS = 5
+"""The exit code of `verify`, `doctor` and `ingest` if a check found problems."""
 STOPPED = 130
-"""By Ctrl-C; shells say the same. By another signal it is 128 and its number."""
+"""The exit code after Ctrl-C, as in shells. After another signal it is 128 plus the signal number."""
 
 _DAMAGE = {ErrorKind.DESERIALIZATION, ErrorKind.INVALID_FILE_FORMAT, ErrorKind.DUPLICATE_SNAPSHOT_ID}
-"""Kinds of FormatError that a damaged object causes."""
-_VERIFY = Hint("{function} lists what is damaged", function="verify")
-_LIST_REFS = Hint("{function} lists what there is", function="list_branches")
+"""The kinds of FormatError that a damaged object causes."""
+_VERIFY = Hint("{function} lists all damaged objects", function="verify")
+_LIST_REFS = Hint("{function} lists all branches and tags", function="list_branches")
 
 COMMANDS = {
     "Repository.create": "icefloe init",
@@ -48,7 +48,7 @@ COMMANDS = {
     "upgrade_icechunk_repository": "icefloe migrate",
     "verify": "icefloe verify",
 }
-"""The command for each function that a hint of the library names."""
+"""The command for each function that hints of the library name."""
 OPTIONS = {
     "authorize_virtual_chunk_access": "--authorize PREFIX, or all with --authorize all",
     "config": "--authorize PREFIX@ENDPOINT",
@@ -56,12 +56,12 @@ OPTIONS = {
     "open_options": "--open-option",
     "target": "--to",
 }
-"""Options of the library that have another name on the command line."""
+"""The options of the library that have a different name on the command line."""
 ONLY_IN_PYTHON = {"check_clean_root", "loadable_variables"}
 
 
 class Signalled(KeyboardInterrupt):
-    """A signal said that the work is to end, as Ctrl-C does."""
+    """The interruption by a signal other than that of Ctrl-C."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -69,7 +69,7 @@ class Signalled(KeyboardInterrupt):
 
 
 class Stopped(click.ClickException):
-    """Somebody pressed Ctrl-C, or sent a signal."""
+    """The error of a command that Ctrl-C or another signal stopped."""
 
     def __init__(self, cause: BaseException | None = None) -> None:
         super().__init__("stopped")
@@ -77,29 +77,29 @@ class Stopped(click.ClickException):
 
 
 def interruption(error: BaseException | None) -> KeyboardInterrupt | None:
-    """The signal that came before an error: what was under way then ends in many ways."""
+    """Return the interruption that led to an error. Interrupted work may fail in many ways."""
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__context__
     return error
 
 
-def tell(error: Exception, *, as_json: bool) -> int:
-    """Print what went wrong: to the error stream, and for programs as the result; the exit code."""
-    (sentence, code), kind = explained(error), getattr(error, "kind", None)
+def report_error(error: Exception, *, as_json: bool) -> int:
+    """Print an error to stderr, and with `as_json` also as JSON to stdout. Return the exit code."""
+    (sentence, code), kind = explain(error), getattr(error, "kind", None)
     if as_json:
         document = {"error": sentence, "kind": kind and str(kind), "exit_code": code}
         click.echo(printable_json(json.dumps(document, indent=2, ensure_ascii=False)))
     is_help = isinstance(error, click.exceptions.NoArgsIsHelpError)
-    # Further lines are indented: a line break in a name must not forge a message of its own.
+    # Further lines are indented, so that a line break in a name cannot forge another message.
     text = sentence if is_help else sentence.replace("\n", "\n  ")
     click.echo(text if is_help or isinstance(error, Stopped) else f"error: {text}", err=True)
     if isinstance(error, click.UsageError) and error.ctx is not None and not is_help:
-        click.echo(f"`{error.ctx.command_path} --help` shows what can be said", err=True)
+        click.echo(f"see `{error.ctx.command_path} --help`", err=True)
     return code
 
 
-def explained(error: Exception) -> tuple[str, int]:
-    """Explain an error to people, without secrets; and its exit code."""
+def explain(error: Exception) -> tuple[str, int]:
+    """Return the message of an error, without secrets, and its exit code."""
     return redact(_sentence(error)), _exit_code(error)
 
 
@@ -112,14 +112,14 @@ def _sentence(error: Exception) -> str:
             return f"{error.message}; {in_shell(hint)}" if hint and in_shell(hint) else error.message
         case OSError() if error.strerror:
             return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-        case ImportError():  # one of ours already says how to install what is missing
+        case ImportError():  # our own messages already contain the command that installs the package
             return str(missing_package(error) or error)
     text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text} (--debug shows where it came from)"
+    return f"{type(error).__name__}: {text} (--debug prints the traceback)"
 
 
 def _usual_hint(error: IcechunkError) -> Hint | None:
-    """Suggest a command for errors without a hint of their own."""
+    """Return a hint for common errors that have none of their own."""
     from icefloe.storage.base import ObjectNotFoundError
 
     if isinstance(error, ObjectNotFoundError) or (isinstance(error, FormatError) and error.kind in _DAMAGE):
@@ -128,7 +128,7 @@ def _usual_hint(error: IcechunkError) -> Hint | None:
 
 
 def in_shell(hint: Hint) -> str:
-    """Return a hint with options and commands as they are typed; nothing if the command line lacks them."""
+    """Return the text of a hint with options as they are typed, or "" if the command line lacks them."""
     return "" if ONLY_IN_PYTHON & {name for name, _ in hint.options} else hint.render(_shell_option)
 
 

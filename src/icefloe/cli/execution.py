@@ -1,40 +1,37 @@
-"""The executor of a command: Spark, processes of this machine, or threads."""
+"""The option `--executor`: run a command on Spark, in processes of this machine, or in threads."""
 
 from __future__ import annotations
 
-import functools
 import logging
 import re
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
 from icefloe._internal.executor import Executor, ProcessExecutor, ThreadExecutor
 from icefloe._internal.extras import SPARK, pip_install
 from icefloe.cli.output import Output
-from icefloe.cli.params import pairs_option
+from icefloe.cli.params import adapt, pairs_option
 from icefloe.cli.progress import Meter
 from icefloe.repository import Repository
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 _FORM = re.compile(r"spark(:.+)?|processes(:[1-9]\d*)?|threads")
 _LOCAL_SPARK = "local[*]"
 _WITHOUT_SPARK = "; --executor processes works without it"
 _THREADS = 64
 _SPARK_TASKS_PER_CORE = 4
-"""Several, so that all cores are busy to the end."""
+"""More than one, so that no core is idle while the slowest task ends."""
 _SILENT = logging.CRITICAL + 1
 
 
 @dataclass(frozen=True, slots=True)
 class ExecutorChoice:
-    """An executor as it is typed: `spark[:MASTER]`, `processes[:N]` or `threads`; empty for the default."""
+    """An executor as typed: `spark[:MASTER]`, `processes[:N]`, `threads`, or nothing for the default."""
 
     text: str = ""
     spark_conf: Mapping[str, str] = field(default_factory=dict)
@@ -46,11 +43,11 @@ class ExecutorChoice:
 
     @property
     def argument(self) -> str:
-        """The master of Spark, or the number of processes; empty for the default."""
+        """The Spark master or the number of processes; empty for the default."""
         return self.text.partition(":")[2]
 
     def or_default(self, out: Output) -> ExecutorChoice:
-        """Choose Spark if nothing was chosen, or processes if pyspark or Java is missing; say which."""
+        """Return the choice, or by default Spark, or processes if pyspark or Java is missing."""
         if self.text:
             return self
         from icefloe.spark.java import missing_for_spark
@@ -74,81 +71,53 @@ class ExecutorType(click.ParamType[str]):
         return str(value)
 
 
-_spark_conf = pairs_option("--spark-conf", help="A setting of Spark, such as spark.executor.memory=4g.")
-
-
-def executor_option(function: F) -> F:
-    """Add `--executor` to a command of the pipeline: the function gets `executor`, an ExecutorChoice."""
-
-    @click.option(
+_spark_conf = pairs_option("--spark-conf", help="A Spark setting, such as spark.executor.memory=4g.")
+executor_option = adapt(
+    lambda executor, spark_conf: {"executor": ExecutorChoice(executor or "", spark_conf)},
+    click.option(
         "--executor",
         type=ExecutorType(),
-        show_default="spark, or processes where pyspark or Java is missing",
+        show_default="spark, or processes if pyspark or Java is missing",
         help="Where to run: spark[:MASTER], such as spark:local[2] or spark:spark://host:7077; "
         "processes[:N] on this machine; or threads: one task at a time, in this process.",
-    )
-    @_spark_conf
-    @functools.wraps(function)
-    def wrapped(*args: Any, executor: str | None, spark_conf: Mapping[str, str], **kwargs: Any) -> Any:
-        return function(*args, executor=ExecutorChoice(executor or "", spark_conf), **kwargs)
-
-    return wrapped  # type: ignore[return-value]
+    ),
+    _spark_conf,
+)
+"""Add `--executor` to a command of the pipeline: the command gets `executor`, an ExecutorChoice."""
 
 
-def maintenance_executor_option(function: F) -> F:
-    """Add `--executor` to a command of maintenance: the function gets `executor`, or None for threads."""
+def _start_for_maintenance(
+    executor: str, spark_conf: Mapping[str, str], tasks: int | None
+) -> dict[str, Executor | None]:
+    started = _start(ExecutorChoice(executor, spark_conf), tasks, tasks_per_core=_SPARK_TASKS_PER_CORE)
+    return {"executor": click.get_current_context().with_resource(started)}
 
-    @click.option(
+
+maintenance_executor_option = adapt(
+    _start_for_maintenance,
+    click.option(
         "--executor",
         type=ExecutorType(),
         default="threads",
         show_default=True,
         help="Where to run: threads, processes[:N] on this machine, or spark[:MASTER], such as "
         "spark:local[2] or spark:yarn.",
-    )
-    @_spark_conf
-    @click.option("--tasks", type=click.IntRange(min=1), help="The largest number of Spark tasks per step.")
-    @functools.wraps(function)
-    def wrapped(
-        *args: Any, executor: str, spark_conf: Mapping[str, str], tasks: int | None, **kwargs: Any
-    ) -> Any:
-        choice = ExecutorChoice(executor, spark_conf)
-        with _maintenance_executor(choice, tasks) as running:
-            return function(*args, executor=running, **kwargs)
-
-    return wrapped  # type: ignore[return-value]
-
-
-@contextmanager
-def _maintenance_executor(choice: ExecutorChoice, tasks: int | None) -> Iterator[Executor | None]:
-    if choice.is_spark:
-        with running_spark(choice, _WITHOUT_SPARK) as session:
-            from icefloe.spark.executor import SparkExecutor
-
-            cores = SparkExecutor(session).parallelism
-            yield SparkExecutor(session, tasks or _SPARK_TASKS_PER_CORE * cores)
-    elif choice.text.startswith("processes"):
-        with ProcessExecutor(int(choice.argument or 0) or None) as processes:
-            yield processes
-    else:
-        yield None
-
-
-def repo_executor_option(function: F) -> F:
-    """Add `--executor`: the function's `repo` uses it. Goes below `repo_argument`."""
-
-    @maintenance_executor_option
-    @functools.wraps(function)
-    def wrapped(*args: Any, repo: Repository, executor: Executor | None, **kwargs: Any) -> Any:
-        return function(*args, repo=repo if executor is None else repo.with_executor(executor), **kwargs)
-
-    return wrapped  # type: ignore[return-value]
+    ),
+    _spark_conf,
+    click.option("--tasks", type=click.IntRange(min=1), help="The largest number of Spark tasks per step."),
+)
+"""Add `--executor` to a maintenance command: the command gets `executor`, or None for threads."""
+repo_executor_option = adapt(
+    lambda repo, executor: {"repo": repo if executor is None else repo.with_executor(executor)},
+    maintenance_executor_option,
+)
+"""Add `--executor`: the command's `repo` uses it. Goes below `repo_argument`."""
 
 
 def with_progress(repo: Repository, out: Output, *, reads_only: bool = False) -> Repository:
     """Return the repository with an executor that reports progress.
 
-    `reads_only`: the operation only reads small files, which one thread does faster on a local disk.
+    With `reads_only` the operation reads small files only, and one thread is faster on a local disk.
     """
     alone = reads_only and repo.storage.answers_at_once
     executor = repo.executor or ThreadExecutor(1 if alone else _THREADS)
@@ -157,27 +126,43 @@ def with_progress(repo: Repository, out: Output, *, reads_only: bool = False) ->
 
 @contextmanager
 def running_executor(choice: ExecutorChoice, out: Output) -> Iterator[Executor]:
-    """Start the executor that was chosen, say which it is, and stop it at the end."""
+    """Start the chosen executor, report which one it is, and stop it at the end."""
+    with _start(choice) as started:
+        # One task at a time, because some libraries that read files are not thread-safe.
+        executor = started or ThreadExecutor(1)
+        where = "in this process"
+        if choice.is_spark:
+            where = f"on Spark ({choice.argument or _LOCAL_SPARK})"
+        elif started is not None:
+            where = f"in {executor.parallelism} processes of this machine"
+        out.progress.say(f"running {where}")
+        yield executor.with_progress(out.progress)
+
+
+@contextmanager
+def _start(
+    choice: ExecutorChoice, tasks: int | None = None, *, tasks_per_core: int = 0
+) -> Iterator[Executor | None]:
+    """Start Spark or processes, and stop them at the end; None for threads."""
     if choice.is_spark:
         with running_spark(choice, _WITHOUT_SPARK) as session:
             from icefloe.spark.executor import SparkExecutor
 
-            executor = SparkExecutor(session, progress=out.progress)
-            out.progress.say(f"running on Spark ({choice.argument or _LOCAL_SPARK})")
-            yield executor
+            most = tasks_per_core * SparkExecutor(session).parallelism if tasks_per_core else None
+            yield SparkExecutor(session, tasks or most)
     elif choice.text.startswith("processes"):
-        with ProcessExecutor(int(choice.argument or 0) or None, out.progress) as processes:
-            out.progress.say(f"running in {processes.parallelism} processes of this machine")
+        with ProcessExecutor(int(choice.argument or 0) or None) as processes:
             yield processes
     else:
-        # One task at a time: libraries that read files do not all tolerate threads.
-        out.progress.say("running in this process")
-        yield ThreadExecutor(1, progress=out.progress)
+        yield None
 
 
 @contextmanager
 def running_spark(choice: ExecutorChoice, advice: str = "") -> Iterator[Any]:
-    """Start a Spark session, and stop it at the end unless it ran before. `advice` ends its errors."""
+    """Start a Spark session, and stop it at the end unless it existed before.
+
+    `advice` is added to the error if Spark is not available.
+    """
     try:
         from icefloe.spark.session import temporary_session
     except ModuleNotFoundError:
@@ -195,27 +180,27 @@ def running_spark(choice: ExecutorChoice, advice: str = "") -> Iterator[Any]:
 
 @contextmanager
 def _stop_quietly() -> Iterator[None]:
-    """Let Ctrl-C end the work and nothing else.
+    """Keep pyspark and py4j from printing tracebacks when the user presses Ctrl-C.
 
-    PySpark's handler asks the JVM to cancel the jobs, over the connection that waits for them, and py4j logs
-    what comes of that. Jobs end with the session, too.
+    PySpark's signal handler cancels the jobs over a connection that is busy, and py4j logs the failure. The
+    jobs end together with the session, so the handler is not needed.
     """
     root, before = logging.getLogger(), signal.getsignal(signal.SIGINT)
     py4j = logging.getLogger("py4j")
     level = py4j.level
-    mine = threading.current_thread() is threading.main_thread() and before is not signal.SIG_IGN
-    if mine:
+    is_main = threading.current_thread() is threading.main_thread() and before is not signal.SIG_IGN
+    if is_main:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    root.addFilter(_is_not_of_py4j)
+    root.addFilter(_is_unrelated_to_py4j)
     py4j.setLevel(_SILENT)
     try:
         yield
     finally:
-        root.removeFilter(_is_not_of_py4j)
+        root.removeFilter(_is_unrelated_to_py4j)
         py4j.setLevel(level)
-        if mine:
+        if is_main:
             signal.signal(signal.SIGINT, before)
 
 
-def _is_not_of_py4j(record: logging.LogRecord) -> bool:
+def _is_unrelated_to_py4j(record: logging.LogRecord) -> bool:
     return "while sending command" not in str(record.msg)

@@ -1,4 +1,4 @@
-"""The `icefloe` command: its options, its errors, and where each subcommand is."""
+"""The `icefloe` command: global options, the list of commands, and error handling."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from click.shell_completion import CompletionItem
 
 from icefloe._internal.streams import safe_streams
 from icefloe._version import __version__
-from icefloe.cli.errors import Stopped, interruption, tell
+from icefloe.cli.errors import Stopped, interruption, report_error
 from icefloe.cli.terminal import end, end_at_signals, run_with_streams
 
 SECTIONS: Mapping[str, Mapping[str, str]] = {
@@ -32,7 +32,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
         "log": "history",
         "show": "history",
         "diff": "history",
-        "refs": "history",
+        "refs": "refs",
         "ops": "history",
         "branch": "refs",
         "tag": "refs",
@@ -62,17 +62,17 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
         "completion": "completion",
     },
 }
-"""The commands in each section of the help, and the module of each, which is imported with the command."""
+"""The commands in each section of the help, with their modules, which are imported on demand."""
 _COMMANDS = {name: module for section in SECTIONS.values() for name, module in section.items()}
 
 
 def commands() -> tuple[str, ...]:
-    """List the names of all commands, in the order of the help."""
+    """Return the names of all commands, in the order of the help."""
     return tuple(_COMMANDS)
 
 
 def _docstrings(module: str) -> dict[str, str]:
-    """Read the docstrings of a module's functions from its source. Importing all commands is slower."""
+    """Read the docstrings of the functions of a module from its source, which is faster than importing it."""
     import ast
     from importlib.abc import InspectLoader
 
@@ -84,7 +84,7 @@ def _docstrings(module: str) -> dict[str, str]:
 
 
 def _texts() -> dict[str, str | None]:
-    """Map each command to its docstring, or to None if there is no source to read."""
+    """Map each command to its docstring, or to None if the source is not available."""
     found = {module: _docstrings(module) for module in set(_COMMANDS.values())}
     return {name: found[module].get(name.replace("-", "_")) for name, module in _COMMANDS.items()}
 
@@ -101,7 +101,7 @@ class _Commands(click.Group):
         return command
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the commands by section. All of this fits on one screen, so there are no blank lines."""
+        """Write the commands by section, without blank lines, so that the help fits on one screen."""
         texts, width = _texts(), max(map(len, _COMMANDS))
         for title, names in SECTIONS.items():
             formatter.write(f"{title}:\n" if title != next(iter(SECTIONS)) else f"\n{title}:\n")
@@ -126,7 +126,7 @@ class _Commands(click.Group):
             import difflib
 
             near = difflib.get_close_matches(args[0], _COMMANDS, n=1)
-            hint = f"; did you mean {near[0]}?" if near else "; `icefloe --help` lists them"
+            hint = f"; did you mean {near[0]}?" if near else "; `icefloe --help` lists the commands"
             raise click.UsageError(f"no command {args[0]!r}{hint}", ctx)
         return super().resolve_command(ctx, args)
 
@@ -140,7 +140,7 @@ class _Commands(click.Group):
     "Exit codes: 0 done, 1 failed, 2 usage, 3 not found, 4 conflict, 5 findings.",
 )
 @click.version_option(__version__, prog_name="icefloe")
-@click.option("--debug", is_flag=True, help="Show where in the program an error came from.")
+@click.option("--debug", is_flag=True, help="Print the traceback of errors.")
 def icefloe(debug: bool) -> None:
     """Version-controlled Zarr arrays. REPO is a path or URL: data/repo, s3://bucket/prefix,
     gs://..., az://..., https://...; -o NAME=VALUE sets an option of its storage.
@@ -156,20 +156,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(words: list[str]) -> int:
     debug = "--debug" in words
-    rest = [word for word in words if word != "--debug"]  # wherever it stands
+    rest = [word for word in words if word != "--debug"]  # allow it after the command, too
     try:
         with warnings.catch_warnings():
-            # zarr warns of codecs and data types beyond its specification each time that it meets them.
+            # zarr warns about codecs and data types that its specification does not cover.
             warnings.filterwarnings("ignore", module=r"zarr\.")
             result: Any = icefloe.main(rest, prog_name="icefloe", standalone_mode=False)
     except click.exceptions.Abort as error:
-        return tell(Stopped(error.__cause__), as_json="--json" in words)
+        return report_error(Stopped(error.__cause__), as_json="--json" in words)
     except Exception as error:
         if (stopped := interruption(error)) is not None:
-            return tell(Stopped(stopped), as_json="--json" in words)
+            return report_error(Stopped(stopped), as_json="--json" in words)
         if debug and not isinstance(error, click.ClickException):
             raise
-        return tell(error, as_json="--json" in words)
+        return report_error(error, as_json="--json" in words)
     return result if isinstance(result, int) else 0
 
 

@@ -1,4 +1,4 @@
-"""What commands print: one JSON document for programs, or text for people."""
+"""The output of commands: one JSON document for programs, or text for people."""
 
 from __future__ import annotations
 
@@ -21,37 +21,37 @@ from icefloe._internal.streams import painted
 from icefloe.cli.progress import Meter
 
 _TEXT = "message"
-"""The column of a table whose cells may have several lines. A line break in a name would forge a row."""
+"""The only column with several lines per cell. A line break in a name could forge a row."""
 _NARROWEST = 12
-"""Letters of the last column of a table that is folded."""
+"""The smallest width of the last column of a folded table."""
 
 
 class Output:
-    """Where results go. What is no result, such as progress, goes to the error stream."""
+    """The standard output of a command. Progress goes to stderr."""
 
     def __init__(self, *, as_json: bool) -> None:
         self.as_json = as_json
         self.progress = Meter()
 
     def value(self, value: Any, text: str | None = None) -> None:
-        """One result, and how people read it."""
+        """Print a result, as JSON or as `text`."""
         click.echo(json_text(value) if self.as_json else text or str(value))
 
     def drawing(self, value: Any, text: str) -> None:
-        """One result, and a drawing of it in colours, in which all names are printable."""
+        """Print a result, as JSON or as text with colours, whose names must be printable already."""
         if self.as_json:
             self.value(value)
         else:
             click.echo(text, file=painted(sys.stdout))
 
     def record(self, value: Mapping[str, Any], title: str | None = None) -> None:
-        """Names with values."""
+        """Print names and values."""
         width = max(map(len, value), default=0)
         lines = [indented(f"{printable(name):<{width}}  ", shown_lines(each)) for name, each in value.items()]
         self.value(value, "\n".join([title, *lines] if title else lines))
 
     def table(self, rows: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> None:
-        """Many results with the same names."""
+        """Print rows with the same columns."""
         found = [{name: row[name] for name in columns} for row in rows]
         if self.as_json:
             self.value(found)
@@ -69,7 +69,7 @@ class Output:
 
 
 def aligned(rows: Sequence[Sequence[str]], to_the_right: Sequence[bool]) -> Iterator[str]:
-    """The lines of a table as wide as it needs to be, two spaces between columns."""
+    """Yield the lines of a table without a limit for its width, with two spaces between columns."""
     cells = [[cell.split("\n") for cell in row] for row in rows]
     widths = [max(_width(line) for row in cells for line in row[at]) for at in range(len(to_the_right))]
     for row in cells:
@@ -82,7 +82,7 @@ def aligned(rows: Sequence[Sequence[str]], to_the_right: Sequence[bool]) -> Iter
 
 
 def _width(text: str) -> int:
-    """How many columns of a terminal a text takes."""
+    """Return the number of terminal columns that a text occupies."""
     if text.isascii():
         return len(text)
     return sum(
@@ -92,7 +92,7 @@ def _width(text: str) -> int:
 
 
 def _can_be_folded(rows: Sequence[Sequence[str]], columns: int) -> bool:
-    """Whether there is room for the last column if the others, with names and ids, stay whole."""
+    """Return True if the last column still fits when the others, with names and ids, are not folded."""
     widths = [max(_width(line) for row in rows for line in row[at].split("\n")) for at in range(len(rows[0]))]
     return sum(widths[:-1]) + 2 * len(widths) + _NARROWEST <= columns
 
@@ -100,7 +100,7 @@ def _can_be_folded(rows: Sequence[Sequence[str]], columns: int) -> bool:
 def _fold_to_terminal(
     titles: Sequence[str], rows: Sequence[Sequence[str]], to_the_right: Sequence[bool]
 ) -> None:
-    """Print a table no wider than the terminal."""
+    """Print a table that is not wider than the terminal."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -121,7 +121,7 @@ def shown(value: Any) -> str:
 
 
 def shown_lines(value: Any) -> str:
-    """Format a value for people. Texts may have several lines: indent the further ones."""
+    """Format a value for people. Strings may have several lines; callers indent them."""
     if value is None:
         return "-"
     if isinstance(value, datetime):
@@ -136,17 +136,17 @@ def shown_lines(value: Any) -> str:
 
 
 def json_text(value: Any) -> str:
-    r"""Format a value as a JSON document. What a terminal could obey is escaped as `\uXXXX`."""
+    r"""Format a value as a JSON document. Control characters are escaped as `\uXXXX`."""
     return printable_json(json.dumps(plain(value), indent=2, ensure_ascii=False))
 
 
 def indented(title: str, text: str) -> str:
-    """A text behind its title; further lines begin where the first one does."""
+    """Return a title and a text whose further lines are aligned with the first one."""
     return title + text.replace("\n", "\n" + " " * len(title))
 
 
 def plain(value: Any) -> Any:
-    """A value in terms of JSON. Numbers that it lacks are texts, as in Zarr: "NaN", "-Infinity"."""
+    """Return a value as JSON types. Numbers that JSON lacks become strings as in Zarr: "NaN", "-Infinity"."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):

@@ -1,14 +1,14 @@
-"""Arguments and options that several commands share."""
+"""Arguments and options that several commands share, and their types."""
 
 from __future__ import annotations
 
 import functools
+import inspect
 import json
 import os
 import re
-import shlex
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
@@ -16,20 +16,15 @@ from click.shell_completion import CompletionItem
 import icefloe
 from icefloe._internal.paths import LEDGERS, is_within
 from icefloe.cli import revisions
-from icefloe.cli.output import Output, shown
+from icefloe.cli.output import Output
 from icefloe.errors import IcechunkError, RepositoryNotFoundError
 from icefloe.repository import Repository
 from icefloe.storage.base import Storage
-
-if TYPE_CHECKING:
-    from icefloe.credentials import AnyCredential
 
 F = TypeVar("F", bound=Callable[..., Any])
 Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
 _NAME = re.compile(r"[a-z_]+")
-_ALL = "all"
-_ANONYMOUS = "=anonymous"
 
 
 # Types of arguments
@@ -50,7 +45,7 @@ class Pair(click.ParamType[tuple[str, Any]]):
             return value
         name, equals, text = str(value).partition("=")
         if not equals or not name:
-            # A word that does not look like a name may be a secret.
+            # Do not quote a value that may be a secret.
             is_name = _NAME.fullmatch(str(value)) is not None
             self.fail(f"{value!r} is not {self.name}" if is_name else f"expected {self.name}", param, ctx)
         try:
@@ -62,7 +57,7 @@ class Pair(click.ParamType[tuple[str, Any]]):
 def pairs_option(
     *names: str, form: str = "NAME=VALUE", parse: Callable[[str], Any] = str, help: str
 ) -> Callable[[F], F]:
-    """Add an option that can be repeated: the function gets a dictionary."""
+    """Add an option that can be repeated: the command gets a dictionary."""
     kind = Pair(form, parse)
     return click.option(
         *names, type=kind, multiple=True, callback=lambda _, __, pairs: dict(pairs), help=help
@@ -70,7 +65,7 @@ def pairs_option(
 
 
 class Sizes(click.ParamType[dict[str, int]]):
-    """An argument with a size for each of several dimensions."""
+    """An argument with sizes of several dimensions, such as `time=24,lat=180`."""
 
     name = "DIM=SIZE,..."
 
@@ -92,14 +87,15 @@ class Sizes(click.ParamType[dict[str, int]]):
 
 
 def json_or_text(text: str) -> Any:
-    """Parse a value that may be JSON."""
+    """Return the value of a JSON document, or the text itself if it is not JSON."""
     try:
         return json.loads(text)
     except ValueError:
         return text
 
 
-def _index(text: str) -> slice | int:
+def parse_index(text: str) -> slice | int:
+    """Parse an index, or a range such as `2:10`; ValueError for any other text."""
     if ":" not in text:
         return int(text)
     return slice(*(int(bound) if bound.strip() else None for bound in text.split(":", 2)))
@@ -113,7 +109,7 @@ def _labels(text: str) -> Any:
 
 
 def _label(text: str) -> str | int | float | None:
-    """Parse a label: a number if it looks like one, otherwise text, such as a time; None if it is empty."""
+    """Parse a label: a number if possible, otherwise text, such as a time; None if it is empty."""
     for kind in (int, float):
         try:
             return kind(text)
@@ -123,9 +119,10 @@ def _label(text: str) -> str | int | float | None:
 
 
 class GroupWithDefault(click.Group):
-    """A group whose default command may be left out: `icefloe branch REPO` is `icefloe branch list REPO`.
+    """A group with a default command: `icefloe branch REPO` means `icefloe branch list REPO`.
 
-    A word that resembles a command is a mistyped command, and any other word an argument of the default one.
+    A word that resembles the name of a command counts as a misspelled command. Any other word is the first
+    argument of the default command.
     """
 
     def __init__(self, *args: Any, default: str, **kwargs: Any) -> None:
@@ -158,22 +155,22 @@ def complete_file(_: click.Context, __: click.Parameter, incomplete: str) -> lis
 
 
 def _completing(names: Callable[[Repository, click.Context], Iterable[str]]) -> Complete:
-    """Return a function that completes names of the repository that was typed before."""
+    """Return a function that completes names from the repository on the command line."""
 
     def complete(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
         try:
-            found = sorted(names(_repository_before(ctx), ctx))
+            found = sorted(names(_typed_repository(ctx), ctx))
         except (IcechunkError, click.ClickException, OSError, ValueError, LookupError):
-            return []  # a shell that waits for words cannot show what is wrong
-        # Line breaks would separate words for the shell, and it would print control characters.
+            return []  # a shell cannot show an error while it completes a word
+        # The shell would split names at line breaks, and print control characters.
         return [CompletionItem(each) for each in found if each.isprintable() and each.startswith(incomplete)]
 
     return complete
 
 
-def _repository_before(ctx: click.Context) -> Repository:
+def _typed_repository(ctx: click.Context) -> Repository:
     location: Any = ctx.params["repo"]
-    if location is None:  # click parses no arguments where the value of an option is about to be typed
+    if location is None:  # click parses no arguments while it completes the value of an option
         first = next(each.name for each in ctx.command.params if isinstance(each, click.Argument))
         location = ctx.args[0 if first == "repo" else -1]
     return Repository.open(icefloe.storage_from_url(location, **(ctx.params.get("options") or {})))
@@ -211,10 +208,13 @@ branch_option = click.option(
 )
 message_option = click.option("-m", "--message", help="The commit message.")
 metadata_option = pairs_option(
-    "--metadata", parse=json_or_text, help="More metadata of the commit; the value may be JSON."
+    "--metadata", parse=json_or_text, help="Metadata to add to the commit; the value may be JSON."
 )
 isel_option = pairs_option(
-    "--isel", form="DIM=START:STOP", parse=_index, help="Select a dimension by index: a range, or one index."
+    "--isel",
+    form="DIM=START:STOP",
+    parse=parse_index,
+    help="Select a dimension by index: a range, or one index.",
 )
 sel_option = pairs_option(
     "--sel", form="DIM=FIRST..LAST", parse=_labels, help="Select a dimension by label: a range, or one label."
@@ -236,64 +236,65 @@ _target_options = pairs_option("--target-option", "target_options", help="A stor
 
 
 def is_listed(path: str, *, with_ledgers: bool) -> bool:
-    """Tell whether listings show a node. The ledger of ingests is shown on request."""
+    """Return True if listings show a node. They show the ledger of ingests only on request."""
     return with_ledgers or not is_within(path, LEDGERS)
 
 
-def output_option(function: F) -> F:
-    """Add `--json`: the function gets `out`."""
+def adapt(convert: Callable[..., Mapping[str, Any]], *parameters: Callable[[Any], Any]) -> Callable[[F], F]:
+    """Return a decorator that adds parameters to a command and converts their values.
 
-    @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-    @functools.wraps(function)
-    def wrapped(*args: Any, as_json: bool, **kwargs: Any) -> Any:
-        out = Output(as_json=as_json)
-        click.get_current_context().call_on_close(out.progress.close)
-        return function(*args, out=out, **kwargs)
+    `convert` receives the parameters that its signature names. The command receives its result instead, as
+    keyword arguments.
+    """
+    names = list(inspect.signature(convert).parameters)
 
-    return wrapped  # type: ignore[return-value]
+    def decorate(function: Any) -> Any:
+        @functools.wraps(function)
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            found = convert(**{name: kwargs.pop(name) for name in names})
+            return function(*args, **kwargs, **found)
 
+        return functools.reduce(lambda command, add: add(command), reversed(parameters), wrapped)
+
+    return decorate
+
+
+def _output(as_json: bool) -> dict[str, Any]:
+    out = Output(as_json=as_json)
+    click.get_current_context().call_on_close(out.progress.close)
+    return {"out": out}
+
+
+output_option = adapt(
+    _output, click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+)
+"""Add `--json`: the command gets `out`."""
 
 # The repository
 
-
-def storage_argument(function: F) -> F:
-    """Add REPO and its storage options: the function gets `storage`."""
-
-    @click.argument("repo", metavar="REPO", shell_complete=complete_folder)
-    @_options
-    @functools.wraps(function)
-    def wrapped(*args: Any, repo: str, options: dict[str, str], **kwargs: Any) -> Any:
-        return function(*args, storage=icefloe.storage_from_url(repo, **options), **kwargs)
-
-    return wrapped  # type: ignore[return-value]
+_repo = click.argument("repo", metavar="REPO", shell_complete=complete_folder)
+_target = click.argument("target", metavar="TARGET", shell_complete=complete_folder)
+storage_argument = adapt(
+    lambda repo, options: {"storage": icefloe.storage_from_url(repo, **options)}, _repo, _options
+)
+"""Add REPO and its storage options: the command gets `storage`."""
+repo_argument = adapt(lambda storage: {"repo": open_repository(storage)}, storage_argument)
+"""Add REPO and its storage options: the command gets `repo`, opened."""
 
 
-def repo_argument(function: F) -> F:
-    """Add REPO and its storage options: the function gets `repo`, opened."""
-
-    @storage_argument
-    @functools.wraps(function)
-    def wrapped(*args: Any, storage: Storage, **kwargs: Any) -> Any:
-        return function(*args, repo=open_repository(storage), **kwargs)
-
-    return wrapped  # type: ignore[return-value]
+def target_argument(function: F) -> F:
+    """Add TARGET and its storage options: the command gets `target` and `target_options`."""
+    return _target(_target_options(function))
 
 
 def optional_repo_argument(function: F) -> F:
-    """Add REPO, which may be left out, and its storage options: the function gets `repo` and `options`."""
+    """Add REPO, which may be omitted, and its storage options: the command gets `repo` and `options`."""
     argument = click.argument("repo", metavar="REPO", required=False, shell_complete=complete_folder)
     return argument(_options(function))
 
 
-def target_argument(function: F) -> F:
-    """Add TARGET and its storage options: the function gets `target` and `target_options`."""
-    return click.argument("target", metavar="TARGET", shell_complete=complete_folder)(
-        _target_options(function)
-    )
-
-
 def open_repository(storage: Storage) -> Repository:
-    """Open a repository; the error says so if there is a file instead."""
+    """Open a repository. The error says so if the location is a file."""
     try:
         return Repository.open(storage)
     except RepositoryNotFoundError as error:
@@ -304,89 +305,5 @@ def open_repository(storage: Storage) -> Repository:
 
 
 def is_file(storage: Storage) -> bool:
-    """Tell whether there is a file where a folder is expected."""
+    """Return True if the location of a storage is a file instead of a folder."""
     return os.path.isfile(storage.describe().get("path", ""))
-
-
-# Access to virtual chunks
-
-
-authorize_prefixes = click.option(
-    "--authorize",
-    "prefixes",
-    multiple=True,
-    metavar="PREFIX[@ENDPOINT]",
-    help="Read virtual chunks of this container, or of all, with credentials from the environment; "
-    "PREFIX=anonymous without credentials. Repeat an endpoint that only the repository names.",
-)
-
-
-def authorize_option(function: F) -> F:
-    """Add `--authorize PREFIX`: the function's `repo` may read there. Goes below `repo_argument`."""
-
-    @authorize_prefixes
-    @functools.wraps(function)
-    def wrapped(*args: Any, repo: Repository, prefixes: tuple[str, ...], **kwargs: Any) -> Any:
-        return function(*args, repo=authorize(repo, prefixes), **kwargs)
-
-    return wrapped  # type: ignore[return-value]
-
-
-def authorize(repo: Repository, prefixes: tuple[str, ...]) -> Repository:
-    """Return the repository with access to the virtual chunks of some containers."""
-    if not prefixes:
-        return repo
-    from icefloe.storage.external.endpoints import same_endpoint
-
-    known = sorted((repo.config.virtual_chunk_containers or {}).keys())
-    access: dict[str, AnyCredential | None] = {}
-    endpoints: dict[str, str] = {}
-    for text in prefixes:
-        wanted = text.removesuffix(_ANONYMOUS)
-        chosen, endpoint = _containers_named(wanted, known)
-        access |= {each: _credential(each, anonymous=wanted != text) for each in chosen}
-        endpoints |= dict.fromkeys(chosen, endpoint) if endpoint else {}
-    opened = repo._reopen(None, access, frozenset())
-    withheld = opened._assets.virtual.withheld
-    for prefix, endpoint in withheld.items():
-        given = next((endpoints[each] for each in endpoints if _is_same_prefix(each, prefix)), None)
-        if given is None or not same_endpoint(given, endpoint):
-            raise click.BadParameter(_ask_for_trust(prefix, endpoint), param_hint="--authorize")
-    return repo._reopen(None, access, frozenset(withheld))
-
-
-def _containers_named(text: str, known: list[str]) -> tuple[list[str], str]:
-    """Find the containers that PREFIX or PREFIX@ENDPOINT names, and the endpoint."""
-    names = [_ALL, *known]
-    prefix, endpoint = text, ""
-    if not any(_is_same_prefix(each, text) for each in names):
-        for found in re.finditer("@", text):  # a prefix may have one, too
-            if any(_is_same_prefix(each, text[: found.start()]) for each in names):
-                prefix, endpoint = text[: found.start()], text[found.end() :]
-    chosen = known if prefix == _ALL else [each for each in known if _is_same_prefix(each, prefix)]
-    if not chosen:
-        there = "there are " + ", ".join(map(shown, known)) if known else "there is none"
-        raise click.BadParameter(
-            f"{prefix} is no container of virtual chunks of this repository; {there}",
-            param_hint="--authorize",
-        )
-    return chosen, endpoint
-
-
-def _is_same_prefix(one: str, other: str) -> bool:
-    return one.rstrip("/") == other.rstrip("/")
-
-
-def _ask_for_trust(prefix: str, endpoint: str) -> str:
-    here, there = shown(prefix), shown(endpoint)
-    return (
-        f"the repository names the endpoint {there} for {here}. It would receive your credentials. "
-        f"If you trust it, say --authorize {shlex.quote(f'{here}@{there}')}"
-    )
-
-
-def _credential(prefix: str, *, anonymous: bool) -> AnyCredential | None:
-    from icefloe.credentials import credential_from_env
-
-    known = prefix.partition("://")[0] in ("file", "http", "https", "s3", "gs", "az")
-    return credential_from_env(prefix, anonymous=anonymous) if known else None

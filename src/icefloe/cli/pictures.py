@@ -1,4 +1,4 @@
-"""Slices of arrays as pictures: characters for a terminal, or a file drawn by matplotlib."""
+"""Plots of arrays: characters in a terminal, or a file that matplotlib draws."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ _BLUE_TO_RED = np.array(
      (253, 219, 199), (244, 165, 130), (214, 96, 77), (178, 24, 43), (103, 0, 31)], float
 )  # fmt: skip
 _TWO_SIDED = 0.1
-"""Values count as positive and negative if the smaller side has this share of the larger one."""
+"""The colours diverge at zero if the smaller side reaches at least this share of the larger one."""
 _SHADES = " ░▒▓█"
 _DOTS = np.array([[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 0x80]])
-"""The bits of a Braille character: four rows of two."""
+"""The bits of a Braille character, in four rows and two columns."""
 _AS_TEXT: Any = {"parse_math": False}
-"""For matplotlib: dollar signs in names are no formulas."""
+"""Keep matplotlib from treating dollar signs in names as formulas."""
 _BRAILLE = 0x2800
 _LINE_ROWS = 14
 _MARGIN = 11
 
 
 Paint = Callable[[str, str | None, str | None], str]
-"""A character in a colour, on another one, as a terminal takes it."""
+"""Returns a character with escape sequences for its colour and its background."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Colours for a range of values: blue to red around zero where both signs occur, else viridis."""
+    """The colours of a range of values: blue to red around zero if both signs occur, otherwise viridis."""
 
     low: float
     high: float
@@ -51,25 +51,25 @@ class Scale:
 
     @staticmethod
     def of(low: float, high: float) -> Scale:
-        """Choose the colours for values between two bounds."""
+        """Choose the colours for the values between two bounds."""
         most = max(-low, high)
         if low < 0 < high and min(-low, high) > _TWO_SIDED * most:
             return Scale(-most, most, "RdBu_r", _BLUE_TO_RED)
         return Scale(low, high, "viridis", _VIRIDIS)
 
     def colour(self, value: float) -> tuple[float, ...] | None:
-        """Interpolate the red, green and blue of a value; None where it is missing."""
+        """Interpolate the red, green and blue of a value; None if it is missing."""
         if math.isnan(value):
             return None
         share = (value - self.low) / (self.high - self.low) if self.high > self.low else 0.5
-        place = min(max(share, 0.0), 1.0) * (len(self.colours) - 1)
-        first = min(int(place), len(self.colours) - 2)
-        mixed = self.colours[first] + (self.colours[first + 1] - self.colours[first]) * (place - first)
-        return tuple(mixed.tolist())
+        position = min(max(share, 0.0), 1.0) * (len(self.colours) - 1)
+        return tuple(
+            float(np.interp(position, np.arange(len(self.colours)), channel)) for channel in self.colours.T
+        )
 
 
 def as_text(drawn: Slice, width: int, paint: Paint | None = None, *, coastlines: bool = True) -> str:
-    """Draw with characters, `width` of them across; in shades if there is no paint."""
+    """Draw a plot with at most `width` characters per line; in shades of grey without `paint`."""
     drawn = _with_latitudes_down(drawn)
     there = drawn.values[np.isfinite(drawn.values)]
     if not there.size:
@@ -81,12 +81,12 @@ def as_text(drawn: Slice, width: int, paint: Paint | None = None, *, coastlines:
         picture = _map(drawn, low, high, width, paint, coastlines)
     units = f" {printable(drawn.units)}" if drawn.units else ""
     missing = drawn.values.size - there.size
-    told = f", {missing} of {drawn.values.size} missing" if missing else ""
-    return f"{drawn.title}\n{picture}\n{low:.6g} to {high:.6g}{units}, mean {there.mean():.6g}{told}"
+    note = f", {missing} of {drawn.values.size} missing" if missing else ""
+    return f"{drawn.title}\n{picture}\n{low:.6g} to {high:.6g}{units}, mean {there.mean():.6g}{note}"
 
 
 def _with_latitudes_down(drawn: Slice) -> Slice:
-    """Transpose values over longitude and latitude: a map has its latitudes one above the other."""
+    """Transpose values over longitude and latitude, so that latitude is the vertical axis."""
     if (
         drawn.values.ndim == 2
         and drawn.axes[0].longitudes is not None
@@ -97,7 +97,7 @@ def _with_latitudes_down(drawn: Slice) -> Slice:
 
 
 def _curve(drawn: Slice, low: float, high: float, width: int) -> str:
-    """A line in Braille, with its scale at the left."""
+    """Draw a line with Braille characters, and its scale to the left."""
     columns = max(8, min(width - _MARGIN, 2 * drawn.values.size))
     values = drawn.values
     across = np.linspace(0, len(values) - 1, 2 * columns)
@@ -105,15 +105,13 @@ def _curve(drawn: Slice, low: float, high: float, width: int) -> str:
     right = np.minimum(left + 1, len(values) - 1)
     with np.errstate(invalid="ignore"):
         points = values[left] + (values[right] - values[left]) * (across - left)
-    points = np.where(
-        across == left, values[left], points
-    )  # a neighbour that is missing does not matter there
+    points = np.where(across == left, values[left], points)  # ignore a missing neighbour
     rows = 4 * _LINE_ROWS
     scale = (rows - 1) / (high - low) if high > low else 0.0
     height = np.where(np.isfinite(points), np.rint((points - low) * scale), -1).astype(int)
     cells = np.zeros((_LINE_ROWS, columns), int)
     before = -1
-    for x, y in enumerate(height.tolist()):  # two per character across
+    for x, y in enumerate(height.tolist()):  # a character has two columns of dots
         if y >= 0:
             for each in range(min(y, before if before >= 0 else y), max(y, before) + 1):
                 row = rows - 1 - each
@@ -133,13 +131,13 @@ def _curve(drawn: Slice, low: float, high: float, width: int) -> str:
 
 
 def _map(drawn: Slice, low: float, high: float, width: int, paint: Paint | None, coastlines: bool) -> str:
-    """Draw two cells above each other in each character, in colours; or one in shades."""
+    """Draw a map: with colours two cells per character, one above the other; without colours one."""
     values = drawn.values[::-1] if drawn.axes[0].rises else drawn.values
     columns = max(2, min(width - 1, 100, values.shape[1] * (1 if values.shape[1] > 40 else 2)))
-    # A character is twice as high as it is wide, so two cells in one are about square.
+    # A character is about twice as high as wide, so that half of it is a square cell.
     rows = max(2, min(2 * 30, math.ceil(columns * values.shape[0] / values.shape[1])))
     rows += rows % 2
-    means = _shrunk(values, rows, columns)
+    means = _resample(values, rows, columns)
     dots = _coast_dots(drawn, rows // 2, columns) if coastlines else np.zeros((rows // 2, columns), int)
     cell = _shades(low, high) if paint is None else _painted(Scale.of(low, high), paint)
     lines = [f"{drawn.axes[0].title} down, {_vertical(drawn.axes[0])}"]
@@ -149,7 +147,7 @@ def _map(drawn: Slice, low: float, high: float, width: int, paint: Paint | None,
 
 
 def _coast_dots(drawn: Slice, rows: int, columns: int) -> Any:
-    """Draw the coastlines as Braille characters: the dots of each one, 0 where there is no coast."""
+    """Return the coastlines as the dots of Braille characters, 0 without a coast."""
     latitudes, longitudes = drawn.axes[0].latitudes, drawn.axes[1].longitudes
     if latitudes is None or longitudes is None:
         return np.zeros((rows, columns), int)
@@ -161,7 +159,7 @@ def _coast_dots(drawn: Slice, rows: int, columns: int) -> Any:
 
 
 def _shades(low: float, high: float) -> Callable[[float, float, int], str]:
-    """Return a function that draws two values above each other as a shade, and coasts in Braille."""
+    """Return a function that draws two cells as one shade of grey, and coasts in Braille."""
 
     def cell(upper: float, lower: float, coast: int) -> str:
         there = [value for value in (upper, lower) if not math.isnan(value)]
@@ -176,7 +174,7 @@ def _shades(low: float, high: float) -> Callable[[float, float, int], str]:
 
 
 def _painted(scale: Scale, paint: Paint) -> Callable[[float, float, int], str]:
-    """Return a function that draws two values above each other in colours, and coasts on their mean."""
+    """Return a function that draws two cells in their colours, and coasts over the mean colour."""
 
     def cell(upper: float, lower: float, coast: int) -> str:
         top, bottom = scale.colour(upper), scale.colour(lower)
@@ -184,7 +182,7 @@ def _painted(scale: Scale, paint: Paint) -> Callable[[float, float, int], str]:
             there = [colour for colour in (top, bottom) if colour is not None]
             ground = tuple(sum(parts) / len(there) for parts in zip(*there, strict=True)) if there else None
             return paint(chr(_BRAILLE + coast), _ink(ground), _hex(ground))
-        if top is None:  # nothing above: draw what is below
+        if top is None:  # only the lower cell has a value
             return paint("▄", _hex(bottom), None) if bottom else " "
         return paint("▀", _hex(top), _hex(bottom))
 
@@ -192,7 +190,7 @@ def _painted(scale: Scale, paint: Paint) -> Callable[[float, float, int], str]:
 
 
 def _ink(ground: tuple[float, ...] | None) -> str | None:
-    """Choose black or white, whichever stands out from a colour."""
+    """Return black or white, whichever contrasts with a background."""
     if ground is None:
         return None
     red, green, blue = ground
@@ -203,8 +201,8 @@ def _hex(colour: tuple[float, ...] | None) -> str | None:
     return None if colour is None else "#" + "".join(f"{round(part):02x}" for part in colour)
 
 
-def _shrunk(values: Any, rows: int, columns: int) -> Any:
-    """Means of the cells that fall together, or the same cell again where there are too few."""
+def _resample(values: Any, rows: int, columns: int) -> Any:
+    """Resample values: average cells that share a character, or repeat cells if there are too few."""
     for axis, wanted in ((0, rows), (1, columns)):
         size = values.shape[axis]
         if size <= wanted:
@@ -220,7 +218,7 @@ def _shrunk(values: Any, rows: int, columns: int) -> Any:
 
 
 def _ends(axis: Axis, columns: int) -> str:
-    """The first and the last coordinate at their places, and what they are."""
+    """Return the axis line: the first label, the title and the last label."""
     first, last = label(axis.labels[0]), label(axis.labels[-1])
     room = columns - len(first) - len(last)
     if room > len(axis.title):
@@ -234,7 +232,7 @@ def _vertical(axis: Axis) -> str:
 
 
 def as_file(drawn: Slice, file: Path, *, coastlines: bool = True) -> None:
-    """Draw with matplotlib, in the format that the file name ends in; ImportError without matplotlib."""
+    """Draw a plot with matplotlib, in the format of the file name extension."""
     try:
         import matplotlib
     except ImportError as missing:
@@ -249,7 +247,7 @@ def as_file(drawn: Slice, file: Path, *, coastlines: bool = True) -> None:
     try:
         axes.set_title(drawn.title, **_AS_TEXT)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about slices that are all missing, and of one colour
+            warnings.simplefilter("ignore")  # warnings about slices without values or with one value
             if drawn.values.ndim == 1:
                 _draw_curve(axes, drawn)
             else:
@@ -271,7 +269,7 @@ def _draw_map(figure: Any, axes: Any, drawn: Slice, coastlines: bool) -> None:
     down, across = drawn.axes
     values = np.ma.masked_invalid(drawn.values)
     scale = Scale.of(float(values.min()), float(values.max())) if values.count() else Scale.of(0.0, 1.0)
-    axes.set_facecolor("lightgrey")  # what is missing
+    axes.set_facecolor("lightgrey")  # the colour of missing values
     is_map = down.latitudes is not None and across.longitudes is not None
     x, y = (across.longitudes, down.latitudes) if is_map else (across.labels, down.labels)
     colours = {"cmap": scale.name, "vmin": scale.low, "vmax": scale.high}
@@ -287,7 +285,7 @@ def _draw_map(figure: Any, axes: Any, drawn: Slice, coastlines: bool) -> None:
 
 
 def _draw_degrees(figure: Any, axes: Any, longitudes: Any, latitudes: Any, coastlines: bool) -> None:
-    """Draw coastlines, use the same scale north and east, and label in degrees."""
+    """Draw coastlines, scale both axes equally, and label them in degrees."""
     from matplotlib.collections import LineCollection
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
@@ -306,6 +304,6 @@ def _draw_degrees(figure: Any, axes: Any, longitudes: Any, latitudes: Any, coast
 
 
 def _degrees(value: float, sides: str) -> str:
-    """Write a coordinate as on maps: 30°N, 0°, 45.5°W, 180°."""
+    """Format a coordinate as on maps: 30°N, 0°, 45.5°W, 180°."""
     side = "" if value == 0 or abs(value) == 180 else sides[0] if value > 0 else sides[1]
     return f"{abs(value):g}°{side}"

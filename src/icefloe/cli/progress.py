@@ -1,4 +1,4 @@
-"""How far something is: a bar on a terminal, lines elsewhere, with the rate and the time that is left."""
+"""Progress of a command on stderr: a bar in a terminal, otherwise lines, with rate and remaining time."""
 
 from __future__ import annotations
 
@@ -16,47 +16,47 @@ from icefloe._internal.printable import printable, printable_lines
 from icefloe._internal.streams import painted
 
 _PATIENCE_S = 2.0
-"""What takes less long is not told about."""
+"""Stages that take less time are not reported."""
 _FRAME_S = 0.2
 _LINE_S = 10.0
 _BAR = 24
 
 
 class Meter:
-    """Told about stages of a job, it tells people, on the error stream. To be closed at the end."""
+    """A progress callback that prints to stderr. Close it at the end."""
 
     def __init__(self) -> None:
         self._bar = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
         self._stage = ""
         self._done = 0
-        self._began = self._told_at = time.monotonic()
+        self._began = self._reported_at = time.monotonic()
         self._drawn = False
 
     def __call__(self, stage: str, done: int, total: int) -> None:
-        """So much is done of a stage, of so much."""
+        """Report that `done` of `total` items of a stage are finished."""
         now = time.monotonic()
         if stage != self._stage or done < self._done:
             self.close()
             self._stage, self._began = stage, now
         self._done = done
-        waited = now - self._told_at
+        waited = now - self._reported_at
         if now - self._began < _PATIENCE_S or waited < (_FRAME_S if self._bar else _LINE_S):
             return
-        self._told_at = now
-        text = sentence(stage, done, total, now - self._began)
+        self._reported_at = now
+        text = format_progress(stage, done, total, now - self._began)
         if self._bar:
             self._draw(text, done / total if total else 1.0)
         else:
             click.echo(printable(text), err=True)
 
     def say(self, text: str) -> None:
-        """A sentence between two looks at the bar."""
+        """Print a message above the progress bar."""
         self.close()
         click.echo(printable_lines(text).replace("\n", "\n  "), err=True)
 
     @contextmanager
     def waiting(self, text: str) -> Iterator[None]:
-        """Show on a terminal what is waited for, where nothing can be counted."""
+        """Show a message in a terminal during an operation that reports no progress."""
         if self._bar:
             self._show(f"{text} ...")
         try:
@@ -65,7 +65,7 @@ class Meter:
             self.close()
 
     def close(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         if self._drawn:
             click.echo("\r\x1b[2K", nl=False, file=painted(sys.stderr))
             self._drawn = False
@@ -80,18 +80,18 @@ class Meter:
         self._drawn = True
 
 
-def sentence(stage: str, done: int, total: int, seconds: float) -> str:
-    """How far a stage is after so many seconds."""
+def format_progress(stage: str, done: int, total: int, seconds: float) -> str:
+    """Format the progress of a stage with its rate and the remaining time."""
     text = f"{stage}: {done} of {total}"
     if not done or not seconds:
         return text
     rate = done / seconds
-    left = f", {span((total - done) / rate)} left" if done < total else ""
+    left = f", {format_duration((total - done) / rate)} left" if done < total else ""
     return f"{text}, {rate:.3g}/s{left}"
 
 
-def span(seconds: float) -> str:
-    """A time to wait, rounded."""
+def format_duration(seconds: float) -> str:
+    """Format a duration, rounded to one unit."""
     for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"
@@ -99,7 +99,7 @@ def span(seconds: float) -> str:
 
 
 class _Relay(logging.Handler):
-    """Passes each logged sentence on."""
+    """A handler that passes each log message to a function."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         super().__init__(logging.INFO)
@@ -112,7 +112,7 @@ class _Relay(logging.Handler):
 
 @contextmanager
 def show_logs(name: str, say: Callable[[str], None]) -> Iterator[None]:
-    """Pass what a logger reports at INFO to `say`, meanwhile."""
+    """Pass the messages of a logger at level INFO to `say` within the block."""
     logger, relay = logging.getLogger(name), _Relay(say)
     before = logger.level
     logger.addHandler(relay)

@@ -1,4 +1,4 @@
-"""Versions and times as they are typed."""
+"""Versions and times on the command line."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HELP = (
 
 
 class Time(click.ParamType[datetime]):
-    """An argument that is a time."""
+    """An argument that is a time or an age."""
 
     name = "time"
 

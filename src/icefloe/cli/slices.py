@@ -1,4 +1,4 @@
-"""One or two dimensions of an array, with coordinates and units: what can be drawn."""
+"""Select one or two dimensions of an array for a plot, with their coordinates and units."""
 
 from __future__ import annotations
 
@@ -28,44 +28,47 @@ _DEGREES = {"", "degrees", "degree", "deg", "°"}
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """A dimension that is drawn."""
+    """A dimension of a plot."""
 
     name: str
     values: Any
-    """Its coordinate as numbers or times; None where it has none."""
-    places: range
-    """Which elements are drawn."""
+    """The coordinate values as numbers or times; None if there is no coordinate."""
+    indices: range
+    """The selected indices."""
     units: str = ""
     standard_name: str = ""
 
     @property
     def labels(self) -> Any:
-        """The coordinate, or the numbers of the elements."""
-        return np.array(self.places) if self.values is None else self.values
+        """The coordinate values, or else the indices."""
+        return np.array(self.indices) if self.values is None else self.values
 
     @property
     def title(self) -> str:
-        """The name, and the units; dimensions without a name have a number."""
+        """The name and the units; dimensions without a name have a number."""
         name = f"dimension {self.name}" if self.name.isdigit() else self.name
         return printable(f"{name} ({self.units})" if self.units else name)
 
     @property
     def rises(self) -> bool:
-        """Whether there is a coordinate, and its last value is the greatest."""
+        """True if there is a coordinate whose last value is the greatest."""
         return self.values is not None and len(self.values) > 1 and bool(self.values[-1] > self.values[0])
 
     @property
     def latitudes(self) -> Any:
-        """The coordinate if it is a latitude by the CF conventions or by its name."""
+        """The coordinate values if CF attributes or the name say that they are latitudes, otherwise None."""
         return valid_latitudes(self.values) if self._is_named(_LATITUDE, _NORTH) else None
 
     @property
     def longitudes(self) -> Any:
-        """The coordinate, without jumps, if it is a longitude by the CF conventions or by its name."""
+        """The coordinate values without jumps if they are longitudes, otherwise None."""
         return unwrapped_longitudes(self.values) if self._is_named(_LONGITUDE, _EAST) else None
 
     def _is_named(self, names: set[str], units: set[str]) -> bool:
-        """Test the standard name, else the units, else the name. Rotated grids have other standard names."""
+        """Compare the standard name, or else the units, or else the name.
+
+        Only the standard name distinguishes rotated grids.
+        """
         if self.standard_name:
             return self.standard_name.lower() in names
         if self.units.lower() in units:
@@ -75,20 +78,20 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Values to draw."""
+    """The values of a plot."""
 
     path: str
     values: Any
-    """Floating-point numbers; NaN where there is nothing."""
+    """Floating-point numbers; NaN for missing values."""
     axes: tuple[Axis, ...]
     units: str
     title: str
-    """Printable, as all that is drawn."""
+    """The title, without control characters."""
     at: Mapping[str, str]
-    """Where the other dimensions are."""
+    """The labels of the other dimensions, which have one selected element each."""
 
     def summary(self) -> dict[str, Any]:
-        """The values in a few numbers."""
+        """Return the shape, minimum, maximum, mean and number of missing values."""
         there = self.values[np.isfinite(self.values)]
         numbers = {"min": there.min(), "max": there.max(), "mean": there.mean()} if there.size else {}
         return {
@@ -103,7 +106,10 @@ class Slice:
 
 
 def take(session: Session, path: str, isel: Mapping[str, slice | int], sel: Mapping[str, Any]) -> Slice:
-    """What is drawn of an array: elements by number or label, and the first one of dimensions too many."""
+    """Select the values of a plot by index or label.
+
+    If more than two dimensions are left, the first element of the leading ones is selected.
+    """
     whole = normalize(path if path.startswith("/") else f"/{path}")
     node = session._workspace.array(whole)
     names = [name or str(axis) for axis, name in enumerate(dimensions_of(node))]
@@ -117,25 +123,27 @@ def take(session: Session, path: str, isel: Mapping[str, slice | int], sel: Mapp
     for name in [name for name in names if not isinstance(chosen[name], int)]:
         span = _range(chosen[name], sizes[name])
         if not len(span):
-            raise _wrong(f"{whole} has no elements along {name} that could be drawn")
+            raise _invalid(f"{whole}: the selection along {name} is empty")
         if name not in left or name in left[:-2]:
             chosen[name] = span[0]
     if not left:
-        raise _wrong(
-            f"a plot needs one or two dimensions with more than one element, and of {whole} none is left: "
-            "`icefloe cat` shows values"
+        raise _invalid(
+            f"{whole}: a plot needs a dimension with more than one selected element; `icefloe cat` prints "
+            "single values"
         )
     drawn = [name for name in names if not isinstance(chosen[name], int)]
     attributes = json.loads(node.user_data).get("attributes", {})
     if np.prod([len(_range(chosen[name], sizes[name])) for name in drawn]) > _MOST_CELLS:
-        raise _wrong(f"{_MOST_CELLS} values of {whole} are drawn at most: choose fewer with --isel or --sel")
+        raise _invalid(f"{whole}: a plot has at most {_MOST_CELLS} values; select fewer with --isel or --sel")
     values = _numbers(read(session, whole, tuple(chosen[name] for name in names)), attributes, whole)
     axes = tuple(_axis(session, whole, name, chosen[name], sizes[name]) for name in drawn)
     at = {
-        name: _place(session, whole, name, chosen[name], sizes[name]) for name in names if name not in drawn
+        name: _label_at(session, whole, name, chosen[name], sizes[name])
+        for name in names
+        if name not in drawn
     }
     label = str(attributes.get("long_name") or attributes.get("standard_name") or whole.strip("/"))
-    where = ", ".join(f"{name}={place}" for name, place in at.items())
+    where = ", ".join(f"{name}={value}" for name, value in at.items())
     title = printable(f"{label}, {where}" if where else label)
     return Slice(whole, values, axes, str(attributes.get("units", "")), title, at)
 
@@ -149,15 +157,15 @@ def _chosen(
 ) -> dict[str, Any]:
     for name in (*isel, *sel):
         if name not in sizes:
-            raise _wrong(f"{path} has no dimension {name!r}; it has {', '.join(sizes) or 'none'}")
+            raise _invalid(f"{path} has no dimension {name!r}; it has {', '.join(sizes) or 'none'}")
         if name in isel and name in sel:
-            raise _wrong(f"dimension {name} is chosen twice, by index and by label")
+            raise _invalid(f"dimension {name} is selected both by index and by label")
     chosen: dict[str, Any] = {name: slice(None) for name in sizes}
     for name, wanted in isel.items():
         if isinstance(wanted, int) and not -sizes[name] <= wanted < sizes[name]:
-            raise _wrong(f"{name}={wanted} is outside of a dimension of {sizes[name]} elements")
+            raise _invalid(f"{name}={wanted} is out of bounds for a dimension of size {sizes[name]}")
         if isinstance(wanted, slice) and wanted.step is not None and wanted.step < 1:
-            raise _wrong(f"{name}={wanted.step}: a step must be at least 1")
+            raise _invalid(f"{name}={wanted.step}: a step must be at least 1")
         chosen[name] = wanted % sizes[name] if isinstance(wanted, int) else wanted
     if sel:
         for name, span in positions(session, parent(path) or ROOT, sel).items():
@@ -170,9 +178,9 @@ def _range(wanted: slice | int, size: int) -> range:
 
 
 def _numbers(values: Any, attributes: Mapping[str, Any], path: str) -> Any:
-    """As users see them: unpacked, and NaN where a value stands for nothing."""
+    """Decode packed values, with NaN for missing ones."""
     if values.dtype.kind not in "biuf":
-        raise _wrong(f"{path} has values of type {values.dtype}, which cannot be drawn; numbers can")
+        raise _invalid(f"{path} has values of type {values.dtype}, which cannot be plotted; only numbers can")
     found = values.astype("f8")
     for missing in fill_values(attributes, values.dtype):
         found[values == missing] = np.nan
@@ -188,14 +196,14 @@ def _axis(session: Session, path: str, name: str, wanted: Any, size: int) -> Axi
     return Axis(name, drawn, _range(wanted, size), units, standard_name)
 
 
-def _place(session: Session, path: str, name: str, wanted: int, size: int) -> str:
-    """Where a dimension is, as people say it."""
+def _label_at(session: Session, path: str, name: str, wanted: int, size: int) -> str:
+    """Format the coordinate at an index, or the index if there is no coordinate."""
     values, _, _ = _coordinate(session, path, name, size)
     return str(wanted) if values is None else label(values[wanted])
 
 
 def label(value: Any) -> str:
-    """A coordinate, short."""
+    """Format a coordinate value."""
     if isinstance(value, np.datetime64):
         text = str(value.astype("M8[s]"))
         return text.removesuffix("T00:00:00")
@@ -203,15 +211,15 @@ def label(value: Any) -> str:
 
 
 def _coordinate(session: Session, path: str, name: str, size: int) -> tuple[Any, str, str]:
-    """Read values, units and standard name of a dimension's coordinate, the array of its name."""
-    place = join(parent(path) or ROOT, name)
-    node = session._workspace.node(place)
-    if node is None or place == path or "shape" not in (document := json.loads(node.user_data)):
+    """Read the values, units and standard name of the coordinate of a dimension."""
+    coordinate = join(parent(path) or ROOT, name)
+    node = session._workspace.node(coordinate)
+    if node is None or coordinate == path or "shape" not in (document := json.loads(node.user_data)):
         return None, "", ""
     if tuple(document["shape"]) != (size,):
         return None, "", ""
     attributes = document.get("attributes", {})
-    values, units = read(session, place, (slice(None),)), str(attributes.get("units", ""))
+    values, units = read(session, coordinate, (slice(None),)), str(attributes.get("units", ""))
     standard_name = str(attributes.get("standard_name", ""))
     if " since " in units:
         return *_times(values, attributes, units), standard_name
@@ -219,7 +227,7 @@ def _coordinate(session: Session, path: str, name: str, size: int) -> tuple[Any,
 
 
 def _times(values: Any, attributes: Mapping[str, Any], units: str) -> tuple[Any, str]:
-    """Times, if the calendar is the usual one; else numbers as stored."""
+    """Decode times in the standard calendar; keep the stored numbers for other calendars."""
     coding = time_coding(units, attributes.get("calendar"))
     if coding is None or values.dtype.kind not in "iuf":
         return values, units
@@ -227,5 +235,5 @@ def _times(values: Any, attributes: Mapping[str, Any], units: str) -> tuple[Any,
     return (found.astype("M8[us]"), "") if coding.is_timestamp(found) else (values, units)
 
 
-def _wrong(text: str) -> InvalidInputError:
+def _invalid(text: str) -> InvalidInputError:
     return InvalidInputError(text, ErrorKind.INVALID_CHUNK_INDEX)

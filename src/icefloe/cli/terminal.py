@@ -1,4 +1,4 @@
-"""The process: letters that a terminal does not have, readers that went away, signals that end it."""
+"""The process of a command: encodings without all characters, closed pipes, and signals."""
 
 from __future__ import annotations
 
@@ -16,47 +16,48 @@ from icefloe._internal.streams import safe_streams
 from icefloe.cli.errors import FAILED, Signalled
 
 CLOSED = 141
-"""The exit code of whoever wrote into a pipe that nobody reads: that of other programs."""
+"""The exit code after a write to a closed pipe, as for other programs."""
 
 _WITH_PROCESSES = {"multiprocessing", "pyspark"}
 _ENDING = [signal.Signals[name] for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
-_HANDLER = "icefloe-simpler"
-_SIMPLER = str.maketrans(
+_HANDLER = "icefloe-ascii"
+_ASCII = str.maketrans(
     {"●": "*", "│": "|", "─": "-", "┴": "+", "┬": "+", "┼": "+", "╯": "/", "╮": "\\",
      "░": ".", "▒": ":", "▓": "%", "█": "#", "▀": "#", "▄": "#", "·": " ", "⠀": " "}
 )  # fmt: skip
 
 
-def simpler(text: str) -> str:
-    """Drawings and letters in ASCII, as well as that goes."""
-    plain = text.translate(_SIMPLER)
+def to_ascii(text: str) -> str:
+    """Replace drawing characters by similar ASCII characters, and others by question marks."""
+    plain = text.translate(_ASCII)
     return "".join(each if each.isascii() else "o" if "⠀" <= each <= "⣿" else "?" for each in plain)
 
 
-def _simpler_error(error: UnicodeError) -> tuple[str, int]:
+def _ascii_error(error: UnicodeError) -> tuple[str, int]:
     if not isinstance(error, UnicodeEncodeError):
         raise error
-    return simpler(error.object[error.start : error.end]), error.end
+    return to_ascii(error.object[error.start : error.end]), error.end
 
 
 def end(code: int) -> NoReturn:
-    """End the process, without taking the interpreter apart: that costs as much as opening a repository.
+    """End the process without the clean-up of the interpreter, which takes as long as opening a repository.
 
-    What has processes of its own, such as Spark, ends as usual.
+    A process that has started others, for example for Spark, ends as usual.
     """
     if _WITH_PROCESSES & sys.modules.keys():
         sys.exit(code)
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):  # nobody reads it any more
+        with contextlib.suppress(OSError, ValueError):  # the reader has closed the pipe
             stream.flush()
     os._exit(code)
 
 
 def end_at_signals() -> None:
-    """Have SIGTERM, and SIGHUP of a terminal that is gone, end the work as Ctrl-C does.
+    """Handle SIGTERM, and SIGHUP when the terminal closes, like Ctrl-C.
 
-    Schedulers send them before they kill: what was begun is put in order. Who ignores them (nohup) goes on.
+    Schedulers send SIGTERM before they kill a process, so that it can clean up. Signals that are ignored, as
+    below nohup, stay ignored.
     """
     for number in _ENDING:
         if signal.getsignal(number) is signal.SIG_DFL:
@@ -64,17 +65,17 @@ def end_at_signals() -> None:
 
 
 def _signalled(number: int, _: Any) -> None:
-    for each in _ENDING:  # once is enough: what comes now is the clean-up
+    for each in _ENDING:  # do not interrupt the clean-up
         signal.signal(each, signal.SIG_IGN)
     raise Signalled(number)
 
 
 def run_with_streams(work: Callable[[], int]) -> int:
-    """Run a command; letters that an encoding lacks are simplified, and a closed pipe is no error."""
-    codecs.register_error(_HANDLER, _simpler_error)
+    """Run a command. Characters that the encoding lacks become ASCII, and a closed pipe is not an error."""
+    codecs.register_error(_HANDLER, _ascii_error)
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
-        if stream is None:  # closed by whoever started this
+        if stream is None:  # closed by the parent process
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - for as long as we run
         elif hasattr(stream, "reconfigure"):
             stream.reconfigure(errors=_HANDLER)
@@ -83,19 +84,19 @@ def run_with_streams(work: Callable[[], int]) -> int:
             code = _run(work)
         sys.stdout.flush()
     except (BrokenPipeError, SystemExit):
-        # click exits by itself for this reason alone. What is still in the buffer would be an error again at
-        # the end of the interpreter.
+        # click raises SystemExit only for this reason. The interpreter would fail again when it flushes the
+        # rest of the buffer.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return CLOSED
     return code
 
 
 def _run(work: Callable[[], int]) -> int:
-    """Run a command; print the traceback of an error here, while the streams are safe."""
+    """Run a command, and print the traceback of an error while control characters are still escaped."""
     try:
         return work()
     except BrokenPipeError:
         raise
-    except Exception:  # noqa: BLE001 - nobody above prints it
+    except Exception:  # noqa: BLE001 - printed here
         traceback.print_exc()
         return FAILED

@@ -54,9 +54,9 @@ from icefloe.legacy.convert import (
 from icefloe.legacy.inventory import Inventory, Use, take_inventory
 from icefloe.legacy.layout import ALL_LAYOUTS, LEGACY
 from icefloe.legacy.refs import RefStoreLegacy
-from icefloe.maintenance.first_repo_info import first_repo_info
 from icefloe.maintenance.integrity.findings import Level
 from icefloe.maintenance.integrity.verify_graph import verify_graph
+from icefloe.maintenance.upgrade import first_repo_info
 from icefloe.storage.base import ABSENT, ConditionNotMetError, ObjectKind, ObjectNotFoundError, Storage
 
 Item = TypeVar("Item")

@@ -1,13 +1,13 @@
-"""A copy of a repository at another place: all of its history or the newest part, again and again.
+"""Clone a repository to another storage, with its whole history or the newest part, or update a clone.
 
-Chunks are copied first, then manifests, transaction logs and snapshots, and the refs last: a copy that was
-broken off is no repository yet, or the one it was, and the next call goes on from what is there.
+Chunks are copied first, then manifests, transaction logs and snapshots, and the refs last. An interrupted
+clone is therefore not a repository yet, or still the old one, and the next call copies only what is missing.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
@@ -36,21 +36,21 @@ from icefloe.format.refs_v1 import REFS, RefFile, RefKind
 from icefloe.format.repo_changes import Changed
 from icefloe.format.repo_info import MAIN, RepoInfo, SnapshotInfo, SnapshotInfos
 from icefloe.format.updates import RepoStatus, Update, Updates
-from icefloe.maintenance.copy_objects import Copier, Limits, absent_from, copy_all, needed_rows
-from icefloe.maintenance.history import History, history_of
-from icefloe.maintenance.listings import Listing, list_folder
-from icefloe.maintenance.reachable import Ids, chunks_used, manifests_used
+from icefloe.maintenance.copy_objects import Copier, Limits, missing_from, needed_rows
+from icefloe.maintenance.history import History, load_history
+from icefloe.maintenance.listings import Ids, Listing, list_folder, to_column
+from icefloe.maintenance.reachable import chunks_used, manifests_used
 from icefloe.ops import UpdateType
 from icefloe.storage.base import Storage
 
 _FOLDERS: Final = (CHUNKS, MANIFESTS, TRANSACTIONS, SNAPSHOTS)
 _BEFORE_MAIN: Final = (REFS, CONFIG_PATH, OVERWRITTEN)
-"""What a repository of version 1 has before its main branch makes it one."""
+"""Files that version 1 writes before the main branch, which makes the location a repository."""
 
 
 @dataclass(frozen=True, slots=True)
 class CloneReport(Report):
-    """What was copied, or with `dry_run` would be."""
+    """The objects that a clone copied, or would copy with `dry_run`."""
 
     dry_run: bool
     snapshots: int = 0
@@ -59,15 +59,15 @@ class CloneReport(Report):
     chunks: int = 0
     bytes_copied: int = 0
     objects_there: int = 0
-    """Needed objects that the target had already."""
+    """Needed objects that existed at the target."""
     branches: tuple[str, ...] = ()
-    """Those that were made or moved at the target."""
+    """Branches that were created or moved at the target."""
     tags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Which part of a history is copied."""
+    """The part of a history to copy."""
 
     branches: Collection[str] | None = None
     tags: Collection[str] | None = None
@@ -75,12 +75,12 @@ class Choice:
 
     def __post_init__(self) -> None:
         if self.depth is not None and self.depth < 1:
-            raise ValueError(f"depth is {self.depth}, and must be at least 1")
+            raise ValueError(f"depth must be at least 1, but is {self.depth}")
 
-    def of(self, whole: History) -> History:
-        """That part. main always belongs to it: without it nothing is a repository."""
+    def select(self, whole: History) -> History:
+        """Return this part of a history. It includes main, which every repository has."""
         names = None if self.branches is None else {*self.branches, MAIN}
-        part = whole.of_refs(names, self.tags)
+        part = whole.with_refs(names, self.tags)
         return part if self.depth is None else part.newest(self.depth)
 
 
@@ -103,8 +103,8 @@ def clone(
         raise read_only_format("a clone", copy)
     if not dry_run:
         target.check_writable()
-    there, exists = _opened(target, source, layouts)
-    before = history_of(there.refs) if exists else None
+    there, exists = _open_target(target, source, layouts)
+    before = load_history(there.refs) if exists else None
     work = _Work(source, there, before, choice, executor or ThreadExecutor(limits.max_concurrent_requests))
     _check_branches(work, overwrite=overwrite)
     missing = work.missing()
@@ -125,64 +125,63 @@ def clone(
         target.prepare_for_creation()
     copier = Copier(source.assets.storage, there.assets.storage, source.refs.spec, read_back)
     for folder in _FOLDERS:
-        copy_all(copier, missing[folder], executor, limits, progress)
-    work.rewrite_borders()
+        copier.copy_all(missing[folder], executor, limits, progress)
+    work.rewrite_parents()
     work.check_sizes()
     work.move_refs()
     return report
 
 
-def _opened(target: Storage, source: Opened, layouts: Sequence[Layout]) -> tuple[Opened, bool]:
-    """The repository at the target, or what one there will be worked with; and whether there is one."""
+def _open_target(target: Storage, source: Opened, layouts: Sequence[Layout]) -> tuple[Opened, bool]:
+    """Open the repository at the target, or prepare to create one; and return True if it exists."""
     try:
         opened = open_parts(target, layouts, None)
     except RepositoryNotFoundError:
         stray = next((info.key for info in target.list_prefix("") if not _is_ours(info.key)), None)
         if stray is not None:
             raise InvalidInputError(
-                f"a repository is cloned to an empty place, and there is {stray} in {target.place}; "
-                "choose another place",
+                f"the target of a clone must be empty, but {target.place} contains {stray}",
                 kind=ErrorKind.PARENT_DIRECTORY_NOT_CLEAN,
             ) from None
         return parts(target, source.layout, RepositoryConfig()), False
     if type(opened.refs) is not type(source.refs):
         raise InvalidInputError(
-            f"the repository in {target.place} has version {opened.refs.spec.number} of the format and the "
-            f"source version {source.refs.spec.number}; upgrade one of them, or choose another place",
+            f"the repository in {target.place} has format version {opened.refs.spec.number}, the source has "
+            f"version {source.refs.spec.number}; upgrade one of them, or choose another location",
             kind=ErrorKind.NOT_ALLOWED,
         )
     return opened, True
 
 
 def _is_ours(key: str) -> bool:
-    """Whether it may be left of a clone that was broken off."""
+    """Return True if an interrupted clone may have left this file."""
     return key.partition("/")[0] in (*_FOLDERS, *_BEFORE_MAIN)
 
 
 class _Work:
-    """What the target needs, worked out from one state of both places."""
+    """The objects and refs that the target lacks, computed from one state of source and target."""
 
     def __init__(
         self, source: Opened, there: Opened, before: History | None, choice: Choice, executor: Executor
     ) -> None:
         self.source, self.there, self.before, self._executor = source, there, before, executor
-        self.whole = history_of(source.refs)
-        self.part = choice.of(self.whole)
+        self.whole = load_history(source.refs)
+        self.part = choice.select(self.whole)
         self.since = 0 if before is None else there.refs.now()
         known = self.before.snapshots.ids if self.before is not None else self.whole.snapshots.ids[:0]
         snapshots = self.part.snapshots
         self.rows = np.flatnonzero(~is_member(snapshots.ids, known))
-        self.new = {info.id: info for info in self._tied(known)}
+        self.new = {info.id: info for info in self._new_snapshots(known)}
         self.count = 0
         self._wanted: dict[str, Listing] = {}
 
     @property
     def exists(self) -> bool:
-        """Whether there is a repository at the target."""
+        """True if there is a repository at the target."""
         return self.before is not None
 
-    def _tied(self, known: Ids) -> Iterator[SnapshotInfo]:
-        """The new snapshots, each on its nearest ancestor that is, or will be, at the target."""
+    def _new_snapshots(self, known: Ids) -> Iterator[SnapshotInfo]:
+        """Yield the new snapshots, with their nearest ancestor that is or will be at the target as parent."""
         snapshots = self.whole.snapshots
         stays = is_member(snapshots.ids, known) | is_member(snapshots.ids, self.part.snapshots.ids)
         tied = self.whole.keeping(stays).snapshots
@@ -191,7 +190,7 @@ class _Work:
             if info is None:
                 continue
             logs = info.pruned_ancestor_tx_logs
-            # What expired at the source may still be a snapshot of the target.
+            # A snapshot that expired at the source may still exist at the target.
             last = next((at for at in range(len(logs), 0, -1) if bytes(logs[at - 1]) in at_target), 0)
             if last:
                 yield replace(info, parent_id=logs[last - 1], pruned_ancestor_tx_logs=logs[last:])
@@ -199,9 +198,9 @@ class _Work:
                 yield info
 
     def missing(self) -> dict[str, Listing]:
-        """What is to be copied, by folder."""
+        """Return the objects to copy, by folder."""
         here, there = self.source.assets.storage, self.there.assets.storage
-        # Listed before they are read: what a collection deletes meanwhile is then missing, never forgotten.
+        # List objects before reading snapshots: an object that is collected meanwhile then raises an error.
         listed = {folder: list_folder(here, folder) for folder in _FOLDERS}
         needed = self._needed(listed[TRANSACTIONS].ids)
         missing = {}
@@ -209,7 +208,7 @@ class _Work:
             wanted = needed_rows(listed[folder], needed[folder], here)
             self._wanted[folder] = wanted
             self.count += len(wanted)
-            missing[folder] = absent_from(wanted, list_folder(there, folder))
+            missing[folder] = missing_from(wanted, list_folder(there, folder))
         return missing
 
     def _needed(self, logs_there: Ids) -> dict[str, Ids]:
@@ -218,9 +217,9 @@ class _Work:
         manifests = manifests_used(storage, snapshots, self._executor)
         required = [*(log for info in self.new.values() for log in info.pruned_ancestor_tx_logs)]
         required += [info.id for info in self.new.values() if info.parent_id is not None]
-        wanted = _column([] if self._is_v1 else required)
-        # A first snapshot need not have one, and those of version 1 may be gone.
-        more = _column([*required, *self.new])
+        wanted = to_column([] if self._is_v1 else required)
+        # First snapshots may have no log, and the logs of version 1 may be missing.
+        more = to_column([*required, *self.new])
         logs = sorted_ids(np.concatenate([wanted, more[is_member(more, logs_there)]]))
         return {
             SNAPSHOTS: snapshots,
@@ -231,11 +230,11 @@ class _Work:
 
     @property
     def _is_v1(self) -> bool:
-        """Logs of such repositories may be gone, and snapshots name their parents themselves."""
+        """True for version 1, where transaction logs may be missing and snapshot files name their parents."""
         return self.source.refs.spec.parent_in_snapshot
 
-    def rewrite_borders(self) -> None:
-        """Where a snapshot file names its parent: write those anew that have another one at the target."""
+    def rewrite_parents(self) -> None:
+        """Rewrite the version 1 snapshot files whose parent differs at the target."""
         if not self._is_v1:
             return
         for info in self.new.values():
@@ -244,13 +243,13 @@ class _Work:
                 self.there.assets.write_snapshot(replace(snapshot, parent_id=info.parent_id))
 
     def check_sizes(self) -> None:
-        """StorageError where something is not at the target, or not in full."""
+        """Check that every copied object exists at the target in full size."""
         storage = self.there.assets.storage
         for folder in _FOLDERS:
             wanted = self._wanted[folder]
             found = needed_rows(list_folder(storage, folder), wanted.ids, storage)
             if folder == SNAPSHOTS and self._is_v1:
-                continue  # some were written anew
+                continue  # some were rewritten
             short = found.sizes != wanted.sizes
             if short.any():
                 raise ConflictError(
@@ -262,19 +261,19 @@ class _Work:
     # Refs
 
     def moved_branches(self) -> Iterator[tuple[str, SnapshotId]]:
-        """The branches to make or move at the target, main first."""
+        """Yield the branches to create or move at the target, main first."""
         known = {} if self.before is None else self.before.branches
         for name in sorted(self.part.branches, key=lambda name: (name != MAIN, name)):
             if known.get(name) != self.part.branches[name]:
                 yield name, self.part.branches[name]
 
     def new_tags(self) -> Iterator[tuple[str, SnapshotId]]:
-        """The tags to make at the target."""
+        """Yield the tags to create at the target."""
         known = {} if self.before is None else self.before.tags
         return ((name, id) for name, id in sorted(self.part.tags.items()) if name not in known)
 
     def move_refs(self) -> None:
-        """Make what was copied visible: at once in a new repository, ref by ref in one that is there."""
+        """Publish the copy: at once in a new repository, ref by ref in an existing one."""
         here, there = self.source.refs, self.there.refs
         if isinstance(there, RefStoreV2) and isinstance(here, RefStoreV2):
             if not self.exists:
@@ -309,7 +308,7 @@ class _Work:
                 None if before is None else str(before),
                 kind=ErrorKind.BRANCH_UPDATE_CONFLICT,
             )
-        changed = replace(self._with_line(info, tip), branches={**info.branches, name: tip})
+        changed = replace(self._with_history(info, tip), branches={**info.branches, name: tip})
         if before is None:
             return changed, UpdateType.BranchCreated(name)
         if changed.snapshots.row(before) in changed.snapshots.ancestry(tip):
@@ -317,14 +316,14 @@ class _Work:
         return changed, UpdateType.BranchReset(name, str(before))
 
     def _with_tag(self, info: RepoInfo, name: str, target: SnapshotId) -> Changed:
-        changed = replace(self._with_line(info, target), tags={**info.tags, name: target})
+        changed = replace(self._with_history(info, target), tags={**info.tags, name: target})
         return changed, UpdateType.TagCreated(name)
 
-    def _with_line(self, info: RepoInfo, tip: SnapshotId) -> RepoInfo:
-        """With the snapshots that lead to one."""
+    def _with_history(self, info: RepoInfo, tip: SnapshotId) -> RepoInfo:
+        """Return a repo info with a snapshot and its missing ancestors."""
         if isinstance(self.there.refs, RefStoreV2) and self.there.refs.collected_since(info, self.since):
             raise ConflictError(
-                message="garbage was collected at the target while objects were copied to it; try again",
+                message="a garbage collection ran at the target while objects were copied; try again",
                 kind=ErrorKind.REPO_INFO_UPDATED,
             )
         at: SnapshotId | None = tip
@@ -340,7 +339,7 @@ class _Work:
             there.save_config(config)
         for name, tip in self.moved_branches():
             if name == MAIN and not self.exists:
-                continue  # the last: it makes a repository of all the others
+                continue  # main is created last: it makes the target a repository
             self._move_file(there, name, tip)
         for name, target in self.new_tags():
             _create_tag(there, name, target)
@@ -349,7 +348,7 @@ class _Work:
             there.create(self.part.branches[MAIN])
 
     def _copy_deleted_tags(self) -> None:
-        """Their names are taken for ever, here too."""
+        """Copy the files of deleted tags, whose names cannot be used again."""
         here, there = self.source.assets.storage, self.there.assets.storage
         for name in self.part.deleted_tags:
             for deleted in (False, True):
@@ -365,10 +364,6 @@ class _Work:
             there.create_branch(name, tip)
 
 
-def _column(ids: Iterable[SnapshotId]) -> Ids:
-    return sorted_ids(np.frombuffer(b"".join(ids), np.uint8).reshape(-1, SnapshotId.SIZE))
-
-
 def _create_tag(there: RefStoreV1, name: str, target: SnapshotId) -> None:
     try:
         there.create_tag(name, target)
@@ -378,7 +373,7 @@ def _create_tag(there: RefStoreV1, name: str, target: SnapshotId) -> None:
 
 
 def _check_branches(work: _Work, *, overwrite: bool) -> None:
-    """Refuse to lose commits that were made at the target alone."""
+    """Raise ConflictError if the target has commits or tags that the source lacks."""
     if work.before is None or overwrite:
         return
     snapshots = work.whole.snapshots
@@ -391,14 +386,14 @@ def _check_branches(work: _Work, *, overwrite: bool) -> None:
         known |= {log for row in line for log in snapshots[row].pruned_ancestor_tx_logs}
         if at_target not in known:
             raise ConflictError(
-                message=f"branch {name} of the target is at {at_target}, which is not in the history of that "
-                "branch of the source; commits of the target would be lost",
+                message=f"branch {name} of the target is at {at_target}, which is not in the history of the "
+                "branch at the source; commits of the target would be lost",
                 kind=ErrorKind.BRANCH_UPDATE_CONFLICT,
-            ).with_hint(Hint("{overwrite} lets it follow", overwrite=True))
+            ).with_hint(Hint("{overwrite} moves it anyway", overwrite=True))
     for name, target in work.part.tags.items():
         at_target = work.before.tags.get(name)
         if at_target is not None and at_target != target:
             raise ConflictError(
-                message=f"tag {name} names {at_target} at the target and {target} at the source",
+                message=f"tag {name} is at {at_target} in the target and at {target} in the source",
                 kind=ErrorKind.TAG_ALREADY_EXISTS,
             )

@@ -1,4 +1,11 @@
-"""Garbage collection: deletes the objects that no snapshot needs and that are older than a given time."""
+"""Garbage collection: delete objects that no snapshot uses and that are older than a given time.
+
+Sessions write chunks and manifests long before a commit refers to them, and branches may move while a
+collection runs. Three rules keep such objects safe. Objects that the storage dates at or after the cutoff are
+never deleted. Objects are listed before refs are read for the last time, so that an old listed object is
+either referred to by then or garbage. The collection is recorded (in the ops log, or a marker file in
+version 1) before anything is deleted, so that commits in progress notice it; see `core/commit/gc_race.py`.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +30,8 @@ from icefloe.format.files import CHUNKS, MANIFESTS, OWN_FOLDERS, SNAPSHOTS, TRAN
 from icefloe.format.id_columns import IdIndex, is_member, sorted_ids
 from icefloe.format.pruning import ancestors, inherited_logs, pruned
 from icefloe.format.repo_info import NO_PARENT, RepoInfo
-from icefloe.maintenance.listings import Listing, list_folder, sift_folder
+from icefloe.maintenance.listings import NO_IDS, Ids, Listing, filter_folder, list_folder
 from icefloe.maintenance.reachable import (
-    NO_IDS,
-    Ids,
     chunks_used,
     manifests_used,
     reachable,
@@ -49,17 +54,17 @@ _KINDS: Final = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Garbage:
-    """What nothing needs, by folder, in the order in which it is deleted."""
+    """Unused objects by folder, in the order in which they are deleted."""
 
     snapshots: Listing
     transaction_logs: Listing
     manifests: Listing
     chunks: Listing
     begun_us: int | None = None
-    """When others were told that it is being deleted, where nothing else tells of it."""
+    """When the collection was announced to other writers of a version 1 repository."""
 
     def phases(self) -> Iterator[tuple[str, Listing]]:
-        """Each folder's, with its name in a summary."""
+        """Yield the listing of each folder, with the name of its count in a summary."""
         return (
             (name, getattr(self, name)) for name in ("snapshots", "transaction_logs", "manifests", "chunks")
         )
@@ -67,7 +72,7 @@ class Garbage:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How hard a collection may press the storage."""
+    """Limits for the requests of a collection."""
 
     max_concurrent_deletes: int = 10
     max_consecutive_delete_failures: int = 50
@@ -82,10 +87,11 @@ def collect(
     dry_run: bool,
     limits: Limits,
 ) -> GCSummary:
-    """Delete what no snapshot needs and the storage dates before a time, snapshots first and chunks last.
+    """Delete unused objects that the storage dates before a time, snapshots first and chunks last.
 
-    Temporary files that killed writers left before that time are also deleted. A manifest or snapshot that
-    cannot be read stops it before anything is deleted.
+    In this order, a collection that is interrupted never leaves a snapshot without its manifests or chunks.
+    Temporary files of killed writers that are as old are deleted, too. If a reachable snapshot or manifest
+    cannot be read, the collection fails before anything is deleted.
     """
     storage = assets.storage
     if dry_run:
@@ -97,23 +103,23 @@ def collect(
         assets,
         older_than_us,
         executor,
-        let_go=True,
+        release=True,
         when_found=lambda: swept.append(sweep(storage, older_than_us)),
     )
     try:
-        return _with_temporary_files(_deleted(storage, garbage, limits, executor), swept)
+        return _with_temporary_files(_delete_all(storage, garbage, limits, executor), swept)
     finally:
         if isinstance(refs, RefStoreV1) and garbage.begun_us is not None:
             refs.note_end_of_collection(garbage.begun_us)
 
 
 def find_temporary_files(storage: Storage, older_than_us: int) -> SweepReport:
-    """Find the temporary files that killed writers left before a time."""
+    """Find temporary files that killed writers left before a time."""
     return storage.sweep(from_microseconds(older_than_us), OWN_FOLDERS, is_own_path, dry_run=True)
 
 
 def sweep(storage: Storage, older_than_us: int) -> SweepReport:
-    """Delete the temporary files that killed writers left before a time."""
+    """Delete temporary files that killed writers left before a time."""
     return storage.sweep(from_microseconds(older_than_us), OWN_FOLDERS, is_own_path)
 
 
@@ -123,39 +129,41 @@ def find_garbage(
     older_than_us: int,
     executor: Executor,
     *,
-    let_go: bool = False,
+    release: bool = False,
     when_found: Callable[[], None] = lambda: None,
     dated: bool = False,
 ) -> Garbage:
-    """What a collection would delete; with `let_go` the repository does not list it any more afterwards.
+    """Find the objects that a collection would delete.
 
-    Where the disk is full, the record that it was let go is written in the room of what is deleted anyway.
+    With `release`, the snapshots among them are removed from the repository, and the collection is recorded.
+    If the disk is full, garbage is deleted first to make room for that record. `when_found` is called before
+    the repository changes. With `dated`, listings include the times of objects.
     """
     for _ in attempts(_TRIES, 0.05, 0.5):
         try:
             plan = _Plan(refs, assets, older_than_us, executor, dated=dated)
             when_found()
             with assets.storage.making_room(plan.expendable):
-                garbage = plan.let_go() if let_go else plan.garbage
-        except _MovedOnError:
+                garbage = plan.release() if release else plan.garbage
+        except _RefMovedError:
             continue
         return garbage
     raise ConflictError(
-        message=f"refs were moved to what was about to be deleted, {_TRIES} times over; try again",
+        message=f"refs moved to snapshots that were about to be deleted, in {_TRIES} attempts; try again",
         kind=ErrorKind.UPDATE_ATTEMPTS_EXHAUSTED,
     )
 
 
-class _MovedOnError(Exception):
-    """Somebody made use of a snapshot that was about to go."""
+class _RefMovedError(Exception):
+    """A branch, tag or commit started to use a snapshot that was about to be deleted."""
 
 
 class _Plan:
-    """What to delete, worked out from one state of the refs.
+    """The objects to delete, computed from one state of the refs.
 
-    What refs lead to at the beginning is a sieve for the listings: of these only what falls through is held.
-    What is deleted is decided by the refs as they are after all was listed, so that what is written in
-    between is too new, never unlisted and old.
+    Objects that are reachable at the beginning are filtered out while folders are listed, which bounds the
+    memory. The refs are read again after everything was listed: an object that was written in between is
+    either not listed or too new, and one that became reachable in between is spared.
     """
 
     def __init__(
@@ -163,21 +171,21 @@ class _Plan:
     ) -> None:
         self._refs, self._assets, self._executor = refs, assets, executor
         storage = assets.storage
-        sieve = reachable_snapshots(refs)
-        manifests = manifests_used(storage, sieve, executor)
+        before = reachable_snapshots(refs)
+        manifests = manifests_used(storage, before, executor)
 
-        def old(folder: str, kept: IdIndex) -> Listing:
-            def sift(part: Listing) -> Listing:
+        def list_old(folder: str, kept: IdIndex) -> Listing:
+            def select(part: Listing) -> Listing:
                 return part.take((part.times_us < older_than_us) & ~kept.has(part.ids))
 
-            return sift_folder(storage, folder, sift, dated=dated)
+            return filter_folder(storage, folder, select, dated=dated)
 
-        self._chunks = old(CHUNKS, IdIndex(chunks_used(storage, manifests, executor)))
-        self._manifests = old(MANIFESTS, IdIndex(manifests))
-        self._logs = old(TRANSACTIONS, IdIndex(sieve))
+        self._chunks = list_old(CHUNKS, IdIndex(chunks_used(storage, manifests, executor)))
+        self._manifests = list_old(MANIFESTS, IdIndex(manifests))
+        self._logs = list_old(TRANSACTIONS, IdIndex(before))
         listed = list_folder(storage, SNAPSHOTS)
         young = listed.times_us >= older_than_us
-        # A file nobody knows may be a commit under way.
+        # A recent snapshot that no ref leads to may belong to a commit in progress: spare what it uses.
         recent = listed.ids[young]
         self._snapshots = listed.take(~young)
         del listed
@@ -190,12 +198,12 @@ class _Plan:
             self._known, kept = NO_IDS, reachable_snapshots(refs)
         self._kept = sorted_ids(np.concatenate([kept, recent]))
         self._snapshots = _not_in(self._snapshots, self._kept)
-        self._spare(kept[~is_member(kept, sieve)])
-        # Of one that failed an earlier collection may have taken a part, or another may right now.
+        self._spare(kept[~is_member(kept, before)])
+        # Parts of a failed commit may be missing: an earlier or concurrent collection may have deleted them.
         self._spare(recent[~is_member(recent, sorted_ids(kept))], may_miss=True)
 
     def _spare(self, snapshots: Ids, *, may_miss: bool = False) -> None:
-        """Leave alone what some more snapshots need."""
+        """Do not delete the manifests and chunks of some snapshots."""
         if not len(snapshots):
             return
         storage, executor = self._assets.storage, self._executor
@@ -206,12 +214,12 @@ class _Plan:
 
     @property
     def garbage(self) -> Garbage:
-        """What would be deleted as things stand."""
-        info = self._dropped(self._refs.load()) if isinstance(self._refs, RefStoreV2) else None
+        """The objects that would be deleted now."""
+        info = self._without_garbage(self._refs.load()) if isinstance(self._refs, RefStoreV2) else None
         return self._garbage(info)
 
     def expendable(self) -> Iterator[str]:
-        """Give the paths of all garbage in the order in which it is deleted, then those of old backups."""
+        """Yield the paths of all garbage in the order of deletion, then those of old backups."""
         for _, listing in self.garbage.phases():
             yield from listing.paths()
         if isinstance(self._refs, RefStoreV2):
@@ -223,20 +231,23 @@ class _Plan:
             logs = sorted_ids(np.concatenate([logs, inherited_logs(info.snapshots)]))
         return Garbage(self._snapshots, _not_in(self._logs, logs), self._manifests, self._chunks)
 
-    def let_go(self) -> Garbage:
-        """Take the snapshots off the list of the repository; what can be deleted thereafter."""
+    def release(self) -> Garbage:
+        """Record the collection and remove its snapshots from the repository; return what may be deleted.
+
+        A commit may have been added since the refs were read: its snapshot and what it uses are spared.
+        """
         refs = self._refs
         if isinstance(refs, RefStoreV1):
-            return self._let_go_v1(refs)
+            return self._release_v1(refs)
         after = None
         if isinstance(refs, RefStoreV2):
-            after = refs.update(lambda info: (self._dropped(info), UpdateType.GCRan()))
+            after = refs.update(lambda info: (self._without_garbage(info), UpdateType.GCRan()))
             self._spare_snapshots(after.snapshots.ids[~is_member(after.snapshots.ids, self._known)])
         return self._garbage(after)
 
-    def _let_go_v1(self, refs: RefStoreV1) -> Garbage:
+    def _release_v1(self, refs: RefStoreV1) -> Garbage:
         if not any(len(listing) for _, listing in self.garbage.phases()):
-            return self.garbage  # nobody has to know
+            return self.garbage  # nothing to announce
         begun_us = refs.note_collection()
         try:
             reached = reachable_snapshots(refs)
@@ -251,14 +262,17 @@ class _Plan:
         self._kept = sorted_ids(np.concatenate([self._kept, added]))
         self._snapshots = _not_in(self._snapshots, self._kept)
 
-    def _dropped(self, info: RepoInfo) -> RepoInfo:
-        """A repo info without the snapshots that go; those above are tied to the nearest that stays."""
+    def _without_garbage(self, info: RepoInfo) -> RepoInfo:
+        """Return a repo info without unused snapshots; the others get their nearest kept ancestor as parent.
+
+        Raises _RefMovedError if a branch, a tag or a new commit uses one of them by now.
+        """
         snapshots = info.snapshots
         appeared = ~is_member(snapshots.ids, self._known)
         keep = appeared | is_member(snapshots.ids, self._kept)
         tips = [snapshots.row(id) for id in (*info.branches.values(), *info.tags.values())]
         if any(row is not None and not keep[row] for row in tips):
-            raise _MovedOnError
+            raise _RefMovedError
         parents = snapshots.parents.tolist()
         onto: dict[int, int] = {}
         skipped: dict[int, list[int]] = {}
@@ -266,7 +280,7 @@ class _Plan:
             if parents[row] == NO_PARENT or keep[parents[row]]:
                 continue
             if appeared[row]:
-                raise _MovedOnError
+                raise _RefMovedError
             line = ancestors(parents, row)
             stop = next((at for at, each in enumerate(line) if keep[each]), len(line))
             onto[row] = line[stop] if stop < len(line) else NO_PARENT
@@ -299,8 +313,8 @@ def _with_temporary_files(summary: GCSummary, swept: Sequence[SweepReport]) -> G
     )
 
 
-def _deleted(storage: Storage, garbage: Garbage, limits: Limits, executor: Executor) -> GCSummary:
-    """Delete phase by phase. After failures in one the later ones wait for the next run."""
+def _delete_all(storage: Storage, garbage: Garbage, limits: Limits, executor: Executor) -> GCSummary:
+    """Delete folder by folder. After failures in one, the later ones are left to the next collection."""
     counts: dict[str, Any] = {}
     failed: list[tuple[str, StorageError]] = []
     skipped: list[str] = []
@@ -332,13 +346,13 @@ def _delete(
     failed: list[tuple[str, StorageError]] = []
     in_a_row = 0
     threads = 1 if storage.answers_at_once else limits.max_concurrent_deletes
-    here = ThreadExecutor(threads, "delete", executor.progress)  # never on Spark: only the driver deletes
-    for report in here.map(Task(delete_some, "requests to delete"), range(0, len(listing), _DELETE_BATCH)):
+    here = ThreadExecutor(threads, "delete", executor.progress)  # never on Spark: only this process deletes
+    for report in here.map(Task(delete_some, "delete requests"), range(0, len(listing), _DELETE_BATCH)):
         in_a_row = in_a_row + 1 if report.failed and not report.deleted else 0
         failed += report.failed
         if in_a_row >= limits.max_consecutive_delete_failures:
             raise StorageError(
-                f"{in_a_row} requests to delete failed one after the other, the last with: {failed[-1][1]}",
+                f"{in_a_row} consecutive delete requests failed, the last one with: {failed[-1][1]}",
                 kind=ErrorKind.GC_DELETES_FAILING,
             )
     return failed
@@ -353,7 +367,7 @@ def _rows_of(listing: Listing, keys: list[str]) -> NDArray[np.bool_]:
 
 
 def list_garbage(refs: RefStore, assets: AssetStore, older_than_us: int, executor: Executor) -> Table:
-    """Make a table of the objects that a collection would delete, in that order: temporary files first."""
+    """Return a table of the objects that a collection would delete, in that order: temporary files first."""
     garbage = find_garbage(refs, assets, older_than_us, executor, dated=True)
     temporary = find_temporary_files(assets.storage, older_than_us).deleted
     now_us = time.time_ns() // 1000

@@ -1,4 +1,4 @@
-"""The history of a repository as one value, whatever version of the format keeps it."""
+"""The history of a repository as one value, independent of the version of the format."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from icefloe.format.repo_info import NO_PARENT, SnapshotInfo, SnapshotInfos
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """Snapshots, and the refs that lead to them."""
+    """The snapshots of a repository, and the branches and tags that lead to them."""
 
     snapshots: SnapshotInfos
     branches: Mapping[str, SnapshotId]
@@ -27,41 +27,44 @@ class History:
     deleted_tags: frozenset[str] = frozenset()
 
     def lines(self) -> dict[SnapshotId, list[int]]:
-        """The rows of each tip and its ancestors, newest first."""
+        """Map each tip of a branch or tag to the rows of itself and its ancestors, newest first."""
         return {tip: self.snapshots.ancestry(tip) for tip in {*self.branches.values(), *self.tags.values()}}
 
     def reached(self) -> NDArray[np.bool_]:
-        """Which snapshots a branch or a tag leads to."""
+        """Mark the snapshots that a branch or tag leads to."""
         seen = np.zeros(len(self.snapshots), np.bool_)
         for rows in self.lines().values():
             seen[rows] = True
         return seen
 
-    def of_refs(self, branches: Iterable[str] | None, tags: Iterable[str] | None) -> History:
-        """With some branches and tags alone, and what they lead to; None stands for all of them."""
-        chosen = replace(
+    def with_refs(self, branches: Iterable[str] | None, tags: Iterable[str] | None) -> History:
+        """Return the history of some branches and tags; None selects all of them."""
+        selected = replace(
             self,
-            branches=_chosen("branch", self.branches, branches),
-            tags=_chosen("tag", self.tags, tags),
+            branches=_select("branch", self.branches, branches),
+            tags=_select("tag", self.tags, tags),
         )
-        return chosen.keeping(chosen.reached())
+        return selected.keeping(selected.reached())
 
     def newest(self, depth: int) -> History:
-        """With so many snapshots of each branch and tag, and the first one of all."""
+        """Return the newest `depth` snapshots of each branch and tag, and the first snapshot."""
         keep = self.snapshots.parents == NO_PARENT
         for rows in self.lines().values():
             keep[rows[:depth]] = True
         return self.keeping(keep & self.reached())
 
     def keeping(self, keep: NDArray[np.bool_]) -> History:
-        """With some of the snapshots, tied together anew; those that refs name must be among them."""
+        """Return a history without some snapshots; the others get their nearest kept ancestor as parent.
+
+        The tips of all branches and tags must be kept.
+        """
         if keep.all():
             return self
         return replace(self, snapshots=shortened(self.snapshots, keep))
 
 
-def history_of(refs: RefStore) -> History:
-    """The history as it is now, with the snapshots that branches and tags lead to."""
+def load_history(refs: RefStore) -> History:
+    """Load the snapshots that branches and tags lead to now."""
     if isinstance(refs, RefStoreV2):
         info = refs.load()
         found = History(info.snapshots, info.branches, info.tags, info.deleted_tags)
@@ -73,12 +76,12 @@ def history_of(refs: RefStore) -> History:
             if entry.id in seen:
                 break
             seen[entry.id] = entry
-    gone = refs.all_refs() if isinstance(refs, RefStoreV1) else ()
-    deleted = frozenset(file.name for file in gone if file.deleted)
+    files = refs.all_refs() if isinstance(refs, RefStoreV1) else ()
+    deleted = frozenset(file.name for file in files if file.deleted)
     return History(SnapshotInfos.of(seen.values()), branches, tags, deleted)
 
 
-def _chosen(
+def _select(
     kind: str, known: Mapping[str, SnapshotId], names: Iterable[str] | None
 ) -> Mapping[str, SnapshotId]:
     if names is None:

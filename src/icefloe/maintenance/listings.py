@@ -1,8 +1,8 @@
-"""The objects of a repository as its storage lists them, in columns."""
+"""Listings of the objects of a repository, as columns."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
@@ -10,55 +10,88 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icefloe._internal.ids import decode_names, encode_column, text_size
-from icefloe.format.id_columns import id_keys
+from icefloe.format.id_columns import id_keys, is_member, sorted_ids
 from icefloe.storage.base import ListedObjects, Storage
 
 OBJECT_ID: Final = 12
+_BATCH_BYTES: Final = 8 << 20
+_BATCH_OBJECTS: Final = 100
+
+Ids = NDArray[np.uint8]
+"""A column of object ids, (n, 12), sorted and without duplicates."""
+
+NO_IDS: Final = np.zeros((0, OBJECT_ID), np.uint8)
+
+
+def to_column(ids: Iterable[bytes]) -> Ids:
+    """Return ids as a sorted column without duplicates."""
+    return sorted_ids(np.frombuffer(b"".join(ids), np.uint8).reshape(-1, OBJECT_ID))
+
+
+def each_id(ids: Ids) -> list[bytes]:
+    """Return the ids of a column one by one."""
+    data = ids.tobytes()
+    return [data[start : start + OBJECT_ID] for start in range(0, len(data), OBJECT_ID)]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Listing:
-    """Objects of one folder."""
+    """The objects of one folder."""
 
     folder: str
     ids: NDArray[np.uint8]
     """(n, 12)"""
     sizes: NDArray[np.int64]
     times_us: NDArray[np.int64]
-    """When each was written by the clock of the storage, in microseconds since 1970-01-01 UTC; empty where
-    nobody asked for it."""
+    """Times of the last modification by the clock of the storage, in microseconds since 1970-01-01 UTC;
+    empty if they were not requested."""
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def take(self, rows: Any) -> Self:
-        """Some of them."""
+        """Return the listing of some rows."""
         times = self.times_us[rows] if len(self.times_us) else self.times_us
         return type(self)(self.folder, self.ids[rows], self.sizes[rows], times)
 
     def paths(self) -> list[str]:
-        """Where they lie in the storage."""
+        """Return the paths of the objects in the storage."""
         return [f"{self.folder}/{name}" for name in encode_column(self.ids)]
+
+    def find(self, ids: NDArray[np.uint8]) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+        """Return which of the ids a sorted listing contains, and the sizes of those."""
+        found = is_member(ids, self.ids)
+        return found, self.sizes[id_keys(self.ids).searchsorted(id_keys(ids[found]))]
+
+    def batches(self) -> Iterator[Self]:
+        """Split the listing into parts for one task each, limited by count and total size."""
+        number = np.maximum(np.cumsum(self.sizes) // _BATCH_BYTES, np.arange(len(self)) // _BATCH_OBJECTS)
+        for rows in np.split(np.arange(len(self)), np.flatnonzero(np.diff(number)) + 1):
+            if len(rows):
+                yield self.take(rows)
 
 
 def list_folder(storage: Storage, folder: str) -> Listing:
-    """All objects of a folder whose names are ids, sorted; what else lies there is nobody's business."""
-    found = sift_folder(storage, folder, lambda part: part)
+    """List the objects of a folder, sorted by id. Files whose names are not ids are ignored."""
+    found = filter_folder(storage, folder, lambda part: part)
     return found.take(id_keys(found.ids).argsort(kind="stable"))
 
 
-def sift_folder(
-    storage: Storage, folder: str, sift: Callable[[Listing], Listing], *, dated: bool = True
+def filter_folder(
+    storage: Storage, folder: str, select: Callable[[Listing], Listing], *, dated: bool = True
 ) -> Listing:
-    """What is left of each part of such a listing, in no particular order; nothing else is held."""
-    # Buffers that grow in place: columns of many parts would be held twice while they are put together.
+    """List a folder and keep what `select` returns for each part of the listing, in any order.
+
+    Only selected rows are held in memory, so that a folder with many million objects can be listed.
+    """
+    # Buffers that grow in place: concatenating columns would hold all parts twice.
     ids, sizes, times = bytearray(), bytearray(), bytearray()
     for part in storage.list_columns(f"{folder}/"):
-        left = sift(_with_ids(folder, part))
-        ids += left.ids.tobytes()
-        sizes += left.sizes.tobytes()
+        selected = select(_with_ids(folder, part))
+        ids += selected.ids.tobytes()
+        sizes += selected.sizes.tobytes()
         if dated:
-            times += left.times_us.tobytes()
+            times += selected.times_us.tobytes()
     return Listing(
         folder,
         np.frombuffer(ids, np.uint8).reshape(-1, OBJECT_ID),
@@ -68,6 +101,7 @@ def sift_folder(
 
 
 def _with_ids(folder: str, part: ListedObjects) -> Listing:
+    """Parse the names of listed files as ids, and leave out those that are not."""
     start = len(folder) + 1
     width = start + text_size(OBJECT_ID)
     keys, sizes, times = part.keys, part.sizes, part.times_us

@@ -1,4 +1,4 @@
-"""What snapshots lead to: from branches and tags down to chunk objects, ids as sorted columns."""
+"""The objects that branches and tags lead to: snapshots, manifests and chunks, as sorted columns of ids."""
 
 from __future__ import annotations
 
@@ -18,29 +18,24 @@ from icefloe.format.files import MANIFESTS, SNAPSHOTS, read_manifest, read_snaps
 from icefloe.format.id_columns import id_keys, is_member, key_bytes, sorted_ids
 from icefloe.format.pruning import inherited_logs
 from icefloe.format.repo_info import NO_PARENT, RepoInfo
-from icefloe.maintenance.listings import OBJECT_ID
+from icefloe.maintenance.listings import NO_IDS, OBJECT_ID, Ids, each_id, to_column
 from icefloe.storage.base import ObjectNotFoundError, Storage
 
 _AT_LEAST: Final = 4_000_000
 
-Ids = NDArray[np.uint8]
-"""(n, 12), sorted, each once"""
 
-NO_IDS: Final = np.zeros((0, OBJECT_ID), np.uint8)
-
-
-class Gathered:
-    """The distinct items of many columns; never holds many more than those."""
+class DistinctItems:
+    """A growing set of array items. Its memory is proportional to the number of distinct items."""
 
     def __init__(self, dtype: Any) -> None:
         self._dtype = np.dtype(dtype)
-        # A buffer that grows, and is sorted, in place: parts would be held twice while they are put together.
+        # One buffer that grows and is sorted in place: concatenating parts would hold them twice.
         self._buffer = bytearray()
         self._settled = 0
-        """Items at the beginning of it that are sorted, each once."""
+        """Number of items at the beginning of the buffer that are sorted and distinct."""
 
     def add(self, items: NDArray[Any]) -> None:
-        """Some more."""
+        """Add items. Duplicates are removed whenever the buffer has doubled."""
         self._buffer += items.tobytes()
         waiting = len(self._buffer) // self._dtype.itemsize - self._settled
         if waiting > max(_AT_LEAST, self._settled):
@@ -54,23 +49,17 @@ class Gathered:
         self._settled = int(first.sum())
         if self._settled < len(items):
             items[: self._settled] = items[first]
-            del items  # the buffer cannot shrink while it is looked at
+            del items  # a buffer cannot shrink while an array refers to it
             del self._buffer[self._settled * self._dtype.itemsize :]
 
     def result(self) -> NDArray[Any]:
-        """All, sorted, each once. Nothing is added thereafter."""
+        """Return the distinct items, sorted. Do not add items afterwards."""
         self._settle()
         return np.frombuffer(self._buffer, self._dtype)
 
 
-def each_id(ids: Ids) -> list[bytes]:
-    """A column of ids as single ones."""
-    data = ids.tobytes()
-    return [data[start : start + OBJECT_ID] for start in range(0, len(data), OBJECT_ID)]
-
-
 def reachable(info: RepoInfo) -> NDArray[np.bool_]:
-    """Which snapshots of a repo info a branch or a tag leads to."""
+    """Mark the snapshots of a repo info that a branch or tag leads to."""
     parents, seen = info.snapshots.parents.tolist(), [False] * len(info.snapshots)
     for id in {*info.branches.values(), *info.tags.values()}:
         row = info.snapshots.row(id)
@@ -81,7 +70,7 @@ def reachable(info: RepoInfo) -> NDArray[np.bool_]:
 
 
 def reachable_snapshots(refs: RefStore) -> Ids:
-    """The snapshots that branches and tags lead to."""
+    """Return the ids of the snapshots that branches and tags lead to."""
     if isinstance(refs, RefStoreV2):
         info = refs.load()
         return info.snapshots.ids[reachable(info)]
@@ -91,11 +80,11 @@ def reachable_snapshots(refs: RefStore) -> Ids:
             if entry.id in seen:
                 break
             seen.add(entry.id)
-    return sorted_ids(np.frombuffer(b"".join(seen), np.uint8).reshape(-1, OBJECT_ID))
+    return to_column(seen)
 
 
-def led_to(refs: RefStore, tips: Iterable[SnapshotId]) -> Ids:
-    """The snapshots that some lead to; one that cannot be read is the last of its line."""
+def readable_history(refs: RefStore, tips: Iterable[SnapshotId]) -> Ids:
+    """Return the ids of some snapshots and their ancestors; a history ends at an unreadable snapshot."""
     seen: set[SnapshotId] = set()
     for tip in tips:
         at: SnapshotId | None = tip
@@ -105,11 +94,11 @@ def led_to(refs: RefStore, tips: Iterable[SnapshotId]) -> Ids:
                 at = refs.snapshot(at).parent_id
             except IcechunkError:
                 break
-    return sorted_ids(np.frombuffer(b"".join(seen), np.uint8).reshape(-1, OBJECT_ID))
+    return to_column(seen)
 
 
 def logs_used(refs: RefStore, snapshots: Ids) -> Ids:
-    """The transaction logs of snapshots, with those they inherited."""
+    """Return the ids of the transaction logs of snapshots, including those inherited from expired ones."""
     if not isinstance(refs, RefStoreV2):
         return snapshots
     infos = refs.load().snapshots
@@ -118,33 +107,32 @@ def logs_used(refs: RefStore, snapshots: Ids) -> Ids:
 
 
 def manifests_used(storage: Storage, snapshots: Ids, executor: Executor, *, may_miss: bool = False) -> Ids:
-    """The manifests that snapshots name, some of which may be missing."""
-    return _gathered(
-        executor.map(Task(partial(_manifests_of, storage, may_miss), "snapshots"), each_id(snapshots))
-    )
+    """Read snapshots, and return the ids of their manifests. With `may_miss`, skip missing snapshots."""
+    task = Task(partial(read_manifest_ids, storage, may_miss), "snapshots")
+    return _distinct(executor.map(task, each_id(snapshots)))
 
 
 def chunks_used(storage: Storage, manifests: Ids, executor: Executor, *, may_miss: bool = False) -> Ids:
-    """The chunk objects that manifests name, some of which may be missing."""
-    return _gathered(
-        executor.map(Task(partial(_chunks_of, storage, may_miss), "manifests"), each_id(manifests))
-    )
+    """Read manifests, and return the ids of their chunk objects. With `may_miss`, skip missing manifests."""
+    task = Task(partial(_read_chunk_ids, storage, may_miss), "manifests")
+    return _distinct(executor.map(task, each_id(manifests)))
 
 
-def _gathered(parts: Iterable[Ids]) -> Ids:
-    found = Gathered(f"S{OBJECT_ID}")
+def _distinct(parts: Iterable[Ids]) -> Ids:
+    found = DistinctItems(f"S{OBJECT_ID}")
     for part in parts:
         found.add(id_keys(part))
     return key_bytes(found.result())
 
 
-def _manifests_of(storage: Storage, may_miss: bool, snapshot: bytes) -> Ids:
+def read_manifest_ids(storage: Storage, may_miss: bool, snapshot: bytes) -> Ids:
+    """Read a snapshot, and return the ids of the manifests that it lists."""
     id = SnapshotId(snapshot)
     data = _read(storage, f"{SNAPSHOTS}/{id}", may_miss)
     return NO_IDS if data is None else read_snapshot(data, id).manifest_files.ids
 
 
-def _chunks_of(storage: Storage, may_miss: bool, manifest: bytes) -> Ids:
+def _read_chunk_ids(storage: Storage, may_miss: bool, manifest: bytes) -> Ids:
     id = ManifestId(manifest)
     data = _read(storage, f"{MANIFESTS}/{id}", may_miss)
     return NO_IDS if data is None else read_manifest(data, id).chunk_ids()

@@ -1,4 +1,4 @@
-"""Which snapshots of a history stay: the last ones, one per hour, day, week, month or year, tagged ones."""
+"""Retention policies: keep the newest snapshots, one per hour, day, week, month or year, and tagged ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from icefloe._internal.ids import encode_column
+from icefloe._internal.ids import SnapshotId, encode_column
 from icefloe._internal.report import Report
 from icefloe._internal.table import Table
 from icefloe._internal.times import column_from_microseconds
@@ -21,9 +21,9 @@ from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.format.files import TRANSACTIONS
 from icefloe.format.pruning import shortened
 from icefloe.format.repo_changes import Changed
-from icefloe.format.repo_info import MAIN, NO_PARENT, RepoInfo, SnapshotInfos
-from icefloe.maintenance.expire import expire, expired
-from icefloe.maintenance.history import History, history_of
+from icefloe.format.repo_info import MAIN, NO_PARENT, RepoInfo
+from icefloe.maintenance.expire import Expiration, expire, without_expired
+from icefloe.maintenance.history import History, load_history
 from icefloe.ops import UpdateType
 
 _PERIODS: Final[Mapping[str, Callable[[datetime], object]]] = {
@@ -33,43 +33,65 @@ _PERIODS: Final[Mapping[str, Callable[[datetime], object]]] = {
     "monthly": lambda time: (time.year, time.month),
     "yearly": lambda time: time.year,
 }
-"""In which hour, day, ... of UTC a time lies."""
+"""The period of UTC to which a time belongs, by rule."""
 
 
 @dataclass(frozen=True, slots=True)
 class RetentionPolicy:
-    """Which snapshots stay; one that any of the rules keeps does.
+    """The rules that decide which snapshots to keep.
 
-    The tips of branches and the first snapshot of a history stay in any case.
+    A snapshot is kept if any rule keeps it. The tips of branches and the first snapshot of a history are
+    always kept.
+
+    Parameters
+    ----------
+    last
+        Keep this many of the newest snapshots of each branch.
+    within
+        Keep all snapshots that are not older than this.
+    hourly, daily, weekly, monthly, yearly
+        Keep the newest snapshot of each of this many hours, days, weeks, months or years that have one.
+    tagged
+        Keep snapshots with a tag. If False, tags whose snapshot is removed are deleted.
+    branches
+        Different rules for some branches, by name. Their `tagged` is ignored.
+
+    Examples
+    --------
+    >>> from icefloe import RetentionPolicy
+    >>> policy = RetentionPolicy(last=5, daily=14, monthly=12)
     """
 
     last: int = 1
-    """So many of the newest."""
     within: timedelta | None = None
-    """All that are not older than this."""
     hourly: int = 0
-    """The newest of each of the last so many hours that have one; likewise days, weeks, months, years."""
     daily: int = 0
     weekly: int = 0
     monthly: int = 0
     yearly: int = 0
     tagged: bool = True
-    """Those that a tag names. Else tags whose snapshot goes are deleted."""
     branches: Mapping[str, RetentionPolicy] = field(default_factory=dict)
-    """Other rules for some branches, by name. `tagged` counts for the whole repository."""
 
     def __post_init__(self) -> None:
         for name in ("last", *_PERIODS):
             if getattr(self, name) < 0:
-                raise ValueError(f"{name} is {getattr(self, name)}, and must not be negative")
+                raise ValueError(f"{name} must not be negative, but is {getattr(self, name)}")
         if self.within is not None and self.within < timedelta(0):
-            raise ValueError(f"within is {self.within}, and must not be negative")
+            raise ValueError(f"within must not be negative, but is {self.within}")
         nested = next((name for name, rules in self.branches.items() if rules.branches), None)
         if nested is not None:
-            raise ValueError(f"the rules for branch {nested} have rules for branches themselves")
+            raise ValueError(f"the policy of branch {nested} must not have policies for branches")
 
     def reasons(self, times: list[datetime], now: datetime) -> Iterator[tuple[int, str]]:
-        """Why some of a line of snapshots stay, given their times, newest first: positions and words."""
+        """Yield the positions of snapshots to keep, each with the reason.
+
+        Parameters
+        ----------
+        times
+            The times of the snapshots of one branch, newest first.
+        now
+            The current time.
+        """
         for at in range(min(self.last, len(times))):
             yield at, f"last {self.last}"
         if self.within is not None:
@@ -77,6 +99,7 @@ class RetentionPolicy:
                 if now - time <= self.within:
                     yield at, f"within {self.within}"
         for rule, period in _PERIODS.items():
+            # The first snapshot of each period is its newest, because times descend.
             left, seen = getattr(self, rule), object()
             for at, time in enumerate(times):
                 if left and period(time) != seen:
@@ -85,93 +108,91 @@ class RetentionPolicy:
                     yield at, rule
 
 
+class _Reasons:
+    """The reasons to keep each snapshot of a history."""
+
+    def __init__(self, history: History) -> None:
+        self._snapshots = history.snapshots
+        self._texts: list[set[str]] = [set() for _ in range(len(history.snapshots))]
+        for row in np.flatnonzero(history.snapshots.parents == NO_PARENT).tolist():
+            self.add(row, "first")
+
+    def add(self, snapshot: int | SnapshotId, text: str) -> None:
+        """Add a reason to keep a snapshot, by row or id."""
+        row = snapshot if isinstance(snapshot, int) else self._snapshots.row(snapshot)
+        if row is not None:
+            self._texts[row].add(text)
+
+    def keep(self) -> NDArray[np.bool_]:
+        """Mark the snapshots that have a reason."""
+        return np.array([bool(each) for each in self._texts], np.bool_)
+
+    def texts(self) -> tuple[str, ...]:
+        """Return the reasons of each snapshot as one string."""
+        return tuple("; ".join(sorted(each)) for each in self._texts)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Kept:
-    """What a policy says of a history."""
+    """The snapshots of a history that a policy keeps."""
 
     keep: NDArray[np.bool_]
-    reasons: tuple[tuple[str, ...], ...]
-    """Per snapshot why it stays."""
+    reasons: tuple[str, ...]
+    """Why each snapshot is kept."""
     gone_tags: frozenset[str]
+    """Tags that are deleted."""
 
 
-def apply_policy(policy: RetentionPolicy, history: History, now: datetime) -> Kept:
-    """Which snapshots of a history stay; those that no ref leads to are left to garbage collection."""
-    snapshots = history.snapshots
-    reasons: list[set[str]] = [set() for _ in range(len(snapshots))]
-    times = list(column_from_microseconds(np.asarray(snapshots.columns["flushed_at"]).astype(np.int64)))
+def select_kept(rules: RetentionPolicy | Expiration, history: History, now: datetime) -> Kept:
+    """Decide which snapshots of a history to keep."""
+    if isinstance(rules, RetentionPolicy):
+        return _by_policy(rules, history, now)
+    return _by_time(rules, history)
+
+
+def _by_policy(policy: RetentionPolicy, history: History, now: datetime) -> Kept:
     unknown = sorted(set(policy.branches) - set(history.branches))
     if unknown:
         raise InvalidInputError(
-            f"there are rules for branch {unknown[0]}, which does not exist", kind=ErrorKind.REF_NOT_FOUND
+            f"the policy has rules for branch {unknown[0]}, which does not exist",
+            kind=ErrorKind.REF_NOT_FOUND,
         )
+    snapshots, reasons = history.snapshots, _Reasons(history)
+    times = list(column_from_microseconds(_times(history)))
     for name, tip in history.branches.items():
         line = snapshots.ancestry(tip)
-        reasons[line[0]].add(f"tip of {name}")
+        reasons.add(line[0], f"tip of {name}")
         for at, why in policy.branches.get(name, policy).reasons([times[row] for row in line], now):
-            reasons[line[at]].add(f"{name}: {why}")
-    for first in np.flatnonzero(snapshots.parents == NO_PARENT).tolist():
-        reasons[first].add("first")
+            reasons.add(line[at], f"{name}: {why}")
     if policy.tagged:
         for tag, target in history.tags.items():
-            row = snapshots.row(target)
-            if row is not None:
-                reasons[row].add(f"tag {tag}")
-    keep = np.array([bool(each) for each in reasons], np.bool_) | ~history.reached()
-    gone = {tag for tag, target in history.tags.items() if not _stays(snapshots, keep, target)}
-    return Kept(keep, tuple(tuple(sorted(each)) for each in reasons), frozenset(gone))
+            reasons.add(target, f"tag {tag}")
+    # Unreachable snapshots are left to garbage collection.
+    keep = reasons.keep() | ~history.reached()
+    rows = {tag: snapshots.row(target) for tag, target in history.tags.items()}
+    gone = frozenset(tag for tag, row in rows.items() if row is None or not keep[row])
+    return Kept(keep, reasons.texts(), gone)
 
 
-def _stays(snapshots: SnapshotInfos, keep: NDArray[np.bool_], id: object) -> bool:
-    row = snapshots.row(id)  # type: ignore[arg-type]
-    return row is not None and bool(keep[row])
-
-
-def _kept_by_time(history: History, older_than_us: int, *, delete_branches: bool, delete_tags: bool) -> Kept:
-    """Decide which snapshots of a history an expiration keeps, and why."""
-    snapshots = history.snapshots
-    times = np.asarray(snapshots.columns["flushed_at"]).astype(np.int64)
-    reasons: list[set[str]] = [set() if time < older_than_us else {"young"} for time in times.tolist()]
-    for first in np.flatnonzero(snapshots.parents == NO_PARENT).tolist():
-        reasons[first].add("first")
-    gone: set[str] = set()
+def _by_time(rules: Expiration, history: History) -> Kept:
+    snapshots, reasons, times = history.snapshots, _Reasons(history), _times(history)
+    for young in np.flatnonzero(times >= rules.older_than_us).tolist():
+        reasons.add(young, "young")
     for name, tip in history.branches.items():
-        row = snapshots.row(tip)
-        if row is not None and (name == MAIN or not delete_branches):
-            reasons[row].add(f"tip of {name}")
+        if name == MAIN or not rules.delete_branches:
+            reasons.add(tip, f"tip of {name}")
+    gone: set[str] = set()
     for name, target in history.tags.items():
         row = snapshots.row(target)
-        if row is not None and not delete_tags:
-            reasons[row].add(f"tag {name}")
-        elif row is not None and times[row] < older_than_us:
+        if not rules.delete_tags:
+            reasons.add(target, f"tag {name}")
+        elif row is not None and times[row] < rules.older_than_us:
             gone.add(name)
-    keep = np.array([bool(each) for each in reasons], np.bool_)
-    return Kept(keep, tuple(tuple(sorted(each)) for each in reasons), frozenset(gone))
-
-
-@dataclass(frozen=True, slots=True)
-class Expiration:
-    """An expiration by time, with the arguments of `Repository.expire_snapshots`."""
-
-    older_than_us: int
-    delete_branches: bool = False
-    delete_tags: bool = False
-
-
-def select_kept(policy: RetentionPolicy | Expiration, history: History, now: datetime) -> Kept:
-    """Decide which snapshots of a history stay."""
-    if isinstance(policy, RetentionPolicy):
-        return apply_policy(policy, history, now)
-    return _kept_by_time(
-        history,
-        policy.older_than_us,
-        delete_branches=policy.delete_branches,
-        delete_tags=policy.delete_tags,
-    )
+    return Kept(reasons.keep(), reasons.texts(), frozenset(gone))
 
 
 def kept_snapshots(history: History, rules: RetentionPolicy | Expiration | set[str]) -> NDArray[np.bool_]:
-    """Mark the snapshots of a history that stay by a policy, by an expiration, or by their ids."""
+    """Mark the snapshots of a history that rules keep, or those with some ids."""
     if not isinstance(rules, set):
         return select_kept(rules, history, datetime.now(UTC)).keep
     names = [str(history.snapshots.id_at(row)) for row in range(len(history.snapshots))]
@@ -180,7 +201,7 @@ def kept_snapshots(history: History, rules: RetentionPolicy | Expiration | set[s
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RetentionReport(Report):
-    """The snapshots that a retention policy keeps and removes, or with `dry_run` would."""
+    """The snapshots that `Repository.retain` kept and removed, or would with `dry_run`."""
 
     table: Table
     """One row per snapshot on a branch or tag, newest first: snapshot, written_at, message, kept, reason."""
@@ -188,12 +209,12 @@ class RetentionReport(Report):
 
     @property
     def kept(self) -> int:
-        """Number of snapshots that stay."""
+        """Number of kept snapshots."""
         return int(self.table["kept"].sum())
 
     @property
     def removed(self) -> int:
-        """Number of snapshots that leave the history."""
+        """Number of removed snapshots."""
         return len(self.table) - self.kept
 
     def __repr__(self) -> str:
@@ -202,24 +223,24 @@ class RetentionReport(Report):
 
 
 def retain(
-    refs: RefStore, assets: AssetStore, policy: RetentionPolicy | Expiration, *, dry_run: bool
+    refs: RefStore, assets: AssetStore, rules: RetentionPolicy | Expiration, *, dry_run: bool
 ) -> RetentionReport:
-    """Remove the snapshots from the history that a policy does not keep; see `Repository.retain`."""
+    """Remove the snapshots that a policy does not keep from the history; see `Repository.retain`."""
     now = datetime.now(UTC)
     if dry_run:
-        history = history_of(refs)
-        return RetentionReport(_retention_table(history, select_kept(policy, history, now)), True)
+        history = load_history(refs)
+        return RetentionReport(_table(history, select_kept(rules, history, now)), True)
     if not isinstance(refs, RefStoreV2):
-        return RetentionReport(_retain_v1(refs, assets, policy, now), False)
+        return RetentionReport(_retain_v1(refs, assets, rules, now), False)
     done: list[Table] = []
 
     def change(info: RepoInfo) -> Changed:
+        # Called again if another writer was faster: the decision is made for the newest state.
         history = History(info.snapshots, info.branches, info.tags, info.deleted_tags)
-        kept = select_kept(policy, history, now)
-        done[:] = [_retention_table(history, kept).take(history.reached()[_newest_first(history)])]
-        if isinstance(policy, Expiration):
-            options = (policy.older_than_us, policy.delete_branches, policy.delete_tags)
-            return expired(info, *options)[0], UpdateType.ExpirationRan()
+        kept = select_kept(rules, history, now)
+        done[:] = [_table(history, kept).take(history.reached()[_newest_first(history)])]
+        if isinstance(rules, Expiration):
+            return without_expired(info, rules)[0], UpdateType.ExpirationRan()
         changed = replace(
             info,
             snapshots=info.snapshots if kept.keep.all() else shortened(info.snapshots, kept.keep),
@@ -234,15 +255,14 @@ def retain(
 
 
 def _retain_v1(
-    refs: RefStore, assets: AssetStore, policy: RetentionPolicy | Expiration, now: datetime
+    refs: RefStore, assets: AssetStore, rules: RetentionPolicy | Expiration, now: datetime
 ) -> Table:
-    """Delete tags first. Then write snapshots whose parent is removed again, with the one before it."""
-    history = history_of(refs)
-    kept = select_kept(policy, history, now)
-    if isinstance(policy, Expiration):
-        options = {"delete_branches": policy.delete_branches, "delete_tags": policy.delete_tags}
-        expire(refs, assets, policy.older_than_us, **options)
-        return _retention_table(history, kept)
+    """Delete tags, then write snapshots again whose parent is removed, with the nearest kept ancestor."""
+    history = load_history(refs)
+    kept = select_kept(rules, history, now)
+    if isinstance(rules, Expiration):
+        expire(refs, assets, rules)
+        return _table(history, kept)
     for tag in sorted(kept.gone_tags):
         refs.delete_tag(tag)
     gone = [f"{TRANSACTIONS}/{name}" for name in encode_column(history.snapshots.ids[~kept.keep])]
@@ -251,11 +271,11 @@ def _retain_v1(
             snapshot = assets.snapshot(info.id)
             if snapshot.parent_id != info.parent_id:
                 assets.write_snapshot(replace(snapshot, parent_id=info.parent_id))
-    return _retention_table(history, kept)
+    return _table(history, kept)
 
 
-def _retention_table(history: History, kept: Kept) -> Table:
-    """One row per snapshot, newest first."""
+def _table(history: History, kept: Kept) -> Table:
+    """Return one row per snapshot, newest first."""
     order = _newest_first(history)
     infos = [history.snapshots[row] for row in order.tolist()]
     return Table(
@@ -264,11 +284,14 @@ def _retention_table(history: History, kept: Kept) -> Table:
             "written_at": np.array([info.flushed_at_us for info in infos], "M8[us]"),
             "message": [info.message for info in infos],
             "kept": kept.keep[order],
-            "reason": ["; ".join(kept.reasons[row]) for row in order.tolist()],
+            "reason": [kept.reasons[row] for row in order.tolist()],
         }
     )
 
 
+def _times(history: History) -> NDArray[np.int64]:
+    return np.asarray(history.snapshots.columns["flushed_at"]).astype(np.int64)
+
+
 def _newest_first(history: History) -> NDArray[np.int64]:
-    times = np.asarray(history.snapshots.columns["flushed_at"]).astype(np.int64)
-    return np.argsort(-times, kind="stable")
+    return np.argsort(-_times(history), kind="stable")

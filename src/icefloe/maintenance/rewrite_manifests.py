@@ -1,4 +1,4 @@
-"""Rewriting of manifests, on many workers ahead of the commit that uses them."""
+"""Rewrite the manifests of a branch, in parallel before the commit that uses them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def rewrite_manifests(
     metadata: Mapping[str, Any] | None,
     commit_method: str,
 ) -> str:
-    """Write all manifests of a session's branch again and commit; see `Repository.rewrite_manifests`."""
+    """Rewrite all manifests of the branch of a session, and commit; see `Repository.rewrite_manifests`."""
     workspace = session._workspace
     workspace.all_anew = True
     if executor is not None:
@@ -45,7 +45,7 @@ def rewrite_manifests(
 
 
 def _rewrite_ahead(workspace: Workspace, handle: Handle, executor: Executor) -> None:
-    """Write the manifests that the commit of a workspace needs; it finds them by what they are made of."""
+    """Write the manifests that the commit of a workspace needs. It finds them by their content."""
     nodes = workspace.arrays_with_chunks(workspace.paths())
     plans = [plan(workspace, node) for node in nodes]
     items = [(each.node, place, sources) for each in plans for place, sources in each.places.items()]

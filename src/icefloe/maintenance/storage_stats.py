@@ -1,4 +1,4 @@
-"""Storage statistics: the bytes of chunks that a repository, its arrays and its snapshots refer to."""
+"""Storage statistics: how many bytes of chunks a repository, its arrays and its snapshots refer to."""
 
 from __future__ import annotations
 
@@ -18,19 +18,18 @@ from icefloe._internal.table import Table
 from icefloe.core.assets import AssetStore
 from icefloe.core.refs.base import RefStore
 from icefloe.encoding.columns import Blobs
-from icefloe.format.files import CHUNKS, MANIFESTS, SNAPSHOTS, read_manifest, read_snapshot
+from icefloe.format.files import CHUNKS, MANIFESTS, SNAPSHOTS, read_manifest
 from icefloe.format.id_columns import id_keys, is_member, sorted_ids
 from icefloe.format.manifest import INLINE, NATIVE, VIRTUAL, ArrayManifest
 from icefloe.format.schema import ARRAY_NODE
 from icefloe.maintenance.history import History
-from icefloe.maintenance.listings import Listing, list_folder
+from icefloe.maintenance.listings import Ids, Listing, each_id, list_folder
 from icefloe.maintenance.reachable import (
-    Gathered,
-    Ids,
+    DistinctItems,
     chunks_used,
-    each_id,
     manifests_used,
     reachable_snapshots,
+    read_manifest_ids,
 )
 from icefloe.ops import ChunkStorageStats
 from icefloe.storage.base import Storage
@@ -49,13 +48,13 @@ _UNIT: Final = np.dtype(
         ("last", "<u4"),
     ]
 )
-"""A chunk as one array refers to it, and the first and last snapshot, by position, that do."""
+"""A chunk of one array, with the positions of the first and last snapshot that refer to it."""
 _AT_LEAST: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Counted:
-    """The chunks of one manifest: what to count once in all, and bytes that are nobody else's."""
+    """The chunks of one manifest: native and virtual ones may occur in others, inline ones do not."""
 
     native: NDArray[np.void]
     virtual: NDArray[np.void]
@@ -63,13 +62,13 @@ class _Counted:
 
 
 def chunk_storage(refs: RefStore, assets: AssetStore, executor: Executor) -> ChunkStorageStats:
-    """Bytes of all chunks that snapshots on branches and tags refer to.
+    """Sum the bytes of all chunks that reachable snapshots refer to.
 
-    A native chunk counts once however many references lie in it, a virtual one once per place and range, an
-    inline one in each manifest that holds it.
+    Each native chunk object counts once, each virtual chunk once per location and range, and each inline
+    chunk once per manifest.
     """
     manifests = manifests_used(assets.storage, reachable_snapshots(refs), executor)
-    natives, virtuals, inline_bytes = Gathered(_NATIVE), Gathered(_VIRTUAL), 0
+    natives, virtuals, inline_bytes = DistinctItems(_NATIVE), DistinctItems(_VIRTUAL), 0
     for part in executor.map(Task(partial(_count, assets.storage), "manifests"), each_id(manifests)):
         natives.add(part.native)
         virtuals.add(part.virtual)
@@ -112,7 +111,7 @@ def _virtual(refs: ArrayManifest) -> NDArray[np.void]:
 
 
 def _location_hashes(locations: Blobs) -> NDArray[np.bytes_]:
-    """A key of 16 bytes for each location."""
+    """Hash each location to 16 bytes."""
     digests = b"".join(blake2b(location, digest_size=_HASH).digest() for location in locations)
     return np.frombuffer(digests, f"S{_HASH}")
 
@@ -121,9 +120,9 @@ def _location_hashes(locations: Blobs) -> NDArray[np.bytes_]:
 
 
 def by_snapshot(assets: AssetStore, history: History, executor: Executor) -> Table:
-    """Per snapshot the bytes it refers to, and those that no other snapshot of the history does.
+    """Return the bytes that each snapshot refers to, and those that no other snapshot refers to.
 
-    A native chunk counts once per snapshot however often it is used, an inline one in its manifest.
+    A chunk that several references use counts once per snapshot.
     """
     order = np.argsort(np.asarray(history.snapshots.columns["flushed_at"]), kind="stable")
     uses = _uses(assets.storage, history.snapshots.ids[order], executor)
@@ -153,10 +152,10 @@ def by_snapshot(assets: AssetStore, history: History, executor: Executor) -> Tab
 
 
 def by_array(assets: AssetStore, history: History, only: SnapshotId | None, executor: Executor) -> Table:
-    """Per array the bytes that one snapshot refers to, or all do, and those that no other array does.
+    """Return the bytes that each array refers to, in one snapshot or in all, and those of no other array.
 
-    An array is known by its path at the tip of a branch or tag, or in the snapshots asked for; one that is
-    at none of them any more by the id of its node.
+    The path of an array is that at the tip of a branch or tag, or in the given snapshot. A deleted array is
+    identified by its node id.
     """
     snapshots = history.snapshots.ids
     if only is not None:
@@ -179,7 +178,7 @@ def by_array(assets: AssetStore, history: History, only: SnapshotId | None, exec
     names = [NodeId(each.ljust(8, b"\0")) for each in nodes.tolist()]
     table = Table(
         {
-            "array": [paths.get(node, f"(gone) {node}") for node in names],
+            "array": [paths.get(node, f"(deleted) {node}") for node in names],
             "chunks": counts,
             **{name: sums[:, at] for at, (_, name) in enumerate(_KINDS)},
             "unique_bytes": unique,
@@ -191,7 +190,7 @@ def by_array(assets: AssetStore, history: History, only: SnapshotId | None, exec
 
 @dataclass(frozen=True, slots=True)
 class ReclaimableStorage(Report):
-    """The objects that a garbage collection could delete after some snapshots left the history."""
+    """The objects that a garbage collection could delete after snapshots have expired."""
 
     snapshots: int
     manifests: int
@@ -202,7 +201,7 @@ class ReclaimableStorage(Report):
 def reclaimable_storage(
     assets: AssetStore, history: History, keep: NDArray[np.bool_], executor: Executor
 ) -> ReclaimableStorage:
-    """Count the objects that only the snapshots use that are not kept."""
+    """Count the objects that only snapshots that are not kept refer to."""
     storage = assets.storage
     ids = history.snapshots.ids
     stay, go = ids[keep], ids[~keep]
@@ -227,7 +226,7 @@ def _bytes(listed: Listing, wanted: Ids) -> int:
 
 
 class _Uses:
-    """Which manifests some snapshots use, by position."""
+    """The manifests that snapshots use, and the positions of the snapshots that use each."""
 
     def __init__(self, manifests: Ids, owners: NDArray[np.int64], places: NDArray[np.int64]) -> None:
         self.manifests = manifests
@@ -236,29 +235,25 @@ class _Uses:
         self._ends = np.bincount(places, minlength=len(manifests)).cumsum()
 
     def snapshots(self, manifest: int) -> NDArray[np.int64]:
-        """The snapshots that use a manifest."""
+        """Return the positions of the snapshots that use a manifest."""
         start = self._ends[manifest - 1] if manifest else 0
         return self._owners[start : self._ends[manifest]]
 
     def read(self, storage: Storage, executor: Executor) -> Iterator[tuple[int, NDArray[np.void]]]:
-        """Every manifest, by position, and its chunks."""
+        """Yield the position of every manifest, and its chunks."""
         return enumerate(
             executor.map(Task(partial(_units_of, storage), "manifests"), each_id(self.manifests))
         )
 
 
 def _uses(storage: Storage, snapshots: Ids, executor: Executor) -> _Uses:
-    found = list(executor.map(Task(partial(_manifests_of, storage), "snapshots"), each_id(snapshots)))
+    found = list(
+        executor.map(Task(partial(read_manifest_ids, storage, False), "snapshots"), each_id(snapshots))
+    )
     owners = np.repeat(np.arange(len(found)), [len(each) for each in found])
     keys = id_keys(np.concatenate([snapshots[:0], *found]))
     manifests, places = np.unique(keys, return_inverse=True)
     return _Uses(manifests.view(np.uint8).reshape(-1, ManifestId.SIZE), owners, places.reshape(-1))
-
-
-def _manifests_of(storage: Storage, snapshot: bytes) -> Ids:
-    """The manifests that arrays of a snapshot use; it may list more."""
-    id = SnapshotId(snapshot)
-    return read_snapshot(storage.get(f"{SNAPSHOTS}/{id}")[0], id).manifest_files.ids
 
 
 def _units_of(storage: Storage, manifest: bytes) -> NDArray[np.void]:
@@ -284,17 +279,16 @@ def _units(manifest: ManifestId, node: NodeId, refs: ArrayManifest) -> NDArray[n
     return found
 
 
-# The chunks of many manifests, in no more memory than the distinct ones take
-
-
 class _Units:
+    """The chunks of many manifests. The memory is proportional to the number of distinct chunks."""
+
     def __init__(self) -> None:
         self._all = np.zeros(0, _UNIT)
         self._pending: list[NDArray[np.void]] = []
         self._waiting = 0
 
     def add(self, units: NDArray[np.void], snapshots: NDArray[np.int64]) -> None:
-        """The chunks of a manifest that some snapshots use."""
+        """Add the chunks of a manifest that the snapshots at some positions use."""
         units["first"], units["last"] = snapshots.min(), snapshots.max()
         self._pending.append(units)
         self._waiting += len(units)
@@ -302,7 +296,7 @@ class _Units:
             self.result()
 
     def result(self) -> NDArray[np.void]:
-        """Each chunk of each array once, sorted by chunk, with the first and the last of its snapshots."""
+        """Return each chunk of each array once, sorted by chunk, with its first and last snapshot."""
         if self._pending:
             rows = np.concatenate([self._all, *self._pending])
             rows = rows[np.lexsort((rows["length"], rows["node"], rows["key"], rows["kind"]))]
@@ -312,7 +306,7 @@ class _Units:
 
 
 def _merged(rows: NDArray[np.void], names: Iterable[str]) -> NDArray[np.void]:
-    """One of all rows that agree in some fields, which stand next to each other: the longest, the widest."""
+    """Merge adjacent rows that are equal in some fields: the greatest length, the union of snapshots."""
     if not len(rows):
         return rows
     starts = np.flatnonzero(_changes(rows, names))
@@ -336,14 +330,14 @@ def _by_chunk(rows: NDArray[np.void]) -> NDArray[np.void]:
 
 
 def _chunks(rows: NDArray[np.void]) -> NDArray[np.void]:
-    """The chunks of one manifest, each once, in the longest of its forms."""
+    """Return each chunk of one manifest once, with its greatest length."""
     last = np.append(_changes(rows, ("kind", "key"))[1:], True)[: len(rows)]
     found: NDArray[np.void] = rows[last]
     return found
 
 
 def _alone(rows: NDArray[np.void]) -> NDArray[np.bool_]:
-    """Whether no other array has the same chunk."""
+    """Mark the rows whose chunk belongs to no other array."""
     starts = _changes(rows, ("kind", "key"))
     ends = np.append(starts[1:], True)
     alone: NDArray[np.bool_] = starts & ends

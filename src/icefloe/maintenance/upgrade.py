@@ -1,4 +1,8 @@
-"""From version 1 of the format to version 2: a repo info file out of refs and snapshots; all else stays."""
+"""Upgrade repositories of version 1 of the format to version 2.
+
+Branches, tags, history and configuration move into one new repo info file; all other objects stay as they
+are.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import contextlib
 import time
 from collections.abc import Iterator, Mapping
 from functools import partial
+from typing import Any, Final
 
 from icefloe._internal.executor import Executor, Task
 from icefloe._internal.ids import SnapshotId
@@ -22,18 +27,21 @@ from icefloe.format.files import (
     write_repo_info,
 )
 from icefloe.format.refs_v1 import REFS, RefFile, RefKind
-from icefloe.format.repo_info import MAIN, RepoInfo, SnapshotInfo
+from icefloe.format.repo_info import MAIN, RepoInfo, SnapshotInfo, SnapshotInfos
 from icefloe.format.spec import V2
-from icefloe.maintenance.first_repo_info import first_repo_info
-from icefloe.maintenance.listings import list_folder
-from icefloe.maintenance.reachable import each_id
+from icefloe.format.updates import RepoStatus, StoredUpdate, Update, Updates
+from icefloe.maintenance.listings import each_id, list_folder
+from icefloe.ops import UpdateType
 from icefloe.storage.base import ABSENT, ConditionNotMetError, Storage
+
+_MOMENT_US: Final = 1000
+"""The assumed time between a commit and the creation of a branch or tag, which version 1 does not record."""
 
 
 def upgrade(assets: AssetStore, refs: RefStoreV1, executor: Executor, *, dry_run: bool) -> RepoInfo:
-    """Write the repo info file of a repository of version 1; the refs are still there afterwards.
+    """Write the repo info file of a version 1 repository, and leave its ref files in place.
 
-    ConflictError, and the repository as it was, where somebody moved a ref meanwhile.
+    Raises ConflictError, and removes the new file, if a branch or tag moved meanwhile.
     """
     before = refs.all_refs()
     info = _repo_info(assets, refs, before, executor)
@@ -46,39 +54,38 @@ def upgrade(assets: AssetStore, refs: RefStoreV1, executor: Executor, *, dry_run
         storage.put(REPO_PATH, data, ABSENT, metadata=object_metadata(V2, "repo-info"))
     except ConditionNotMetError:
         raise ConflictError(
-            message="somebody else has upgraded this repository", kind=ErrorKind.REPO_INFO_UPDATED
+            message="another process has upgraded this repository", kind=ErrorKind.REPO_INFO_UPDATED
         ) from None
     if refs.all_refs() != before:
         storage.delete([REPO_PATH])
         raise ConflictError(
-            message="a branch or tag changed during the upgrade, which was taken back; "
-            "stop all writers and try again",
+            message="a branch or tag changed during the upgrade, which was undone: stop all writers first",
             kind=ErrorKind.BRANCH_UPDATE_CONFLICT,
         )
     return info
 
 
 def delete_files_of_version_1(storage: Storage) -> None:
-    """Remove what version 2 does not read: main first, so that version 1 is not found any more."""
+    """Delete files that version 2 does not use: main first, so that no reader finds version 1 any more."""
     main = RefFile(RefKind.BRANCH, MAIN).path
     storage.delete([main])
     report = storage.delete(list(_ref_files(storage)))
     if report.failed:
         path, reason = report.failed[0]
         raise SessionStateError(
-            f"the repository has version 2 now, but {path} of version 1 could not be deleted: {reason}",
+            f"the repository was upgraded, but {path} of version 1 could not be deleted: {reason}",
             kind=ErrorKind.INVALID_REPOSITORY_MIGRATION,
         )
     storage.delete([CONFIG_PATH])
 
 
 def has_files_of_version_1(storage: Storage) -> bool:
-    """Whether an upgrade left something to delete."""
+    """Return True if files of version 1 are left."""
     return next(_ref_files(storage), None) is not None or storage.exists(CONFIG_PATH)
 
 
 def _ref_files(storage: Storage) -> Iterator[str]:
-    """Give the paths of branches and tags. Other files in that folder are not ours to delete."""
+    """Yield the paths of branches and tags, without other files in their folder."""
     return (info.key for info in storage.list_prefix(f"{REFS}/") if RefFile.parse(info.key) is not None)
 
 
@@ -91,10 +98,10 @@ def _repo_info(
     known = _snapshots(assets, executor)
     reached: dict[SnapshotId, SnapshotInfo] = {}
     for id in (*branches.values(), *(id for tag, id in tags.items() if tag not in gone)):
-        reached |= _line(id, reached, known, refs)
+        reached |= _new_ancestors(id, reached, known, refs)
     for id in (id for tag, id in tags.items() if tag in gone):
-        with contextlib.suppress(SnapshotNotFoundError):  # a collection may have taken what it led to
-            reached |= _line(id, reached, known, refs)
+        with contextlib.suppress(SnapshotNotFoundError):  # garbage collection may have deleted its snapshots
+            reached |= _new_ancestors(id, reached, known, refs)
     stored = refs.config()
     return first_repo_info(
         reached,
@@ -107,13 +114,13 @@ def _repo_info(
     )
 
 
-def _line(
+def _new_ancestors(
     tip: SnapshotId,
     reached: Mapping[SnapshotId, SnapshotInfo],
     known: Mapping[SnapshotId, SnapshotInfo],
     refs: RefStoreV1,
 ) -> dict[SnapshotId, SnapshotInfo]:
-    """A snapshot and those before it, down to the first that was reached already."""
+    """Return a snapshot and its ancestors, up to the first one that was reached before."""
     line: dict[SnapshotId, SnapshotInfo] = {}
     at: SnapshotId | None = tip
     while at is not None and at not in reached and at not in line:
@@ -123,7 +130,7 @@ def _line(
 
 
 def _snapshots(assets: AssetStore, executor: Executor) -> dict[SnapshotId, SnapshotInfo]:
-    """All snapshots that are there, read side by side; following parents would read them one by one."""
+    """Read all existing snapshots in parallel. Following parents would read them one by one."""
     ids = each_id(list_folder(assets.storage, SNAPSHOTS).ids)
     infos = executor.map(Task(partial(_info, assets.storage), "snapshots"), ids)
     return {info.id: info for info in infos if info is not None}
@@ -133,5 +140,69 @@ def _info(storage: Storage, snapshot: bytes) -> SnapshotInfo | None:
     id = SnapshotId(snapshot)
     try:
         return read_snapshot_info(storage.get(f"{SNAPSHOTS}/{id}")[0], id)
-    except IcechunkError:  # raised again where a ref leads to it
+    except IcechunkError:  # raised again if a ref leads to it
         return None
+
+
+# The repo info file
+
+
+def first_repo_info(
+    snapshots: Mapping[SnapshotId, SnapshotInfo],
+    branches: Mapping[str, SnapshotId],
+    tags: Mapping[str, SnapshotId],
+    deleted_tags: Mapping[str, SnapshotId | None],
+    now_us: int,
+    metadata: Mapping[str, Any],
+    config: bytes | None,
+) -> RepoInfo:
+    """Return the repo info of an upgraded repository, with an ops log that is inferred from its history."""
+    events = sorted(_events(snapshots, branches, tags, deleted_tags), key=lambda event: event[0])
+    first = events[0][0] if events else now_us
+    # Times must ascend strictly and lie in the past: writers refuse to add an entry before the newest one.
+    times, last = [], 0
+    for at_us, _ in events:
+        last = max(last + 1, at_us)
+        times.append(last)
+    late = max(0, last - (now_us - 1))
+    log = [Update(UpdateType.RepoMigrated(1, 2), now_us)]
+    log += [
+        Update(kind, max(at_us - late, 0)) for at_us, (_, kind) in zip(times[::-1], events[::-1], strict=True)
+    ]
+    return RepoInfo(
+        snapshots=SnapshotInfos.of(snapshots.values()),
+        branches=dict(sorted(branches.items())),
+        tags=dict(sorted(tags.items())),
+        deleted_tags=frozenset(deleted_tags),
+        status=RepoStatus(set_at_us=min(first, now_us)),
+        latest_updates=Updates.of(log),
+        metadata=metadata,
+        config=config,
+    )
+
+
+def _events(
+    snapshots: Mapping[SnapshotId, SnapshotInfo],
+    branches: Mapping[str, SnapshotId],
+    tags: Mapping[str, SnapshotId],
+    deleted_tags: Mapping[str, SnapshotId | None],
+) -> Iterator[tuple[int, StoredUpdate]]:
+    """Yield the operations that led to a history, with their known or assumed times."""
+    seen: set[SnapshotId] = set()
+    for branch in sorted(branches, key=lambda name: (name != MAIN, name)):
+        at: SnapshotId | None = branches[branch]
+        if branch != MAIN and at is not None:
+            yield snapshots[at].flushed_at_us + _MOMENT_US, UpdateType.BranchCreated(branch)
+        while at is not None and at not in seen:
+            seen.add(at)
+            info = snapshots[at]
+            first = info.parent_id is None
+            kind = UpdateType.RepoInitialized() if first else UpdateType.NewCommit(branch, str(at))
+            yield info.flushed_at_us, kind
+            at = info.parent_id
+    for tag, target in tags.items():
+        yield snapshots[target].flushed_at_us + _MOMENT_US, UpdateType.TagCreated(tag)
+    for tag, gone in deleted_tags.items():
+        if gone is not None and gone in snapshots:
+            yield snapshots[gone].flushed_at_us + _MOMENT_US, UpdateType.TagCreated(tag)
+            yield snapshots[gone].flushed_at_us + 2 * _MOMENT_US, UpdateType.TagDeleted(tag, str(gone))

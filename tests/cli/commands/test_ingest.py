@@ -14,7 +14,7 @@ import zarr
 
 import icefloe
 from icefloe.cli import main as app
-from icefloe.cli.errors import NOT_WELL
+from icefloe.cli.errors import FINDINGS
 from tests.support.ingest.files import archive, days, write
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
@@ -51,7 +51,7 @@ def test_nothing_new_needs_no_spark(
 
     assert app.main(["ingest", str(ingested / sources), place, *NOWHERE, *more]) == 0
 
-    assert capsys.readouterr().out == "nothing new; in the repository already: 2 files\n"
+    assert capsys.readouterr().out == "nothing new: 2 files ingested before\n"
     assert len(list(icefloe.open(place).ops_log())) == len(before)
 
 
@@ -85,7 +85,7 @@ def test_what_is_wrong_is_told_before_spark(ingested: Path, capsys: pytest.Captu
         (["rechunk", place, "t2m", "--chunks", "tim=2", *NOWHERE], "tim"),
         (["ingest", str(ingested / "data"), place, "--branch", "man", *NOWHERE], "man"),
         (["ingest", str(ingested / "nothing*.nc"), place, *NOWHERE], "nothing"),
-        (["ingest", str(ingested / "data"), str(ingested / "data/000.nc"), *NOWHERE], "REPO comes after all"),
+        (["ingest", str(ingested / "data"), str(ingested / "data/000.nc"), *NOWHERE], "REPO comes after the"),
         (["sql", f"r={ingested}", "SELECT 1", *NOWHERE], "icefloe init"),
     ):
         assert app.main(words) in (2, 3), words
@@ -148,15 +148,18 @@ def test_changed_files_that_arrays_refer_to_end_the_run_with_5(
         write(Path(files[number]), days(2 * number, 2) * 2)
 
     for more in ([], ["--dry-run"]):
-        assert app.main([*words, *more]) == NOT_WELL
+        assert app.main([*words, *more]) == FINDINGS
         out = capsys.readouterr().out
         for number in (0, 2):
-            assert f"{files[number]}: changed since arrays refer to it; its data cannot be read" in out
+            assert (
+                f"{files[number]}: changed since it was ingested; virtual references to it cannot be read"
+                in out
+            )
         assert files[1] not in out
-        assert "--on-change ingest refers to 2 changed files again" in out
+        assert "--on-change ingest updates the references to 2 changed files" in out
     write(tmp_path / "data" / "new.nc", days(6, 2))
     capsys.readouterr()
-    assert app.main([*words, "--json"]) == NOT_WELL
+    assert app.main([*words, "--json"]) == FINDINGS
     report = json.loads(capsys.readouterr().out)
     assert report["broken"] == report["changed"] == [files[0], files[2]]
     assert report["published"] is not None
@@ -175,7 +178,7 @@ def test_changed_files_that_were_copied_are_no_failure(
 
     assert app.main(words) == 0
 
-    assert "1 file changed since they were ingested" in capsys.readouterr().out
+    assert "changed since the last ingest: 1 file" in capsys.readouterr().out
 
 
 def test_a_changed_reference_that_is_skipped_as_bad_stays_broken(
@@ -186,9 +189,9 @@ def test_a_changed_reference_that_is_skipped_as_bad_stays_broken(
     assert app.main(words) == 0
     Path(files[0]).write_bytes(b"no NetCDF")
 
-    assert app.main([*words, "--on-change", "ingest", "--on-bad-file", "skip"]) == NOT_WELL
+    assert app.main([*words, "--on-change", "ingest", "--on-bad-file", "skip"]) == FINDINGS
 
-    assert f"{files[0]}: changed since arrays refer to it" in capsys.readouterr().out
+    assert f"{files[0]}: changed since it was ingested" in capsys.readouterr().out
 
 
 def test_reads_of_deflated_netcdf_print_no_warnings(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ def test_deletions_and_rewritten_manifests_are_counted(
     typed("gc", "--older-than", "0s", "--yes")
 
     assert told[0][0] == "manifests"
-    assert told[-1] == ("requests to delete", 1, 1)
+    assert told[-1] == ("delete requests", 1, 1)
 
 
 def test_gc_of_young_objects_needs_a_yes(typed: Terminal) -> None:
@@ -42,7 +42,7 @@ def test_gc_of_young_objects_needs_a_yes(typed: Terminal) -> None:
 
     assert "--yes" in typed.errors
     typed("gc", "--older-than", "2999-01-01", code=faults.USAGE)
-    assert "lies in the future" in typed.errors
+    assert "is in the future" in typed.errors
     typed("gc", "--older-than", "1h", "--yes")
 
 
@@ -111,14 +111,14 @@ def test_repair_takes_what_is_lost_from_a_clone(typed: Terminal, tmp_path: Path)
     repo = icefloe.open(typed.repo)
     (manifest,) = repo.list_manifest_files(repo.lookup_branch("main"))
     repo.storage.delete([f"manifests/{manifest.id}"])
-    typed("verify", code=faults.NOT_WELL)
+    typed("verify", code=faults.FINDINGS)
 
-    typed("repair", "--dry-run", code=faults.NOT_WELL)
+    typed("repair", "--dry-run", code=faults.FINDINGS)
     told = typed.json("repair", "--from", str(tmp_path / "copy"))
 
-    assert [row["action"] for row in told["actions"]] == ["made again"]
+    assert [row["action"] for row in told["actions"]] == ["restored"]
     typed("verify", "-r", "main", "--no-history", "--level", "chunks")
-    assert "nothing is lost" in typed("repair")
+    assert "nothing to repair" in typed("repair")
 
 
 @pytest.mark.needs("xarray")
@@ -127,10 +127,10 @@ def test_repair_without_a_ledger_knows_nothing(typed: Terminal) -> None:
     (manifest,) = repo.list_manifest_files(repo.lookup_branch("main"))
     repo.storage.delete([f"manifests/{manifest.id}"])
 
-    told = typed.json("repair", "--from-ledger", "--virtual", code=faults.NOT_WELL)
+    told = typed.json("repair", "--from-ledger", "--virtual", code=faults.FINDINGS)
 
     assert told["complete"] is False
-    assert {row["action"] for row in told["actions"]} == {"left as it is"}
+    assert {row["action"] for row in told["actions"]} == {"left unchanged"}
     typed("repair", "--relocate", "nowhere", code=faults.USAGE)
     assert "OLD=NEW" in typed.errors
 
@@ -143,6 +143,6 @@ def test_dry_runs_of_what_only_looks(typed: Terminal) -> None:
         "skipped": 0,
     }
     typed("verify", "--incremental")
-    assert "would look at 0 snapshots; verified before: 3" in typed("verify", "--incremental", "--dry-run")
+    assert "would check 0 snapshots, skip 3" in typed("verify", "--incremental", "--dry-run")
     assert typed.json("storage", "--dry-run") == {"dry_run": True, "snapshots": 3}
     assert typed.json("verify", "--level", "objects")["level"] == "objects"

@@ -72,7 +72,7 @@ def test_conflicts_are_a_table_and_an_exit_code(typed: Terminal, repo: icefloe.R
     ]
     assert (told["outcome"], told["snapshot"]) == ("conflicts", None)
     assert repo.lookup_branch("main") == tip
-    assert "1 conflict decided" in typed("merge", "dev", "--strategy", "theirs")
+    assert "1 conflict resolved" in typed("merge", "dev", "--strategy", "theirs")
     assert values(repo) == [3, 2, 0, 0]
 
 
@@ -146,7 +146,7 @@ def test_squash_makes_one_commit_of_several(typed: Terminal, repo: icefloe.Repos
     planned = typed.json("squash", since, "--dry-run")
     assert len(planned["squashed"]) == 2
     assert planned["snapshot"] is None
-    assert "in the place of 2" in typed("squash", since, "--branch", "main", "-m", "both")
+    assert "replaces 2 commits" in typed("squash", since, "--branch", "main", "-m", "both")
 
     tip = next(repo.ancestry(branch="main"))
     assert (tip.parent_id, tip.message) == (since, "both")

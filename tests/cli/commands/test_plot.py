@@ -145,20 +145,24 @@ def test_files_are_drawn(
     ("words", "code", "sentence"),
     [
         (["t", "--isel", "x=0"], 2, "/t has no dimension 'x'; it has time, lat, lon"),
-        (["t", "--isel", "time=9"], 2, "time=9 is outside of a dimension of 6 elements"),
+        (["t", "--isel", "time=9"], 2, "time=9 is out of bounds for a dimension of size 6"),
         (["t", "--isel", "time=one"], 2, "is not DIM=START:STOP"),
         (["t", "--isel", "time"], 2, "'time' is not DIM=START:STOP"),
-        (["t", "--isel", "time=0", "--sel", "time=2024-01-01"], 2, "chosen twice"),
+        (["t", "--isel", "time=0", "--sel", "time=2024-01-01"], 2, "selected both by index and by label"),
         (["t", "--sel", "time=1999-01-01"], 2, "from 2024-01-01 00:00:00 to 2024-01-06"),
         (["t", "--sel", "lon=3"], 2, "has no coordinate"),
-        (["t", "--isel", "time=0", "--isel", "lat=0", "--isel", "lon=0"], 2, "`icefloe cat` shows values"),
-        (["t", "--isel", "lat=3:3"], 2, "no elements along lat"),
-        (["name"], 2, "cannot be drawn; numbers can"),
-        (["empty"], 2, "no elements along 0"),
+        (
+            ["t", "--isel", "time=0", "--isel", "lat=0", "--isel", "lon=0"],
+            2,
+            "`icefloe cat` prints single values",
+        ),
+        (["t", "--isel", "lat=3:3"], 2, "the selection along lat is empty"),
+        (["name"], 2, "cannot be plotted; only numbers can"),
+        (["empty"], 2, "the selection along 0 is empty"),
         (["none"], 3, "/none"),
         (["/"], 2, "array"),
         (["t", "-r", "v9"], 3, "no branch, tag or snapshot v9"),
-        (["t", "--file", "picture.doc"], 2, "ends in none of .png"),
+        (["t", "--file", "picture.doc"], 2, "has none of the extensions .png"),
         (["t", "--file", "/nowhere/at/all.png"], 1, "/nowhere/at/all.png: No such file or directory"),
     ],
 )
@@ -182,7 +186,7 @@ def test_what_goes_wrong_unawares_is_one_sentence(
 
     monkeypatch.setattr("icefloe.cli.slices.take", broken)
 
-    assert "ZeroDivisionError: by nought (--debug shows where" in plot(capsys, place, "t", code=1)
+    assert "ZeroDivisionError: by nought (--debug prints the traceback" in plot(capsys, place, "t", code=1)
     with pytest.raises(ZeroDivisionError):
         app.main(["--debug", "plot", place, "t"])
 

@@ -98,14 +98,14 @@ def repo_root(repo: Repository) -> str:
 
 def test_foreign_files_beside_the_checksums_are_ignored() -> None:
     repo = repository()
-    repo.storage.put(f"{catalogue.PLACE}/zz notes.txt", b"of a user")
+    repo.storage.put(f"{catalogue.FOLDER}/zz notes.txt", b"of a user")
 
     for value in range(1, 20):
         commit(repo, value)
         assert repo.record_checksums() > 0
 
     assert repo.verify("graph", checksums=True).ok
-    assert repo.storage.exists(f"{catalogue.PLACE}/zz notes.txt")
+    assert repo.storage.exists(f"{catalogue.FOLDER}/zz notes.txt")
 
 
 def test_checksums_are_recorded_once_and_files_are_joined() -> None:
@@ -116,7 +116,7 @@ def test_checksums_are_recorded_once_and_files_are_joined() -> None:
         assert repo.record_checksums() > 0
 
     assert repo.record_checksums() == 0
-    assert 1 <= len(repo.storage.list_objects(prefix=catalogue.PLACE)) <= 17
+    assert 1 <= len(repo.storage.list_objects(prefix=catalogue.FOLDER)) <= 17
     report = repo.verify("graph", checksums=True)
     assert report.ok
     assert report.checksums == len(set(immutable(repo.storage))) + 1  # and the repo info file
@@ -218,14 +218,14 @@ def test_other_readers_and_collections_leave_the_catalogue_alone() -> None:
 def test_a_damaged_catalogue_is_reported() -> None:
     repo = four_commits()
     repo.record_checksums()
-    ((key, _),) = [item for item in repo.storage.list_objects() if item[0].startswith(catalogue.PLACE)]
+    ((key, _),) = [item for item in repo.storage.list_objects() if item[0].startswith(catalogue.FOLDER)]
     data = bytearray(repo.storage.get(key)[0])
     data[len(data) // 2] ^= 1
     repo.storage.put(key, bytes(data))
 
     report = repo.verify("graph", checksums=True)
 
-    assert [found.object for found in report.findings] == [catalogue.PLACE]
+    assert [found.object for found in report.findings] == [catalogue.FOLDER]
 
 
 def test_an_incremental_verification_reads_what_is_new_only() -> None:

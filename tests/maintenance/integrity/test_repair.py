@@ -57,7 +57,7 @@ def test_a_chunk_comes_back_from_its_source(version: int) -> None:
 
     assert report.complete
     assert list(report.table().rows()) == [
-        {"object": "/a [2]", "where": "chunks", "problem": "chunk gone", "action": "made again"}
+        {"object": "/a [2]", "where": "chunks", "problem": "chunk lost", "action": "restored"}
     ]
     assert values(repo) == LEFT
     assert repo.lookup_branch("main") == report.snapshot_id
@@ -226,7 +226,7 @@ def test_a_snapshot_that_can_be_read_is_never_dropped() -> None:
 
     report = Repository.open(repo.storage).repair(drop=True, checksums=True)
 
-    assert [(row["object"], row["action"]) for row in report.table().rows()] == [(key, "left as it is")]
+    assert [(row["object"], row["action"]) for row in report.table().rows()] == [(key, "left unchanged")]
     assert repo.lookup_branch("main") == tip
 
 

@@ -145,7 +145,7 @@ def test_references_outside_their_extents_and_grid_are_found() -> None:
     findings = reopened(repo).verify().findings
 
     assert {(found.kind, found.object) for found in findings} >= {("extents", path), ("grid", path)}
-    assert "2 references outside 0..8, the first of chunk [8]" in next(
+    assert "2 references outside 0..8, the first for chunk [8]" in next(
         found.message for found in findings if found.kind == "grid"
     )
 

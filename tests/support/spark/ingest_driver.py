@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from icefloe._internal.executor import Task
-from icefloe.cli.errors import explained
+from icefloe.cli.errors import explain
 from icefloe.spark import session_at
 from icefloe.spark.executor import SparkExecutor
 from tests.support.ingest.fault_jobs import JOBS
@@ -49,7 +49,7 @@ def main(master: str, *settings: str) -> None:
         try:
             JOBS[order["job"]].run(Path(order["folder"]), order["files"], executor, order["on_change"])
         except Exception as error:  # noqa: BLE001 - whatever it is, a sentence is made of it
-            say(json.dumps(explained(error)[0]))
+            say(json.dumps(explain(error)[0]))
         else:
             say("null")
 

@@ -1,4 +1,4 @@
-"""The command that sets up completion in shells: completion."""
+"""The command that prints completion scripts for shells: completion."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def completion(shell: str) -> None:
     """
     kind = get_completion_class(shell)
     if kind is None:
-        raise click.ClickException(f"this release of click knows no {shell}")
+        raise click.ClickException(f"this release of click does not support {shell}")
     click.echo(
         kind(click.get_current_context().find_root().command, {}, "icefloe", "_ICEFLOE_COMPLETE").source()
     )

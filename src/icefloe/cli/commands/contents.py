@@ -10,13 +10,14 @@ import click
 
 from icefloe._internal.paths import LEDGERS, ROOT, component_key, is_within, name, normalize
 from icefloe.cli import revisions
+from icefloe.cli.authorize import authorize_option
 from icefloe.cli.output import Output, shown
 from icefloe.cli.params import (
     all_option,
-    authorize_option,
     complete_path,
     is_listed,
     output_option,
+    parse_index,
     repo_argument,
     revision_option,
 )
@@ -29,12 +30,12 @@ from icefloe.session import Session
 
 _HEAD = 10
 _MOST_SIZES = 6
-"""Of chunks along one dimension whose sizes differ."""
+"""The largest number of chunk sizes to print for a dimension with irregular chunks."""
 _SHARDING = "sharding_indexed"
 _ATTRIBUTES = ("units", "long_name", "standard_name")
 
 
-def _described(node: NodeSnapshot) -> dict[str, Any]:
+def _describe(node: NodeSnapshot) -> dict[str, Any]:
     """Summarize the zarr.json of a node."""
     document = json.loads(node.user_data)
     found: dict[str, Any] = {"path": node.path, "kind": document["node_type"]}
@@ -49,7 +50,7 @@ def _described(node: NodeSnapshot) -> dict[str, Any]:
 
 
 def _chunk_shapes(document: dict[str, Any]) -> tuple[Any, Any]:
-    """Return the shapes of chunks and of shards, as zarr names them: the grid is one of shards, if any."""
+    """Return the shapes of chunks and shards. With sharding, the chunk grid consists of shards."""
     grid = document["chunk_grid"]["configuration"]
     shape = grid.get("chunk_shape", grid.get("chunk_shapes"))
     for codec in document["codecs"]:
@@ -75,7 +76,7 @@ def _line(node: dict[str, Any]) -> str:
 
 
 def _shape_text(shape: list[Any]) -> str:
-    """Format the shape of chunks, or the sizes of chunks per dimension where they differ."""
+    """Format a chunk shape, or the chunk sizes of dimensions with irregular chunks."""
     return f"({', '.join(_sizes_text(each) if isinstance(each, list) else shown(each) for each in shape)})"
 
 
@@ -100,23 +101,23 @@ def tree(repo: Repository, path: str, revision: str, with_ledgers: bool, out: Ou
     icefloe tree data/repo air -r v1.0
     """
     workspace = repo.readonly_session(snapshot_id=revisions.resolve(repo, revision))._workspace
-    top = _path(path)
+    top = _absolute(path)
     if top != ROOT and workspace.node(top) is None:
         raise _no_node(workspace, "group or array", top)
     shown_all = with_ledgers or is_within(top, LEDGERS)
     paths = [each for each in workspace.below(top) if is_listed(each, with_ledgers=shown_all)]
-    nodes = [_described(node) for each in paths if (node := workspace.node(each)) is not None]
+    nodes = [_describe(node) for each in paths if (node := workspace.node(each)) is not None]
     levels = [len(component_key(node["path"])) - len(component_key(top)) for node in nodes]
     lines = ["    " * level + _line(node) for level, node in zip(levels, nodes, strict=True)]
-    out.value(nodes, "\n".join(lines) or "nothing: no group, no array")
+    out.value(nodes, "\n".join(lines) or "no groups or arrays")
 
 
 def known_array(session: Session, path: str) -> str:
     """Return the full path of an array; the error suggests an array with a similar name."""
-    whole = _path(path)
+    whole = _absolute(path)
     if session._workspace.node(whole) is None:
         raise _no_node(session._workspace, "array", whole)
-    session._workspace.array(whole)  # says what is wrong about a group
+    session._workspace.array(whole)  # raises if it is a group
     return whole
 
 
@@ -125,11 +126,11 @@ def _no_node(workspace: Workspace, what: str, path: str) -> NodeNotFoundError:
 
     there = [each for each in workspace.below(ROOT) if is_listed(each, with_ledgers=False)]
     near = difflib.get_close_matches(path, there, n=1)
-    hint = f"did you mean {shown(near[0])}?" if near else "`icefloe tree` lists what there is"
+    hint = f"did you mean {shown(near[0])}?" if near else "`icefloe tree` lists all groups and arrays"
     return NodeNotFoundError(f"there is no {what} {path}; {hint}", kind=ErrorKind.NODE_NOT_FOUND)
 
 
-def _path(text: str) -> str:
+def _absolute(text: str) -> str:
     return normalize(text if text.startswith("/") else f"/{text}")
 
 
@@ -157,7 +158,7 @@ def head(repo: Repository, path: str, revision: str, number: int, out: Output) -
     """
     session = repo.readonly_session(snapshot_id=revisions.resolve(repo, revision))
     shape = _shape(session, known_array(session, path))
-    values = read(session, _path(path), (slice(0, number),) * len(shape))
+    values = read(session, _absolute(path), (slice(0, number),) * len(shape))
     out.value({"shape": shape, "dtype": str(values.dtype), "values": json_values(values)}, _text(values))
 
 
@@ -167,7 +168,7 @@ def _shape(session: Session, path: str) -> list[int]:
 
 
 class _WithRegion(click.Command):
-    """A command with an argument that may begin with a negative number."""
+    """A command whose argument may start with a negative number."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         # docstring inherited
@@ -187,7 +188,7 @@ def cat(repo: Repository, path: str, region: str | None, revision: str, out: Out
     """Print the values of an array, or of a region.
 
     PATH is the path of the array. REGION has an index or a range for each dimension, such as 0:10,5,: and
-    may be left out.
+    selects everything if it is omitted.
 
     \b
     icefloe cat data/repo /t2m 0,10:20,10:20
@@ -199,13 +200,13 @@ def cat(repo: Repository, path: str, region: str | None, revision: str, out: Out
 
     session = repo.readonly_session(snapshot_id=revisions.resolve(repo, revision))
     shape = _shape(session, known_array(session, path))
-    values = read(session, _path(path), _region(region, len(shape)))
+    values = read(session, _absolute(path), _region(region, len(shape)))
     with np.printoptions(threshold=sys.maxsize):
         out.value(json_values(values), _text(values))
 
 
 def _text(values: Any) -> str:
-    """Format values as numpy does, which escapes line breaks in texts except in a single one."""
+    """Format values as numpy does, which escapes control characters except in a single string."""
     return str(values) if values.ndim else shown(str(values))
 
 
@@ -213,18 +214,12 @@ def _region(text: str | None, rank: int) -> tuple[slice | int, ...]:
     parts = text.split(",") if text else []
     if len(parts) > rank:
         raise InvalidInputError(
-            f"the region {text} has {len(parts)} dimensions, the array {rank}",
+            f"the region {text} has {len(parts)} dimensions, but the array has {rank}",
             kind=ErrorKind.INVALID_CHUNK_INDEX,
         )
     try:
-        return tuple(_extent(part) for part in parts) + (slice(None),) * (rank - len(parts))
+        return tuple(parse_index(part) for part in parts) + (slice(None),) * (rank - len(parts))
     except ValueError:
         raise click.BadParameter(
-            f"{text!r} is no region; write an index or start:stop per dimension"
+            f"{text!r} is not a region: expected an index or start:stop for each dimension"
         ) from None
-
-
-def _extent(part: str) -> slice | int:
-    if ":" not in part:
-        return int(part)
-    return slice(*(int(bound) if bound.strip() else None for bound in part.split(":", 2)))

@@ -9,10 +9,10 @@ import click
 import icefloe
 from icefloe._internal.amounts import bytes_text, counted
 from icefloe.cli import revisions
+from icefloe.cli.authorize import authorize_option
 from icefloe.cli.execution import repo_executor_option
 from icefloe.cli.output import Output, plain
 from icefloe.cli.params import (
-    authorize_option,
     complete_branch,
     complete_tag,
     dry_run_option,
@@ -37,24 +37,24 @@ _OTHERS = (".csv", ".grib", ".grib2", ".h5", ".hdf5", ".json", ".npy", ".parquet
     "--branch",
     "branches",
     multiple=True,
-    help="A branch to copy in addition to main; without it all branches are copied.",
+    help="A branch to copy in addition to main; all branches by default.",
     shell_complete=complete_branch,
 )
 @click.option(
     "--tag",
     "tags",
     multiple=True,
-    help="A tag to copy; without it all tags are copied.",
+    help="A tag to copy; all tags by default.",
     shell_complete=complete_tag,
 )
 @click.option("--no-tags", is_flag=True, help="Copy no tags.")
 @click.option(
-    "--depth", type=click.IntRange(min=1), help="Copy only this many of the newest snapshots of each."
+    "--depth",
+    type=click.IntRange(min=1),
+    help="Copy only this many of the newest snapshots of each branch and tag.",
 )
-@click.option("--read-back", is_flag=True, help="Read every copied object again, and compare.")
-@click.option(
-    "--overwrite", is_flag=True, help="Move branches of TARGET even if their commits there get lost."
-)
+@click.option("--read-back", is_flag=True, help="Read every copy again and compare it with the source.")
+@click.option("--overwrite", is_flag=True, help="Move branches of TARGET even if commits there are lost.")
 @dry_run_option
 @repo_executor_option
 @output_option
@@ -73,7 +73,7 @@ def clone(
 ) -> None:
     """Copy a repository, or bring a copy up to date.
 
-    TARGET is a path or URL. A clone that was interrupted continues when it is run again.
+    TARGET is a path or URL. Run the command again to resume an interrupted clone.
 
     \b
     icefloe clone data/repo s3://bucket/repo --target-option region=eu-west-1
@@ -93,8 +93,8 @@ def clone(
     text = (
         f"{verb} {counted(report.snapshots, 'snapshot')}, "
         f"{counted(report.transaction_logs, 'transaction log')}, {counted(report.manifests, 'manifest')} and "
-        f"{counted(report.chunks, 'chunk')}, {bytes_text(report.bytes_copied)}; there already: "
-        f"{counted(report.objects_there, 'object')}"
+        f"{counted(report.chunks, 'chunk')}, {bytes_text(report.bytes_copied)}; "
+        f"{counted(report.objects_there, 'object')} existed already"
     )
     out.value(plain(report), text)
 
@@ -107,7 +107,7 @@ def clone(
 @click.option("--variables", help="Arrays to export, separated by commas; their coordinates are included.")
 @isel_option
 @sel_option
-@click.option("--overwrite", is_flag=True, help="Replace what is at TARGET.")
+@click.option("--overwrite", is_flag=True, help="Replace existing data at TARGET.")
 @dry_run_option
 @authorize_option
 @repo_executor_option
@@ -136,7 +136,7 @@ def export(
     """
     if target.lower().endswith(_OTHERS):
         raise click.BadParameter(
-            f"{target}: an export is Zarr, or NetCDF where the name ends in .nc", param_hint="TARGET"
+            f"{target}: exports are Zarr stores, or NetCDF files if the name ends in .nc", param_hint="TARGET"
         )
     session = repo.readonly_session(snapshot_id=revisions.resolve(repo, revision))
     options: dict[str, Any] = {
@@ -157,6 +157,6 @@ def export(
     text = (
         f"{verb} {counted(len(report.arrays), 'array')} and {counted(report.groups, 'group')}, "
         f"{bytes_text(report.bytes_written)}; {counted(report.chunks_copied, 'chunk')} copied, "
-        f"{report.chunks_encoded} encoded again"
+        f"{report.chunks_encoded} re-encoded"
     )
     out.value(plain(report), text)

@@ -1,4 +1,4 @@
-"""The command that checks this machine and storage locations: doctor."""
+"""The command that checks the installation and storage locations: doctor."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import click
 
 from icefloe._internal.extras import pip_install
 from icefloe._version import __version__
-from icefloe.cli.errors import NOT_WELL
+from icefloe.cli.errors import FINDINGS
 from icefloe.cli.output import Output
 from icefloe.cli.params import GroupWithDefault, output_option, storage_argument
 from icefloe.storage.base import Storage
@@ -26,9 +26,9 @@ _PACKAGES = (
 @output_option
 @click.pass_context
 def doctor(ctx: click.Context, out: Output) -> None:
-    """Check this machine, or a storage location.
+    """Check the installation or a storage location.
 
-    Without REPO it lists what is installed. `icefloe doctor REPO` is `icefloe doctor storage REPO`.
+    Without REPO, list installed packages. `icefloe doctor REPO` means `icefloe doctor storage REPO`.
 
     \b
     icefloe doctor
@@ -54,18 +54,18 @@ def doctor_storage(storage: Storage, out: Output) -> int:
     if not was_there:
         storage.remove_empty_folder("")
     out.value({"place": report.place, "safe": report.safe, "checks": report.checks}, str(report))
-    return 0 if report.safe else NOT_WELL
+    return 0 if report.safe else FINDINGS
 
 
 def _environment() -> dict[str, str]:
-    """List the versions of installed packages, and how to install the others."""
+    """Return the versions of installed packages, or the commands that install them."""
     found = {"icefloe": __version__, "python": f"{platform.python_version()} on {platform.platform()}"}
     return {**found, **{name: _package(name) for name in _PACKAGES}, "java": _java()}
 
 
 def _package(name: str) -> str:
     try:
-        # Only this field: parsing all metadata of a package takes longer than the command.
+        # Parsing all metadata of a package would take longer than the rest of the command.
         found = re.search(r"^Version: *(\S+)", distribution(name).read_text("METADATA") or "", re.MULTILINE)
         return found[1] if found is not None else version(name)
     except PackageNotFoundError:

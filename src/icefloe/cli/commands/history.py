@@ -1,4 +1,4 @@
-"""Commands that show the history: log, show, diff, refs, ops."""
+"""Commands that show the history: log, show, diff, ops."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from icefloe.snapshots import Diff
 @click.option(
     "--graph",
     is_flag=True,
-    help="Draw the commits, and merges with both parents; without -r those of all branches and tags.",
+    help="Draw the graph of commits and merges; without -r, of all branches and tags.",
 )
 @output_option
 def log(repo: Repository, revision: str | None, number: int | None, graph: bool, out: Output) -> None:
@@ -119,7 +119,7 @@ def show(repo: Repository, revision: str, with_ledgers: bool, out: Output) -> No
 def diff(repo: Repository, since: str, revision: str, with_ledgers: bool, out: Output) -> None:
     """Show what changed since a version.
 
-    SINCE is a version before the one that is read.
+    SINCE is an earlier version than REVISION.
 
     \b
     icefloe diff data/repo v1.0
@@ -135,7 +135,7 @@ def diff(repo: Repository, since: str, revision: str, with_ledgers: bool, out: O
         end = revision.removeprefix("branch:")
         other = f"`icefloe diff REPO {end} -r {since}`" if later else "`icefloe merge --dry-run`"
         raise InvalidInputError(
-            f"{since} does not come before {end}, and a diff shows what changed later; try {other}",
+            f"{since} is not an ancestor of {end}, so there is no diff; try {other}",
             kind=error.kind,
         ) from None
     changed = _listed_changes(changed, with_ledgers=with_ledgers)
@@ -143,7 +143,7 @@ def diff(repo: Repository, since: str, revision: str, with_ledgers: bool, out: O
 
 
 def _listed_changes(changed: Diff, *, with_ledgers: bool) -> Diff:
-    """Remove the ledger of ingests from the changes."""
+    """Return the changes without those of the ingest ledger."""
     if with_ledgers:
         return changed
 
@@ -160,21 +160,6 @@ def _listed_changes(changed: Diff, *, with_ledgers: bool) -> Diff:
         {path: changed.updated_chunks[path] for path in listed(set(changed.updated_chunks))},
         [move for move in changed.moved_nodes if any(is_listed(path, with_ledgers=False) for path in move)],
     )
-
-
-@click.command()
-@repo_argument
-@output_option
-def refs(repo: Repository, out: Output) -> None:
-    """List all branches and tags with their snapshots.
-
-    \b
-    icefloe refs data/repo
-    """
-    branches = [("branch", name, repo.lookup_branch(name)) for name in sorted(repo.list_branches())]
-    tags = [("tag", name, repo.lookup_tag(name)) for name in sorted(repo.list_tags())]
-    rows = ({"kind": kind, "name": name, "snapshot": id} for kind, name, id in branches + tags)
-    out.table(rows, ["kind", "name", "snapshot"])
 
 
 @click.command()

@@ -1,4 +1,4 @@
-"""The command that brings files into a repository."""
+"""The command that ingests files into a repository: ingest."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import click
 from click.core import ParameterSource
 
 from icefloe._internal.amounts import bytes_text, counted
-from icefloe.cli.errors import FAILED, NOT_WELL, in_shell
+from icefloe.cli.errors import FAILED, FINDINGS, in_shell
 from icefloe.cli.execution import ExecutorChoice, ExecutorType, executor_option, running_executor
 from icefloe.cli.output import Output, shown
 from icefloe.cli.params import (
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 _MODES = ("native", "virtual", "hybrid")
 _CHECKS = ("monotone", "source", "gaps")
-"""Checks that need nothing more than a name; the others are for recipes. The first two are on by default."""
+"""The checks without parameters; others need a recipe. The first two run by default."""
 
 
 @click.command()
@@ -52,11 +52,11 @@ _CHECKS = ("monotone", "source", "gaps")
 )
 @click.option("--group", default="", help="The group that receives the arrays; the root by default.")
 @click.option("-v", "--variables", help="Variables to ingest, separated by commas; all by default.")
-@click.option("--concat-dim", help="The dimension along which files follow each other.")
+@click.option("--concat-dim", help="The dimension along which to concatenate files.")
 @click.option(
     "--combine",
     type=click.Choice(["by-coords", "nested"]),
-    help="How to combine files: by-coords finds the dimension itself, nested needs --concat-dim.",
+    help="How to combine files: by-coords infers the dimension, nested needs --concat-dim.",
 )
 @click.option(
     "--data-vars",
@@ -87,8 +87,8 @@ _CHECKS = ("monotone", "source", "gaps")
 @click.option("--shards", type=Sizes(), help="Cells per shard.")
 @click.option("--codec", show_default="zstd", help=f"The compression: {codec_help}.")
 @click.option("--native", is_flag=True, help="Copy the data (the default).")
-@click.option("--virtual", is_flag=True, help="Refer to the data in the files, and copy nothing.")
-@click.option("--hybrid", is_flag=True, help="Refer to data that fits the array, and copy the rest.")
+@click.option("--virtual", is_flag=True, help="Refer to the data in the files instead of copying it.")
+@click.option("--hybrid", is_flag=True, help="Refer to data whose chunks fit the array, and copy the rest.")
 @click.option("--engine", help="The xarray engine that reads the files.")
 @click.option("--source-group", help="The group of the files to read.")
 @pairs_option("--source-option", "source_options", help="A storage option for remote files.")
@@ -102,7 +102,7 @@ _CHECKS = ("monotone", "source", "gaps")
 @message_option
 @metadata_option
 @click.option(
-    "--commit-every", type=click.IntRange(min=1), help="Commit after this many files, instead of once."
+    "--commit-every", type=click.IntRange(min=1), help="Commit after every N files instead of once."
 )
 @memory_option
 @click.option(
@@ -117,7 +117,7 @@ _CHECKS = ("monotone", "source", "gaps")
     type=click.Choice(["stop", "skip"]),
     default="stop",
     show_default=True,
-    help="What to do about a file that cannot be read, or does not fit the others.",
+    help="What to do about files that cannot be read or combined with the others.",
 )
 @click.option(
     "--on-change",
@@ -129,7 +129,7 @@ _CHECKS = ("monotone", "source", "gaps")
 @click.option(
     "--checks",
     show_default=",".join(_CHECKS[:2]),
-    help=f"Checks before the branch moves: some of {', '.join(_CHECKS)}, or none.",
+    help=f"Checks before the data is published, separated by commas: {', '.join(_CHECKS)}, or none.",
 )
 @dry_run_option
 @executor_option
@@ -146,9 +146,8 @@ def ingest(
 ) -> int:
     """Ingest new files into a repository, in parallel.
 
-    SOURCES are paths, patterns, folders, URLs, or text files with a list of those. Files that are in the
-    repository already are left out. REPO is created if it does not exist. With --recipe, SOURCES and REPO
-    are those of the recipe.
+    SOURCES are paths, glob patterns, folders, URLs, or text files that list them. Files that were ingested
+    before are skipped. REPO is created if it does not exist. A recipe names its own sources and repository.
 
     \b
     icefloe ingest 'data/*.nc' data/repo
@@ -161,13 +160,13 @@ def ingest(
 
     if recipe is None:
         if repo is None or not sources:
-            raise click.UsageError("name the SOURCES and then the REPO, or a --recipe")
+            raise click.UsageError("pass SOURCES and then REPO, or --recipe")
         storage = storage_from_url(repo, **options)
         return _ingest(
             storage, sources, make_options(**_library_options(given)), executor, out, dry_run=dry_run
         )
     if repo is not None:
-        raise click.UsageError("a recipe names its sources and its repository: leave SOURCES and REPO out")
+        raise click.UsageError("a recipe names its sources and its repository: omit SOURCES and REPO")
     from icefloe.ingest.recipe import load_recipe
 
     context = click.get_current_context()
@@ -180,7 +179,7 @@ def ingest(
     storage = storage_from_url(found.repository, **{**found.repository_options, **options})
     chosen = executor.text or (found.executor and ExecutorType()(found.executor))
     executor = ExecutorChoice(chosen, {**found.spark_conf, **executor.spark_conf})
-    sys.path.insert(0, str(Path(recipe).absolute().parent))  # for checks in Python
+    sys.path.insert(0, str(Path(recipe).absolute().parent))  # checks in Python are imported from there
     return _ingest(storage, found.sources, found.options, executor, out, dry_run=dry_run)
 
 
@@ -201,11 +200,11 @@ def _ingest(
     from icefloe.ingest.report import Report
     from icefloe.ingest.target_repository import repository_at
 
-    # Mistakes are reported before Spark starts.
+    # Report mistakes before Spark starts.
     if is_file(storage):
         path = storage.describe()["path"]
         raise click.UsageError(
-            f"{path} is a file, and a repository is a folder; REPO comes after all sources"
+            f"{path} is a file, and a repository is a folder; REPO comes after the sources"
         )
     executor = executor.or_default(out)
     refuse_unrunnable(options.checks, on_spark=executor.is_spark)
@@ -213,7 +212,7 @@ def _ingest(
     with show_logs("icefloe.ingest", out.progress.say), repository_at(storage, dry_run=dry_run) as repo:
         selection = compare_with_ledger(repo, found, options)
         if has_work(repo, selection, options.branch):
-            # Spark ends first: what its tasks still write counts when an empty repository is taken away.
+            # Stop Spark first: its tasks may still write when an empty repository is removed.
             with running_executor(executor, out) as running:
                 report = run_job(repo, selection, options, running, dry_run=dry_run)
         else:
@@ -222,7 +221,7 @@ def _ingest(
     out.value(report.to_dict(), _text(report, dry_run=dry_run, took_changed=took_changed))
     if report.bad and report.published is None and report.ok and not dry_run:
         return FAILED
-    return 0 if report.ok else NOT_WELL
+    return 0 if report.ok else FINDINGS
 
 
 def _library_options(given: dict[str, Any]) -> dict[str, Any]:
@@ -230,17 +229,17 @@ def _library_options(given: dict[str, Any]) -> dict[str, Any]:
     found = {name: value for name, value in given.items() if value is not None}
     combine = found.pop("combine", None)
     if combine == "nested" and "concat_dim" not in found:
-        raise click.UsageError("--combine nested needs --concat-dim")
+        raise click.UsageError("--combine nested requires --concat-dim")
     if combine == "by-coords" and "concat_dim" in found:
-        raise click.UsageError("--combine by-coords finds the dimension itself: leave out --concat-dim")
+        raise click.UsageError("--combine by-coords infers the dimension: omit --concat-dim")
     modes = [mode for mode in _MODES if found.pop(mode, False)]
     if len(modes) > 1:
-        raise click.UsageError(f"--{modes[0]} and --{modes[1]}: choose one")
+        raise click.UsageError(f"--{modes[0]} and --{modes[1]} exclude each other")
     if modes:
         found["mode"] = modes[0]
     if modes == ["virtual"] and found.keys() & {"chunks", "shards", "codec"}:
         raise click.UsageError(
-            "--virtual keeps the chunks and codecs of the files; --hybrid copies what has other ones"
+            "--virtual keeps the chunks and codecs of the files; --hybrid copies data with different chunks"
         )
     if "variables" in found:
         found["variables"] = [name.strip() for name in found["variables"].split(",") if name.strip()]
@@ -260,7 +259,7 @@ def _checks(text: str) -> tuple[Any, ...]:
     for name in names:
         if name not in _CHECKS and names != ["none"]:
             raise click.BadParameter(
-                f"{name!r} is none of {', '.join(_CHECKS)}, none; others need a recipe",
+                f"{name!r} is not one of {', '.join(_CHECKS)} or none; other checks need a recipe",
                 param_hint="--checks",
             )
     return tuple(Check(name) for name in dict.fromkeys(names) if name != "none")
@@ -268,24 +267,27 @@ def _checks(text: str) -> tuple[Any, ...]:
 
 def _text(found: Report, *, dry_run: bool, took_changed: bool) -> str:
     report = found.to_dict()
-    lines = [f"{each.source.url}: left out: {_with_hint(each.reason, each.remedy)}" for each in found.bad]
+    lines = [f"{each.source.url}: skipped: {_with_hint(each.reason, each.remedy)}" for each in found.bad]
     lines += [_with_hint(each.sentence, each.hint) for each in found.findings if each.severity == "note"]
     lines += [
-        f"{each}: changed since arrays refer to it; its data cannot be read" for each in report["broken"]
+        f"{each}: changed since it was ingested; virtual references to it cannot be read"
+        for each in report["broken"]
     ]
     if report["broken"]:
-        lines.append(f"--on-change ingest refers to {counted(len(report['broken']), 'changed file')} again")
+        lines.append(
+            f"--on-change ingest updates the references to {counted(len(report['broken']), 'changed file')}"
+        )
     copied = [each for each in report["changed"] if each not in report["broken"]]
     if copied and not took_changed:
         lines.append(
-            f"{counted(len(copied), 'file')} changed since they were ingested, the first "
-            f"{copied[0]}; --on-change ingest takes them again"
+            f"changed since the last ingest: {counted(len(copied), 'file')}, first {copied[0]}; "
+            f"--on-change ingest ingests them again"
         )
     if report["moved"]:
         first = report["moved"][0]
         lines.append(
-            f"{counted(len(report['moved']), 'file')} in the repository already under another name, the "
-            f"first {first['source']}, which was {first['was']}"
+            f"already ingested under another name: {counted(len(report['moved']), 'file')}, first "
+            f"{first['source']}, which was {first['was']}"
         )
     plan = report["plan"]
     lines += [_array(each) for each in plan["arrays"]] if plan else []
@@ -303,20 +305,20 @@ def _text(found: Report, *, dry_run: bool, took_changed: bool) -> str:
         if not each["passed"]  # passed checks have already been logged
     ]
     if dry_run and (plan or report["bad"]):
-        lines.append("nothing was written: a dry run")
+        lines.append("dry run: nothing was written")
     elif report["failed_branch"]:
         lines.append(
-            f"a check failed, the branch is as it was; look at {report['failed_branch']}, or leave the check "
-            f"out with --checks"
+            f"a check failed, so nothing was published; see branch {report['failed_branch']}, or omit the "
+            f"check with --checks"
         )
     elif report["bad"] and not report["published"]:
-        lines.append("nothing was ingested: no new file can be read")
+        lines.append("nothing was ingested: none of the new files can be read")
     elif not report["published"]:
         there = len(report["known"]) + len(report["moved"])
-        lines.append(f"nothing new; in the repository already: {counted(there, 'file')}")
+        lines.append(f"nothing new: {counted(there, 'file')} ingested before")
     else:
         lines.append(
-            f"{counted(len(report['ingested']), 'file')} ingested, {len(report['known'])} there already; "
+            f"{counted(len(report['ingested']), 'file')} ingested, {len(report['known'])} ingested before; "
             f"the branch is at {report['published']}"
         )
     return "\n".join(map(shown, lines))

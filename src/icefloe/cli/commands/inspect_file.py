@@ -1,4 +1,4 @@
-"""The command that shows what files contain: inspect-file."""
+"""The command that lists the variables of files: inspect-file."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _rows(dataset: VirtualDataset) -> list[dict[str, Any]]:
     "--format",
     "format_",
     type=click.Choice(get_args(Format)),
-    help="The format of the files; recognised by default.",
+    help="The format of the files; detected by default.",
 )
 @click.option("--group", help="The group to inspect; all groups by default.")
 @click.option(
@@ -57,10 +57,10 @@ def _rows(dataset: VirtualDataset) -> list[dict[str, Any]]:
 def inspect_file(
     files: tuple[str, ...], format_: Any, group: str | None, revision: str | None, out: Output
 ) -> None:
-    """Show what an ingest would find in files.
+    """Show the variables that an ingest would find in files.
 
-    Each FILE is a path or URL. For every variable the command lists shape, type, chunks, references and
-    codecs, or why it cannot be virtualized.
+    Each FILE is a path or URL. The command lists the shape, dtype, chunks, references and codecs of each
+    variable, or the reason why it cannot be virtualized.
 
     \b
     icefloe inspect-file data/2024-01.nc s3://bucket/2024-02.nc

@@ -9,11 +9,11 @@ import click
 import icefloe
 from icefloe._internal.amounts import counted
 from icefloe.cli import revisions
-from icefloe.cli.errors import NOT_WELL
+from icefloe.cli.authorize import authorize_option
+from icefloe.cli.errors import FINDINGS
 from icefloe.cli.execution import repo_executor_option, with_progress
 from icefloe.cli.output import Output, plain, shown
 from icefloe.cli.params import (
-    authorize_option,
     branch_option,
     complete_revision,
     dry_run_option,
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     default="graph",
     show_default=True,
     help="What to check: the metadata files (graph), also that chunk objects exist (objects), also the files "
-    "of virtual references (sources), or also the values of all chunks (chunks).",
+    "of virtual references (sources), or also decode all chunks (chunks).",
 )
 @click.option(
     "-r",
@@ -46,9 +46,9 @@ if TYPE_CHECKING:
     help=f"Verify only this version: {revisions.HELP} All branches and tags by default.",
     shell_complete=complete_revision,
 )
-@click.option("--no-history", is_flag=True, help="With -r: leave out the snapshots before it.")
+@click.option("--no-history", is_flag=True, help="With -r: check only this snapshot, not its ancestors.")
 @click.option("--checksums", is_flag=True, help="Compare objects with the recorded checksums.")
-@click.option("--incremental", is_flag=True, help="Leave out what an earlier run verified.")
+@click.option("--incremental", is_flag=True, help="Skip snapshots that an earlier incremental run verified.")
 @dry_run_option
 @authorize_option
 @repo_executor_option
@@ -63,9 +63,9 @@ def verify(
     dry_run: bool,
     out: Output,
 ) -> int:
-    """Check that everything is there and readable.
+    """Check that a repository is complete and readable.
 
-    The exit code is 5 if something is wrong.
+    The exit code is 5 if there are findings.
 
     \b
     icefloe verify data/repo --level objects --incremental
@@ -73,7 +73,7 @@ def verify(
     icefloe verify data/repo --level sources --authorize s3://archive/
     """
     if no_history and revision is None:
-        raise click.UsageError("--no-history needs a version: say -r REVISION")
+        raise click.UsageError("--no-history requires -r REVISION")
     report = with_progress(repo, out, reads_only=level == Level.GRAPH.value).verify(
         level,
         snapshot_id=revision and revisions.resolve(repo, revision),
@@ -84,10 +84,10 @@ def verify(
     )
     if dry_run:
         counts = {"snapshots": report.snapshots, "skipped": report.skipped}
-        text = f"would look at {counted(report.snapshots, 'snapshot')}; verified before: {report.skipped}"
+        text = f"would check {counted(report.snapshots, 'snapshot')}, skip {report.skipped}"
         out.value({"dry_run": True, "level": level, **counts}, text)
         return 0
-    looked = (
+    checked = (
         f"{counted(report.snapshots, 'snapshot')}, {counted(report.transaction_logs, 'transaction log')}, "
         f"{counted(report.manifests, 'manifest')}, {counted(report.references, 'reference')}"
     )
@@ -97,20 +97,20 @@ def verify(
         "decoded chunk": report.chunks,
         "checksum": report.checksums,
     }
-    looked += "".join(f", {counted(count, what)}" for what, count in deeper.items() if count)
+    checked += "".join(f", {counted(count, what)}" for what, count in deeper.items() if count)
     if report.skipped:
-        looked += f"; verified before: {counted(report.skipped, 'snapshot')}"
+        checked += f"; skipped {counted(report.skipped, 'snapshot')} verified before"
     lines = [
         shown(f"{found.kind}: {found.object} ({found.where}): {found.message}") for found in report.findings
     ]
-    verdict = f"well: {looked}" if report.ok else f"{counted(len(lines), 'fault')} among {looked}"
+    verdict = f"ok: {checked}" if report.ok else f"{counted(len(lines), 'finding')} in {checked}"
     out.value({"ok": report.ok, **plain(report)}, "\n".join([verdict, *lines]))
-    return 0 if report.ok else NOT_WELL
+    return 0 if report.ok else FINDINGS
 
 
 @click.group()
 def checksums() -> None:
-    """Record checksums of the objects of a repository.
+    """Record checksums of all objects of a repository.
 
     \b
     icefloe checksums record data/repo
@@ -143,19 +143,25 @@ def _not_empty(text: str) -> str:
 @click.command()
 @repo_argument
 @branch_option
-@click.option("--from", "source", metavar="REPO", help="Take lost chunks from this copy, such as a clone.")
-@click.option("--from-ledger", is_flag=True, help="Make lost chunks again from the ingested files.")
+@click.option(
+    "--from", "source", metavar="REPO", help="Restore lost chunks from this repository, such as a clone."
+)
+@click.option("--from-ledger", is_flag=True, help="Restore lost chunks from the ingested files.")
 @pairs_option("--source-option", "source_options", help="A storage option for the ingested files.")
-@click.option("--virtual", is_flag=True, help="Check the files of virtual references, too.")
+@click.option("--virtual", is_flag=True, help="Also check the files of virtual references.")
 @pairs_option(
     "--relocate",
     form="OLD=NEW",
     parse=_not_empty,
-    help="Let virtual references below the URL OLD point below NEW.",
+    help="Change virtual references below the URL OLD to the URL NEW.",
 )
-@click.option("--drop", is_flag=True, help="Drop chunks that no source has: they read as the fill value.")
 @click.option(
-    "--checksums", is_flag=True, help="Repair chunks that differ from their recorded checksums, too."
+    "--drop",
+    is_flag=True,
+    help="Delete references to chunks that no source has; they read as the fill value.",
+)
+@click.option(
+    "--checksums", is_flag=True, help="Also repair chunks that differ from their recorded checksums."
 )
 @dry_run_option
 @click.option("-m", "--message", default="Repair", show_default=True, help="The commit message.")
@@ -178,8 +184,8 @@ def repair(
 ) -> int:
     """Restore lost or damaged data of a branch.
 
-    The repair is one commit. Transaction logs are computed again; chunks come from another repository that
-    has them, or from the ingested files if these have not changed. The exit code is 5 if something is left.
+    The repair is one commit. Transaction logs are recomputed. Chunks come from another repository, or from
+    the ingested files if these have not changed. The exit code is 5 if damage remains.
 
     \b
     icefloe repair data/repo --from backup/repo --dry-run
@@ -214,8 +220,8 @@ def repair(
             f"{shown(branch)} is at {report.snapshot_id}" if report.snapshot_id else "nothing was committed"
         )
     else:
-        out.value("nothing is lost")
-    return 0 if report.complete else NOT_WELL
+        out.value("nothing to repair")
+    return 0 if report.complete else FINDINGS
 
 
 def _ledger(session: Session, options: dict[str, str]) -> LedgerChunks:

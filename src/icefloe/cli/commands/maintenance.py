@@ -60,8 +60,8 @@ def _keep_options(function: F) -> F:
 def gc(repo: Repository, older_than: datetime, dry_run: bool, table: bool, yes: bool, out: Output) -> None:
     """Delete objects that no snapshot needs.
 
-    No snapshot needs the chunks that an open session has written and not committed yet: choose a time before
-    the oldest open session began.
+    Uncommitted chunks of open sessions count as garbage, too: choose a time before the oldest open session
+    was started.
 
     \b
     icefloe gc data/repo --older-than 7d --dry-run
@@ -69,16 +69,15 @@ def gc(repo: Repository, older_than: datetime, dry_run: bool, table: bool, yes: 
     repo = with_progress(repo, out, reads_only=True)
     if table:
         if not dry_run:
-            raise click.UsageError("--table shows what would be deleted; it needs --dry-run")
+            raise click.UsageError("--table requires --dry-run")
         found = repo.find_garbage(older_than)
         out.table(_rows(found), found.names)
         return
     age = datetime.now(UTC) - older_than
     if not dry_run and not yes and age < _SAFE_AGE:
-        when = "the time lies in the future: " if age < timedelta(0) else ""
+        when = "the time is in the future: " if age < timedelta(0) else ""
         raise click.UsageError(
-            f"{when}objects less than a day old may belong to sessions that are still open; "
-            "say --yes if none is"
+            f"{when}objects less than a day old may belong to open sessions; pass --yes if there are none"
         )
     summary = repo.garbage_collect(older_than, dry_run=dry_run)
     verb = "would delete" if dry_run else "deleted"
@@ -89,7 +88,7 @@ def gc(repo: Repository, older_than: datetime, dry_run: bool, table: bool, yes: 
         f"{bytes_text(summary.bytes_deleted)}"
     )
     if summary.temporary_files_deleted:
-        text += f"; {counted(summary.temporary_files_deleted, 'temporary file')} of killed writers among that"
+        text += f", including {counted(summary.temporary_files_deleted, 'temporary file')} of killed writers"
     if summary.objects_failed_to_delete:
         reasons = shown("; ".join(summary.delete_errors))
         text += f"\n{summary.objects_failed_to_delete} could not be deleted: {reasons}"
@@ -99,8 +98,8 @@ def gc(repo: Repository, older_than: datetime, dry_run: bool, table: bool, yes: 
 @click.command()
 @repo_argument
 @click.option("--older-than", type=Time(), help="A time, or an age such as 30d.")
-@click.option("--branches", is_flag=True, help="Delete branches with an expired tip, too; never main.")
-@click.option("--tags", is_flag=True, help="Delete tags of expired snapshots, too.")
+@click.option("--branches", is_flag=True, help="Also delete branches with an expired tip, except main.")
+@click.option("--tags", is_flag=True, help="Also delete tags of expired snapshots.")
 @_keep_options
 @click.option("--keep-since", "since", type=Time(), help="Keep all snapshots since a time or an age.")
 @click.option(
@@ -110,8 +109,10 @@ def gc(repo: Repository, older_than: datetime, dry_run: bool, table: bool, yes: 
     metavar="BRANCH:RULE=N,...",
     help="Rules for one branch, such as dev:last=3,daily=7.",
 )
-@click.option("--dry-run", is_flag=True, help="Show which snapshots would stay and why, and change nothing.")
-@click.option("--yes", is_flag=True, help="Expire even if the time lies in the future.")
+@click.option(
+    "--dry-run", is_flag=True, help="Show which snapshots would be kept and why, and change nothing."
+)
+@click.option("--yes", is_flag=True, help="Expire even if the time is in the future.")
 @repo_executor_option
 @output_option
 def expire(
@@ -128,8 +129,8 @@ def expire(
 ) -> None:
     """Remove old snapshots from the history.
 
-    Say which ones with --older-than, or which ones to keep. `icefloe gc` then deletes the objects that only
-    the expired snapshots needed.
+    Select them with --older-than, or say which ones to keep. `icefloe gc` then deletes the objects that only
+    the expired snapshots used.
 
     \b
     icefloe expire data/repo --older-than 30d --dry-run
@@ -138,13 +139,13 @@ def expire(
     policy = _policy(rules, since, per_branch, tags)
     if policy is not None and older_than is None:
         if branches:
-            raise click.UsageError("--branches goes with --older-than")
+            raise click.UsageError("--branches requires --older-than")
         _print_retention(repo, repo.retain(policy, dry_run=dry_run), policy, out)
         return
     if policy is not None or older_than is None:
-        raise click.UsageError("say either --older-than or what to keep with --keep-...")
+        raise click.UsageError("pass either --older-than or --keep-... options")
     if older_than > datetime.now(UTC) and not yes:
-        raise click.UsageError("the time lies in the future: everything would expire; say --yes if it shall")
+        raise click.UsageError("the time is in the future, so everything would expire; pass --yes to do so")
     options = {"delete_expired_branches": branches, "delete_expired_tags": tags}
     if dry_run:
         _print_retention(repo, repo.retain(older_than, **options, dry_run=True), older_than, out)
@@ -202,7 +203,7 @@ def _print_retention(
 
 
 def _rows(table: Table) -> list[dict[str, Any]]:
-    """List the rows of a table, times with their zone."""
+    """Return the rows of a table, with times in UTC."""
     rows = list(table.rows())
     for row in rows:
         for name, value in row.items():
@@ -238,16 +239,16 @@ def storage(
     with_ledgers: bool,
     out: Output,
 ) -> None:
-    """Show how much storage chunks take, each counted once.
+    """Show how much storage the chunks use, each counted once.
 
     \b
     icefloe storage data/repo
     icefloe storage data/repo --by array -r v1.0
     """
     if revision is not None and by != "array":
-        raise click.UsageError("-r goes with --by array")
+        raise click.UsageError("-r requires --by array")
     if by is not None and if_older_than is not None:
-        raise click.UsageError("--by and --if-older-than are two questions: say one")
+        raise click.UsageError("--by and --if-older-than exclude each other")
     if dry_run:
         count = len(repo.retain(datetime.fromtimestamp(0, UTC), dry_run=True).table)
         out.value(
@@ -260,7 +261,7 @@ def storage(
         freed = repo.estimate_expiration(older_than=if_older_than)
         text = (
             f"{counted(freed.snapshots, 'snapshot')}, {counted(freed.manifests, 'manifest')} and "
-            f"{counted(freed.chunks, 'chunk')}, {bytes_text(freed.bytes)}, would go"
+            f"{counted(freed.chunks, 'chunk')} would be freed: {bytes_text(freed.bytes)}"
         )
         out.value(freed, text)
         return
@@ -296,7 +297,7 @@ def storage(
 def rewrite_manifests(
     repo: Repository, branch: str, message: str, amend: bool, dry_run: bool, out: Output
 ) -> None:
-    """Rewrite the manifests of a branch as configured now.
+    """Rewrite manifests with the current configuration.
 
     \b
     icefloe rewrite-manifests data/repo --dry-run

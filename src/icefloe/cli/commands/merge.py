@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from itertools import takewhile, zip_longest
+from typing import Any, TypeVar
 
 import click
 
 from icefloe._internal.amounts import counted
 from icefloe.cli import revisions
+from icefloe.cli.authorize import authorize_option
 from icefloe.cli.errors import CONFLICT, in_shell
 from icefloe.cli.output import Output, plain, shown
 from icefloe.cli.params import (
-    authorize_option,
     branch_option,
     complete_revision,
     dry_run_option,
@@ -21,107 +23,72 @@ from icefloe.cli.params import (
     output_option,
     repo_argument,
 )
-from icefloe.conflicts import MergeConflictError, MergeResult, MergeStrategy, describe_place
+from icefloe.conflicts import MergeConflictError, MergeResult, describe_place
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.repository import Repository
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 _strategy = click.option(
     "--strategy",
     type=click.Choice(["fail", "ours", "theirs"]),
     default="fail",
     show_default=True,
-    help="Which side wins where both changed the same: none, the branch (ours), or the other one (theirs).",
+    help="What to do about conflicts: fail, keep the version of the branch (ours), or take the other one "
+    "(theirs).",
 )
+
+
+def _merge_options(function: F) -> F:
+    """Add the options that merge, cherry-pick and revert share."""
+    for add in (output_option, authorize_option, dry_run_option, _strategy, message_option, branch_option):
+        function = add(function)
+    return function
 
 
 @click.command()
 @repo_argument
 @click.argument("source", shell_complete=complete_revision)
-@branch_option
-@message_option
-@_strategy
-@dry_run_option
-@authorize_option
-@output_option
+@_merge_options
 def merge(
-    repo: Repository,
-    source: str,
-    branch: str,
-    message: str | None,
-    strategy: MergeStrategy,
-    dry_run: bool,
-    out: Output,
+    repo: Repository, source: str, branch: str, message: str | None, out: Output, **options: Any
 ) -> int:
     """Merge a branch, tag or snapshot into a branch.
 
-    SOURCE is the version to merge. If there are conflicts, they are listed, nothing is written, and the exit
-    code is 4.
+    SOURCE is the version to merge. If there are conflicts, the command lists them, writes nothing, and ends
+    with exit code 4.
 
     \b
     icefloe merge data/repo dev --dry-run
     icefloe merge data/repo main --branch dev -m "the new grid" --strategy theirs
     """
-    text = message or f"Merge {source} into {branch}"
-    id = revisions.resolve(repo, source)
-    return _run(
-        out,
-        lambda: repo.merge(id, branch, message=text, strategy=strategy, dry_run=dry_run),
-        f"{source} into {branch}",
-    )
+    id, message = revisions.resolve(repo, source), message or f"Merge {source} into {branch}"
+    merged = partial(repo.merge, id, branch, message=message, **options)
+    return _run(out, merged, f"{source} into {branch}")
 
 
 @click.command()
 @repo_argument
 @click.argument("commit", shell_complete=complete_revision)
-@branch_option
-@message_option
-@_strategy
-@dry_run_option
-@authorize_option
-@output_option
-def cherry_pick(
-    repo: Repository,
-    commit: str,
-    branch: str,
-    message: str | None,
-    strategy: MergeStrategy,
-    dry_run: bool,
-    out: Output,
-) -> int:
-    """Repeat the changes of one commit on a branch.
+@_merge_options
+def cherry_pick(repo: Repository, commit: str, branch: str, out: Output, **options: Any) -> int:
+    """Apply the changes of one commit to a branch.
 
-    COMMIT is the version whose changes are repeated. The exit code is 4 if there are conflicts.
+    COMMIT is the version whose changes are applied. The exit code is 4 if there are conflicts.
 
     \b
     icefloe cherry-pick data/repo 6XR01DHE8FB6HX6SKHX0
     icefloe cherry-pick data/repo main~2 --branch dev --dry-run
     """
     id = revisions.resolve(repo, commit)
-    return _run(
-        out,
-        lambda: repo.cherry_pick(id, branch=branch, message=message, strategy=strategy, dry_run=dry_run),
-        f"{id} onto {branch}",
-    )
+    return _run(out, partial(repo.cherry_pick, id, branch=branch, **options), f"{id} onto {branch}")
 
 
 @click.command()
 @repo_argument
 @click.argument("commit", shell_complete=complete_revision)
-@branch_option
-@message_option
-@_strategy
-@dry_run_option
-@authorize_option
-@output_option
-def revert(
-    repo: Repository,
-    commit: str,
-    branch: str,
-    message: str | None,
-    strategy: MergeStrategy,
-    dry_run: bool,
-    out: Output,
-) -> int:
+@_merge_options
+def revert(repo: Repository, commit: str, branch: str, out: Output, **options: Any) -> int:
     """Undo the changes of one commit on a branch.
 
     COMMIT is the version whose changes are undone. The exit code is 4 if there are conflicts.
@@ -130,11 +97,7 @@ def revert(
     icefloe revert data/repo main --dry-run
     """
     id = revisions.resolve(repo, commit)
-    return _run(
-        out,
-        lambda: repo.revert(id, branch=branch, message=message, strategy=strategy, dry_run=dry_run),
-        f"the revert of {id} into {branch}",
-    )
+    return _run(out, partial(repo.revert, id, branch=branch, **options), f"the revert of {id} into {branch}")
 
 
 @click.command()
@@ -149,7 +112,7 @@ def squash(
 ) -> None:
     """Replace the newest commits of a branch by one.
 
-    SINCE is the last version that stays; all commits of the branch after it become one.
+    SINCE is the last version to keep; all commits of the branch after it become one commit.
 
     \b
     icefloe squash data/repo main@7d --dry-run
@@ -164,8 +127,8 @@ def squash(
         )
     made = None if dry_run else repo.squash(start, branch=branch, message=message)
     on = shown(branch)
-    verb = f"would put one commit on {on}" if made is None else f"{on} is at {made},"
-    text = f"{verb} in the place of {len(later)}: {' '.join(later)}"
+    verb = f"one commit on {on} would replace" if made is None else f"{on} is at {made}, which replaces"
+    text = f"{verb} {counted(len(later), 'commit')}: {' '.join(later)}"
     out.value({"branch": branch, "since": start, "squashed": later, "snapshot": made}, text)
 
 
@@ -204,11 +167,11 @@ def _sentence(result: MergeResult, what: str) -> str:
     match result.outcome:
         case "conflicts":
             count = counted(len(result.conflicts), "conflict")
-            return f"{what}: {count}, and nothing was written; see --strategy"
+            return f"{what}: {count}, nothing was written; --strategy resolves conflicts"
         case "up-to-date":
             return f"{what}: nothing to do"
     verb = {"merged": "merged", "fast-forward": "moved forward"}[result.outcome]
     if result.snapshot_id is None:
         return f"{what}: would be {verb}"
-    solved = f", {counted(len(result.conflicts), 'conflict')} decided" if result.conflicts else ""
+    solved = f", {counted(len(result.conflicts), 'conflict')} resolved" if result.conflicts else ""
     return f"{what}: {verb}, at {result.snapshot_id}{solved}"

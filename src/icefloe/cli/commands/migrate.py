@@ -23,7 +23,7 @@ from icefloe.storage.base import Storage
 
 @click.command()
 @storage_argument
-@click.option("--to", "target", metavar="URL", help="Write to this empty location, and leave REPO alone.")
+@click.option("--to", "target", metavar="URL", help="Write to this empty location instead of changing REPO.")
 @dry_run_option
 @click.option("--keep-gaps", is_flag=True, help="Migrate even if objects are missing; they stay missing.")
 @click.option(
@@ -42,7 +42,7 @@ def migrate(
 ) -> None:
     """Upgrade a repository to version 2 of the format.
 
-    A migration that was interrupted continues when it is run again.
+    Run the command again to resume an interrupted migration.
 
     \b
     icefloe migrate data/old --dry-run
@@ -79,7 +79,7 @@ def _upgrade(
 ) -> None:
     if target is not None:
         raise InvalidInputError(
-            "a repository of version 1 is upgraded where it is; leave --to out", kind=ErrorKind.NOT_ALLOWED
+            "a repository of format version 1 is upgraded in place; omit --to", kind=ErrorKind.NOT_ALLOWED
         )
     repo = Repository.open(storage)
     repo = with_progress(repo if executor is None else repo.with_executor(executor), out, reads_only=True)

@@ -1,4 +1,4 @@
-"""The command that draws arrays, in the terminal or into a file: plot."""
+"""The command that plots arrays in the terminal or into a file: plot."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import click
 from icefloe._internal.printable import printable
 from icefloe._internal.streams import painted
 from icefloe.cli import revisions
+from icefloe.cli.authorize import authorize_option
 from icefloe.cli.commands.contents import known_array
 from icefloe.cli.output import Output
 from icefloe.cli.params import (
-    authorize_option,
     complete_path,
     isel_option,
     output_option,
@@ -60,11 +60,11 @@ def plot(
     no_coastlines: bool,
     out: Output,
 ) -> None:
-    """Draw an array: one dimension as a curve, two as a map.
+    """Plot an array: one dimension as a curve, two as a map.
 
-    PATH is the path of the array. Of an array with more dimensions the last two are drawn, at the first
-    element of the others; --isel and --sel select other elements. Maps of latitudes and longitudes have
-    coastlines (Natural Earth, 1:110 million). --json prints a summary of the drawn values.
+    PATH is the path of the array. If it has more dimensions, the last two are plotted, at the first element
+    of the others; --isel and --sel select other elements. Maps of latitudes and longitudes have coastlines
+    (Natural Earth, 1:110 million). --json prints a summary of the values.
 
     \b
     icefloe plot data/repo t2m --sel time=2024-01-15
@@ -75,7 +75,9 @@ def plot(
     from icefloe.cli.slices import take
 
     if file is not None and file.suffix.lower() not in _KINDS:
-        raise click.BadParameter(f"{file} ends in none of {', '.join(_KINDS)}", param_hint="--file")
+        raise click.BadParameter(
+            f"{file} has none of the extensions {', '.join(_KINDS)}", param_hint="--file"
+        )
     snapshot = revisions.resolve(repo, revision)
     session = repo.readonly_session(snapshot_id=snapshot)
     drawn = take(session, known_array(session, path), isel, sel)
@@ -99,9 +101,9 @@ def _print(drawn: Any, width: int | None, coastlines: bool) -> None:
 
 
 def _paint() -> Paint | None:
-    """Return how the terminal takes colours; None if it has fewer than 256, in which maps cannot be read."""
+    """Return a function that colours characters, or None if the terminal has fewer than 256 colours."""
     if not sys.stdout.isatty():
-        return None  # rich takes its time to import
+        return None  # rich is slow to import
     from rich.color import ColorSystem
     from rich.console import Console
     from rich.style import Style

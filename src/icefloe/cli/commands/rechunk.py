@@ -36,7 +36,7 @@ from icefloe.repository import Repository
     help="Cells per chunk, such as time=24,lat=180, or 0=24 for dimensions without names; -1 means all.",
 )
 @click.option(
-    "--shards", type=Sizes(), help="Cells per shard; without it the array has no shards afterwards."
+    "--shards", type=Sizes(), help="Cells per shard; by default the array has no shards afterwards."
 )
 @click.option("--codec", help=f"The compression: {codec_help}; unchanged by default.")
 @branch_option
@@ -62,8 +62,8 @@ def rechunk(
 ) -> int:
     """Change the chunking of an array, in one commit.
 
-    ARRAY is the path of an array, or of a group: then all arrays in it with the given dimensions. Other
-    dimensions keep their chunks.
+    ARRAY is the path of an array, or of a group, which selects all arrays in it with the given dimensions.
+    Other dimensions keep their chunks.
 
     \b
     icefloe rechunk data/repo t2m --chunks time=-1,lat=24,lon=24
@@ -71,7 +71,7 @@ def rechunk(
     """
     from icefloe.ingest import rechunk as work
 
-    order = partial(
+    run = partial(
         work,
         repo,
         array,
@@ -83,19 +83,19 @@ def rechunk(
         metadata=metadata,
         memory_bytes=memory << 20,
     )
-    report = order(ThreadExecutor(1), dry_run=True)  # report mistakes before Spark starts
+    report = run(ThreadExecutor(1), dry_run=True)  # report mistakes before Spark starts
     if report.arrays:
         chosen = executor.or_default(out)
         with show_logs("icefloe.ingest", out.progress.say), running_executor(chosen, out) as running:
-            report = order(running, dry_run=dry_run)
+            report = run(running, dry_run=dry_run)
     out.value(report.to_dict(), _text(report.to_dict(), dry_run=dry_run))
     return 0
 
 
 def _text(report: dict[str, Any], *, dry_run: bool) -> str:
     lines = [_array(each) for each in report["arrays"]]
-    lines += [f"    {path}: is cut like that already" for path in report["unchanged"]]
-    if report["arrays"] and dry_run:  # else it was told
+    lines += [f"    {path}: has these chunks already" for path in report["unchanged"]]
+    if report["arrays"] and dry_run:  # an actual run has already logged it
         again = f", chunks read {report['read_factor']:.1f} times" if report["read_factor"] > 1.05 else ""
         aside = f", {bytes_text(report['spilled_bytes'])} spilled" if report["spilled_bytes"] else ""
         lines.append(
@@ -104,12 +104,12 @@ def _text(report: dict[str, Any], *, dry_run: bool) -> str:
             f"{again}{aside}"
         )
     if dry_run:
-        lines.append("nothing was written: a dry run")
+        lines.append("dry run: nothing was written")
     elif report["commit"] is None:
         lines.append("nothing to do")
     else:
         compared = counted(report["compared"], "new chunk")
-        lines.append(f"{compared} compared; the branch is at {report['commit']}")
+        lines.append(f"{compared} compared with the old ones; the branch is at {report['commit']}")
     return "\n".join(map(shown, lines))
 
 

@@ -1,4 +1,4 @@
-"""Commands that manage branches and tags: branch, tag."""
+"""Commands that manage branches and tags: branch, tag, refs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from icefloe.repository import Repository
 
 
 class Name(click.ParamType[str]):
-    """The name of a new branch or tag. Names that are hard to type are refused."""
+    """The name of a new branch or tag. Names that are hard to type are rejected."""
 
     name = "name"
 
@@ -31,12 +31,15 @@ class Name(click.ParamType[str]):
         odd = not text.isprintable() or any(each.isspace() or each in "@:\\*?[~^" for each in text)
         if odd or text.startswith("-") or any(part in ("", ".", "..") for part in parts):
             self.fail(
-                f"{text!r} is no name for a branch or tag: use letters, digits and any of -_.+, "
+                f"{text!r} is not a valid name for a branch or tag: use letters, digits and any of -_.+, "
                 "with / between parts, as in fix/2024-05",
                 param,
                 ctx,
             )
         return text
+
+
+_name = click.argument("name", type=Name())
 
 
 @click.group(cls=GroupWithDefault, default="list")
@@ -55,20 +58,19 @@ def branch() -> None:
 @output_option
 def branch_list(repo: Repository, out: Output) -> None:
     """List all branches."""
-    rows = ({"name": name, "snapshot": repo.lookup_branch(name)} for name in sorted(repo.list_branches()))
-    out.table(rows, ["name", "snapshot"])
+    out.table(list_refs(repo, "branch"), ["name", "snapshot"])
 
 
 @branch.command("create")
 @repo_argument
-@click.argument("name", type=Name())
+@_name
 @revision_option
 @output_option
 def branch_create(repo: Repository, name: str, revision: str, out: Output) -> None:
     """Create a branch called NAME."""
     id = revisions.resolve(repo, revision)
     repo.create_branch(name, id)
-    out.value({"name": name, "snapshot": id}, f"branch {shown(name)} at {id}")
+    _print(out, "branch", name, id)
 
 
 @branch.command("delete")
@@ -79,7 +81,7 @@ def branch_delete(repo: Repository, name: str, out: Output) -> None:
     """Delete the branch NAME. Its commits stay until garbage collection."""
     id = repo.lookup_branch(name)
     repo.delete_branch(name)
-    out.value({"name": name, "snapshot": id}, f"branch {shown(name)} is gone; it was at {id}")
+    _print(out, "branch", name, id, deleted=True)
 
 
 @branch.command("reset")
@@ -118,20 +120,19 @@ def tag() -> None:
 @output_option
 def tag_list(repo: Repository, out: Output) -> None:
     """List all tags."""
-    rows = ({"name": name, "snapshot": repo.lookup_tag(name)} for name in sorted(repo.list_tags()))
-    out.table(rows, ["name", "snapshot"])
+    out.table(list_refs(repo, "tag"), ["name", "snapshot"])
 
 
 @tag.command("create")
 @repo_argument
-@click.argument("name", type=Name())
+@_name
 @revision_option
 @output_option
 def tag_create(repo: Repository, name: str, revision: str, out: Output) -> None:
     """Create a tag called NAME. Tags never move."""
     id = revisions.resolve(repo, revision)
     repo.create_tag(name, id)
-    out.value({"name": name, "snapshot": id}, f"tag {shown(name)} at {id}")
+    _print(out, "tag", name, id)
 
 
 @tag.command("delete")
@@ -139,7 +140,34 @@ def tag_create(repo: Repository, name: str, revision: str, out: Output) -> None:
 @click.argument("name", shell_complete=complete_tag)
 @output_option
 def tag_delete(repo: Repository, name: str, out: Output) -> None:
-    """Delete the tag NAME. Its name can never be used again."""
+    """Delete the tag NAME. Its name cannot be used again."""
     id = repo.lookup_tag(name)
     repo.delete_tag(name)
-    out.value({"name": name, "snapshot": id}, f"tag {shown(name)} is gone; it was at {id}")
+    _print(out, "tag", name, id, deleted=True)
+
+
+@click.command()
+@repo_argument
+@output_option
+def refs(repo: Repository, out: Output) -> None:
+    """List all branches and tags with their snapshots.
+
+    \b
+    icefloe refs data/repo
+    """
+    out.table([*list_refs(repo, "branch"), *list_refs(repo, "tag")], ["kind", "name", "snapshot"])
+
+
+def list_refs(repo: Repository, kind: str) -> list[dict[str, str]]:
+    """List the branches or the tags of a repository by name, with their snapshots."""
+    names, lookup = (
+        (repo.list_branches(), repo.lookup_branch)
+        if kind == "branch"
+        else (repo.list_tags(), repo.lookup_tag)
+    )
+    return [{"kind": kind, "name": name, "snapshot": lookup(name)} for name in sorted(names)]
+
+
+def _print(out: Output, kind: str, name: str, id: str, *, deleted: bool = False) -> None:
+    text = f"{kind} {shown(name)} deleted; it was at {id}" if deleted else f"{kind} {shown(name)} at {id}"
+    out.value({"name": name, "snapshot": id}, text)

@@ -35,10 +35,10 @@ def init(storage: Storage, spec_version: str, out: Output) -> None:
     icefloe init s3://bucket/weather -o region=eu-west-1
     """
     if Repository.exists(storage):
-        raise AlreadyExistsError("there is a repository at this place already", kind=ErrorKind.NOT_ALLOWED)
+        raise AlreadyExistsError("a repository exists at this location", kind=ErrorKind.NOT_ALLOWED)
     repo = Repository.create(storage, spec_version=int(spec_version))
     found = {**storage.describe(), "spec_version": int(spec_version), "main": repo.lookup_branch("main")}
-    out.value(found, f"new repository in {storage.place}, version {spec_version} of the format")
+    out.value(found, f"created a repository in {storage.place}, format version {spec_version}")
 
 
 @click.command()
@@ -63,12 +63,12 @@ def config(repo: Repository, out: Output) -> None:
     icefloe config data/repo
     """
     stored = Repository.fetch_config(repo.storage)
-    text = str(stored) if stored else "the defaults: none is stored"
+    text = str(stored) if stored else "no configuration is stored; the defaults apply"
     out.value(_without_secrets(stored.to_plain()) if stored else {}, text)
 
 
 def _without_secrets(plain: Any, name: str = "") -> Any:
-    """Hide options, headers and parts of URLs that may be secret."""
+    """Return a configuration without options, headers and parts of URLs that may be secret."""
     if isinstance(plain, dict):
         hide_all = name == "headers"
         return {
@@ -88,19 +88,19 @@ def _without_secrets(plain: Any, name: str = "") -> Any:
     "--set",
     "availability",
     type=click.Choice(["online", "read-only"]),
-    help="Change the status, for all users.",
+    help="Change the status for all users.",
 )
-@click.option("--reason", help="With --set: the reason, which other users see.")
+@click.option("--reason", help="With --set: a reason that other users see.")
 @output_option
 def status(repo: Repository, availability: str | None, reason: str | None, out: Output) -> None:
-    """Show or set whether a repository can be written.
+    """Show or set whether a repository is writable.
 
     \b
     icefloe status data/repo
-    icefloe status data/repo --set read-only --reason "moving house"
+    icefloe status data/repo --set read-only --reason "moving to another bucket"
     """
     if reason is not None and availability is None:
-        raise click.UsageError("--reason goes with --set")
+        raise click.UsageError("--reason requires --set")
     if availability:
         repo.set_status(RepoStatus(RepoAvailability[availability.replace("-", "_")], None, reason))
     out.record(current_status(repo._refs))

@@ -7,8 +7,9 @@ import sys
 
 import click
 
-from icefloe.cli.errors import explained
-from icefloe.cli.params import authorize, authorize_prefixes, open_repository, storage_argument
+from icefloe.cli.authorize import authorize, authorize_prefixes
+from icefloe.cli.errors import explain
+from icefloe.cli.params import open_repository, storage_argument
 from icefloe.storage.base import Storage
 
 _ANY_ORIGIN = "*"
@@ -79,7 +80,7 @@ def serve(
         token=None if no_token else secrets.token_urlsafe(32),
         cors=cors,
         moving=moving,
-        explain=lambda error: explained(error)[0],
+        explain=lambda error: explain(error)[0],
         location=_typed_location(),
     )
     app = App(repo, settings)

@@ -1,4 +1,4 @@
-"""The command that answers SQL queries with Spark: sql."""
+"""The command that runs SQL queries with Spark: sql."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Any
 import click
 
 from icefloe import storage_from_url
+from icefloe.cli.authorize import authorize, authorize_prefixes
 from icefloe.cli.execution import ExecutorChoice, executor_option, running_spark
 from icefloe.cli.output import Output
-from icefloe.cli.params import Pair, authorize, authorize_prefixes, open_repository, output_option
+from icefloe.cli.params import Pair, open_repository, output_option
 
 
 @click.command()
@@ -30,9 +31,9 @@ def sql(
     executor: ExecutorChoice,
     out: Output,
 ) -> None:
-    """Answer a SQL query over repositories, with Spark.
+    """Run a SQL query over repositories, with Spark.
 
-    NAME=REPO names a repository in QUERY. Storage options are part of its URL:
+    NAME=REPO gives a repository a name in QUERY. Storage options are part of its URL:
     s3://bucket/era5?region=eu-west-1.
 
     \b
@@ -40,13 +41,13 @@ def sql(
     icefloe sql era5=s3://bucket/era5 "SELECT avg(t2m) FROM era5 VERSION AS OF 'v1'"
     """
     if executor.text and not executor.is_spark:
-        raise click.UsageError("only Spark answers SQL queries: say --executor spark[:MASTER]")
-    # Mistakes are reported before Spark starts.
+        raise click.UsageError("SQL queries need Spark: pass --executor spark[:MASTER]")
+    # Report mistakes before Spark starts.
     opened: dict[str, Any] = {
         name: authorize(open_repository(storage_from_url(location)), prefixes) for name, location in repos
     }
     with running_spark(executor) as session:
-        from icefloe.spark.run_sql import run_query  # pyspark takes its time to import
+        from icefloe.spark.run_sql import run_query  # pyspark is slow to import
 
         progress = partial(out.progress, "tasks")
         columns, rows = run_query(session, query, opened, limit, progress)

@@ -1,4 +1,4 @@
-"""Objects compared with the checksums that were recorded of them."""
+"""Record checksums of objects, and compare objects with them."""
 
 from __future__ import annotations
 
@@ -16,9 +16,11 @@ from icefloe.format.updates import Updates
 from icefloe.maintenance.integrity import catalogue
 from icefloe.maintenance.integrity.catalogue import Catalogue, Rows, row_ids
 from icefloe.maintenance.integrity.findings import Finding, Findings
-from icefloe.maintenance.listings import OBJECT_ID, Listing, list_folder
-from icefloe.maintenance.reachable import Ids, chunks_used, logs_used, manifests_used, reachable_snapshots
+from icefloe.maintenance.listings import OBJECT_ID, Ids, Listing, list_folder
+from icefloe.maintenance.reachable import chunks_used, logs_used, manifests_used, reachable_snapshots
 from icefloe.storage.base import ObjectNotFoundError, Storage
+
+_DIFFERENT = "the bytes differ from the recorded checksum"
 
 
 def check_checksums(
@@ -28,11 +30,11 @@ def check_checksums(
     executor: Executor,
     report: Findings,
 ) -> None:
-    """Read all objects in use whose checksum was recorded, and report those with other bytes."""
+    """Read all used objects with a recorded checksum, and report those that differ."""
     try:
         known = catalogue.load(storage)
     except IcechunkError as damage:
-        report.findings.append(Finding("unreadable", catalogue.PLACE, "the catalogue", str(damage)))
+        report.findings.append(Finding("unreadable", catalogue.FOLDER, "the catalogue", str(damage)))
         return
     wanted = [_recorded(known, listed[folder], ids, report) for folder, ids in used.items()]
     for rows in catalogue.digests(storage, wanted, executor):
@@ -42,7 +44,7 @@ def check_checksums(
 
 
 def record_checksums(refs: RefStore, storage: Storage, executor: Executor, progress: Progress | None) -> int:
-    """Record the checksums of objects in use that have none yet; return their number."""
+    """Record the checksums of used objects that have none yet, and return their number."""
     storage.check_writable()
     snapshots = reachable_snapshots(refs)
     manifests = manifests_used(storage, snapshots, executor)
@@ -59,7 +61,7 @@ def record_checksums(refs: RefStore, storage: Storage, executor: Executor, progr
         there = listed[folder]
         _, recorded = known.find(folder, ids)
         fresh.append(there.take(is_member(there.ids, ids[~recorded])))
-    again = _tied_anew(storage, known, listed[SNAPSHOTS], used[SNAPSHOTS], executor)
+    again = _with_new_parents(storage, known, listed[SNAPSHOTS], used[SNAPSHOTS], executor)
     rows = np.concatenate(
         [
             again,
@@ -72,7 +74,7 @@ def record_checksums(refs: RefStore, storage: Storage, executor: Executor, progr
 
 
 def record_again(storage: Storage, folder: str, ids: Iterable[bytes]) -> None:
-    """Record the checksums of objects that were made again, where those before were recorded."""
+    """Record the checksums of restored objects again, if they had checksums before."""
     column = np.frombuffer(b"".join(ids), np.uint8).reshape(-1, OBJECT_ID)
     if not len(column):
         return
@@ -83,25 +85,25 @@ def record_again(storage: Storage, folder: str, ids: Iterable[bytes]) -> None:
         catalogue.record(storage, np.concatenate(rows))
 
 
-def _tied_anew(
+def _with_new_parents(
     storage: Storage, known: Catalogue, listed: Listing, snapshots: Ids, executor: Executor
 ) -> Rows:
-    """The checksums of snapshot files that an expiration wrote anew since."""
-    told, _ = known.find(catalogue.BUT_PARENT, snapshots)
+    """Return the checksums of snapshot files that an expiration rewrote with another parent."""
+    told, _ = known.find(catalogue.WITHOUT_PARENT, snapshots)
     again = listed.take(is_member(listed.ids, row_ids(told)))
     rows = np.concatenate([told[:0], *catalogue.digests(storage, [again], executor)])
-    return rows[is_member(row_ids(rows), known.tied_anew(rows))]
+    return rows[is_member(row_ids(rows), known.with_new_parents(rows))]
 
 
 def _recorded(known: Catalogue, listed: Listing, ids: Ids, report: Findings) -> Listing:
-    """Those in use that were recorded and are there; the others are reported, if they are not yet."""
+    """Return the used objects with a recorded checksum that exist, and report missing ones."""
     recorded = ids[known.find(listed.folder, ids)[1]]
     there = is_member(recorded, listed.ids)
     reported = {found.object for found in report.findings}
     for name in encode_column(recorded[~there]):
         path = f"{listed.folder}/{name}"
         if path not in reported:
-            report.findings.append(Finding("missing", path, "the catalogue", "the file is not there"))
+            report.findings.append(Finding("missing", path, "the catalogue", "the file does not exist"))
     return listed.take(is_member(listed.ids, recorded[there]))
 
 
@@ -113,14 +115,14 @@ def _compare(known: Catalogue, folder: str, rows: Rows, report: Findings) -> Non
     expected, _ = known.find(folder, row_ids(objects))
     wrong = (expected["size"] != objects["size"]) | (expected["digest"] != objects["digest"])
     if folder == SNAPSHOTS and wrong.any():
-        wrong &= ~is_member(row_ids(objects), known.tied_anew(rows))
+        wrong &= ~is_member(row_ids(objects), known.with_new_parents(rows))
     for name, was, size in zip(
         encode_column(row_ids(objects[wrong])),
         expected["size"][wrong].tolist(),
         objects["size"][wrong].tolist(),
         strict=True,
     ):
-        what = f"{size} bytes where {was} were recorded" if was != size else "other bytes than were recorded"
+        what = f"{size} bytes, but {was} were recorded" if was != size else _DIFFERENT
         report.findings.append(Finding("checksum", f"{folder}/{name}", "the catalogue", what))
 
 
@@ -128,7 +130,7 @@ def _compare(known: Catalogue, folder: str, rows: Rows, report: Findings) -> Non
 
 
 def _repo_info_now(storage: Storage, known: Catalogue) -> Rows:
-    """Its checksum, where there is such a file and this state of it was not recorded yet."""
+    """Return the checksum of the repo info file, unless this state of it was recorded before."""
     found = _repo_info(storage)
     if found is None:
         return known.rows[:0]
@@ -137,7 +139,7 @@ def _repo_info_now(storage: Storage, known: Catalogue) -> Rows:
 
 
 def _repo_info(storage: Storage) -> tuple[bytes, Updates, bool] | None:
-    """The file, the ops log in it, and whether that is all of the log."""
+    """Read the repo info file: its bytes, its ops log, and True if the log is complete."""
     try:
         data, _ = storage.get(REPO_PATH)
     except ObjectNotFoundError:
@@ -147,7 +149,7 @@ def _repo_info(storage: Storage) -> tuple[bytes, Updates, bool] | None:
 
 
 def _check_repo_info(storage: Storage, known: Catalogue, report: Findings) -> None:
-    """It must have the bytes that were recorded, or have been changed since, as its ops log tells."""
+    """Check that the repo info file has the recorded bytes, or a newer entry in its ops log."""
     recorded = known.of(catalogue.REPO_INFO)
     try:
         found = _repo_info(storage) if len(recorded) else None
@@ -162,8 +164,8 @@ def _check_repo_info(storage: Storage, known: Catalogue, report: Findings) -> No
     if there.all():
         report.counts["checksums"] += 1
         if (expected["size"] != now["size"]) | (expected["digest"] != now["digest"]):
-            what = "other bytes than were recorded"
+            what = _DIFFERENT
             report.findings.append(Finding("checksum", REPO_PATH, "the catalogue", what))
     elif whole and not is_member(row_ids(recorded[-1:]), catalogue.times_as_ids(log.times_us)[::-1])[0]:
-        what = "its ops log has lost the change that was recorded last"
+        what = "the ops log lacks the entry that was recorded last"
         report.findings.append(Finding("checksum", REPO_PATH, "the catalogue", what))

@@ -1,4 +1,4 @@
-"""What a verification finds and reports."""
+"""Levels, findings and reports of verifications."""
 
 from __future__ import annotations
 
@@ -14,42 +14,42 @@ VerifyLevel: TypeAlias = Literal["graph", "objects", "sources", "chunks"]
 
 
 class Level(StrEnum):
-    """How deep a verification looks; each level includes those before it."""
+    """The depth of a verification. Each level includes those before it."""
 
     GRAPH = "graph"
-    """Every reference from refs to manifests resolves, and every file holds by the specification."""
+    """Metadata files exist and conform to the specification."""
     OBJECTS = "objects"
-    """Every chunk object is there and long enough for the references into it."""
+    """Chunk objects exist and are as long as references require."""
     SOURCES = "sources"
-    """Every file that virtual references point into is there, long enough, and what it was."""
+    """Files of virtual references exist, are long enough, and have not changed."""
     CHUNKS = "chunks"
-    """Every chunk is read and decoded as Zarr does it."""
+    """All chunks can be decoded by zarr."""
 
     def includes(self, other: Level) -> bool:
-        """Whether this level looks at what another does."""
+        """Return True if this level is at least as deep as another."""
         levels = list(Level)
         return levels.index(self) >= levels.index(other)
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong."""
+    """A problem that a verification found."""
 
     kind: str
-    """`missing`, `unreadable`, `disagrees`, `size`, `count`, `extents`, `grid`, `short`; for sources also
-    `changed`, `unreachable` and `unauthorised`; for chunks `undecodable`; `checksum` for other bytes than
-    recorded
+    """`missing`, `unreadable`, `disagrees`, `size`, `count`, `extents`, `grid` or `short`; for sources also
+    `changed`, `unreachable` or `unauthorised`; for chunks `undecodable`; `checksum` if the bytes differ from
+    the recorded checksum.
     """
     object: str
-    """The file it is about."""
+    """The path of the damaged object."""
     where: str
-    """Who refers to it."""
+    """The object that refers to it."""
     message: str
 
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport(Report):
-    """What a verification looked at, and what it found."""
+    """The findings of a verification, and the numbers of objects that it checked."""
 
     level: Level
     findings: tuple[Finding, ...] = ()
@@ -61,13 +61,13 @@ class VerifyReport(Report):
     sources: int = 0
     chunks: int = 0
     checksums: int = 0
-    """Objects whose bytes were compared with a recorded checksum."""
+    """Objects that were compared with a recorded checksum."""
     skipped: int = 0
-    """Snapshots that were verified before, by an incremental verification."""
+    """Snapshots that an earlier incremental verification found intact."""
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong."""
+        """True if there are no findings."""
         return not self.findings
 
     def table(self) -> Table:
@@ -77,19 +77,19 @@ class VerifyReport(Report):
 
 
 class Findings:
-    """The findings of a verification under way, and the numbers of objects that it looked at."""
+    """The findings of a verification in progress, and the numbers of objects that it has checked."""
 
     def __init__(self, level: Level) -> None:
         self.level = level
         self.findings: list[Finding] = []
         self.counts: Counter[str] = Counter()
-        """By the names of fields of `VerifyReport`."""
+        """Numbers of objects, by field of `VerifyReport`."""
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong so far."""
+        """True if there are no findings so far."""
         return not self.findings
 
     def report(self) -> VerifyReport:
-        """Return what was found."""
+        """Return the report of the verification."""
         return VerifyReport(self.level, tuple(self.findings), **self.counts)

@@ -1,9 +1,9 @@
-"""Repair: what was lost is made again where its source is known, or let go where that is wanted.
+"""Repair: restore lost objects from a source or, on request, drop the references to them.
 
-Files are never changed. Lost chunks and manifests are repaired by a commit on a branch; snapshots before it
-still refer to what they lost, until they expire. A transaction log that is gone is computed from the
-snapshots on both sides of it. A snapshot that is gone leaves the history. Virtual references follow files
-that moved.
+Existing files are never changed. Lost chunks and manifests are restored by a commit on a branch; earlier
+snapshots still refer to the lost objects until they expire. A missing transaction log is computed from the
+snapshots before and after it. A missing snapshot is removed from the history. Virtual references can be
+changed to the new locations of their files.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from icefloe.core.refs.v2 import RefStoreV2
 from icefloe.core.workspace import Workspace
 from icefloe.errors import IcechunkError
 from icefloe.format.files import CHUNKS, MANIFESTS, SNAPSHOTS, TRANSACTIONS
-from icefloe.format.id_columns import id_keys, is_member
 from icefloe.format.manifest import NATIVE, VIRTUAL, ArrayManifest
 from icefloe.format.pruning import shortened
 from icefloe.format.repo_changes import Changed
@@ -38,7 +37,7 @@ from icefloe.format.snapshot import ArrayNodeData, ManifestRef, NodeSnapshot
 from icefloe.format.transaction_log import TransactionLog
 from icefloe.maintenance.integrity.checksums import record_again
 from icefloe.maintenance.integrity.findings import Finding, Findings, Level
-from icefloe.maintenance.integrity.verify_sources import check_sources, sources_of
+from icefloe.maintenance.integrity.verify_sources import check_sources, find_sources
 from icefloe.maintenance.listings import Listing, list_folder
 from icefloe.ops import UpdateType
 
@@ -46,7 +45,7 @@ if TYPE_CHECKING:
     from icefloe.session import Session
 
 ReadChunk: TypeAlias = Callable[[str, tuple[int, ...]], "bytes | NDArray[Any] | None"]
-"""Returns a chunk by the path of its array and its coordinates: its stored bytes, its values, or None."""
+"""Returns a chunk, given the path of its array and its coordinates: stored bytes, values, or None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,20 +87,20 @@ class ChunkSource:
 
 @dataclass(frozen=True, slots=True)
 class RepairReport(Report):
-    """What was wrong and what was done about it, or with `dry_run` would be."""
+    """The damage that a repair found, and its actions, or with `dry_run` those that it would take."""
 
     dry_run: bool
     snapshot_id: str | None = None
-    """The commit that repairs the branch."""
+    """The commit with the repair."""
     actions: tuple[Action, ...] = ()
 
     @property
     def complete(self) -> bool:
-        """Whether something was done about all that was found."""
+        """True if no damage is left."""
         return all(action != LEFT for *_, action in self.actions)
 
     def table(self) -> Table:
-        """Return one row per thing that was wrong: object, where, problem, action."""
+        """Return one row per problem: object, where, problem, action."""
         names = ("object", "where", "problem", "action")
         return Table({name: [row[at] for row in self.actions] for at, name in enumerate(names)})
 
@@ -111,18 +110,18 @@ Action: TypeAlias = tuple[str, str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class Repairs:
-    """The actions of a repair under way."""
+    """The actions of a repair in progress."""
 
     dry_run: bool
     drop: bool
     actions: list[Action] = field(default_factory=list)
 
 
-MADE, DROPPED, LEFT = "made again", "dropped", "left as it is"
+RESTORED, DROPPED, LEFT = "restored", "dropped", "left unchanged"
 RELOCATED = "relocated"
 _GONE = ("missing", "unreadable")
 _LOST_SOURCE = ("missing", "changed", "short")
-"""Problems of a file itself; one that cannot be reached now may be intact."""
+"""Problems of the file itself. A file that is only unreachable now may be intact."""
 
 
 def repair(
@@ -137,7 +136,7 @@ def repair(
     dry_run: bool,
     message: str,
 ) -> RepairReport:
-    """Repair what a verification found, in one commit of a session; see `Repository.repair`."""
+    """Repair the findings of a verification in one commit; see `Repository.repair`."""
     report = Repairs(dry_run, drop)
     _drop_snapshots(refs, assets, findings, report)
     _rebuild_logs(refs, assets, findings, report)
@@ -159,36 +158,37 @@ def repair(
 
 
 def _rebuild_logs(refs: RefStore, assets: AssetStore, findings: Sequence[Finding], report: Repairs) -> None:
-    """Compute the transaction logs that are gone. A log that an expired snapshot left cannot be."""
+    """Compute missing transaction logs. Those of expired snapshots cannot be computed."""
     made = []
     for found in findings:
         folder, _, name = found.object.partition("/")
         if folder == TRANSACTIONS:
-            log = _computed(refs, assets, SnapshotId.parse(name))
+            log = _compute_log(refs, assets, SnapshotId.parse(name))
             if log is not None and not report.dry_run:
                 assets.write_transaction_log(log)
                 made.append(log.id)
-            report.actions.append((found.object, found.where, found.kind, LEFT if log is None else MADE))
+            report.actions.append((found.object, found.where, found.kind, LEFT if log is None else RESTORED))
     record_again(assets.storage, TRANSACTIONS, made)
 
 
-def _computed(refs: RefStore, assets: AssetStore, id: SnapshotId) -> TransactionLog | None:
+def _compute_log(refs: RefStore, assets: AssetStore, id: SnapshotId) -> TransactionLog | None:
     try:
         parent = refs.snapshot(id).parent_id
         return None if parent is None else computed_log(assets.snapshot(parent), assets.snapshot(id), assets)
-    except IcechunkError:  # it expired, or a snapshot or manifest on either side is gone too
+    except IcechunkError:  # it expired, or a snapshot or manifest before or after it is missing, too
         return None
 
 
 def _drop_snapshots(refs: RefStore, assets: AssetStore, findings: Sequence[Finding], report: Repairs) -> None:
-    """Take snapshots that are gone out of the history; branches at one go back to the last that is there.
+    """Remove missing snapshots from the history, and reset branches to their newest existing snapshot.
 
-    In version 1 nobody knows what came before one. The snapshot after it is written anew, tied to the first
-    of all, as an expiration does; a branch or tag at one is left as it is.
+    In version 1 only the snapshot file names its parent, so that the ancestors of a missing one are unknown.
+    Its child is rewritten with the first snapshot as parent, as in an expiration. Branches and tags of
+    version 1 at a missing snapshot are not changed.
     """
-    told = [found for found in findings if found.object.startswith(f"{SNAPSHOTS}/")]
-    lost = {SnapshotId.parse(found.object.partition("/")[2]): found for found in told if found.kind in _GONE}
-    for found in told:
+    noted = [found for found in findings if found.object.startswith(f"{SNAPSHOTS}/")]
+    lost = {SnapshotId.parse(found.object.partition("/")[2]): found for found in noted if found.kind in _GONE}
+    for found in noted:
         if found.kind not in _GONE:
             report.actions.append((found.object, found.where, found.kind, LEFT))
     after = {} if isinstance(refs, RefStoreV2) else _following(refs, lost)
@@ -205,12 +205,12 @@ def _drop_snapshots(refs: RefStore, assets: AssetStore, findings: Sequence[Findi
 
 
 def _following(refs: RefStore, lost: Collection[SnapshotId]) -> dict[SnapshotId, set[SnapshotId]]:
-    """The snapshots whose parent is lost, if the first one is there to tie them to."""
+    """Return the children of lost snapshots, if the first snapshot exists as their new parent."""
     found: dict[SnapshotId, set[SnapshotId]] = {}
     if not lost or INITIAL_SNAPSHOT_ID in lost:
         return found
     for tip in {*refs.branches().values(), *refs.tags().values()}:
-        with contextlib.suppress(IcechunkError):  # the line ends where one is lost
+        with contextlib.suppress(IcechunkError):  # the history ends at a lost snapshot
             for info in refs.ancestry(tip):
                 if info.parent_id is not None and info.parent_id in lost:
                     found.setdefault(info.parent_id, set()).add(info.id)
@@ -221,7 +221,7 @@ def _without(info: RepoInfo, lost: set[SnapshotId]) -> Changed:
     snapshots = info.snapshots
     keep = np.array([snapshots.id_at(row) not in lost for row in range(len(snapshots))], np.bool_)
     first = (snapshots.parents == NO_PARENT) & ~keep
-    keep |= first  # without its first snapshot a history has nothing to be tied to
+    keep |= first  # the others need it as an ancestor
 
     def last_there(tip: SnapshotId) -> SnapshotId:
         return next(snapshots.id_at(row) for row in snapshots.ancestry(tip) if keep[row])
@@ -242,28 +242,28 @@ def _without(info: RepoInfo, lost: set[SnapshotId]) -> Changed:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lost:
-    """What an array has lost."""
+    """The lost manifests and chunks of an array."""
 
     node: NodeSnapshot
     manifests: tuple[ManifestRef, ...]
     coords: NDArray[np.uint32]
-    """Chunks whose object is gone, too short or damaged."""
+    """Chunks whose object is missing, too short or damaged."""
 
     def chunks(self) -> Iterator[tuple[int, ...]]:
-        """The coordinates of all that a source may be asked for."""
+        """Yield the coordinates of all chunks that may be lost."""
         yield from map(tuple, self.coords.tolist())
         for ref in self.manifests:
             yield from self.extents(ref)
 
     def extents(self, ref: ManifestRef) -> Iterator[tuple[int, ...]]:
-        """The chunks that a lost manifest may have held: the whole grid where it is not said."""
+        """Return the coordinates that a lost manifest may have contained: the whole grid without extents."""
         data = self.node.node_data
         grid = [range(d.num_chunks) for d in data.shape] if isinstance(data, ArrayNodeData) else []
         return product(*(ref.extents if len(ref.extents) == len(grid) else grid))
 
 
 def _find_lost(workspace: Workspace, listed: Listing, damaged: set[ChunkId]) -> Iterator[Lost]:
-    """The arrays of a snapshot that lost something, given the chunk objects there are."""
+    """Yield the arrays of a snapshot with lost manifests or chunks."""
     for node in workspace.base.nodes:
         data = node.node_data
         if not isinstance(data, ArrayNodeData):
@@ -287,9 +287,8 @@ def _dangling(refs: ArrayManifest, listed: Listing, damaged: set[ChunkId]) -> ND
     if not len(native):
         return wrong
     ids = refs.chunk_ids[native]
-    there = is_member(ids, listed.ids)
+    there, sizes = listed.find(ids)
     wrong[native[~there]] = True
-    sizes = listed.sizes[id_keys(listed.ids).searchsorted(id_keys(ids[there]))]
     ends = (refs.offsets + refs.lengths)[native[there]]
     wrong[native[there]] = sizes.astype(np.uint64) < ends
     if damaged:
@@ -304,18 +303,18 @@ def _repair_array(
     write_values: Callable[[str, tuple[int, ...], NDArray[Any]], None],
     report: Repairs,
 ) -> None:
-    """Ask the source for all that an array has lost; what it has not is dropped, if it may be."""
+    """Restore the lost chunks of an array from a source, and drop the others on request."""
     node = lost.node
-    found = {} if source is None else _asked(source, lost)
+    found = {} if source is None else _read_lost(source, lost)
     unknown = {ref.id: any(at not in found for at in lost.extents(ref)) for ref in lost.manifests}
-    stuck = any(unknown.values()) and not report.drop  # nothing of the array can be written anew
+    stuck = any(unknown.values()) and not report.drop  # the array cannot be rewritten
     for ref in lost.manifests:
-        action = LEFT if stuck else DROPPED if unknown[ref.id] else MADE
-        report.actions.append((f"{MANIFESTS}/{ref.id}", node.path, "manifest gone", action))
+        action = LEFT if stuck else DROPPED if unknown[ref.id] else RESTORED
+        report.actions.append((f"{MANIFESTS}/{ref.id}", node.path, "manifest lost", action))
     dropped = []
     for coords in map(tuple, lost.coords.tolist()):
-        action = LEFT if stuck else MADE if coords in found else DROPPED if report.drop else LEFT
-        report.actions.append((f"{node.path} {list(coords)}", CHUNKS, "chunk gone", action))
+        action = LEFT if stuck else RESTORED if coords in found else DROPPED if report.drop else LEFT
+        report.actions.append((f"{node.path} {list(coords)}", CHUNKS, "chunk lost", action))
         dropped += [coords] if action is DROPPED else []
     if report.dry_run or stuck:
         return
@@ -330,7 +329,7 @@ def _repair_array(
     workspace.delete_chunks(workspace.array(node.path), gone)
 
 
-def _asked(source: ReadChunk, lost: Lost) -> dict[tuple[int, ...], bytes | NDArray[Any]]:
+def _read_lost(source: ReadChunk, lost: Lost) -> dict[tuple[int, ...], bytes | NDArray[Any]]:
     found: dict[tuple[int, ...], bytes | NDArray[Any]] = {}
     for coords in lost.chunks():
         data = source(lost.node.path, coords)
@@ -343,13 +342,13 @@ def _forget_manifests(workspace: Workspace, node: NodeSnapshot, gone: set[Manife
     data = node.node_data
     if isinstance(data, ArrayNodeData):
         kept = tuple(ref for ref in data.manifests if ref.id not in gone)
-        # As if the metadata had changed: nobody knows which chunks there were.
+        # Treat the metadata as changed: the chunks of the lost manifests are unknown.
         workspace.changes.updated[node.path] = replace(node, node_data=replace(data, manifests=kept))
         workspace.rebase(workspace.base, workspace.changes)
 
 
 def _as_source(sources: ReadChunk | Mapping[str, ReadChunk] | None) -> ReadChunk | None:
-    """Make one source for all arrays out of one for each."""
+    """Return one source for all arrays."""
     if not isinstance(sources, Mapping):
         return sources
     table = dict(sources)
@@ -357,7 +356,7 @@ def _as_source(sources: ReadChunk | Mapping[str, ReadChunk] | None) -> ReadChunk
 
 
 def _write_values(session: Session, path: str, coords: tuple[int, ...], values: NDArray[Any]) -> None:
-    """Write one chunk of an array through its codecs."""
+    """Encode and write one chunk of an array."""
     import zarr
 
     array = zarr.open_array(session.store, path=path.strip("/"))
@@ -373,7 +372,7 @@ def _write_values(session: Session, path: str, coords: tuple[int, ...], values: 
 
 
 def _broken_sources(findings: Sequence[Finding]) -> dict[str, str]:
-    """The files that are not what references say, and what is wrong with each."""
+    """Map the damaged files of virtual references to their problems."""
     return {
         found.object: found.kind
         for found in findings
@@ -387,9 +386,9 @@ def _repair_virtual(
     relocate: Mapping[str, str],
     report: Repairs,
 ) -> None:
-    """Let references into files that are gone point to where those went, by prefix; or drop them, if asked.
+    """Change references to missing files to their new locations, or drop them on request.
 
-    The version of a file at its new place is not known, and no checksum goes along.
+    The version of a file at its new location is unknown, so the new references have no checksum.
     """
     for node, refs in _pointing_to(workspace, set(broken)):
         for location, rows in _by_location(refs):
@@ -406,13 +405,13 @@ def _repair_virtual(
 
 
 def _pointing_to(workspace: Workspace, broken: set[str]) -> Iterator[tuple[NodeSnapshot, ArrayManifest]]:
-    """The references of each array that point into some files."""
+    """Yield the references of each array that point to some files."""
     for node in list(workspace.base.nodes):
         data = node.node_data
         for ref in data.manifests if isinstance(data, ArrayNodeData) else ():
             try:
                 refs = workspace.manifest_refs(node, ref)
-            except IcechunkError:  # a lost manifest is repaired as such
+            except IcechunkError:  # lost manifests are repaired separately
                 continue
             codes = [code for code, text in enumerate(refs.locations) if _text(text) in broken]
             rows = (refs.kind == VIRTUAL) & np.isin(refs.location_codes, codes)
@@ -428,15 +427,15 @@ def _by_location(refs: ArrayManifest) -> Iterator[tuple[str, NDArray[np.intp]]]:
 def _moved(
     workspace: Workspace, refs: ArrayManifest, location: str, relocate: Mapping[str, str]
 ) -> ArrayManifest | None:
-    """References into one file at the place where it is now; None where it is not there."""
+    """Return references to the new location of a file, or None if it is not there."""
     prefixes = [prefix for prefix in relocate if location.startswith(prefix)]
     if not prefixes:
         return None
     prefix = max(prefixes, key=len)
-    place = relocate[prefix] + location.removeprefix(prefix)
-    moved = ArrayManifest.virtual(refs.coords, [place] * len(refs), refs.offsets, refs.lengths)
+    target = relocate[prefix] + location.removeprefix(prefix)
+    moved = ArrayManifest.virtual(refs.coords, [target] * len(refs), refs.offsets, refs.lengths)
     found = Findings(Level.SOURCES)
-    check_sources(sources_of(moved), workspace.assets.virtual, ThreadExecutor(1), found)
+    check_sources(find_sources(moved), workspace.assets.virtual, ThreadExecutor(1), found)
     return moved if found.ok else None
 
 

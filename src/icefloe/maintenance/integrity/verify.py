@@ -1,12 +1,12 @@
-"""Verification: choose the snapshots to check, check them, and record those that are well.
+"""Verification: select snapshots, check them, and record those that are intact.
 
-The record is kept beside the repository, for incremental verifications.
+The record is stored beside the repository, for incremental verifications.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,7 +21,8 @@ from icefloe.format.id_columns import is_member, sorted_ids
 from icefloe.maintenance.integrity.findings import Level, VerifyReport
 from icefloe.maintenance.integrity.verify_chunks import check_chunks
 from icefloe.maintenance.integrity.verify_graph import verify_graph
-from icefloe.maintenance.reachable import NO_IDS, Ids, each_id, led_to, reachable_snapshots
+from icefloe.maintenance.listings import NO_IDS, Ids, each_id, to_column
+from icefloe.maintenance.reachable import reachable_snapshots, readable_history
 from icefloe.storage.base import ObjectNotFoundError, Storage
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
     from icefloe.session import Session
 
-PLACE: Final = "icefloe/verified"
+FOLDER: Final = "icefloe/verified"
 
 
 def verify(
@@ -63,43 +64,40 @@ def verify(
 
 
 def as_level(level: str) -> Level:
-    """Return a level by its name; ValueError for an unknown one."""
+    """Return the level with a name; ValueError for an unknown one."""
     if level not in list(Level):
-        raise ValueError(f"no level {level!r} of verification; choose one of {', '.join(Level)}")
+        raise ValueError(f"unknown level {level!r}; choose one of {', '.join(Level)}")
     return Level(level)
 
 
 def snapshots_to_verify(refs: RefStore, tip: SnapshotId | None, *, history: bool) -> Ids:
-    """Select a snapshot with its history or alone, or all that branches and tags lead to."""
+    """Return the ids of a snapshot, with or without its ancestors, or of all reachable snapshots."""
     if tip is None:
         if not history:
-            raise ValueError("history=False needs a branch, a tag or a snapshot_id")
-        return led_to(refs, {*refs.branches().values(), *refs.tags().values()})
-    return led_to(refs, {tip}) if history else _sorted({bytes(tip)})
+            raise ValueError("history=False requires a branch, a tag or a snapshot_id")
+        return readable_history(refs, {*refs.branches().values(), *refs.tags().values()})
+    return readable_history(refs, {tip}) if history else to_column({bytes(tip)})
 
 
 def _around(refs: RefStore, wanted: Ids, done: Ids) -> tuple[Ids, Ids]:
-    """Find the verified parents of some snapshots, and those of the snapshots that follow a known one.
+    """Return the verified parents of some snapshots, and those snapshots that directly follow another one.
 
-    Only a snapshot whose log is its own follows another: one that inherited logs is checked in full.
+    Of the latter only the changes in their transaction log need to be checked. A snapshot that inherited logs
+    of expired ones does not directly follow its parent.
     """
     ids, known = set(each_id(wanted)), set(each_id(done))
     before, after = set[bytes](), set[bytes]()
     for id in ids:
         try:
             info = refs.snapshot(SnapshotId(id))
-        except IcechunkError:  # it is reported later
+        except IcechunkError:  # reported later
             continue
         parent = None if info.parent_id is None else bytes(info.parent_id)
         if parent in known:
             before.add(parent)
         if (parent in known or parent in ids) and not info.pruned_ancestor_tx_logs:
             after.add(id)
-    return _sorted(before), _sorted(after)
-
-
-def _sorted(ids: set[bytes]) -> Ids:
-    return sorted_ids(np.frombuffer(b"".join(ids), np.uint8).reshape(-1, SnapshotId.SIZE))
+    return to_column(before), to_column(after)
 
 
 def _open_array(
@@ -107,18 +105,18 @@ def _open_array(
 ) -> zarr.Array[Any]:
     import zarr
 
-    with zarr.config.set({"array.rectilinear_chunks": True}):  # zarr asks for it where it is an experiment
+    with zarr.config.set({"array.rectilinear_chunks": True}):  # experimental in some releases of zarr
         return zarr.open_array(open_session(snapshot).store, path=path.strip("/"), mode="r")
 
 
 def _load(storage: Storage, level: Level) -> Ids:
-    """The snapshots that were verified at a level or a deeper one. A record that cannot be read is none."""
+    """Return the snapshots that were verified at this or a deeper level. Ignore unreadable records."""
     found = [_read(storage, each) for each in Level if each.includes(level)]
     return sorted_ids(np.concatenate([NO_IDS, *found]))
 
 
 def _record(storage: Storage, level: Level, verified: Ids, there: Ids) -> None:
-    """Remember snapshots as verified, and forget those that are not there any more."""
+    """Record snapshots as verified, and remove those that do not exist any more."""
     known = sorted_ids(np.concatenate([_read(storage, level), verified]))
     ids = encode_column(known[is_member(known, sorted_ids(there))])
     storage.put(_path(level), json.dumps({"level": level.value, "snapshots": ids}).encode())
@@ -126,17 +124,12 @@ def _record(storage: Storage, level: Level, verified: Ids, there: Ids) -> None:
 
 
 def _path(level: Level) -> str:
-    return f"{PLACE}/{level.value}.json"
+    return f"{FOLDER}/{level.value}.json"
 
 
 def _read(storage: Storage, level: Level) -> Ids:
     try:
         document = json.loads(storage.get(_path(level))[0])
-        return _column(document["snapshots"])
+        return to_column(SnapshotId.parse(name) for name in document["snapshots"])
     except (ObjectNotFoundError, ValueError, KeyError, TypeError, InvalidInputError):
         return NO_IDS
-
-
-def _column(names: Iterable[str]) -> Ids:
-    ids = b"".join(bytes(SnapshotId.parse(name)) for name in names)
-    return sorted_ids(np.frombuffer(ids, np.uint8).reshape(-1, SnapshotId.SIZE))

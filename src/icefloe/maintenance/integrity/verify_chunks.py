@@ -1,4 +1,4 @@
-"""Every chunk read and decoded, through the codecs that its array names."""
+"""Verification of chunks: read and decode them with the codecs of their arrays."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from icefloe.format.manifest import INLINE, VIRTUAL, ArrayManifest
 from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot
 from icefloe.format.transaction_log import TransactionLog
 from icefloe.maintenance.integrity.findings import Finding, Findings
-from icefloe.maintenance.reachable import NO_IDS, Ids, each_id
+from icefloe.maintenance.listings import NO_IDS, Ids, each_id
 
 if TYPE_CHECKING:
     import zarr
 
 OpenArray = Callable[[SnapshotId, str], "zarr.Array[Any]"]
-"""An array of a snapshot, by its path."""
+"""Opens an array of a snapshot by its path."""
 
 
 def check_chunks(
@@ -37,9 +37,10 @@ def check_chunks(
     report: Findings,
     after: Ids = NO_IDS,
 ) -> None:
-    """Decode all chunks of some snapshots; what several of them share is decoded once.
+    """Decode all chunks of some snapshots. Shared chunks are decoded once.
 
-    Of snapshots that come right `after` verified ones, only what their transaction logs tell of is decoded.
+    The snapshots in `after` directly follow verified ones: only the chunks in their transaction logs are
+    decoded.
     """
     known: set[bytes] = set()
     following = set(each_id(after))
@@ -54,7 +55,7 @@ def check_chunks(
 
 
 def _changed(log: TransactionLog, node: NodeSnapshot, refs: ArrayManifest) -> ArrayManifest:
-    """The references that a commit wrote; all where the array is new or is read in another way since."""
+    """Return the references that a commit wrote: all of them if the array or its metadata is new."""
     own = np.frombuffer(node.id, np.uint8)[None]
     if is_member(own, log.new_arrays)[0] or is_member(own, log.updated_arrays)[0]:
         return refs
@@ -81,7 +82,7 @@ def _check_array(
         return
     try:
         array = open_array(id, node.path)
-    except Exception as error:  # noqa: BLE001  a codec or a chunk grid that this release of zarr does not know
+    except Exception as error:  # noqa: BLE001  for example an unknown codec or chunk grid
         why = f"zarr cannot open the array: {type(error).__name__}: {error}"
         report.findings.append(Finding("undecodable", node.path, f"snapshot {id}", why))
         return
@@ -91,7 +92,7 @@ def _check_array(
         coords = refs.coords[row].tolist()
         try:
             array[tuple(slice(edges[at], edges[at + 1]) for at, edges in zip(coords, borders, strict=True))]
-        except Exception as error:  # noqa: BLE001  codecs raise whatever they like
+        except Exception as error:  # noqa: BLE001  codecs may raise anything
             return f"chunk {coords}: {type(error).__name__}: {error}"
         return None
 
@@ -102,7 +103,7 @@ def _check_array(
 
 
 def _borders(node: NodeSnapshot, array: zarr.Array[Any]) -> list[list[int] | range]:
-    """Per dimension where each chunk begins, and where the last one ends."""
+    """Return the boundaries of chunks along each dimension."""
     grid = json.loads(node.user_data)["chunk_grid"]
     if grid["name"] == "rectilinear":
         pairs = zip(grid["configuration"]["chunk_shapes"], array.shape, strict=True)
@@ -112,7 +113,7 @@ def _borders(node: NodeSnapshot, array: zarr.Array[Any]) -> list[list[int] | ran
 
 
 def _edges(given: Any, length: int) -> list[int] | range:
-    """Those of a dimension with one size for all chunks, or a list of sizes and `[size, times]` runs."""
+    """Return the boundaries for one chunk size, or for a list of sizes and `[size, count]` pairs."""
     if isinstance(given, int):
         size = max(given, 1)
         return range(0, length + 2 * size, size)
@@ -121,7 +122,7 @@ def _edges(given: Any, length: int) -> list[int] | range:
 
 
 def _keys(node: NodeSnapshot, refs: ArrayManifest) -> Iterator[bytes]:
-    """What tells one chunk of one array from another: its bytes, its place, and how they are read."""
+    """Yield a key for each chunk: equal if its position, stored bytes and metadata are equal."""
     start = blake2b(node.id + node.user_data, digest_size=16)
     for row in range(len(refs)):
         key = start.copy()

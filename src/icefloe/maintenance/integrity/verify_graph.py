@@ -1,4 +1,4 @@
-"""Verification: walks all that refs lead to, and reports what is missing, damaged or not as it is said."""
+"""Verification of metadata files and chunk objects: find what is missing, damaged or inconsistent."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from icefloe.format.files import (
     read_snapshot,
     read_transaction_log,
 )
-from icefloe.format.id_columns import id_keys, is_member, key_bytes, sorted_ids
+from icefloe.format.id_columns import is_member, key_bytes, sorted_ids
 from icefloe.format.manifest import NATIVE, ArrayManifest
 from icefloe.format.pruning import inherited_logs
 from icefloe.format.repo_info import NO_PARENT, SnapshotInfo, SnapshotInfos
@@ -37,9 +37,9 @@ from icefloe.format.schema import ARRAY_NODE
 from icefloe.format.snapshot import Snapshot
 from icefloe.maintenance.integrity.checksums import check_checksums
 from icefloe.maintenance.integrity.findings import Finding, Findings, Level
-from icefloe.maintenance.integrity.verify_sources import Sources, check_sources, merged, sources_of
-from icefloe.maintenance.listings import OBJECT_ID, Listing, list_folder
-from icefloe.maintenance.reachable import NO_IDS, Gathered, Ids, each_id, reachable_snapshots
+from icefloe.maintenance.integrity.verify_sources import Sources, check_sources, find_sources, merge_sources
+from icefloe.maintenance.listings import NO_IDS, Ids, Listing, each_id, list_folder, to_column
+from icefloe.maintenance.reachable import DistinctItems, reachable_snapshots
 from icefloe.storage.base import Storage
 
 _ENDS: Final = np.dtype([("id", "S12"), ("end", "<u8")])
@@ -57,7 +57,7 @@ def verify_graph(
     settled: Ids = NO_IDS,
     checksums: bool = False,
 ) -> Findings:
-    """Check some snapshots, or all that branches and tags lead to. Damage is reported, not raised.
+    """Check some snapshots, or all reachable ones. Damage is reported, not raised.
 
     The content of `settled` snapshots was verified before and is not checked again. With `checksums`, all
     objects with a recorded checksum are read.
@@ -65,8 +65,8 @@ def verify_graph(
     storage, report = assets.storage, Findings(level)
     wanted = reachable_snapshots(refs) if snapshots is None else snapshots
     listed = {folder: list_folder(storage, folder) for folder in (SNAPSHOTS, TRANSACTIONS, MANIFESTS)}
-    told = refs.load().snapshots if isinstance(refs, RefStoreV2) else None
-    files, by_manifest = _snapshots(storage, wanted, settled, listed[SNAPSHOTS], told, executor, report)
+    infos = refs.load().snapshots if isinstance(refs, RefStoreV2) else None
+    files, by_manifest = _snapshots(storage, wanted, settled, listed[SNAPSHOTS], infos, executor, report)
     logs = _logs(refs, storage, wanted, listed[TRANSACTIONS], executor, report)
     ends, sources = _manifests(storage, files, by_manifest, listed[MANIFESTS], executor, report)
     if level.includes(Level.OBJECTS) or checksums:
@@ -76,7 +76,7 @@ def verify_graph(
     if level.includes(Level.SOURCES):
         check_sources(sources, assets.virtual, executor, report)
     if checksums:
-        manifests = sorted_ids(np.frombuffer(b"".join(files), np.uint8).reshape(-1, OBJECT_ID))
+        manifests = to_column(files)
         chunks = sorted_ids(key_bytes(np.ascontiguousarray(ends["id"])))
         used = {SNAPSHOTS: wanted, TRANSACTIONS: logs, MANIFESTS: manifests, CHUNKS: chunks}
         check_checksums(storage, listed, used, executor, report)
@@ -87,8 +87,8 @@ def verify_graph(
 
 
 @dataclass(slots=True)
-class _FileSaid:
-    """What snapshots say of a manifest file."""
+class _ManifestInfo:
+    """The size of a manifest file according to a snapshot."""
 
     size_bytes: int
     num_chunk_refs: int
@@ -100,16 +100,16 @@ def _snapshots(
     wanted: Ids,
     settled: Ids,
     listed: Listing,
-    told: SnapshotInfos | None,
+    infos: SnapshotInfos | None,
     executor: Executor,
     report: Findings,
-) -> tuple[dict[ManifestId, _FileSaid], dict[ManifestId, list[Claim]]]:
-    files: dict[ManifestId, _FileSaid] = {}
+) -> tuple[dict[ManifestId, _ManifestInfo], dict[ManifestId, list[Claim]]]:
+    files: dict[ManifestId, _ManifestInfo] = {}
     by_manifest: dict[ManifestId, list[Claim]] = defaultdict(list)
     claims = Claims()
     known: set[ManifestId] = set()
     for snapshot in executor.map(Task(partial(_read_snapshot, storage), "snapshots"), each_id(settled)):
-        if not isinstance(snapshot, Finding):  # of one that is damaged now, nothing is taken as verified
+        if not isinstance(snapshot, Finding):  # a snapshot that is damaged by now does not count as verified
             known.update(file.id for file in snapshot.value.manifest_files)
             for _ in claims.new_in(snapshot.value):
                 pass
@@ -124,35 +124,35 @@ def _snapshots(
             continue
         report.counts["snapshots"] += 1
         value = snapshot.value
-        report.findings += _disagreement(value, None if told is None else told.find(value.id))
+        report.findings += _compare_with_repo_info(value, None if infos is None else infos.find(value.id))
         for file in value.manifest_files:
-            files.setdefault(file.id, _FileSaid(file.size_bytes, file.num_chunk_refs, SnapshotId(id)))
+            files.setdefault(file.id, _ManifestInfo(file.size_bytes, file.num_chunk_refs, SnapshotId(id)))
         try:
             for claim in claims.new_in(value):
                 by_manifest[claim.manifest].append(claim)
-        except IcechunkError as damage:  # all nodes are checked only when all are looked at
+        except IcechunkError as damage:  # nodes are decoded only when they are read
             report.findings.append(_unreadable_snapshot(value.id, damage))
-    return {id: said for id, said in files.items() if id not in known or id in by_manifest}, by_manifest
+    return {id: info for id, info in files.items() if id not in known or id in by_manifest}, by_manifest
 
 
-def _disagreement(snapshot: Snapshot, told: SnapshotInfo | None) -> Iterator[Finding]:
-    """A snapshot and the repo info file hold some things both."""
-    if told is None:
+def _compare_with_repo_info(snapshot: Snapshot, info: SnapshotInfo | None) -> Iterator[Finding]:
+    """Report differences between a snapshot file and its entry in the repo info file."""
+    if info is None:
         return
     pairs = {
-        "time": (snapshot.flushed_at_us, told.flushed_at_us),
-        "message": (snapshot.message, told.message),
-        "metadata": (snapshot.metadata, told.metadata),
+        "time": (snapshot.flushed_at_us, info.flushed_at_us),
+        "message": (snapshot.message, info.message),
+        "metadata": (snapshot.metadata, info.metadata),
     }
-    # Compared as texts too, since nan is not what it is.
+    # Compare reprs, too, because nan is not equal to itself.
     other = [name for name, (one, two) in pairs.items() if one != two and repr(one) != repr(two)]
     if other:
-        message = f"another {' and '.join(other)} than the repo info file has"
+        message = f"{' and '.join(other)} differ from the repo info file"
         yield Finding("disagrees", f"{SNAPSHOTS}/{snapshot.id}", REPO_PATH, message)
 
 
 class _SnapshotFile:
-    """A snapshot that was read. Pickled as its file, which is smaller, and read again."""
+    """A decoded snapshot file. It is pickled as its bytes, which are smaller, and decoded again."""
 
     __slots__ = ("_data", "_id", "value")
 
@@ -177,37 +177,37 @@ def _unreadable_snapshot(id: SnapshotId, damage: IcechunkError) -> Finding:
 
 
 def _found(folder: str, wanted: Ids, listed: Listing, where: str, report: Findings) -> Ids:
-    """Those that are listed; the others are reported."""
+    """Return the ids of existing objects, and report the others as missing."""
     there = is_member(wanted, listed.ids)
     for name in encode_column(wanted[~there]):
-        report.findings.append(Finding("missing", f"{folder}/{name}", where, "the file is not there"))
+        report.findings.append(Finding("missing", f"{folder}/{name}", where, "the file does not exist"))
     return wanted[there]
 
 
-# The parts of arrays that manifests hold, as snapshots say
+# Claims: the parts of arrays that manifests contain according to snapshots
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """One array's part in one manifest, as some snapshot has it."""
+    """The part of an array that a manifest contains according to a snapshot."""
 
     manifest: ManifestId
     node: NodeId
     path: str
     extents: tuple[range, ...]
-    """Empty where the writer left them out."""
+    """Empty if the writer omitted them."""
     grid: tuple[int, ...]
-    """Chunks per dimension."""
+    """Number of chunks per dimension."""
 
 
 class Claims:
-    """The claims of many snapshots, each once; most snapshots repeat those of the one before."""
+    """The distinct claims of many snapshots. Most snapshots repeat those of their parent."""
 
     def __init__(self) -> None:
         self._known: set[bytes] = set()
 
     def new_in(self, snapshot: Snapshot) -> Iterator[Claim]:
-        """Those that no snapshot before had."""
+        """Yield the claims that no earlier snapshot made."""
         columns = snapshot.nodes.columns
         arrays = columns["node_data"].tables.get(ARRAY_NODE) if len(columns) else None
         if arrays is None or not len(arrays["manifests"].items):
@@ -235,7 +235,7 @@ def _keys(nodes: NDArray[np.uint8], parts: Any, counts: Ragged, owner: NDArray[n
 
 
 def _digest(values: NDArray[Any], splits: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """A number per list that differs, but for bad luck, where the lists do."""
+    """Hash each list of numbers to 64 bits, as a sum of products with odd factors by position."""
     lengths = np.diff(splits)
     places = expand_ranges(np.zeros(len(lengths), np.int64), lengths).astype(np.uint64)
     mixed = (values.astype(np.uint64) + np.uint64(1)) * (
@@ -268,7 +268,10 @@ def _claim(columns: Any, row: int, parts: Any, at: int, counts: Ragged, array: i
 def _logs(
     refs: RefStore, storage: Storage, wanted: Ids, listed: Listing, executor: Executor, report: Findings
 ) -> Ids:
-    """The logs in use. A first snapshot needs none; what expired has left its to the one above."""
+    """Check the transaction logs, and return their ids.
+
+    First snapshots need no log. Snapshots inherit the logs of expired ancestors.
+    """
     if isinstance(refs, RefStoreV2):
         infos = refs.load().snapshots
         rows = np.flatnonzero(is_member(infos.ids, wanted) & (infos.parents != NO_PARENT))
@@ -288,7 +291,7 @@ def _logs(
 def _has_parent(refs: RefStore, snapshot: bytes) -> bool:
     try:
         return refs.snapshot(SnapshotId(snapshot)).parent_id is not None
-    except IcechunkError:  # it is reported as such
+    except IcechunkError:  # reported as a finding of its own
         return False
 
 
@@ -306,40 +309,42 @@ def _read_log(storage: Storage, snapshot: bytes) -> Finding | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _ManifestSeen:
+class _CheckedManifest:
+    """The result of checking one manifest."""
+
     references: int
     ends: NDArray[np.void]
-    """Per chunk object how far references reach into it."""
+    """The end of the last referenced range of each chunk object."""
     sources: Sources
     findings: tuple[Finding, ...]
 
 
 def _manifests(
     storage: Storage,
-    files: Mapping[ManifestId, _FileSaid],
+    files: Mapping[ManifestId, _ManifestInfo],
     by_manifest: Mapping[ManifestId, Sequence[Claim]],
     listed: Listing,
     executor: Executor,
     report: Findings,
 ) -> tuple[NDArray[np.void], Sources]:
-    wanted = sorted_ids(np.frombuffer(b"".join(files), np.uint8).reshape(-1, OBJECT_ID))
+    wanted = to_column(files)
     there = map(ManifestId, each_id(_found(MANIFESTS, wanted, listed, "a snapshot", report)))
     tasks = [(id, files[id], by_manifest.get(id, ())) for id in there]
-    ends, sources = Gathered(_ENDS), Sources()
+    ends, sources = DistinctItems(_ENDS), Sources()
     follow = report.level.includes(Level.SOURCES)
     for seen in executor.map(Task(partial(_check_manifest, storage, follow), "manifests"), tasks):
         report.counts["manifests"] += 1
         report.counts["references"] += seen.references
         report.findings += seen.findings
         ends.add(seen.ends)
-        sources = merged([sources, seen.sources]) if seen.sources else sources
+        sources = merge_sources([sources, seen.sources]) if seen.sources else sources
     return ends.result(), sources
 
 
 def _check_manifest(
-    storage: Storage, follow: bool, task: tuple[ManifestId, _FileSaid, Sequence[Claim]]
-) -> _ManifestSeen:
-    id, said, claims = task
+    storage: Storage, follow: bool, task: tuple[ManifestId, _ManifestInfo, Sequence[Claim]]
+) -> _CheckedManifest:
+    id, expected, claims = task
     path = f"{MANIFESTS}/{id}"
     none = np.zeros(0, _ENDS)
     try:
@@ -347,30 +352,32 @@ def _check_manifest(
         packed = read_manifest(data, id)
         arrays = {node: packed.array(node, None) for node in packed.nodes}
     except IcechunkError as damage:
-        where = f"snapshot {said.snapshot}"
-        return _ManifestSeen(0, none, {}, (Finding("unreadable", path, where, str(damage)),))
+        where = f"snapshot {expected.snapshot}"
+        return _CheckedManifest(0, none, {}, (Finding("unreadable", path, where, str(damage)),))
     findings = []
     count = sum(map(len, arrays.values()))
-    where = f"snapshot {said.snapshot}"
-    if said.size_bytes and said.size_bytes != len(data):
+    where = f"snapshot {expected.snapshot}"
+    if expected.size_bytes and expected.size_bytes != len(data):
         findings.append(
-            Finding("size", path, where, f"{len(data)} bytes where the snapshot says {said.size_bytes}")
+            Finding(
+                "size", path, where, f"{len(data)} bytes, but {expected.size_bytes} according to the snapshot"
+            )
         )
-    if said.num_chunk_refs != count:
-        message = f"{count} references where the snapshot says {said.num_chunk_refs}"
+    if expected.num_chunk_refs != count:
+        message = f"{count} references, but the snapshot says {expected.num_chunk_refs}"
         findings.append(Finding("count", path, where, message))
     for claim in claims:
         findings += _check_claim(path, claim, arrays.get(claim.node))
     ends = [none, *map(_ends, arrays.values())]
-    sources = merged(map(sources_of, arrays.values())) if follow else {}
-    return _ManifestSeen(count, np.unique(np.concatenate(ends)), sources, tuple(findings))
+    sources = merge_sources(map(find_sources, arrays.values())) if follow else {}
+    return _CheckedManifest(count, np.unique(np.concatenate(ends)), sources, tuple(findings))
 
 
 def _check_claim(path: str, claim: Claim, refs: ArrayManifest | None) -> Iterator[Finding]:
-    """What an array's part of a manifest must hold: all in the extents, and in the grid of the array."""
+    """Check that the references of an array lie within its extents and its chunk grid."""
     if refs is None or not len(refs):
         if any(claim.extents):
-            yield Finding("count", path, claim.path, "no references, in extents that are not empty")
+            yield Finding("count", path, claim.path, "no references, although the extents are not empty")
         return
     if len(claim.extents) == refs.rank:
         yield from _outside("extents", path, claim, refs, claim.extents)
@@ -385,7 +392,7 @@ def _outside(
     if out.any():
         first = refs.coords[int(out.argmax())].tolist()
         bounds = ", ".join(f"{each.start}..{each.stop}" for each in window)
-        message = f"{int(out.sum())} references outside {bounds}, the first of chunk {first}"
+        message = f"{int(out.sum())} references outside {bounds}, the first for chunk {first}"
         yield Finding(kind, path, claim.path, message)
 
 
@@ -406,10 +413,11 @@ def _chunks(ends: NDArray[np.void], listed: Listing, report: Findings) -> None:
     ends = ends[last]
     wanted = key_bytes(np.ascontiguousarray(ends["id"]))
     report.counts["chunk_objects"] = len(wanted)
-    there = is_member(wanted, listed.ids)
+    there, sizes = listed.find(wanted)
     for name in encode_column(wanted[~there]):
-        report.findings.append(Finding("missing", f"{CHUNKS}/{name}", "a manifest", "the chunk is not there"))
-    sizes = listed.sizes[id_keys(listed.ids).searchsorted(id_keys(wanted[there]))]
+        report.findings.append(
+            Finding("missing", f"{CHUNKS}/{name}", "a manifest", "the file does not exist")
+        )
     short = sizes < ends["end"][there]
     for name, size, end in zip(
         encode_column(wanted[there][short]),
@@ -417,5 +425,5 @@ def _chunks(ends: NDArray[np.void], listed: Listing, report: Findings) -> None:
         ends["end"][there][short].tolist(),
         strict=True,
     ):
-        message = f"{size} bytes where a reference reaches to byte {end}"
+        message = f"{size} bytes, but a reference ends at byte {end}"
         report.findings.append(Finding("short", f"{CHUNKS}/{name}", "a manifest", message))

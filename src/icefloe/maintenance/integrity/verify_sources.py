@@ -1,4 +1,4 @@
-"""The files that virtual references point into: one request for each, whatever the number of references."""
+"""Verification of the files of virtual references, with one request per file."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from icefloe.maintenance.integrity.findings import Finding, Findings
 from icefloe.storage.base import ObjectNotFoundError
 
 Sources: TypeAlias = dict[tuple[bytes, Checksum | None], int]
-"""By location and recorded version of a file: how far references reach into it."""
+"""The end of the last referenced range of each file, by location and recorded version."""
 
 
-def sources_of(refs: ArrayManifest) -> Sources:
-    """The files that the references of an array point into."""
+def find_sources(refs: ArrayManifest) -> Sources:
+    """Return the files that the references of an array point to."""
     rows = np.flatnonzero(refs.kind == VIRTUAL)
     found: Sources = {}
     if not len(rows):
@@ -37,8 +37,8 @@ def sources_of(refs: ArrayManifest) -> Sources:
     return found
 
 
-def merged(parts: Iterable[Sources]) -> Sources:
-    """Files that several manifests point into, each with the farthest reach."""
+def merge_sources(parts: Iterable[Sources]) -> Sources:
+    """Merge the files of several manifests."""
     found: Sources = {}
     for part in parts:
         for key, end in part.items():
@@ -47,7 +47,7 @@ def merged(parts: Iterable[Sources]) -> Sources:
 
 
 def check_sources(sources: Sources, reader: VirtualReader, executor: Executor, report: Findings) -> None:
-    """Ask for the last byte that references need, which tells version and length in one answer."""
+    """Request the last referenced byte of each file. The response shows its version and length."""
     for finding in executor.map(Task(partial(_check, reader), "sources"), sources.items()):
         report.counts["sources"] += 1
         if finding is not None:
@@ -69,12 +69,10 @@ def _check(reader: VirtualReader, item: tuple[tuple[bytes, Checksum | None], int
         fetched = source.fetch(key, first, end)
         check_version(fetched, checksum, location, "the last of several")
     except ObjectNotFoundError:
-        return wrong("missing", "there is no such file")
+        return wrong("missing", "the file does not exist")
     except StorageError as error:
         changed = error.kind == ErrorKind.VIRTUAL_CHUNK_MODIFIED
         return wrong("changed" if changed else "unreachable", str(error))
     if len(fetched.data) < end - first:
-        return wrong(
-            "short", f"a reference reaches to byte {end}, and the file has {fetched.size_bytes} bytes"
-        )
+        return wrong("short", f"a reference ends at byte {end}, but the file has {fetched.size_bytes} bytes")
     return None

@@ -1,0 +1,92 @@
+"""The option `--authorize`: which virtual chunks a command may read, and with which credentials."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import TYPE_CHECKING
+
+import click
+
+from icefloe.cli.output import shown
+from icefloe.cli.params import adapt
+from icefloe.repository import Repository
+
+if TYPE_CHECKING:
+    from icefloe.credentials import AnyCredential
+
+_ALL = "all"
+_ANONYMOUS = "=anonymous"
+
+authorize_prefixes = click.option(
+    "--authorize",
+    "prefixes",
+    multiple=True,
+    metavar="PREFIX[@ENDPOINT]",
+    help="Read virtual chunks of this container, or of all, with credentials from the environment; "
+    "PREFIX=anonymous without credentials. Repeat an endpoint that only the repository names.",
+)
+
+
+def authorize(repo: Repository, prefixes: tuple[str, ...]) -> Repository:
+    """Return the repository with access to the virtual chunks of the named containers."""
+    if not prefixes:
+        return repo
+    from icefloe.storage.external.endpoints import same_endpoint
+
+    known = sorted((repo.config.virtual_chunk_containers or {}).keys())
+    access: dict[str, AnyCredential | None] = {}
+    endpoints: dict[str, str] = {}
+    for text in prefixes:
+        wanted = text.removesuffix(_ANONYMOUS)
+        chosen, endpoint = _containers_named(wanted, known)
+        access |= {each: _credential(each, anonymous=wanted != text) for each in chosen}
+        endpoints |= dict.fromkeys(chosen, endpoint) if endpoint else {}
+    opened = repo._reopen(None, access, frozenset())
+    withheld = opened._assets.virtual.withheld
+    for prefix, endpoint in withheld.items():
+        given = next((endpoints[each] for each in endpoints if _is_same_prefix(each, prefix)), None)
+        if given is None or not same_endpoint(given, endpoint):
+            raise click.BadParameter(_ask_for_trust(prefix, endpoint), param_hint="--authorize")
+    return repo._reopen(None, access, frozenset(withheld))
+
+
+authorize_option = adapt(lambda repo, prefixes: {"repo": authorize(repo, prefixes)}, authorize_prefixes)
+"""Let the command's `repo` read virtual chunks. Goes below `repo_argument`."""
+
+
+def _containers_named(text: str, known: list[str]) -> tuple[list[str], str]:
+    """Return the containers that `PREFIX` or `PREFIX@ENDPOINT` names, and the endpoint or an empty string."""
+    names = [_ALL, *known]
+    prefix, endpoint = text, ""
+    if not any(_is_same_prefix(each, text) for each in names):
+        for found in re.finditer("@", text):  # the prefix may contain an @, too
+            if any(_is_same_prefix(each, text[: found.start()]) for each in names):
+                prefix, endpoint = text[: found.start()], text[found.end() :]
+    chosen = known if prefix == _ALL else [each for each in known if _is_same_prefix(each, prefix)]
+    if not chosen:
+        there = "it has " + ", ".join(map(shown, known)) if known else "it has none"
+        raise click.BadParameter(
+            f"the repository has no virtual chunk container {prefix}; {there}",
+            param_hint="--authorize",
+        )
+    return chosen, endpoint
+
+
+def _is_same_prefix(one: str, other: str) -> bool:
+    return one.rstrip("/") == other.rstrip("/")
+
+
+def _ask_for_trust(prefix: str, endpoint: str) -> str:
+    here, there = shown(prefix), shown(endpoint)
+    return (
+        f"the configuration of the repository sends requests for {here} to the endpoint {there}, which would "
+        f"receive your credentials. If you trust it, pass --authorize {shlex.quote(f'{here}@{there}')}"
+    )
+
+
+def _credential(prefix: str, *, anonymous: bool) -> AnyCredential | None:
+    from icefloe.credentials import credential_from_env
+
+    known = prefix.partition("://")[0] in ("file", "http", "https", "s3", "gs", "az")
+    return credential_from_env(prefix, anonymous=anonymous) if known else None
