@@ -36,7 +36,7 @@ TOPICS = (
         "repository",
         "Repository",
         "A `Repository` opens sessions, moves branches and tags, and runs maintenance.",
-        ("icefloe.repository", "icefloe.legacy", "icefloe.migrations", "icefloe.types"),
+        ("icefloe.repository", "icefloe.legacy", "icefloe.types"),
     ),
     Topic(
         "session",

@@ -136,15 +136,12 @@ class _Commands(click.Group):
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     options_metavar="[--version] [--debug] [-h]",
     subcommand_metavar="COMMAND REPO [ARGUMENTS]...",
-    epilog="\b\n`icefloe COMMAND --help` shows the options of a command.\n"
-    "Exit codes: 0 done, 1 failed, 2 usage, 3 not found, 4 conflict, 5 findings.",
+    epilog="Exit codes: 0 done, 1 failed, 2 usage, 3 not found, 4 conflict, 5 findings.",
 )
 @click.version_option(__version__, prog_name="icefloe")
 @click.option("--debug", is_flag=True, help="Print the traceback of errors.")
 def icefloe(debug: bool) -> None:
-    """Version-controlled Zarr arrays. REPO is a path or URL: data/repo, s3://bucket/prefix,
-    gs://..., az://..., https://...; -o NAME=VALUE sets an option of its storage.
-    """
+    """Versioned Zarr arrays. REPO is a path or URL; -o NAME=VALUE sets its options."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -77,7 +77,7 @@ def test_a_signal_ends_the_server(tmp_path: Path) -> None:
         (["--no-token", "--host", "0.0.0.0"], "--no-token is for this machine only"),
         (["--cors", "*"], "--no-token only"),
         (["--port", "70000"], "70000"),
-        (["--authorize", "s3://nothing"], "no container"),
+        (["--authorize", "s3://nothing"], "no virtual chunk container"),
     ],
 )
 def test_unsafe_and_wrong_options_are_refused(
