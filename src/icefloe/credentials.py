@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import html
 import pickle
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from icefloe._internal.concurrency import fork_safe_lock
+from icefloe._internal.redaction import redact
 from icefloe.errors import ErrorKind, InvalidInputError
 
 __all__ = [
@@ -630,6 +632,36 @@ def containers_credentials(
         else:
             raise ValueError(f"Unknown credential type {type(credential)}")
     return wrapped
+
+
+_INSTEAD_OF_NONE = {
+    "file": "LocalFileSystemAccess()",
+    **dict.fromkeys(("s3", "tigris"), "s3_from_env_credentials()"),
+    **dict.fromkeys(("gs", "gcs"), "gcs_anonymous_credentials()"),
+    **dict.fromkeys(("az", "azure", "abfs"), "azure_from_env_credentials()"),
+    **dict.fromkeys(("http", "https"), "HttpAccess()"),
+}
+
+
+def check_authorization(
+    authorized: Mapping[str, AnyCredential | None],
+) -> dict[str, AnyCredential | None]:
+    """Check the credentials of virtual chunk containers, by URL prefix, and warn about None."""
+    for prefix, credential in authorized.items():
+        if credential is not None and not isinstance(credential, AnyCredential):
+            raise TypeError(
+                f"the credential for {redact(prefix)} is a {type(credential).__qualname__}, expected one of "
+                "Credentials; containers_credentials converts it"
+            )
+        scheme = prefix.partition("://")[0]
+        if credential is None and scheme in _INSTEAD_OF_NONE:
+            warnings.warn(
+                f"None for {redact(prefix)} in authorize_virtual_chunk_access is deprecated; pass "
+                f"{_INSTEAD_OF_NONE[scheme]}",
+                DeprecationWarning,
+                stacklevel=5,
+            )
+    return dict(authorized)
 
 
 def _expired(credential: object) -> bool:

@@ -1,4 +1,4 @@
-"""Repositories: open or create one, look through its history, move its branches and tags, start sessions."""
+"""The `Repository` class: open, create, branches, tags, history, sessions and maintenance."""
 
 from __future__ import annotations
 
@@ -21,40 +21,35 @@ from icefloe._internal.concurrency import (
 )
 from icefloe._internal.executor import Executor, ThreadExecutor
 from icefloe._internal.ids import ManifestId, SnapshotId, encode_column
-from icefloe._internal.redaction import redact
 from icefloe._internal.telemetry import traced
 from icefloe._internal.times import to_microseconds
 from icefloe.config import Attribution, RepositoryConfig, StorageSettings
 from icefloe.config.display import Shown, Tree, qualified
 from icefloe.core.handle import Handle
 from icefloe.core.open import (
-    LAYOUT_V1,
-    LAYOUT_V2,
-    Layout,
     Opened,
     containers_of,
     find_layout,
+    layout_for,
     open_parts,
     parts,
 )
 from icefloe.core.refs.base import read_only_format, unsupported
-from icefloe.core.refs.v1 import RefStoreV1
 from icefloe.core.refs.v2 import FLAG_NAMES, check_flag, check_writable
 from icefloe.core.virtual_chunks.range_reads import ReadLimits
 from icefloe.core.virtual_chunks.read import Authorized
+from icefloe.encoding.envelope import PLAUSIBLE_BYTES
 from icefloe.errors import (
     ConflictError,
     ErrorKind,
-    Hint,
     InvalidInputError,
-    SessionStateError,
     SnapshotNotFoundError,
 )
 from icefloe.format.metadata import plain_metadata
 from icefloe.format.spec import V1, Spec
 from icefloe.history import pages as history_pages
 from icefloe.history import snapshots as history
-from icefloe.history.snapshots import any_ref, public_snapshot, public_status, stored_status
+from icefloe.history.snapshots import public_snapshot, public_status, stored_status
 from icefloe.legacy.layout import ALL_LAYOUTS
 from icefloe.snapshots import Diff, ManifestFileInfo, SnapshotInfo
 from icefloe.storage.base import Storage
@@ -88,7 +83,18 @@ _THREADS = 64
 class Repository(Shown):
     """A versioned hierarchy of Zarr groups and arrays.
 
-    Made by `create`, `open` and `open_or_create`. Pickles, with the credentials of its storage in the pickle.
+    Use `create`, `open` or `open_or_create` to get a repository, and sessions to read and write its arrays.
+    Pickles of a repository contain the credentials of its storage.
+
+    Examples
+    --------
+    >>> import icefloe, zarr
+    >>> repo = icefloe.Repository.create(icefloe.in_memory_storage())
+    >>> session = repo.writable_session("main")
+    >>> group = zarr.create_group(session.store)
+    >>> snapshot_id = session.commit("create the root group")
+    >>> repo.lookup_branch("main") == snapshot_id
+    True
     """
 
     def __init__(
@@ -97,7 +103,7 @@ class Repository(Shown):
         handle: Handle,
         attribution: Attribution | None = None,
     ) -> None:
-        """Not for users: see `create`, `open` and `open_or_create`."""
+        """Not public: use `create`, `open` or `open_or_create`."""
         self._handle = handle
         self._attribution = attribution or Attribution()
         self._commit_metadata: dict[str, Any] = {}
@@ -115,6 +121,7 @@ class Repository(Shown):
         attribution: Attribution | None,
         trusted: frozenset[str],
     ) -> Repository:
+        """Return a repository for the parts of an opened one."""
         handle = Handle(storage, opened.layout, opened.config, authorized, trusted)
         return cls(opened, handle, attribution)
 
@@ -142,26 +149,50 @@ class Repository(Shown):
         check_clean_root: bool = True,
         attribution: Attribution | None = None,
     ) -> Repository:
-        """Start a repository in an empty place.
+        """Create a repository in an empty location.
 
-        A configuration other than the default is stored in it. `check_clean_root=False` lets other objects be
-        there. Raises InvalidInputError where it is not empty, ConflictError where there is a repository.
+        Parameters
+        ----------
+        storage
+            The location of the repository.
+        config
+            Configuration to store in the repository; the default configuration is not stored.
+        authorize_virtual_chunk_access
+            Credentials by the URL prefix of virtual chunk containers. Virtual chunks of other containers are
+            not read.
+        spec_version
+            Version of the format; the newest by default.
+        check_clean_root
+            If False, the location may contain other objects.
+        attribution
+            Identification of the client, which is sent with requests.
+
+        Returns
+        -------
+        Repository
+
+        Raises
+        ------
+        InvalidInputError
+            If the location is not empty.
+        ConflictError
+            If there is a repository.
         """
         from icefloe.core.create import create_parts
 
-        layout = _layout(spec_version)
+        layout = layout_for(spec_version)
         _logger.debug("Creating Repository at %s", storage.describe())
-        place = storage if attribution is None else storage.with_attribution(attribution)
-        authorized = _checked_authorization(authorize_virtual_chunk_access)
+        location = storage if attribution is None else storage.with_attribution(attribution)
+        authorized = _authorize(authorize_virtual_chunk_access)
         opened = create_parts(
-            place,
+            location,
             layout,
             copy.deepcopy(config),
             authorized,
             check_clean_root=check_clean_root,
             layouts=ALL_LAYOUTS,
         )
-        return cls._of(opened, place, authorized, attribution, containers_of(config))
+        return cls._of(opened, location, authorized, attribution, containers_of(config))
 
     create_async = async_class_twin(create)
 
@@ -174,15 +205,34 @@ class Repository(Shown):
         authorize_virtual_chunk_access: Mapping[str, AnyCredential | None] | None = None,
         attribution: Attribution | None = None,
     ) -> Repository:
-        """The repository at a place, with `config` over the configuration stored in it.
+        """Open an existing repository.
 
-        Raises RepositoryNotFoundError where there is none.
+        Parameters
+        ----------
+        storage
+            The location of the repository.
+        config
+            Configuration that overrides the stored one.
+        authorize_virtual_chunk_access
+            Credentials by the URL prefix of virtual chunk containers. Virtual chunks of other containers are
+            not read.
+        attribution
+            Identification of the client, which is sent with requests.
+
+        Returns
+        -------
+        Repository
+
+        Raises
+        ------
+        RepositoryNotFoundError
+            If there is no repository.
         """
         _logger.debug("Opening Repository at %s", storage.describe())
-        place = storage if attribution is None else storage.with_attribution(attribution)
-        authorized = _checked_authorization(authorize_virtual_chunk_access)
-        opened = open_parts(place, ALL_LAYOUTS, config, authorized)
-        return cls._of(opened, place, authorized, attribution, containers_of(config))
+        location = storage if attribution is None else storage.with_attribution(attribution)
+        authorized = _authorize(authorize_virtual_chunk_access)
+        opened = open_parts(location, ALL_LAYOUTS, config, authorized)
+        return cls._of(opened, location, authorized, attribution, containers_of(config))
 
     open_async = async_class_twin(open)
 
@@ -196,8 +246,34 @@ class Repository(Shown):
         check_clean_root: bool = True,
         attribution: Attribution | None = None,
     ) -> Repository:
-        """The repository at a place, started if there is none."""
-        _layout(create_version)
+        """Open a repository, or create it if it does not exist.
+
+        Parameters
+        ----------
+        storage
+            The location of the repository.
+        config
+            Configuration that overrides the stored one, or that is stored in a new repository.
+        authorize_virtual_chunk_access
+            Credentials by the URL prefix of virtual chunk containers. Virtual chunks of other containers are
+            not read.
+        create_version
+            Version of the format of a new repository; the newest by default.
+        check_clean_root
+            If False, the location of a new repository may contain other objects.
+        attribution
+            Identification of the client, which is sent with requests.
+
+        Returns
+        -------
+        Repository
+
+        Raises
+        ------
+        InvalidInputError
+            If there is no repository, and the location is not empty.
+        """
+        layout_for(create_version)
         if find_layout(storage, ALL_LAYOUTS) is None:
             try:
                 return cls.create(
@@ -209,7 +285,7 @@ class Repository(Shown):
                     attribution,
                 )
             except (ConflictError, InvalidInputError):
-                if find_layout(storage, ALL_LAYOUTS) is None:  # no other writer was faster
+                if find_layout(storage, ALL_LAYOUTS) is None:  # not created by another writer meanwhile
                     raise
         return cls.open(storage, config, authorize_virtual_chunk_access, attribution)
 
@@ -217,7 +293,19 @@ class Repository(Shown):
 
     @staticmethod
     def exists(storage: Storage, storage_settings: StorageSettings | None = None) -> bool:
-        """Whether there is a repository at a place."""
+        """Return True if there is a repository at a location.
+
+        Parameters
+        ----------
+        storage
+            The location.
+        storage_settings
+            Settings for this request.
+
+        Returns
+        -------
+        bool
+        """
         return find_layout(_with(storage, storage_settings), ALL_LAYOUTS) is not None
 
     exists_async = async_static_twin(exists)
@@ -226,9 +314,19 @@ class Repository(Shown):
     def fetch_spec_version(
         storage: Storage, storage_settings: StorageSettings | None = None
     ) -> SpecVersion | None:
-        """The version of the format that a repository has; None where there is none.
+        """Return the version of the format of a repository.
 
-        Formats before version 1 count as version 1: there is no other word for them in `SpecVersion`.
+        Parameters
+        ----------
+        storage
+            The location of the repository.
+        storage_settings
+            Settings for this request.
+
+        Returns
+        -------
+        SpecVersion or None
+            None if there is no repository. Formats before version 1 are reported as version 1.
         """
         layout = find_layout(_with(storage, storage_settings), ALL_LAYOUTS)
         return None if layout is None else _public_version(layout.spec)
@@ -237,7 +335,23 @@ class Repository(Shown):
 
     @staticmethod
     def fetch_config(storage: Storage) -> RepositoryConfig | None:
-        """The configuration stored in a repository; None where it has none."""
+        """Return the stored configuration of a repository.
+
+        Parameters
+        ----------
+        storage
+            The location of the repository.
+
+        Returns
+        -------
+        RepositoryConfig or None
+            None if no configuration is stored.
+
+        Raises
+        ------
+        RepositoryNotFoundError
+            If there is no repository.
+        """
         opened = open_parts(storage, ALL_LAYOUTS, None)
         return None if opened.refs.config() is None else opened.config
 
@@ -248,7 +362,20 @@ class Repository(Shown):
         config: RepositoryConfig | None = None,
         authorize_virtual_chunk_access: Mapping[str, AnyCredential | None] | None = None,
     ) -> Repository:
-        """The same repository under a changed configuration, or with other permissions; this one stays."""
+        """Return the same repository with another configuration or other credentials for virtual chunks.
+
+        Parameters
+        ----------
+        config
+            Changes to the current configuration.
+        authorize_virtual_chunk_access
+            New credentials by URL prefix; by default the current ones.
+
+        Returns
+        -------
+        Repository
+            A new object. This one does not change.
+        """
         replaced = config is not None and config.virtual_chunk_containers is not None
         trusted = containers_of(config) if replaced else self._handle.trusted
         return self._reopen(config, authorize_virtual_chunk_access, trusted)
@@ -259,23 +386,23 @@ class Repository(Shown):
         authorize_virtual_chunk_access: Mapping[str, AnyCredential | None] | None,
         trusted: frozenset[str],
     ) -> Repository:
-        """Reopen, and send credentials to the endpoints of the containers with `trusted` url prefixes."""
+        """Reopen, and send credentials to the endpoints of the containers with `trusted` URL prefixes."""
         merged = copy.deepcopy(self._opened.config)
         if config is not None:
             merged = merged.merge(config)
         authorized = self._handle.authorized
         if authorize_virtual_chunk_access is not None:
-            authorized = _checked_authorization(authorize_virtual_chunk_access)
+            authorized = _authorize(authorize_virtual_chunk_access)
         opened = parts(self._handle.storage, self._handle.layout, merged, authorized, trusted)
         return type(self)._of(opened, self._handle.storage, authorized, self._attribution, trusted)
 
     reopen_async = async_twin(reopen)
 
-    # What it is
+    # Properties
 
     @property
     def config(self) -> RepositoryConfig:
-        """A copy of the configuration in effect; change it with `reopen`."""
+        """A copy of the configuration in effect. Change it with `reopen`."""
         return copy.deepcopy(self._config_in_effect)
 
     @cached_property
@@ -286,24 +413,25 @@ class Repository(Shown):
 
     @property
     def storage(self) -> Storage:
-        """Where the repository is kept."""
+        """The storage of the repository."""
         return self._handle.storage
 
     @property
     def attribution(self) -> Attribution:
-        """What requests say of their sender."""
+        """The identification of the client in requests."""
         return self._attribution
 
     @property
     def authorized_virtual_container_prefixes(self) -> set[str]:
-        """The url prefixes below which virtual chunks may be read."""
+        """The URL prefixes below which virtual chunks may be read."""
         return set(self._handle.authorized)
 
     @property
     def virtual_read_limits(self) -> ReadLimits:
-        """How far reads of neighbouring virtual chunks of one file are joined; may be set.
+        """Limits for joining reads of neighbouring virtual chunks of a file; may be set.
 
-        Kept in this object, its sessions and their pickles, not in the repository.
+        The limits belong to this object, its sessions and their pickles. They are not stored in the
+        repository.
         """
         return self._handle.read_limits
 
@@ -314,7 +442,7 @@ class Repository(Shown):
 
     @property
     def spec_version(self) -> SpecVersion:
-        """The version of the format; those before version 1, which are only read, count as version 1."""
+        """The version of the format. Formats before version 1 are reported as version 1."""
         return _public_version(self._refs.spec)
 
     def tree(self) -> Tree:
@@ -334,56 +462,99 @@ class Repository(Shown):
     save_config_async = async_twin(save_config)
 
     def set_default_commit_metadata(self, metadata: dict[str, Any]) -> None:
-        """Metadata for the commits of all sessions to come; kept in this object alone."""
+        """Set metadata that all commits of later sessions of this object contain.
+
+        Parameters
+        ----------
+        metadata
+            Values that can be represented as JSON, by name.
+        """
         self._commit_metadata = plain_metadata(metadata)
 
     def default_commit_metadata(self) -> dict[str, Any]:
-        """What `set_default_commit_metadata` was given."""
+        """Return the metadata that commits of new sessions contain.
+
+        Returns
+        -------
+        dict
+        """
         return copy.deepcopy(self._commit_metadata)
 
     def get_metadata(self) -> dict[str, Any]:
-        """The repository's own metadata."""
+        """Return the metadata of the repository.
+
+        Returns
+        -------
+        dict
+        """
         return dict(self._refs.metadata())
 
     get_metadata_async = async_twin(get_metadata)
 
-    @property
-    def metadata(self) -> dict[str, Any]:
-        """The repository's own metadata."""
-        return self.get_metadata()
+    metadata = property(get_metadata)
 
     def set_metadata(self, metadata: dict[str, Any]) -> None:
-        """Replace the repository's metadata."""
+        """Replace the metadata of the repository.
+
+        Parameters
+        ----------
+        metadata
+            Values that can be represented as JSON, by name.
+        """
         self._refs.set_metadata(plain_metadata(metadata))
 
     set_metadata_async = async_twin(set_metadata)
 
     def update_metadata(self, metadata: dict[str, Any]) -> dict[str, Any]:
-        """Merge into the repository's metadata, name by name; the result."""
+        """Add or replace entries of the metadata of the repository.
+
+        Parameters
+        ----------
+        metadata
+            Values that can be represented as JSON, by name.
+
+        Returns
+        -------
+        dict
+            The new metadata.
+        """
         return dict(self._refs.update_metadata(plain_metadata(metadata)))
 
     update_metadata_async = async_twin(update_metadata)
 
     def get_status(self) -> RepoStatus:
-        """Whether the repository may be written."""
+        """Return whether the repository is online or read-only.
+
+        Returns
+        -------
+        RepoStatus
+        """
         self._require_repo_info("a status of the repository")
         return public_status(self._refs.status())
 
     get_status_async = async_twin(get_status)
 
-    @property
-    def status(self) -> RepoStatus:
-        """Whether the repository may be written."""
-        return self.get_status()
+    status = property(get_status)
 
     def set_status(self, status: RepoStatus) -> None:
-        """Put the repository online, or make it read-only for everybody."""
+        """Make the repository read-only for all users, or writable again.
+
+        Parameters
+        ----------
+        status
+            The new status, with an optional reason.
+        """
         self._refs.set_status(stored_status(status))
 
     set_status_async = async_twin(set_status)
 
     def feature_flags(self) -> list[FeatureFlag]:
-        """All feature flags, by number."""
+        """Return all feature flags, sorted by id.
+
+        Returns
+        -------
+        list of FeatureFlag
+        """
         self._require_repo_info("a feature flag")
         settings = self._refs.feature_flags()
         return [FeatureFlag(id, name, True, settings.get(id)) for id, name in sorted(FLAG_NAMES.items())]
@@ -391,25 +562,49 @@ class Repository(Shown):
     feature_flags_async = async_twin(feature_flags)
 
     def enabled_feature_flags(self) -> list[FeatureFlag]:
-        """The feature flags that are on."""
+        """Return the enabled feature flags, sorted by id.
+
+        Returns
+        -------
+        list of FeatureFlag
+        """
         return [flag for flag in self.feature_flags() if flag.enabled]
 
     enabled_feature_flags_async = async_twin(enabled_feature_flags)
 
     def disabled_feature_flags(self) -> list[FeatureFlag]:
-        """The feature flags that are off."""
+        """Return the disabled feature flags, sorted by id.
+
+        Returns
+        -------
+        list of FeatureFlag
+        """
         return [flag for flag in self.feature_flags() if not flag.enabled]
 
     disabled_feature_flags_async = async_twin(disabled_feature_flags)
 
     def set_feature_flag(self, name: str, setting: bool | None) -> None:
-        """Switch a feature flag, or put it back to its default."""
+        """Enable or disable a feature.
+
+        Parameters
+        ----------
+        name
+            The name of the feature flag.
+        setting
+            True, False, or None for the default.
+
+        Raises
+        ------
+        InvalidInputError
+            If there is no feature flag with this name.
+        """
         self._require_repo_info("a feature flag")
         numbers = {known: id for id, known in FLAG_NAMES.items()}
         if name not in numbers:
             known = ", ".join(sorted(numbers))
             raise InvalidInputError(
-                f"there is no feature flag {name!r}; there are {known}", kind=ErrorKind.INVALID_FEATURE_FLAG
+                f"there is no feature flag {name!r}; expected one of {known}",
+                kind=ErrorKind.INVALID_FEATURE_FLAG,
             )
         self._refs.set_feature_flag(numbers[name], setting)
 
@@ -422,56 +617,151 @@ class Repository(Shown):
     # Branches and tags
 
     def create_branch(self, branch: str, snapshot_id: str) -> None:
-        """Start a branch at a snapshot."""
+        """Create a branch at a snapshot.
+
+        Parameters
+        ----------
+        branch
+            The name of the branch.
+        snapshot_id
+            The snapshot that becomes its tip.
+
+        Raises
+        ------
+        AlreadyExistsError
+            If the branch exists.
+        SnapshotNotFoundError
+            If the snapshot does not exist.
+        """
         self._refs.create_branch(branch, SnapshotId.parse(snapshot_id))
 
     create_branch_async = async_twin(create_branch)
 
     def list_branches(self) -> set[str]:
-        """The names of all branches."""
+        """Return the names of all branches.
+
+        Returns
+        -------
+        set of str
+        """
         return set(self._refs.branches())
 
     list_branches_async = async_twin(list_branches)
 
     def lookup_branch(self, branch: str) -> str:
-        """The snapshot at the tip of a branch."""
+        """Return the id of the snapshot at the tip of a branch.
+
+        Parameters
+        ----------
+        branch
+            The name of the branch.
+
+        Returns
+        -------
+        str
+
+        Raises
+        ------
+        RefNotFoundError
+            If the branch does not exist.
+        """
         return str(self._refs.branch(branch))
 
     lookup_branch_async = async_twin(lookup_branch)
 
     def reset_branch(self, branch: str, snapshot_id: str, *, from_snapshot_id: str | None = None) -> None:
-        """Point a branch at another snapshot; given where it should be now, only from there."""
+        """Move a branch to another snapshot.
+
+        Parameters
+        ----------
+        branch
+            The name of the branch.
+        snapshot_id
+            The new tip.
+        from_snapshot_id
+            If given, move the branch only if this is its current tip.
+
+        Raises
+        ------
+        ConflictError
+            If the tip of the branch is not `from_snapshot_id`.
+        """
         expected = None if from_snapshot_id is None else SnapshotId.parse(from_snapshot_id)
         self._refs.reset_branch(branch, SnapshotId.parse(snapshot_id), expected)
 
     reset_branch_async = async_twin(reset_branch)
 
     def delete_branch(self, branch: str) -> None:
-        """Remove a branch. Its snapshots stay until they are collected."""
+        """Delete a branch. Its snapshots stay until garbage collection.
+
+        Parameters
+        ----------
+        branch
+            The name of the branch; not main.
+        """
         self._refs.delete_branch(branch)
 
     delete_branch_async = async_twin(delete_branch)
 
     def create_tag(self, tag: str, snapshot_id: str) -> None:
-        """Name a snapshot for good. A tag never moves."""
+        """Create a tag, a permanent name of a snapshot.
+
+        Parameters
+        ----------
+        tag
+            The name of the tag. Names of deleted tags cannot be used again.
+        snapshot_id
+            The snapshot.
+
+        Raises
+        ------
+        AlreadyExistsError
+            If the tag exists or existed.
+        """
         self._refs.create_tag(tag, SnapshotId.parse(snapshot_id))
 
     create_tag_async = async_twin(create_tag)
 
     def list_tags(self) -> set[str]:
-        """The names of all tags."""
+        """Return the names of all tags.
+
+        Returns
+        -------
+        set of str
+        """
         return set(self._refs.tags())
 
     list_tags_async = async_twin(list_tags)
 
     def lookup_tag(self, tag: str) -> str:
-        """The snapshot that a tag names."""
+        """Return the id of the snapshot of a tag.
+
+        Parameters
+        ----------
+        tag
+            The name of the tag.
+
+        Returns
+        -------
+        str
+
+        Raises
+        ------
+        RefNotFoundError
+            If the tag does not exist.
+        """
         return str(self._refs.tag(tag))
 
     lookup_tag_async = async_twin(lookup_tag)
 
     def delete_tag(self, tag: str) -> None:
-        """Remove a tag. Its name can never be used again."""
+        """Delete a tag. Its name cannot be used again.
+
+        Parameters
+        ----------
+        tag
+            The name of the tag.
+        """
         self._refs.delete_tag(tag)
 
     delete_tag_async = async_twin(delete_tag)
@@ -488,24 +778,25 @@ class Repository(Shown):
         strategy: MergeStrategy = "fail",
         dry_run: bool = False,
     ) -> MergeResult:
-        """Merge a branch, tag or snapshot into a branch.
+        """Merge a version into a branch.
 
-        If only the source has new commits, the branch moves to it. Otherwise both are compared, chunk by
-        chunk, with the snapshot where they parted, and the changes of the source become one commit.
+        If the branch has no commits of its own, it moves forward to the version. Otherwise both are compared,
+        chunk by chunk, with their last common snapshot, and the changes of the version become one commit on
+        the branch.
 
         Parameters
         ----------
         source
-            The branch, tag or snapshot id to merge.
+            The version to merge: a branch, a tag or a snapshot id (see `icefloe.history.versions`).
         into
             The branch to merge into.
         message, metadata
-            The message and metadata of the commit, if one is made.
+            The message and metadata of the commit, if one is needed.
         strategy
-            Decides where both sides changed the same thing in different ways: "ours" keeps the version of the
-            branch, "theirs" takes that of the source, "fail" raises MergeConflictError.
+            How to resolve conflicts: "ours" keeps the version of the branch, "theirs" takes that of the
+            source, and "fail" raises an error.
         dry_run
-            Write nothing and raise nothing for conflicts: only report what would happen.
+            Report the result, including conflicts, without writing anything.
 
         Returns
         -------
@@ -518,7 +809,7 @@ class Repository(Shown):
         """
         plain = plain_metadata(metadata or {})
         return self._branching().merge(
-            any_ref(self._refs, source), into, message, strategy, dry_run=dry_run, metadata=plain
+            self._find(source), into, message, strategy, dry_run=dry_run, metadata=plain
         )
 
     merge_async = async_twin(merge)
@@ -537,13 +828,13 @@ class Repository(Shown):
         Parameters
         ----------
         snapshot_id
-            The snapshot whose changes are applied; a branch or tag stands for its snapshot.
+            The snapshot whose changes are applied, or a branch or tag.
         branch
             The branch to commit to.
         message
             The message of the commit; that of the snapshot by default.
         strategy, dry_run
-            As in `merge`.
+            See `merge`.
 
         Returns
         -------
@@ -555,7 +846,7 @@ class Repository(Shown):
             If there are conflicts and the strategy is "fail".
         """
         return self._branching().cherry_pick(
-            any_ref(self._refs, snapshot_id), branch, message, strategy, dry_run=dry_run
+            self._find(snapshot_id), branch, message, strategy, dry_run=dry_run
         )
 
     cherry_pick_async = async_twin(cherry_pick)
@@ -569,21 +860,21 @@ class Repository(Shown):
         strategy: MergeStrategy = "fail",
         dry_run: bool = False,
     ) -> MergeResult:
-        """Undo the changes of one snapshot in the history of a branch, as a new commit.
+        """Undo the changes of one snapshot on a branch, as a new commit.
 
         Parameters
         ----------
         snapshot_id
-            The snapshot whose changes are undone; a branch or tag stands for its snapshot.
+            The snapshot whose changes are undone, or a branch or tag.
         branch
             The branch to commit to.
         message
             The message of the commit.
         strategy
-            As in `merge`. A change that was changed again since is a conflict: "ours" leaves it as it is,
-            "theirs" undoes it too.
+            See `merge`. It is a conflict if a later commit changed the same data: "ours" keeps the later
+            change, "theirs" undoes it, too.
         dry_run
-            As in `merge`.
+            See `merge`.
 
         Returns
         -------
@@ -594,7 +885,7 @@ class Repository(Shown):
         MergeConflictError
             If there are conflicts and the strategy is "fail".
         """
-        undone = any_ref(self._refs, snapshot_id)
+        undone = self._find(snapshot_id)
         return self._branching().revert(undone, branch, message, strategy, dry_run=dry_run)
 
     revert_async = async_twin(revert)
@@ -602,29 +893,34 @@ class Repository(Shown):
     def squash(self, snapshot_id: str, *, branch: str, message: str | None = None) -> str:
         """Replace all snapshots of a branch after a given one by a single snapshot.
 
-        The replaced snapshots stay until garbage collection, and tags and other branches keep them. Sessions
-        that started from one of them cannot be rebased any more.
+        The replaced snapshots stay until garbage collection, or as long as other branches and tags refer to
+        them. Sessions that started at one of them cannot be rebased any more.
 
         Parameters
         ----------
         snapshot_id
-            The last snapshot that stays as it is; a branch or tag stands for its snapshot.
+            The last snapshot to keep, or a branch or tag.
         branch
             The branch to squash.
         message
-            The message of the new snapshot; all replaced messages by default.
+            The message of the new snapshot; by default all replaced messages.
 
         Returns
         -------
         str
             The id of the new snapshot.
         """
-        return str(self._branching().squash(branch, any_ref(self._refs, snapshot_id), message))
+        return str(self._branching().squash(branch, self._find(snapshot_id), message))
 
     squash_async = async_twin(squash)
 
+    def _find(self, version: str) -> SnapshotId:
+        from icefloe.history.versions import resolve_version
+
+        return SnapshotId.parse(resolve_version(self, version))
+
     def _branching(self) -> Branching:
-        from icefloe.core.merge.branches import Branching  # most who open a repository do without
+        from icefloe.core.merge.branches import Branching
 
         executor = ThreadExecutor(self._assets.config.max_concurrent_requests)
         return Branching(self._refs, self._assets, executor, self._commit_metadata)
@@ -632,13 +928,38 @@ class Repository(Shown):
     # History
 
     def lookup_snapshot(self, snapshot_id: str) -> SnapshotInfo:
-        """What is known of a snapshot."""
+        """Return the parent, time, message and metadata of a snapshot.
+
+        Parameters
+        ----------
+        snapshot_id
+            The id of the snapshot.
+
+        Returns
+        -------
+        SnapshotInfo
+
+        Raises
+        ------
+        SnapshotNotFoundError
+            If the snapshot does not exist.
+        """
         return public_snapshot(self._refs.snapshot(self._snapshot_id(snapshot_id)))
 
     lookup_snapshot_async = async_twin(lookup_snapshot)
 
     def list_manifest_files(self, snapshot_id: str) -> list[ManifestFileInfo]:
-        """The manifests of a snapshot."""
+        """Return the manifests of a snapshot.
+
+        Parameters
+        ----------
+        snapshot_id
+            The id of the snapshot.
+
+        Returns
+        -------
+        list of ManifestFileInfo
+        """
         snapshot = self._assets.snapshot(self._snapshot_id(snapshot_id))
         return [ManifestFileInfo(str(i.id), i.size_bytes, i.num_chunk_refs) for i in snapshot.manifest_files]
 
@@ -647,15 +968,22 @@ class Repository(Shown):
     def ancestry(
         self, *, branch: str | None = None, tag: str | None = None, snapshot_id: str | None = None
     ) -> AsyncCloseableIterator[SnapshotInfo]:
-        """A snapshot and its ancestors, newest first."""
+        """Iterate over a snapshot and its ancestors, newest first.
+
+        Parameters
+        ----------
+        branch, tag, snapshot_id
+            The newest snapshot. Pass one of them.
+
+        Returns
+        -------
+        iterator of SnapshotInfo
+            For use with `for` and `async for`.
+        """
         tip = self._resolve(branch, tag, snapshot_id)
         return AsyncCloseableIterator(history_pages.ancestry(self._refs, tip))
 
-    def async_ancestry(
-        self, *, branch: str | None = None, tag: str | None = None, snapshot_id: str | None = None
-    ) -> AsyncCloseableIterator[SnapshotInfo]:
-        """The same for `async for`."""
-        return self.ancestry(branch=branch, tag=tag, snapshot_id=snapshot_id)
+    async_ancestry = ancestry
 
     def ancestry_graph(
         self,
@@ -665,7 +993,20 @@ class Repository(Shown):
         snapshot_id: str | None = None,
         plain: bool = False,
     ) -> AncestryGraph:
-        """The drawn history of a snapshot, or of all branches; `plain` without colours."""
+        """Return a drawing of the history of a snapshot, or of all branches.
+
+        Parameters
+        ----------
+        branch, tag, snapshot_id
+            The newest snapshot; by default the tips of all branches.
+        plain
+            Draw without colours.
+
+        Returns
+        -------
+        AncestryGraph
+            `print` shows it as text, notebooks as a picture.
+        """
         given = (branch, tag, snapshot_id)
         tip = None if given == (None, None, None) else self._resolve(*given)
         return history.draw(self._refs, tip, plain=plain)
@@ -673,14 +1014,26 @@ class Repository(Shown):
     ancestry_graph_async = async_twin(ancestry_graph)
 
     def ops_log(self) -> AsyncCloseableIterator[Update]:
-        """What was done to the repository, newest first."""
+        """Iterate over the operations on the repository, newest first.
+
+        Returns
+        -------
+        iterator of Update
+            For use with `for` and `async for`.
+        """
         self._require_repo_info("the ops log")
         from icefloe.history.ops import ops_log
 
         return AsyncCloseableIterator(ops_log(self._refs))
 
     def ops_log_async(self) -> AsyncCloseableIterator[Update]:
-        """The same for `async for`."""
+        """Iterate over the operations on the repository, newest first; the same as `ops_log`.
+
+        Returns
+        -------
+        iterator of Update
+            For use with `for` and `async for`.
+        """
         return self.ops_log()
 
     def diff(
@@ -693,17 +1046,45 @@ class Repository(Shown):
         to_tag: str | None = None,
         to_snapshot_id: str | None = None,
     ) -> Diff:
-        """What changed from one snapshot to a later one of the same history."""
+        """Return the changes from one snapshot to a later one of the same history.
+
+        Parameters
+        ----------
+        from_branch, from_tag, from_snapshot_id
+            The earlier snapshot. Pass one of them.
+        to_branch, to_tag, to_snapshot_id
+            The later snapshot. Pass one of them.
+
+        Returns
+        -------
+        Diff
+
+        Raises
+        ------
+        InvalidInputError
+            If the first snapshot is not an ancestor of the second one.
+        """
         start = self._resolve(from_branch, from_tag, from_snapshot_id)
         end = self._resolve(to_branch, to_tag, to_snapshot_id)
         return history.diff_between(self._refs, self._assets, start, end)
 
     diff_async = async_twin(diff)
 
-    # Looking inside
+    # Inspection of files
 
     def inspect_snapshot(self, snapshot_id: str) -> dict[str, Any]:
-        """What the file of a snapshot holds."""
+        """Return the content of a snapshot file.
+
+        Parameters
+        ----------
+        snapshot_id
+            The id of the snapshot.
+
+        Returns
+        -------
+        dict
+            The content in the official form, for inspection.
+        """
         from icefloe.history.inspect import inspect_snapshot
 
         return inspect_snapshot(self._assets, SnapshotId.parse(snapshot_id))
@@ -711,7 +1092,13 @@ class Repository(Shown):
     inspect_snapshot_async = async_twin(inspect_snapshot)
 
     def inspect_repo_info(self) -> dict[str, Any]:
-        """What the repo info file holds."""
+        """Return the content of the repo info file.
+
+        Returns
+        -------
+        dict
+            The content in the official form, for inspection.
+        """
         from icefloe.history.inspect import inspect_repo_info
 
         self._require_repo_info("the repo info file")
@@ -720,7 +1107,18 @@ class Repository(Shown):
     inspect_repo_info_async = async_twin(inspect_repo_info)
 
     def inspect_manifest(self, manifest_id: str) -> dict[str, Any]:
-        """What the file of a manifest holds."""
+        """Return the content of a manifest file, without its chunk references.
+
+        Parameters
+        ----------
+        manifest_id
+            The id of the manifest.
+
+        Returns
+        -------
+        dict
+            The content in the official form, for inspection.
+        """
         from icefloe.history.inspect import inspect_manifest
 
         return inspect_manifest(self._assets, ManifestId.parse(manifest_id))
@@ -728,7 +1126,18 @@ class Repository(Shown):
     inspect_manifest_async = async_twin(inspect_manifest)
 
     def inspect_transaction_log(self, snapshot_id: str) -> dict[str, Any]:
-        """What a snapshot changed, as its transaction log tells."""
+        """Return the content of a transaction log, including those of expired ancestors.
+
+        Parameters
+        ----------
+        snapshot_id
+            The id of the snapshot.
+
+        Returns
+        -------
+        dict
+            The content in the official form, for inspection.
+        """
         from icefloe.history.inspect import inspect_transaction_log
 
         id = SnapshotId.parse(snapshot_id)
@@ -746,11 +1155,28 @@ class Repository(Shown):
         snapshot_id: str | None = None,
         as_of: datetime | None = None,
     ) -> Session:
-        """A view of one snapshot: a branch's tip, or what that was at a time, a tag's, or any by its id."""
+        """Open a read-only session on one snapshot.
+
+        Parameters
+        ----------
+        branch, tag, snapshot_id
+            The snapshot: the tip of a branch, the snapshot of a tag, or a snapshot id. Pass one of them.
+        as_of
+            With `branch`: its newest snapshot that is not later than this time.
+
+        Returns
+        -------
+        Session
+
+        Raises
+        ------
+        RefNotFoundError, SnapshotNotFoundError
+            If there is no such branch, tag or snapshot.
+        """
         if as_of is None:
             return self._session(SessionMode.readonly, self._resolve(branch, tag, snapshot_id), None)
         if branch is None:
-            raise ValueError("as_of needs the name of a branch beside it")
+            raise ValueError("as_of requires a branch")
         _check_one_ref(branch, tag, snapshot_id)
         id = history.at_time(self._refs, branch, to_microseconds(as_of))
         return self._session(SessionMode.readonly, id, None)
@@ -758,18 +1184,57 @@ class Repository(Shown):
     readonly_session_async = async_twin(readonly_session)
 
     def writable_session(self, branch: str) -> Session:
-        """A session whose changes can be committed to a branch."""
+        """Open a session that commits to a branch.
+
+        Parameters
+        ----------
+        branch
+            The name of the branch.
+
+        Returns
+        -------
+        Session
+
+        Raises
+        ------
+        RefNotFoundError
+            If the branch does not exist.
+        """
         return self._session(SessionMode.writable, self._refs.tip_to_write(branch), branch)
 
     writable_session_async = async_twin(writable_session)
 
     def writable_session_at(self, branch: str, snapshot_id: str) -> Session:
-        """A session on what a branch was: a commit is compared with all that was committed since."""
+        """Open a session that starts at an earlier snapshot of a branch and commits to its tip.
+
+        A commit is checked for conflicts with all later commits of the branch.
+
+        Parameters
+        ----------
+        branch
+            The name of the branch.
+        snapshot_id
+            The id of a snapshot of the branch.
+
+        Returns
+        -------
+        Session
+        """
         self._refs.tip_to_write(branch)
         return self._session(SessionMode.writable, self._snapshot_id(snapshot_id), branch)
 
     def rearrange_session(self, branch: str) -> Session:
-        """A session that moves and renames nodes, and does nothing else."""
+        """Open a session that can only move and rename nodes.
+
+        Parameters
+        ----------
+        branch
+            The branch to commit to.
+
+        Returns
+        -------
+        Session
+        """
         if not self._refs.spec.moves:
             raise unsupported("moving nodes", self._refs.spec)
         tip = self._refs.tip_to_write(branch)
@@ -788,7 +1253,31 @@ class Repository(Shown):
         rebase_with: ConflictSolver | None = None,
         rebase_tries: int = 1000,
     ) -> Iterator[IcechunkStore]:
-        """A store whose changes are committed at the end of the block, if it did not raise."""
+        """Commit the changes of a `with` block to a branch, unless the block raises an exception.
+
+        Parameters
+        ----------
+        branch
+            The branch to commit to.
+        message, metadata
+            The message and metadata of the commit.
+        rebase_with
+            Resolves conflicts with concurrent commits; by default they raise an error.
+        rebase_tries
+            The largest number of attempts to rebase.
+
+        Yields
+        ------
+        IcechunkStore
+            The store to write to.
+
+        Examples
+        --------
+        >>> import icefloe, zarr
+        >>> repo = icefloe.Repository.create(icefloe.in_memory_storage())
+        >>> with repo.transaction("main", message="add a group") as store:
+        ...     group = zarr.create_group(store, path="air")
+        """
         session = self.writable_session(branch)
         yield session.store
         session.commit(message, metadata, rebase_with=rebase_with, rebase_tries=rebase_tries)
@@ -811,13 +1300,13 @@ class Repository(Shown):
             commit_metadata=self._commit_metadata,
         )
 
-    # Maintenance. The modules that do it are loaded on demand: opening a repository must be quick.
+    # Maintenance. Its modules are imported on demand, so that opening a repository is fast.
 
     def with_executor(self, executor: Executor) -> Repository:
-        """Return the same repository with another executor for its maintenance.
+        """Return the same repository with an executor for its maintenance.
 
-        Objects are read, copied and decoded on the executor, which may be Spark. Refs are moved and objects
-        deleted from this process.
+        Objects are read, copied and decoded on the executor, for example on Spark. This process moves refs
+        and deletes objects.
 
         Parameters
         ----------
@@ -834,7 +1323,7 @@ class Repository(Shown):
 
     @property
     def executor(self) -> Executor | None:
-        """The executor that maintenance uses instead of threads, if one was given."""
+        """The executor for maintenance, or None for threads."""
         return self._executor
 
     def _threads(self, max_concurrent_requests: int = _THREADS) -> Executor:
@@ -842,11 +1331,11 @@ class Repository(Shown):
         return self._executor or ThreadExecutor(max_concurrent_requests)
 
     def _readers(self, max_concurrent_requests: int = _THREADS) -> Executor:
-        """Return the executor for small files: without threads if the storage answers at once."""
+        """Return the executor for small files: without threads if the storage is local or in memory."""
         return self._threads(1 if self._assets.storage.answers_at_once else max_concurrent_requests)
 
     def _require_present_format(self, what: str, *, writable: bool = False) -> None:
-        """Refuse an operation on files of formats before version 1, or on a read-only repository."""
+        """Raise an error for formats before version 1, or for a read-only repository."""
         if not self._refs.spec.writable:
             raise read_only_format(what)
         if writable:
@@ -865,17 +1354,17 @@ class Repository(Shown):
         delete_expired_branches: bool = False,
         delete_expired_tags: bool = False,
     ) -> set[str]:
-        """Remove the snapshots from the history that were written before a time.
+        """Remove snapshots that were written before a time from the history.
 
-        The tip of main stays, and so do the tips of branches and tags unless these may be deleted. The data
-        stays until the next garbage collection.
+        The tip of main is kept, and so are the tips of other branches and of tags unless these may be
+        deleted. The data stays until the next garbage collection.
 
         Parameters
         ----------
         older_than
             Remove snapshots that were written before this time.
         delete_expired_branches, delete_expired_tags
-            Delete branches and tags whose snapshot is that old; never main.
+            Delete branches and tags whose snapshot is that old, except main.
 
         Returns
         -------
@@ -884,7 +1373,7 @@ class Repository(Shown):
         """
         from icefloe.maintenance.expire import Expiration, expire
 
-        self._require_present_format("expiring snapshots", writable=True)
+        self._require_present_format("expiration", writable=True)
         rules = Expiration(to_microseconds(older_than), delete_expired_branches, delete_expired_tags)
         return set(encode_column(expire(self._refs, self._assets, rules)))
 
@@ -898,20 +1387,20 @@ class Repository(Shown):
         delete_expired_tags: bool = False,
         dry_run: bool = False,
     ) -> RetentionReport:
-        """Remove the snapshots from the history that a policy does not keep.
+        """Remove the snapshots that a policy does not keep from the history.
 
-        The data stays until the next garbage collection. Each snapshot that stays gets its nearest ancestor
-        that stays as its parent, and inherits the transaction logs of those in between. A time instead of a
-        policy does what `expire_snapshots` does.
+        The data stays until the next garbage collection. The parent of a kept snapshot becomes its nearest
+        kept ancestor, and it inherits the transaction logs of the removed snapshots in between. With a time
+        instead of a policy, the result is that of `expire_snapshots`.
 
         Parameters
         ----------
         policy
             The rules for snapshots to keep, or a time: snapshots that were written before it are removed.
         delete_expired_branches, delete_expired_tags
-            With a time: delete branches and tags whose snapshot is that old; never main.
+            With a time: delete branches and tags whose snapshot is that old, except main.
         dry_run
-            Only report what would be removed.
+            Only report which snapshots would be removed.
 
         Returns
         -------
@@ -926,7 +1415,7 @@ class Repository(Shown):
             return retain(self._refs, self._assets, rules, dry_run=dry_run)
         if delete_expired_branches or delete_expired_tags:
             raise ValueError(
-                "delete_expired_branches and delete_expired_tags need a time instead of a policy"
+                "delete_expired_branches and delete_expired_tags require a time instead of a policy"
             )
         return retain(self._refs, self._assets, policy, dry_run=dry_run)
 
@@ -941,14 +1430,16 @@ class Repository(Shown):
     ) -> ReclaimableStorage:
         """Count the objects that a garbage collection could delete after an expiration.
 
+        Pass one of the three arguments.
+
         Parameters
         ----------
         older_than
-            After `expire_snapshots` with this time.
+            Assume `expire_snapshots` with this time.
         policy
-            After `retain` with this policy.
+            Assume `retain` with this policy.
         kept
-            If only the snapshots with these ids stayed. Pass one of the three arguments.
+            Assume that only the snapshots with these ids are kept.
 
         Returns
         -------
@@ -959,8 +1450,8 @@ class Repository(Shown):
         from icefloe.maintenance.storage_stats import reclaimable_storage
 
         if sum(each is not None for each in (older_than, policy, kept)) != 1:
-            raise ValueError("give one of older_than, policy and kept")
-        history = self._history("counting chunks")
+            raise ValueError("pass one of older_than, policy and kept")
+        history = self._history("storage statistics")
         rules = policy if older_than is None else Expiration(to_microseconds(older_than))
         keep = kept_snapshots(history, rules or set(kept or ()))
         return reclaimable_storage(self._assets, history, keep, self._threads())
@@ -980,39 +1471,39 @@ class Repository(Shown):
         max_consecutive_delete_failures: int = 50,
         max_concurrent_listings: int | None = None,
     ) -> GCSummary:
-        """Delete objects that no snapshot needs and that were written before a time.
+        """Delete objects that no snapshot uses and that were written before a time.
 
         Parameters
         ----------
         delete_object_older_than
-            Choose a time before the oldest open session started: no snapshot needs its chunks yet.
+            Choose a time before the oldest open session was started, because its uncommitted chunks are not
+            in use yet.
         dry_run
-            Only count what would be deleted.
+            Only count the objects to delete.
         max_snapshots_in_memory, max_compressed_manifest_mem_bytes, max_decoded_manifest_mem_bytes
-            Bounds for the files that are read at the same time.
+            Limits for files that are held in memory at the same time.
         max_concurrent_manifest_fetches, max_concurrent_deletes, max_concurrent_listings
-            Bounds for requests at the same time.
+            Limits for concurrent requests.
         max_consecutive_delete_failures
-            Stop after this many failed deletions in a row.
+            Stop after this many failed delete requests in a row.
 
         Returns
         -------
         GCSummary
         """
         from icefloe.maintenance.gc import Limits, collect
-        from icefloe.maintenance.limits import check_positive, concurrent_reads
 
-        threads = concurrent_reads(
-            max_snapshots_in_memory=max_snapshots_in_memory,
-            max_compressed_manifest_mem_bytes=max_compressed_manifest_mem_bytes,
-            max_decoded_manifest_mem_bytes=max_decoded_manifest_mem_bytes,
-            max_concurrent_manifest_fetches=max_concurrent_manifest_fetches,
+        threads = _concurrent_reads(
+            max_snapshots_in_memory,
+            max_compressed_manifest_mem_bytes,
+            max_decoded_manifest_mem_bytes,
+            max_concurrent_manifest_fetches,
         )
         limits = {
             "max_concurrent_deletes": max_concurrent_deletes,
             "max_consecutive_delete_failures": max_consecutive_delete_failures,
         }
-        check_positive(**limits, max_concurrent_listings=max_concurrent_listings)
+        _check_positive(**limits, max_concurrent_listings=max_concurrent_listings)
         self._require_present_format("garbage collection", writable=True)
         cutoff, readers = to_microseconds(delete_object_older_than), self._readers(threads)
         return collect(self._refs, self._assets, cutoff, readers, dry_run=dry_run, limits=Limits(**limits))
@@ -1034,7 +1525,7 @@ class Repository(Shown):
         """
         from icefloe.maintenance.gc import list_garbage
 
-        self._require_present_format("looking for garbage")
+        self._require_present_format("garbage collection")
         return list_garbage(self._refs, self._assets, to_microseconds(older_than), self._readers())
 
     find_garbage_async = async_twin(find_garbage)
@@ -1052,24 +1543,23 @@ class Repository(Shown):
         Parameters
         ----------
         max_snapshots_in_memory, max_compressed_manifest_mem_bytes, max_decoded_manifest_mem_bytes
-            Bounds for the files that are read at the same time.
+            Limits for files that are held in memory at the same time.
         max_concurrent_manifest_fetches
-            Bound for requests at the same time.
+            Limit for concurrent requests.
 
         Returns
         -------
         ChunkStorageStats
         """
-        from icefloe.maintenance.limits import concurrent_reads
         from icefloe.maintenance.storage_stats import chunk_storage
 
-        threads = concurrent_reads(
-            max_snapshots_in_memory=max_snapshots_in_memory,
-            max_compressed_manifest_mem_bytes=max_compressed_manifest_mem_bytes,
-            max_decoded_manifest_mem_bytes=max_decoded_manifest_mem_bytes,
-            max_concurrent_manifest_fetches=max_concurrent_manifest_fetches,
+        threads = _concurrent_reads(
+            max_snapshots_in_memory,
+            max_compressed_manifest_mem_bytes,
+            max_decoded_manifest_mem_bytes,
+            max_concurrent_manifest_fetches,
         )
-        self._require_present_format("counting chunks")
+        self._require_present_format("storage statistics")
         return chunk_storage(self._refs, self._assets, self._readers(threads))
 
     chunk_storage_stats_async = async_twin(chunk_storage_stats)
@@ -1082,14 +1572,14 @@ class Repository(Shown):
         max_decoded_manifest_mem_bytes: int = 4096 * _MIB,
         max_concurrent_manifest_fetches: int = 500,
     ) -> int:
-        """Sum the bytes of native chunks. Deprecated: use `chunk_storage_stats`, which has the parameters.
+        """Sum the bytes of native chunks. Deprecated: use `chunk_storage_stats`.
 
         Parameters
         ----------
         max_snapshots_in_memory, max_compressed_manifest_mem_bytes, max_decoded_manifest_mem_bytes
-            As in `chunk_storage_stats`.
+            Limits for files that are held in memory at the same time.
         max_concurrent_manifest_fetches
-            As in `chunk_storage_stats`.
+            Limit for concurrent requests.
 
         Returns
         -------
@@ -1097,7 +1587,7 @@ class Repository(Shown):
         """
         options = {name: value for name, value in locals().items() if name != "self"}
         warnings.warn(
-            "total_chunks_storage is deprecated; chunk_storage_stats tells more",
+            "total_chunks_storage is deprecated; use chunk_storage_stats",
             DeprecationWarning,
             stacklevel=2,
         )
@@ -1116,18 +1606,18 @@ class Repository(Shown):
         Parameters
         ----------
         max_snapshots_in_memory, max_compressed_manifest_mem_bytes, max_decoded_manifest_mem_bytes
-            As in `chunk_storage_stats`.
+            Limits for files that are held in memory at the same time.
         max_concurrent_manifest_fetches
-            As in `chunk_storage_stats`.
+            Limit for concurrent requests.
 
         Returns
         -------
         int
         """
-        # Not a twin: a warning from a thread of ours would name no line of the caller's.
+        # Not an async_twin: a warning from another thread would not name the line of the caller.
         options = {name: value for name, value in locals().items() if name != "self"}
         warnings.warn(
-            "total_chunks_storage_async is deprecated; chunk_storage_stats_async tells more",
+            "total_chunks_storage_async is deprecated; use chunk_storage_stats_async",
             DeprecationWarning,
             stacklevel=2,
         )
@@ -1138,27 +1628,27 @@ class Repository(Shown):
     ) -> Table:
         """Sum the bytes of chunks that each array or each snapshot refers to.
 
-        Virtual chunks do not count as unique or shared.
-
         Parameters
         ----------
         by
-            One row per array, largest first, or one row per snapshot on a branch or tag, newest first.
+            "array": one row per array, largest first. "snapshot": one row per snapshot on a branch or tag,
+            newest first.
         snapshot_id
-            With `by="array"`: only this snapshot, instead of all on branches and tags.
+            With `by="array"`: count only the chunks of this snapshot instead of all.
 
         Returns
         -------
         Table
             Columns: array and chunks, or snapshot, written_at and message; then native_bytes, virtual_bytes,
-            inlined_bytes, unique_bytes (which no other array or snapshot refers to) and shared_bytes. An
-            array that is in no tip any more is named by the id of its node.
+            inlined_bytes, unique_bytes (of chunks that no other array or snapshot refers to) and
+            shared_bytes. Virtual chunks count as neither unique nor shared. Deleted arrays are identified by
+            their node id.
         """
         from icefloe.maintenance.storage_stats import by_array, by_snapshot
 
         if by not in ("array", "snapshot"):
-            raise ValueError(f"by is {by!r}; choose array or snapshot")
-        history = self._history("counting chunks")
+            raise ValueError(f"by must be 'array' or 'snapshot', not {by!r}")
+        history = self._history("storage statistics")
         if by == "snapshot":
             return by_snapshot(self._assets, history, self._threads())
         only = None if snapshot_id is None else self._refs.snapshot(SnapshotId.parse(snapshot_id)).id
@@ -1174,7 +1664,7 @@ class Repository(Shown):
         metadata: dict[str, Any] | None = None,
         commit_method: str = "new_commit",
     ) -> str:
-        """Rewrite all manifests of a branch, split as configured now, in one commit.
+        """Rewrite all manifests of a branch with the current configuration, in one commit.
 
         Parameters
         ----------
@@ -1213,30 +1703,30 @@ class Repository(Shown):
         max_memory_bytes: int = 512 * _MIB,
         progress: Progress | None = None,
     ) -> CloneReport:
-        """Copy this repository to another storage, with the same ids, branches, tags and history.
+        """Copy the repository to another storage, with the same ids, branches, tags and history.
 
-        If the target is such a copy already, only new objects are added. An interrupted call continues when
-        it is made again. Refs move after all objects were found at the target in their full size. Virtual
-        chunks stay where they are, and the ops log is not copied.
+        If the target is a clone of this repository, only new objects are copied. Call the method again to
+        resume an interrupted clone. Branches and tags are moved after all objects exist at the target in full
+        size. Virtual chunks and the ops log are not copied.
 
         Parameters
         ----------
         target
             The storage to copy to.
         branches, tags
-            Copy only these; main is always copied.
+            The branches and tags to copy; all by default. main is always copied.
         depth
-            Copy only this many of the newest snapshots of each branch and tag, and the first one of all.
+            Copy only this many of the newest snapshots of each branch and tag, and the first snapshot.
         read_back
             Read every copy again and compare its bytes.
         overwrite
-            Let branches that have other commits at the target follow the source.
+            Move branches even if commits of the target are lost.
         dry_run
-            Only count what would be copied.
+            Only count the objects to copy.
         max_concurrent_requests, max_memory_bytes
-            Bounds for requests at the same time and the memory they need.
+            Limits for concurrent copies.
         progress
-            A callback for progress.
+            Called with the name of a folder, the number of copied objects, and the number of all objects.
 
         Returns
         -------
@@ -1291,35 +1781,35 @@ class Repository(Shown):
         Parameters
         ----------
         level
-            "graph" reads refs, snapshots, transaction logs and manifests; "objects" also looks for every
-            chunk object, "sources" for every file of virtual references, and "chunks" decodes all chunks.
+            "graph" reads refs, snapshots, transaction logs and manifests; "objects" also checks that chunk
+            objects exist, "sources" also the files of virtual references, and "chunks" also decodes all
+            chunks.
         branch, tag, snapshot_id
             Check only one branch, tag or snapshot.
         history
-            If False, check the chosen snapshot without its ancestors.
+            If False, check the selected snapshot without its ancestors.
         checksums
-            Read all objects whose checksum was recorded by `record_checksums` and compare. The level "chunks"
-            always does.
+            Also compare all objects with the checksums that `record_checksums` stored. Always done at level
+            "chunks".
         incremental
             Skip snapshots that an earlier incremental verification at this or a deeper level found intact.
-            The record is kept beside the repository, whose storage must be writable.
+            The record is stored beside the repository, which must be writable.
         dry_run
             Only count the snapshots to check.
         max_concurrent_requests
-            Bound for requests at the same time.
+            Limit for concurrent requests.
 
         Returns
         -------
         VerifyReport
         """
         from icefloe.maintenance.integrity.verify import as_level, snapshots_to_verify, verify
-        from icefloe.maintenance.limits import check_positive
 
         as_level(level)
-        check_positive(max_concurrent_requests=max_concurrent_requests)
+        _check_positive(max_concurrent_requests=max_concurrent_requests)
         self._require_present_format("verification")
         if sum(each is not None for each in (branch, tag, snapshot_id)) > 1:
-            raise ValueError("give one of branch, tag and snapshot_id")
+            raise ValueError("pass at most one of branch, tag and snapshot_id")
         whole = branch is None and tag is None and snapshot_id is None
         tip = None if whole else self._resolve(branch, tag, snapshot_id)
         return verify(
@@ -1337,16 +1827,16 @@ class Repository(Shown):
     verify_async = async_twin(verify)
 
     def record_checksums(self, *, progress: Progress | None = None) -> int:
-        """Record the checksums of all objects in use that have none yet, for `verify`.
+        """Record the checksums of all used objects that have none yet, for `verify`.
 
-        Checksums are kept below `icefloe/` in the storage, where other readers do not look and garbage
-        collection deletes nothing. Every such object is read once. Damaged objects are recorded as they are:
-        run `verify("chunks")` first.
+        Every such object is read once. The checksums are stored below `icefloe/`, which other readers and
+        garbage collection ignore. Run `verify("chunks")` first, because damaged objects are recorded as they
+        are.
 
         Parameters
         ----------
         progress
-            A callback for progress.
+            Called with a label, the number of read objects, and the number of all objects.
 
         Returns
         -------
@@ -1372,30 +1862,30 @@ class Repository(Shown):
         dry_run: bool = False,
         message: str = "Repair",
     ) -> RepairReport:
-        """Repair what the tip of a branch and its history have lost, in one commit.
+        """Restore lost objects of a branch and its history, in one commit.
 
-        Missing transaction logs are computed from the snapshots around them. Earlier snapshots stay as they
-        are: verify the tip alone with `verify(branch=..., history=False)`, and expire the others.
+        Missing transaction logs are computed from the snapshots before and after them. Earlier snapshots do
+        not change: verify the tip alone with `verify(branch=..., history=False)`, and expire the others.
 
         Parameters
         ----------
         branch
             The branch to repair.
         sources
-            Where to get lost chunks: a function of an array's path and a chunk's coordinates, or one per
-            path, that returns stored bytes, values or None. See `ChunkSource.from_session` and
-            `icefloe.ingest.LedgerChunks`.
+            A source of lost chunks, or one per array path: a function of the path of an array and the
+            coordinates of a chunk that returns stored bytes, values or None. See `ChunkSource.from_session`
+            and `icefloe.ingest.LedgerChunks`.
         drop
-            Delete references that no source knows, so that the chunks read as the fill value, and remove
-            lost snapshots from the history. Otherwise both are left as they are.
+            Delete references to chunks that no source has, so that they read as the fill value, and remove
+            lost snapshots from the history. By default both are left unchanged.
         checksums
             Also replace chunks whose bytes differ from the recorded checksum.
         virtual
             Also check the files of virtual references.
         relocate
-            New location prefixes of such files by their old ones. Implies `virtual`.
+            New URL prefixes of such files, by old prefix. Implies `virtual`.
         dry_run
-            Only report what would be done.
+            Only report the actions.
         message
             The message of the commit.
 
@@ -1405,7 +1895,7 @@ class Repository(Shown):
         """
         from icefloe.maintenance.integrity.repair import repair
 
-        self._require_present_format("a repair", writable=not dry_run)
+        self._require_present_format("repair", writable=not dry_run)
         level: VerifyLevel = "sources" if virtual or relocate else "objects"
         return repair(
             self._refs,
@@ -1426,12 +1916,12 @@ class Repository(Shown):
             return self.readonly_session(branch) if dry_run else self.writable_session(branch)
         except SnapshotNotFoundError as gone:
             raise SnapshotNotFoundError(
-                f"{gone.message}, the tip of {branch}; reset the branch to a snapshot that is there",
+                f"{gone.message}, the tip of {branch}; reset the branch to an existing snapshot",
                 kind=ErrorKind.SNAPSHOT_NOT_FOUND,
             ) from None
 
     def _snapshot_id(self, text: str) -> SnapshotId:
-        """An id as users write it; those of the draft format are longer."""
+        """Parse a snapshot id. Those of the draft format are longer."""
         if self._refs.spec.writable:
             return SnapshotId.parse(text)
         from icefloe.legacy.codec.ids import parse_snapshot_id
@@ -1484,33 +1974,20 @@ def upgrade_icechunk_repository(
     ConflictError
         If a branch or tag changed during the upgrade.
     """
-    from icefloe.maintenance.upgrade import delete_files_of_version_1, has_files_of_version_1, upgrade
+    from icefloe.maintenance.upgrade import delete_files_of_version_1, upgrade
 
-    storage, refs = repo.storage, repo._refs
-    if refs.spec.refs_in_repo_info and delete_unused_v1_files and has_files_of_version_1(storage):
-        if not dry_run:
-            delete_files_of_version_1(storage)
-        return repo
-    if not isinstance(refs, RefStoreV1):
-        raise SessionStateError(
-            f"invalid repository version ({refs.spec.number}.0), this function can only migrate repositories "
-            "that use version 1.0 of the specification, to repositories with spec version 2.0",
-            kind=ErrorKind.INVALID_REPOSITORY_MIGRATION,
-        ).with_hint(Hint("{function} upgrades older formats", function="icefloe.migrate"))
-    storage.check_writable()
-    threads = prefetch_concurrency or (1 if storage.answers_at_once else _THREADS)
-    executor = repo.executor or ThreadExecutor(threads)
-    upgrade(repo._assets, refs, executor, dry_run=dry_run)
-    if dry_run:
+    threads = prefetch_concurrency or (1 if repo.storage.answers_at_once else _THREADS)
+    executor, delete = repo.executor or ThreadExecutor(threads), delete_unused_v1_files
+    if not upgrade(repo._refs, repo._assets, executor, dry_run=dry_run, delete_old_files=delete):
         return repo
     upgraded = Repository.open(
-        storage,
+        repo.storage,
         config=repo._opened.config,
         authorize_virtual_chunk_access=repo._handle.authorized,
         attribution=repo.attribution,
     )._reopen(None, None, repo._handle.trusted)
     if delete_unused_v1_files:
-        delete_files_of_version_1(storage)
+        delete_files_of_version_1(repo.storage)
     repo.__class__ = _InvalidatedRepository
     return upgraded
 
@@ -1530,20 +2007,36 @@ class _InvalidatedRepository(Repository):
         return "<invalidated repository: use the one that upgrade_icechunk_repository returned>"
 
 
+def _authorize(
+    authorized: Mapping[str, AnyCredential | None] | None,
+) -> dict[str, AnyCredential | None]:
+    if not authorized:
+        return {}
+    from icefloe.credentials import check_authorization
+
+    return check_authorization(authorized)
+
+
 def _check_one_ref(branch: str | None, tag: str | None, snapshot_id: str | None) -> None:
     if sum(given is not None for given in (branch, tag, snapshot_id)) != 1:
         raise ValueError("Must provide one of branch, tag, or snapshot_id")
 
 
-def _layout(version: SpecVersion | int | None) -> Layout:
-    layouts: dict[int | None, Layout] = {None: LAYOUT_V2, 1: LAYOUT_V1, 2: LAYOUT_V2}
-    if version is not None and not isinstance(version, int):
-        raise ValueError(
-            f"Couldn't parse a valid version: expected a SpecVersion or a number, not {version!r}"
-        )
-    if isinstance(version, bool) or version not in layouts:
-        raise ValueError(f"Unsupported version {version}")
-    return layouts[version]
+def _concurrent_reads(snapshots: int, compressed_bytes: int, decoded_bytes: int, requests: int) -> int:
+    """Return how many files may be read at once so that all limits hold, whatever their sizes."""
+    _check_positive(
+        max_snapshots_in_memory=snapshots,
+        max_compressed_manifest_mem_bytes=compressed_bytes,
+        max_decoded_manifest_mem_bytes=decoded_bytes,
+        max_concurrent_manifest_fetches=requests,
+    )
+    return max(1, min(snapshots, requests, decoded_bytes // PLAUSIBLE_BYTES))
+
+
+def _check_positive(**counts: int | None) -> None:
+    for name, count in counts.items():
+        if count is not None and count < 1:
+            raise ValueError(f"invalid zero value: {name} must be at least 1, but is {count}")
 
 
 def _public_version(spec: Spec) -> SpecVersion:
@@ -1552,40 +2045,3 @@ def _public_version(spec: Spec) -> SpecVersion:
 
 def _with(storage: Storage, settings: StorageSettings | None) -> Storage:
     return storage if settings is None else storage.with_settings(settings)
-
-
-_INSTEAD_OF_NONE = {
-    "s3": "s3_from_env_credentials()",
-    "tigris": "s3_from_env_credentials()",
-    "gs": "gcs_anonymous_credentials()",
-    "gcs": "gcs_anonymous_credentials()",
-    "az": "azure_from_env_credentials()",
-    "azure": "azure_from_env_credentials()",
-    "abfs": "azure_from_env_credentials()",
-    "file": "LocalFileSystemAccess()",
-    "http": "HttpAccess()",
-    "https": "HttpAccess()",
-}
-
-
-def _checked_authorization(
-    authorized: Mapping[str, AnyCredential | None] | None,
-) -> dict[str, AnyCredential | None]:
-    """Permissions by url prefix, with a word on those that do not say how."""
-    for prefix, credential in (authorized or {}).items():
-        from icefloe.credentials import AnyCredential
-
-        if credential is not None and not isinstance(credential, AnyCredential):
-            raise TypeError(
-                f"the credential of {redact(prefix)} is a {type(credential).__qualname__}, expected one of "
-                "Credentials; containers_credentials makes one of it"
-            )
-        scheme = prefix.partition("://")[0]
-        if credential is None and scheme in _INSTEAD_OF_NONE:
-            warnings.warn(
-                f"None for {redact(prefix)} in authorize_virtual_chunk_access is deprecated; say "
-                f"{_INSTEAD_OF_NONE[scheme]}",
-                DeprecationWarning,
-                stacklevel=4,
-            )
-    return dict(authorized or {})

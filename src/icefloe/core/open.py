@@ -18,6 +18,7 @@ from icefloe.format.files import REPO_PATH
 from icefloe.format.repo_info import MAIN
 from icefloe.format.spec import V1, V2, Spec
 from icefloe.storage.base import BucketNotFoundError, Storage
+from icefloe.types import SpecVersion
 
 NO_CONFIG: Final = RepositoryConfig()
 """As it is without any setting."""
@@ -95,6 +96,18 @@ class Opened:
     assets: AssetStore
     config: RepositoryConfig
     layout: Layout
+
+
+def layout_for(version: SpecVersion | int | None) -> Layout:
+    """Return the layout of new repositories of a format version; ValueError for an unknown version."""
+    layouts: dict[int | None, Layout] = {None: LAYOUT_V2, 1: LAYOUT_V1, 2: LAYOUT_V2}
+    if version is not None and not isinstance(version, int):
+        raise ValueError(
+            f"Couldn't parse a valid version: expected a SpecVersion or a number, not {version!r}"
+        )
+    if isinstance(version, bool) or version not in layouts:
+        raise ValueError(f"Unsupported version {version}")
+    return layouts[version]
 
 
 def find_layout(storage: Storage, layouts: Sequence[Layout]) -> Layout | None:

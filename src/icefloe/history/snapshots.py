@@ -11,7 +11,7 @@ from icefloe._internal.ids import SnapshotId
 from icefloe._internal.times import from_microseconds, to_microseconds
 from icefloe.core.assets import AssetStore
 from icefloe.core.refs.base import RefStore
-from icefloe.errors import ErrorKind, InvalidInputError, RefNotFoundError, SnapshotNotFoundError
+from icefloe.errors import ErrorKind, InvalidInputError, SnapshotNotFoundError
 from icefloe.format import repo_info, updates
 from icefloe.format.transaction_log import TransactionLog
 from icefloe.snapshots import Diff, SnapshotInfo
@@ -48,21 +48,6 @@ def stored_status(status: RepoStatus) -> updates.RepoStatus:
         to_microseconds(status.set_at),
         status.limited_availability_reason,
     )
-
-
-def any_ref(refs: RefStore, name: str) -> SnapshotId:
-    """Resolve the name of a branch, else of a tag, else the id of a snapshot."""
-    for look in (refs.branch, refs.tag):
-        try:
-            return look(name)
-        except RefNotFoundError:
-            continue
-    try:
-        return refs.snapshot(SnapshotId.parse(name)).id
-    except ValueError:
-        raise RefNotFoundError(
-            f"there is no branch, tag or snapshot {name!r}", kind=ErrorKind.REF_NOT_FOUND
-        ) from None
 
 
 def at_time(refs: RefStore, branch: str, at_us: int) -> SnapshotId:

@@ -15,8 +15,16 @@ from typing import Any, Final
 from icefloe._internal.executor import Executor, Task
 from icefloe._internal.ids import SnapshotId
 from icefloe.core.assets import AssetStore, object_metadata
+from icefloe.core.refs.base import RefStore
 from icefloe.core.refs.v1 import RefStoreV1
-from icefloe.errors import ConflictError, ErrorKind, IcechunkError, SessionStateError, SnapshotNotFoundError
+from icefloe.errors import (
+    ConflictError,
+    ErrorKind,
+    Hint,
+    IcechunkError,
+    SessionStateError,
+    SnapshotNotFoundError,
+)
 from icefloe.format.config_codec import encode_config
 from icefloe.format.files import (
     CONFIG_PATH,
@@ -38,18 +46,31 @@ _MOMENT_US: Final = 1000
 """The assumed time between a commit and the creation of a branch or tag, which version 1 does not record."""
 
 
-def upgrade(assets: AssetStore, refs: RefStoreV1, executor: Executor, *, dry_run: bool) -> RepoInfo:
+def upgrade(
+    refs: RefStore, assets: AssetStore, executor: Executor, *, dry_run: bool, delete_old_files: bool
+) -> bool:
     """Write the repo info file of a version 1 repository, and leave its ref files in place.
 
-    Raises ConflictError, and removes the new file, if a branch or tag moved meanwhile.
+    Returns True if the file was written. For a repository that was upgraded before, delete files of version 1
+    that are left. Raises ConflictError, and removes the new file, if a branch or tag moved meanwhile.
     """
-    before = refs.all_refs()
-    info = _repo_info(assets, refs, before, executor)
-    data = write_repo_info(info, V2, assets.config.compression_level)
-    read_repo_info(data)
-    if dry_run:
-        return info
     storage = assets.storage
+    if refs.spec.refs_in_repo_info and delete_old_files and has_files_of_version_1(storage):
+        if not dry_run:
+            delete_files_of_version_1(storage)
+        return False
+    if not isinstance(refs, RefStoreV1):
+        raise SessionStateError(
+            f"invalid repository version ({refs.spec.number}.0), this function can only migrate repositories "
+            "that use version 1.0 of the specification, to repositories with spec version 2.0",
+            kind=ErrorKind.INVALID_REPOSITORY_MIGRATION,
+        ).with_hint(Hint("{function} upgrades older formats", function="icefloe.migrate"))
+    storage.check_writable()
+    before = refs.all_refs()
+    data = write_repo_info(_repo_info(assets, refs, before, executor), V2, assets.config.compression_level)
+    read_repo_info(data)  # fails before anything is written
+    if dry_run:
+        return False
     try:
         storage.put(REPO_PATH, data, ABSENT, metadata=object_metadata(V2, "repo-info"))
     except ConditionNotMetError:
@@ -62,7 +83,7 @@ def upgrade(assets: AssetStore, refs: RefStoreV1, executor: Executor, *, dry_run
             message="a branch or tag changed during the upgrade, which was undone: stop all writers first",
             kind=ErrorKind.BRANCH_UPDATE_CONFLICT,
         )
-    return info
+    return True
 
 
 def delete_files_of_version_1(storage: Storage) -> None:

@@ -205,7 +205,7 @@ def test_a_tag_or_a_snapshot_is_merged_too(repo: Repository) -> None:
 
     assert repo.merge("v1", "main", message="m").theirs_id == theirs
     assert contents(repo, "/a") == "wt0000"
-    with pytest.raises(KeyError, match="no branch, tag or snapshot 'nowhere'"):
+    with pytest.raises(KeyError, match="no branch, tag or snapshot nowhere"):
         repo.merge("nowhere", "main", message="m")
 
 

@@ -49,7 +49,7 @@ def serve(
     cors: tuple[str, ...],
     moving: bool,
 ) -> None:
-    """Show a repository in the browser, and serve its versions as Zarr over HTTP.
+    """Show a repository in a browser and serve it as Zarr.
 
     The server only reads. It listens on this machine, and the printed URL contains a token that admits you.
     Zarr clients open http://HOST:PORT/zarr/VERSION and send the token as `Authorization: Bearer TOKEN`. Press
