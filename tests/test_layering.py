@@ -26,6 +26,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("query",),
     ("", "compatibility", "_icechunk_python", "_standing_in"),
     ("ingest",),
+    ("comparison",),
     ("distributed", "xarray", "dask", "virtual", "testing", "export"),
     ("repository", "history"),
     ("legacy",),
@@ -102,7 +103,7 @@ INSIDE: dict[str, tuple[tuple[str, ...], ...]] = {
         ("documents",),
         ("versions",),
         ("guard", "work"),
-        ("responses", "grids"),
+        ("responses",),
         ("settings",),
     ),
     "spark": (

@@ -48,7 +48,7 @@ TOPICS = (
         "history",
         "History and differences",
         "Records about snapshots, differences between them, and the operations log.",
-        ("icefloe.snapshots", "icefloe.ancestry_graph", "icefloe.ops"),
+        ("icefloe.snapshots", "icefloe.ancestry_graph", "icefloe.ops", "icefloe.comparison"),
     ),
     Topic(
         "conflicts",

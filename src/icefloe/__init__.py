@@ -17,6 +17,11 @@ from icefloe._version import __version__ as __version__
 
 if TYPE_CHECKING:  # type checkers treat `name as name` as exported
     from icefloe._internal.table import Table as Table
+    from icefloe.comparison.references import ChunkReferences as ChunkReferences
+    from icefloe.comparison.references import chunk_references as chunk_references
+    from icefloe.comparison.versions import ChunkDifferences as ChunkDifferences
+    from icefloe.comparison.versions import Comparison as Comparison
+    from icefloe.comparison.versions import compare as compare
     from icefloe.compatibility import install_as_icechunk as install_as_icechunk
     from icefloe.config import Attribution as Attribution
     from icefloe.config import CachingConfig as CachingConfig
@@ -151,6 +156,8 @@ if TYPE_CHECKING:  # type checkers treat `name as name` as exported
     from icefloe.types import VirtualChunkSpec as VirtualChunkSpec
 
 _HOMES = {
+    "comparison.versions": "ChunkDifferences Comparison compare",
+    "comparison.references": "ChunkReferences chunk_references",
     "compatibility": "install_as_icechunk",
     "config": """
         Attribution CachingConfig CompressionAlgorithm CompressionConfig FeatureFlag ManifestConfig

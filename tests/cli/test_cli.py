@@ -48,7 +48,7 @@ def test_help_fits_on_one_screen_and_has_sections(capsys: pytest.CaptureFixture[
     )
 
     lines = printed.stdout.decode().splitlines()
-    assert len(lines) <= 50
+    assert len(lines) <= 54
     assert max(map(len, lines)) <= 80
     assert [line for line in lines if line.endswith(":") and not line.startswith(" ")] == [
         "Ingest:",
@@ -188,6 +188,11 @@ def test_diff_between_two_revisions(typed: Terminal) -> None:
     assert "[0, 0]" in typed("diff", "v1")
     assert typed.json("diff", "v1", "-r", "main")["updated_chunks"] == {"/air/t2m": [[0, 0]]}
     assert typed("diff", "main", "-r", "main").strip() == "no changes"
+
+
+def test_diff_compares_versions_that_are_no_ancestors(typed: Terminal) -> None:
+    assert typed.json("diff", "main", "v1")["updated_chunks"] == {"/air/t2m": [[0, 0]]}
+    assert "[0, 0]" in typed("diff", "main", "-r", "v1")
 
 
 def test_refs_and_ops(typed: Terminal) -> None:

@@ -109,7 +109,7 @@ def place(folder: Path) -> str:
         (["log", "REPO", "-r", "main~9"], 3, "main has fewer than 9 commits before it"),
         (["log", "REPO", "-r", "main@soon"], 2, "'soon' is no time; write 2024-05-01"),
         (["log", "REPO", "-n", "none"], 2, "'none' is not a valid integer"),
-        (["diff", "REPO", "main", "-r", "main~1"], 2, "try `icefloe diff REPO main~1 -r main`"),
+        (["diff", "REPO", "main", "nothing"], 3, "no branch, tag or snapshot nothing"),
         (["status", "REPO", "--reason", "why"], 2, "--reason requires --set"),
         (["doctor", "storag", "REPO"], 2, "Did you mean 'storage'?"),
         (["plot", "REPO", "temperature", "--isel", "x=0"], 2, "has no dimension 'x'; it has 0, 1"),

@@ -15,11 +15,11 @@ import zstandard
 from numcodecs.vlen import VLenBytes, VLenUTF8
 
 from icefloe._internal.paths import ROOT, ancestors
+from icefloe.core.chunk_grid import Grid, item_bytes, stored_grid
 from icefloe.core.workspace import Workspace
 from icefloe.errors import IcechunkError
 from icefloe.format.manifest import ChunkRef, InlineRef, NativeRef
 from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot
-from icefloe.serve.grids import Grid, item_bytes, stored_grid
 from icefloe.serve.responses import RequestError
 from icefloe.serve.settings import Limits
 from icefloe.session import Session

@@ -113,31 +113,33 @@ def show(repo: Repository, revision: str, with_ledgers: bool, out: Output) -> No
 @click.command()
 @repo_argument
 @click.argument("since", shell_complete=complete_revision)
+@click.argument("until", required=False, shell_complete=complete_revision)
 @revision_option
 @all_option
 @output_option
-def diff(repo: Repository, since: str, revision: str, with_ledgers: bool, out: Output) -> None:
-    """Show what changed since a version.
+def diff(
+    repo: Repository, since: str, until: str | None, revision: str, with_ledgers: bool, out: Output
+) -> None:
+    """Show what differs between two versions.
 
-    SINCE is an earlier version than REVISION.
+    UNTIL is the version of -r by default. If SINCE is its ancestor, chunks that were written in between are
+    listed. Otherwise the two versions themselves are compared.
 
     \b
     icefloe diff data/repo v1.0
-    icefloe diff data/repo v1.0 -r v1.1
+    icefloe diff data/repo v1.0 v1.1
+    icefloe diff data/repo main experiment
     """
-    first, last = (revisions.resolve(repo, each) for each in (since, revision))
+    first, last = (revisions.resolve(repo, each) for each in (since, until or revision))
     try:
         changed = Diff() if first == last else repo.diff(from_snapshot_id=first, to_snapshot_id=last)
     except InvalidInputError as error:
         if error.kind != ErrorKind.BAD_SNAPSHOT_CHAIN_FOR_DIFF:
             raise
-        later = any(info.id == last for info in repo.ancestry(snapshot_id=first))
-        end = revision.removeprefix("branch:")
-        other = f"`icefloe diff REPO {end} -r {since}`" if later else "`icefloe merge --dry-run`"
-        raise InvalidInputError(
-            f"{since} is not an ancestor of {end}, so there is no diff; try {other}",
-            kind=error.kind,
-        ) from None
+        from icefloe.comparison.versions import compare  # loads zarr, which other commands do not need
+
+        sessions = [repo.readonly_session(snapshot_id=each) for each in (first, last)]
+        changed = compare(*sessions).to_diff()
     changed = _listed_changes(changed, with_ledgers=with_ledgers)
     out.value(changed, str(changed).rstrip() or "no changes")
 

@@ -1,0 +1,150 @@
+"""The chunk references of an array at one version, as columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icefloe._internal.ids import encode_column
+from icefloe._internal.paths import normalize
+from icefloe._internal.table import Table
+from icefloe.core.workspace import Workspace
+from icefloe.errors import ErrorKind, NodeNotFoundError
+from icefloe.format.coordinates import Coords
+from icefloe.format.manifest import INLINE, NATIVE, VIRTUAL, ArrayManifest
+from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot
+from icefloe.session import Session
+
+__all__ = ["CHUNK_KINDS", "ChunkReferences", "chunk_references"]
+
+CHUNK_KINDS: Final = ("native", "virtual", "inline")
+"""Names of the kinds of references; `ChunkReferences.kinds` are indices into them."""
+_CODES: Final = np.array([0, 0, 1, 2], np.uint8)
+"""From the kinds of a manifest, NATIVE, VIRTUAL and INLINE, to indices into CHUNK_KINDS."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ChunkReferences:
+    """The references of an array's chunks, one row per chunk that exists, sorted by coordinates."""
+
+    path: str
+    """Path of the array."""
+    grid: tuple[int, ...]
+    """Number of chunks along each dimension."""
+    coords: NDArray[np.uint32]
+    """Chunk coordinates, shape `(rows, dimensions)`."""
+    kinds: NDArray[np.uint8]
+    """Index into `CHUNK_KINDS`: 0 for native, 1 for virtual, 2 for inline chunks."""
+    lengths: NDArray[np.uint64]
+    """Stored size of each chunk in bytes."""
+    offsets: NDArray[np.uint64]
+    """First byte in the chunk object or source file. 0 for inline chunks."""
+    chunk_ids: NDArray[np.uint8]
+    """Ids of chunk objects, shape `(rows, 12)`. Zeros unless native."""
+    locations: tuple[str, ...]
+    """URLs of source files, each once."""
+    location_codes: NDArray[np.int64]
+    """Index into `locations`, or -1 unless virtual."""
+
+    def __len__(self) -> int:
+        return len(self.coords)
+
+    def table(self) -> Table:
+        """Return the references as a table with one row per chunk.
+
+        Returns
+        -------
+        Table
+            The columns `chunk_0`, `chunk_1`, ... (coordinates), `kind`, `length_bytes`, `offset_bytes`,
+            `chunk_id` and `location`; the last two are None where they do not apply.
+        """
+        columns: dict[str, Any] = coordinate_columns(self.coords)
+        ids = np.array([None, *encode_column(self.chunk_ids)], object)[1:]
+        ids[self.kinds != 0] = None
+        locations = np.array([*self.locations, None], object)
+        columns |= {
+            "kind": np.array(CHUNK_KINDS, object)[self.kinds],
+            "length_bytes": self.lengths,
+            "offset_bytes": self.offsets,
+            "chunk_id": ids,
+            "location": locations[self.location_codes],
+        }
+        return Table(columns)
+
+
+def chunk_references(session: Session, path: str) -> ChunkReferences:
+    """Return the chunk references of an array as columns, without reading chunks.
+
+    Parameters
+    ----------
+    session
+        The version to look at. Uncommitted changes of a writable session are included.
+    path
+        Path of the array.
+
+    Returns
+    -------
+    ChunkReferences
+        One row per chunk that exists.
+
+    Raises
+    ------
+    NodeNotFoundError
+        There is no array at the path.
+
+    Examples
+    --------
+    >>> import numpy as np, zarr, icefloe
+    >>> repo = icefloe.Repository.create(icefloe.in_memory_storage())
+    >>> with repo.transaction("main", message="data") as store:
+    ...     _ = zarr.create_array(store, name="a", data=np.arange(1, 4), chunks=2)
+    >>> refs = icefloe.chunk_references(repo.readonly_session("main"), "a")
+    >>> refs.coords.tolist(), refs.kinds.tolist()
+    ([[0], [1]], [2, 2])
+    """
+    node = find_array(session._workspace, path)
+    refs = session._workspace.refs(node)
+    return _public(node, refs)
+
+
+def find_array(workspace: Workspace, path: str) -> NodeSnapshot:
+    """Return the array at a path, or raise NodeNotFoundError."""
+    whole = normalize(f"/{path}")
+    node = workspace.node(whole)
+    if node is None or not isinstance(node.node_data, ArrayNodeData):
+        problem = "no node" if node is None else "a group, not an array,"
+        raise NodeNotFoundError(f"there is {problem} at {whole}", kind=ErrorKind.NODE_NOT_FOUND)
+    return node
+
+
+def grid_of(node: NodeSnapshot) -> tuple[int, ...]:
+    """Return the number of chunks of an array along each dimension."""
+    data = node.node_data
+    return tuple(each.num_chunks for each in data.shape) if isinstance(data, ArrayNodeData) else ()
+
+
+def coordinate_columns(coords: Coords) -> dict[str, Any]:
+    """Return chunk coordinates as one column per dimension."""
+    return {f"chunk_{axis}": coords[:, axis] for axis in range(coords.shape[1])}
+
+
+def _public(node: NodeSnapshot, refs: ArrayManifest) -> ChunkReferences:
+    virtual, inline, native = (refs.kind == kind for kind in (VIRTUAL, INLINE, NATIVE))
+    used, codes = np.unique(refs.location_codes[virtual], return_inverse=True)
+    location_codes = np.full(len(refs), -1, np.int64)
+    location_codes[virtual] = codes
+    lengths = np.where(inline, refs.inline.lengths.astype(np.uint64), refs.lengths)
+    return ChunkReferences(
+        path=node.path,
+        grid=grid_of(node),
+        coords=refs.coords,
+        kinds=_CODES[refs.kind],
+        lengths=lengths,
+        offsets=np.where(inline, np.uint64(0), refs.offsets),
+        chunk_ids=np.where(native[:, None], refs.chunk_ids, np.uint8(0)),
+        locations=tuple(each.decode("utf-8", "replace") for each in refs.locations.take(used).tolist()),
+        location_codes=location_codes,
+    )

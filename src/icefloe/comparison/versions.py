@@ -1,0 +1,301 @@
+"""Nodes and chunks that differ between any two versions, found without reading chunks.
+
+`Repository.diff` reads transaction logs, so it needs an ancestor and also lists chunks that were written and
+restored. Here the two states are compared, so both versions can be anywhere, also in different repositories.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icefloe._internal.paths import normalize
+from icefloe._internal.table import Table
+from icefloe.comparison.references import coordinate_columns
+from icefloe.core.chunk_grid import Grid, stored_grid
+from icefloe.core.workspace import Workspace
+from icefloe.errors import ErrorKind, NodeNotFoundError
+from icefloe.format import coordinates
+from icefloe.format.manifest import ArrayManifest
+from icefloe.format.snapshot import ArrayNodeData, ManifestRef, NodeSnapshot
+from icefloe.session import Session
+from icefloe.snapshots import Diff
+
+__all__ = ["ChunkDifferences", "Comparison", "compare"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ChunkDifferences:
+    """The chunks of one array that differ between two versions, as arrays of shape `(chunks, dimensions)`."""
+
+    path: str
+    """Path of the array in the later version, or in the earlier one if it was deleted."""
+    added: NDArray[np.uint32]
+    """Coordinates of chunks that only the later version has."""
+    removed: NDArray[np.uint32]
+    """Coordinates of chunks that only the earlier version has."""
+    changed: NDArray[np.uint32]
+    """Coordinates of chunks that both versions have, with different references."""
+    same_grid: bool = True
+    """False if the chunk grids differ, so that equal coordinates mean different cells. All chunks are then in
+    `added` and `removed`."""
+
+    def __len__(self) -> int:
+        return len(self.added) + len(self.removed) + len(self.changed)
+
+    @property
+    def coords(self) -> NDArray[np.uint32]:
+        """Coordinates of all chunks that differ, sorted, each once."""
+        parts = [each for each in (self.added, self.removed, self.changed) if len(each)]
+        if len({each.shape[1] for each in parts}) > 1:  # the array has another number of dimensions
+            return self.added
+        return coordinates.last_of_equal(np.concatenate(parts))[0] if parts else self.changed
+
+    def table(self) -> Table:
+        """Return one row per chunk: `chunk_0`, `chunk_1`, ... and `change` ("added", "removed", "changed").
+
+        Returns
+        -------
+        Table
+            The chunks, in the order added, removed, changed.
+        """
+        parts = {"added": self.added, "removed": self.removed, "changed": self.changed}
+        rank = max(each.shape[1] for each in parts.values())
+        filled = [each if each.shape[1] == rank else each[:0].reshape(0, rank) for each in parts.values()]
+        columns: dict[str, Any] = coordinate_columns(np.concatenate(filled))
+        counts = [len(each) for each in filled]
+        return Table(columns | {"change": np.repeat(np.array(list(parts), object), counts)})
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The nodes and chunks that differ between two versions. Nodes are named by their paths, sorted."""
+
+    new_groups: tuple[str, ...] = ()
+    new_arrays: tuple[str, ...] = ()
+    deleted_groups: tuple[str, ...] = ()
+    deleted_arrays: tuple[str, ...] = ()
+    updated_groups: tuple[str, ...] = ()
+    """Groups with different Zarr metadata."""
+    updated_arrays: tuple[str, ...] = ()
+    """Arrays with different Zarr metadata."""
+    moved_nodes: tuple[tuple[str, str], ...] = ()
+    """Path in the earlier version, and path in the later one."""
+    chunks: Mapping[str, ChunkDifferences] = field(default_factory=dict)
+    """Chunks that differ, by the path of their array. Arrays without differences are left out."""
+
+    def is_empty(self) -> bool:
+        """Tell whether the two versions have the same nodes, metadata and references.
+
+        Returns
+        -------
+        bool
+            True if nothing differs.
+        """
+        return self == Comparison()
+
+    def to_diff(self) -> Diff:
+        """Convert to the type that `Repository.diff` returns.
+
+        Returns
+        -------
+        Diff
+            The same differences. Chunks that were added, removed and changed are not distinguished.
+        """
+        return Diff(
+            set(self.new_groups),
+            set(self.new_arrays),
+            set(self.deleted_groups),
+            set(self.deleted_arrays),
+            set(self.updated_groups),
+            set(self.updated_arrays),
+            {path: each.coords.tolist() for path, each in self.chunks.items()},
+            list(self.moved_nodes),
+        )
+
+
+def compare(before: Session, after: Session, *, path: str = "/") -> Comparison:
+    """Find the nodes and chunks that differ between any two versions, without reading chunks.
+
+    Nodes are the same if they have the same id, also if they were moved, or else the same path. Chunks are
+    the same if their references are: a chunk that was written again with equal values differs.
+
+    Parameters
+    ----------
+    before
+        The earlier version, or any other one. Uncommitted changes of writable sessions are included.
+    after
+        The later version.
+    path
+        Compare only this node and those below it, by their paths in either version.
+
+    Returns
+    -------
+    Comparison
+        All differences.
+
+    Raises
+    ------
+    NodeNotFoundError
+        Neither version has the node `path`.
+
+    Examples
+    --------
+    >>> import numpy as np, zarr, icefloe
+    >>> repo = icefloe.Repository.create(icefloe.in_memory_storage())
+    >>> with repo.transaction("main", message="data") as store:
+    ...     _ = zarr.create_array(store, name="a", data=np.arange(1, 4), chunks=2)
+    >>> repo.create_branch("dev", repo.lookup_branch("main"))
+    >>> for branch, value in {"main": 7, "dev": 8}.items():
+    ...     with repo.transaction(branch, message=branch) as store:
+    ...         zarr.open_array(store, path="a")[0 if branch == "dev" else 2] = value
+    >>> found = icefloe.compare(repo.readonly_session("dev"), repo.readonly_session("main"))
+    >>> found.chunks["/a"].changed.tolist()
+    [[0], [1]]
+    """
+    root = normalize(f"/{path}")
+    pairs = list(_pairs(before._workspace, after._workspace, root))
+    if not pairs and root != "/":
+        raise NodeNotFoundError(
+            f"there is no node at {root} in either version", kind=ErrorKind.NODE_NOT_FOUND
+        )
+    names: dict[str, list[str]] = {}
+    moved: list[tuple[str, str]] = []
+    chunks: dict[str, ChunkDifferences] = {}
+    for old, new in pairs:  # nodes, not chunks
+        if new is None:
+            gone = cast(NodeSnapshot, old)
+            names.setdefault(_section("deleted", gone), []).append(gone.path)
+        elif old is None:
+            names.setdefault(_section("new", new), []).append(new.path)
+        else:
+            if old.user_data != new.user_data:
+                names.setdefault(_section("updated", new), []).append(new.path)
+            if old.path != new.path:
+                moved.append((old.path, new.path))
+        found = _chunk_differences(before._workspace, after._workspace, old, new)
+        if found is not None and len(found):
+            chunks[found.path] = found
+    return Comparison(
+        **{name: tuple(sorted(paths)) for name, paths in names.items()},
+        moved_nodes=tuple(sorted(moved)),
+        chunks=dict(sorted(chunks.items())),
+    )
+
+
+def array_differences(
+    before: Workspace, after: Workspace, old: NodeSnapshot, new: NodeSnapshot
+) -> ChunkDifferences:
+    """Find the chunks that differ between an array in two versions."""
+    if not _has_same_grid(old, new):
+        added, removed = after.refs(new).coords, before.refs(old).coords
+        return ChunkDifferences(new.path, added, removed, added[:0], same_grid=False)
+    olds, news = references_apart(before, after, old, new)
+    kept = coordinates.contains(news.coords, olds.coords)
+    still = coordinates.contains(olds.coords, news.coords)
+    both = news.take(kept)
+    changed = both.coords[~both.equal_rows(olds.take(still))]
+    return ChunkDifferences(new.path, news.coords[~kept], olds.coords[~still], changed)
+
+
+def references_apart(
+    before: Workspace, after: Workspace, old: NodeSnapshot, new: NodeSnapshot
+) -> tuple[ArrayManifest, ArrayManifest]:
+    """Read the references of an array in both versions, except those in manifests that both share."""
+    is_shrunk = any(size < was for was, size in zip(_shape(old), _shape(new), strict=True))
+    is_changed = any(each.id in space.changes.chunks for space, each in ((before, old), (after, new)))
+    if is_shrunk or is_changed or old.id != new.id:
+        return before.refs(old), after.refs(new)
+    apart = _manifests(old) ^ _manifests(new)
+    sides = []
+    for workspace, node in ((before, old), (after, new)):
+        parts = [workspace.manifest_refs(node, ref) for ref in _manifests(node) & apart]
+        empty = ArrayManifest.of(np.zeros((0, len(_shape(node))), np.uint32), 1)
+        sides.append(ArrayManifest.concat(parts) if parts else empty)
+    return sides[0], sides[1]
+
+
+def _section(change: str, node: NodeSnapshot) -> str:
+    return f"{change}_{'arrays' if isinstance(node.node_data, ArrayNodeData) else 'groups'}"
+
+
+def _pairs(
+    before: Workspace, after: Workspace, root: str
+) -> Iterator[tuple[NodeSnapshot | None, NodeSnapshot | None]]:
+    """Pair the nodes of two versions by id, else by path; None where one has no counterpart."""
+    olds, news = _nodes(before), _nodes(after)
+    by_id = {node.id: node for node in olds.values()}
+    counterparts: dict[str, NodeSnapshot] = {}
+    for path, node in news.items():
+        same = by_id.get(node.id)
+        if same is not None and _section("", same) == _section("", node):
+            counterparts[path] = same
+    taken = {node.path for node in counterparts.values()}
+    for path in news.keys() & olds.keys() - counterparts.keys() - taken:
+        if _section("", olds[path]) == _section("", news[path]):
+            counterparts[path] = olds[path]
+    taken = {node.path for node in counterparts.values()}
+    for path, node in news.items():
+        old = counterparts.get(path)
+        if _is_below(path, root) or (old is not None and _is_below(old.path, root)):
+            yield old, node
+    for path, node in olds.items():
+        if path not in taken and _is_below(path, root):
+            yield node, None
+
+
+def _nodes(workspace: Workspace) -> dict[str, NodeSnapshot]:
+    found = ((path, workspace.node(path)) for path in workspace.paths())
+    return {path: node for path, node in found if node is not None}
+
+
+def _is_below(path: str, root: str) -> bool:
+    return root in ("/", path) or path.startswith(f"{root}/")
+
+
+def _chunk_differences(
+    before: Workspace, after: Workspace, old: NodeSnapshot | None, new: NodeSnapshot | None
+) -> ChunkDifferences | None:
+    """Find the chunks of an array that differ; None for groups."""
+    node = new or old
+    if node is None or not isinstance(node.node_data, ArrayNodeData):
+        return None
+    if old is not None and new is not None:
+        return array_differences(before, after, old, new)
+    coords = (before if new is None else after).refs(node).coords
+    none = coords[:0]
+    return ChunkDifferences(node.path, *((none, coords) if new is None else (coords, none)), none)
+
+
+def _manifests(node: NodeSnapshot) -> set[ManifestRef]:
+    data = node.node_data
+    return set(data.manifests) if isinstance(data, ArrayNodeData) else set()
+
+
+def _shape(node: NodeSnapshot) -> tuple[int, ...]:
+    data = node.node_data
+    return tuple(each.array_length for each in data.shape) if isinstance(data, ArrayNodeData) else ()
+
+
+def _has_same_grid(old: NodeSnapshot, new: NodeSnapshot) -> bool:
+    """Tell whether chunks with the same coordinates hold the same cells in both versions."""
+    if old.user_data == new.user_data:
+        return True
+    if len(_shape(old)) != len(_shape(new)):
+        return False
+    one, other = array_grid(old), array_grid(new)
+    counts = [min(len(a), len(b)) for a, b in zip(one.edges, other.edges, strict=True)]
+    return all(
+        np.array_equal(a[:count], b[:count])
+        for a, b, count in zip(one.edges, other.edges, counts, strict=True)
+    )
+
+
+def array_grid(node: NodeSnapshot) -> Grid:
+    """Return the grid of the chunks, or shards, that an array stores."""
+    return stored_grid(json.loads(node.user_data))
