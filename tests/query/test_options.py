@@ -73,8 +73,8 @@ def test_secrets_are_rejected_and_not_repeated(name: str) -> None:
     [
         ({"sel": "lat=4"}, r"the option sel must be JSON"),
         ({"sel": "[1]"}, "must be a JSON object, such as"),
-        ({"batchRows": "many"}, "must be a whole number from 1 on"),
-        ({"maxPartitionBytes": "0"}, "must be a whole number from 1 on"),
+        ({"batchRows": "many"}, "must be a positive number"),
+        ({"maxPartitionBytes": "0"}, "must be a positive number"),
     ],
 )
 def test_option_values_are_validated(wrong: dict[str, str], sentence: str) -> None:
@@ -94,7 +94,7 @@ def test_lists_and_sizes_are_parsed() -> None:
 
 
 def test_missing_path_or_repository_is_rejected(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInputError, match="give its folder or URL with the option path"):
+    with pytest.raises(InvalidInputError, match="pass its path or URL with the option path"):
         parse_options({}).open()
     with pytest.raises(IcechunkError, match="repository"):
         parse_options({"path": str(tmp_path / "nowhere")}).open()
@@ -135,8 +135,8 @@ def test_version_options(repo: icefloe.Repository) -> None:
 @pytest.mark.parametrize(
     ("version", "sentence"),
     [
-        ({"tag": "v1", "branch": "main"}, "branch, tag name a version each"),
-        ({"tag": "v1", "timestampAsOf": "2024-01-01"}, "tag, timestampAsOf name a version each"),
+        ({"tag": "v1", "branch": "main"}, "branch, tag each select a version"),
+        ({"tag": "v1", "timestampAsOf": "2024-01-01"}, "tag, timestampAsOf each select a version"),
         ({"timestampAsOf": "yesterday"}, "'yesterday' is no time"),
         ({"timestampAsOf": "1999-01-01"}, "no snapshot as old as 1999"),
         ({"branch": "nope"}, "nope"),

@@ -172,7 +172,7 @@ def test_variables_with_different_dimensions_form_separate_tables() -> None:
     assert tables.choose(["time"]).dims == ("time", "lat", "lon")
     for unclear in (None, [], ["lat"]):
         with pytest.raises(
-            InvalidInputError, match=r"2 tables.*\(lat, lon\): height; choose with the option"
+            InvalidInputError, match=r"2 tables.*\(lat, lon\): height; select one with the option"
         ):
             tables.choose(unclear)
     with pytest.raises(InvalidInputError, match="height, t2m have different dimensions"):
@@ -204,9 +204,9 @@ def test_missing_group_is_rejected() -> None:
     assert table_of(repo, group="era5").group == "/era5"
     with pytest.raises(NodeNotFoundError, match="no group /era6"):
         table_of(repo, group="era6")
-    with pytest.raises(InvalidInputError, match="is an array; name its group"):
+    with pytest.raises(InvalidInputError, match="is an array; pass its group"):
         table_of(repo, group="era5/t2m")
-    with pytest.raises(InvalidInputError, match="no arrays to make a table of"):
+    with pytest.raises(InvalidInputError, match="no arrays that form a table"):
         table_of(repo)
 
 
@@ -219,11 +219,11 @@ def test_unsupported_array_is_reported_and_can_be_excluded() -> None:
     group.create_array("pair", shape=(2,), dtype=np.dtype([("a", "i4"), ("b", "f4")]), dimension_names=("x",))
     session.commit("arrays")
 
-    with pytest.raises(InvalidInputError, match="/pair holds values of type"):
+    with pytest.raises(InvalidInputError, match="/pair has the data type"):
         table_of(repo, ["pair"])
-    with pytest.raises(InvalidInputError, match="/twice has one dimension twice"):
+    with pytest.raises(InvalidInputError, match="/twice has a dimension twice"):
         table_of(repo, ["twice"])
-    with pytest.raises(InvalidInputError, match="leave it out"):
+    with pytest.raises(InvalidInputError, match="exclude it"):
         table_of(repo)
     assert table_of(repo, ["good"]).schema.names == ["x", "good"]
 

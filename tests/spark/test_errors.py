@@ -35,17 +35,17 @@ OTHER = (
 @pytest.mark.parametrize(
     ("error", "said"),
     [
-        (PySparkException(DIED), "a worker of Spark died again and again"),
+        (PySparkException(DIED), "a worker of Spark died repeatedly"),
         (
             PySparkException(FULL),
-            "Spark gave up: No space left on device; when",
+            "Spark failed: No space left on device; fix",
         ),
         (
             PySparkException(WORKER.format("ModuleNotFoundError: no icefloe")),
             "ModuleNotFoundError: no icefloe",
         ),
         (PySparkException(WORKER.format(OTHER)), "run Python 3.11 and the driver 3.13: set PYSPARK_PYTHON"),
-        (PySparkException("Job 3 cancelled"), "Spark gave up: Job 3 cancelled;"),
+        (PySparkException("Job 3 cancelled"), "Spark failed: Job 3 cancelled;"),
         (Py4JNetworkError("Answer from Java side is empty"), "the connection to Spark was lost"),
         (ConnectionRefusedError(111, "Connection refused"), "the connection to Spark was lost"),
     ],

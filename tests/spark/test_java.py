@@ -117,7 +117,7 @@ def test_invalid_master_is_rejected(master: str, capsys: pytest.CaptureFixture[s
 
     assert main(["sql", f"w={tmp_path}", "SELECT 1", "--executor", f"spark:{master}"]) == 2
 
-    assert f"'{master}' is no master of Spark: write local[2]" in capsys.readouterr().err
+    assert f"'{master}' is not a Spark master: use local[2]" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_invalid_master_is_rejected(master: str, capsys: pytest.CaptureFixture[s
         ),
         (
             ": java.lang.IllegalStateException: Cannot call methods on a stopped SparkContext.",
-            "nobody answers there",
+            "there is no response",
         ),
         ("", "ValueError"),
     ],

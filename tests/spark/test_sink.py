@@ -183,9 +183,9 @@ def test_too_many_fragments_suggest_shuffle(folder: str) -> None:
         run(folder, [changed_rows(), changed_rows()])
     with pytest.raises(InvalidInputError, match="two tasks have rows for the same cells"):
         run(folder, [changed_rows(), rows])
-    with pytest.raises(InvalidInputError, match="two rows are at"):
+    with pytest.raises(InvalidInputError, match="two rows have the same coordinates"):
         run(folder, [rows, rows])
-    with pytest.raises(InvalidInputError, match="tag names a version, and a version never changes"):
+    with pytest.raises(InvalidInputError, match="tag selects a version, which cannot be written to"):
         run(folder, [rows], tag="v1")
 
     assert len(list(repo_at(folder).ancestry(branch="main"))) == 2

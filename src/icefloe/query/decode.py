@@ -159,9 +159,9 @@ def quote_name(name: str) -> str:
 
 
 def find_coding(stored: np.dtype[Any], attributes: Mapping[str, Any], name: str) -> Coding:
-    """Find out how an array is decoded.
+    """Find the coding of an array from its data type and attributes.
 
-    Raises InvalidInputError for a data type that no column can hold.
+    Raises InvalidInputError for a data type that no column can represent.
     """
     view_as = _find_view(stored, attributes)
     effective = view_as or stored
@@ -176,7 +176,7 @@ def find_coding(stored: np.dtype[Any], attributes: Mapping[str, Any], name: str)
         return Coding(stored, arrow, view_as, fills, times=times)
     span = attributes.get("dtype")
     if effective.kind == "i" and isinstance(span, str) and span.startswith("timedelta64"):
-        elapsed = time_coding(f"{attributes.get('units')} since 1970-01-01", _UNLEAPED)
+        elapsed = time_coding(f"{attributes.get('units')} since 1970-01-01", _CALENDAR)
         if elapsed is not None:
             return Coding(stored, INTERVAL, view_as, fills, times=elapsed)
     scale, offset = (_to_number(attributes.get(key)) for key in ("scale_factor", "add_offset"))
@@ -186,7 +186,7 @@ def find_coding(stored: np.dtype[Any], attributes: Mapping[str, Any], name: str)
     return Coding(stored, _find_arrow_type(effective, name), view_as, fills)
 
 
-_UNLEAPED: Final = "proleptic_gregorian"
+_CALENDAR: Final = "proleptic_gregorian"
 
 
 def _find_arrow_type(dtype: np.dtype[Any], name: str) -> pa.DataType:
@@ -197,7 +197,7 @@ def _find_arrow_type(dtype: np.dtype[Any], name: str) -> pa.DataType:
         found = INTERVAL
     if found is None or dtype.fields:
         raise InvalidInputError(
-            f"{name} holds values of type {dtype}, which no column can hold; leave it out with the option"
+            f"{name} has the data type {dtype}, which no column can represent; exclude it with the option"
             " variables",
             kind=ErrorKind.INVALID_ARRAY_METADATA,
         )

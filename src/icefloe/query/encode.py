@@ -19,25 +19,23 @@ def invalid_rows(sentence: str) -> InvalidInputError:
 def to_keys(column: pa.Array, name: str) -> Values:
     """Convert a coordinate column to integers, floats or text; times to microseconds since 1970."""
     if column.null_count:
-        raise invalid_rows(
-            f"{column.null_count} rows have no {name}: a row without a coordinate has no place; drop them"
-        )
+        raise invalid_rows(f"{column.null_count} rows have no {name}; drop rows without coordinates")
     kind = column.type
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
         return np.asarray(_to_microseconds(column))
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return np.array(column.to_pylist(), object)
-    if pa.types.is_decimal(kind):  # which 45.5 is to Spark
+    if pa.types.is_decimal(kind):  # Spark parses 45.5 as a decimal
         number = pa.float64() if kind.scale > 0 else pa.int64()
         return np.asarray(column.cast(number).to_numpy(zero_copy_only=False))
     values = np.asarray(column.to_numpy(zero_copy_only=False))
     if values.dtype.kind == "f":
         if np.isnan(values).any():
-            raise invalid_rows(f"a row has NaN for {name}: a row without a coordinate has no place; drop it")
+            raise invalid_rows(f"a row has NaN for {name}; drop rows without coordinates")
         return values
     if values.dtype.kind in "iub":
         return values.astype(np.int64)
-    raise invalid_rows(f"{name} is of type {kind}, which is no coordinate")
+    raise invalid_rows(f"column {name} has type {kind}, which cannot be a coordinate")
 
 
 def _to_microseconds(column: pa.Array) -> Values:
@@ -85,14 +83,14 @@ def _encode(column: pa.Array, coding: Coding, name: str) -> Values:
     if kind == "S":
         return np.array(column.cast(pa.binary()).fill_null(b"").to_pylist(), object)
     if kind not in "iufb":
-        raise ValueError(f"arrays of type {coding.stored} are not written from rows")
+        raise ValueError(f"rows cannot be written to arrays of type {coding.stored}")
     if coding.floating is not None:
         return _pack(column, coding)
     if kind == "f":
         return np.asarray(column.cast(pa.float64(), safe=False).fill_null(0).to_numpy(zero_copy_only=False))
     if kind == "b" or (coding.view_as is not None and coding.view_as.kind == "b"):
         return np.asarray(column.cast(pa.bool_()).fill_null(False).to_numpy(zero_copy_only=False))
-    whole = column.cast(pa.uint64() if coding.stored == np.uint64 else pa.int64())  # refuses fractions
+    whole = column.cast(pa.uint64() if coding.stored == np.uint64 else pa.int64())  # raises for fractions
     values = np.asarray(whole.fill_null(0).to_numpy(zero_copy_only=False))
     if coding.view_as is not None:
         return values.astype(coding.view_as).view(coding.stored)
@@ -105,7 +103,7 @@ def _pack(column: pa.Array, coding: Coding) -> Values:
     if coding.stored.kind == "f":
         return values
     if not np.isfinite(values).all():
-        raise ValueError("NaN and infinity have no packed form; give null")
+        raise ValueError("NaN and infinity cannot be packed; use null")
     return np.rint(values).astype(np.int64)
 
 
@@ -117,8 +115,7 @@ def _find_fill(coding: Coding, name: str) -> Any:
     if coding.times is not None and coding.stored == np.int64:
         return NO_TIME
     raise invalid_rows(
-        f"{name} has no fill value to store a null as; leave such rows out, or create it with one: the option"
-        " fillValue"
+        f"{name} has no fill value for null; drop rows with null, or create it with the option fillValue"
     )
 
 

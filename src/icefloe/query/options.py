@@ -100,7 +100,7 @@ class Options:
             return default
         match = re.fullmatch(r"(\d+)\s*([kmg]?)i?b?", value.strip().lower())
         if match is None or int(match[1]) == 0:
-            raise _invalid_option(name, value, "a whole number from 1 on, such as 65536 or 64m")
+            raise _invalid_option(name, value, "a positive number such as 65536 or 64m")
         return int(match[1]) * {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}[match[2]]
 
     @property
@@ -123,7 +123,7 @@ class Options:
         path = self.text("path")
         if not path:
             raise InvalidInputError(
-                "no repository is named; give its folder or URL with the option path",
+                "no repository given; pass its path or URL with the option path",
                 kind=ErrorKind.STORAGE_CONFIG,
             )
         extra = dict(self.storage)
@@ -223,7 +223,7 @@ def parse_options(options: Mapping[str, str]) -> Options:
         target = given if name in _NAMES else storage
         if target.get(name, value) != value:
             raise InvalidInputError(
-                f"the option {name} is given twice, with two values", kind=ErrorKind.STORAGE_CONFIG
+                f"the option {name} is given twice with different values", kind=ErrorKind.STORAGE_CONFIG
             )
         target[name] = value
     return Options(given, storage)
@@ -236,7 +236,7 @@ def open_session(repo: Repository, version: Mapping[str, str]) -> Session:
     if len(refs) > 1 or (moment and refs not in ([], ["branch"])):
         both = ", ".join([*refs, *(["timestampAsOf"] if moment else [])])
         raise InvalidInputError(
-            f"{both} name a version each; give one of them, or branch and timestampAsOf",
+            f"{both} each select a version; pass only one, or branch together with timestampAsOf",
             kind=ErrorKind.INVALID_REF_NAME,
         )
     if moment:
@@ -307,8 +307,8 @@ def _refuse_secret(folded: str, spelled: str) -> None:
     """Reject a secret. Its value is not repeated: plans and Spark's pages show options."""
     if folded in {_fold_name(name) for name in SECRETS} or any(word in folded for word in _SECRET_WORDS):
         raise InvalidInputError(
-            f"{spelled} is a secret, and options are shown in plans and logs: set it in the environment of"
-            " the executors, or name a function that gives credentials with the option credentialsProvider",
+            f"{spelled} is a secret, which Spark would show in plans and logs; set it in the environment of"
+            " the executors, or pass a function that returns credentials with the option credentialsProvider",
             kind=ErrorKind.INVALID_CREDENTIALS,
         )
 

@@ -142,7 +142,7 @@ def unknown(
     close = difflib.get_close_matches(name.lower(), folded, 1) or begun
     near = folded[close[0]] if close else None
     place = f" {where}" if where else ""
-    hint = f"did you mean {near!r}?" if near else f"there are {', '.join(known) or 'none'}"
+    hint = f"did you mean {near!r}?" if near else f"known are {', '.join(known) or 'none'}"
     return InvalidInputError(f"there is no {what} {name!r}{place}; {hint}", kind=kind)
 
 
@@ -157,7 +157,7 @@ def list_arrays(session: Session, group: str) -> tuple[dict[str, NodeSnapshot], 
         )
     if node is not None and isinstance(node.node_data, ArrayNodeData):
         raise InvalidInputError(
-            f"{path} is an array; name its group, and the array with the option variables",
+            f"{path} is an array; pass its group, and select the array with the option variables",
             kind=ErrorKind.NOT_A_GROUP,
         )
     prefix = path.rstrip("/") + "/"
@@ -191,13 +191,13 @@ class GroupTables:
             if name not in known:
                 raise unknown("variable", name, sorted(known), f"in group {self.group}")
         fitting = [t for t in self.tables if {column.name for column in t.columns}.issuperset(variables)]
-        if len(fitting) > 1:  # these are coordinates, and each table has other rows
+        if len(fitting) > 1:  # only coordinates were named, and each table has different rows
             raise ambiguous_table(self.group, fitting)
         for table in fitting:
             kept = [column.name for column in table.columns if column.role is not Role.VARIABLE]
             return table.select_columns([*kept, *variables])
         raise InvalidInputError(
-            f"{', '.join(variables)} have different dimensions and make no table together: "
+            f"{', '.join(variables)} have different dimensions and do not form one table: "
             f"{describe_tables(self.tables)}",
             kind=ErrorKind.INVALID_ARRAY_METADATA,
         )
@@ -209,7 +209,7 @@ class GroupTables:
             return self.tables[0]
         if not self.tables:
             raise InvalidInputError(
-                f"group {self.group} has no arrays to make a table of; name another with the option group",
+                f"group {self.group} has no arrays that form a table; select another with the option group",
                 kind=ErrorKind.NODE_NOT_FOUND,
             )
         raise ambiguous_table(self.group, self.tables)
@@ -219,9 +219,9 @@ def ambiguous_table(group: str, tables: Sequence[Table]) -> InvalidInputError:
     """Create the error for a group with several tables when none was chosen."""
     array = next((column.name for table in tables for column in table.variables), "name")
     return InvalidInputError(
-        f"group {group} has {len(tables)} tables, for variables of different dimensions: "
-        f"{describe_tables(tables)}; choose with the option variables, or in SQL with a variable in the query"
-        f" or an array in place of the group, such as repo{group.rstrip('/').replace('/', '.')}.{array}",
+        f"group {group} has {len(tables)} tables, because its variables have different dimensions: "
+        f"{describe_tables(tables)}; select one with the option variables, or in SQL by naming a variable"
+        f" or an array, such as repo{group.rstrip('/').replace('/', '.')}.{array}",
         kind=ErrorKind.INVALID_ARRAY_METADATA,
     )
 
@@ -372,7 +372,7 @@ class _Group:
             info = describe_array(self._nodes[name].path, self._metadata[name], self._session)
             if len(set(info.dims)) < len(info.dims):
                 raise InvalidInputError(
-                    f"{info.path} has one dimension twice, ({', '.join(info.dims)}), and makes no table",
+                    f"{info.path} has a dimension twice, ({', '.join(info.dims)}), and cannot be a table",
                     kind=ErrorKind.INVALID_ARRAY_METADATA,
                 )
             if name in self._coordinates and info.coding.times is not None and len(info.dims) <= 1:
@@ -387,7 +387,7 @@ class _Group:
             for dim, size in zip(info.dims, info.shape, strict=True):
                 if sizes.setdefault(dim, size) != size:
                     raise InvalidInputError(
-                        f"dimension {dim} of group {self._path} has {sizes[dim]} places in one array and"
+                        f"dimension {dim} of group {self._path} has length {sizes[dim]} in one array and"
                         f" {size} in {info.name}",
                         kind=ErrorKind.INVALID_ARRAY_METADATA,
                     )

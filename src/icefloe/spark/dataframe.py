@@ -21,12 +21,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-
 Read = Callable[[int], Iterator[pa.RecordBatch]]
 
 
@@ -64,7 +58,7 @@ def is_client(spark: SparkSession) -> bool:
 
 def convert_schema(schema: StructType) -> pa.Schema:
     """Convert the schema of a data frame to Arrow, as tasks receive it."""
-    # Releases before 4.2 take no zone, and mean UTC.
+    # Releases before 4.2 do not have the argument, and assume UTC.
     zone: Any = {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
     return to_arrow_schema(schema, **zone)
 

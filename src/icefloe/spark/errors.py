@@ -1,4 +1,4 @@
-"""Turn errors of Spark into errors of icefloe: one sentence instead of pages of Java."""
+"""Turn errors of Spark into errors of icefloe: one sentence instead of a Java stack trace."""
 
 from __future__ import annotations
 
@@ -7,15 +7,12 @@ import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from pyspark.errors import PySparkException
 from pyspark.logger import PySparkLogger
 
 from icefloe import errors
-
-if TYPE_CHECKING:
-    pass
 from icefloe.errors import ErrorKind, IcechunkError
 
 _OURS: Final = re.compile(r"icefloe\.[\w.]*?(\w+Error): (.*?)(?:\nkind: ([\w-]+))?(?:\n|$)", re.DOTALL)
@@ -88,19 +85,19 @@ def _describe(error: Exception) -> str:
     text = str(getattr(error, "java_exception", None) or error)
     is_network = isinstance(error, ConnectionError | EOFError) or "Network" in type(error).__name__
     if is_network or _GONE.search(text):
-        return "the connection to Spark was lost, its driver or its master has ended: run this again"
+        return "the connection to Spark was lost, because its driver or master has ended: run this again"
     if _DIED.search(text):
         return (
-            "a worker of Spark died again and again, killed or out of memory: "
-            "give tasks less to hold or workers more memory, and run this again"
+            "a worker of Spark died repeatedly, killed or out of memory: "
+            "reduce the memory per task or give workers more memory, and run this again"
         )
     if versions := _OTHER_PYTHON.search(text):
         worker, driver = versions.groups()
         return (
             f"the workers of Spark run Python {worker} and the driver {driver}: set PYSPARK_PYTHON to an "
-            "interpreter like that of the driver, and run this again"
+            "interpreter of the same version, and run this again"
         )
     traceback = _TRACEBACK.search(text)
     causes = (_RAISED if traceback else _CAUSE).findall(traceback[0] if traceback else text)
     line = (causes[-1] if causes else text.strip().splitlines()[0]).strip()
-    return f"Spark gave up: {line[:_MOST]}; when that is mended, run this again"
+    return f"Spark failed: {line[:_MOST]}; fix the cause and run this again"

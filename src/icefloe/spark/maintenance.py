@@ -47,7 +47,7 @@ def on_spark(spark: SparkSession, repo: Repository, *, tasks: int | None = None)
     """
     if isinstance(repo.storage, MemoryStorage):
         raise InvalidInputError(
-            "a repository in memory is in this process alone, and Spark works in others; use a folder",
+            "a repository in memory exists only in this process, and Spark uses others; use a folder",
             kind=ErrorKind.NOT_ALLOWED,
         )
     cores = int(spark.sparkContext.defaultParallelism)

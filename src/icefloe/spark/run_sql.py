@@ -78,7 +78,7 @@ def run_query(
             return list(frame.columns), [tuple(row) for row in frame.limit(limit).collect()]
     except PySparkException as error:
         sentence = str(error).strip().splitlines()[0]
-        raise InvalidInputError(f"Spark refuses the query: {sentence}", kind=ErrorKind.NOT_ALLOWED) from None
+        raise InvalidInputError(f"Spark rejected the query: {sentence}", kind=ErrorKind.NOT_ALLOWED) from None
 
 
 def _plan(spark: SparkSession, parsed: Query, repos: Mapping[str, AnyRepository]) -> DataFrame:

@@ -96,7 +96,7 @@ def session_at(
     """
     if _MASTER.fullmatch(master) is None:
         raise InvalidInputError(
-            f"{master!r} is no master of Spark: write local[2], local[*], spark://host:7077, yarn or k8s://...",
+            f"{master!r} is not a Spark master: use local[2], local[*], spark://host:7077, yarn or k8s://...",
             kind=ErrorKind.NOT_ALLOWED,
         )
     running = _SparkSession.getActiveSession()
@@ -124,7 +124,7 @@ def session_at(
             session: SparkSession = builder.getOrCreate()
     except (PySparkException, Py4JError, OSError) as error:
         raise RuntimeError(
-            f"Spark did not start on {master}: {_find_reason(error, log)}; {log} may tell more"
+            f"Spark did not start on {master}: {_find_reason(error, log)}; see {log}"
         ) from error
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     session.sparkContext.setLogLevel("ERROR")
@@ -147,13 +147,13 @@ def temporary_session(master: str, settings: Mapping[str, str] | None = None) ->
 def _create_folder() -> Path:
     """Create a folder for the files of a session, and remove those of killed processes."""
     for lock in Path(tempfile.gettempdir()).glob(f"{_FOLDER}*/{_LOCK}"):
-        with suppress(OSError, ImportError), lock.open("ab") as file:  # somebody else's, or at work
+        with suppress(OSError, ImportError), lock.open("ab") as file:  # owned by another user, or in use
             _lock(file)
             shutil.rmtree(lock.parent, ignore_errors=True)
     folder = Path(tempfile.mkdtemp(prefix=_FOLDER))
     file = (folder / _LOCK).open("ab")
     atexit.register(file.close)
-    with suppress(OSError, ImportError):  # a place without locks
+    with suppress(OSError, ImportError):  # a file system without locks
         _lock(file)
     return folder
 
@@ -168,9 +168,9 @@ def _lock(file: IO[bytes]) -> None:
 def _find_reason(error: Exception, log: Path) -> str:
     """Extract the reason from a JVM error, or the end of its log if the JVM did not start."""
     if "JAVA_GATEWAY_EXITED" in str(error):
-        return " ".join(log.read_text(errors="replace").split("\n")[-4:]).strip() or "Java ended at once"
+        return " ".join(log.read_text(errors="replace").split("\n")[-4:]).strip() or "Java exited immediately"
     if "stopped SparkContext" in str(error):
-        return "nobody answers there"
+        return "there is no response"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     causes = [line for line in lines if re.match(r"(Caused by: |: )?[\w.]+(Exception|Error): ", line)]
     text = (causes or lines or [type(error).__name__])[0]

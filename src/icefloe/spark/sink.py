@@ -1,7 +1,11 @@
-"""`df.write.format("icechunk")`: write rows into arrays without a shuffle, which sinks cannot ask for.
+"""`df.write.format("icechunk")`: write rows into arrays without a shuffle, which a sink cannot request.
 
-A task writes the blocks of the chunk grid of which it has every cell. It returns all other rows, up to a
-limit, and the commit writes them. `icefloe.spark.write` shuffles first and has no limit.
+A task writes the blocks for which it has every cell. It returns all other rows, up to a limit, and the commit
+writes them: two tasks that write parts of one chunk would overwrite each other. `icefloe.spark.write`
+shuffles first and has no limit.
+
+The write is exactly-once. Each attempt of a task has its own fork of the session, so that chunks of failed or
+slower attempts are in no receipt, and only the commit, which checks the key of the job, makes chunks visible.
 """
 
 from __future__ import annotations
@@ -96,8 +100,8 @@ class IcechunkWriter(DataSourceArrowWriter):
         size = sum(batch.nbytes for batch in batches)
         if size > bound:
             raise invalid_rows(
-                f"a task has {size} bytes of rows for chunks that it has only a part of, and may hand over"
-                f" {bound} (maxFragmentBytes); icefloe.spark.write(df, ...) shuffles rows by chunk first"
+                f"a task has {size} bytes of rows of incomplete chunks, more than maxFragmentBytes ({bound});"
+                " use icefloe.spark.write(df, ...), which shuffles rows by chunk"
             )
         if not batches:
             return b""
@@ -124,8 +128,8 @@ class IcechunkWriter(DataSourceArrowWriter):
                 self._job.commit(repo, session)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        # Spark also calls this after a commit that landed and whose answer was lost: nothing is deleted here.
-        # What no commit refers to is left to the garbage collector.
+        # Spark also calls this after a commit that succeeded but whose response was lost, so nothing may be
+        # deleted here. Garbage collection removes chunks without references.
         """Do nothing."""
 
 

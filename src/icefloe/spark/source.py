@@ -84,7 +84,7 @@ class TableReader(DataSourceReader):
         # docstring inherited
         with hide_tracebacks():
             check_version(self._version)
-            if isinstance(partition, Part):  # Spark makes one partition of its own where there is none
+            if isinstance(partition, Part):  # Spark creates a partition of its own if there are none
                 yield from read_partition(self._session, self._plan, partition.item, self._batch_rows)
 
 

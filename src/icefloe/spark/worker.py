@@ -47,5 +47,5 @@ def freeze_modules() -> None:
 
 
 def _hide_trace_from_env() -> None:
-    # Spark asks for this when it makes text of the exception, and ends the worker afterwards.
+    # Spark reads the variable when it formats the exception, and ends the worker afterwards.
     os.environ["SPARK_HIDE_TRACEBACK"] = "1"

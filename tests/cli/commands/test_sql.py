@@ -30,7 +30,7 @@ def test_a_question_and_its_answer(spark: Any, tmp_path: Path, capsys: pytest.Ca
     assert json.loads(capsys.readouterr().out) == [{"lat": 55.0, "n": 80}, {"lat": 60.0, "n": 80}]
     assert main(["sql", f"w={place}", "SELECT lot FROM w"]) != 0
     said = capsys.readouterr().err
-    assert "Spark refuses the query" in said
+    assert "Spark rejected the query" in said
     assert "lot" in said
     assert main(["sql", place, "SELECT 1"]) == 2
     assert spark.range(3).count() == 3  # a session that was there goes on

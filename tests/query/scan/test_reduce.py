@@ -143,12 +143,12 @@ def test_result_names_and_types() -> None:
 @pytest.mark.parametrize(
     ("by", "results", "sentence"),
     [
-        (["t2m"], {"t2m": "mean"}, "t2m is no coordinate along one dimension"),
+        (["t2m"], {"t2m": "mean"}, "t2m is not a one-dimensional coordinate"),
         (["mnth(time)"], {"t2m": "mean"}, r"no date part 'mnth' in mnth\(time\); did you mean 'month'"),
         (["month(lat)"], {"t2m": "mean"}, "lat has no dates"),
         ([], {"t2m": "median"}, "no aggregate 'median' for t2m"),
         ([], {"lat": "mean"}, "lat is a coordinate"),
-        ([], {}, "nothing is to be computed"),
+        ([], {}, "no aggregates given"),
     ],
 )
 def test_invalid_aggregates_are_rejected(by: list[str], results: dict[str, Any], sentence: str) -> None:

@@ -118,7 +118,7 @@ def test_partial_time_selects_whole_period() -> None:
 
 def test_ranges_may_be_json_objects() -> None:
     assert chosen_rows({"lat": {"start": 50, "stop": 40}}) == chosen_rows({"lat": slice(50, 40)})
-    with pytest.raises(InvalidInputError, match="no word 'end' in a range; there are start, stop, step"):
+    with pytest.raises(InvalidInputError, match="no key 'end' in a range; known are start, stop, step"):
         chosen_rows({"lat": {"start": 50, "end": 40}})
 
 
@@ -155,7 +155,7 @@ def test_isel_equals_xarray(places: dict[str, Any]) -> None:
         ),
         ({"time": "2020-02-31"}, "coordinate time has no '2020-02-31'"),
         ({"time": datetime(2020, 1, 1, tzinfo=UTC)}, "coordinate time has no .*times have no zone"),
-        ({"t2m": 280}, "t2m is no coordinate along one dimension; choose by time, lat, lon"),
+        ({"t2m": 280}, "t2m is not a one-dimensional coordinate; select by time, lat, lon"),
         ({"latitude": 1}, "no column 'latitude' in group /; did you mean 'lat'"),
         ({"lat": slice(None, None, -1)}, "must be a positive integer, not -1"),
     ],
@@ -168,10 +168,10 @@ def test_invalid_labels_are_rejected(labels: dict[str, Any], sentence: str) -> N
 @pytest.mark.parametrize(
     ("places", "sentence"),
     [
-        ({"time": 10}, "position 10 is outside dimension time, which has 10"),
-        ({"time": 1.5}, "1.5 is no position along time"),
+        ({"time": 10}, "position 10 is outside dimension time, which has length 10"),
+        ({"time": 1.5}, "1.5 is not a position along time"),
         ({"tim": 1}, "no dimension 'tim'; did you mean 'time'"),
-        ({"time": slice(None, None, 0)}, "is no position along time"),
+        ({"time": slice(None, None, 0)}, "is not a position along time"),
     ],
 )
 def test_invalid_positions_are_rejected(places: dict[str, Any], sentence: str) -> None:

@@ -205,11 +205,11 @@ def test_unparsable_query_is_rejected() -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("TABLE w", "w is a repository and can be asked with a query"),
+        ("TABLE w", "w is a repository, which only queries can read"),
         ("DESCRIBE w", "w is a repository"),
         ("EXPLAIN SELECT * FROM w", "w is a repository"),
-        ("CREATE OR REPLACE TEMPORARY VIEW v AS SELECT * FROM w", "make it of the answer"),
-        ("CACHE TABLE v AS SELECT * FROM w", "make it of the answer"),
+        ("CREATE OR REPLACE TEMPORARY VIEW v AS SELECT * FROM w", "create it from the result"),
+        ("CACHE TABLE v AS SELECT * FROM w", "create it from the result"),
     ],
 )
 def test_statements_other_than_queries_are_rejected(text: str, sentence: str) -> None:

@@ -221,7 +221,7 @@ def _cut_partitions(rows: NDArray[np.int64], most: int) -> NDArray[np.int64]:
     before = np.cumsum(rows) - rows
     total = int(before[-1] + rows[-1])
     count = max(-(-total // most), 1)
-    even = -(-total // count)  # partitions of much the same size, rather than a small one at the end
+    even = -(-total // count)  # equal partitions instead of a small last one
     starts = np.unique(np.searchsorted(before, np.arange(0, total, max(even, 1))))
     return np.append(starts[starts < len(rows)], len(rows)).astype(np.int64)
 
@@ -230,7 +230,7 @@ def estimate_width(arrow: pa.DataType) -> int:
     """Estimate the bytes that a value of a type takes."""
     try:
         return max(int(arrow.bit_width) // 8, 1)
-    except ValueError:  # text has no width
+    except ValueError:  # text has no fixed width
         return 16
 
 
@@ -252,7 +252,7 @@ def _restore_plan(
 ) -> Plan:
     (first,) = _unpack(starts)
     if first is None:
-        raise ValueError("a plan without partitions is no plan")
+        raise ValueError("the pickled plan has no partitions")
     borders = tuple(column for column in _unpack(edges) if column is not None)
     return Plan(table, Selection(tuple(_unpack(indices))), borders, order, first)
 

@@ -157,7 +157,7 @@ def _split_block(shape: Sequence[int], rows: int) -> Iterator[tuple[slice, ...]]
     for size in reversed(shape):
         step = max(min(size, rows // max(after, 1)), 1) if after <= rows else 1
         steps.append(step)
-        # Once a dimension is cut, those before it go one by one: rows stay in order.
+        # Dimensions before a divided one are read index by index, so that rows stay in order.
         after = after * size if step == size else rows + 1
     cuts: Iterable[list[slice]] = (
         [slice(start, min(start + step, size)) for start in range(0, size, step)]
@@ -169,7 +169,7 @@ def _split_block(shape: Sequence[int], rows: int) -> Iterator[tuple[slice, ...]]
 def _repeat(column: Column, part: Values, extent: Sequence[int]) -> pa.Array:
     """Repeat a coordinate for each row of a part."""
     if column.coding is not None and not column.numeric and part.size < 1024:
-        # Text and the like cost much per value: made once for each, then repeated.
+        # Conversion of text is expensive per value: convert each value once, and repeat the result.
         once = _make_column(column, part.reshape(-1))
         codes = np.broadcast_to(np.arange(part.size).reshape(part.shape), extent).reshape(-1)
         if once.null_count or not pa.types.is_primitive(once.type):

@@ -167,17 +167,17 @@ def _parse_results(table: Table, given: Mapping[str, Any]) -> tuple[Result, ...]
                 raise unknown("aggregate", function, FUNCTIONS, f"for {variable}")
             column = table.column(variable)
             if column.role is not Role.VARIABLE:
-                raise _invalid_aggregate(
-                    f"{variable} is a coordinate; variables are aggregated, and grouped by coordinates"
-                )
+                raise _invalid_aggregate(f"{variable} is a coordinate; only variables can be aggregated")
             numeric = pa.types.is_integer(column.arrow) or pa.types.is_floating(column.arrow)
             if not numeric and function != "count":
-                raise _invalid_aggregate(f"{variable} is of type {column.arrow}, which has no {function}")
+                raise _invalid_aggregate(
+                    f"{function} is not defined for {variable}, which has type {column.arrow}"
+                )
             plain = make_moment(function, column).arrow
             arrow = pa.float64() if function in ("mean", "std", "var") else plain
             found.append(Result(output, column.name, function, arrow))
     if not found:
-        raise _invalid_aggregate("nothing is to be computed; say for example t2m='mean'")
+        raise _invalid_aggregate("no aggregates given; pass for example t2m='mean'")
     return tuple(found)
 
 
@@ -188,8 +188,14 @@ def _invalid_aggregate(sentence: str) -> InvalidInputError:
 def _plan_blocks(
     table: Table, selection: Selection, axes: Sequence[Axis], partition_bytes: int, slots: int
 ) -> tuple[Plan, bool]:
-    """Order blocks so that those of a group are adjacent, in partitions of whole groups."""
-    if not table.columns:  # cells are counted, not looked at
+    """Order blocks so that those of a group are adjacent, in partitions of whole groups.
+
+    A dimension is *apart* if no group spans two of its blocks. If the dimensions that are apart vary slowest,
+    the blocks between two of their indices form a box of whole groups. Partitions of whole boxes need no
+    combination of partial results. If there are fewer boxes than slots, partitions share groups instead,
+    and Spark combines their moments.
+    """
+    if not table.columns:  # cells are only counted
         spans = tuple(np.array([[0, size]][: min(size, 1)], np.int64).reshape(-1, 2) for size in table.shape)
         rows = int(all(selection.counts(table)))
         return Plan(table, selection, spans, tuple(range(len(axes))), np.arange(rows + 1)), True
@@ -431,7 +437,7 @@ def _reduce_axis(cells: Values, operation: Any, each: _Reduction, axis: int, dty
         return np.asarray(operation.reduce(cells, axis=axis, keepdims=True, dtype=dtype))
     if int(np.prod(cells.shape[axis + 1 :], dtype=np.int64)) < _LONG:
         return np.asarray(operation.reduceat(cells, each.starts, axis=axis, dtype=dtype))
-    # reduceat goes cell by cell here, and is five times slower than one reduction for each group.
+    # reduceat is five times slower here than one reduction per group, because it goes cell by cell.
     shape = (*cells.shape[:axis], len(each.starts), *cells.shape[axis + 1 :])
     found = np.empty(shape, dtype)
     before: Any = (slice(None),) * axis

@@ -55,7 +55,7 @@ class Coordinates:
         if column.role is Role.VARIABLE or len(column.axes) != 1:
             known = [c.name for c in self.table.columns if c.role is not Role.VARIABLE and len(c.axes) == 1]
             raise InvalidInputError(
-                f"{name} is no coordinate along one dimension; choose by {', '.join(known)}",
+                f"{name} is not a one-dimensional coordinate; select by {', '.join(known)}",
                 kind=ErrorKind.INVALID_ARRAY_METADATA,
             )
         return column
@@ -84,7 +84,7 @@ def select_labels(coordinates: Coordinates, selection: Selection, wanted: Mappin
         values, missing = coordinates.values(column)
         if missing is not None:
             raise InvalidInputError(
-                f"coordinate {name} has missing values; choose with isel, or filter rows",
+                f"coordinate {name} has missing values; select by position with isel, or filter rows",
                 kind=ErrorKind.INVALID_ARRAY_METADATA,
             )
         selection = selection.narrow(column.axes[0], _find_labels(column, values, label))
@@ -111,7 +111,7 @@ def to_slice(given: Any) -> Any:
     """Convert a mapping with start, stop and step, as JSON contains it, to a slice."""
     if isinstance(given, Mapping):
         if unexpected := set(given) - {"start", "stop", "step"}:
-            raise unknown("word", sorted(unexpected)[0], ("start", "stop", "step"), "in a range")
+            raise unknown("key", sorted(unexpected)[0], ("start", "stop", "step"), "in a range")
         return slice(given.get("start"), given.get("stop"), given.get("step"))
     return given
 
@@ -132,7 +132,7 @@ def _check_positions(dim: str, place: Any, size: int) -> Indices:
     flat = given.astype(np.int64).ravel()
     if ((flat < -size) | (flat >= size)).any():
         raise InvalidInputError(
-            f"position {place} is outside dimension {dim}, which has {size}",
+            f"position {place} is outside dimension {dim}, which has length {size}",
             kind=ErrorKind.INVALID_CHUNK_INDEX,
         )
     return flat % size if size else flat
@@ -140,7 +140,7 @@ def _check_positions(dim: str, place: Any, size: int) -> Indices:
 
 def _invalid_position(dim: str, place: Any) -> InvalidInputError:
     return InvalidInputError(
-        f"{place!r} is no position along {dim}: give a whole number, a list of them, or a range",
+        f"{place!r} is not a position along {dim}: expected an integer, a list of integers or a range",
         kind=ErrorKind.INVALID_CHUNK_INDEX,
     )
 

@@ -122,7 +122,7 @@ class _SelectReader:
         aggregates = [node for node in nodes if _get_function(node) is not None and not _is_window(node)]
         self._check(select, nodes, aggregates)
         if _has_outside_names(self._scope) and any(_is_unnamed(node, select) for node in aggregates):
-            raise _NotReducibleError  # Spark names results after their text, which does not stay
+            raise _NotReducibleError  # Spark names such a result after its text, which changes
         edits = [edit for node in aggregates for edit in self._rewrite_aggregate(node)]
         inside = {id(column) for node in aggregates for column in _include_filter(node).find_all(exp.Column)}
         settled = self._find_settled(select)
@@ -236,7 +236,7 @@ class _SelectReader:
     ) -> str | None:
         """Rewrite an aggregate of coordinates, in which all cells of a group agree."""
         if function in ("min", "max") or isinstance(_get_argument(node), exp.Distinct):
-            return None  # it is the same however often a row comes
+            return None  # the result does not depend on how often a row appears
         cells = self._moment("cells", None)
         if isinstance(_get_argument(node), exp.Star):
             counted = cells if condition is None else f"CASE WHEN {condition} THEN {cells} END"
@@ -401,7 +401,7 @@ def _is_computed(function: str, arrow: pa.DataType) -> bool:
     """Check whether moments of a type give the same result as Spark."""
     if function == "count":
         return True
-    if pa.types.is_integer(arrow):  # sums of 64 bits may overflow, which Spark says
+    if pa.types.is_integer(arrow):  # 64-bit sums may overflow, which Spark reports and numpy does not
         return function in ("min", "max") or arrow.bit_width < 64
     return bool(pa.types.is_floating(arrow))
 

@@ -58,7 +58,7 @@ def analyze_query(
         analysis = _Analyzer(query, columns, others)
         alone = tuple(analysis.alone())
         return Analysis(analysis.needs(), alone)
-    except Exception:  # noqa: BLE001 - sqlglot raises what it likes for queries that Spark answers
+    except Exception:  # noqa: BLE001 - sqlglot may raise anything for queries that Spark accepts
         return assume_everything(query)
 
 
@@ -75,7 +75,7 @@ class _Analyzer:
     ) -> None:
         self._uses = query.uses
         tree = query.tree.copy()
-        # By now a table is known by its place in the query alone: two uses may be of two versions.
+        # Each use of a table gets its own name, because two uses may read two versions.
         schema: dict[str, object] = {
             name.lower(): dict.fromkeys((column.lower() for column in listed), "unknown")
             for name, listed in others.items()
@@ -98,7 +98,9 @@ class _Analyzer:
         for each in tree.find_all(exp.SetOperation):
             order = each.args.get("order")
             if order is not None and all(key.this.is_int for key in order.expressions):
-                each.set("order", None)  # behind a star sqlglot cannot count, and it needs no more columns
+                each.set(
+                    "order", None
+                )  # sqlglot cannot resolve numbers after a star, and the order needs no other columns
         tables = [table for table in tree.find_all(exp.Table) if USE in table.meta]
         self._renamed = {int(each.meta[USE]) for each in tables if each.args["alias"].args.get("columns")}
         self._rearranged = {int(each.meta[USE]) for each in tables if depends_on_all(each)}
@@ -212,7 +214,7 @@ class _Analyzer:
         """Count how often each inner query is read."""
         counts: dict[int, int] = {}
         for scope in self._scopes:
-            for name, _ in scope.references:  # those of semi and anti joins are not among the selected
+            for name, _ in scope.references:  # selected_sources lacks the tables of semi and anti joins
                 source = scope.sources.get(name)
                 if isinstance(source, Scope):
                     counts[id(source)] = counts.get(id(source), 0) + 1
@@ -222,7 +224,7 @@ class _Analyzer:
         select = scope.expression
         where = select.args.get("where")
         if where is not None and len(scope.selected_sources) == 1:
-            # Behind a star nobody knew whose it is; but there is one table alone.
+            # sqlglot does not qualify columns after a star, but here they can only belong to one table.
             (only,) = scope.selected_sources
             for column in scope.columns:
                 if not column.table and column.find_ancestor(exp.Where) is where:
@@ -254,7 +256,7 @@ class _Analyzer:
             if is_limited(branch.expression):
                 continue
             outputs = [output for _, output in self._list_outputs(branch)]
-            # Where types differ, Spark compares values of a third one.
+            # If types differ, Spark casts to a third type, in which the condition may mean something else.
             renamed = {
                 name: output
                 for name, output, kind in zip(names, outputs, types, strict=True)

@@ -104,7 +104,7 @@ def parse_query(text: str, repos: Collection[str]) -> Query:
     try:
         tree = sqlglot.parse_one(text, dialect=DIALECT)
         tokens = sqlglot.tokenize(text, dialect=DIALECT)
-        # Spark finds a table of WITH whatever its case; sqlglot does where all are in one.
+        # Spark matches the names of WITH in any case, sqlglot only in the same case.
         tables = {
             _get_start(table): table
             for table in _list_tables(traverse_scope(lower_names(find_query(tree.copy()))))
@@ -144,11 +144,11 @@ def _check_statement(tree: exp.Expr, text: str, repos: Mapping[str, str]) -> Non
         return
     if tree.find(exp.Query) is None:
         sentence = (
-            f"{named} is a repository and can be asked with a query: SELECT ... FROM {named}; its columns"
+            f"{named} is a repository, which only queries can read: SELECT ... FROM {named}; its columns are"
         )
-        sentence += " are told by sql(...).printSchema(), and how it is answered by sql(...).explain()"
+        sentence += " shown by sql(...).printSchema(), and the plan by sql(...).explain()"
     elif isinstance(tree, exp.Cache) or (isinstance(tree, exp.Create) and tree.kind == "VIEW"):
-        sentence = "a view would be looked up again without its repositories; make it of the answer:"
+        sentence = "Spark resolves a view again later, without the repositories; create it from the result:"
         sentence += " sql(spark, 'SELECT ...', repos).createOrReplaceTempView('name')"
     else:
         return

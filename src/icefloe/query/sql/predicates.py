@@ -128,7 +128,7 @@ def _evaluate(condition: exp.Expr, column: KnownColumn, wanted: bool) -> Matches
             if condition.args.get("query") or condition.args.get("unnest") or condition.args.get("field"):
                 return None
             if len({_get_kind(each) for each in condition.expressions if not isinstance(each, exp.Null)}) > 1:
-                return None  # Spark compares all of them as values of one type
+                return None  # Spark casts all of them to one type
             options = [exp.EQ(this=condition.this, expression=each) for each in condition.expressions]
             return _join([_evaluate(each, column, wanted) for each in options], not wanted)
     return _evaluate_comparison(condition, column, wanted)
@@ -232,7 +232,7 @@ def _compare_times(values: Operand, word: str, constant: Operand, utc: bool) -> 
     stored = values.value.astype("M8[us]")
     if utc or not (values.zoned or constant.zoned):
         return Matches(np.asarray(_OPERATIONS[word](stored, moment), np.bool_), True)
-    # In a zone with summer time an hour may come twice or not at all: a day on each side is more than enough.
+    # Zones differ from UTC by less than a day, and daylight saving may repeat or skip an hour: add a day.
     match word:
         case "==":
             near = (stored >= moment - _DAY) & (stored <= moment + _DAY)
@@ -279,7 +279,7 @@ def _parse_number(text: str) -> Operand | None:
     try:
         if re.fullmatch(r"\d+", text):
             return Operand("number", int(text))
-        # More digits than a double has matter next to an integer.
+        # Spark compares such a literal with integers as a decimal, in which all digits count.
         many = len(text) > _EXACT_DIGITS and "e" not in text.lower()
         return Operand("number", Decimal(text) if many else float(text))
     except (ValueError, InvalidOperation):
@@ -356,7 +356,7 @@ def _to_date(side: Operand | None) -> Operand | None:
 def _truncate(side: Operand | None, unit: str, utc: bool) -> Operand | None:
     code = {"year": "Y", "month": "M", "day": "D", "hour": "h", "minute": "m"}.get(unit)
     if side is None or side.kind != "time" or code is None or (code in "hm" and not utc):
-        return None  # Spark truncates moments of its zone, in which an hour may be missing
+        return None  # Spark truncates in the time zone of the session, in which an hour may be missing
     return Operand("time", side.value.astype(f"M8[{code}]").astype("M8[us]"), zoned=not utc)
 
 

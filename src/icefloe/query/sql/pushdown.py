@@ -1,6 +1,10 @@
 """Push the conditions of a query down to the tables that they concern.
 
-Conditions that are used later compare one column with literals. They do not hold if the column is null.
+A condition may only move if the rows that it removes cannot contribute to the result. A condition of WHERE
+that does not hold for null may move below any join, because rows that an outer join fills with null do not
+pass it either. A condition of ON filters only the joined table, unless all joins are inner joins. No
+condition moves below a LIMIT, a window, or an aggregate whose groups it would divide. Spark evaluates every
+condition again, so a condition that stays costs time but never changes the result.
 """
 
 from __future__ import annotations
@@ -50,7 +54,7 @@ def can_filter_before(select: exp.Select, condition: exp.Expr) -> bool:
         several = any(each.find(exp.AggFunc, exp.Explode) for each in select.selects)
         return not several and not any(select.args.get(key) for key in whole)
     if any(value for key, value in group.args.items() if key != "expressions"):
-        return False  # with ROLLUP and its like a row is in several groups
+        return False  # with ROLLUP, CUBE or GROUPING SETS, a row is in several groups
     keys = {_resolve_key(select, each) for each in group.expressions}
     return all(column.sql() in keys for column in condition.find_all(exp.Column))
 
@@ -104,7 +108,7 @@ def collect_conditions(
     only_inner = not any(join.side for join in joins)
     for join in joins:
         for alias, mine in found.items():
-            # Of the table that is joined only what fits is looked at, and of all where all must fit.
+            # ON filters the rows of the joined table, and those of all tables if every join is an inner join.
             if join.side not in ("RIGHT", "FULL") and (only_inner or join.alias == alias):
                 mine += [each for each in join.on if concerns_only(each, alias)]
     links = [

@@ -133,7 +133,7 @@ class ArrayRelation:
         if columns is None or needs.starred or len(tables) == 1:
             return tables[0] if len(tables) == 1 else self.tables.choose(None)
         fitting = [table for table in tables if columns <= {column.name.lower() for column in table.columns}]
-        if len(fitting) > 1:  # each has other rows
+        if len(fitting) > 1:  # each table has different rows
             raise ambiguous_table(self.tables.group, fitting)
         return fitting[0] if fitting else self.tables.choose(sorted(columns))
 
@@ -190,7 +190,7 @@ def _open_view(repo: Repository, use: TableUse, versions: str) -> View:
 def _open_repository(repo: AnyRepository, use: TableUse) -> Repository:
     if isinstance(repo, Session):
         raise InvalidInputError(
-            f"{use.repo} is given as a session; {use.repo}.{use.rest[-1]} needs the repository",
+            f"{use.repo} is a session; {use.repo}.{use.rest[-1]} requires the repository",
             kind=ErrorKind.NOT_ALLOWED,
         )
     return open_repository(repo)

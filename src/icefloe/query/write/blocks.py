@@ -25,8 +25,8 @@ def place_rows(target: Target, batch: pa.RecordBatch) -> pa.RecordBatch:
         row = int(np.flatnonzero(~known)[0])
         where = ", ".join(f"{dim} {batch.column(dim)[row]}" for dim in target.dims)
         raise invalid_rows(
-            f"the row at {where} was not there when the frame was looked at first: its rows change from one"
-            " reading to the next; cache it before it is written"
+            f"the row at {where} appeared after coordinates were collected, because the data frame returns"
+            " different rows each time; cache it before writing"
         )
     names = [variable.name for variable in target.variables]
     columns = [pa.array(blocks), pa.array(cells), *(batch.column(name) for name in names)]
@@ -88,9 +88,7 @@ class BlockWriter:
             f"{dim} {lookup.format(int(place))}"
             for dim, lookup, place in zip(target.dims, target.lookups, positions, strict=True)
         )
-        raise invalid_rows(
-            f"two rows are at {where or 'the one cell'}; a cell takes one value: drop duplicates"
-        )
+        raise invalid_rows(f"two rows have the same coordinates ({where}); drop duplicates")
 
     def _to_local(self, cells: NDArray[np.int64], region: tuple[slice, ...]) -> tuple[NDArray[np.int64], ...]:
         """Convert cells to positions within the region, per dimension of the target."""

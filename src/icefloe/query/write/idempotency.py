@@ -1,4 +1,9 @@
-"""Commit the rows of a job. With a key there is one commit, however often the job runs."""
+"""Commit the rows of a job. A job with a key is committed once, however often it runs.
+
+Spark may run a job again after it succeeded, for example if the response was lost. The key (`txnAppId` and
+`txnVersion`, as in Delta Lake) is stored in the commit, and a job whose key is on the branch commits nothing.
+The commit itself checks the key again, because two runs of a job can overlap.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +50,7 @@ class CommitRequest:
         for name in ("tag", "snapshot", "versionAsOf", "timestampAsOf"):
             if options.text(name):
                 raise InvalidInputError(
-                    f"{name} names a version, and a version never changes; write to a branch",
+                    f"{name} selects a version, which cannot be written to; pass a branch",
                     kind=ErrorKind.INVALID_REF_TYPE,
                 )
         return CommitRequest(
@@ -60,7 +65,7 @@ class CommitRequest:
     def __post_init__(self) -> None:
         if (self.app is None) != (self.version is None):
             raise InvalidInputError(
-                "txnAppId and txnVersion are one key together; give both or none",
+                "txnAppId and txnVersion form one key; pass both or neither",
                 kind=ErrorKind.INVALID_COMMIT_CONFIGURATION,
             )
 
@@ -90,7 +95,7 @@ def check_branch(repo: Repository, branch: str) -> None:
     """Raise an error that explains why a tag cannot be written to."""
     if branch not in repo.list_branches() and branch in repo.list_tags():
         raise RefNotFoundError(
-            f"{branch} is a tag, and a tag never moves; write to a branch", kind=ErrorKind.BRANCH_NOT_FOUND
+            f"{branch} is a tag, which cannot be written to; pass a branch", kind=ErrorKind.BRANCH_NOT_FOUND
         )
 
 

@@ -1,4 +1,4 @@
-"""A write of rows: the target arrays, and one commit. The engine that holds the rows runs the tasks."""
+"""Write rows to arrays in one commit. The query engine that has the rows runs the tasks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Start = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class WriteJob:
-    """What is written, and how it is committed. Small and without secrets, so that tasks can receive it."""
+    """The settings of a write and its commit. Small and without secrets, so that it can be sent to tasks."""
 
     group: str
     mode: str
@@ -61,7 +61,7 @@ class WriteJob:
     def write(
         self, session: Session, rows: pa.Table, dims: tuple[str, ...], claimed: Collection[Start] = ()
     ) -> None:
-        """Write rows in this process. No row may be in a block that somebody else has `claimed`."""
+        """Write rows in this process. No row may be in a block that another task has `claimed`."""
         whole = rows.combine_chunks()
         target = self.prepare(session, whole.schema, dims, find_keys(whole.to_batches(), dims))
         ordered = pa.Table.from_batches([place_rows(target, batch) for batch in whole.to_batches()])
@@ -87,9 +87,8 @@ def find_keys(batches: Sequence[pa.RecordBatch], dims: Sequence[str]) -> dict[st
 
 
 def duplicate_block(start: Start) -> InvalidInputError:
-    """The error for a block of which two tasks have rows."""
+    """Create the error for a block that two tasks have rows of."""
     where = ", ".join(map(str, start))
     return invalid_rows(
-        f"two tasks have rows for the same cells, in the block that begins at ({where}); a cell takes one"
-        " value: drop duplicates"
+        f"two tasks have rows for the same cells, in the block that begins at ({where}); drop duplicates"
     )

@@ -87,7 +87,9 @@ class Lookup:
         order = np.argsort(keys, kind="stable")
         ordered = keys[order]
         if len(ordered) > 1 and (ordered[1:] == ordered[:-1]).any():
-            raise invalid_rows(f"coordinate {name} has a value twice, so the place of a row is not certain")
+            raise invalid_rows(
+                f"coordinate {name} contains a value twice, so the position of a row is ambiguous"
+            )
         return Lookup(name, ordered, order.astype(np.int64), times)
 
     def format(self, position: int) -> str:
@@ -165,13 +167,13 @@ def find_dims(session: Session, group: str, columns: Sequence[str], template: Te
         fitting = holding or [t for t in tables if set(t.dims) <= set(columns)]
         if len(fitting) != 1:
             raise invalid_rows(
-                f"group {group} does not tell the dimensions of {', '.join(columns)}; give them with the"
+                f"group {group} does not determine the dimensions of {', '.join(columns)}; pass them with the"
                 " option dims, such as time,lat,lon"
             )
         chosen = fitting[0].dims
     for dim in chosen:
         if dim not in columns:
-            raise unknown("column", dim, list(columns), "among the rows, which every dimension needs")
+            raise unknown("column", dim, list(columns), "for a dimension of the rows")
     return chosen
 
 
@@ -192,7 +194,7 @@ def prepare(
     template: Template,
     mode: str,
 ) -> Target:
-    """Create or extend arrays in the session for rows with these keys. Raises if a row has no place."""
+    """Create or extend arrays in the session for rows with these keys. Raises for unexpected coordinates."""
     return _Preparation(session, "/" + group.strip("/"), schema, dims, template, mode).run(keys)
 
 
@@ -222,7 +224,7 @@ class _Preparation:
         self._names = [name for name in schema.names if name not in skipped]
         if not self._names:
             raise invalid_rows(
-                f"the rows have coordinates alone, {', '.join(schema.names)}, and nothing to write"
+                f"the rows have only coordinates ({', '.join(schema.names)}) and no variable to write"
             )
         self._group: Any = zarr.open_group(session.store, path=group.strip("/") or None, mode="a")
         self._arrays: dict[str, ArrayInfo] = {
@@ -287,7 +289,7 @@ class _Preparation:
         raw = np.asarray(self._group[dim][...])
         values, missing = info.coding.decode(raw)
         if missing is not None:
-            raise invalid_rows(f"coordinate {dim} has missing values, so the place of a row is not certain")
+            raise invalid_rows(f"coordinate {dim} has missing values, so the position of a row is unknown")
         if info.coding.arrow == TIMESTAMP:
             return values.astype(np.int64)
         if values.dtype.kind in "UT":
@@ -301,16 +303,16 @@ class _Preparation:
         shown = format_key(fresh[0], times)
         if dim != growing:
             raise invalid_rows(
-                f"{dim} {shown} is no coordinate of group {self._path}, and only {growing} grows; the option"
-                " appendDim names another dimension"
+                f"{dim} {shown} is not a coordinate of group {self._path}, and only {growing} can be extended"
+                "; select another dimension with the option appendDim"
             )
         falls = len(known) > 1 and known[-1] < known[0]
         ordered = np.sort(fresh)[::-1] if falls else np.sort(fresh)
         if len(known) and not (ordered[0] < known[-1] if falls else ordered[0] > known[-1]):
             first, last = (format_key(key, times) for key in (ordered[0], known[-1]))
             raise invalid_rows(
-                f"{dim} {first} lies between the coordinates of group {self._path}; {dim} grows at its end"
-                f" only, after {last}"
+                f"{dim} {first} lies between coordinates of group {self._path}; {dim} can only be extended"
+                f" after {last}"
             )
         return ordered
 
@@ -321,7 +323,7 @@ class _Preparation:
                 continue
             shape = tuple(longer if own == dim else n for own, n in zip(info.dims, info.shape, strict=True))
             self._group[name].resize(shape)
-            # The coding stays: that of times may have been settled by their values.
+            # Keep the coding: that of times may depend on the existing values.
             self._arrays[name] = replace(self._describe(name), coding=info.coding)
         info_of = self._arrays.get(dim)
         if info_of is not None:
@@ -373,7 +375,7 @@ class _Preparation:
             try:
                 fill = dtype.type(given).item()
             except (TypeError, ValueError, OverflowError):
-                raise invalid_rows(f"the fill value {given!r} of {name} is none of type {dtype}") from None
+                raise invalid_rows(f"the fill value {given!r} of {name} is not a valid {dtype}") from None
             attributes["_FillValue"] = fill
         self._group.create_array(
             name,
@@ -411,7 +413,7 @@ def _choose_dtype(kind: pa.DataType, asked: str | None, name: str) -> np.dtype[A
             return np.dtype(asked)
         except TypeError:
             raise invalid_rows(
-                f"{asked!r}, asked for {name}, is no data type; write float32 or int16"
+                f"{asked!r} for {name} is not a data type; use for example float32 or int16"
             ) from None
     if pa.types.is_string(kind):
         return np.dtype(object)
@@ -423,7 +425,7 @@ def _choose_dtype(kind: pa.DataType, asked: str | None, name: str) -> np.dtype[A
     if pa.types.is_decimal(kind):
         return np.dtype("f8")
     raise InvalidInputError(
-        f"{name} is of type {kind}, which no array holds; cast it, or leave it out",
+        f"column {name} has type {kind}, which no array can store; cast it, or drop it",
         kind=ErrorKind.INVALID_ARRAY_METADATA,
     )
 
