@@ -19,6 +19,9 @@ if TYPE_CHECKING:  # type checkers treat `name as name` as exported
     from icefloe._internal.table import Table as Table
     from icefloe.comparison.references import ChunkReferences as ChunkReferences
     from icefloe.comparison.references import chunk_references as chunk_references
+    from icefloe.comparison.values import ValueDifferences as ValueDifferences
+    from icefloe.comparison.values import compare_values as compare_values
+    from icefloe.comparison.values import subtract_values as subtract_values
     from icefloe.comparison.versions import ChunkDifferences as ChunkDifferences
     from icefloe.comparison.versions import Comparison as Comparison
     from icefloe.comparison.versions import compare as compare
@@ -156,6 +159,7 @@ if TYPE_CHECKING:  # type checkers treat `name as name` as exported
     from icefloe.types import VirtualChunkSpec as VirtualChunkSpec
 
 _HOMES = {
+    "comparison.values": "ValueDifferences compare_values subtract_values",
     "comparison.versions": "ChunkDifferences Comparison compare",
     "comparison.references": "ChunkReferences chunk_references",
     "compatibility": "install_as_icechunk",

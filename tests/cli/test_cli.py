@@ -195,6 +195,16 @@ def test_diff_compares_versions_that_are_no_ancestors(typed: Terminal) -> None:
     assert "[0, 0]" in typed("diff", "main", "-r", "v1")
 
 
+def test_diff_compares_values(typed: Terminal) -> None:
+    (found,) = typed.json("diff", "v1", "main", "--values")["values"].values()
+
+    assert found["path"] == "/air/t2m"
+    assert 0 < found["differing"] <= found["cells"]
+    assert f"{found['differing']} of {found['cells']} cells differ by at most" in typed(
+        "diff", "main", "v1", "--values"
+    )
+
+
 def test_refs_and_ops(typed: Terminal) -> None:
     assert {(each["kind"], each["name"]) for each in typed.json("refs")} == {
         ("branch", "main"),

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 from itertools import islice
+from typing import TYPE_CHECKING
 
 import click
 
 from icefloe._internal.times import from_microseconds
 from icefloe.ancestry_graph import AncestryGraph
 from icefloe.cli import revisions
-from icefloe.cli.output import Output, indented, shown, shown_lines
+from icefloe.cli.authorize import authorize_option
+from icefloe.cli.output import Output, indented, plain, shown, shown_lines
 from icefloe.cli.params import (
     all_option,
     complete_revision,
@@ -19,9 +21,12 @@ from icefloe.cli.params import (
     repo_argument,
     revision_option,
 )
-from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.errors import ErrorKind, InvalidInputError, NodeNotFoundError
 from icefloe.repository import Repository
 from icefloe.snapshots import Diff
+
+if TYPE_CHECKING:
+    from icefloe.comparison.values import ValueDifferences
 
 
 @click.command()
@@ -115,19 +120,27 @@ def show(repo: Repository, revision: str, with_ledgers: bool, out: Output) -> No
 @click.argument("since", shell_complete=complete_revision)
 @click.argument("until", required=False, shell_complete=complete_revision)
 @revision_option
+@click.option("--values", "with_values", is_flag=True, help="Compare the values of arrays that changed.")
 @all_option
+@authorize_option
 @output_option
 def diff(
-    repo: Repository, since: str, until: str | None, revision: str, with_ledgers: bool, out: Output
+    repo: Repository,
+    since: str,
+    until: str | None,
+    revision: str,
+    with_values: bool,
+    with_ledgers: bool,
+    out: Output,
 ) -> None:
     """Show what differs between two versions.
 
     UNTIL is the version of -r by default. If SINCE is its ancestor, chunks that were written in between are
-    listed. Otherwise the two versions themselves are compared.
+    listed. Otherwise the two versions themselves are compared. --values reads only chunks that differ.
 
     \b
     icefloe diff data/repo v1.0
-    icefloe diff data/repo v1.0 v1.1
+    icefloe diff data/repo v1.0 v1.1 --values
     icefloe diff data/repo main experiment
     """
     first, last = (revisions.resolve(repo, each) for each in (since, until or revision))
@@ -141,7 +154,34 @@ def diff(
         sessions = [repo.readonly_session(snapshot_id=each) for each in (first, last)]
         changed = compare(*sessions).to_diff()
     changed = _listed_changes(changed, with_ledgers=with_ledgers)
-    out.value(changed, str(changed).rstrip() or "no changes")
+    text = str(changed).rstrip() or "no changes"
+    if not with_values:
+        out.value(changed, text)
+        return
+    found = _value_differences(repo, first, last, changed)
+    lines = [shown(f"{path}: {each}") for path, each in found.items()]
+    out.value({**plain(changed), "values": found}, "\n".join([text, "", "Values:", *lines]))
+
+
+def _value_differences(
+    repo: Repository, first: str, last: str, changed: Diff
+) -> dict[str, ValueDifferences | str]:
+    """Compare the values of each array that changed; an array that cannot be compared has a reason."""
+    from icefloe.comparison.values import compare_values
+
+    before, after = (repo.readonly_session(snapshot_id=each) for each in (first, last))
+    found: dict[str, ValueDifferences | str] = {}
+    new = changed.new_arrays | changed.deleted_arrays
+    for path in sorted((changed.updated_chunks.keys() | changed.updated_arrays) - new):
+        try:
+            found[path] = compare_values(before, after, path)
+        except NodeNotFoundError as error:
+            found[path] = error.message
+        except InvalidInputError as error:
+            if error.kind != ErrorKind.INVALID_CHUNK_INDEX:
+                raise
+            found[path] = error.message
+    return found
 
 
 def _listed_changes(changed: Diff, *, with_ledgers: bool) -> Diff:
