@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import re
+import shlex
 import shutil
 import sys
 import tempfile
@@ -117,7 +118,7 @@ def session_at(
     builder = builder.master(_add_attempts(master)).appName(app_name)
     for name, value in {**options, **(settings or {})}.items():
         builder = builder.config(name, value)
-    _prepare_from_env(local=master.startswith("local"))
+    _prepare_from_env(folder, local=master.startswith("local"))
     log = folder / "spark.log"
     try:
         with _redirect_stderr(log):
@@ -183,12 +184,26 @@ def _add_attempts(master: str) -> str:
     return f"local[{plain[1] or 1},{_ATTEMPTS}]" if plain else master
 
 
-def _prepare_from_env(*, local: bool) -> None:
+def _prepare_from_env(folder: Path, *, local: bool) -> None:
     """Tell Spark where Java and Python are, unless the user has."""
     os.environ["JAVA_HOME"] = str(find_java_home())
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    python = sys.executable
+    if local and " " in python and "PYSPARK_PYTHON" not in os.environ:
+        python = _write_launcher(folder, python)
+    os.environ.setdefault("PYSPARK_PYTHON", python)
     if local:
         os.environ.setdefault("SPARK_LOCAL_IP", _LOOPBACK)
+
+
+def _write_launcher(folder: Path, python: str) -> str:
+    """Write a script that starts Python. Spark finds no data sources if the path of Python has a space.
+
+    It runs `command -v PATH` without quotes first, in `DataSourceManager.shouldLoadPythonDataSources`.
+    """
+    script = folder / "python"
+    script.write_text(f'#!/bin/sh\nexec {shlex.quote(python)} "$@"\n', encoding="utf-8")
+    script.chmod(0o755)
+    return str(script)
 
 
 @contextmanager

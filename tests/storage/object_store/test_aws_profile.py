@@ -125,7 +125,7 @@ def process_profile(home: Path, command: str, monkeypatch: pytest.MonkeyPatch) -
 def printing(home: Path, document: str) -> str:
     """The command line of a program that prints something."""
     (home / "a program.py").write_text(f"print({document!r})")
-    return f'{sys.executable} "{home}/a program.py" {SECRET}'
+    return f'"{sys.executable}" "{home}/a program.py" {SECRET}'
 
 
 KEYS = {"Version": 1, "AccessKeyId": "printed-key", "SecretAccessKey": SECRET}
