@@ -78,6 +78,7 @@ INSIDE: dict[str, tuple[tuple[str, ...], ...]] = {
         ("report", "target_repository"),
         ("write",),
         ("plan",),
+        ("combine_batch",),
         ("combine",),
         ("inspect",),
         ("ledger",),

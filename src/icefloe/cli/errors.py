@@ -12,6 +12,7 @@ import click
 from icefloe._internal.extras import missing_package
 from icefloe._internal.printable import printable_json
 from icefloe._internal.redaction import redact
+from icefloe.cli.output import aligned, shown
 from icefloe.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -30,6 +31,7 @@ NOT_FOUND = 3
 CONFLICT = 4
 FINDINGS = 5
 """The exit code of `verify`, `doctor` and `ingest` if a check found problems."""
+_COLUMNS = ("file", "variable", "problem", "remedy")
 STOPPED = 130
 """The exit code after Ctrl-C, as in shells. After another signal it is 128 plus the signal number."""
 
@@ -88,6 +90,9 @@ def report_error(error: Exception, *, as_json: bool) -> int:
     (sentence, code), kind = explain(error), getattr(error, "kind", None)
     if as_json:
         document = {"error": sentence, "kind": kind and str(kind), "exit_code": code}
+        if bad := getattr(error, "bad", ()):  # a ProblemsError, whose module is not loaded for this
+            rows = [map(redact, _problem(each)) for each in bad]
+            document["problems"] = [dict(zip(_COLUMNS, row, strict=True)) for row in rows]
         click.echo(printable_json(json.dumps(document, indent=2, ensure_ascii=False)))
     is_help = isinstance(error, click.exceptions.NoArgsIsHelpError)
     # Further lines are indented, so that a line break in a name cannot forge another message.
@@ -109,13 +114,29 @@ def _sentence(error: Exception) -> str:
             return error.format_message()
         case IcechunkError():
             hint = error.hint or _usual_hint(error)
-            return f"{error.message}; {in_shell(hint)}" if hint and in_shell(hint) else error.message
+            table, advice = _problem_table(error), in_shell(hint) if hint else ""
+            parts = filter(None, (table or error.message, advice))
+            return ("\n" if table else "; ").join(parts)
         case OSError() if error.strerror:
             return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
         case ImportError():  # our own messages already contain the command that installs the package
             return str(missing_package(error) or error)
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text} (--debug prints the traceback)"
+
+
+def _problem_table(error: Any) -> str:
+    """Format the problems of an ingest as a table, if there are several."""
+    bad = getattr(error, "bad", ())
+    if len(bad) < 2 or all(each.is_sound for each in bad):  # nothing is wrong with sound files
+        return ""
+    rows = [_COLUMNS, *(tuple(map(shown, _problem(each))) for each in bad)]
+    return "\n".join([f"{error.headline}:", *aligned(rows, [False] * len(_COLUMNS))])
+
+
+def _problem(bad: Any) -> tuple[str, str, str, str]:
+    remedy = in_shell(bad.remedy) if isinstance(bad.remedy, Hint) else str(bad.remedy)
+    return bad.source.url, bad.variable, bad.reason, remedy
 
 
 def _usual_hint(error: IcechunkError) -> Hint | None:

@@ -12,17 +12,18 @@ from dataclasses import dataclass, replace
 
 from icefloe._internal.executor import Executor
 from icefloe.ingest.combine.existing import TargetState, read_target
-from icefloe.ingest.combine.grid import Combined, DigestRequest, Misfits, combine_files
+from icefloe.ingest.combine_batch import combine_batch, refuse_problems
 from icefloe.ingest.discover.sources import discover
+from icefloe.ingest.inspect.inspection_cache import InspectionCache
 from icefloe.ingest.inspect.reference_spill import Spill
-from icefloe.ingest.inspect.tasks import Inspected, digest_values, inspect_sources
+from icefloe.ingest.inspect.tasks import Inspected, inspect_sources
 from icefloe.ingest.ledger.compare import Selection, compare_with_ledger
 from icefloe.ingest.ledger.table import Ledger
 from icefloe.ingest.options import Options
 from icefloe.ingest.plan.design import design_arrays
 from icefloe.ingest.publish.audit import refuse_unknown, refuse_unrunnable
 from icefloe.ingest.publish.staging import OvertakenError, Staging, always_overtaken, has_work
-from icefloe.ingest.records import LOGGER, BadFile, FileSchema, UnreadableError, left_over, split_by_group
+from icefloe.ingest.records import LOGGER, BadFile, FileSchema, ProblemsError, left_over
 from icefloe.ingest.report import Report, Written, plan_report
 from icefloe.ingest.write.batch import Commit, commit_batch
 from icefloe.ingest.write.references import with_containers, with_places
@@ -84,47 +85,31 @@ class _Job:
     def preview(self, selection: Selection) -> Report:
         """Report what would be done."""
         state, inspected = self._inspect(selection)
-        combined, bad = self._combine(inspected.files, state)
+        combined, bad = combine_batch(inspected.files, state, self.options, self.executor)
         designs = [design_arrays(each, inspected, self.options, self.executor) for each in combined]
         return Report.of(selection, inspected, bad).with_plan(designs)
 
     def write(self, selection: Selection) -> Written:
         """Write all files to the branch, in one commit or several."""
-        with Spill(self.repo.storage) as spill:
-            state, inspected = self._inspect(selection, spill)
+        storage = self.repo.storage
+        with Spill(storage) as spill, InspectionCache(storage, self.options) as cache:
+            state, inspected = self._inspect(selection, spill, cache)
             job = replace(self, repo=with_places(self.repo, inspected.files, self.options.reading))
             written = Written(Report.of(selection, inspected), job.repo, (), selection.ledger)
             for batch in inspected.batches(self.options.commit_every):
                 written = written.extended(*job._commit(batch, inspected, state, written.ledger))
             return written
 
-    def _inspect(self, selection: Selection, spill: Spill | None = None) -> tuple[TargetState, Inspected]:
+    def _inspect(
+        self, selection: Selection, spill: Spill | None = None, cache: InspectionCache | None = None
+    ) -> tuple[TargetState, Inspected]:
         LOGGER.info("%s", selection.outcome)
         state = read_target(self.repo, self.branch, self.options.group, selection.ledger)
-        inspected = inspect_sources(state.schemas(), selection, self.options, self.executor, spill)
+        inspected = inspect_sources(state.schemas(), selection, self.options, self.executor, spill, cache)
+        refuse_problems(inspected, state, self.options, self.executor)
         if selection.outcome.wanted:
             refuse_unknown(self.options.checks, inspected.variables)
         return state, inspected
-
-    def _combine(
-        self, files: Sequence[FileSchema], state: TargetState
-    ) -> tuple[list[Combined], list[BadFile]]:
-        """Combine the files of each group. A file that does not fit in one group is left out of all."""
-        bad: list[BadFile] = []
-        while True:
-            groups = split_by_group(left_over(files, bad)).items()
-            found = [self._combine_group(mine, state.at(path)) for path, mine in groups]
-            misfits = [each for one in found if isinstance(one, Misfits) for each in one.bad]
-            if not misfits:
-                return [each for each in found if isinstance(each, Combined)], bad
-            bad += misfits
-
-    def _combine_group(self, files: Sequence[FileSchema], state: TargetState) -> Combined | Misfits:
-        digests: dict[tuple[int, str], str] = {}
-        while isinstance(found := combine_files(files, state, self.options, digests), DigestRequest):
-            more = digest_values(found.names, found.sources, self.options.reading, self.executor)
-            digests = found.answered(digests, more)
-        return found
 
     def _commit(
         self, files: Sequence[FileSchema], inspected: Inspected, state: TargetState, ledger: Ledger
@@ -134,7 +119,7 @@ class _Job:
         while files := left_over(files, bad):
             state = read_target(self.repo, self.branch, self.options.group, ledger, state)
             state = state.renamed(inspected.new_names)
-            combined, misfits = self._combine(files, state)
+            combined, misfits = combine_batch(files, state, self.options, self.executor)
             bad += misfits
             if not combined:
                 break
@@ -142,7 +127,9 @@ class _Job:
             LOGGER.info("%s", plan_report(designs))
             try:
                 commit = commit_batch(self.repo, self.branch, designs, self.options, self.executor)
-            except UnreadableError as error:
+            except ProblemsError as error:
+                if self.options.on_bad_file == "stop":
+                    raise
                 bad += error.bad
                 continue
             if commit is not None:

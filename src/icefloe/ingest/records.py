@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from icefloe._internal.amounts import counted
+from icefloe._internal.table import Table
 from icefloe.errors import ErrorKind, Hint, InvalidInputError
 from icefloe.ingest.discover.sources import Source
 from icefloe.ingest.discover.urls import origin_of, reference_location
@@ -224,11 +225,18 @@ class BadFile:
     """Whether the file is fine, and the way to read it is not there."""
     offered: tuple[str, ...] = ()
     """All data variables of the file, if it lacks those that were asked for."""
+    variable: str = ""
+    """The variable with the problem; empty if it concerns the whole file."""
+
+    @property
+    def problem(self) -> str:
+        """The variable and the reason."""
+        return ": ".join(filter(None, (self.variable, self.reason)))
 
     @property
     def sentence(self) -> str:
-        """The reason and the remedy."""
-        return f"{self.reason}: {self.remedy}" if self.remedy else self.reason
+        """The variable, the reason and the remedy."""
+        return f"{self.problem}: {self.remedy}" if self.remedy else self.problem
 
 
 def shared(files: Sequence[FileSchema]) -> list[FileSchema]:
@@ -269,26 +277,70 @@ def reason(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def unreadable(bad: Sequence[BadFile]) -> InvalidInputError:
-    """The error about files that cannot be ingested."""
-    reasons: dict[str, list[str]] = {}
-    for each in bad:
-        text = each.reason if isinstance(each.remedy, Hint) else each.sentence
-        reasons.setdefault(text, []).append(each.source.url)
-    texts = [
-        f"{urls[0]}{f' and {len(urls) - 1} more' if len(urls) > 1 else ''}: {reason}"
-        for reason, urls in reasons.items()
-    ]
-    more = f"; and {len(texts) - 5} other reasons" if len(texts) > 5 else ""
-    hints = [each.remedy for each in bad if isinstance(each.remedy, Hint)]
-    hints += [] if all(each.remedy for each in bad) else [_REPAIR]
-    return InvalidInputError(
-        f"{counted(len(bad), 'file')} cannot be ingested: {'; '.join(texts[:5])}{more}",
-        ErrorKind.INVALID_FILE_FORMAT,
-    ).with_hint(None if all(each.is_sound for each in bad) else Hint.any_of(*hints, _SKIP))
+class ProblemsError(InvalidInputError):
+    """Files cannot be ingested, or not together. Nothing was written.
+
+    `bad` has all problems of all files, `problems` has them as a table.
+    """
+
+    bad: tuple[BadFile, ...]
+
+    def __init__(self, bad: Sequence[BadFile]) -> None:
+        self.bad = tuple(bad)
+        super().__init__(f"{self.headline}: {self._details()}", ErrorKind.INVALID_FILE_FORMAT)
+        self.args = (self.bad,)
+        if not all(each.is_sound for each in bad):
+            hints = [each.remedy for each in bad if isinstance(each.remedy, Hint)][:_SHOWN]
+            hints += [] if all(each.remedy for each in bad) else [_REPAIR]
+            self.hint = Hint.any_of(*hints, *([_SKIP] if self._files else []))
+
+    @property
+    def _files(self) -> set[str]:
+        return {each.source.url for each in self.bad} - {""}
+
+    @property
+    def headline(self) -> str:
+        """The error without its details."""
+        if not self._files:
+            return "the files cannot be combined"
+        return f"{counted(len(self._files), 'file')} cannot be ingested"
+
+    @property
+    def problems(self) -> Table:
+        """All problems: file, variable, problem and remedy."""
+        return problem_table(self.bad)
+
+    def _details(self) -> str:
+        urls: dict[str, list[str]] = {}
+        for each in self.bad:
+            text = each.problem if isinstance(each.remedy, Hint) else each.sentence
+            urls.setdefault(text, []).append(each.source.url)
+        texts = [
+            ": ".join(filter(None, (f"{names[0]}{_more(len(names) - 1)}", text)))
+            for text, names in urls.items()
+        ]
+        more = f"; and {len(texts) - _SHOWN} other problems" if len(texts) > _SHOWN else ""
+        return f"{'; '.join(texts[:_SHOWN])}{more}"
+
+
+def _more(count: int) -> str:
+    return f" and {count} more" if count else ""
+
+
+def problem_table(bad: Sequence[BadFile]) -> Table:
+    """Return problems as a table with the columns file, variable, problem and remedy."""
+    return Table(
+        {
+            "file": [each.source.url for each in bad],
+            "variable": [each.variable for each in bad],
+            "problem": [each.reason for each in bad],
+            "remedy": [str(each.remedy) for each in bad],
+        }
+    )
 
 
 _SKIP = Hint("skip bad files with {on_bad_file}", on_bad_file="skip")
+_SHOWN = 5
 _REPAIR = Hint("repair or remove them")
 
 
@@ -302,14 +354,6 @@ def sorted_along(files: Sequence[FileSchema], dim: str | None) -> list[FileSchem
 def first_label(labels: Any) -> tuple[bool, Any]:
     """For sorting: the first label; what has none comes last."""
     return (False, labels.reshape(-1)[0]) if labels.size else (True, 0)
-
-
-class UnreadableError(Exception):
-    """Files turned out to be unreadable while their data was read."""
-
-    def __init__(self, bad: Sequence[BadFile]) -> None:
-        super().__init__(bad)
-        self.bad = tuple(bad)
 
 
 def left_over(files: Sequence[FileSchema], bad: Sequence[BadFile]) -> list[FileSchema]:

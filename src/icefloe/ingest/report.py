@@ -7,13 +7,14 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from icefloe._internal.amounts import bytes_text, counted
+from icefloe._internal.table import Table
 from icefloe.ingest.discover.sources import Discovered, Source
 from icefloe.ingest.inspect.agreement import Finding
 from icefloe.ingest.inspect.tasks import Inspected
 from icefloe.ingest.ledger.compare import Outcome, Selection
 from icefloe.ingest.ledger.table import Ledger
 from icefloe.ingest.plan.design import Design
-from icefloe.ingest.records import BadFile, unreadable
+from icefloe.ingest.records import BadFile, ProblemsError, problem_table
 from icefloe.ingest.write.batch import Commit, StagedFiles
 from icefloe.repository import Repository
 
@@ -159,9 +160,14 @@ class Report:
         """Add the names that stand for nothing. InvalidInputError if no source contributes anything."""
         known = (*self.outcome.sources.known, *self.outcome.sources.changed, *self.outcome.renamed)
         if self.bad and self.plan is None and not known and self.published is None:
-            raise unreadable(self.bad)
+            raise ProblemsError(self.bad)
         unfound = [BadFile(Source(each.url, -1, 0), each.reason) for each in found.unfound]
         return replace(self, bad=(*unfound, *self.bad))
+
+    @property
+    def problems(self) -> Table:
+        """The problems of files that were left out, as a table: file, variable, problem and remedy."""
+        return problem_table(self.bad)
 
     @property
     def broken(self) -> tuple[Source, ...]:
@@ -188,6 +194,7 @@ class Report:
             "changed": [source.url for source in sources.changed],
             "broken": [source.url for source in self.broken],
             "bad": [{"source": each.source.url, "reason": each.sentence} for each in self.bad],
+            "problems": list(self.problems.rows()),
             "findings": [
                 {**asdict(finding), "hint": finding.hint and str(finding.hint)} for finding in self.findings
             ],

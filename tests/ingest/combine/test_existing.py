@@ -12,10 +12,10 @@ import pytest
 import xarray as xr
 
 from icefloe import InvalidInputError, Repository
-from icefloe.ingest.inspect.agreement import DisagreementError
 from icefloe.ingest.job import ingest
 from icefloe.ingest.ledger.table import read_ledger
 from icefloe.ingest.options import make_options
+from icefloe.ingest.records import ProblemsError
 from tests.support.ingest.files import (
     OUTER,
     Travelling,
@@ -42,7 +42,7 @@ def by_hand(repo: Repository, dataset: xr.Dataset, **options: Any) -> None:
 
 def refused(repo: Repository, sources: Any, **options: Any) -> str:
     before = repo.lookup_branch("main")
-    with pytest.raises(DisagreementError) as caught:
+    with pytest.raises(ProblemsError) as caught:
         run(repo, sources, **options)
     assert repo.lookup_branch("main") == before
     assert repo.list_branches() == {"main"}

@@ -47,8 +47,7 @@ def combined(files: list[FileSchema], datasets: list[xr.Dataset], how: Combining
         while isinstance(found := combine_files(ordered, state, options, digests), DigestRequest):
             more = digest_values(found.names, found.sources, options.reading, Digests())
             digests = found.answered(digests, more)
-        assert isinstance(found, Combined)
-        return found
+        return found if isinstance(found, Combined) else "; ".join(each.sentence for each in found.bad)
     except IcechunkError as error:
         return type(error).__name__
 

@@ -11,6 +11,7 @@ import xarray as xr
 
 from icefloe.cli.main import main
 from icefloe.errors import InvalidInputError
+from icefloe.ingest.records import ProblemsError
 from tests.support.ingest.files import assert_same, days, expected, new_repo, read_all, run, write
 
 pytestmark = pytest.mark.filterwarnings("ignore:Numcodecs codecs")
@@ -63,12 +64,12 @@ def test_files_with_other_values_are_named(tmp_path: Path, mode: str) -> None:
     files = files_with(tmp_path, OROG, OROG, OROG + 1, OROG, OROG + 2)
     repo = new_repo(tmp_path)
 
-    with pytest.raises(InvalidInputError) as caught:
+    with pytest.raises(ProblemsError) as caught:
         run(repo, files, mode=mode)
     report = run(repo, files, mode=mode, on_bad_file="skip")
 
-    assert "2.nc: orog: differs from that of" in str(caught.value)
-    assert "4.nc: orog: differs from that of" in str(caught.value)
+    rows = [(row["file"], row["variable"], row["problem"]) for row in caught.value.problems.rows()]
+    assert rows == [(file, "orog", f"differs from that of {files[0]}") for file in (files[2], files[4])]
     assert 'compat="override"' in str(caught.value)
     assert [each.source.url for each in report.bad] == [files[2], files[4]]
     assert_same(read_all(repo), expected([files[0], files[1], files[3]]))

@@ -14,9 +14,9 @@ import xarray as xr
 from icefloe import MergeConflictError, Repository, storage_from_url
 from icefloe.errors import InvalidInputError
 from icefloe.ingest import ingest, make_options
-from icefloe.ingest.inspect.agreement import DisagreementError
 from icefloe.ingest.ledger.table import read_ledger
 from icefloe.ingest.options import Check
+from icefloe.ingest.records import ProblemsError
 from tests.support import processes
 from tests.support.ingest.fault_jobs import reachable
 from tests.support.ingest.files import (
@@ -112,7 +112,7 @@ def test_a_time_that_goes_back_is_not_published(tmp_path: Path, order: list[int]
     repo = new_repo(tmp_path)
     file = write(tmp_path / "back.nc", days(0, 4).isel(time=order))
 
-    with pytest.raises(DisagreementError, match=rf"back\.nc: time: {told} in the file"):
+    with pytest.raises(ProblemsError, match=rf"back\.nc: time: {told} in the file"):
         run(repo, file, concat_dim="time", checks=(Check("monotone"),))
 
     assert len(list(repo.ancestry(branch="main"))) == 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -29,13 +28,9 @@ from icefloe.ingest.combine.static_fields import (
     undigested_fields,
 )
 from icefloe.ingest.discover.sources import Source
-from icefloe.ingest.inspect.agreement import (
-    DisagreementError,
-    Finding,
-    order_problems,
-)
+from icefloe.ingest.inspect.agreement import Finding, bad_files, order_problems
 from icefloe.ingest.options import Combining, Options
-from icefloe.ingest.records import BadFile, FileSchema, Stored, VariableSchema, first_label
+from icefloe.ingest.records import BadFile, FileSchema, ProblemsError, Stored, VariableSchema, first_label
 
 _LEAVE_OUT = Hint(
     "leave one out, or name the dimension that they follow each other along with {concat_dim}",
@@ -133,16 +128,23 @@ def combine_files(
 
     Parts of the repository that came from files that are ingested again are left out. Where xarray has to
     know whether values are equal, hashes of them are requested: call again with those `digests`.
-    DisagreementError if files do not fit together; if bad files are skipped, the misfits are returned.
+    ProblemsError if they do not fit together and no file can be named that does not fit.
     """
     try:
         return _combine(files, state, options, digests)
-    except DisagreementError as error:
-        wrong = {each.source: str(each) for each in error.findings if each.severity == "error"}
-        bad = [BadFile(each.source, wrong[each.source.url]) for each in files if each.source.url in wrong]
-        if options.on_bad_file == "stop" or not bad:
-            raise
-        return Misfits(tuple(bad))
+    except _MisfitError as error:
+        bad = bad_files(error.findings, files)
+        if named := [each for each in bad if each.source.url]:
+            return Misfits(tuple(named))
+        raise ProblemsError(bad) from error
+
+
+class _MisfitError(Exception):
+    """Files do not fit together."""
+
+    def __init__(self, findings: Sequence[Finding]) -> None:
+        super().__init__(findings)
+        self.findings = findings
 
 
 def _combine(
@@ -164,28 +166,28 @@ def _combine(
     if unknown := undigested_fields(given, how, digests):
         return DigestRequest(unknown, sources)
     if differing := list(differing_fields(given, how, digests)):
-        raise DisagreementError(differing)
+        raise _MisfitError(differing)
     try:
         dataset = combined(_empty_datasets(new, old, how, digests), how)
     except UndigestedError as error:
         return DigestRequest((error.name,), sources)
     except CannotCombineError as error:
         if error.cause == "labels" and (wrong := list(differing_labels(given, how.concat_dim))):
-            raise DisagreementError(wrong) from error
-        found = overlap(given) if error.cause == "overlap" else None
-        if found is None:
+            raise _MisfitError(wrong) from error
+        found = overlaps(given) if error.cause == "overlap" else []
+        if not found:
             raise
-        raise DisagreementError([_offer_to_replace(found, twice)]) from error
+        raise _MisfitError([_offer_to_replace(each, twice) for each in found]) from error
     if how.compat != "override" and how.join in (None, "outer", "exact"):
         lost = [_offer_to_replace(each, twice) for each in losses(dataset, given, digests)]
         if lost:
-            raise DisagreementError(lost)
+            raise _MisfitError(lost)
     where = boxes(dataset)
     where |= {n: place_of(file, dataset) for n, file in enumerate(new) if n not in where}
     names = {number: file.source.url for number, file in enumerate(new)}
     findings = tuple(order_problems(dataset, side_by_side(dataset), where, names))
     if any(finding.severity == "error" for finding in findings):
-        raise DisagreementError([_offer_to_replace(each, twice) for each in findings])
+        raise _MisfitError([_offer_to_replace(each, twice) for each in findings])
     if replacing:
         findings += tuple(
             Finding("", "", f"what was in the repository before is replaced: {each}", "note")
@@ -319,8 +321,8 @@ def place_of(schema: FileSchema, dataset: xr.Dataset) -> dict[str, tuple[int, in
     return found
 
 
-def overlap(given: Sequence[Given]) -> Finding | None:
-    """Two that overlap along a dimension in which all have labels, or in all of those, if any do."""
+def overlaps(given: Sequence[Given]) -> list[Finding]:
+    """Find the files that overlap others along a dimension in which all have labels, or in all of them."""
     labelled: list[str] = []
     places: list[list[Any]] = [[] for _ in given]
     for dim in sorted({dim for each in given for dim in each.schema.sizes}):
@@ -328,18 +330,29 @@ def overlap(given: Sequence[Given]) -> Finding | None:
         if len(labels) < len(given) or any(mine.ndim != 1 or not mine.size for mine in labels):
             continue
         spans = [(min(mine[0], mine[-1]), max(mine[0], mine[-1])) for mine in labels]
-        order = sorted(range(len(given)), key=lambda number: spans[number])
-        for one, other in pairwise(order):
-            (first, last), (begin, end) = spans[one], spans[other]
-            if begin <= last and (first, last) != (begin, end):
-                text = f"begins at {begin}, but that of {given[one].name} goes on to {last}: they overlap"
-                return Finding(given[other].name, dim, text, "error")
+        if found := list(_overlaps_along(dim, given, spans)):
+            return found
         labelled.append(dim)
         for place, span in zip(places, spans, strict=True):
             place.append(span)
     known: dict[Any, Given] = {}
+    twins = []
     for each, place in zip(given, places, strict=True):
         if place and (twin := known.setdefault((each.names, *place), each)) is not each:
             text = f"has the labels of {twin.name} along {', '.join(labelled)}"
-            return Finding(each.name, "", text, "error", _LEAVE_OUT)
-    return None
+            twins.append(Finding(each.name, "", text, "error", _LEAVE_OUT))
+    return twins
+
+
+def _overlaps_along(dim: str, given: Sequence[Given], spans: Sequence[Any]) -> Iterator[Finding]:
+    """Yield the files that begin before an earlier one ends. A file that was yielded is left out then."""
+    before: int | None = None
+    for number in sorted(range(len(given)), key=lambda number: spans[number]):
+        begin, last = spans[number][0], None if before is None else spans[before][1]
+        if before is None or begin > last or spans[number] == spans[before]:
+            before = number
+            continue
+        late, other = (before, number) if given[number].number == EXISTING else (number, before)
+        text = f"begins at {spans[late][0]}, but that of {given[other].name} goes on to {spans[other][1]}"
+        yield Finding(given[late].name, dim, f"{text}: they overlap", "error")
+        before = other

@@ -26,7 +26,11 @@ from icefloe.ingest.records import FileSchema, VariableSchema, attribute_key
 Digests = Mapping[tuple[int, str], str]
 """The hash over the values of a variable, by the number of its source and its name."""
 NAME_DIMENSION = Hint("name the dimension they follow each other along with {concat_dim}", concat_dim=None)
-_OVERLAPS = ("monotonic global indexes", "Could not find any dimension coordinates")
+_OVERLAPS = (
+    "monotonic global indexes",
+    "Could not find any dimension coordinates",
+    "index has duplicate values",
+)
 """Parts of xarray's messages about files that overlap or have the same labels; they name no file."""
 _DIFFERENT_LABELS = "join='exact'"
 """Part of xarray's messages about files with different labels; they name no file."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal
@@ -11,9 +11,10 @@ from typing import Any, Literal
 import numpy as np
 import xarray as xr
 
-from icefloe.errors import ErrorKind, Hint, InvalidInputError
+from icefloe.errors import Hint
+from icefloe.ingest.discover.sources import Source
 from icefloe.ingest.inspect.packing import signature
-from icefloe.ingest.records import FileSchema, VariableSchema
+from icefloe.ingest.records import BadFile, FileSchema, VariableSchema
 
 Severity = Literal["error", "note"]
 _KINDS = {"i": "a number", "u": "a number", "f": "a number", "M": "a time", "m": "a span of time"}
@@ -54,19 +55,15 @@ class Finding:
         return self.sentence if self.hint is None else f"{self.sentence}; {self.hint}"
 
 
-class DisagreementError(InvalidInputError):
-    """Files do not fit together. `findings` has all that was found; nothing was written."""
-
-    findings: tuple[Finding, ...]
-
-    def __init__(self, findings: Sequence[Finding]) -> None:
-        wrong = [finding for finding in findings if finding.severity == "error"]
-        shown = "; ".join(finding.sentence for finding in wrong[:_SHOWN])
-        more = f"; and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
-        super().__init__(f"the files do not fit together: {shown}{more}", ErrorKind.INVALID_ARRAY_METADATA)
-        self.hint = Hint.any_of(*(finding.hint for finding in wrong[:_SHOWN] if finding.hint is not None))
-        self.findings = tuple(findings)
-        self.args = (self.findings,)
+def bad_files(findings: Iterable[Finding], files: Iterable[FileSchema]) -> list[BadFile]:
+    """Return the errors among findings as problems of files."""
+    sources = {file.source.url: file.source for file in files}
+    nowhere = Source("", 0, 0)
+    wrong = dict.fromkeys(each for each in findings if each.severity == "error")
+    return [
+        BadFile(sources.get(each.source, nowhere), each.text, each.hint or "", variable=each.variable)
+        for each in wrong
+    ]
 
 
 def compare(

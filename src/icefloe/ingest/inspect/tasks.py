@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any, TypeAlias
 
 import xarray as xr
@@ -21,12 +22,13 @@ from icefloe.errors import ErrorKind, Hint, InvalidInputError
 from icefloe.ingest.discover.sources import Source, local_path
 from icefloe.ingest.discover.urls import reference_location
 from icefloe.ingest.inspect.agreement import (
-    DisagreementError,
     Finding,
+    bad_files,
     compare,
     label_problems,
 )
 from icefloe.ingest.inspect.groups import groups_of, list_groups
+from icefloe.ingest.inspect.inspection_cache import InspectionCache
 from icefloe.ingest.inspect.open import open_virtualized, virtualized
 from icefloe.ingest.inspect.plain_hdf5 import Known, is_plain, plain_schema
 from icefloe.ingest.inspect.reference_spill import Parsed, Spill, SpillWriter
@@ -42,11 +44,11 @@ from icefloe.ingest.records import (
     Stored,
     VariableSchema,
     Ways,
+    left_over,
     reason,
     shared,
     sorted_along,
     split_by_group,
-    unreadable,
     ways_of,
 )
 from icefloe.storage.base import Storage
@@ -362,37 +364,40 @@ def inspect_sources(
     options: Options,
     executor: Executor,
     spill: Spill | None = None,
+    cache: InspectionCache | None = None,
 ) -> Inspected:
     """Inspect the selected files, and compare them with each other and with the target group.
 
-    `stored` are the schemas of the target group and of groups below it. References that parsers find are put
-    on the `spill`.
+    `stored` are the schemas of the target group and of groups below it. References that parsers find are
+    spilled. Files that the `cache` knows are not opened.
     """
     sources, rows = selection.outcome.wanted, selection.ledger.rows
     if not sources:
         return Inspected((), (), ())
     native = options.mode == "native"
-    share = min(_FILES_TOGETHER, -(-len(sources) // (_LOOKS_PER_CORE * executor.parallelism)))
+    known = cache.find(sources) if cache is not None else {}
+    left = [source for source in sources if source.url not in known]
+    share = max(1, min(_FILES_TOGETHER, -(-len(left) // (_LOOKS_PER_CORE * executor.parallelism))))
     storage = None if spill is None or native else spill.storage
     tasks = [
-        InspectTask(tuple(sources[at : at + share]), options.reading, storage)
-        for at in range(0, len(sources), share)
+        InspectTask(tuple(left[at : at + share]), options.reading, storage)
+        for at in range(0, len(left), share)
     ]
     look = inspect_files if native else inspect_for_references
-    found = [
-        each
-        for some in executor.map(Task(look, "groups of files", per_core=4, items_per_task=8), tasks)
-        for each in some
-    ]
+    inspected = executor.map(Task(look, "groups of files", per_core=4, items_per_task=8), tasks)
+    by_url = {**dict.fromkeys(source.url for source in sources), **known}
+    for each in chain.from_iterable(inspected):
+        by_url[each.source.url] = [*(by_url[each.source.url] or []), each]
+    found = [each for members in by_url.values() for each in members or ()]
     if spill is not None:
         spill.track(each.spilled for each in found if isinstance(each, FileSchema))
+    if cache is not None:
+        cache.add(each for each in found if isinstance(each, FileSchema))
     bad = [each for each in found if isinstance(each, BadFile)]
     _refuse_unknown_variables(options.reading.variables, found, list(stored.values()))
     bad += _without_former_groups(found, rows)
     lost = {each.source.url for each in bad}
     files = shared([each for each in found if isinstance(each, FileSchema) and each.source.url not in lost])
-    if bad and options.on_bad_file == "stop":
-        raise unreadable(bad)
     findings = [
         Finding(file.source.url, name, _LEFT_OUT, "note", _TAKE_ALONE)
         for file in files
@@ -405,14 +410,8 @@ def inspect_sources(
     for group, mine in split_by_group(files).items():
         findings += compare(mine, stored.get(group), concat_dim)
         findings += label_problems(mine, None if is_replaced else stored.get(group), concat_dim)
-    wrong = {finding.source for finding in findings if finding.severity == "error"}
-    if wrong and options.on_bad_file == "stop":
-        raise DisagreementError(findings)
-    reasons = {finding.source: finding for finding in reversed(findings) if finding.severity == "error"}
-    for url, source in {file.source.url: file.source for file in files}.items():
-        if url in wrong:
-            bad.append(BadFile(source, reasons[url].sentence, reasons[url].hint or ""))
-    kept = [file for file in files if file.source.url not in wrong]
+    bad += bad_files(findings, files)
+    kept = left_over(files, bad)
     names = {variable.name for schema in (*kept, *stored.values()) for variable in schema.variables}
     renamed = find_renamed(kept, stored, rows, selection.urls)
     there = {each.source.url for each in renamed if not each.is_referred_to}

@@ -23,7 +23,7 @@ from icefloe.ingest.plan.arrays import create
 from icefloe.ingest.plan.design import Design
 from icefloe.ingest.plan.manifest_windows import Windows, files_within, windows_of, with_splitting
 from icefloe.ingest.plan.tasks import Block
-from icefloe.ingest.records import LOGGER, BadFile, FileSchema, Stored, UnreadableError, unreadable
+from icefloe.ingest.records import LOGGER, BadFile, FileSchema, ProblemsError, Stored
 from icefloe.ingest.write.chunks import WriteTask, Written, spill_blocks, write
 from icefloe.ingest.write.references import ReferenceTask, Referred, write_references
 from icefloe.ingest.write.spill import delete_spills
@@ -77,7 +77,7 @@ def commit_batch(
     """Write a batch of files and commit it on a branch, all groups together.
 
     Nothing is written, and None returned, if the branch is not at the snapshot that was designed for.
-    UnreadableError if files turn out to be unreadable.
+    ProblemsError if files turn out to be unreadable.
     """
     ledger = designs[0].combined.state.ledger
     windows = []
@@ -144,10 +144,7 @@ def write_designs(
         for design in designs:
             delete_spills(design.plan.spills.values(), session._workspace.assets.storage)
     if results.bad:
-        bad = [each for _, each in sorted(results.bad.items())]
-        if options.on_bad_file == "stop":
-            raise unreadable(bad)
-        raise UnreadableError(bad)
+        raise ProblemsError([each for _, each in sorted(results.bad.items())])
     session._merge_receipts(results.receipts)
     for design in designs:
         _write_coordinates(session, design, options.layout.codec)

@@ -1,0 +1,64 @@
+"""Combine the files of a batch, group by group, and compute the hashes that this needs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from icefloe._internal.executor import Executor
+from icefloe.errors import InvalidInputError
+from icefloe.ingest.combine.existing import TargetState
+from icefloe.ingest.combine.grid import Combined, DigestRequest, Misfits, combine_files
+from icefloe.ingest.discover.sources import Source
+from icefloe.ingest.inspect.tasks import Inspected, digest_values
+from icefloe.ingest.options import Options
+from icefloe.ingest.records import BadFile, FileSchema, ProblemsError, left_over, split_by_group
+
+
+def combine_batch(
+    files: Sequence[FileSchema],
+    state: TargetState,
+    options: Options,
+    executor: Executor,
+    known: Sequence[BadFile] = (),
+) -> tuple[list[Combined], list[BadFile]]:
+    """Combine the files of each group. A file that does not fit in one group is left out of all.
+
+    Return the bad files as well, or raise ProblemsError with them and the `known` ones unless bad files are
+    skipped.
+    """
+    bad: list[BadFile] = []
+    while True:
+        groups = split_by_group(left_over(files, bad)).items()
+        try:
+            found = [_combine_group(mine, state.at(path), options, executor) for path, mine in groups]
+        except InvalidInputError as error:
+            if not (bad or known) or options.on_bad_file == "skip":
+                raise
+            named = BadFile(Source("", 0, 0), error.message, error.hint or "")
+            raise ProblemsError([*known, *bad, named]) from error
+        misfits = [each for one in found if isinstance(one, Misfits) for each in one.bad]
+        if not misfits:
+            break
+        bad += misfits
+    if (bad or known) and options.on_bad_file == "stop":
+        raise ProblemsError([*known, *bad])
+    return [each for each in found if isinstance(each, Combined)], bad
+
+
+def _combine_group(
+    files: Sequence[FileSchema], state: TargetState, options: Options, executor: Executor
+) -> Combined | Misfits:
+    digests: dict[tuple[int, str], str] = {}
+    while isinstance(found := combine_files(files, state, options, digests), DigestRequest):
+        more = digest_values(found.names, found.sources, options.reading, executor)
+        digests = found.answered(digests, more)
+    return found
+
+
+def refuse_problems(inspected: Inspected, state: TargetState, options: Options, executor: Executor) -> None:
+    """Raise ProblemsError with the problems of all files, unless bad files are skipped.
+
+    Without this, a job with several commits would report a batch at a time.
+    """
+    if options.on_bad_file == "stop" and (inspected.bad or options.commit_every):
+        combine_batch(inspected.files, state, options, executor, inspected.bad)

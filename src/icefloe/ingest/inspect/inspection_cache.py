@@ -1,0 +1,154 @@
+"""Keep the schemas of inspected files for the next run, if this one fails.
+
+After a run that reports problems, the user repairs or skips some files and runs again: the others need not be
+opened twice. The schemas are stored in one chunk object that no snapshot refers to, whose name follows from
+the target and the options. It is deleted when a run succeeds, and garbage collection removes it as well.
+Problems are not kept, because their cause may be gone: an engine may have been installed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+import zstandard
+
+from icefloe._internal.ids import ChunkId
+from icefloe.encoding import msgpack
+from icefloe.errors import FormatError, InvalidInputError, StorageError
+from icefloe.format.files import CHUNKS
+from icefloe.ingest.discover.sources import Source
+from icefloe.ingest.options import Options
+from icefloe.ingest.records import FileSchema, ProblemsError, VariableSchema
+from icefloe.storage.base import ObjectKind, ObjectNotFoundError, Storage
+
+_VERSION = 1
+_LEVEL = 1
+_NOT_KEPT = frozenset({"source", "spilled"})
+"""The source is that of the current run; spilled references are deleted at the end of a run."""
+
+
+class InspectionCache:
+    """The schemas of files that earlier runs have inspected: read at the start, written if the run fails."""
+
+    def __init__(self, storage: Storage, options: Options) -> None:
+        self._storage = storage
+        self._path = _object_path(options)
+        self._stored = False
+        self._schemas: dict[str, list[FileSchema]] = {}
+
+    def __enter__(self) -> InspectionCache:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, traceback: object) -> None:
+        """Keep the schemas if the run failed, delete them if it succeeded. Storage errors are ignored.
+
+        A wrong option is no reason to keep them: a repository that was created for the run stays empty then,
+        and is removed.
+        """
+        is_option = isinstance(error, InvalidInputError) and not isinstance(error, ProblemsError)
+        with suppress(StorageError):
+            if kind is None and self._stored:
+                self._storage.delete([self._path])
+            elif kind is not None and self._schemas and not is_option:
+                packed = msgpack.pack([_VERSION, dict(_encoded(self._schemas))])
+                data = zstandard.ZstdCompressor(_LEVEL).compress(packed)
+                self._storage.put(self._path, data, kind=ObjectKind.CHUNK)
+
+    def find(self, sources: Iterable[Source]) -> dict[str, list[FileSchema]]:
+        """Return the schemas of sources that have not changed since they were inspected, by URL."""
+        try:
+            data, _ = self._storage.get(self._path)
+            self._stored = True
+            unpacked: Any = msgpack.unpack(zstandard.ZstdDecompressor().decompress(bytes(data)))
+            version, stored = unpacked
+            known = {each.url: _decoded(stored[_key(each)], each) for each in sources if _key(each) in stored}
+        except (ObjectNotFoundError, FormatError, zstandard.ZstdError, ValueError, TypeError, KeyError):
+            return {}  # there is none, or another version of icefloe wrote it
+        return known if version == _VERSION else {}
+
+    def add(self, schemas: Iterable[FileSchema]) -> None:
+        """Remember schemas of this run."""
+        for each in schemas:
+            self._schemas.setdefault(each.source.url, []).append(each)
+
+
+def _object_path(options: Options) -> str:
+    """Name the object. Storage options are left out: they may be secrets and do not change a schema."""
+    reading = options.reading
+    how = [options.branch, options.group, options.mode, reading.engine, reading.group, reading.variables]
+    text = repr([*how, sorted((name, repr(value)) for name, value in reading.open_options.items())])
+    digest = hashlib.sha256(f"inspection {text}".encode()).digest()
+    return f"{CHUNKS}/{ChunkId(digest[: ChunkId.SIZE])}"
+
+
+def _key(source: Source) -> str:
+    """Identify a version of a source, by its etag or its time of change."""
+    return f"{source.url}\n{source.size_bytes}\n{source.etag or source.modified_us}"
+
+
+def _encoded(schemas: Mapping[str, Sequence[FileSchema]]) -> Iterable[tuple[str, Any]]:
+    for members in schemas.values():
+        with suppress(_NotEncodableError):  # such a file is inspected again
+            yield _key(members[0].source), [[each.source.group, _encode(each)] for each in members]
+
+
+def _decoded(members: Any, source: Source) -> list[FileSchema]:
+    return [FileSchema(replace(source, group=group), **_decode_schema(schema)) for group, schema in members]
+
+
+def _decode_schema(encoded: Any) -> dict[str, Any]:
+    found = _decode(encoded)
+    found["variables"] = tuple(VariableSchema(**each) for each in found["variables"])
+    return dict(found)
+
+
+class _NotEncodableError(Exception):
+    """A value of a type that is not kept, such as a date of a calendar of its own."""
+
+
+def _encode(value: Any) -> Any:
+    """Turn a value into lists, maps, numbers, texts and bytes. Types that msgpack lacks are tagged lists."""
+    if isinstance(value, FileSchema | VariableSchema):
+        names = [each.name for each in fields(value) if each.name not in _NOT_KEPT]
+        return {name: _encode(getattr(value, name)) for name in names}
+    if isinstance(value, np.ndarray | np.generic):
+        array = np.asarray(value)
+        if array.dtype == object and all(isinstance(each, str) for each in array.reshape(-1)):
+            return ["text", list(array.shape), array.reshape(-1).tolist()]
+        if array.dtype.hasobject or array.dtype.names:
+            raise _NotEncodableError
+        kind = "array" if isinstance(value, np.ndarray) else "scalar"
+        return [kind, array.dtype.str, list(array.shape), array.tobytes()]
+    if isinstance(value, Mapping):
+        return {str(name): _encode(each) for name, each in value.items()}
+    if isinstance(value, tuple | list):
+        return ["tuple" if isinstance(value, tuple) else "list", [_encode(each) for each in value]]
+    if value is None or isinstance(value, bool | int | float | str | bytes):
+        return value
+    raise _NotEncodableError
+
+
+def _decode(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _decode(each) for name, each in value.items()}
+    if not isinstance(value, list | tuple):
+        return value
+    match list(value):
+        case ["text", shape, texts]:
+            found = np.empty(len(texts), object)
+            found[:] = texts
+            return found.reshape(shape)
+        case ["array", dtype, shape, data]:
+            return np.frombuffer(data, np.dtype(dtype)).reshape(shape).copy()
+        case ["scalar", dtype, _, data]:
+            return np.frombuffer(data, np.dtype(dtype))[0]
+        case ["tuple", members]:
+            return tuple(map(_decode, members))
+        case ["list", members]:
+            return list(map(_decode, members))
+    raise ValueError("unknown tag")
