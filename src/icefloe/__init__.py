@@ -17,6 +17,8 @@ from icefloe._version import __version__ as __version__
 
 if TYPE_CHECKING:  # type checkers treat `name as name` as exported
     from icefloe._internal.table import Table as Table
+    from icefloe.comparison.blame import Blame as Blame
+    from icefloe.comparison.blame import blame as blame
     from icefloe.comparison.references import ChunkReferences as ChunkReferences
     from icefloe.comparison.references import chunk_references as chunk_references
     from icefloe.comparison.values import ValueDifferences as ValueDifferences
@@ -159,6 +161,7 @@ if TYPE_CHECKING:  # type checkers treat `name as name` as exported
     from icefloe.types import VirtualChunkSpec as VirtualChunkSpec
 
 _HOMES = {
+    "comparison.blame": "Blame blame",
     "comparison.values": "ValueDifferences compare_values subtract_values",
     "comparison.versions": "ChunkDifferences Comparison compare",
     "comparison.references": "ChunkReferences chunk_references",

@@ -26,6 +26,8 @@ EVERY = (
     ),
     "log REPO --graph",
     "diff REPO main~1 -r main",
+    "diff REPO main main~1 --values",
+    "blame REPO temperature",
     "branch REPO",
     "tag REPO",
     "branch create REPO new",

@@ -11,6 +11,7 @@ from zarr.core.buffer import default_buffer_prototype
 from zarr.core.sync import sync
 
 import icefloe
+from tests.support.edits import CreateArray, CreateGroup, Write, make
 from tests.support.random_history import RandomHistory, keys
 
 official: Any = pytest.importorskip("icechunk")
@@ -56,3 +57,38 @@ def test_chunks_with_other_bytes_differ(tmp_path: Path, spec_version: int, seed:
             # written again with equal bytes is another reference
             if before.get(key) != after.get(key):
                 assert [int(at)] in [*added, *removed, *changed]
+
+
+@pytest.mark.parametrize("spec_version", [1, 2])
+def test_writers_are_found_in_official_histories(tmp_path: Path, spec_version: int) -> None:
+    is_old = official.__version__.startswith("1.")
+    if is_old and spec_version == 2:
+        pytest.skip("release 1 writes version 1 only")
+    options = {} if is_old else {"spec_version": spec_version}
+    theirs = official.Repository.create(official.local_filesystem_storage(str(tmp_path)), **options)
+    session = theirs.writable_session("main")
+    make(session, [CreateGroup("/"), CreateArray("/a", (5,))])
+    session.commit("arrays")
+    writers: dict[int, str] = {}
+    for number, chunks in enumerate(((0, 1, 2), (1,), (2, 3), (4,))):
+        session = theirs.writable_session("main")
+        make(session, [Write("/a", (at,), b"%d %d" % (number, at)) for at in chunks])
+        writers |= dict.fromkeys(chunks, session.commit("write"))
+    shifted = 0
+    if hasattr(session, "shift_array"):
+        session = theirs.writable_session("main")
+        session.shift_array("/a", (-1,))
+        session.commit("shift")
+        shifted = 1
+
+    found = icefloe.blame(icefloe.open(str(tmp_path)), "a").table()
+
+    assert {row["chunk_0"] + shifted: row["snapshot_id"] for row in found.rows()} == {
+        at: id for at, id in writers.items() if at >= shifted
+    }
+    theirs.expire_snapshots(theirs.lookup_snapshot(writers[3]).written_at)
+    rows = icefloe.blame(icefloe.open(str(tmp_path)), "a").table().rows()
+    known = {id: id for id in (writers[3], writers[4])}
+    assert {row["chunk_0"] + shifted: row["snapshot_id"] for row in rows} == {
+        at: known.get(id, "older") for at, id in writers.items() if at >= shifted
+    }

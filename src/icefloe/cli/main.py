@@ -32,6 +32,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
         "log": "history",
         "show": "history",
         "diff": "history",
+        "blame": "blame",
         "refs": "refs",
         "ops": "history",
         "branch": "refs",
