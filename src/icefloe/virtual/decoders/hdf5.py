@@ -69,31 +69,23 @@ def _shuffle(data: bytes, values: Sequence[int], chunk: Chunk) -> Any:
     return table.T.tobytes() + data[whole:]
 
 
-def _szip(data: bytes, values: Sequence[int], chunk: Chunk) -> Any:
-    import imagecodecs
+def _imagecodec(
+    name: str, arguments: Callable[[Sequence[int], Chunk], dict[str, Any]] = lambda values, chunk: {}
+) -> Decoder:
+    """Return a decoder of imagecodecs, with arguments that depend on the parameters and the chunk."""
 
-    options, pixels_per_block, bits_per_pixel, pixels_per_scanline = values[:4]
-    return imagecodecs.szip_decode(
-        data,
-        options_mask=options,
-        pixels_per_block=pixels_per_block,
-        bits_per_pixel=bits_per_pixel,
-        pixels_per_scanline=pixels_per_scanline,
-        header=True,
-    )
+    def decode(data: bytes, values: Sequence[int], chunk: Chunk) -> Any:
+        import imagecodecs
 
+        decoded = getattr(imagecodecs, f"{name}_decode")(data, **arguments(values, chunk))
+        return decoded.tobytes() if isinstance(decoded, np.ndarray) else decoded
 
-def _lzf(data: bytes, values: Sequence[int], chunk: Chunk) -> Any:
-    import imagecodecs
-
-    # LZF does not store the decoded size, which may include a checksum of 4 bytes.
-    return imagecodecs.lzf_decode(data, out=chunk.size_bytes + 4)
+    return decode
 
 
-def _lz4(data: bytes, values: Sequence[int], chunk: Chunk) -> Any:
-    import imagecodecs
-
-    return imagecodecs.lz4h5_decode(data)
+def _szip_arguments(values: Sequence[int], chunk: Chunk) -> dict[str, Any]:
+    names = ("options_mask", "pixels_per_block", "bits_per_pixel", "pixels_per_scanline")
+    return {**dict(zip(names, values[:4], strict=True)), "header": True}
 
 
 def _blosc2(data: bytes, values: Sequence[int], chunk: Chunk) -> Any:
@@ -159,12 +151,6 @@ def _zfp(data: bytes, values: Sequence[int], chunk: Chunk) -> Any:
 
     header = np.array(values[1:], "<u4").tobytes()
     return np.ascontiguousarray(imagecodecs.zfp_decode(header + data)).tobytes()
-
-
-def _jpegls(data: bytes, values: Sequence[int], chunk: Chunk) -> Any:
-    import imagecodecs
-
-    return np.ascontiguousarray(imagecodecs.jpegls_decode(data)).tobytes()
 
 
 def _bitshuffle(data: bytes, values: Sequence[int], chunk: Chunk) -> Any:
@@ -242,16 +228,17 @@ def _unpack(data: bytes, count: int, bits: int) -> NDArray[np.uint64]:
 DECODERS: Final[dict[int, Decoder]] = {
     1: _numcodec("zlib"),
     2: _shuffle,
-    4: _szip,
+    4: _imagecodec("szip", _szip_arguments),
     5: _nbit,
     6: _scale_offset,
     307: _numcodec("bz2"),
-    32000: _lzf,
+    # LZF does not store the decoded size, which may include a checksum of 4 bytes.
+    32000: _imagecodec("lzf", lambda values, chunk: {"out": chunk.size_bytes + 4}),
     32001: _numcodec("blosc"),
-    32004: _lz4,
+    32004: _imagecodec("lz4h5"),
     32008: _bitshuffle,
     32013: _zfp,
     32015: _numcodec("zstd"),
-    32018: _jpegls,
+    32018: _imagecodec("jpegls"),
     32026: _blosc2,
 }

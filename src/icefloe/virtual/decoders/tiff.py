@@ -5,9 +5,19 @@ from __future__ import annotations
 import base64
 import math
 import zlib
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
+
+_COMPRESSIONS: Final = ("lzw", "packbits", "zstd", "lzma")
+"""Compressions of bytes that imagecodecs decodes."""
+_IMAGES: Final = {
+    "jpeg": "jpeg_decode",
+    "webp": "webp_decode",
+    "jpeg2000": "jpeg2k_decode",
+    "lerc": "lerc_decode",
+}
+"""Compressions of whole images, with the functions of imagecodecs."""
 
 
 class Coding(Protocol):
@@ -22,7 +32,7 @@ class Coding(Protocol):
 
 def decode_segment(coding: Any, data: bytes, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
     """Decode the samples of a strip or tile, in native byte order."""
-    if coding.compression in ("jpeg", "webp", "jpeg2000", "lerc"):
+    if coding.compression in _IMAGES:
         return _pad(_decode_image(coding, data), shape, dtype)
     size = math.prod(shape) * dtype.itemsize
     raw = np.frombuffer(_decompress(coding, data, size), np.uint8)
@@ -41,37 +51,23 @@ def decode_segment(coding: Any, data: bytes, shape: tuple[int, ...], dtype: np.d
 
 
 def _decompress(coding: Coding, data: bytes, size: int) -> bytes:
-    match coding.compression:
-        case "none":
-            return data
-        case "deflate":
-            return zlib.decompress(data)
+    if coding.compression == "none":
+        return data
+    if coding.compression == "deflate":
+        return zlib.decompress(data)
+    if coding.compression not in _COMPRESSIONS:
+        raise ValueError(f"unknown TIFF compression {coding.compression!r}")
     import imagecodecs
 
-    match coding.compression:
-        case "lzw":
-            return bytes(imagecodecs.lzw_decode(data, out=size))
-        case "packbits":
-            return bytes(imagecodecs.packbits_decode(data, out=size))
-        case "zstd":
-            return bytes(imagecodecs.zstd_decode(data, out=size))
-        case "lzma":
-            return bytes(imagecodecs.lzma_decode(data, out=size))
-    raise ValueError(f"unknown TIFF compression {coding.compression!r}")
+    return bytes(getattr(imagecodecs, f"{coding.compression}_decode")(data, out=size))
 
 
 def _decode_image(coding: Coding, data: bytes) -> Any:
     import imagecodecs
 
-    match coding.compression:
-        case "jpeg":
-            tables = base64.standard_b64decode(coding.tables) or None
-            return imagecodecs.jpeg_decode(data, tables=tables)
-        case "webp":
-            return imagecodecs.webp_decode(data)
-        case "jpeg2000":
-            return imagecodecs.jpeg2k_decode(data)
-    return imagecodecs.lerc_decode(data)
+    if coding.compression == "jpeg":
+        return imagecodecs.jpeg_decode(data, tables=base64.standard_b64decode(coding.tables) or None)
+    return getattr(imagecodecs, _IMAGES[coding.compression])(data)
 
 
 def _undo_differences(samples: Any, dtype: np.dtype[Any]) -> Any:

@@ -19,7 +19,6 @@ from icefloe.virtual.parsers import ParseOptions
 from icefloe.virtual.sources import SourceFile, check_ends
 from icefloe.virtual.variables import (
     ChunkReferences,
-    Values,
     VirtualVariable,
     contiguous_chunks,
     loaded_variable,
@@ -60,12 +59,11 @@ def parse_netcdf3(file: SourceFile, options: ParseOptions) -> VirtualDataset:
     if options.group not in (None, "", "/"):
         raise CannotVirtualizeError(f"{file.location} has no group {options.group!r}: NetCDF-3 has no groups")
     header = _Header(file)
-    records = _record_count(header, file)
-    variables: dict[str, VirtualVariable] = {}
-    for declared in header.variables:
-        if options.drops(declared.name):
-            continue
-        variables[declared.name] = _Located(file, header, declared, records).variable(options)
+    variables = {
+        each.name: _parse_variable(file, header, each, options)
+        for each in header.variables
+        if not options.drops(each.name)
+    }
     return VirtualDataset(variables, (), json_attributes(header.attributes))
 
 
@@ -78,7 +76,7 @@ class _Header:
         version = file.read(3, 4)
         self._count: Callable[[], int] = self._u64 if version == b"\x05" else self._u32
         offset = self._u32 if version == b"\x01" else self._u64
-        self.numrecs = self._count()
+        self._numrecs = self._count()
         self.dimensions: list[tuple[str, int]] = self._list(
             _DIMENSIONS, lambda: (self._name(), self._count())
         )
@@ -91,6 +89,7 @@ class _Header:
             if any(number >= len(self.dimensions) for number in variable.dimensions):
                 raise self._invalid(f"{variable.name} has an undeclared dimension")
         self.record_bytes = self._record_bytes()
+        self.record_count = self._record_count()
 
     def is_record(self, variable: _Declared) -> bool:
         """Check whether a variable has the record dimension."""
@@ -105,6 +104,12 @@ class _Header:
         """Return the distance between records. The records of a single record variable are not padded."""
         sizes = [self.slab_bytes(variable) for variable in self.variables if self.is_record(variable)]
         return sizes[0] if len(sizes) == 1 else sum(-(-size // 4) * 4 for size in sizes)
+
+    def _record_count(self) -> int:
+        begins = [each.begin for each in self.variables if self.is_record(each)]
+        if self._numrecs not in _STREAMING or not begins or not self.record_bytes:
+            return 0 if self._numrecs in _STREAMING else self._numrecs
+        return max(self._file.size_bytes - min(begins), 0) // self.record_bytes
 
     def _list(self, tag: int, item: Callable[[], Any]) -> list[Any]:
         found, count = self._u32(), self._count()
@@ -174,68 +179,45 @@ class _Header:
         return CannotVirtualizeError(f"{self._file.location} is not a valid NetCDF-3 file: {what}")
 
 
-def _record_count(header: _Header, file: SourceFile) -> int:
-    if header.numrecs not in _STREAMING:
-        return header.numrecs
-    begins = [each.begin for each in header.variables if header.is_record(each)]
-    if not begins or not header.record_bytes:
-        return 0
-    return max(file.size_bytes - min(begins), 0) // header.record_bytes
-
-
-class _Located:
-    """A declared variable, with the location of its values."""
-
-    def __init__(self, file: SourceFile, header: _Header, declared: _Declared, records: int) -> None:
-        self._file = file
-        self._declared = declared
-        self._record_step = header.record_bytes if header.is_record(declared) else 0
-        self._slab_bytes = header.slab_bytes(declared)
-        self._record = header.is_record(declared)
-        names = [header.dimensions[number][0] for number in declared.dimensions]
-        self._names = tuple(
-            name if name not in names[:axis] else f"{name}_{axis + 1}" for axis, name in enumerate(names)
-        )
-        sizes = [header.dimensions[number][1] for number in declared.dimensions]
-        self._shape = (records, *sizes[1:]) if self._record else tuple(sizes)
-        runs = records if self._record else 1
-        if runs and self._slab_bytes:
-            check_ends(file, declared.name, declared.begin + (runs - 1) * self._record_step, self._slab_bytes)
-
-    def variable(self, options: ParseOptions) -> VirtualVariable:
-        declared, shape, dtype = self._declared, self._shape, self._declared.dtype
-        attributes = json_attributes(declared.attributes, dtype)
-        if options.loads(declared.name, self._names, math.prod(shape) * dtype.itemsize):
-            return loaded_variable(self._names, self._values(), attributes)
-        if self._record:
-            chunk_shape = (1, *(max(size, 1) for size in shape[1:]))
-            chunks = self._record_chunks()
+def _parse_variable(
+    file: SourceFile, header: _Header, declared: _Declared, options: ParseOptions
+) -> VirtualVariable:
+    dtype, begin, size = declared.dtype, declared.begin, header.slab_bytes(declared)
+    given = [header.dimensions[number][0] for number in declared.dimensions]
+    names = tuple(
+        name if name not in given[:axis] else f"{name}_{axis + 1}" for axis, name in enumerate(given)
+    )
+    sizes = tuple(header.dimensions[number][1] for number in declared.dimensions)
+    is_record = header.is_record(declared)
+    runs, step = (header.record_count, header.record_bytes) if is_record else (1, size)
+    shape: tuple[int, ...] = (runs, *sizes[1:]) if is_record else sizes
+    if runs and size:
+        check_ends(file, declared.name, begin + (runs - 1) * step, size)
+    attributes = json_attributes(declared.attributes, dtype)
+    if options.loads(declared.name, names, math.prod(shape) * dtype.itemsize):
+        if step == size:
+            data = file.read(begin, begin + runs * size)
         else:
-            chunk_shape = options.chunks_of_contiguous(shape, dtype.itemsize)
-            chunks = contiguous_chunks(declared.begin, shape, chunk_shape, dtype.itemsize)
-        return VirtualVariable(
-            self._names,
-            shape,
-            dtype.newbyteorder("="),
-            chunk_shape,
-            (bytes_codec(dtype),),
-            fill_value_json(None, dtype),
-            attributes,
-            chunks,
-        )
-
-    def _record_chunks(self) -> ChunkReferences:
-        count = self._shape[0] if self._slab_bytes else 0
-        coords = np.zeros((count, len(self._shape)), np.uint32)
+            starts = (begin + step * number for number in range(runs))
+            data = b"".join(file.read(start, start + size) for start in starts)
+        return loaded_variable(names, np.frombuffer(data, dtype).reshape(shape), attributes)
+    if is_record:
+        chunk_shape = (1, *(max(size, 1) for size in shape[1:]))
+        count = runs if size else 0
+        coords = np.zeros((count, len(shape)), np.uint32)
         coords[:, 0] = np.arange(count, dtype=np.uint32)
-        offsets = self._declared.begin + self._record_step * np.arange(count, dtype=np.uint64)
-        return ChunkReferences.of(coords, offsets, np.full(count, self._slab_bytes, np.uint64))
-
-    def _values(self) -> Values:
-        begin, count = self._declared.begin, self._shape[0] if self._record else 1
-        if self._record_step == self._slab_bytes:
-            data = self._file.read(begin, begin + count * self._slab_bytes)
-        else:
-            starts = (begin + self._record_step * number for number in range(count))
-            data = b"".join(self._file.read(start, start + self._slab_bytes) for start in starts)
-        return np.frombuffer(data, self._declared.dtype).reshape(self._shape)
+        offsets = begin + step * np.arange(count, dtype=np.uint64)
+        chunks = ChunkReferences.of(coords, offsets, np.full(count, size, np.uint64))
+    else:
+        chunk_shape = options.chunks_of_contiguous(shape, dtype.itemsize)
+        chunks = contiguous_chunks(begin, shape, chunk_shape, dtype.itemsize)
+    return VirtualVariable(
+        names,
+        shape,
+        dtype.newbyteorder("="),
+        chunk_shape,
+        (bytes_codec(dtype),),
+        fill_value_json(None, dtype),
+        attributes,
+        chunks,
+    )

@@ -219,11 +219,11 @@ class _Scan:
         return self._grids[mark]
 
 
-def _get(handle: Any, key: str, default: Any = None) -> Any:
+def _get(handle: Any, key: str, default: Any = None, kind: type | None = None) -> Any:
     import eccodes
 
     try:
-        return eccodes.codes_get(handle, key)
+        return eccodes.codes_get(handle, key, ktype=kind)
     except eccodes.CodesInternalError:
         return default
 
@@ -243,9 +243,11 @@ def _variable_name(handle: Any) -> str:
 
 
 def _place(handle: Any) -> tuple[Any, ...]:
+    import eccodes
+
     date, clock = _get(handle, "dataDate"), _get(handle, "dataTime", 0)
-    unit = _get_int(handle, "stepUnits")
-    step = _get_int(handle, "endStep")
+    unit = int(eccodes.codes_get(handle, "stepUnits", ktype=int))
+    step = int(eccodes.codes_get(handle, "endStep", ktype=int))
     if unit not in _STEP_SECONDS and step:
         raise RefusedVariable(
             RefusalReason.UNSUPPORTED_LAYOUT, f"the unit of its steps has the unknown code {unit}"
@@ -257,22 +259,7 @@ def _place(handle: Any) -> tuple[Any, ...]:
             RefusalReason.UNSUPPORTED_LAYOUT, f"its date {date} and time {clock} are invalid"
         ) from None
     hours = (step or 0) * _STEP_SECONDS.get(unit, 3600) / 3600
-    return _get(handle, "number"), int(start.timestamp()), hours, _get_float(handle, "level")
-
-
-def _get_int(handle: Any, key: str) -> int:
-    import eccodes
-
-    return int(eccodes.codes_get(handle, key, ktype=int))
-
-
-def _get_float(handle: Any, key: str) -> float | None:
-    import eccodes
-
-    try:
-        return float(eccodes.codes_get(handle, key, ktype=float))
-    except eccodes.CodesInternalError:
-        return None
+    return _get(handle, "number"), int(start.timestamp()), hours, _get(handle, "level", kind=float)
 
 
 def _grid_of(handle: Any, grid_type: str) -> _Grid:

@@ -85,58 +85,61 @@ def dataset_of(
     root = options.group or ""
     if root and not any(key.startswith(f"{root}/") for key in documents):
         raise CannotVirtualizeError(f"{place} has no group {options.group!r}")
-    if _is_array(root, documents):  # a single array is named after its location
-        name = unquote(place.rstrip("/").rpartition("/")[2]).partition(".")[0] or "array"
-        try:
-            variable = _parse_variable(root, documents, chunks.get(root), place)
-            return VirtualDataset({name: variable}, sources)
-        except RefusedVariable as refusal:
-            return VirtualDataset({}, sources, refused=(refusal.named(name),))
-    return _group(root, documents, chunks, sources, options, root, place)
+    hierarchy = _Hierarchy(documents, chunks, sources, options, place)
+    if not _is_array(root, documents):
+        return hierarchy.parse_group(root)
+    name = unquote(place.rstrip("/").rpartition("/")[2]).partition(".")[0] or "array"
+    return hierarchy.parse_arrays({name: root})  # a single array is named after its location
 
 
-def _group(
-    path: str,
-    documents: Mapping[str, Any],
-    chunks: Mapping[str, ArrayChunks],
-    sources: tuple[Source, ...],
-    options: ParseOptions,
-    root: str,
-    place: str,
-) -> VirtualDataset:
-    variables: dict[str, VirtualVariable] = {}
-    refused: list[Refused] = []
-    groups: dict[str, VirtualDataset] = {}
-    for name in sorted(_children(path, documents)):
-        child = f"{path}/{name}" if path else name
-        shown = child.removeprefix(f"{root}/")
-        if options.drops(shown):
-            continue
-        if not _is_array(child, documents):
-            groups[name] = _group(child, documents, chunks, sources, options, root, place)
-            continue
-        try:
-            variables[name] = _parse_variable(child, documents, chunks.get(child), place)
-        except RefusedVariable as refusal:
-            refused.append(refusal.named(name))
-    return VirtualDataset(variables, sources, _group_attributes(path, documents), groups, tuple(refused))
+@dataclass(frozen=True, slots=True)
+class _Hierarchy:
+    documents: Mapping[str, Any]
+    chunks: Mapping[str, ArrayChunks]
+    sources: tuple[Source, ...]
+    options: ParseOptions
+    place: str
+
+    def parse_group(self, path: str) -> VirtualDataset:
+        arrays: dict[str, str] = {}
+        groups: dict[str, VirtualDataset] = {}
+        for name in sorted(_children(path, self.documents)):
+            child = _key(path, name)
+            if self.options.drops(child.removeprefix(f"{self.options.group}/")):
+                continue
+            if _is_array(child, self.documents):
+                arrays[name] = child
+            else:
+                groups[name] = self.parse_group(child)
+        attributes = _group_attributes(path, self.documents)
+        return replace(self.parse_arrays(arrays), attributes=attributes, groups=groups)
+
+    def parse_arrays(self, paths: Mapping[str, str]) -> VirtualDataset:
+        """Parse arrays, given their paths by name."""
+        variables: dict[str, VirtualVariable] = {}
+        refused: list[Refused] = []
+        for name, path in paths.items():
+            try:
+                variables[name] = _variable(path, self.documents, self.chunks.get(path))
+            except RefusedVariable as refusal:
+                refused.append(refusal.named(name))
+            except DAMAGE as error:
+                raise CannotVirtualizeError(
+                    f"{self.place}: the metadata of {path or 'the array'} is invalid: "
+                    f"{type(error).__name__}: {error}"
+                ) from None
+        return VirtualDataset(variables, self.sources, refused=tuple(refused))
 
 
 def _children(path: str, documents: Mapping[str, Any]) -> set[str]:
     prefix = f"{path}/" if path else ""
-    found = set()
-    for key in documents:
-        name, slash, rest = key.removeprefix(prefix).partition("/")
-        if key.startswith(prefix) and slash and rest:
-            found.add(name)
-    return found
+    below = (key.removeprefix(prefix) for key in documents if key.startswith(prefix))
+    return {name for name, slash, rest in (key.partition("/") for key in below) if rest}
 
 
 def _is_array(path: str, documents: Mapping[str, Any]) -> bool:
-    document = documents.get(_key(path, "zarr.json"))
-    return _key(path, ".zarray") in documents or (
-        document is not None and document.get("node_type") == "array"
-    )
+    document = documents.get(_key(path, "zarr.json")) or {}
+    return _key(path, ".zarray") in documents or document.get("node_type") == "array"
 
 
 def _key(path: str, name: str) -> str:
@@ -144,10 +147,9 @@ def _key(path: str, name: str) -> str:
 
 
 def _group_attributes(path: str, documents: Mapping[str, Any]) -> Mapping[str, Any]:
-    prefix = f"{path}/" if path else ""
-    if f"{prefix}zarr.json" in documents:
-        return dict(documents[f"{prefix}zarr.json"].get("attributes") or {})
-    return dict(documents.get(f"{prefix}.zattrs") or {})
+    if _key(path, "zarr.json") in documents:
+        return dict(documents[_key(path, "zarr.json")].get("attributes") or {})
+    return dict(documents.get(_key(path, ".zattrs")) or {})
 
 
 def _group_by_array(keys: Sequence[str], documents: Mapping[str, Any]) -> dict[str, list[int]]:
@@ -187,17 +189,6 @@ def _parse_indices(path: str, keys: Sequence[str]) -> tuple[NDArray[np.int64], N
     alike = counts == counts[0]
     known[np.flatnonzero(known)[~alike]] = False
     return numbers[np.repeat(alike, counts)].reshape(-1, counts[0]), known
-
-
-def _parse_variable(
-    path: str, documents: Mapping[str, Any], found: ArrayChunks | None, place: str
-) -> VirtualVariable:
-    try:
-        return _variable(path, documents, found)
-    except DAMAGE as error:
-        raise CannotVirtualizeError(
-            f"{place}: the metadata of {path or 'the array'} is invalid: {type(error).__name__}: {error}"
-        ) from None
 
 
 def _variable(path: str, documents: Mapping[str, Any], found: ArrayChunks | None) -> VirtualVariable:
