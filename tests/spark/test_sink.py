@@ -176,7 +176,7 @@ def test_too_many_fragments_suggest_shuffle(folder: str) -> None:
     rows = changed_rows().slice(0, 100)
 
     with pytest.raises(
-        InvalidInputError, match=r"icefloe\.spark\.write\(df, \.\.\.\) shuffles rows by chunk first"
+        InvalidInputError, match=r"icefloe\.spark\.write\(df, \.\.\.\), which shuffles rows by chunk"
     ):
         run(folder, [rows], maxFragmentBytes="100")
     with pytest.raises(InvalidInputError, match="two tasks have rows for the same cells"):

@@ -80,7 +80,7 @@ def test_repeated_job_commits_nothing(spark: Any, repo: icefloe.Repository) -> N
 
     assert again == first
     assert commits(repo) == 4
-    with pytest.raises(InvalidInputError, match="txnAppId and txnVersion are one key together"):
+    with pytest.raises(InvalidInputError, match="txnAppId and txnVersion form one key"):
         write(rows, repo, txn_app_id="nightly")
 
 
@@ -91,7 +91,7 @@ def test_invalid_rows_do_not_move_branch(spark: Any, repo: icefloe.Repository) -
         write(rows.union(rows), repo)
     with pytest.raises(InvalidInputError, match="rows have no lat"):
         write(rows.selectExpr("time", "cast(null AS double) AS lat", "lon", "rain"), repo)
-    with pytest.raises(InvalidInputError, match=r"lat 61\.0 is no coordinate"):
+    with pytest.raises(InvalidInputError, match=r"lat 61\.0 is not a coordinate"):
         write(rows.selectExpr("time", "lat + 1 AS lat", "lon", "rain"), repo)
 
     assert commits(repo) == 2

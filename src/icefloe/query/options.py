@@ -24,14 +24,12 @@ from icefloe.storage import factories
 from icefloe.storage.external.endpoints import same_endpoint
 from icefloe.storage.urls import SECRETS, storage_from_url
 
-READING: Final = ("path", "group", "variables", "branch", "tag", "snapshot", "versionAsOf", "timestampAsOf")
-READING_MORE: Final = ("sel", "isel", "table", "fromVersion", "maxPartitionBytes", "batchRows")
-WRITING: Final = (
+_NAMES: Final = (
+    *("path", "group", "variables", "branch", "tag", "snapshot", "versionAsOf", "timestampAsOf"),
+    *("sel", "isel", "table", "fromVersion", "maxPartitionBytes", "batchRows"),
     *("commitMessage", "userMetadata", "txnAppId", "txnVersion", "solver", "dims", "chunks", "dtype"),
-    *("fillValue", "appendDim", "maxFragmentBytes"),
+    *("fillValue", "appendDim", "maxFragmentBytes", "virtualChunks", "credentialsProvider"),
 )
-PLACE: Final = ("virtualChunks", "credentialsProvider")
-_NAMES: Final = (*READING, *READING_MORE, *WRITING, *PLACE)
 _ALIASES: Final = {
     "snapshotid": "snapshot",
     "url": "path",

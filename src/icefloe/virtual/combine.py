@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from typing import Any, Final
 
@@ -306,58 +307,51 @@ def _compare(
     dimension: str,
     path: str,
 ) -> list[Mismatch]:
+    """List the differences of a variable from the first dataset, and the files that end inside a chunk."""
     wrong: list[Mismatch] = []
     first = found[0]
-    expected = None if first is None else properties_of(document_of(first), loaded=first.loaded)
-    last = len(found) - 1
-    for row, variable in enumerate(found):
-        location = datasets[row].sources[0].location
-        if first is None or variable is None or expected is None:
+    expected = {} if first is None else properties_of(document_of(first), loaded=first.loaded)
+    for row, (variable, dataset) in enumerate(zip(found, datasets, strict=True)):
+        differ = partial(Mismatch, path, dataset.sources[0].location)
+        if first is None or variable is None:
             if first is not variable:
                 words = ("missing" if each is None else "present" for each in (first, variable))
-                wrong.append(Mismatch(path, location, "variable", *words))
+                wrong.append(differ("variable", *words))
             continue
         if first.loaded != variable.loaded:
             kinds = ("loaded" if each.loaded else "virtual" for each in (first, variable))
-            wrong.append(Mismatch(path, location, "kind", *kinds))
+            wrong.append(differ("kind", *kinds))
             continue
         if row:
             there = properties_of(document_of(variable), loaded=variable.loaded)
-            wrong += [
-                Mismatch(path, location, what, was, now) for what, was, now in differences(expected, there)
-            ]
-            wrong += _compare_values(first, variable, dimension, path, location)
-        if row < last and dimension in variable.dimensions and not variable.loaded:
+            wrong += [differ(*each) for each in differences(expected, there)]
+            wrong += [differ(*each) for each in _compare_values(first, variable, dimension)]
+        if row < len(found) - 1 and dimension in variable.dimensions and not variable.loaded:
             axis = variable.dimensions.index(dimension)
             size, chunk = variable.shape[axis], variable.chunk_shape[axis]
             if size % chunk:
                 wrong.append(
-                    Mismatch(
-                        path,
-                        location,
-                        f"length of {dimension}",
-                        f"a multiple of the chunk length {chunk}",
-                        size,
-                    )
+                    differ(f"length of {dimension}", f"a multiple of the chunk length {chunk}", size)
                 )
     return wrong
 
 
 def _compare_values(
-    first: VirtualVariable, variable: VirtualVariable, dimension: str, path: str, location: str
-) -> list[Mismatch]:
+    first: VirtualVariable, variable: VirtualVariable, dimension: str
+) -> list[tuple[str, Any, Any]]:
+    """Compare shapes except along the dimension, and the values of loaded variables without it."""
     if first.dimensions != variable.dimensions:
         return []
-    rest = [name != dimension for name in first.dimensions]
-    was = tuple(size for size, kept in zip(first.shape, rest, strict=True) if kept)
-    now = tuple(size for size, kept in zip(variable.shape, rest, strict=True) if kept)
-    if was != now:
-        return [Mismatch(path, location, "shape", first.shape, variable.shape)]
-    if dimension in first.dimensions or not first.loaded:
-        return []
-    if _same_values(first.values, variable.values):
-        return []
-    return [Mismatch(path, location, "values", "those of the first file", "different")]
+    shapes = [
+        [size for name, size in zip(each.dimensions, each.shape, strict=True) if name != dimension]
+        for each in (first, variable)
+    ]
+    if shapes[0] != shapes[1]:
+        return [("shape", first.shape, variable.shape)]
+    is_static = dimension not in first.dimensions and first.loaded
+    if is_static and not _same_values(first.values, variable.values):
+        return [("values", "those of the first file", "different")]
+    return []
 
 
 def _concat_variable(

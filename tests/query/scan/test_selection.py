@@ -168,7 +168,7 @@ def test_invalid_labels_are_rejected(labels: dict[str, Any], sentence: str) -> N
 @pytest.mark.parametrize(
     ("places", "sentence"),
     [
-        ({"time": 10}, "position 10 is outside dimension time, which has length 10"),
+        ({"time": 10}, "10 is not a position along time, which has length 10"),
         ({"time": 1.5}, "1.5 is not a position along time"),
         ({"tim": 1}, "no dimension 'tim'; did you mean 'time'"),
         ({"time": slice(None, None, 0)}, "is not a position along time"),

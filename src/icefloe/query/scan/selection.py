@@ -97,12 +97,16 @@ def select_positions(table: Table, selection: Selection, wanted: Mapping[str, An
         if dim not in table.dims:
             raise unknown("dimension", dim, table.dims)
         axis = table.dims.index(dim)
-        size = table.shape[axis]
-        place = to_slice(place)
-        if isinstance(place, slice):
-            chosen = np.arange(size)[_check_slice(dim, place)]
-        else:
-            chosen = _check_positions(dim, place, size)
+        try:
+            if isinstance(place, bool):
+                raise TypeError
+            chosen = np.ravel(np.arange(table.shape[axis])[to_slice(place)])
+        except (IndexError, TypeError, ValueError):
+            raise InvalidInputError(
+                f"{place!r} is not a position along {dim}, which has length {table.shape[axis]}: expected an"
+                " integer, a list of integers or a range",
+                kind=ErrorKind.INVALID_CHUNK_INDEX,
+            ) from None
         selection = selection.narrow(axis, chosen)
     return selection
 
@@ -114,35 +118,6 @@ def to_slice(given: Any) -> Any:
             raise unknown("key", sorted(unexpected)[0], ("start", "stop", "step"), "in a range")
         return slice(given.get("start"), given.get("stop"), given.get("step"))
     return given
-
-
-def _check_slice(dim: str, place: slice) -> slice:
-    for part in (place.start, place.stop, place.step):
-        if part is not None and (isinstance(part, bool) or not isinstance(part, int | np.integer)):
-            raise _invalid_position(dim, place)
-    if place.step is not None and place.step == 0:
-        raise _invalid_position(dim, place)
-    return place
-
-
-def _check_positions(dim: str, place: Any, size: int) -> Indices:
-    given = np.asarray(place)
-    if given.dtype.kind not in "iu" and given.size:
-        raise _invalid_position(dim, place)
-    flat = given.astype(np.int64).ravel()
-    if ((flat < -size) | (flat >= size)).any():
-        raise InvalidInputError(
-            f"position {place} is outside dimension {dim}, which has length {size}",
-            kind=ErrorKind.INVALID_CHUNK_INDEX,
-        )
-    return flat % size if size else flat
-
-
-def _invalid_position(dim: str, place: Any) -> InvalidInputError:
-    return InvalidInputError(
-        f"{place!r} is not a position along {dim}: expected an integer, a list of integers or a range",
-        kind=ErrorKind.INVALID_CHUNK_INDEX,
-    )
 
 
 def _find_labels(column: Column, values: Values, label: Any) -> Indices:

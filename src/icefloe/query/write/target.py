@@ -74,35 +74,32 @@ def index_by_variable(given: Any) -> dict[str, Any]:
 class Lookup:
     """A mapping from the keys of a coordinate to positions along its dimension."""
 
-    name: str
-    keys: Values
-    """In ascending order."""
-    positions: NDArray[np.int64]
+    index: Any
+    """Pandas index of the keys, in the order of the dimension."""
     times: bool
     """Whether the keys are microseconds since 1970."""
 
     @staticmethod
     def build(name: str, keys: Values, times: bool) -> Lookup:
         """Index keys that are in the order of the dimension. Raises if a key appears twice."""
-        order = np.argsort(keys, kind="stable")
-        ordered = keys[order]
-        if len(ordered) > 1 and (ordered[1:] == ordered[:-1]).any():
+        import pandas as pd  # type: ignore[import-untyped]
+
+        index = pd.Index(keys)
+        if not index.is_unique:
             raise invalid_rows(
                 f"coordinate {name} contains a value twice, so the position of a row is ambiguous"
             )
-        return Lookup(name, ordered, order.astype(np.int64), times)
+        return Lookup(index, times)
 
     def format(self, position: int) -> str:
         """Format the key at a position."""
-        return format_key(self.keys[np.flatnonzero(self.positions == position)[0]], self.times)
+        return format_key(self.index[position], self.times)
 
     def find(self, keys: Values) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """Find the positions of keys, and which keys exist."""
-        if not len(self.keys):
-            return np.zeros(len(keys), np.int64), np.zeros(len(keys), np.bool_)
-        keys = keys.astype(self.keys.dtype) if self.keys.dtype.kind == "f" else keys
-        at = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
-        return self.positions[at], np.asarray(self.keys[at] == keys, np.bool_)
+        keys = keys.astype(self.index.dtype) if self.index.dtype.kind == "f" else keys
+        found = self.index.get_indexer(keys)
+        return np.maximum(found, 0), found >= 0
 
 
 @dataclass(frozen=True, slots=True)

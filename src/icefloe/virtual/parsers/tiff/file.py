@@ -67,37 +67,26 @@ def parse_tiff(file: SourceFile, options: ParseOptions) -> VirtualDataset:
 
 
 def _dataset(opened: tifffile.TiffFile, options: ParseOptions, file: SourceFile) -> VirtualDataset:
-    variables: dict[str, VirtualVariable] = {}
-    refused: list[Refused] = []
-    groups: dict[str, VirtualDataset] = {}
     if not opened.series:
         raise CannotVirtualizeError(f"{file.location} contains no image")
+    levels: list[tuple[dict[str, VirtualVariable], list[Refused]]] = [({}, [])]
     for number, series in enumerate(opened.series):
         name = f"image_{number}" if number else "image"
         if options.drops(name):
             continue
-        for depth, level in enumerate(series.levels):
+        levels += [({}, []) for _ in range(len(levels), len(series.levels))]
+        for (variables, refused), level in zip(levels, series.levels, strict=False):
             try:
                 variable = _Image(level, file, opened.byteorder).variable(f"_{number}" if number else "")
             except RefusedVariable as refusal:
-                found = refusal.named(name)
-                if depth:
-                    above = groups.get(f"overview_{depth}", VirtualDataset({}, ()))
-                    groups[f"overview_{depth}"] = replace(above, refused=(*above.refused, found))
-                else:
-                    refused.append(found)
+                refused.append(refusal.named(name))
                 continue
-            found_here = {name: variable}
-            if number == 0:
-                located = locate_pixels(opened.pages.first, variable)
-                found_here = {name: located.pop("")}
-                found_here |= {other: each for other, each in located.items() if not options.drops(other)}
-            if depth == 0:
-                variables |= found_here
-            else:
-                above = groups.get(f"overview_{depth}", VirtualDataset({}, ()))
-                groups[f"overview_{depth}"] = replace(above, variables={**above.variables, **found_here})
-    return VirtualDataset(variables, (), _file_attributes(opened), groups, tuple(refused))
+            located = {"": variable} if number else locate_pixels(opened.pages.first, variable)
+            variables[name] = located.pop("")
+            variables |= {other: each for other, each in located.items() if not options.drops(other)}
+    image, *overviews = [VirtualDataset(found, (), refused=tuple(refused)) for found, refused in levels]
+    groups = {f"overview_{depth}": each for depth, each in enumerate(overviews, 1)}
+    return replace(image, attributes=_file_attributes(opened), groups=groups)
 
 
 def _file_attributes(opened: tifffile.TiffFile) -> dict[str, Any]:
