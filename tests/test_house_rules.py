@@ -50,8 +50,8 @@ GIVEN_NAMES = {"icefloe.testing.utils"}
 # Folders of tests that are about no single package: they compare, install or prove the whole.
 TESTS_OF_THE_WHOLE = {"tests.compat", "tests.proof", "tests.setup", "tests.web"}
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
-HAVE_OPTIONS = {"icefloe.spark.java", "icefloe.testing.simulation"}
-"""Modules with command-line options that are not those of `icefloe`."""
+HAVE_OPTIONS = {"icefloe.spark.java", "icefloe.testing.simulation", "icefloe.serve.snippets"}
+"""Modules with options of other command lines, and the one that writes commands for users to copy."""
 OUR_ERRORS = {
     name
     for name, value in vars(errors).items()

@@ -98,8 +98,10 @@ INSIDE: dict[str, tuple[tuple[str, ...], ...]] = {
     "serve": (
         ("app",),
         ("pages", "gateway"),
+        ("data",),
         ("views",),
-        ("compare", "chunkmap", "series"),
+        ("snippets",),
+        ("requests", "compare", "chunkmap", "series", "picture"),
         ("windows",),
         ("documents",),
         ("versions",),

@@ -105,6 +105,12 @@ TOPICS = (
         "Ingest, query and write with Spark. Needs the extra `spark`.",
         package="icefloe.spark",
     ),
+    Topic(
+        "serve",
+        "icefloe.serve",
+        "A web page for a repository. Needs the extra `serve`.",
+        package="icefloe.serve",
+    ),
     Topic("xarray", "icefloe.xarray", "Write xarray datasets.", package="icefloe.xarray"),
     Topic("dask", "icefloe.dask", "Write dask arrays.", package="icefloe.dask"),
     Topic("distributed", "icefloe.distributed", "Write from many processes.", package="icefloe.distributed"),

@@ -41,6 +41,19 @@ class GraphCommit:
         return line if len(line) <= _MESSAGE_LENGTH else line[: _MESSAGE_LENGTH - 3] + "..."
 
 
+@dataclass(frozen=True, slots=True)
+class GraphShapes:
+    """A drawn history without texts, in pixels."""
+
+    width: int
+    height: int
+    lines: tuple[tuple[str, str], ...]
+    """Path data of SVG, and a colour."""
+    dots: tuple[tuple[int, int, str], ...]
+    """The centre of each commit, and a colour."""
+    row_px: int = _ROW_PX
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class AncestryGraph:
     """Snapshots and how they descend from each other: `print` draws it as text, notebooks as a picture."""
@@ -121,6 +134,19 @@ class AncestryGraph:
             return text
         red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
         return f"\x1b[38;2;{red};{green};{blue}m{text}\x1b[0m"
+
+    def shapes(self) -> GraphShapes:
+        """Return the drawing without texts, in pixels. Each commit takes a row of `row_px`."""
+        lane_of = {row: lane for lane in self._lanes for row in lane.rows}
+        width = 2 * _MARGIN_PX + _LANE_PX * max((lane.column for lane in self._lanes), default=0)
+        return GraphShapes(
+            width,
+            _ROW_PX * len(self.commits),
+            tuple((_svg_path(lane, lane_of), lane.colour) for lane in self._lanes),
+            tuple(
+                (_x(lane_of[row].column), _y(row), lane_of[row].colour) for row in range(len(self.commits))
+            ),
+        )
 
     def _repr_svg_(self) -> str:
         """The drawing as a picture."""
@@ -289,6 +315,10 @@ def _sorted(commits: Mapping[str, GraphCommit], parents: Mapping[str, set[str]])
 
 
 def _svg_lane(lane: _Lane, lane_of: Mapping[int, _Lane]) -> str:
+    return f'<path d="{_svg_path(lane, lane_of)}" stroke="{lane.colour}" stroke-width="2" fill="none"/>'
+
+
+def _svg_path(lane: _Lane, lane_of: Mapping[int, _Lane]) -> str:
     """Draw a line from the merge or the first snapshot down to the last one, or to the row it joins."""
     path, column, y = f"M {_x(lane.column)} {_y(lane.start)}", lane.column, _y(lane.start)
     if lane.merge is not None:
@@ -305,7 +335,7 @@ def _svg_lane(lane: _Lane, lane_of: Mapping[int, _Lane]) -> str:
     else:
         path += f" V {max(y, _y(lane.joins) - _ROW_PX)}"
         path += f" {_svg_bend(column, lane_of[lane.joins].column, _y(lane.joins))}"
-    return f'<path d="{path}" stroke="{lane.colour}" stroke-width="2" fill="none"/>'
+    return path
 
 
 def _svg_bend(start: int, end: int, y: int) -> str:

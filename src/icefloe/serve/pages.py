@@ -1,21 +1,557 @@
-"""The pages."""
+"""Pages and the data that they draw: an ASGI application without state-changing routes."""
 
 from __future__ import annotations
 
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
-from starlette.routing import Route
+import hashlib
+import json
+import mimetypes
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache, partial
+from importlib.resources import files
+from typing import Any, Final
+from urllib.parse import urlencode
 
+import jinja2
+import numpy as np
+
+from icefloe._internal.concurrency import pool
+from icefloe._internal.paths import LEDGERS, ROOT, is_within, parent
+from icefloe._version import __version__
+from icefloe.errors import IcechunkError
+from icefloe.history.versions import ResolvedVersion
+from icefloe.serve import views
+from icefloe.serve.compare import changed_chunks, common_shape, compare_nodes, compare_values
+from icefloe.serve.data import Data
+from icefloe.serve.picture import (
+    Layout,
+    Statistics,
+    bands,
+    choose_layout,
+    steps_at_once,
+    value_table,
+)
+from icefloe.serve.requests import (
+    HTML,
+    JSON,
+    NO_CACHE,
+    Opened,
+    Request,
+    Response,
+    Shown,
+    parse_request,
+    request_has,
+    required,
+)
+from icefloe.serve.responses import (
+    NO_STORE,
+    Receive,
+    RequestError,
+    Scope,
+    Send,
+    as_request_error,
+    respond,
+)
+from icefloe.serve.series import cell_history, read_series
 from icefloe.serve.settings import Settings
+from icefloe.serve.snippets import Reading
 from icefloe.serve.versions import Versions
-from icefloe.serve.work import Decoders
+from icefloe.serve.windows import ArrayView, parse_index
+from icefloe.serve.work import CancelledError, Decoders
+
+_STALE_S: Final = 2.0
 
 
-def pages_app(versions: Versions, settings: Settings, decoders: Decoders) -> Starlette:
+def pages_app(versions: Versions, settings: Settings, decoders: Decoders) -> Pages:
     """Create the application that answers everything except the gateway."""
+    return Pages(versions, settings, decoders)
 
-    async def home(request: Request) -> Response:
-        return PlainTextResponse("icefloe\n")
 
-    return Starlette(routes=[Route("/", home)])
+class Pages:
+    """An ASGI application for pages, their assets and their data.
+
+    Parameters
+    ----------
+    versions
+        The versions of the repository.
+    settings
+        The options of the server.
+    decoders
+        The threads that decode windows.
+    """
+
+    def __init__(self, versions: Versions, settings: Settings, decoders: Decoders) -> None:
+        self._opened = Opened(versions, settings)
+        self._data = Data(self._opened, decoders)
+        self._settings = settings
+        self._limits = settings.limits
+        self._rendering = Decoders(replace(settings.limits, decoders=8))
+        self._stale: dict[Any, tuple[float, Any]] = {}
+        self._refreshing: set[Any] = set()
+        self._lock = threading.Lock()
+        pages: dict[str, Callable[[Request], Response]] = {
+            "": self._home,
+            "tree": self._tree,
+            "array": self._array,
+            "compare": self._compare,
+            "commit": self._commit,
+            "ops": self._ops,
+            "storage": self._storage,
+            "ledger": self._ledger,
+            "health": self._health,
+        }
+        self._pages = pages
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        head = scope["method"] == "HEAD"
+        is_page = True
+        try:
+            request = parse_request(scope)
+            first = request.segments[0] if request.segments else ""
+            if first == "static":
+                found = _static("/".join(request.segments[1:]))
+            elif first == "api":
+                is_page = False
+                found = await self._data.answer(request, receive)
+            elif first in self._pages:
+                found = await self._rendering.run(partial(self._pages[first], request), receive)
+            else:
+                raise RequestError(404, "there is no such page")
+        except CancelledError:
+            return
+        except Exception as error:  # noqa: BLE001 - every failure is a page of its own
+            found = self._failed(as_request_error(error, self._settings.explain), is_page=is_page)
+        if request_has(scope, found):
+            await respond(send, 304, b"", found.headers, head=True)
+            return
+        await respond(send, found.status, found.body, found.headers, head=head)
+
+    def _failed(self, error: RequestError, *, is_page: bool) -> Response:
+        headers = [NO_STORE, *error.headers]
+        if not is_page:
+            body = json.dumps({"error": error.text}).encode()
+            return Response(body, [JSON, *headers], error.status)
+        page = (
+            _templates()
+            .get_template("error.html")
+            .render(
+                status=error.status, text=error.text, links=views, version=__version__, shown=None, path=""
+            )
+        )
+        return Response(page.encode("utf-8", "backslashreplace"), [HTML, *headers], error.status)
+
+    # What pages share
+
+    def _render(self, template: str, shown: Shown | None, path: str = "", **values: Any) -> Response:
+        facts = self._cached("facts", lambda: views.repository_facts(self._opened.versions.repo))
+        text = (
+            _templates()
+            .get_template(template)
+            .render(
+                links=views,
+                version=__version__,
+                shown=shown,
+                path=path,
+                repository=facts,
+                title=_location_name(self._settings.location or facts["storage"]),
+                **values,
+            )
+        )
+        # Names of nodes can contain lone surrogates, which no encoding has.
+        return Response(text.encode("utf-8", "backslashreplace"), [HTML, NO_CACHE])
+
+    def _cached(self, key: Any, compute: Callable[[], Any]) -> Any:
+        """Return facts about refs. Pages do not wait for a slow bucket: they show what was known last."""
+        if self._opened.versions.answers_at_once:
+            return compute()
+        now = time.monotonic()
+        known = self._stale.get(key)
+        if known is None:
+            found = compute()
+            self._stale[key] = (time.monotonic(), found)
+            return found
+        if now - known[0] > _STALE_S and key not in self._refreshing:
+            self._refreshing.add(key)
+            pool("serve-refs", 4).submit(self._refresh, key, compute)
+        return known[1]
+
+    def _refresh(self, key: Any, compute: Callable[[], Any]) -> None:
+        try:
+            self._stale[key] = (time.monotonic(), compute())
+        except IcechunkError:
+            pass  # the next request tries again
+        finally:
+            self._refreshing.discard(key)
+
+    # Pages
+
+    def _home(self, request: Request) -> Response:
+        page = request.number("page", 1)
+        repo = self._opened.versions.repo
+        history = self._cached(("history", page), lambda: views.history_page(repo, page))
+        return self._render("home.html", None, history=history)
+
+    def _tree(self, request: Request) -> Response:
+        shown = self._opened.show(required(request, 1, "a version"))
+        path = request.node_path(2)
+        session = self._opened.versions.session(shown.snapshot_id)
+        if path != ROOT and session._workspace.node(path) is None:
+            raise RequestError(404, f"there is no node {path} in {shown.name}")
+        return self._render("tree.html", shown, path, tree=views.tree_facts(session, path))
+
+    def _array(self, request: Request) -> Response:
+        shown = self._opened.show(required(request, 1, "a version"))
+        path = request.node_path(2)
+        view = self._opened.view(shown.snapshot_id, path)
+        problem, layout, values = "", Layout("none", None, None, ()), None
+        try:
+            layout = choose_layout(
+                view, _positions(request), request.query.get("y", ""), request.query.get("x", "")
+            )
+            values = (
+                view.read(layout.index(view)) if _fits(view, layout, self._limits.decoded_bytes) else None
+            )
+        except (RequestError, IcechunkError) as error:
+            problem = as_request_error(error, self._settings.explain).text
+        return self._render(
+            "array.html",
+            shown,
+            path,
+            **self._array_values(request, shown, view, layout, values),
+            problem=problem,
+        )
+
+    def _array_values(
+        self, request: Request, shown: Shown, view: ArrayView, layout: Layout, values: Any
+    ) -> dict[str, Any]:
+        session = self._opened.versions.session(shown.snapshot_id)
+        numbers = (
+            view.numbers(values) if values is not None and layout.kind not in ("none", "table") else None
+        )
+        counted = views.chunk_count(view)
+        with_chunks = counted <= views.MOST_CHUNKS_COUNTED or request.query.get("chunks") == "1"
+        version = ResolvedVersion(shown.snapshot_id, shown.is_fixed)
+        return {
+            "array": views.array_summary(view.path, view.document),
+            "view": view,
+            "layout": layout,
+            "sliders": self._sliders(view, layout),
+            "statistics": None if numbers is None else Statistics.of(numbers),
+            "table": None if values is None else value_table(view, layout, values),
+            "attributes": views.attribute_rows(view.attributes),
+            "chunk_facts": views.chunk_facts(view) if with_chunks else None,
+            "chunk_count": counted,
+            "commits": views.recent_commits(self._opened.versions.repo, version),
+            "contents": views.contents(session),
+            "snippets": self._snippets(request, shown, view, layout),
+            "config": self._picture_config(shown, view, layout),
+            "line": None if numbers is None or layout.kind != "line" else _line(view, layout, numbers),
+            "cell": self._cell(request, shown, view, layout),
+            "chunk": self._chunk(request, shown, view),
+            "query_with": partial(_query_with, request),
+        }
+
+    def _cell(self, request: Request, shown: Shown, view: ArrayView, layout: Layout) -> dict[str, Any] | None:
+        """Describe the selected cell: its value, along the first slider, and in each commit."""
+        numbers = request.query.get("cell", "").split(",")
+        if layout.y is None or layout.x is None or len(numbers) != 2 or not all(map(str.isdigit, numbers)):
+            return None
+        place = list(layout.at)
+        place[layout.y], place[layout.x] = (int(each) for each in numbers)
+        at = parse_index(",".join(map(str, place)), view.shape)
+        along = next(
+            (axis for axis, size in enumerate(view.shape) if axis not in (layout.y, layout.x) and size > 1),
+            None,
+        )
+        commits = iter(self._opened.versions.repo.ancestry(snapshot_id=shown.snapshot_id))
+        found: dict[str, Any] = {
+            "where": [
+                (view.dims[axis], view.coordinate(axis).labels([each])[0]) for axis, each in enumerate(place)
+            ],
+            "value": view.texts(view.read(at)).reshape(-1)[0],
+            "history": cell_history(view.path, at, commits, self._opened.view),
+            "series": None,
+            "partial": "",
+        }
+        if along is not None:
+            series = read_series(view, at, along, self._limits)
+            values = [np.nan if each is None else each for each in series["values"]]
+            found["series"] = views.line_chart(values, series["labels"], place[along] - series["first"])
+            found["series_name"] = view.dims[along]
+            if len(values) < view.shape[along]:
+                last = series["first"] + len(values) - 1
+                what = f"Steps {series['first']} to {last} of {view.shape[along]}"
+                found["partial"] = f"{what}: more would decode too much at once."
+
+        return found
+
+    def _chunk(self, request: Request, shown: Shown, view: ArrayView) -> dict[str, Any] | None:
+        """Describe the selected chunk."""
+        numbers = request.query.get("chunk", "").split(",") if view.shape else []
+        if len(numbers) != len(view.shape) or not all(map(str.isdigit, numbers)) or not numbers:
+            return None
+        commits = iter(self._opened.versions.repo.ancestry(snapshot_id=shown.snapshot_id))
+        coords = tuple(map(int, numbers))
+        return views.one_chunk(view, coords, commits, self._opened.versions.session)
+
+    def _snippets(
+        self, request: Request, shown: Shown, view: ArrayView, layout: Layout
+    ) -> list[tuple[str, str]]:
+        if not layout.at and view.shape:
+            return []
+        reading = Reading(
+            view,
+            layout,
+            shown.snapshot_id,
+            self._settings.location,
+            request.base_url,
+            has_token=self._settings.token is not None,
+        )
+        return reading.snippets()
+
+    def _sliders(self, view: ArrayView, layout: Layout) -> list[dict[str, Any]]:
+        """Describe the dimensions that are not drawn."""
+        found = []
+        for axis, at in enumerate(layout.at):
+            if axis in (layout.y, layout.x):
+                continue
+            coordinate = view.coordinate(axis)
+            found.append(
+                {
+                    "axis": axis,
+                    "name": view.dims[axis],
+                    "size": view.shape[axis],
+                    "at": at,
+                    "label": coordinate.labels([at])[0] if view.shape[axis] else "",
+                    "units": coordinate.units,
+                    "steps": steps_at_once(view, layout, axis, self._limits)
+                    if layout.kind in ("map", "heat")
+                    else 1,
+                }
+            )
+        return found
+
+    def _picture_config(self, shown: Shown, view: ArrayView, layout: Layout) -> dict[str, Any]:
+        """Describe the picture for the script that draws it."""
+        if layout.kind in ("none", "table"):
+            return {"kind": layout.kind}
+        rows = None if layout.y is None else view.coordinate(layout.y)
+        columns = view.coordinate(layout.x or 0)
+        is_map = layout.kind == "map"
+        latitudes = rows.latitudes if rows is not None and is_map else None
+        longitudes = columns.longitudes if is_map else None
+        return {
+            "kind": layout.kind,
+            "version": shown.snapshot_id,
+            "path": view.path.strip("/"),
+            "dims": view.dims,
+            "shape": view.shape,
+            "y": layout.y,
+            "x": layout.x,
+            "at": layout.at,
+            "every": layout.every,
+            "bands": bands(view, layout, self._limits),
+            "flip_y": bool(latitudes is not None and latitudes[0] < latitudes[-1]),
+            "flip_x": bool(longitudes is not None and longitudes[0] > longitudes[-1]),
+            "units": view.units,
+            "steps": {each["axis"]: each["steps"] for each in self._sliders(view, layout)},
+            "y_label": "" if rows is None else _axis_label(rows.name, rows.units),
+            "x_label": _axis_label(columns.name, columns.units),
+            "y_ends": [] if rows is None else rows.labels([0, rows.size - 1]),
+            "x_ends": columns.labels([0, columns.size - 1]),
+        }
+
+    def _compare(self, request: Request) -> Response:
+        before, after = self._opened.both(request.raw[1] if len(request.raw) > 1 else b"")
+        path = request.node_path(2)
+        one, other = (self._opened.versions.session(each.snapshot_id) for each in (before, after))
+        if path == ROOT:
+            key = ("compare", before.snapshot_id, after.snapshot_id)
+            changes = self._opened.results.get(key)
+            if changes is None:
+                changes = self._opened.results.put(key, compare_nodes(one, other))
+            return self._render("compare.html", after, before=before, after=after, changes=changes)
+        return self._compare_array(request, before, after, path)
+
+    def _compare_array(self, request: Request, before: Shown, after: Shown, path: str) -> Response:
+        old, new = self._opened.view(before.snapshot_id, path), self._opened.view(after.snapshot_id, path)
+        shape = common_shape(old, new)
+        problem, difference, layout = "", None, Layout("none", None, None, ())
+        try:
+            layout = choose_layout(
+                new, _positions(request), request.query.get("y", ""), request.query.get("x", "")
+            )
+            index = layout.index(new)
+            if shape is None:
+                problem = f"{path} has another number of dimensions in {before.name}"
+            elif old.is_numeric and new.is_numeric and layout.kind not in ("none", "table"):
+                clipped = tuple(
+                    slice(p.start, min(p.stop, size), p.step) for p, size in zip(index, shape, strict=True)
+                )
+                difference = compare_values(old, new, clipped)
+        except (RequestError, IcechunkError) as error:
+            problem = as_request_error(error, self._settings.explain).text
+        same_data = old.node.node_data == new.node.node_data
+        chunks = None if same_data else changed_chunks(old.session, old.node, new.session, new.node)
+        config = self._picture_config(after, new, layout)
+        if shape is not None and old.shape != new.shape:
+            problem = (
+                problem or f"the shapes differ: {old.shape} and {new.shape}; the common part is compared"
+            )
+        config |= {
+            "before": before.snapshot_id,
+            "changed": _outlines(new, layout, chunks),
+            "names": [before.name, after.name],
+        }
+        return self._render(
+            "compare_array.html",
+            after,
+            path,
+            before=before,
+            after=after,
+            array=views.array_summary(path, new.document),
+            view=new,
+            layout=layout,
+            sliders=self._sliders(new, layout),
+            difference=difference,
+            statistics=None if difference is None else Statistics.of(difference.values),
+            chunks=chunks,
+            config=config,
+            problem=problem,
+            tables=None if difference is None else _difference_tables(new, layout, difference),
+        )
+
+    def _commit(self, request: Request) -> Response:
+        shown = self._opened.show(required(request, 1, "a commit"))
+        facts = views.commit_facts(self._opened.versions.repo, shown.snapshot_id)
+        changes, problem = None, ""
+        if facts["parent"]:
+            try:
+                one = self._opened.versions.session(facts["parent"])
+                changes = compare_nodes(
+                    one, self._opened.versions.session(shown.snapshot_id), with_ledgers=False
+                )
+            except IcechunkError as error:
+                problem = as_request_error(error, self._settings.explain).text
+        return self._render("commit.html", shown, commit=facts, changes=changes, problem=problem)
+
+    def _ops(self, request: Request) -> Response:
+        return self._render(
+            "ops.html", None, ops=views.operations(self._opened.versions.repo, request.number("page", 1))
+        )
+
+    def _storage(self, request: Request) -> Response:
+        problem, facts = "", None
+        try:
+            facts = views.storage_facts(self._opened.versions.repo)
+        except IcechunkError as error:
+            problem = as_request_error(error, self._settings.explain).text
+        return self._render("storage.html", None, storage=facts, problem=problem)
+
+    def _ledger(self, request: Request) -> Response:
+        shown = self._opened.show(request.query.get("version") or "branch:main")
+        session = self._opened.versions.session(shown.snapshot_id)
+        wanted = request.query.get("file", "")
+        ledger = views.ledger_facts(session, wanted, request.number("page", 1))
+        return self._render("ledger.html", shown, ledger=ledger)
+
+    def _health(self, request: Request) -> Response:
+        return self._render("health.html", None, report=views.verify_facts(self._opened.versions.repo))
+
+
+def _line(view: ArrayView, layout: Layout, numbers: Any) -> dict[str, Any]:
+    values = layout.oriented(numbers).reshape(-1)
+    coordinate = view.coordinate(layout.x or 0)
+    return views.line_chart(values, coordinate.labels([0, coordinate.size // 2, coordinate.size - 1]), None)
+
+
+def _query_with(request: Request, name: str, at: int) -> str:
+    """Return the query of this page with another position of a slider."""
+    return urlencode({**request.query, f"i.{name}": at})
+
+
+def _difference_tables(view: ArrayView, layout: Layout, difference: Any) -> list[tuple[str, Any]]:
+    return [
+        ("before", value_table(view, layout, difference.before)),
+        ("after", value_table(view, layout, difference.after)),
+    ]
+
+
+def _outlines(view: ArrayView, layout: Layout, chunks: Any) -> list[list[int]]:
+    """Return the rectangles, in cells, of changed chunks that the picture shows."""
+    if chunks is None or layout.kind == "none" or layout.x is None:
+        return []
+    from icefloe.core.chunk_grid import stored_grid
+
+    grid = stored_grid(view.document)
+    coords = chunks.all()
+    for axis, at in enumerate(layout.at):
+        if axis in (layout.y, layout.x):
+            continue
+        here = int(np.searchsorted(grid.edges[axis], at, "right")) - 1
+        coords = coords[coords[:, axis] == here]
+    drawn = [axis for axis in (layout.y, layout.x) if axis is not None]
+    places = np.unique(coords[:, drawn], axis=0)[:400]
+    found = []
+    for place in places.tolist():
+        box = [
+            int(edge)
+            for axis, at in zip(drawn, place, strict=True)
+            for edge in (grid.edges[axis][at], min(grid.edges[axis][at + 1], view.shape[axis]))
+        ]
+        found.append(box if len(drawn) == 2 else [0, 1, *box])
+    return found
+
+
+def _fits(view: ArrayView, layout: Layout, most: int) -> bool:
+    """Whether the facts of a picture can be computed while its page is made."""
+    return bool(layout.at or not view.shape) and view.touched_bytes(layout.index(view)) <= most
+
+
+def _axis_label(name: str, units: str) -> str:
+    return f"{name} ({units})" if units else name
+
+
+def _positions(request: Request) -> dict[str, int]:
+    """Return the positions of sliders: `i.time=120`."""
+    return {
+        name[2:]: int(value)
+        for name, value in request.query.items()
+        if name.startswith("i.") and value.isascii() and value.isdigit() and len(value) < 12
+    }
+
+
+def _location_name(location: str) -> str:
+    return location.rstrip("/").rpartition("/")[2] or location
+
+
+@cache
+def _templates() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("icefloe.serve"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["plain"] = lambda value: "-" if value is None else f"{value:.6g}"
+    environment.filters["size"] = views.size_text
+    environment.tests["ledger"] = lambda path: is_within(path, LEDGERS)
+    environment.globals["parent_of"] = lambda path: parent(path) or ROOT
+    return environment
+
+
+@cache
+def _static(name: str) -> Response:
+    """Return an asset."""
+    folder = files("icefloe.serve").joinpath("static")
+    known = {each.name for each in folder.iterdir()}
+    if name not in known:
+        raise RequestError(404, "there is no such file")
+    body = folder.joinpath(name).read_bytes()
+    kind = "text/javascript" if name.endswith(".js") else mimetypes.guess_type(name)[0] or "text/plain"
+    tag = f'"{hashlib.sha256(body).hexdigest()[:16]}"'.encode()
+    return Response(body, [(b"content-type", kind.encode()), NO_CACHE, (b"etag", tag)])

@@ -1,0 +1,204 @@
+"""The data that pages draw: windows as colours, exact values, series and chunk maps."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from itertools import islice
+from typing import Any, Final
+from urllib.parse import unquote_to_bytes
+
+import numpy as np
+
+from icefloe._internal.concurrency import pool
+from icefloe.errors import NotFoundError
+from icefloe.serve.chunkmap import chunk_references, draw_chunk_map, find_writers
+from icefloe.serve.compare import common_shape, compare_values, difference_of
+from icefloe.serve.picture import Statistics, as_colours, choose_layout, coast
+from icefloe.serve.requests import (
+    BYTES,
+    IMMUTABLE,
+    NO_CACHE,
+    Opened,
+    Request,
+    Response,
+    check_response,
+    json_response,
+    meta_header,
+    required_raw,
+)
+from icefloe.serve.responses import Receive, RequestError
+from icefloe.serve.series import cell_history, read_series
+from icefloe.serve.windows import ArrayView, parse_index
+from icefloe.serve.work import Decoders
+
+_MOST_STEPS: Final = 64
+
+
+class Data:
+    """Answers requests for data.
+
+    Parameters
+    ----------
+    opened
+        The versions and arrays of the repository.
+    decoders
+        The threads that decode.
+    """
+
+    def __init__(self, opened: Opened, decoders: Decoders) -> None:
+        self._opened = opened
+        self._decoders = decoders
+        self._kinds: dict[str, Callable[[Request], Response]] = {
+            "window": self._window,
+            "tile": self._tile,
+            "series": self._series,
+            "history": self._cell_history,
+            "chunks": self._chunks,
+            "coast": self._coast,
+        }
+
+    async def answer(self, request: Request, receive: Receive) -> Response:
+        """Answer one request."""
+        kind = request.segments[1] if len(request.segments) > 1 else ""
+        if kind == "refs":
+            return await asyncio.wrap_future(pool("serve-refs", 4).submit(self._refs, request))
+        if kind not in self._kinds:
+            raise RequestError(404, "there is no such data")
+        found = await self._decoders.run(partial(self._kinds[kind], request), receive)
+        if len(found.body) > self._opened.limits.response_bytes:
+            raise RequestError(413, f"the response would have {len(found.body)} bytes; ask for less")
+        return found
+
+    def _refs(self, request: Request) -> Response:
+        """Tell how far a branch has moved since a snapshot; polled by open pages."""
+        branch, since = request.query.get("branch", ""), request.query.get("since", "")
+        try:
+            tip = self._opened.repo.lookup_branch(branch)
+        except NotFoundError:
+            return json_response({"tip": None, "new": 0}, [NO_CACHE])
+        newer = 0
+        if tip != since:
+            for info in islice(self._opened.repo.ancestry(snapshot_id=tip), 1000):
+                if info.id == since:
+                    break
+                newer += 1
+        tag = f'"{tip}-{newer}"'.encode()
+        return json_response({"tip": tip, "new": newer}, [NO_CACHE, (b"etag", tag)])
+
+    def _window(self, request: Request) -> Response:
+        """Send a window: as colours, or raw in the type of the array."""
+        raw, path = required_raw(request, 2), request.node_path(3)
+        if b"..." in raw:
+            return self._difference_window(request, raw, path)
+        shown = self._opened.show(unquote_to_bytes(raw).decode())
+        view = self._opened.view(shown.snapshot_id, path)
+        index = parse_index(request.query.get("index", ""), view.shape)
+        check_response(index, 8, self._opened.limits.response_bytes)
+        values = view.read(index)
+        cache = IMMUTABLE if shown.is_fixed else NO_CACHE
+        if request.query.get("format") == "raw":
+            meta = {"dtype": str(values.dtype), "shape": values.shape}
+            if values.dtype.kind in "OT":
+                raise RequestError(400, f"{path} has values of variable length")
+            return Response(np.ascontiguousarray(values).tobytes(), [BYTES, cache, meta_header(meta)])
+        return _coloured(view, index, view.numbers(values), request, cache)
+
+    def _difference_window(self, request: Request, raw: bytes, path: str) -> Response:
+        before, after = self._opened.both(raw)
+        old, new = self._opened.view(before.snapshot_id, path), self._opened.view(after.snapshot_id, path)
+        shape = common_shape(old, new)
+        if shape is None:
+            raise RequestError(400, "the versions have another number of dimensions")
+        index = parse_index(request.query.get("index", ""), shape)
+        check_response(index, 8, self._opened.limits.response_bytes)
+        found = compare_values(old, new, index)
+        cache = IMMUTABLE if before.is_fixed and after.is_fixed else NO_CACHE
+        extra = {"differing": found.differing, "most": found.most, "cells": int(found.values.size)}
+        return _coloured(new, index, found.values, request, cache, extra)
+
+    def _tile(self, request: Request) -> Response:
+        """Send exact values as texts, for the pointer."""
+        raw, path = required_raw(request, 2), request.node_path(3)
+        shown = [self._opened.show(unquote_to_bytes(part).decode()) for part in raw.split(b"...")]
+        found = []
+        view = None
+        for each in shown[:2]:
+            view = self._opened.view(each.snapshot_id, path)
+            index = parse_index(request.query.get("index", ""), view.shape)
+            check_response(index, 32, 1 << 20)
+            found.append((view, view.read(index)))
+        if view is None:
+            raise RequestError(404, "name a version")
+        body: dict[str, Any] = {"values": [view.texts(values).reshape(-1).tolist() for view, values in found]}
+        if len(found) == 2 and found[0][1].shape == found[1][1].shape and view.is_numeric:
+            (old, one), (new, other) = found
+            numbers = difference_of(old, one, new, other).values.reshape(-1)
+            body["difference"] = ["" if each != each else f"{each:.6g}" for each in numbers.tolist()]
+        body["labels"] = [
+            view.coordinate(axis).labels(range(p.start, p.stop, p.step)) for axis, p in enumerate(index)
+        ]
+        body["units"] = view.units
+        fixed = all(each.is_fixed for each in shown)
+        return json_response(body, [IMMUTABLE if fixed else NO_CACHE])
+
+    def _series(self, request: Request) -> Response:
+        shown = self._opened.show(unquote_to_bytes(required_raw(request, 2)).decode())
+        view = self._opened.view(shown.snapshot_id, request.node_path(3))
+        at = parse_index(request.query.get("index", ""), view.shape)
+        axis = request.number("axis")
+        if axis >= len(view.shape):
+            raise RequestError(400, f"there is no dimension {axis}")
+        cache = IMMUTABLE if shown.is_fixed else NO_CACHE
+        return json_response(read_series(view, at, axis, self._opened.limits), [cache])
+
+    def _cell_history(self, request: Request) -> Response:
+        shown = self._opened.show(unquote_to_bytes(required_raw(request, 2)).decode())
+        path = request.node_path(3)
+        view = self._opened.view(shown.snapshot_id, path)
+        at = parse_index(request.query.get("index", ""), view.shape)
+        commits = iter(self._opened.repo.ancestry(snapshot_id=shown.snapshot_id))
+        rows = cell_history(path, at, commits, self._opened.view)
+        body = [{name: getattr(row, name) for name in row.__slots__} for row in rows]
+        return json_response({"commits": body, "units": view.units}, [NO_CACHE])
+
+    def _chunks(self, request: Request) -> Response:
+        """Send the chunk map: one byte per cell, and what the codes mean in a header."""
+        shown = self._opened.show(unquote_to_bytes(required_raw(request, 2)).decode())
+        path, by = request.node_path(3), request.query.get("by", "kind")
+        key = ("chunks", shown.snapshot_id, path, by)
+        drawn = self._opened.results.get(key)
+        if drawn is None:
+            view = self._opened.view(shown.snapshot_id, path)
+            refs = chunk_references(view)
+            writers = None
+            if by == "commit":
+                commits = iter(self._opened.repo.ancestry(snapshot_id=shown.snapshot_id))
+                writers = find_writers(view, refs, commits, self._opened.versions.session)
+            drawn = self._opened.results.put(key, draw_chunk_map(view, refs, by, writers))
+        return Response(drawn.codes.tobytes(), [BYTES, NO_CACHE, meta_header(drawn.facts())])
+
+    def _coast(self, request: Request) -> Response:
+        shown = self._opened.show(unquote_to_bytes(required_raw(request, 2)).decode())
+        view = self._opened.view(shown.snapshot_id, request.node_path(3))
+        layout = choose_layout(view, {}, request.query.get("y", ""), request.query.get("x", ""))
+        return json_response(coast(view, layout), [IMMUTABLE if shown.is_fixed else NO_CACHE])
+
+
+def _coloured(
+    view: ArrayView, index: Any, numbers: Any, request: Request, cache: tuple[bytes, bytes], extra: Any = None
+) -> Response:
+    """Send numbers as colours, with exact statistics of each step along one dimension."""
+    steps = request.number("axis", len(view.shape))
+    whole = Statistics.of(numbers)
+    meta: dict[str, Any] = {"low": whole.low, "high": whole.high, "shape": numbers.shape, **(extra or {})}
+    if steps < numbers.ndim and numbers.shape[steps] <= _MOST_STEPS:
+        moved = np.moveaxis(numbers, steps, 0)
+        meta["steps"] = [Statistics.of(each).as_dict() for each in moved]
+        part = index[steps]
+        meta["labels"] = view.coordinate(steps).labels(range(part.start, part.stop, part.step))
+        numbers = moved
+    else:
+        meta["steps"] = [whole.as_dict()]
+    return Response(as_colours(numbers, whole.low, whole.high), [BYTES, cache, meta_header(meta)])

@@ -1,0 +1,232 @@
+"""The picture of an array: which dimensions are drawn, in how many requests, and colours as small numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icefloe.coastlines import coastlines_on_grid
+from icefloe.serve.settings import Limits
+from icefloe.serve.windows import ArrayView, Coordinate, Index
+
+MOST_CELLS: Final = 320_000
+"""Cells of a picture, and of all steps that are sent at once: 640 kB."""
+_TABLE: Final = 8
+"""Rows and columns of the table of values."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How an array is drawn: rows and columns, and the positions of the other dimensions."""
+
+    kind: str
+    """map, heat, line, table or none."""
+    y: int | None
+    x: int | None
+    """Axes that are drawn."""
+    at: tuple[int, ...]
+    """The position along each dimension. Those of drawn dimensions are not used."""
+    every: tuple[int, int] = (1, 1)
+    """Only every n-th row and column is drawn."""
+    note: str = ""
+    """What a reader must know about the picture."""
+
+    def index(self, view: ArrayView) -> Index:
+        """Return the window that is drawn."""
+        parts = [slice(at, at + 1, 1) for at in self.at]
+        for axis, step in ((self.y, self.every[0]), (self.x, self.every[1])):
+            if axis is not None:
+                parts[axis] = slice(0, view.shape[axis], step)
+        return tuple(parts)
+
+    def oriented(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Turn a window into rows and columns."""
+        kept = [axis for axis in (self.y, self.x) if axis is not None]
+        rest = [axis for axis in range(values.ndim) if axis not in kept]
+        turned = values.transpose([*rest, *kept])
+        return turned.reshape(turned.shape[len(rest) :])
+
+
+def choose_layout(view: ArrayView, at: Mapping[str, int], y: str = "", x: str = "") -> Layout:
+    """Choose how to draw an array.
+
+    Parameters
+    ----------
+    view
+        The array.
+    at
+        The positions along dimensions that are not drawn; 0 by default.
+    y, x
+        Names of the dimensions to draw; by default latitude and longitude, else the last two.
+    """
+    places = tuple(
+        min(max(at.get(name, 0), 0), max(size - 1, 0))
+        for name, size in zip(view.dims, view.shape, strict=True)
+    )
+    long = [axis for axis, size in enumerate(view.shape) if size > 1]
+    if not view.shape or 0 in view.shape or not long:
+        return Layout("none", None, None, places)
+    if not view.is_numeric:
+        return _table_layout(view, long, places)
+    by_name = {name: axis for axis, name in enumerate(view.dims)}
+    if len(long) == 1:
+        return Layout("line", None, long[0], places)
+    rows, columns = by_name.get(y), by_name.get(x)
+    if columns is not None and not y and x:
+        return Layout("line", None, columns, places)
+    if rows is None or columns is None or rows == columns:
+        rows, columns = _default_axes(view, long)
+    every = _thinning(view.shape[rows], view.shape[columns])
+    note = "" if every == (1, 1) else f"every {every[0]} × {every[1]} cells one is drawn"
+    is_map = _is_map(view.coordinate(rows), view.coordinate(columns))
+    if not is_map:
+        index = "cells are drawn by their index"
+        note = f"{note}; {index}" if note else index
+    return Layout("map" if is_map else "heat", rows, columns, places, every, note)
+
+
+def _table_layout(view: ArrayView, long: list[int], places: tuple[int, ...]) -> Layout:
+    """Choose the rows and columns of values that cannot be drawn."""
+    if len(long) == 1:
+        return Layout("table", long[0], None, places, (max(1, view.shape[long[0]] // MOST_CELLS), 1))
+    rows, columns = long[-2:]
+    return Layout("table", rows, columns, places, _thinning(view.shape[rows], view.shape[columns]))
+
+
+def _default_axes(view: ArrayView, long: list[int]) -> tuple[int, int]:
+    latitudes = [axis for axis in long if view.coordinate(axis).latitudes is not None]
+    longitudes = [axis for axis in long if view.coordinate(axis).longitudes is not None]
+    if latitudes and longitudes:
+        return latitudes[-1], longitudes[-1]
+    return long[-2], long[-1]
+
+
+def _is_map(rows: Coordinate, columns: Coordinate) -> bool:
+    """Whether a picture has one latitude per row and one longitude per column."""
+    return rows.latitudes is not None and columns.longitudes is not None
+
+
+def _thinning(rows: int, columns: int) -> tuple[int, int]:
+    step = max(1, math.ceil(math.sqrt(rows * columns / MOST_CELLS)))
+    return (min(step, rows), min(step, columns))
+
+
+def steps_at_once(view: ArrayView, layout: Layout, axis: int, limits: Limits) -> int:
+    """Choose how many steps along a dimension are sent at once: within the limits, and up to a chunk."""
+    cells = math.prod(len(range(part.start, part.stop, part.step)) for part in layout.index(view))
+    most = max(1, MOST_CELLS // max(cells, 1))
+    edges = view.grid.edges[axis]
+    chunk = int(edges[1] - edges[0]) if len(edges) > 1 else 1
+    return max(1, min(most, max(chunk, 1) if chunk > 1 else most, view.shape[axis]))
+
+
+def bands(view: ArrayView, layout: Layout, limits: Limits) -> list[tuple[int, int]]:
+    """Split the rows of a picture so that no request decodes too much; one band if all of them fit."""
+    index = layout.index(view)
+    if layout.y is None or view.touched_bytes(index) <= limits.decoded_bytes:
+        return [(0, view.shape[layout.y] if layout.y is not None else 0)]
+    edges = view.grid.edges[layout.y]
+    step = layout.every[0]
+    found: list[tuple[int, int]] = []
+    for start, stop in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
+        first = -(-start // step) * step
+        if first < min(stop, view.shape[layout.y]):
+            found.append((first, min(stop, view.shape[layout.y])))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """A window in a few numbers."""
+
+    low: float | None
+    high: float | None
+    mean: float | None
+    missing: int
+    cells: int
+
+    @staticmethod
+    def of(values: NDArray[np.float64]) -> Statistics:
+        """Summarize numbers; NaN and infinite ones count as missing."""
+        there = values[np.isfinite(values)]
+        missing = int(values.size - there.size)
+        if not there.size:
+            return Statistics(None, None, None, missing, values.size)
+        return Statistics(float(there.min()), float(there.max()), float(there.mean()), missing, values.size)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the numbers by name."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+def as_colours(values: NDArray[np.float64], low: float | None, high: float | None) -> bytes:
+    """Quantize numbers for colours: 0 for missing ones, else 1 to 65535 from `low` to `high`. Never shown."""
+    if low is None or high is None:
+        return bytes(2 * values.size)
+    span = high - low
+    with np.errstate(invalid="ignore", over="ignore"):
+        share = (values - low) / span if span > 0 else np.zeros_like(values)
+        codes = np.clip(np.rint(share * 65534), 0, 65534) + 1
+    return np.where(np.isfinite(values), codes, 0).astype("<u2").tobytes()
+
+
+def coast(view: ArrayView, layout: Layout) -> list[list[float]]:
+    """Project the coastlines on a map: flat lists of x and y in cells, within the picture."""
+    if layout.kind != "map" or layout.y is None or layout.x is None:
+        return []
+    latitudes = view.coordinate(layout.y).latitudes
+    longitudes = view.coordinate(layout.x).longitudes
+    if latitudes is None or longitudes is None:
+        return []
+    rows, columns = len(latitudes), len(longitudes)
+    return [
+        part for line in coastlines_on_grid(latitudes, longitudes) for part in _clipped(line, rows, columns)
+    ]
+
+
+def _clipped(line: NDArray[np.float64], rows: int, columns: int) -> Iterator[list[float]]:
+    """Yield the parts of a line that lie within a picture, each with the point before and after it."""
+    inside = ((line > -1) & (line < (rows + 1, columns + 1))).all(axis=1)
+    near = inside | np.append(inside[1:], False) | np.append(False, inside[:-1])
+    for first, last in _runs(near):
+        if last - first > 1:
+            yield np.round(line[first:last, ::-1].ravel(), 2).tolist()
+
+
+def _runs(marked: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
+    """Yield where runs of marked places begin and end."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], marked, [False]]).astype(np.int8)))
+    yield from zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)
+
+
+def value_table(view: ArrayView, layout: Layout, values: NDArray[Any]) -> dict[str, Any] | None:
+    """Make a small table of exact values: rows and columns spread evenly over the picture."""
+    drawn = layout.oriented(values)
+    if drawn.ndim > 2:
+        return None
+    if drawn.ndim < 2:
+        drawn = drawn.reshape((-1, 1) if layout.x is None and layout.y is not None else (1, -1))
+    most = (2 * _TABLE if drawn.shape[1] == 1 else _TABLE, 2 * _TABLE if drawn.shape[0] == 1 else _TABLE)
+    rows, columns = (_spread(size, limit) for size, limit in zip(drawn.shape, most, strict=True))
+    texts = view.texts(np.ascontiguousarray(drawn[np.ix_(rows, columns)]))
+    return {
+        "rows": _labels(view, layout.y, rows, layout.every[0]),
+        "columns": _labels(view, layout.x, columns, layout.every[1]),
+        "row_name": "" if layout.y is None else view.dims[layout.y],
+        "column_name": "" if layout.x is None else view.dims[layout.x],
+        "cells": texts.tolist(),
+    }
+
+
+def _spread(size: int, most: int) -> list[int]:
+    """Choose positions from the first to the last."""
+    return sorted(set(np.linspace(0, size - 1, min(size, most)).round().astype(int).tolist())) if size else []
+
+
+def _labels(view: ArrayView, axis: int | None, at: list[int], step: int) -> list[str]:
+    return ["value"] * len(at) if axis is None else view.coordinate(axis).labels(each * step for each in at)

@@ -1,0 +1,163 @@
+"""Requests and responses of pages and their data, and the versions and arrays that they open."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import parse_qsl, unquote_to_bytes
+
+import numpy as np
+
+from icefloe._internal.paths import normalize
+from icefloe.errors import InvalidInputError, NotFoundError
+from icefloe.serve.responses import Headers, RequestError, Scope, header
+from icefloe.serve.settings import Settings
+from icefloe.serve.versions import Kept, Versions
+from icefloe.serve.windows import ArrayView, DecodedChunks, Index
+
+HTML: Final = (b"content-type", b"text/html; charset=utf-8")
+JSON: Final = (b"content-type", b"application/json")
+BYTES: Final = (b"content-type", b"application/octet-stream")
+NO_CACHE: Final = (b"cache-control", b"no-cache")
+IMMUTABLE: Final = (b"cache-control", b"private, max-age=31536000, immutable")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a page needs to know of a request."""
+
+    segments: tuple[str, ...]
+    """The decoded segments of the path."""
+    raw: tuple[bytes, ...]
+    """The same, as they were sent."""
+    query: Mapping[str, str]
+    base_url: str
+
+    def number(self, name: str, default: int = 0) -> int:
+        """Return a number of the query."""
+        text = self.query.get(name, "")
+        return int(text) if text.isascii() and text.isdigit() and len(text) < 12 else default
+
+    def node_path(self, after: int) -> str:
+        """Return the node path behind some segments."""
+        return normalize("/" + "/".join(self.segments[after:]))
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """A whole response."""
+
+    body: bytes
+    headers: Headers
+    status: int = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A version as pages name it, and the snapshot that it selects now."""
+
+    name: str
+    snapshot_id: str
+    is_fixed: bool
+
+    @property
+    def branch(self) -> str:
+        """The branch whose new commits are announced."""
+        return "" if self.is_fixed or set("~@") & set(self.name) else self.name.removeprefix("branch:")
+
+
+class Opened:
+    """The versions and arrays that requests look at, kept open for the next request.
+
+    Parameters
+    ----------
+    versions
+        The versions of the repository.
+    settings
+        The options of the server.
+    """
+
+    def __init__(self, versions: Versions, settings: Settings) -> None:
+        self.versions = versions
+        self.repo = versions.repo
+        self.limits = settings.limits
+        self.results: Kept[Any] = Kept(64)
+        """Comparisons and chunk maps."""
+        self._kept = DecodedChunks(settings.limits.kept_bytes, settings.limits.decoders)
+        self._views: Kept[ArrayView] = Kept(64)
+
+    def show(self, text: str) -> Shown:
+        try:
+            found = self.versions.resolve(text)
+        except NotFoundError as error:
+            raise RequestError(410, error.message) from None
+        except InvalidInputError as error:
+            raise RequestError(409, error.message) from None
+        return Shown(text, found.snapshot_id, found.is_fixed)
+
+    def view(self, snapshot_id: str, path: str) -> ArrayView:
+        found = self._views.get((snapshot_id, path))
+        if found is None:
+            session = self.versions.session(snapshot_id)
+            found = self._views.put((snapshot_id, path), ArrayView(session, path, self.limits, self._kept))
+        return found
+
+    def both(self, raw: bytes) -> tuple[Shown, Shown]:
+        """Resolve the two versions of a comparison."""
+        one, dots, other = raw.partition(b"...")
+        if not dots or not one or not other:
+            raise RequestError(404, "name two versions: /compare/v1...main")
+        return self.show(unquote_to_bytes(one).decode()), self.show(unquote_to_bytes(other).decode())
+
+
+def parse_request(scope: Scope) -> Request:
+    """Parse the path and the query of a request."""
+    path = scope.get("raw_path") or scope["path"].encode()
+    raw = tuple(each for each in path.split(b"/") if each)
+    try:
+        segments = tuple(unquote_to_bytes(each).decode() for each in raw)
+    except UnicodeDecodeError:
+        raise RequestError(400, "the URL is not UTF-8") from None
+    query = dict(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True))
+    host = (header(scope, b"host") or b"").decode("latin-1")
+    base = f"{scope.get('scheme', 'http')}://{host}"
+    return Request(segments, raw, query, base)
+
+
+def required(request: Request, at: int, what: str) -> str:
+    """Return a segment of the path."""
+    if len(request.segments) <= at:
+        raise RequestError(404, f"name {what} in the URL")
+    return request.segments[at]
+
+
+def required_raw(request: Request, at: int) -> bytes:
+    """Return a segment of the path as it was sent."""
+    required(request, at, "a version")
+    return request.raw[at]
+
+
+def check_response(index: Index, item: int, most: int) -> None:
+    """Refuse a window whose response would be too large."""
+    cells = int(np.prod([len(range(p.start, p.stop, p.step)) for p in index], dtype=object))
+    if cells * item > most:
+        raise RequestError(413, f"{cells} values are too many for one response")
+
+
+def meta_header(value: Any) -> tuple[bytes, bytes]:
+    """Describe binary data in a header."""
+    return (b"x-icefloe-meta", json.dumps(value, allow_nan=False).encode())
+
+
+def json_response(value: Any, headers: Headers) -> Response:
+    """Answer with JSON."""
+    body = json.dumps(value, allow_nan=False, ensure_ascii=True).encode()
+    return Response(body, [JSON, *headers])
+
+
+def request_has(scope: Scope, response: Response) -> bool:
+    """Whether the client has this response."""
+    e_tag = next((value for name, value in response.headers if name == b"etag"), None)
+    return e_tag is not None and header(scope, b"if-none-match") == e_tag

@@ -1,0 +1,126 @@
+"""One cell along a dimension, and in the commits of a history."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from icefloe.errors import IcechunkError
+from icefloe.serve.responses import RequestError
+from icefloe.serve.settings import Limits
+from icefloe.serve.windows import ArrayView, Index
+from icefloe.serve.work import check_job
+from icefloe.snapshots import SnapshotInfo
+
+_MOST_POINTS: Final = 20_000
+_MOST_COMMITS: Final = 50
+
+
+def read_series(view: ArrayView, at: Index, axis: int, limits: Limits) -> dict[str, Any]:
+    """Read a cell along a dimension, as far around its position as the limits allow.
+
+    Parameters
+    ----------
+    view
+        The array.
+    at
+        The cell.
+    axis
+        The dimension to follow.
+    limits
+        The resources that may be used.
+    """
+    span = _affordable(view, at, axis, limits)
+    index = tuple(slice(span.start, span.stop, 1) if each == axis else part for each, part in enumerate(at))
+    values = view.read(index).reshape(-1)
+    numbers = view.numbers(values)
+    return {
+        "first": span.start,
+        "size": view.shape[axis],
+        "values": [
+            None if each != each else each
+            for each in np.where(np.isfinite(numbers), numbers, np.nan).tolist()
+        ],
+        "texts": view.texts(values).tolist(),
+        "labels": view.coordinate(axis).labels(span),
+        "units": view.units,
+    }
+
+
+def _affordable(view: ArrayView, at: Index, axis: int, limits: Limits) -> range:
+    """Choose the longest range of whole chunks around a position that may be decoded."""
+    edges = view.grid.edges[axis]
+    size = view.shape[axis]
+    chunk = int(np.searchsorted(edges, at[axis].start, "right")) - 1
+    one = tuple(
+        slice(int(edges[chunk]), int(edges[chunk + 1]), 1) if n == axis else part for n, part in enumerate(at)
+    )
+    each = max(view.touched_bytes(one), 1)
+    chunks = max(1, min(limits.decoded_bytes // each, _MOST_POINTS // max(int(edges[1] - edges[0]), 1) + 1))
+    first = max(0, chunk - (chunks - 1) // 2)
+    last = min(len(edges) - 1, first + chunks)
+    first = max(0, last - chunks)
+    return range(int(edges[first]), min(int(edges[last]), size))
+
+
+@dataclass(frozen=True, slots=True)
+class CellVersion:
+    """The value of a cell in a commit."""
+
+    id: str
+    message: str
+    written_at: str
+    value: str
+    """Exact; empty if it is missing."""
+    number: float | None
+    changed: bool
+    """Whether the commit before has another value."""
+
+
+def cell_history(
+    path: str, at: Index, history: Iterator[SnapshotInfo], open_view: Callable[[str, str], ArrayView]
+) -> list[CellVersion]:
+    """Read a cell in each commit of a history, newest first. Only chunks that changed are decoded."""
+    found: list[CellVersion] = []
+    known: tuple[Any, str, float | None] | None = None
+    for info, _ in zip(history, range(_MOST_COMMITS), strict=False):
+        check_job()
+        known = _read_cell(path, at, info.id, open_view, known)
+        if known is None:
+            break
+        title = info.message.partition("\n")[0]
+        written = info.written_at.strftime("%Y-%m-%d %H:%M")
+        found.append(CellVersion(info.id, title, written, known[1], known[2], changed=False))
+    for newer, older in enumerate(range(1, len(found))):
+        if found[newer].value != found[older].value:
+            one = found[newer]
+            found[newer] = CellVersion(
+                one.id, one.message, one.written_at, one.value, one.number, changed=True
+            )
+    return found
+
+
+def _read_cell(
+    path: str,
+    at: Index,
+    id: str,
+    open_view: Callable[[str, str], ArrayView],
+    known: tuple[Any, str, float | None] | None,
+) -> tuple[Any, str, float | None] | None:
+    """Return the identity of a chunk, and the value of a cell in it; None where there is no such cell."""
+    try:
+        view = open_view(id, path)
+        if len(view.shape) != len(at) or any(p.start >= size for p, size in zip(at, view.shape, strict=True)):
+            return None
+        coords = tuple(each.start for each in view.grid.touched(at))
+        identity = view.identity_of(coords), view.node.user_data
+        if known is not None and known[0] == identity:
+            return known
+        value = view.read(at)
+        number = float(view.numbers(value).reshape(-1)[0]) if view.is_numeric else float("nan")
+        return identity, view.texts(value).reshape(-1)[0], None if number != number else number
+    except (IcechunkError, RequestError):  # an older snapshot that expired, or without this array
+        return None

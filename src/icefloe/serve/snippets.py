@@ -1,0 +1,121 @@
+"""Code that reproduces the current view of an array: Python, HTTP clients, SQL and the command line."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from icefloe._internal.paths import ROOT, name, parent
+from icefloe.serve.picture import Layout
+from icefloe.serve.windows import ArrayView
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The current view of an array, as code names it."""
+
+    view: ArrayView
+    layout: Layout
+    snapshot_id: str
+    location: str
+    base_url: str
+    has_token: bool
+
+    @property
+    def at(self) -> dict[str, int]:
+        """The positions of the dimensions that are not drawn."""
+        drawn = (self.layout.y, self.layout.x)
+        return {self.view.dims[axis]: place for axis, place in enumerate(self.layout.at) if axis not in drawn}
+
+    @property
+    def index(self) -> str:
+        """The drawn window: `120, :, :`."""
+        drawn = (self.layout.y, self.layout.x)
+        return ", ".join(":" if axis in drawn else str(place) for axis, place in enumerate(self.layout.at))
+
+    def snippets(self) -> list[tuple[str, str]]:
+        """Write code that reproduces the view, for Python, HTTP clients, SQL and the command line."""
+        found = [("Python", self._python()), ("Zarr over HTTP", self._http())]
+        own = name(self.view.path)
+        if (
+            self._has_names()
+            and self.view.is_numeric
+            and parent(self.view.path) == ROOT
+            and own.isidentifier()
+        ):
+            query = sql_text(self.view, self.layout, self.at, own, self.snapshot_id)
+            found.append(("SQL", f"icefloe sql r={shlex.quote(self._where())} {_quoted(query)}"))
+        return [*found, ("Command line", self._command())]
+
+    def _where(self) -> str:
+        return self.location or "REPO"
+
+    def _has_names(self) -> bool:
+        names = self.view.document.get("dimension_names") or []
+        return bool(names) and all(names)
+
+    def _select(self) -> str:
+        """Write the selection as xarray or zarr takes it."""
+        if not self._has_names():
+            return f"[{self.index}]" if self.index else "[()]"
+        if not self.at:
+            return ""
+        if all(key.isidentifier() for key in self.at):
+            return f".isel({', '.join(f'{key}={place}' for key, place in self.at.items())})"
+        return f".isel({self.at!r})"
+
+    def _python(self) -> str:
+        path = self.view.path.strip("/")
+        head = f"repo = icefloe.Repository.open(icefloe.storage_from_url({self._where()!r}))"
+        store = f"store = repo.readonly_session(snapshot_id={self.snapshot_id!r}).store"
+        if self._has_names():
+            group, _, own = path.rpartition("/")
+            inside = f", group={group!r}" if group else ""
+            opened = f"xr.open_zarr(store{inside}, consolidated=False, chunks=None)"
+            read = f"values = {opened}[{own!r}]{self._select()}"
+            return f"import icefloe\nimport xarray as xr\n\n{head}\n{store}\n{read}"
+        read = f'values = zarr.open_array(store, path={path!r}, mode="r"){self._select()}'
+        return f"import icefloe\nimport zarr\n\n{head}\n{store}\n{read}"
+
+    def _http(self) -> str:
+        path, url = self.view.path.strip("/"), f"{self.base_url}/zarr/{self.snapshot_id}"
+        token = ', storage_options={"headers": {"Authorization": "Bearer TOKEN"}}' if self.has_token else ""
+        if self._has_names():
+            group, _, own = path.rpartition("/")
+            inside = f", group={group!r}" if group else ""
+            read = f"xr.open_zarr({url!r}{inside}, chunks=None{token})[{own!r}]{self._select()}"
+            return f"import xarray as xr\n\nvalues = {read}"
+        return (
+            f'import zarr\n\nvalues = zarr.open_array({f"{url}/{path}"!r}, mode="r"{token}){self._select()}'
+        )
+
+    def _command(self) -> str:
+        repo, array = shlex.quote(self._where()), shlex.quote(self.view.path)
+        region = f" {shlex.quote(self.index.replace(' ', ''))}" if self.index else ""
+        command = f"icefloe cat {repo} {array}{region} -r {self.snapshot_id}"
+        if self.layout.kind in ("none", "table"):
+            return command
+        choose = "".join(f" --isel {shlex.quote(f'{key}={place}')}" for key, place in self.at.items())
+        return f"{command}\nicefloe plot {repo} {array}{choose} -r {self.snapshot_id}"
+
+
+def _quoted(query: str) -> str:
+    """Quote a query for a shell; in double quotes if nothing in it needs more."""
+    return shlex.quote(query) if set('"$`\\\\!') & set(query) else f'"{query}"'
+
+
+def sql_text(view: ArrayView, layout: Layout, at: Mapping[str, int], own: str, snapshot_id: str) -> str:
+    """Write a query for the cells of the current view."""
+    drawn = [view.dims[axis] for axis in (layout.y, layout.x) if axis is not None]
+    conditions = []
+    for key, place in at.items():
+        axis = view.dims.index(key)
+        coordinate = view.coordinate(axis)
+        label = coordinate.labels([place])[0]
+        is_number = coordinate.values is None or (
+            coordinate.values.dtype.kind in "iuf" and coordinate._coding() is None
+        )
+        conditions.append(f"{key} = {label}" if is_number else f"{key} = '{label}'")
+    where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
+    return f"SELECT {', '.join([*drawn, own])} FROM r.{own} VERSION AS OF '{snapshot_id}'{where}"

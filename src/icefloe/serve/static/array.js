@@ -1,0 +1,349 @@
+// The picture of an array, its sliders, its cells and its chunks.
+import { CATEGORIES, colourTable, draw, drawBar, paint } from "./draw.js";
+import { request, swap } from "./page.js";
+
+const byId = (id) => document.getElementById(id);
+const config = JSON.parse(byId("view").textContent);
+const query = new URLSearchParams(location.search);
+const TILE = 32;
+const KEPT = 24;
+
+const encodePath = (path) => path.split("/").map(encodeURIComponent).join("/");
+const span = (start, stop, step) => `${start}:${stop}:${step}`;
+const number = (value) => (value === null || value === undefined ? "-" : Number(value.toPrecision(6)).toString());
+
+/** Remember the view in the URL. */
+function keep(name, value) {
+  if (value === null || value === "") query.delete(name); else query.set(name, value);
+  const text = query.toString();
+  history.replaceState(null, "", location.pathname + (text ? `?${text}` : ""));
+}
+
+class Picture {
+  constructor(frame, version) {
+    this.frame = frame;
+    this.version = version;
+    this.blocks = new Map();
+    this.tiles = new Map();
+    this.canvas = frame.querySelector("canvas");
+    this.rows = Math.ceil(config.shape[config.y] / config.every[0]);
+    this.columns = Math.ceil(config.shape[config.x] / config.every[1]);
+    this.mirror = { x: config.flip_x, y: config.flip_y };
+  }
+
+  index(axis, first, last, band) {
+    return config.shape.map((size, each) => {
+      if (each === config.y) return span(band[0], band[1], config.every[0]);
+      if (each === config.x) return span(0, size, config.every[1]);
+      if (each === axis) return `${first}:${last}`;
+      return String(state.at[each]);
+    }).join(",");
+  }
+
+  /** Load the block of steps that contains the current position; every later step in it is at hand. */
+  async load(shift = 0) {
+    const axis = state.axis;
+    const steps = axis === null ? 1 : config.steps[axis] || 1;
+    const block = axis === null ? 0 : Math.floor(state.at[axis] / steps) + shift;
+    const first = block * steps;
+    if (axis !== null && (first < 0 || first >= config.shape[axis])) return null;
+    const others = state.at.map((at, each) => (each === axis ? "" : at)).join();
+    const key = `${axis}/${block}/${others}`;
+    if (!this.blocks.has(key)) {
+      const last = axis === null ? 1 : Math.min(first + steps, config.shape[axis]);
+      const parts = config.bands.map((band) => this.fetchBand(axis, first, last, band));
+      this.blocks.set(key, Promise.all(parts));
+      if (this.blocks.size > KEPT) this.blocks.delete(this.blocks.keys().next().value);
+      this.blocks.get(key).catch(() => this.blocks.delete(key));
+    }
+    return { first, parts: await this.blocks.get(key) };
+  }
+
+  async fetchBand(axis, first, last, band) {
+    const index = this.index(axis, first, last, band);
+    const follow = axis === null ? "" : `&axis=${axis}`;
+    const response = await request(`/api/window/${this.version}/${encodePath(config.path)}?index=${index}${follow}`);
+    const meta = JSON.parse(response.headers.get("x-icefloe-meta"));
+    return { meta, first: Math.ceil(band[0] / config.every[0]), codes: new Uint16Array(await response.arrayBuffer()) };
+  }
+
+  /** Pick the current step out of a block. */
+  pick({ first, parts }) {
+    const step = state.axis === null ? 0 : state.at[state.axis] - first;
+    const stats = parts.map((part) => part.meta.steps[step]);
+    const there = stats.filter((each) => each.low !== null);
+    return {
+      rows: this.rows,
+      columns: this.columns,
+      parts: parts.map((part) => {
+        const cells = part.codes.length / (state.axis === null ? 1 : part.meta.steps.length);
+        let codes = part.codes.subarray(step * cells, (step + 1) * cells);
+        if (config.y > config.x) codes = transposed(codes, this.columns);
+        return { first: part.first, low: part.meta.low, high: part.meta.high, codes };
+      }),
+      low: there.length ? Math.min(...there.map((each) => each.low)) : null,
+      high: there.length ? Math.max(...there.map((each) => each.high)) : null,
+      label: parts[0].meta.labels && parts[0].meta.labels[step],
+    };
+  }
+
+  cellAt(event) {
+    const box = this.canvas.getBoundingClientRect();
+    let x = Math.floor(((event.clientX - box.left) / box.width) * this.columns);
+    let y = Math.floor(((event.clientY - box.top) / box.height) * this.rows);
+    x = Math.min(Math.max(x, 0), this.columns - 1);
+    y = Math.min(Math.max(y, 0), this.rows - 1);
+    return [this.mirror.y ? this.rows - 1 - y : y, this.mirror.x ? this.columns - 1 - x : x];
+  }
+
+  /** The exact value of a cell, from the server: colours are too coarse for numbers. */
+  async value([row, column]) {
+    const top = Math.floor(row / TILE) * TILE, left = Math.floor(column / TILE) * TILE;
+    const [dy, dx] = config.every;
+    const bottom = Math.min(top + TILE, this.rows), right = Math.min(left + TILE, this.columns);
+    const index = config.shape.map((_, each) => {
+      if (each === config.y) return span(top * dy, Math.min(bottom * dy, config.shape[each]), dy);
+      if (each === config.x) return span(left * dx, Math.min(right * dx, config.shape[each]), dx);
+      return String(state.at[each]);
+    }).join(",");
+    if (!this.tiles.has(index)) {
+      if (this.tiles.size > 200) this.tiles.clear();
+      this.tiles.set(index, fetch(`/api/tile/${this.version}/${encodePath(config.path)}?index=${index}`).then((response) => response.json()));
+    }
+    const tile = await this.tiles.get(index);
+    if (tile.error) return tile.error;
+    const width = config.y < config.x ? right - left : bottom - top;
+    const at = config.y < config.x ? (row - top) * width + (column - left) : (column - left) * width + (row - top);
+    const where = `${config.dims[config.y]} ${tile.labels[config.y][row - top]}, ${config.dims[config.x]} ${tile.labels[config.x][column - left]}`;
+    const values = tile.values.map((each) => each[at] || "missing");
+    if (values.length === 1) return `${where}: ${values[0]} ${tile.units}`;
+    return `${where}: ${config.names[0]} ${values[0]}, ${config.names[1]} ${values[1]}, difference ${tile.difference?.[at] || "-"} ${tile.units}`;
+  }
+}
+
+function transposed(codes, columns) {
+  const rows = codes.length / columns;
+  const found = new Uint16Array(codes.length);
+  for (let column = 0; column < columns; column++) for (let row = 0; row < rows; row++) found[row * columns + column] = codes[column * rows + row];
+  return found;
+}
+
+const state = { at: [...(config.at || [])], axis: null, locked: null, cursor: null, mode: "difference" };
+let pictures = [];
+let coast = [];
+
+function defaultColours() { return config.before && state.mode === "difference" ? "diverging" : "viridis"; }
+
+async function show() {
+  const wanted = state.at.join();
+  let loaded;
+  try { loaded = await Promise.all(pictures.map((each) => each.load())); } catch (error) {
+    byId("readout").textContent = error.message;
+    return;
+  }
+  if (wanted !== state.at.join()) return;
+  const picked = loaded.map((each, at) => pictures[at].pick(each));
+  let low = Math.min(...picked.map((each) => each.low ?? Infinity)), high = Math.max(...picked.map((each) => each.high ?? -Infinity));
+  if (!Number.isFinite(low)) [low, high] = [0, 1];
+  const name = query.get("colours") || defaultColours();
+  if (state.locked) [low, high] = state.locked;
+  else if (name === "diverging") { const most = Math.max(Math.abs(low), Math.abs(high)) || 1; [low, high] = [-most, most]; }
+  state.range = [low, high];
+  const table = colourTable(name);
+  drawBar(byId("bar"), table);
+  byId("low").textContent = `${number(low)} ${config.units}`;
+  byId("high").textContent = `${number(high)} ${config.units}`;
+  pictures.forEach((each, at) => {
+    const ratio = config.kind === "map" ? each.rows / each.columns : Math.min(Math.max(each.rows / each.columns, 0.25), 0.75);
+    draw(each.canvas, paint(picked[at], low, high, table, each.mirror), {
+      rows: each.rows, columns: each.columns, mirror: each.mirror, aspect: ratio,
+      coast: byId("coasts").checked ? thinned(coast, config.every) : [],
+      outlines: (config.changed || []).map(([top, bottom, left, right]) => [top / config.every[0], bottom / config.every[0], left / config.every[1], right / config.every[1]]),
+      cursor: state.cursor,
+    });
+  });
+  if (state.axis !== null && picked[0].label !== undefined) setLabel(state.axis, picked[0].label);
+  document.body.dataset.drawn = wanted;
+  const kept = state.at.join();
+  if (state.moved) setTimeout(() => { if (kept === state.at.join()) pictures.forEach((each) => { each.load(1).catch(() => {}); }); }, 0);
+}
+
+const thinned = (lines, [dy, dx]) => (dy === 1 && dx === 1 ? lines : lines.map((line) => line.map((each, at) => each / (at % 2 ? dy : dx))));
+
+function setLabel(axis, label) {
+  const output = byId(`label-${axis}`);
+  if (output) output.textContent = `${label} (${state.at[axis]})`;
+}
+
+let settle = null;
+/** Bring the facts, the table and the snippets up to date once the sliders rest. */
+function refreshFacts() {
+  clearTimeout(settle);
+  settle = setTimeout(() => swap(location.href).then(refreshOutlines).catch(() => {}), 500);
+}
+
+async function refreshOutlines() {
+  if (!config.before) return;
+  const text = await (await request(location.href)).text();
+  const fresh = new DOMParser().parseFromString(text, "text/html").getElementById("view");
+  config.changed = JSON.parse(fresh.textContent).changed;
+  show();
+}
+
+function frames() {
+  const holder = document.querySelector(".frames");
+  const first = holder.querySelector(".frame");
+  holder.replaceChildren(first);
+  first.querySelector("p")?.remove();
+  if (!config.before) return [new Picture(first, config.version)];
+  if (state.mode === "difference") return [new Picture(first, `${config.before}...${config.version}`)];
+  const second = first.cloneNode(true);
+  holder.append(second);
+  [first, second].forEach((frame, at) => {
+    const title = document.createElement("p");
+    title.textContent = config.names[at];
+    frame.prepend(title);
+    frame.querySelector("canvas").setAttribute("aria-label", `${config.names[at]}: ${config.path}`);
+  });
+  return [new Picture(first, config.before), new Picture(second, config.version)];
+}
+
+function follow(picture) {
+  let last = "";
+  const tell = async (cell) => {
+    const key = cell.join();
+    last = key;
+    const text = await picture.value(cell).catch((error) => error.message);
+    if (last === key) byId("readout").textContent = text;
+  };
+  const choose = (cell) => {
+    state.cursor = cell;
+    const at = [cell[0] * config.every[0], cell[1] * config.every[1]];
+    keep("cell", at.join());
+    show();
+    if (byId("cell")) swap(location.href, ["cell"]).catch((error) => { byId("readout").textContent = error.message; });
+  };
+  picture.canvas.onpointermove = (event) => tell(picture.cellAt(event));
+  picture.canvas.onpointerleave = () => { last = ""; byId("readout").textContent = "\u00a0"; };
+  picture.canvas.onclick = (event) => choose(picture.cellAt(event));
+  picture.canvas.onkeydown = (event) => {
+    const moves = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
+    if (event.key === "Enter" && state.cursor) { choose(state.cursor); return; }
+    if (!moves[event.key]) return;
+    event.preventDefault();
+    const [dy, dx] = moves[event.key];
+    const [y, x] = state.cursor || [Math.floor(picture.rows / 2), Math.floor(picture.columns / 2)];
+    const sign = { y: picture.mirror.y ? -1 : 1, x: picture.mirror.x ? -1 : 1 };
+    state.cursor = [Math.min(Math.max(y + dy * sign.y, 0), picture.rows - 1), Math.min(Math.max(x + dx * sign.x, 0), picture.columns - 1)];
+    tell(state.cursor);
+    show();
+  };
+}
+
+function start() {
+  const sliders = [...document.querySelectorAll("input[data-axis]")];
+  if (sliders.length) state.axis = Number(sliders[0].dataset.axis);
+  for (const slider of sliders) slider.addEventListener("input", () => {
+    state.axis = Number(slider.dataset.axis);
+    state.at[state.axis] = Number(slider.value);
+    state.moved = true;
+    setLabel(state.axis, "…");
+    keep(`i.${slider.dataset.name}`, slider.value);
+    show();
+    refreshFacts();
+  });
+  if (query.get("range")) {
+    const [low, high] = query.get("range").split(",").map(Number);
+    if (Number.isFinite(low) && Number.isFinite(high)) state.locked = [low, high];
+  }
+  if (query.get("cell")) {
+    const [row, column] = query.get("cell").split(",").map(Number);
+    state.cursor = [Math.floor(row / config.every[0]), Math.floor(column / config.every[1])];
+  }
+  state.mode = query.get("show") === "side" ? "side" : "difference";
+  const colours = byId("colours");
+  colours.value = query.get("colours") || defaultColours();
+  colours.addEventListener("change", () => { keep("colours", colours.value); show(); });
+  const lock = byId("lock");
+  const lockText = () => { lock.setAttribute("aria-pressed", String(Boolean(state.locked))); lock.textContent = state.locked ? "Unlock scale" : "Lock scale"; };
+  lock.addEventListener("click", () => {
+    state.locked = state.locked ? null : state.range;
+    keep("range", state.locked ? state.locked.join() : null);
+    lockText();
+    show();
+  });
+  lockText();
+  byId("coasts").addEventListener("change", show);
+  byId("coasts").closest("label").hidden = config.kind !== "map";
+  const redo = () => { pictures = frames(); pictures.forEach(follow); show(); };
+  for (const button of document.querySelectorAll("#modes button")) {
+    button.setAttribute("aria-pressed", String(button.dataset.mode === state.mode));
+    button.addEventListener("click", () => {
+      state.mode = button.dataset.mode;
+      keep("show", state.mode === "side" ? "side" : null);
+      for (const each of document.querySelectorAll("#modes button")) each.setAttribute("aria-pressed", String(each === button));
+      if (!query.get("colours")) colours.value = defaultColours();
+      redo();
+    });
+  }
+  redo();
+  if (config.kind === "map") {
+    const axes = `y=${encodeURIComponent(config.dims[config.y])}&x=${encodeURIComponent(config.dims[config.x])}`;
+    request(`/api/coast/${config.version}/${encodePath(config.path)}?${axes}`).then((response) => response.json()).then((lines) => { coast = lines; show(); }).catch(() => {});
+  }
+  let resized = null;
+  addEventListener("resize", () => { clearTimeout(resized); resized = setTimeout(show, 100); });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", show);
+}
+
+const bytes = (count) => { let unit = 0; while (count >= 1000 && unit < 4) { count /= 1000; unit++; } return `${unit ? count.toFixed(1) : count} ${["B", "kB", "MB", "GB", "TB"][unit]}`; };
+
+async function chunkMap(by) {
+  const box = byId("chunk-map");
+  const canvas = box.querySelector("canvas");
+  let response;
+  try { response = await request(`${box.dataset.url}?by=${by}`); } catch (error) { box.querySelector(".legend").textContent = error.message; box.hidden = false; return; }
+  const meta = JSON.parse(response.headers.get("x-icefloe-meta"));
+  const codes = new Uint8Array(await response.arrayBuffer());
+  box.hidden = false;
+  const size = Math.max(2, Math.min(16, Math.floor(1000 / meta.columns), Math.floor(400 / meta.rows)));
+  canvas.width = meta.columns * size;
+  canvas.height = meta.rows * size;
+  const context = canvas.getContext("2d");
+  const gap = size > 4 ? 1 : 0;
+  codes.forEach((code, at) => {
+    if (!code) return;
+    context.fillStyle = CATEGORIES[(code - 1) % CATEGORIES.length];
+    context.fillRect((at % meta.columns) * size, Math.floor(at / meta.columns) * size, size - gap, size - gap);
+  });
+  box.querySelector(".legend").replaceChildren(...meta.legend.map((name, at) => {
+    const item = document.createElement("li");
+    const sample = document.createElement("canvas");
+    sample.width = sample.height = 12;
+    const paintbrush = sample.getContext("2d");
+    paintbrush.fillStyle = CATEGORIES[at % CATEGORIES.length];
+    paintbrush.fillRect(0, 0, 12, 12);
+    const label = meta.ids && meta.ids[at] ? Object.assign(document.createElement("a"), { href: `/commit/${meta.ids[at]}`, textContent: name || "(no message)" }) : name;
+    item.append(sample, label, ` ${meta.counts[at]} chunks, ${bytes(meta.sizes[at])}`);
+    return item;
+  }));
+  for (const button of box.querySelectorAll("[data-by]")) button.setAttribute("aria-pressed", String(button.dataset.by === by));
+  canvas.onclick = (event) => {
+    const area = canvas.getBoundingClientRect();
+    const column = Math.floor(((event.clientX - area.left) / area.width) * meta.columns), row = Math.floor(((event.clientY - area.top) / area.height) * meta.rows);
+    const coords = Array(meta.grid.length).fill(0);
+    coords[meta.across] = Math.floor((column * meta.grid[meta.across]) / meta.columns);
+    const others = meta.grid.map((_, axis) => axis).filter((axis) => axis !== meta.across);
+    let rest = Math.floor((row * others.reduce((product, axis) => product * meta.grid[axis], 1)) / meta.rows);
+    for (const axis of others.reverse()) { coords[axis] = rest % meta.grid[axis]; rest = Math.floor(rest / meta.grid[axis]); }
+    keep("chunk", coords.join());
+    swap(location.href, ["chunk"]).catch(() => {});
+  };
+}
+
+if (config.kind === "map" || config.kind === "heat") start();
+const map = byId("chunk-map");
+if (map) {
+  for (const button of map.querySelectorAll("[data-by]")) button.addEventListener("click", () => { keep("by", button.dataset.by === "kind" ? null : button.dataset.by); chunkMap(button.dataset.by); });
+  chunkMap(query.get("by") || "kind");
+}

@@ -1,0 +1,514 @@
+"""The facts that pages show, as plain values: everything on a page without JavaScript is here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields
+from datetime import datetime
+from itertools import islice
+from typing import Any, Final
+from urllib.parse import quote
+
+import numpy as np
+
+from icefloe._internal.paths import LEDGERS, ROOT, is_within, name, parent
+from icefloe._internal.redaction import redact
+from icefloe._internal.table import Table
+from icefloe.ancestry_graph import AncestryGraph
+from icefloe.core.chunk_grid import stored_grid
+from icefloe.errors import IcechunkError
+from icefloe.format.manifest import ChunkRef, InlineRef, NativeRef
+from icefloe.format.snapshot import ArrayNodeData
+from icefloe.history.versions import ResolvedVersion
+from icefloe.ingest.ledger.table import LedgerRow, read_ledger
+from icefloe.repository import Repository
+from icefloe.serve.chunkmap import KINDS, chunk_references, reference_lengths
+from icefloe.serve.responses import RequestError
+from icefloe.serve.windows import ArrayView
+from icefloe.session import Session
+from icefloe.snapshots import SnapshotInfo
+
+COMMITS_PER_PAGE: Final = 100
+ROWS_PER_PAGE: Final = 200
+MOST_CHUNKS_COUNTED: Final = 100_000
+"""Chunks that are counted while a page is made; more are counted on request."""
+_FIRST_ATTRIBUTES: Final = ("long_name", "standard_name", "units", "calendar", "description", "comment")
+_NOISE: Final = ("GRIB_", "_ARRAY_DIMENSIONS")
+_MOST_TEXT: Final = 2000
+_MOST_NODES: Final = 2000
+_MOST_WRITERS: Final = 500
+
+
+def version_url(page: str, version: str, path: str = "") -> str:
+    """Return the URL of a page of a version."""
+    rest = quote(path.strip("/"), safe="/")
+    return f"/{page}/{quote(version, safe='')}" + (f"/{rest}" if rest else "")
+
+
+def compare_url(before: str, after: str, path: str = "") -> str:
+    """Return the URL of a comparison. Dots in names are encoded: three of them separate the versions."""
+    one, other = (quote(each, safe="").replace(".", "%2E") for each in (before, after))
+    rest = quote(path.strip("/"), safe="/")
+    return f"/compare/{one}...{other}" + (f"/{rest}" if rest else "")
+
+
+def size_text(count: float) -> str:
+    """Write a number of bytes."""
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if count < 1000 or unit == "TB":
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return ""
+
+
+def time_text(time: datetime) -> str:
+    """Write a time."""
+    return time.isoformat(sep=" ", timespec="seconds").replace("+00:00", " UTC")
+
+
+def shortened(text: str, most: int = _MOST_TEXT) -> str:
+    """Cut a text that is long, and say so."""
+    return text if len(text) <= most else f"{text[:most]}… ({len(text)} characters)"
+
+
+# The repository
+
+
+def history_page(repo: Repository, page: int) -> dict[str, Any]:
+    """Collect one page of the history of all branches, newest first."""
+    commits = repo.ancestry_graph().commits
+    start = max(page - 1, 0) * COMMITS_PER_PAGE
+    shown = AncestryGraph.of(commits[start : start + COMMITS_PER_PAGE])
+    return {
+        "graph": shown.shapes(),
+        "commits": [
+            {
+                "id": each.id,
+                "title": shortened(each.message.partition("\n")[0].strip() or "(no message)", 200),
+                "time": _from_us(each.written_at_us),
+                "branches": each.branches,
+                "tags": each.tags,
+                "merged": each.merged_ids,
+                "parent": each.parent_id,
+            }
+            for each in shown.commits
+        ],
+        "page": max(page, 1),
+        "pages": max(1, -(-len(commits) // COMMITS_PER_PAGE)),
+        "total": len(commits),
+    }
+
+
+def _from_us(microseconds: int) -> str:
+    return str(np.datetime64(microseconds, "us").astype("M8[m]")).replace("T", " ")
+
+
+def repository_facts(repo: Repository) -> dict[str, Any]:
+    """Collect the status line and the refs."""
+    from icefloe.history.overview import overview
+
+    found = overview(repo._refs, repo.storage, 10_000)
+    status = found["status"]
+    return {
+        "format": found["format"],
+        "status": getattr(status, "name", str(status)),
+        "branches": {each: repo.lookup_branch(each) for each in found["branches"]},
+        "tags": {each: repo.lookup_tag(each) for each in found["tags"]},
+        "commits": found["commits_on_main"],
+        "latest": shortened(str(found["latest_commit"] or "").partition("\n")[0], 200),
+        "committed_at": time_text(found["committed_at"]) if found["committed_at"] else "",
+        "storage": redact(repo.storage.place),
+    }
+
+
+# Nodes
+
+
+def tree_facts(session: Session, group: str) -> dict[str, Any]:
+    """List what is in a group: groups, coordinates and data, with their CF attributes."""
+    workspace = session._workspace
+    paths = workspace.below(group)[: _MOST_NODES + 1]
+    arrays, groups = [], []
+    for path in paths:
+        if path == group or (group == ROOT and is_within(path, LEDGERS)):
+            continue
+        node = workspace.node(path)
+        if node is None:
+            continue
+        document = json.loads(node.user_data)
+        if isinstance(node.node_data, ArrayNodeData):
+            arrays.append(array_summary(path, document))
+        elif parent(path) == group:
+            groups.append(
+                {"path": path, "name": name(path), "attributes": len(document.get("attributes") or {})}
+            )
+    own = workspace.node(group)
+    attributes = {} if own is None else json.loads(own.user_data).get("attributes") or {}
+    return {
+        "groups": groups,
+        "coordinates": [each for each in arrays if each["is_coordinate"]],
+        "arrays": [each for each in arrays if not each["is_coordinate"]],
+        "attributes": attribute_rows(attributes),
+        "is_cut": len(paths) > _MOST_NODES,
+    }
+
+
+def array_summary(path: str, document: Mapping[str, Any]) -> dict[str, Any]:
+    """Summarize the zarr.json of an array."""
+    attributes = document.get("attributes") or {}
+    shape = document["shape"]
+    dims = document.get("dimension_names") or [None] * len(shape)
+    grid = document["chunk_grid"]["configuration"]
+    data_type = document["data_type"]
+    own = name(path)
+    chunks, shards = _chunk_shapes(document)
+    return {
+        "path": path,
+        "name": own,
+        "title": shortened(str(attributes.get("long_name") or attributes.get("standard_name") or ""), 200),
+        "units": shortened(str(attributes.get("units", "")), 100),
+        "shape": shape,
+        "dims": [f"{dim} {size}" if dim else str(size) for dim, size in zip(dims, shape, strict=True)],
+        "dtype": data_type if isinstance(data_type, str) else data_type.get("name", "?"),
+        "chunks": chunks,
+        "shards": shards,
+        "codecs": ", ".join(each if isinstance(each, str) else each["name"] for each in document["codecs"]),
+        "is_coordinate": list(dims) == [own] or own in {*dims},
+        "fill_value": shortened(json.dumps(document.get("fill_value")), 60),
+        "grid": "rectilinear" if "chunk_shapes" in grid else "regular",
+    }
+
+
+def _chunk_shapes(document: Mapping[str, Any]) -> tuple[str, str]:
+    """Write the shapes of chunks and of shards; the grid is one of shards, if there are any."""
+    grid = document["chunk_grid"]["configuration"]
+    outer = _shape_text(grid.get("chunk_shape", grid.get("chunk_shapes")))
+    for codec in document["codecs"]:
+        if isinstance(codec, Mapping) and codec["name"] == "sharding_indexed":
+            return _shape_text(codec["configuration"]["chunk_shape"]), outer
+    return outer, ""
+
+
+def _shape_text(shape: Any) -> str:
+    return shortened(" × ".join(json.dumps(each) for each in shape), 120) or "scalar"
+
+
+def attribute_rows(attributes: Mapping[str, Any]) -> dict[str, list[tuple[str, str]]]:
+    """Sort attributes: those of the CF conventions first, those of converters apart."""
+    rows = [
+        (key, shortened(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)))
+        for key, value in attributes.items()
+    ]
+    rank = {key: number for number, key in enumerate(_FIRST_ATTRIBUTES)}
+    rows.sort(key=lambda row: rank.get(row[0], len(rank)))
+    return {
+        "shown": [row for row in rows if not row[0].startswith(_NOISE)],
+        "folded": [row for row in rows if row[0].startswith(_NOISE)],
+    }
+
+
+def contents(session: Session, most: int = 200) -> list[dict[str, Any]]:
+    """List the arrays of a version for the sidebar."""
+    found = []
+    for path in session._workspace.paths():
+        if is_within(path, LEDGERS):
+            continue
+        node = session._workspace.node(path)
+        if node is not None and isinstance(node.node_data, ArrayNodeData):
+            shape = "×".join(str(each.array_length) for each in node.node_data.shape)
+            found.append({"path": path, "name": path.strip("/") or "/", "shape": shape or "scalar"})
+        if len(found) >= most:
+            break
+    return found
+
+
+def recent_commits(repo: Repository, version: ResolvedVersion, most: int = 12) -> list[dict[str, Any]]:
+    """List the newest commits of a version for the sidebar."""
+    return [
+        {
+            "id": info.id,
+            "title": shortened(info.message.partition("\n")[0], 120),
+            "time": time_text(info.written_at),
+        }
+        for info in islice(repo.ancestry(snapshot_id=version.snapshot_id), most)
+    ]
+
+
+def chunk_facts(view: ArrayView) -> dict[str, Any]:
+    """Count the chunks of an array by kind and by source file."""
+    refs = chunk_references(view)
+    lengths = reference_lengths(refs)
+    kinds = [
+        (KINDS[kind], int((refs.kind == kind).sum()), size_text(int(lengths[refs.kind == kind].sum())))
+        for kind in KINDS
+        if (refs.kind == kind).any()
+    ]
+    data = view.node.node_data
+    places = 1
+    for size in data.shape if isinstance(data, ArrayNodeData) else ():
+        places *= size.num_chunks
+    virtual = refs.location_codes[refs.kind == 2]
+    counts = np.bincount(virtual, minlength=len(refs.locations)) if len(virtual) else np.zeros(0, int)
+    order = np.argsort(-counts)[:10]
+    sources = [
+        (redact(refs.locations[int(row)].decode("utf-8", "replace")), int(counts[row]))
+        for row in order
+        if counts[row]
+    ]
+    return {
+        "there": len(refs),
+        "places": places,
+        "kinds": kinds,
+        "bytes": size_text(int(lengths.sum())),
+        "sources": sources,
+        "more_sources": max(0, int((counts > 0).sum()) - len(sources)),
+    }
+
+
+def chunk_count(view: ArrayView) -> int:
+    """Return how many chunks the manifests of an array list, without reading them."""
+    data = view.node.node_data
+    files = view.session._workspace.base.manifest_files
+    if not isinstance(data, ArrayNodeData):
+        return 0
+    found = [files.find(ref.id) for ref in data.manifests]
+    return sum(each.num_chunk_refs for each in found if each is not None)
+
+
+# Other pages
+
+
+def commit_facts(repo: Repository, id: str) -> dict[str, Any]:
+    """Collect a commit: message, time, metadata, parents."""
+    info = repo.lookup_snapshot(id)
+    return {
+        "id": info.id,
+        "parent": info.parent_id,
+        "time": time_text(info.written_at),
+        "message": shortened(info.message, 20_000),
+        "metadata": attribute_rows(info.metadata)["shown"],
+    }
+
+
+def operations(repo: Repository, page: int) -> dict[str, Any]:
+    """List operations on the repository, newest first."""
+    start = max(page - 1, 0) * ROWS_PER_PAGE
+    try:
+        found = list(islice(repo.ops_log(), start, start + ROWS_PER_PAGE + 1))
+    except IcechunkError as error:
+        return {"rows": [], "page": 1, "more": False, "problem": redact(str(error))}
+    rows = [
+        {
+            "time": time_text(each.updated_at),
+            "what": _words(type(each.kind).__name__),
+            "details": [
+                (item.name, redact(str(getattr(each.kind, item.name)))) for item in fields(each.kind)
+            ],
+        }
+        for each in found[:ROWS_PER_PAGE]
+    ]
+    return {"rows": rows, "page": max(page, 1), "more": len(found) > ROWS_PER_PAGE, "problem": ""}
+
+
+def _words(name: str) -> str:
+    text = "".join(f" {each.lower()}" if each.isupper() else each for each in name).strip()
+    return text.replace("g c ", "garbage collection ").capitalize()
+
+
+def storage_facts(repo: Repository) -> dict[str, Any]:
+    """Count bytes by array and by snapshot."""
+    arrays, snapshots = repo.storage_stats(by="array"), repo.storage_stats(by="snapshot")
+    return {"arrays": _rows(arrays, "array"), "snapshots": _rows(snapshots, "snapshot")}
+
+
+def _rows(table: Table, key: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    largest = 1
+    for at in range(min(len(table), 1000)):
+        row = {column: table[column][at] for column in table.names}
+        sizes = {column: int(value) for column, value in row.items() if column.endswith("_bytes")}
+        total = sum(
+            sizes[column] for column in ("native_bytes", "virtual_bytes", "inlined_bytes") if column in sizes
+        )
+        largest = max(largest, total)
+        found.append(
+            {
+                "key": str(row[key]),
+                "message": shortened(str(row.get("message", "")).partition("\n")[0], 120),
+                "chunks": int(row["chunks"]) if "chunks" in row else None,
+                "total": total,
+                "sizes": {column: size_text(size) for column, size in sizes.items()},
+            }
+        )
+    for each in found:
+        each["share"] = round(100 * each["total"] / largest)
+        each["total"] = size_text(each["total"])
+    return found
+
+
+def ledger_facts(session: Session, wanted: str, page: int) -> dict[str, Any]:
+    """List the files that were ingested, with what they brought, filtered by name."""
+    rows = [(group, row) for group in _ledger_groups(session) for row in read_ledger(session, group)]
+    found = [(group, row) for group, row in rows if wanted.lower() in row.source.lower()]
+    start = max(page - 1, 0) * ROWS_PER_PAGE
+    shown = [_ledger_row(group, row) for group, row in found[start : start + ROWS_PER_PAGE]]
+    return {
+        "rows": shown,
+        "total": len(rows),
+        "found": len(found),
+        "page": max(page, 1),
+        "more": len(found) > start + ROWS_PER_PAGE,
+        "filter": wanted,
+    }
+
+
+def _ledger_groups(session: Session) -> Iterator[str]:
+    prefix = f"{LEDGERS}/ledger"
+    for path in session._workspace.below(prefix):
+        if path.endswith("/source"):
+            yield path[len(prefix) :].rpartition("/")[0].strip("/")
+
+
+def _ledger_row(group: str, row: LedgerRow) -> dict[str, Any]:
+    home = "/".join(part for part in (group, row.target_group) if part)
+    return {
+        "source": redact(row.source),
+        "size": size_text(row.size_bytes),
+        "modified": _from_us(row.modified_us) if row.modified_us else "",
+        "mode": row.mode,
+        "batch": row.batch,
+        "region": ", ".join(f"{dim} {first}:{last}" for dim, (first, last) in row.box().items()),
+        "box": dict(row.box()),
+        "arrays": [f"/{home}/{each}".replace("//", "/") for each in row.names()],
+    }
+
+
+def verify_facts(repo: Repository) -> dict[str, Any] | None:
+    """Return the latest stored report of a verification; None if there is none."""
+    return None
+
+
+# Drawings without scripts
+
+_CHART_PX: Final = (900, 220, 70, 24)
+"""Width, height, and the margins at the left and below."""
+_MOST_DRAWN: Final = 2000
+
+
+def line_chart(values: Any, labels: list[str], mark: int | None) -> dict[str, Any]:
+    """Draw numbers as a line: path data of SVG, ticks and labels. Missing values interrupt the line."""
+    width, height, left, below = _CHART_PX
+    numbers = np.asarray(values, float)
+    there = numbers[np.isfinite(numbers)]
+    low, high = (float(there.min()), float(there.max())) if there.size else (0.0, 1.0)
+    spread = (high - low) or abs(high) or 1.0
+    low, high = low - 0.04 * spread, high + 0.04 * spread
+    step = max(1, -(-len(numbers) // _MOST_DRAWN))
+    xs = left + (width - left - 8) * np.arange(len(numbers)) / max(len(numbers) - 1, 1)
+    ys = 8 + (height - below - 12) * (high - numbers) / (high - low)
+    path, is_down = [], False
+    for x, y in zip(xs[::step].tolist(), ys[::step].tolist(), strict=True):  # at most a few thousand
+        is_there = bool(np.isfinite(y))
+        if is_there:
+            path.append(f"{'L' if is_down else 'M'}{x:.1f} {y:.1f}")
+        is_down = is_there
+    ticks = [
+        (round(8 + (height - below - 12) * share, 1), f"{high - (high - low) * share:.5g}")
+        for share in (0.0, 0.5, 1.0)
+    ]
+    shown = labels if len(labels) <= 3 else [labels[0], labels[len(labels) // 2], labels[-1]]
+    places = ((left, "start"), ((left + width) / 2, "middle"), (width - 8, "end"))
+    at = None
+    if mark is not None and 0 <= mark < len(numbers) and np.isfinite(ys[mark]):
+        at = (round(float(xs[mark]), 1), round(float(ys[mark]), 1))
+    return {
+        "width": width,
+        "height": height,
+        "left": left,
+        "path": "".join(path),
+        "ticks": ticks,
+        "labels": [(x, text, anchor) for (x, anchor), text in zip(places, shown, strict=False)],
+        "mark": at,
+    }
+
+
+def one_chunk(
+    view: ArrayView,
+    coords: tuple[int, ...],
+    history: Iterator[SnapshotInfo],
+    open_session: Callable[[str], Session],
+) -> dict[str, Any]:
+    """Describe one chunk: where it is kept, which commit wrote it, and from which file it was ingested."""
+    ref = view.session._workspace.ref(view.node, coords)
+    grid = stored_grid(view.document)
+    if any(at >= count for at, count in zip(coords, grid.counts, strict=True)):
+        raise RequestError(404, f"{view.path} has no chunk {coords}")
+    box = grid.inside(coords)
+    cells = ", ".join(f"{dim} {part.start}:{part.stop}" for dim, part in zip(view.dims, box, strict=True))
+    facts = [("cells", cells), *_reference_facts(ref)]
+    return {
+        "coords": coords,
+        "facts": facts,
+        "writer": None if ref is None else _writer(view, coords, ref, history, open_session),
+        "files": _files_of(view, box),
+    }
+
+
+def _reference_facts(ref: ChunkRef | None) -> list[tuple[str, str]]:
+    match ref:
+        case None:
+            return [("kind", "not stored: all cells have the fill value")]
+        case InlineRef(data):
+            return [("kind", "inline, in the manifest"), ("size", size_text(len(data)))]
+        case NativeRef():
+            return [("kind", "native"), ("object", f"chunks/{ref.chunk_id}"), ("size", size_text(ref.length))]
+    checksum = "" if ref.checksum is None else f" ({ref.checksum})"
+    return [
+        ("kind", "virtual"),
+        ("file", redact(ref.location) + checksum),
+        ("bytes", f"{ref.offset} to {ref.offset + ref.length}, {size_text(ref.length)}"),
+    ]
+
+
+def _writer(
+    view: ArrayView,
+    coords: tuple[int, ...],
+    ref: ChunkRef,
+    history: Iterator[SnapshotInfo],
+    open_session: Callable[[str], Session],
+) -> dict[str, str]:
+    """Find the commit that brought a chunk, along the first-parent history."""
+    newest = next(history)
+    for info in islice(history, _MOST_WRITERS):
+        try:
+            workspace = open_session(info.id)._workspace
+            node = workspace.node(view.path)
+            if (
+                node is None
+                or not isinstance(node.node_data, ArrayNodeData)
+                or workspace.ref(node, coords) != ref
+            ):
+                break
+        except IcechunkError:
+            break
+        newest = info
+    title = shortened(newest.message.partition("\n")[0], 200)
+    return {"id": newest.id, "message": title, "time": time_text(newest.written_at)}
+
+
+def _files_of(view: ArrayView, box: tuple[slice, ...]) -> list[str]:
+    """Find the ingested files that cover a part of an array."""
+    group = (parent(view.path) or ROOT).strip("/")
+    spans = {dim: (part.start, part.stop) for dim, part in zip(view.dims, box, strict=True)}
+    found = []
+    for home in _ledger_groups(view.session):
+        for row in read_ledger(view.session, home):
+            target = "/".join(part for part in (home, row.target_group) if part)
+            if target == group and name(view.path) in row.names() and _overlaps(row.box(), spans):
+                found.append(redact(row.source))
+    return found[:20]
+
+
+def _overlaps(one: Mapping[str, tuple[int, int]], other: Mapping[str, tuple[int, int]]) -> bool:
+    return all(one[dim][0] < span[1] and span[0] < one[dim][1] for dim, span in other.items() if dim in one)

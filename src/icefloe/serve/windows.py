@@ -1,0 +1,436 @@
+"""Windows of arrays: read within limits, decoded by the CF conventions, with coordinates as text."""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+from typing import Any, Final
+
+import numpy as np
+import zarr
+from numpy.typing import NDArray
+
+from icefloe._internal.paths import ROOT, join, parent
+from icefloe.cf import fill_values, time_coding
+from icefloe.coastlines import unwrapped_longitudes, valid_latitudes
+from icefloe.core.chunk_grid import Grid, decoded_grid, item_bytes, stored_grid
+from icefloe.core.workspace import Workspace
+from icefloe.errors import ErrorKind, IcechunkError, InvalidInputError
+from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot
+from icefloe.serve.documents import chunk_e_tag
+from icefloe.serve.responses import RequestError
+from icefloe.serve.settings import Limits
+from icefloe.serve.work import check_job
+from icefloe.session import Session
+
+Index = tuple[slice, ...]
+"""One slice with start, stop and step per dimension."""
+
+NUMBERS: Final = "biuf"
+_LATITUDES: Final = {"latitude", "lat"}
+_LONGITUDES: Final = {"longitude", "lon", "long"}
+_NORTH: Final = {"degrees_north", "degree_north", "degrees_n", "degree_n", "degreesn", "degreen"}
+_EAST: Final = {"degrees_east", "degree_east", "degrees_e", "degree_e", "degreese", "degreee"}
+_DEGREES: Final = {"", "degrees", "degree", "deg", "°"}
+_MOST_LABELS: Final = 4_000_000
+"""Bytes of a coordinate that is read whole for its labels."""
+
+
+class DecodedChunks:
+    """Decoded chunks, kept for the next request. Safe for many threads.
+
+    Parameters
+    ----------
+    capacity
+        The number of bytes to keep.
+    decoders
+        How many threads may decode at the same time.
+    """
+
+    def __init__(self, capacity: int, decoders: int = 2) -> None:
+        self._capacity = capacity
+        self._held = 0
+        self._chunks: OrderedDict[Any, NDArray[Any]] = OrderedDict()
+        self._lock = threading.Lock()
+        self.decoding = threading.BoundedSemaphore(decoders)
+        """Held while a chunk is decoded: pages and windows together use no more threads than this."""
+
+    def get(self, key: Any) -> NDArray[Any] | None:
+        """Return a chunk that was kept."""
+        with self._lock:
+            found = self._chunks.get(key)
+            if found is not None:
+                self._chunks.move_to_end(key)
+            return found
+
+    def put(self, key: Any, values: NDArray[Any]) -> None:
+        """Keep a chunk, and drop the ones that were not used for the longest time."""
+        if values.nbytes > self._capacity // 2:
+            return
+        with self._lock:
+            before = self._chunks.pop(key, None)
+            self._chunks[key] = values
+            self._held += values.nbytes - (0 if before is None else before.nbytes)
+            while self._held > self._capacity:
+                self._held -= self._chunks.popitem(last=False)[1].nbytes
+
+
+class ArrayView:
+    """An array of one snapshot, with all that is needed to show it.
+
+    Parameters
+    ----------
+    session
+        A session of the snapshot.
+    path
+        The path of the array.
+    limits
+        The resources that one window may use.
+    kept
+        Where decoded chunks are kept.
+
+    Raises
+    ------
+    RequestError
+        There is no such array, or it cannot be decoded here.
+    """
+
+    def __init__(self, session: Session, path: str, limits: Limits, kept: DecodedChunks) -> None:
+        self.session = session
+        self.path = path
+        self.node = _array_node(session._workspace, path)
+        self.document: dict[str, Any] = json.loads(self.node.user_data)
+        self._limits = limits
+        self._kept = kept
+        self._lock = threading.Lock()
+
+    @cached_property
+    def array(self) -> zarr.Array[Any]:
+        """The array, opened with zarr."""
+        try:
+            return zarr.open_array(self.session.store, path=self.path.strip("/"), mode="r")
+        except (ImportError, LookupError, TypeError, ValueError) as error:
+            if isinstance(error, IcechunkError):
+                raise
+            raise RequestError(501, f"{self.path} cannot be decoded here: {error}") from None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The length of each dimension."""
+        return tuple(self.document["shape"])
+
+    @property
+    def dims(self) -> tuple[str, ...]:
+        """The name of each dimension; its number where it has none."""
+        names = self.document.get("dimension_names") or [None] * len(self.shape)
+        return tuple(name or f"dim_{axis}" for axis, name in enumerate(names))
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """The attributes of the array."""
+        found: dict[str, Any] = self.document.get("attributes") or {}
+        return found
+
+    @property
+    def units(self) -> str:
+        """The units, unless the values are times."""
+        return "" if self.coding is not None else str(self.attributes.get("units", ""))
+
+    @property
+    def title(self) -> str:
+        """The name for people."""
+        named = self.attributes.get("long_name") or self.attributes.get("standard_name")
+        return str(named or self.path.strip("/") or "/")
+
+    @cached_property
+    def coding(self) -> Any:
+        """The encoding of times; None if the values are none."""
+        return time_coding(self.attributes.get("units"), self.attributes.get("calendar"))
+
+    @cached_property
+    def grid(self) -> Grid:
+        """The smallest parts that can be decoded."""
+        return decoded_grid(self.document)
+
+    @property
+    def is_numeric(self) -> bool:
+        """Whether values can be drawn."""
+        return self.array.dtype.kind in NUMBERS
+
+    # Reading
+
+    def whole(self) -> Index:
+        """Return the index of all elements."""
+        return tuple(slice(0, size, 1) for size in self.shape)
+
+    def touched_bytes(self, index: Index) -> int:
+        """Count the decoded bytes of all chunks that a window touches."""
+        if not all(len(range(part.start, part.stop)) for part in index):
+            return 0
+        chunks = self.grid.touched(index)
+        return self.grid.elements(chunks) * item_bytes(self.array.dtype)
+
+    def read(self, index: Index) -> NDArray[Any]:
+        """Read a window in the type of the array.
+
+        Raises
+        ------
+        RequestError
+            The window touches too many bytes.
+        """
+        touched, most = self.touched_bytes(index), self._limits.decoded_bytes
+        if touched > most:
+            raise RequestError(
+                413,
+                f"this view touches chunks of {touched / 2**20:.0f} MiB when decoded; at most "
+                f"{most / 2**20:.0f} MiB are decoded per request. Smaller chunks help: `icefloe rechunk`",
+            )
+        shape = tuple(len(range(part.start, part.stop, part.step)) for part in index)
+        found = np.empty(shape, self.array.dtype)
+        if found.size:
+            for coords in product(*self.grid.touched(index)):
+                check_job()
+                self._copy(coords, index, found)
+        return found
+
+    def _copy(self, coords: tuple[int, ...], index: Index, into: NDArray[Any]) -> None:
+        """Copy the part of a chunk that a window needs."""
+        source, target = [], []
+        for box, part in zip(self.grid.inside(coords), index, strict=True):
+            first = part.start + -(-max(box.start - part.start, 0) // part.step) * part.step
+            stop = min(box.stop, part.stop)
+            count = len(range(first, stop, part.step))
+            source.append(slice(first - box.start, stop - box.start, part.step))
+            at = (first - part.start) // part.step
+            target.append(slice(at, at + count))
+            if not count:
+                return
+        into[tuple(target)] = self._chunk(coords)[tuple(source)]
+
+    def _chunk(self, coords: tuple[int, ...]) -> NDArray[Any]:
+        key = self.identity_of(coords)
+        found = self._kept.get(key)
+        if found is None:
+            with self._kept.decoding:
+                found = np.asarray(self.array[self.grid.inside(coords)])
+            self._kept.put(key, found)
+        return found
+
+    def identity_of(self, coords: tuple[int, ...]) -> Any:
+        """Identify a decoded chunk. It is the same in every version with this chunk and these codecs."""
+        outer = stored_coords(self.document, self.grid, coords)
+        ref = self.session._workspace.ref(self.node, outer)
+        what = None if ref is None else chunk_e_tag(ref)
+        shape = tuple(part.stop - part.start for part in self.grid.inside(coords))
+        same = json.dumps(
+            [self.document[name] for name in ("data_type", "codecs", "fill_value")], sort_keys=True
+        )
+        inner = coords if outer != coords else ()
+        return (what, shape, same, inner)
+
+    # Meaning
+
+    def numbers(self, values: NDArray[Any]) -> NDArray[np.float64]:
+        """Convert stored values to what they mean: unpacked, NaN where one is missing."""
+        if values.dtype.kind not in NUMBERS:
+            raise RequestError(400, f"{self.path} has values of type {values.dtype}, which cannot be drawn")
+        found = values.astype("f8")
+        for missing in fill_values(self.attributes, values.dtype):
+            found[values == missing] = np.nan
+        scale, offset = (self.attributes.get(name) for name in ("scale_factor", "add_offset"))
+        found = found * scale if isinstance(scale, int | float) else found
+        return found + offset if isinstance(offset, int | float) else found
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether stored values must be scaled."""
+        return any(
+            isinstance(self.attributes.get(name), int | float) for name in ("scale_factor", "add_offset")
+        )
+
+    def texts(self, values: NDArray[Any]) -> NDArray[np.object_]:
+        """Write values exactly: in the type of the array, or unpacked; empty where one is missing."""
+        flat = values.reshape(-1)
+        if self.coding is not None and flat.dtype.kind in NUMBERS:
+            found = times_as_text(self.coding, flat)
+        elif flat.dtype.kind in NUMBERS:
+            meant = self.numbers(flat)
+            shown = meant if self.is_packed else flat
+            found = ["" if meant[at] != meant[at] else value_text(shown[at]) for at in range(len(flat))]
+        else:
+            found = [value_text(each) for each in flat]
+        return np.array(found, dtype=object).reshape(values.shape)
+
+    # Coordinates
+
+    def coordinate(self, axis: int) -> Coordinate:
+        """Read the coordinate of a dimension."""
+        with self._lock:
+            known: dict[int, Coordinate] = self.__dict__.setdefault("_coordinates", {})
+            if axis not in known:
+                known[axis] = self._read_coordinate(axis)
+            return known[axis]
+
+    def _read_coordinate(self, axis: int) -> Coordinate:
+        name, size = self.dims[axis], self.shape[axis]
+        path = None if "/" in name or name in ("", ".", "..") else join(parent(self.path) or ROOT, name)
+        node = None if path is None else self.session._workspace.node(path)
+        if node is None or path == self.path or not isinstance(node.node_data, ArrayNodeData):
+            return Coordinate(name, size)
+        other = ArrayView(self.session, node.path, self._limits, self._kept)
+        if other.shape != (size,) or item_bytes(other.array.dtype) * size > _MOST_LABELS:
+            return Coordinate(name, size)
+        values = other.read(other.whole())
+        return Coordinate(name, size, values, other.attributes)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Coordinate:
+    """The coordinate of a dimension; without values, the numbers of its elements."""
+
+    name: str
+    size: int
+    values: NDArray[Any] | None = None
+    attributes: Mapping[str, Any] | None = None
+
+    @property
+    def units(self) -> str:
+        """The units, unless these are times."""
+        units = str((self.attributes or {}).get("units", ""))
+        return "" if self._coding() is not None else units
+
+    def labels(self, at: Iterable[int]) -> list[str]:
+        """Write coordinates as people do."""
+        wanted = np.fromiter(at, np.int64)
+        if self.values is None:
+            return [str(number) for number in wanted.tolist()]
+        values = self.values[wanted]
+        coding = self._coding()
+        if coding is not None and values.dtype.kind in NUMBERS:
+            return times_as_text(coding, values)
+        return [value_text(each) for each in values]
+
+    @property
+    def latitudes(self) -> NDArray[np.float64] | None:
+        """The coordinate, if it is a latitude by the CF conventions or by its name."""
+        return valid_latitudes(self.values) if self._is_named(_LATITUDES, _NORTH) else None
+
+    @property
+    def longitudes(self) -> NDArray[np.float64] | None:
+        """The coordinate without jumps, if it is a longitude by the CF conventions or by its name."""
+        return unwrapped_longitudes(self.values) if self._is_named(_LONGITUDES, _EAST) else None
+
+    @property
+    def rises(self) -> bool:
+        """Whether the last value is the greatest."""
+        values = self.values
+        return (
+            values is not None
+            and values.dtype.kind in NUMBERS
+            and len(values) > 1
+            and bool(values[-1] > values[0])
+        )
+
+    def _coding(self) -> Any:
+        found = self.attributes or {}
+        return time_coding(found.get("units"), found.get("calendar"))
+
+    def _is_named(self, names: set[str], units: set[str]) -> bool:
+        if self.values is None:
+            return False
+        attributes = self.attributes or {}
+        if standard := str(attributes.get("standard_name", "")).lower():
+            return standard in names
+        given = str(attributes.get("units", "")).lower()
+        return given in units or (self.name.lower() in names and given in _DEGREES)
+
+
+def stored_coords(document: Mapping[str, Any], grid: Grid, coords: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the stored chunk, or shard, that contains a part that can be decoded."""
+    outer = stored_grid(document)
+    if outer.counts == grid.counts:
+        return coords
+    starts = [part.start for part in grid.box(coords)]
+    return tuple(
+        int(np.searchsorted(edge, start, "right")) - 1
+        for edge, start in zip(outer.edges, starts, strict=True)
+    )
+
+
+def parse_index(text: str, shape: Sequence[int]) -> Index:
+    """Parse an index such as `120:125,:,::2`.
+
+    Raises
+    ------
+    InvalidInputError
+        The index does not fit the shape.
+    """
+    parts = text.split(",") if text else []
+    if len(parts) != len(shape):
+        raise _bad_index(f"the index {text!r} has {len(parts)} parts, and the array {len(shape)} dimensions")
+    return tuple(_parse_part(part, size) for part, size in zip(parts, shape, strict=True))
+
+
+def _parse_part(part: str, size: int) -> slice:
+    try:
+        numbers = [int(number) if number.strip() else None for number in part.split(":")]
+    except ValueError:
+        raise _bad_index(f"{part!r} is neither an index nor a range") from None
+    if ":" not in part:
+        at = numbers[0]
+        if at is None or not 0 <= at < size:
+            raise _bad_index(f"{part!r} is outside of a dimension of {size}")
+        return slice(at, at + 1, 1)
+    start, stop, step = (*numbers, None, None)[:3]
+    if (
+        len(numbers) > 3
+        or (step is not None and step < 1)
+        or (start or 0) < 0
+        or (stop is not None and stop < 0)
+    ):
+        raise _bad_index(f"{part!r} is not a range")
+    first = min(start or 0, size)
+    return slice(first, max(first, size if stop is None else min(stop, size)), step or 1)
+
+
+def times_as_text(coding: Any, values: NDArray[Any]) -> list[str]:
+    """Write times; empty where one is missing or out of range."""
+    there = np.isfinite(values) if values.dtype.kind == "f" else np.ones(len(values), bool)
+    found = np.full(len(values), "", dtype=object)
+    try:
+        found[there] = coding.texts(coding.microseconds(values[there]))
+    except (ValueError, OverflowError):
+        return [value_text(each) for each in values]
+    texts = [str(each) for each in found]
+    if all(each.endswith("T00:00:00") or not each for each in texts):
+        return [each.removesuffix("T00:00:00") for each in texts]
+    return texts
+
+
+def value_text(value: Any) -> str:
+    """Write a value exactly, in the shortest way that reads back as the same value of its type."""
+    if isinstance(value, np.datetime64 | np.timedelta64):
+        return "" if np.isnat(value) else str(value)
+    if isinstance(value, np.floating | float) and math.isfinite(value):
+        size = abs(float(value))
+        return np.format_float_positional(value, trim="-") if size == 0 or 1e-4 <= size < 1e16 else str(value)
+    return str(value)
+
+
+def _array_node(workspace: Workspace, path: str) -> NodeSnapshot:
+    node = workspace.node(path)
+    if node is None:
+        raise RequestError(404, f"there is no array {path} in this version")
+    if not isinstance(node.node_data, ArrayNodeData):
+        raise RequestError(404, f"{path} is a group")
+    return node
+
+
+def _bad_index(text: str) -> InvalidInputError:
+    return InvalidInputError(text, kind=ErrorKind.INVALID_CHUNK_INDEX)

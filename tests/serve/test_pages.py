@@ -1,0 +1,584 @@
+"""Pages without a browser: every fact is in the HTML, hostile texts stay texts, nothing is written."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import time
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+import xarray
+import zarr
+
+from icefloe import Repository, in_memory_storage, local_filesystem_storage
+from icefloe.cli.main import main
+from icefloe.serve.settings import Limits
+from icefloe.testing.storages import PassingStorage
+from tests.support.cli_calls import EVIL
+from tests.support.serve import memory_repository, sample_repository, serving
+from tests.support.serve_climate import climate_repository, europe, latitudes, longitudes, temperatures
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::zarr.errors.ZarrUserWarning"),
+    pytest.mark.filterwarnings("ignore::zarr.errors.UnstableSpecificationWarning"),
+]
+PAGES = [
+    "/",
+    "/tree/main",
+    "/array/main/tas",
+    "/array/main/tas?i.time=120&cell=70,96&chunk=24,1,1",
+    "/array/main/profile",
+    "/array/main/labels",
+    "/compare/tag:v1...main",
+    "/compare/tag:v1...main/tas?i.time=120",
+    "/commit/main",
+    "/ops",
+    "/storage",
+    "/ledger",
+    "/health",
+]
+DATA = [
+    "/api/window/main/tas?index=120:122,:,:&axis=0",
+    "/api/window/tag:v1...main/tas?index=120,:,:",
+    "/api/tile/main/tas?index=120,0:4,0:4",
+    "/api/series/main/tas?index=120,70,96&axis=0",
+    "/api/history/main/tas?index=120,70,96",
+    "/api/chunks/main/tas?by=commit",
+    "/api/coast/main/tas",
+    "/api/refs?branch=main&since=x",
+]
+
+
+class _WriteError(AssertionError):
+    """A page tried to write."""
+
+
+class _NeverWritten(PassingStorage):
+    """A storage that fails the test when something is written."""
+
+    def writing(self) -> None:
+        raise _WriteError
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("pages") / "repo"
+
+
+@pytest.fixture(scope="module")
+def repo(folder: Path) -> Repository:
+    return climate_repository(folder)
+
+
+@pytest.fixture(scope="module")
+def client(repo: Repository, folder: Path) -> Iterator[httpx.Client]:
+    storage = _NeverWritten(local_filesystem_storage(str(folder)))
+    with serving(Repository.open(storage), location=str(folder)) as found:
+        yield found
+
+
+def _text(html: str) -> str:
+    """Return the text that a reader without scripts sees."""
+    found: list[str] = []
+
+    class Reader(HTMLParser):
+        skipped = 0
+
+        def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+            self.skipped += tag in ("script", "style")
+
+        def handle_endtag(self, tag: str) -> None:
+            self.skipped -= tag in ("script", "style")
+
+        def handle_data(self, data: str) -> None:
+            if not self.skipped:
+                found.append(data)
+
+    Reader().feed(html)
+    return " ".join(" ".join(found).split())
+
+
+@pytest.mark.parametrize("url", PAGES + DATA)
+def test_every_page_answers_and_writes_nothing(client: httpx.Client, url: str) -> None:
+    found = client.get(url)
+
+    assert found.status_code == 200, found.text
+    assert client.head(url).headers["content-type"] == found.headers["content-type"]
+    assert client.post(url).status_code == 405
+
+
+@pytest.mark.parametrize("url", PAGES)
+def test_pages_have_no_inline_code_that_the_policy_would_block(client: httpx.Client, url: str) -> None:
+    html = client.get(url).text
+
+    assert not re.search(r"\sstyle=|\son\w+=|javascript:", html)
+    assert all(
+        'type="application/json"' in tag or " src=" in tag for tag in re.findall(r"<script[^>]*>", html)
+    )
+    assert not re.search(r"(?:src|href)=\"https?:", html)
+
+
+def test_the_history_has_commits_branches_and_tags(client: httpx.Client, repo: Repository) -> None:
+    html = client.get("/").text
+    text = _text(html)
+
+    for expected in (
+        "Correct the bias over Europe",
+        "Warmer tropics, June",
+        "experiment",
+        "v1",
+        "4 commits on main",
+    ):
+        assert expected in text
+    assert html.count("<circle") == 5
+    assert repo.lookup_branch("main") in html
+
+
+def test_a_long_history_is_paged() -> None:
+    repo = Repository.create(in_memory_storage())
+    for number in range(104):
+        repo.writable_session("main").commit(f"commit {number}", allow_empty=True)
+    with serving(repo) as client:
+        first, second = _text(client.get("/").text), _text(client.get("/?page=2").text)
+
+    assert "commit 103" in first
+    assert "Page 1 of 2, 105 commits" in first
+    assert "commit 3 " in second
+    assert "commit 4 " not in second
+
+
+def test_the_tree_separates_coordinates_from_data(client: httpx.Client) -> None:
+    html = client.get("/tree/main").text
+    data, coordinates = html.split('id="coordinates-title"')
+
+    assert "tas" in data
+    assert "Near-surface air temperature" in data
+    assert "degrees_north" in coordinates
+    assert "A sample climate" in _text(html)
+
+
+def test_the_array_page_has_its_facts_in_html(client: httpx.Client, repo: Repository) -> None:
+    text = _text(client.get("/array/main/tas?i.time=120").text)
+    expected = temperatures(range(120, 121))[0] + europe()
+
+    for fact in (
+        "Near-surface air temperature",
+        "float32",
+        "time 365, lat 90, lon 180",
+        "5 × 45 × 90",
+        "2025-05-01",
+        f"minimum {expected.min():.6g}",
+        f"maximum {expected.max():.6g}",
+        "0 of 16200 cells missing",
+        "292 of 292 chunks are stored",
+        repo.lookup_branch("main"),
+        "air_temperature",
+    ):
+        assert fact in text
+
+
+def test_the_table_has_exact_values(client: httpx.Client) -> None:
+    expected = temperatures(range(120, 121))[0] + europe()
+
+    text = _text(client.get("/array/main/tas?i.time=120").text)
+
+    assert f" {str(expected[0, 0])} " in text  # noqa: RUF010 - formatting would convert to a longer type
+    assert f" {str(expected[-1, -1])} " in text  # noqa: RUF010
+
+
+def test_a_cell_has_its_value_series_and_commits(client: httpx.Client) -> None:
+    html = client.get("/array/main/tas?i.time=120&cell=70,96").text
+    text = _text(html.split('id="cell"')[1].split("</section>")[0])
+
+    assert f"lat {latitudes()[70]:g}, lon {longitudes()[96]:g}" in text
+    rows = re.findall(r'class="number">([^<]+)</td><td>(.*?)</td>', html)
+    before = temperatures(range(120, 121))[0, 70, 96]
+    assert [float(value) for value, _ in rows] == pytest.approx(
+        [before + europe()[70, 96], before, before], abs=1e-3
+    )
+    assert ["changed" in change for _, change in rows] == [True, False, False]
+    assert 'class="chart"' in html
+
+
+def test_a_chunk_names_the_commit_that_wrote_it(client: httpx.Client) -> None:
+    def writer(chunk: str) -> str:
+        return _text(
+            client.get(f"/array/main/tas?chunk={chunk}").text.split('id="chunk"')[1].split("</section>")[0]
+        )
+
+    assert "written by Correct the bias over Europe" in writer("24,1,1")
+    assert "written by January to July" in writer("0,0,0")
+    assert "written by August to December" in writer("60,0,1")
+    assert "time 120:125, lat 45:90, lon 90:180" in writer("24,1,1")
+
+
+def test_a_virtual_chunk_names_its_file(tmp_path: Path) -> None:
+    repo = sample_repository(tmp_path)
+    with serving(repo) as client:
+        text = _text(client.get("/array/main/virtual?chunk=0,0").text)
+
+    assert "f.bin" in text
+    assert "1 virtual" in text
+
+
+def test_any_two_versions_are_compared(client: httpx.Client) -> None:
+    forward = _text(client.get("/compare/tag:v1...main").text)
+    across = _text(client.get("/compare/experiment...main").text)
+
+    assert "1 changed; 28 chunks changed, 120 added, 0 deleted" in forward
+    assert "/tas array changed" in across
+
+
+def test_values_are_compared_and_changed_chunks_are_listed(client: httpx.Client) -> None:
+    html = client.get("/compare/tag:v1...main/tas?i.time=120").text
+    config = json.loads(re.search(r'id="view">(.*?)</script>', html, re.DOTALL)[1])  # type: ignore[index]
+
+    differing = int((europe()[45:] != 0).sum())
+    assert f"{differing} of 16200 cells differ, by at most" in _text(html)
+    assert config["changed"] == [[45, 90, 0, 90], [45, 90, 90, 180]]
+
+
+def test_versions_that_are_equal_are_said_to_be(client: httpx.Client) -> None:
+    assert "same nodes, metadata and chunks" in _text(client.get("/compare/main...branch:main").text)
+
+
+def test_metadata_changes_are_shown() -> None:
+    repo = memory_repository(np.arange(4.0), (2,))
+    first = repo.lookup_branch("main")
+    with repo.transaction("main", message="units") as store:
+        zarr.open_array(store, path="a", mode="r+").attrs["units"] = "K"
+    with serving(repo) as client:
+        text = _text(client.get(f"/compare/{first}...main").text)
+
+    assert 'attributes.units : - → "K"' in text
+
+
+@pytest.mark.parametrize(
+    ("url", "status"),
+    [
+        ("/nothing", 404),
+        ("/array/main/nothing", 404),
+        ("/array/nope/tas", 410),
+        ("/tree/main~99", 410),
+        ("/compare/main", 404),
+        ("/static/../pages.py", 404),
+        ("/static/%2e%2e/pages.py", 404),
+        ("/static/", 404),
+        ("/api/window/main/tas?index=1", 400),
+        ("/api/window/main/tas?index=999,:,:", 400),
+        ("/api/nothing", 404),
+        ("/array/main/%FF", 400),
+    ],
+)
+def test_wrong_urls_are_errors(client: httpx.Client, url: str, status: int) -> None:
+    assert client.get(url).status_code == status
+
+
+# Windows
+
+
+@pytest.mark.parametrize("index", ["120,:,:", "0:3,5:50,::7", "364,89,179", "3:9:2,44:47,88:93"])
+def test_a_raw_window_has_the_values_of_the_array(client: httpx.Client, repo: Repository, index: str) -> None:
+    found = client.get(f"/api/window/main/tas?index={index}&format=raw")
+
+    meta = json.loads(found.headers["x-icefloe-meta"])
+    values = np.frombuffer(found.content, meta["dtype"]).reshape(meta["shape"])
+    array = zarr.open_array(repo.readonly_session("main").store, path="tas", mode="r")
+    parts = tuple(
+        slice(*(int(each) if each else None for each in part.split(":")))
+        if ":" in part
+        else slice(int(part), int(part) + 1)
+        for part in index.split(",")
+    )
+    np.testing.assert_array_equal(values, array[parts])
+
+
+@pytest.mark.parametrize("dtype", ["i1", "u1", "i8", "u8", "f4", "f8", "bool", "f2"])
+def test_windows_of_every_type_are_exact(dtype: str) -> None:
+    values = np.arange(35).reshape(5, 7).astype(dtype)
+    with serving(memory_repository(values, (2, 3))) as client:
+        found = client.get("/api/window/main/a?index=:,:&format=raw")
+
+    assert found.content == values.tobytes()
+
+
+def test_the_difference_of_unsigned_numbers_does_not_wrap() -> None:
+    repo = memory_repository(np.array([[200, 0], [5, 5]], "u1"), (2, 2))
+    first = repo.lookup_branch("main")
+    with repo.transaction("main", message="less") as store:
+        zarr.open_array(store, path="a", mode="r+")[...] = [[0, 200], [5, 5]]
+    with serving(repo) as client:
+        meta = json.loads(client.get(f"/api/window/{first}...main/a?index=:,:").headers["x-icefloe-meta"])
+        tile = client.get(f"/api/tile/{first}...main/a?index=:,:").json()
+
+    assert (meta["low"], meta["high"], meta["differing"], meta["most"]) == (-200, 200, 2, 200)
+    assert tile["difference"] == ["-200", "200", "0", "0"]
+    assert tile["values"] == [["200", "0", "5", "5"], ["0", "200", "5", "5"]]
+
+
+def test_a_number_and_a_missing_value_differ() -> None:
+    repo = memory_repository(np.array([[np.nan, np.nan], [1, 2]]), (2, 2))
+    first = repo.lookup_branch("main")
+    with repo.transaction("main", message="filled") as store:
+        zarr.open_array(store, path="a", mode="r+")[0, 0] = 3.0
+    with serving(repo) as client:
+        meta = json.loads(client.get(f"/api/window/{first}...main/a?index=:,:").headers["x-icefloe-meta"])
+
+    assert meta["differing"] == 1
+
+
+def test_packed_values_are_unpacked_and_fill_values_are_missing() -> None:
+    attributes = {"scale_factor": 0.5, "add_offset": 10.0, "_FillValue": -1, "units": "m"}
+    repo = memory_repository(np.array([[2, -1], [4, 6]], "i2"), (2, 2), attributes=attributes)
+    with serving(repo) as client:
+        tile = client.get("/api/tile/main/a?index=:,:").json()
+        text = _text(client.get("/array/main/a").text)
+
+    assert tile["values"] == [["11", "", "12", "13"]]
+    assert "minimum 11, maximum 13, mean 12 m; 1 of 4 cells missing" in text
+
+
+def test_times_of_other_calendars_are_written_as_dates() -> None:
+    repo = Repository.create(in_memory_storage())
+    with repo.transaction("main", message="times") as store:
+        root = zarr.create_group(store)
+        root.create_array("a", shape=(3, 2, 2), dtype="f4", dimension_names=["time", "y", "x"])
+        time = root.create_array("time", shape=(3,), dtype="i4", dimension_names=["time"])
+        time[...] = [58, 59, 60]
+        time.attrs.update({"units": "days since 2000-01-01", "calendar": "360_day"})
+    with serving(repo) as client:
+        assert "2000-02-30" in client.get("/array/main/a?i.time=1").text
+
+
+# Chunk maps
+
+
+@pytest.mark.parametrize(
+    ("by", "legend", "counts"),
+    [
+        ("kind", ["native"], [292]),
+        (
+            "commit",
+            [
+                "Correct the bias over Europe in April and May",
+                "August to December 2025",
+                "January to July 2025",
+            ],
+            [24, 124, 144],
+        ),
+        ("source", ["this repository"], [292]),
+    ],
+)
+def test_the_chunk_map_has_categories_with_counts(
+    client: httpx.Client, by: str, legend: list[str], counts: list[int]
+) -> None:
+    found = client.get(f"/api/chunks/main/tas?by={by}")
+    meta = json.loads(found.headers["x-icefloe-meta"])
+
+    assert (meta["legend"], meta["counts"]) == (legend, counts)
+    cells = np.frombuffer(found.content, "u1").reshape(meta["rows"], meta["columns"])
+    assert cells.shape == (4, 73)
+    assert np.bincount(cells.ravel(), minlength=len(counts) + 1).tolist() == [0, *counts]
+
+
+# Hostile texts
+
+
+def test_hostile_names_attributes_and_messages_stay_text() -> None:
+    script = "<script>alert(1)</script>"
+    name = "a'\"><img src=x onerror=alert(1)>"
+    repo = Repository.create(in_memory_storage())
+    long = "x" * 1_000_000
+    with repo.transaction("main", message=f"{script}\n{EVIL}") as store:
+        root = zarr.create_group(store, attributes={script: script, "long": long, "evil": EVIL})
+        array = root.create_array(
+            name,
+            shape=(3, 2),
+            dtype="f4",
+            dimension_names=[script, "</script>"],
+            attributes={"long_name": script, "units": script},
+        )
+        array[...] = 1
+    repo.create_tag(script, repo.lookup_branch("main"))
+    with serving(repo, location=script) as client:
+        for url in (
+            "/",
+            "/tree/main",
+            f"/array/main/{httpx.URL('http://x/').copy_with(path='/' + name).raw_path.decode()[1:]}",
+            "/commit/main",
+            "/ops",
+            f"/compare/main...tag:{script.replace('/', '%2F')}",
+        ):
+            html = client.get(url).text
+            assert client.get(url).status_code == 200, url
+            assert script not in html
+            assert "<img" not in html
+            assert len(html) < 300_000
+
+
+# Resources
+
+
+def test_a_chunk_that_decodes_to_too_much_is_refused_before_it_is_decoded() -> None:
+    repo = Repository.create(in_memory_storage())
+    with repo.transaction("main", message="one GiB of zeros") as store:
+        array = zarr.create_array(
+            store, name="a", shape=(1 << 15, 1 << 13), chunks=(1 << 15, 1 << 13), dtype="f4"
+        )
+        assert array.nbytes == 1 << 30
+    with serving(repo) as client:
+        start = time.monotonic()
+        window = client.get("/api/window/main/a?index=0,:&format=raw")
+        page = client.get("/array/main/a")
+        taken = time.monotonic() - start
+
+    assert window.status_code == 413
+    assert "1024 MiB" in window.json()["error"]
+    assert page.status_code == 200
+    assert taken < 10
+
+
+def test_a_response_that_is_too_large_is_refused() -> None:
+    repo = memory_repository(np.zeros((100, 100)), (10, 10))
+    with serving(repo, limits=Limits(response_bytes=1000)) as client:
+        assert client.get("/api/window/main/a?index=:,:&format=raw").status_code == 413
+
+
+def test_too_many_waiting_requests_are_refused_with_a_time_to_retry(monkeypatch: pytest.MonkeyPatch) -> None:
+    import threading
+
+    go = threading.Event()
+    monkeypatch.setattr("icefloe.serve.data.coast", lambda *_: [go.wait(10)])
+    repo = memory_repository(np.zeros((4, 4)), (2, 2))
+    limits = Limits(decoders=1, queued=2)
+    with serving(repo, limits=limits) as client:
+        statuses: list[int] = []
+
+        def ask() -> None:
+            found = httpx.get(f"{client.base_url}api/coast/main/a", timeout=30)
+            statuses.append(found.status_code)
+            if found.status_code == 503:
+                assert found.headers["retry-after"]
+                go.set()
+
+        threads = [threading.Thread(target=ask) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    assert 503 in statuses
+    assert statuses.count(200) >= 1
+
+
+def test_work_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("icefloe.serve.data.coast", lambda *_: time.sleep(1))
+    repo = memory_repository(np.zeros((4, 4)), (2, 2))
+    with serving(repo, limits=Limits(seconds=0.1)) as client:
+        assert client.get("/api/coast/main/a").status_code == 504
+
+
+def test_a_closed_tab_cancels_its_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    import threading
+
+    from icefloe.serve.work import CancelledError, check_job
+
+    ended, begun = threading.Event(), threading.Event()
+
+    def work(*_: Any) -> Any:
+        begun.set()
+        for _step in range(1000):
+            time.sleep(0.01)
+            try:
+                check_job()
+            except CancelledError:
+                ended.set()
+                raise
+        return []
+
+    monkeypatch.setattr("icefloe.serve.data.coast", work)
+    repo = memory_repository(np.zeros((4, 4)), (2, 2))
+    with serving(repo) as client:
+        with contextlib.suppress(httpx.ReadTimeout):
+            httpx.get(f"{client.base_url}api/coast/main/a", timeout=0.2)
+        assert begun.is_set()
+        assert ended.wait(5)
+
+
+class _Slow(PassingStorage):
+    """A storage that is far away."""
+
+    def reading(self) -> None:
+        time.sleep(0.5)
+
+    @property
+    def answers_at_once(self) -> bool:
+        return False
+
+
+def test_the_history_does_not_wait_for_a_slow_bucket() -> None:
+    storage = in_memory_storage()
+    Repository.create(storage)
+    repo = Repository.open(_Slow(storage))
+    with serving(repo) as client:
+        client.get("/")
+        taken = []
+        for _ in range(20):
+            start = time.monotonic()
+            assert client.get("/").status_code == 200
+            taken.append(time.monotonic() - start)
+
+    assert max(taken) < 0.4  # one read would take longer
+
+
+# Snippets
+
+
+@pytest.mark.parametrize("url", ["/array/main/tas?i.time=120", "/array/main/profile", "/array/main/labels"])
+def test_snippets_run_and_reproduce_the_view(
+    client: httpx.Client, repo: Repository, url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import html as entities
+    import shlex
+
+    found = re.findall(r"<h3>([^<]+)</h3>.*?<code>(.*?)</code>", client.get(url).text, re.DOTALL)
+    snippets = {name: entities.unescape(text) for name, text in found if name != "In each commit"}
+    path = url.split("?")[0].rsplit("/", 1)[1]
+    array = zarr.open_array(repo.readonly_session("main").store, path=path, mode="r")
+    expected = np.asarray(array[120] if array.ndim == 3 else array[...])
+
+    for name in ("Python", "Zarr over HTTP"):
+        names: dict[str, Any] = {}
+        exec(snippets[name], names)
+        values = names["values"]
+        values = values.values if isinstance(values, xarray.DataArray) else values
+        np.testing.assert_array_equal(values, expected)
+    for line in snippets["Command line"].splitlines():
+        assert main(shlex.split(line)[1:]) == 0
+    assert repo.lookup_branch("main") in snippets["Command line"]
+    capsys.readouterr()
+
+
+def test_new_commits_are_reported_to_open_pages() -> None:
+    repo = memory_repository(np.zeros((4, 4)), (2, 2))
+    first = repo.lookup_branch("main")
+    with serving(repo) as client:
+        before = client.get(f"/api/refs?branch=main&since={first}")
+        repo.writable_session("main").commit("one", allow_empty=True)
+        after = client.get(
+            f"/api/refs?branch=main&since={first}", headers={"If-None-Match": before.headers["etag"]}
+        )
+        same = client.get(
+            f"/api/refs?branch=main&since={first}", headers={"If-None-Match": after.headers["etag"]}
+        )
+
+    assert before.json()["new"] == 0
+    assert after.json()["new"] == 1
+    assert same.status_code == 304
