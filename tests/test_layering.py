@@ -61,7 +61,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "_internal.telemetry",
         "_internal.warnings",
     ),
-    ("errors", "_internal.extras"),
+    ("errors", "_internal.extras", "_internal.html"),
     ("_internal.printable", "_internal.redaction"),
     ("_internal",),
     ("_version",),
@@ -72,11 +72,34 @@ FLOOR_OF = {component: floor for floor, row in enumerate(FLOORS) for component i
 
 # Package -> its modules and folders from the top down. They import lower rows only; a folder imports itself.
 INSIDE: dict[str, tuple[tuple[str, ...], ...]] = {
+    "cli": (
+        ("main",),
+        ("commands",),
+        ("authorize", "execution", "pictures"),
+        ("params", "slices"),
+        ("output", "revisions", "values"),
+        ("progress", "terminal"),
+        ("errors",),
+        ("",),
+    ),
+    "history": (
+        ("ops", "overview", "versions"),
+        ("pages",),
+        ("inspect", "snapshots"),
+        ("",),
+    ),
+    "maintenance": (
+        ("clone", "gc", "integrity", "retention", "storage_stats"),
+        ("copy_objects", "expire", "rewrite_manifests", "upgrade"),
+        ("history", "reachable"),
+        ("listings",),
+        ("",),
+    ),
     "ingest": (
         ("job", "recipe", "recovery", "rewrite"),
         ("publish",),
         ("report", "target_repository"),
-        ("write",),
+        ("report_html", "write"),
         ("plan",),
         ("combine_batch",),
         ("combine",),

@@ -101,6 +101,29 @@ def test_a_repository_and_its_sessions_show_what_they_are() -> None:
         assert each._repr_html_().startswith('<div class="icefloe-repr">')
 
 
+def test_session_shows_arrays_and_uncommitted_changes_in_notebooks() -> None:
+    repo = Repository.create(in_memory_storage())
+    session = repo.writable_session("main")
+    group = zarr.create_group(session.store)
+    attributes = {"units": "K", "long_name": "<b>temperature</b>"}
+    group.create_array(
+        "t2m", shape=(4, 2), chunks=(1, 2), dtype="f4", dimension_names=["time", "x"], attributes=attributes
+    )
+
+    shown = session._repr_html_()
+
+    assert "<td>t2m</td><td>time: 4, x: 2</td><td>float32</td><td>(1, 2)</td><td>K</td>" in shown
+    assert "&lt;b&gt;temperature&lt;/b&gt;" in shown
+    assert "Uncommitted changes" in shown
+    assert "Uncommitted changes" not in repo.readonly_session("main")._repr_html_()
+
+
+def test_verify_report_shows_its_verdict_in_notebooks() -> None:
+    repo = Repository.create(in_memory_storage())
+
+    assert "✓ intact" in repo.verify()._repr_html_()
+
+
 def test_no_secret_is_shown() -> None:
     secret = "abc-SECRET-xyz"
     storage = s3_storage(
@@ -355,9 +378,10 @@ def test_a_repository_shows_in_notebooks_what_info_prints() -> None:
         "commits on main": "3",
         "latest commit": "main",
     }.items():
-        assert f"<div>{name}: <code>{value}</code></div>" in shown
-    assert "committed at: <code>20" in shown
-    for forbidden in ("color", "background", "http", "<script", "<style", "<link", "<img"):
+        assert f"<tr><th>{name}</th><td>{value}</td></tr>" in shown
+    assert "<th>committed at</th><td>20" in shown
+    assert "Newest commits<span>(3)</span>" in shown
+    for forbidden in ("http", "<script", "<link", "<img", "url("):
         assert forbidden not in shown
 
 
@@ -367,7 +391,7 @@ def test_a_repository_shows_in_notebooks_a_part_of_a_long_history(
 ) -> None:
     monkeypatch.setattr("icefloe.history.overview._MOST_COMMITS", 2)
     monkeypatch.setattr("icefloe.history.overview._MOST_COMMIT_FILES", 2)
-    monkeypatch.setattr("icefloe.history.overview._MOST_NAMES", 1)
+    monkeypatch.setattr("icefloe._internal.html._MOST_NAMES", 1)
     repo = Repository.create(in_memory_storage(), spec_version=spec_version)
     for name in ("a", "b"):
         with repo.transaction("main", message=name) as store:
@@ -376,9 +400,9 @@ def test_a_repository_shows_in_notebooks_a_part_of_a_long_history(
 
     shown = repo._repr_html_()
 
-    assert "commits on main: <code>2 or more</code>" in shown
-    assert "branches: <code>a and 2 more</code>" in shown
-    assert f"(v{spec_version})" in shown
+    assert "<th>commits on main</th><td>2 or more</td>" in shown
+    assert "<th>branches</th><td>a and 2 more</td>" in shown
+    assert f"format version {spec_version}" in shown
 
 
 def test_a_repository_whose_storage_is_gone_shows_in_notebooks(tmp_path: Path) -> None:

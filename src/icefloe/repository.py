@@ -453,7 +453,7 @@ class Repository(Shown):
     def _repr_html_(self) -> str:
         from icefloe.history.overview import overview_html
 
-        return overview_html(self._refs, self.storage)
+        return overview_html(self._refs, self._assets, self.storage)
 
     def save_config(self) -> None:
         """Store the configuration in effect in the repository."""

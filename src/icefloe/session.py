@@ -14,7 +14,7 @@ from icefloe._internal.executor import Executor, ThreadExecutor
 from icefloe._internal.ids import SnapshotId
 from icefloe._internal.paths import ROOT, validate
 from icefloe._internal.telemetry import traced
-from icefloe.config import RepositoryConfig
+from icefloe.config import RepositoryConfig, display
 from icefloe.config.display import Shown, Tree, qualified
 from icefloe.core.assets import AssetStore
 from icefloe.core.changeset import ChangeSet
@@ -180,6 +180,20 @@ class Session(Shown):
             rows.append(("branch", str(self.branch)))
             rows.append(("has_uncommitted_changes", str(self.has_uncommitted_changes)))
         return Tree(qualified("session", type(self).__name__), tuple(rows))
+
+    def _repr_html_(self) -> str:
+        from icefloe._internal import html
+        from icefloe.core.node_summary import nodes_html
+
+        facts: dict[str, Any] = {"snapshot": self.snapshot_id, "branch": self.branch}
+        try:
+            parts = [nodes_html(self._workspace)]
+            if self.has_uncommitted_changes:
+                parts.append(html.section("Uncommitted changes", None, self.status()._html_sections()))
+        except (IcechunkError, OSError) as error:  # a notebook shows the object anyway
+            parts = [html.facts({"not readable": error})]
+        title = qualified("session", type(self).__name__)
+        return html.card(display.PACKAGE, title, self.mode.name, html.facts(facts), *parts)
 
     # Changes
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import html
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from icefloe._internal import html
 from icefloe._internal.printable import printable
 from icefloe.ancestry_graph import AncestryGraph
-from icefloe.config.display import Shown, Tree, qualified, wrapped_html
+from icefloe.config import display
+from icefloe.config.display import Shown, Tree, qualified
 
 __all__ = ["AncestryGraph", "Diff", "ManifestFileInfo", "SnapshotInfo"]
 
+_CHUNKS, _MOVES = "Chunks updated", "Nodes moved/renamed"
 _SHOWN_CHUNKS = 10
 
 
@@ -71,7 +73,7 @@ class Diff:
 
     def __repr__(self) -> str:
         return "".join(
-            f"{title}:\n" + "".join(f"    {line}\n" for line in lines) + "\n" * (title != "Chunks updated")
+            f"{title}:\n" + "".join(f"    {line}\n" for line in lines) + "\n" * (title != _CHUNKS)
             for title, lines in self._sections()
             if lines
         )
@@ -85,8 +87,8 @@ class Diff:
             ("Array definitions updated", sorted(self.updated_arrays)),
             ("Groups deleted", sorted(self.deleted_groups)),
             ("Arrays deleted", sorted(self.deleted_arrays)),
-            ("Chunks updated", chunks),
-            ("Nodes moved/renamed", [f"{source} -> {target}" for source, target in self.moved_nodes]),
+            (_CHUNKS, chunks),
+            (_MOVES, [f"{source} -> {target}" for source, target in self.moved_nodes]),
         ]
         return [(title, [printable(line) for line in lines]) for title, lines in sections]
 
@@ -95,10 +97,30 @@ class Diff:
         lines = [f"{path}:", *(f"    {chunk}" for chunk in chunks[:_SHOWN_CHUNKS])]
         return lines + [f"    ... {len(chunks) - _SHOWN_CHUNKS} more"] * (len(chunks) > _SHOWN_CHUNKS)
 
-    def _repr_html_(self) -> str:
-        folded = "".join(
-            f"<details open><summary>{title}</summary><pre>{html.escape(chr(10).join(lines))}</pre></details>"
+    def _html_sections(self) -> str:
+        """Return the changes as foldable sections of HTML, with one row per array for chunks.
+
+        Returns
+        -------
+        str
+        """
+        parts = [
+            html.section(title, len(lines), html.table(("path",), zip(lines, strict=True), len(lines)))
             for title, lines in self._sections()
-            if lines
-        )
-        return wrapped_html(qualified("snapshots", "Diff"), folded or "<div>nothing changed</div>")
+            if title not in (_CHUNKS, _MOVES)
+        ]
+        moves = html.table(("from", "to"), self.moved_nodes, len(self.moved_nodes))
+        rows = [
+            (path, len(chunks), " ".join(map(str, chunks[:_SHOWN_CHUNKS])))
+            for path, chunks in sorted(self.updated_chunks.items())
+        ]
+        chunks = html.table(("array", "chunks", "first chunks"), rows, len(rows))
+        parts += [
+            html.section(_CHUNKS, len(rows), chunks),
+            html.section(_MOVES, len(self.moved_nodes), moves),
+        ]
+        return "".join(parts)
+
+    def _repr_html_(self) -> str:
+        note = "no changes" if self.is_empty() else ""
+        return html.card(display.PACKAGE, qualified("snapshots", "Diff"), note, self._html_sections())

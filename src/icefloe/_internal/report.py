@@ -23,6 +23,32 @@ class Report:
         """
         return _plain_fields(self)
 
+    def _repr_html_(self) -> str:
+        from icefloe._internal import html
+
+        values = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
+        tables = {name: value for name, value in values.items() if hasattr(value, "to_html")}
+        rows = getattr(self, "table", None)
+        if callable(rows):
+            tables["findings"] = rows()
+        parts = [
+            html.section(name.capitalize(), len(table), table.to_html()) for name, table in tables.items()
+        ]
+        facts = {name: value for name, value in values.items() if value != () and not _is_detail(value)}
+        note = "dry run" if values.get("dry_run") else ""
+        return html.card("icefloe", type(self).__name__, note, self._verdict(), html.facts(facts), *parts)
+
+    def _verdict(self) -> str:
+        """Return one line of HTML that says whether all is well, for reports that know."""
+        return ""
+
+
+def _is_detail(value: Any) -> bool:
+    """Return True for tables and for collections of records, which are no facts."""
+    return hasattr(value, "to_html") or (
+        isinstance(value, tuple | list) and any(not isinstance(each, str | int) for each in value)
+    )
+
 
 def _plain_fields(value: Any) -> dict[str, Any]:
     return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}

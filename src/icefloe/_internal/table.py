@@ -127,6 +127,23 @@ class Table:
         """
         return self.to_arrow().to_pandas()
 
+    def to_html(self) -> str:
+        """Return the first rows of the table as HTML.
+
+        Returns
+        -------
+        str
+        """
+        from icefloe._internal import html
+
+        rows = (list(row.values()) for row in self.take(slice(100)).rows())
+        return html.table(self.names, rows, len(self))
+
+    def _repr_html_(self) -> str:
+        from icefloe._internal import html
+
+        return html.card("icefloe", "Table", f"{len(self)} rows", self.to_html())
+
     def __repr__(self) -> str:
         shown = [printable(" ".join(map(str, row.values()))) for row in self.take(slice(_SHOWN)).rows()]
         more = [f"and {len(self) - _SHOWN} more"] if len(self) > _SHOWN else []

@@ -48,13 +48,7 @@ class Tree:
                 rows.append(f"<details><summary>{label}</summary>{inner}</details>")
             else:
                 rows.append(f"<div>{label}: <code>{html.escape(printable_lines(redact(value)))}</code></div>")
-        return wrapped_html("", "".join(rows))
-
-
-def wrapped_html(title: str, inside: str) -> str:
-    """HTML in the frame that all our values have in notebooks."""
-    head = f"<div><b>{html.escape(title)}</b></div>" if title else ""
-    return f'<div class="{PACKAGE}-repr">{head}{inside}</div>'
+        return f'<div class="{PACKAGE}-repr">{"".join(rows)}</div>'
 
 
 class Shown(ABC):

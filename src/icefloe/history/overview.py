@@ -1,27 +1,28 @@
-"""Summarize a repository for people: `icefloe info`, and the HTML of a Repository in notebooks."""
+"""The overview of a repository: `icefloe info`, and the HTML of a Repository in notebooks."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import datetime
-from enum import Enum
 from itertools import islice
 from typing import Any, Final
 
+from icefloe._internal import html
 from icefloe._internal.times import from_microseconds
-from icefloe.config.display import Tree, qualified
+from icefloe.config import display
+from icefloe.config.display import qualified
+from icefloe.core.assets import AssetStore
+from icefloe.core.node_summary import nodes_html
 from icefloe.core.refs.base import RefStore
+from icefloe.core.workspace import Workspace
 from icefloe.errors import IcechunkError
 from icefloe.history.snapshots import public_status
 from icefloe.storage.base import Storage
 from icefloe.types import RepoAvailability
 
 _MAIN: Final = "main"
-_MOST_NAMES: Final = 20
-"""Of branches and tags that a notebook shows."""
+_SHOWN_COMMITS: Final = 10
 _MOST_COMMITS: Final = 10_000
 _MOST_COMMIT_FILES: Final = 100
-"""A notebook counts so many commits at most. Before version 2 each is a file to read."""
+"""The largest number of commits that a notebook counts. Before version 2 each is a file to read."""
 
 
 def overview(refs: RefStore, storage: Storage, most_commits: int | None = None) -> dict[str, Any]:
@@ -30,9 +31,9 @@ def overview(refs: RefStore, storage: Storage, most_commits: int | None = None) 
     Parameters
     ----------
     refs, storage
-        The parts of an open repository.
+        The refs and the storage of an open repository.
     most_commits
-        Count no more commits than this.
+        Count at most this many commits.
     """
     history = islice(refs.ancestry(refs.branch(_MAIN)), most_commits)
     tip = next(history, None)
@@ -50,7 +51,7 @@ def overview(refs: RefStore, storage: Storage, most_commits: int | None = None) 
 
 
 def status(refs: RefStore) -> dict[str, Any]:
-    """Tell whether a repository may be written. Formats before version 2 do not store it."""
+    """Return the status of a repository, which formats before version 2 do not store."""
     if refs.spec.refs_in_repo_info:
         now = public_status(refs.status())
         return {
@@ -61,41 +62,37 @@ def status(refs: RefStore) -> dict[str, Any]:
     found = RepoAvailability.online if refs.spec.writable else RepoAvailability.read_only
     return {
         "availability": found,
-        "reason": f"{version_text(refs)} of the format keeps no status",
+        "reason": f"{version_text(refs)} of the format does not store a status",
         "since": None,
     }
 
 
 def version_text(refs: RefStore) -> str:
-    """Name the version of the format of a repository."""
+    """Return the version of the format of a repository as text."""
     return f"version {refs.spec.number}" if refs.spec.number else "a draft"
 
 
-def overview_html(refs: RefStore, storage: Storage) -> str:
-    """Show the facts that `icefloe info` prints as HTML; where they cannot be read, show why.
+def overview_html(refs: RefStore, assets: AssetStore, storage: Storage) -> str:
+    """Return the overview of a repository as HTML, with its newest commits and the arrays on main.
 
-    The HTML has no colours of its own and loads nothing, so it fits light and dark themes.
+    If the repository cannot be read, the HTML contains the error.
     """
     most = _MOST_COMMITS if refs.spec.refs_in_repo_info else _MOST_COMMIT_FILES
+    title, note = qualified("", "Repository"), f"format {version_text(refs)}"
     facts: dict[str, Any]
     try:
         facts = overview(refs, storage, most)
         if facts["commits_on_main"] == most:
             facts["commits_on_main"] = f"{most} or more"
+        tip = refs.branch(_MAIN)
+        newest = list(islice(refs.ancestry(tip), _SHOWN_COMMITS))
+        rows = [(str(each.id), from_microseconds(each.flushed_at_us), each.message) for each in newest]
+        parts = [
+            nodes_html(Workspace(assets.snapshot(tip), assets)),
+            html.section(
+                "Newest commits", len(rows), html.table(("id", "written at", "message"), rows), is_open=False
+            ),
+        ]
     except (IcechunkError, OSError) as error:  # a notebook shows the object anyway
-        facts = {**storage.describe(), "format": version_text(refs), "not readable": str(error)}
-    rows = tuple((name.replace("_", " "), _text(value)) for name, value in facts.items())
-    return Tree(f"{qualified('', 'Repository')} (v{refs.spec.number or 1})", rows).as_html()
-
-
-def _text(value: Any) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, datetime):
-        return value.isoformat(sep=" ", timespec="seconds")
-    if isinstance(value, Enum):
-        return value.name
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        more = len(value) - _MOST_NAMES
-        return (", ".join(value[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")) or "-"
-    return str(value)
+        facts, parts = {**storage.describe(), "not readable": error}, []
+    return html.card(display.PACKAGE, title, note, html.facts(facts), *parts)

@@ -182,8 +182,29 @@ class Report:
         """Whether all checks passed, and no array refers to a file that changed since."""
         return self.failed_branch is None and not self.broken
 
+    def to_html(self) -> str:
+        """Return the report as an HTML document that loads nothing from elsewhere.
+
+        Returns
+        -------
+        str
+        """
+        from icefloe._internal import html
+
+        return html.page("Ingest report", self._repr_html_())
+
+    def _repr_html_(self) -> str:
+        from icefloe.ingest.report_html import report_html
+
+        return report_html(self.to_dict(), ok=self.ok)
+
     def to_dict(self) -> dict[str, Any]:
-        """In terms of JSON."""
+        """Return the report as values that can be represented as JSON.
+
+        Returns
+        -------
+        dict
+        """
         sources = self.outcome.sources
         renamed = self.outcome.renamed
         out = {each.source.url for each in self.bad} | {each.source.url for each in renamed}

@@ -205,3 +205,21 @@ def test_reads_of_deflated_netcdf_print_no_warnings(tmp_path: Path) -> None:
 
         assert done.stdout
         assert done.stderr == ""
+
+
+def test_report_is_written_as_html(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    archive(tmp_path / "data", (2, 2))
+    (tmp_path / "data" / "<script>.nc").write_bytes(b"not a file")
+    file = tmp_path / "report.html"
+    words = ["ingest", str(tmp_path / "data"), str(tmp_path / "repo"), "--executor", "threads"]
+
+    assert app.main([*words, "--on-bad-file", "skip", "--report", str(file)]) == 0
+
+    page = file.read_text(encoding="utf-8")
+    assert page.startswith("<!DOCTYPE html>")
+    assert "✓ 2 files ingested" in page
+    assert "Skipped files<span>(1)</span>" in page
+    assert "&lt;script&gt;.nc" in page
+    assert "<script" not in page
+    assert "http:" not in page
+    assert "https:" not in page

@@ -22,68 +22,24 @@ from icefloe.cli.params import (
     revision_option,
 )
 from icefloe.cli.values import json_values, read
+from icefloe.core.node_summary import format_chunks, format_dtype, format_shape, summarize_node
 from icefloe.core.workspace import Workspace
 from icefloe.errors import ErrorKind, InvalidInputError, NodeNotFoundError
-from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot
 from icefloe.repository import Repository
 from icefloe.session import Session
 
 _HEAD = 10
-_MOST_SIZES = 6
-"""The largest number of chunk sizes to print for a dimension with irregular chunks."""
-_SHARDING = "sharding_indexed"
 _ATTRIBUTES = ("units", "long_name", "standard_name")
-
-
-def _describe(node: NodeSnapshot) -> dict[str, Any]:
-    """Summarize the zarr.json of a node."""
-    document = json.loads(node.user_data)
-    found: dict[str, Any] = {"path": node.path, "kind": document["node_type"]}
-    if isinstance(node.node_data, ArrayNodeData):
-        found["shape"] = document["shape"]
-        found["chunks"], found["shards"] = _chunk_shapes(document)
-        found["dtype"] = document["data_type"]
-        found["dimensions"] = document.get("dimension_names")
-        found["codecs"] = [codec if isinstance(codec, str) else codec["name"] for codec in document["codecs"]]
-    found["attributes"] = document.get("attributes", {})
-    return found
-
-
-def _chunk_shapes(document: dict[str, Any]) -> tuple[Any, Any]:
-    """Return the shapes of chunks and shards. With sharding, the chunk grid consists of shards."""
-    grid = document["chunk_grid"]["configuration"]
-    shape = grid.get("chunk_shape", grid.get("chunk_shapes"))
-    for codec in document["codecs"]:
-        if isinstance(codec, dict) and codec["name"] == _SHARDING:
-            return codec["configuration"]["chunk_shape"], shape
-    return shape, None
 
 
 def _line(node: dict[str, Any]) -> str:
     label = shown(name(node["path"])) or "/"
     if node["kind"] == "group":
         return label if label == "/" else f"{label}/"
-    sizes = [str(size) for size in node["shape"]]
-    if node["dimensions"]:
-        sizes = [
-            f"{dim}: {size}" if dim else size for dim, size in zip(node["dimensions"], sizes, strict=True)
-        ]
-    dtype = node["dtype"] if isinstance(node["dtype"], str) else node["dtype"].get("name", "?")
-    shapes = "".join(f", {each} {_shape_text(node[each])}" for each in ("chunks", "shards") if node[each])
+    shapes = "".join(f", {each} {format_chunks(node[each])}" for each in ("chunks", "shards") if node[each])
     words = [shown(node["attributes"][each]) for each in _ATTRIBUTES if each in node["attributes"]]
-    what = f"{label} ({shown(', '.join(sizes))}) {shown(dtype)}{shapes}"
+    what = f"{label} ({shown(format_shape(node))}) {shown(format_dtype(node))}{shown(shapes)}"
     return what + (f"  {', '.join(words)}" if words else "")
-
-
-def _shape_text(shape: list[Any]) -> str:
-    """Format a chunk shape, or the chunk sizes of dimensions with irregular chunks."""
-    return f"({', '.join(_sizes_text(each) if isinstance(each, list) else shown(each) for each in shape)})"
-
-
-def _sizes_text(sizes: list[Any]) -> str:
-    """Format chunk sizes and `[size, count]` runs of one dimension: 30+31+2x28."""
-    runs = [f"{each[1]}x{each[0]}" if isinstance(each, list) else str(each) for each in sizes]
-    return shown("+".join(runs[:_MOST_SIZES])) + ("+..." if len(runs) > _MOST_SIZES else "")
 
 
 @click.command()
@@ -106,7 +62,7 @@ def tree(repo: Repository, path: str, revision: str, with_ledgers: bool, out: Ou
         raise _no_node(workspace, "group or array", top)
     shown_all = with_ledgers or is_within(top, LEDGERS)
     paths = [each for each in workspace.below(top) if is_listed(each, with_ledgers=shown_all)]
-    nodes = [_describe(node) for each in paths if (node := workspace.node(each)) is not None]
+    nodes = [summarize_node(node) for each in paths if (node := workspace.node(each)) is not None]
     levels = [len(component_key(node["path"])) - len(component_key(top)) for node in nodes]
     lines = ["    " * level + _line(node) for level, node in zip(levels, nodes, strict=True)]
     out.value(nodes, "\n".join(lines) or "no groups or arrays")

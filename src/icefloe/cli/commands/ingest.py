@@ -131,6 +131,11 @@ _CHECKS = ("monotone", "source", "gaps")
     show_default=",".join(_CHECKS[:2]),
     help=f"Checks before the data is published, separated by commas: {', '.join(_CHECKS)}, or none.",
 )
+@click.option(
+    "--report",
+    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    help="Also write the report of the ingest to this HTML file.",
+)
 @dry_run_option
 @executor_option
 @output_option
@@ -141,6 +146,7 @@ def ingest(
     recipe: str | None,
     executor: ExecutorChoice,
     dry_run: bool,
+    report: Path | None,
     out: Output,
     **given: Any,
 ) -> int:
@@ -153,7 +159,7 @@ def ingest(
     icefloe ingest 'data/*.nc' data/repo
     icefloe ingest 'data/*.nc' s3://bucket/repo -o region=eu-west-1 --chunks time=24,lat=180,lon=360
     icefloe ingest files.txt data/repo --concat-dim time --commit-every 100 --dry-run
-    icefloe ingest --recipe recipe.yaml --executor spark:local[2]
+    icefloe ingest --recipe recipe.yaml --executor spark:local[2] --report report.html
     """
     from icefloe import storage_from_url
     from icefloe.ingest import make_options
@@ -162,9 +168,8 @@ def ingest(
         if repo is None or not sources:
             raise click.UsageError("pass SOURCES and then REPO, or --recipe")
         storage = storage_from_url(repo, **options)
-        return _ingest(
-            storage, sources, make_options(**_library_options(given)), executor, out, dry_run=dry_run
-        )
+        library = make_options(**_library_options(given))
+        return _ingest(storage, sources, library, executor, out, report, dry_run=dry_run)
     if repo is not None:
         raise click.UsageError("a recipe names its sources and its repository: omit SOURCES and REPO")
     from icefloe.ingest.recipe import load_recipe
@@ -180,7 +185,7 @@ def ingest(
     chosen = executor.text or (found.executor and ExecutorType()(found.executor))
     executor = ExecutorChoice(chosen, {**found.spark_conf, **executor.spark_conf})
     sys.path.insert(0, str(Path(recipe).absolute().parent))  # checks in Python are imported from there
-    return _ingest(storage, found.sources, found.options, executor, out, dry_run=dry_run)
+    return _ingest(storage, found.sources, found.options, executor, out, report, dry_run=dry_run)
 
 
 def _ingest(
@@ -189,6 +194,7 @@ def _ingest(
     options: Options,
     executor: ExecutorChoice,
     out: Output,
+    file: Path | None,
     *,
     dry_run: bool,
 ) -> int:
@@ -217,6 +223,8 @@ def _ingest(
                 report = run_job(repo, selection, options, running, dry_run=dry_run)
         else:
             report = Report.of(selection).completed(found)
+    if file is not None:
+        file.write_text(report.to_html(), encoding="utf-8")
     took_changed = options.on_change == "ingest"
     out.value(report.to_dict(), _text(report, dry_run=dry_run, took_changed=took_changed))
     if report.bad and report.published is None and report.ok and not dry_run:

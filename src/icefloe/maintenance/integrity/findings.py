@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal, TypeAlias
 
+from icefloe._internal.amounts import counted
 from icefloe._internal.report import Report
 from icefloe._internal.table import Table
 
@@ -69,6 +70,11 @@ class VerifyReport(Report):
     def ok(self) -> bool:
         """True if there are no findings."""
         return not self.findings
+
+    def _verdict(self) -> str:
+        from icefloe._internal import html
+
+        return html.mark(self.ok, "intact" if self.ok else counted(len(self.findings), "finding"))
 
     def table(self) -> Table:
         """Return one row per finding: kind, object, where, message."""

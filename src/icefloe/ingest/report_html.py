@@ -1,0 +1,92 @@
+"""The report of an ingest as HTML, for notebooks and for `icefloe ingest --report FILE`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from icefloe._internal import html
+from icefloe._internal.amounts import bytes_text, counted
+
+
+def report_html(found: dict[str, Any], *, ok: bool) -> str:
+    """Return the HTML of a report, as `Report.to_dict` returns it, to be embedded in a page."""
+    parts = [html.mark(*_verdict(found, ok=ok)), html.facts(_facts(found)), _arrays(found), _checks(found)]
+    bad = [(each["source"], each["reason"]) for each in found["bad"]]
+    findings = [
+        (each["severity"], each["source"], each["variable"], each["text"]) for each in found["findings"]
+    ]
+    moved = [(each["source"], each["was"]) for each in found["moved"]]
+    parts += [
+        html.section("Skipped files", len(bad), html.table(("file", "reason"), bad, len(bad))),
+        _files("Changed files that virtual references point to", found["broken"]),
+        html.section(
+            "Differences between files",
+            len(findings),
+            html.table(("severity", "file", "variable", "finding"), findings, len(findings)),
+        ),
+        html.section("Renamed files", len(moved), html.table(("file", "before"), moved, len(moved))),
+        _files("Changed files", found["changed"]),
+        _files("Ingested files", found["ingested"], is_open=False),
+        _files("Files that were ingested before", found["known"], is_open=False),
+    ]
+    return html.card("icefloe", "Ingest report", "", *parts)
+
+
+def _verdict(found: dict[str, Any], *, ok: bool) -> tuple[bool, str]:
+    if found["failed_branch"]:
+        return False, f"a check failed, so nothing was published; see branch {found['failed_branch']}"
+    if not ok:
+        return False, "virtual references point to files that have changed"
+    if found["published"]:
+        return True, f"{counted(len(found['ingested']), 'file')} ingested"
+    if found["plan"]:
+        return True, "dry run: nothing was written"
+    return not found["bad"], "nothing was ingested" if found["bad"] else "nothing new"
+
+
+def _facts(found: dict[str, Any]) -> dict[str, Any]:
+    facts: dict[str, Any] = {"snapshot": found["published"], "commits": found["commits"]}
+    facts |= {
+        "files ingested": len(found["ingested"]),
+        "files ingested before": len(found["known"]),
+        "files skipped": len(found["bad"]),
+    }
+    if plan := found["plan"]:
+        facts |= {
+            "data": f"{bytes_text(plan['nbytes'])} in {counted(plan['blocks'], 'block')}",
+            "work": f"{counted(plan['tasks'], 'task')} of at most {bytes_text(plan['memory_bytes'])}",
+            "files read": f"{plan['read_factor']:.1f} times",
+            "spilled": bytes_text(plan["spilled_bytes"]) if plan["spilled_bytes"] else None,
+        }
+    return {name: value for name, value in facts.items() if value not in (None, [])}
+
+
+def _arrays(found: dict[str, Any]) -> str:
+    arrays = found["plan"]["arrays"] if found["plan"] else ()
+    rows = [
+        (
+            each["name"],
+            ", ".join(f"{dim}: {size}" for dim, size in zip(each["dims"], each["shape"], strict=True)),
+            each["dtype"],
+            " x ".join(map(str, each["chunks"])),
+            " x ".join(map(str, each["shards"] or ())),
+            bytes_text(each["nbytes"]),
+        )
+        for each in arrays
+    ]
+    names = ("array", "shape", "dtype", "chunks", "shards", "new data")
+    return html.section("Arrays", len(rows), html.table(names, rows, len(rows)))
+
+
+def _checks(found: dict[str, Any]) -> str:
+    checks = "".join(
+        f"<div>{html.mark(each['passed'], each['name'])}: {html.escape(each['text'])}</div>"
+        for each in found["checks"]
+    )
+    return html.section("Checks", len(found["checks"]), checks)
+
+
+def _files(title: str, files: list[str], *, is_open: bool = True) -> str:
+    return html.section(
+        title, len(files), html.table(("file",), zip(files, strict=True), len(files)), is_open=is_open
+    )
