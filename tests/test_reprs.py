@@ -105,7 +105,7 @@ def test_session_shows_arrays_and_uncommitted_changes_in_notebooks() -> None:
     repo = Repository.create(in_memory_storage())
     session = repo.writable_session("main")
     group = zarr.create_group(session.store)
-    attributes = {"units": "K", "long_name": "<b>temperature</b>"}
+    attributes: Any = {"units": "K", "long_name": "<b>temperature</b>"}
     group.create_array(
         "t2m", shape=(4, 2), chunks=(1, 2), dtype="f4", dimension_names=["time", "x"], attributes=attributes
     )
