@@ -84,7 +84,7 @@ def test_arrays_are_stored_by_forks(repo: Repository, scheduler: str, split_ever
 
 
 def test_targets_are_in_forks(repo: Repository) -> None:
-    with pytest.raises(TypeError, match="not in a fork"):
+    with pytest.raises(TypeError, match="does not belong to a fork"):
         store_dask(sources=[numbers()], targets=[target(repo.writable_session("main"), "a")])
 
 

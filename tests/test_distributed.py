@@ -130,7 +130,7 @@ def test_what_is_no_receipt(repo: Repository) -> None:
         commit_forks(session, [b"\x00" * 100], "x")
     with pytest.raises(TypeError, match="not a 'Session'"):
         commit_forks(session, [repo.readonly_session("main")], "x")  # type: ignore[list-item]
-    with pytest.raises(TypeError, match="not of a 'Session'"):
+    with pytest.raises(TypeError, match="not a 'Session'"):
         receipt(session)  # type: ignore[arg-type]
 
 

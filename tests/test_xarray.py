@@ -235,9 +235,9 @@ def test_a_region_of_a_tree_is_written(session: Session) -> None:
 def test_what_trees_cannot_do_is_said(session: Session) -> None:
     to_icechunk(tree(), session)
 
-    with pytest.raises(ValueError, match="groups that the tree does not have: /fine"):
+    with pytest.raises(ValueError, match="groups that are not in the tree: /fine"):
         to_icechunk(tree(), session, mode="a", encoding={"/fine": {}})
-    with pytest.raises(ValueError, match='region="auto" does not work for a DataTree: give slices'):
+    with pytest.raises(ValueError, match='region="auto" is not supported for a DataTree: pass slices'):
         to_icechunk(tree(), session, region="auto")
     with pytest.raises(ValueError, match="no node of the tree has the dimension 'depth'"):
         to_icechunk(tree(), session, append_dim="depth")

@@ -1,4 +1,4 @@
-"""Standing in for the official package, for programs that import `icechunk` by name."""
+"""Use icefloe in programs that import `icechunk` by name."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from icefloe.config import display
 __all__ = ["OFFICIAL_VERSION", "install_as_icechunk"]
 
 OFFICIAL_VERSION = "2.3.0"
-"""The release of the official package whose API this is: what `icechunk.__version__` says then."""
+"""The release of the official package whose API icefloe has, and the value of `icechunk.__version__`."""
 
 _OFFICIAL = "icechunk"
 _PACKAGE = "icefloe"
@@ -29,17 +29,21 @@ _FOR_WORKERS = str(Path(__file__).parent / "_standing_in")
 
 
 def install_as_icechunk() -> None:
-    """Make `import icechunk` and its sub-modules give icefloe, here and in processes started from here.
+    """Make `import icechunk` and its submodules return icefloe, in this process and its child processes.
 
-    Call it before anything imports `icechunk`; RuntimeError where the official package is loaded already.
-    Reprs then say `icechunk` too. Processes started later (by multiprocessing, dask, Spark in local mode, or
-    any other way that hands on the environment) find a package of that name first on their PYTHONPATH. On a
-    cluster set PYTHONPATH for the workers yourself, or call this function in them.
+    Call it before anything imports `icechunk`. Reprs then also say `icechunk`. Child processes that inherit
+    the environment, for example of multiprocessing, dask or Spark in local mode, find a package of that name
+    first on their PYTHONPATH. On a cluster, set PYTHONPATH for the workers, or call this function there.
+
+    Raises
+    ------
+    RuntimeError
+        If the official package has been imported.
     """
     loaded = sys.modules.get(_OFFICIAL)
     if loaded is not None and not _is_ours(loaded):
         raise RuntimeError(
-            "the official icechunk is imported already; call install_as_icechunk() before any import of it"
+            "the official icechunk has been imported; call install_as_icechunk() before any import of it"
         )
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
@@ -47,7 +51,7 @@ def install_as_icechunk() -> None:
     if not isinstance(loaded, _Facade):
         sys.modules[_OFFICIAL] = _facade()
     if _FOR_WORKERS not in sys.path:
-        sys.path.insert(0, _FOR_WORKERS)  # multiprocessing hands on this list, not PYTHONPATH
+        sys.path.insert(0, _FOR_WORKERS)  # multiprocessing passes on this list, not PYTHONPATH
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     if _FOR_WORKERS not in paths:
         os.environ["PYTHONPATH"] = os.pathsep.join([_FOR_WORKERS, *filter(None, paths)])
@@ -59,7 +63,7 @@ def _is_ours(module: ModuleType) -> bool:
 
 
 class _Facade(ModuleType):
-    """The package under its other name: every attribute but the version is icefloe's."""
+    """A module named icechunk with the attributes of icefloe, except the version."""
 
     __version__ = OFFICIAL_VERSION
 
@@ -80,7 +84,7 @@ def _facade() -> ModuleType:
 
 
 class _Finder(DistributionFinder):
-    """Finds `icechunk` and its sub-modules in icefloe, and tells programs that ask which release it is."""
+    """A finder for `icechunk` and its submodules, and for the metadata of its distribution."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -101,7 +105,7 @@ class _Finder(DistributionFinder):
 
 
 class _Alias(Loader):
-    """Gives a module of ours under another name, and leaves what it says of itself as it was."""
+    """A loader that returns a module of icefloe under another name, and keeps its attributes."""
 
     def __init__(self, ours: str) -> None:
         self._ours = ours
@@ -117,7 +121,7 @@ class _Alias(Loader):
 
 
 class _Described(Distribution):
-    """The metadata of the distribution we stand for: its name and version."""
+    """The metadata of the official distribution: its name and version."""
 
     def read_text(self, filename: str) -> str | None:
         if filename != "METADATA":

@@ -1,4 +1,4 @@
-"""Writing dask arrays: each task writes into its own copy of a fork, and the copies are merged in a tree."""
+"""Write dask arrays: each task writes to its own copy of a fork, and a tree of tasks merges the copies."""
 
 from __future__ import annotations
 
@@ -33,17 +33,36 @@ def store_dask(
     split_every: int | None = None,
     **store_kwargs: Any,
 ) -> ForkSession:
-    """Write dask arrays into Zarr arrays of a fork; a fork with all that was written, to be merged.
+    """Write dask arrays to Zarr arrays of a fork.
 
-    With a scheduler of threads that is the targets' own fork, with processes or a cluster another one.
-    `regions` says where in its target each source goes. `split_every` is the number of forks that are merged
-    in one task; `store_kwargs` are options of `dask.array.store`. The borders of dask's chunks must be
-    borders of Zarr's: two tasks that write the same chunk overwrite each other.
+    Parameters
+    ----------
+    sources
+        The arrays to write. The boundaries of their chunks must be boundaries of Zarr chunks, because two
+        tasks that write the same chunk overwrite each other.
+    targets
+        The Zarr arrays, opened in the store of a fork.
+    regions
+        The slices of each target to write to; whole arrays by default.
+    split_every
+        The number of forks that one task merges.
+    **store_kwargs
+        Options of `dask.array.store`.
+
+    Returns
+    -------
+    ForkSession
+        A fork with all changes, to be merged into the session. With threads it is the fork of the targets.
+
+    Raises
+    ------
+    TypeError
+        If a target does not belong to a fork.
     """
     for target in targets:
         if not isinstance(extract_session(target), ForkSession):
             raise TypeError(
-                f"the target {target.path} is not in a fork: open it in the store of Session.fork() instead,"
+                f"the target {target.path} does not belong to a fork: open it in the store of Session.fork(),"
                 " and merge the result into the session"
             )
     stored = _dask_array.store(
@@ -63,9 +82,21 @@ def store_dask(
 def session_merge_reduction(
     arrays: dask.array.Array | list[dask.array.Array], *, split_every: int | None, **store_kwargs: Any
 ) -> ForkSession:
-    """Compute dask arrays whose blocks are Zarr arrays of forks, and merge these forks into one.
+    """Compute dask arrays whose blocks are Zarr arrays of forks, and merge these forks.
 
-    `store_kwargs` are options of `dask.compute`.
+    Parameters
+    ----------
+    arrays
+        One or more dask arrays, as `dask.array.store(..., return_stored=True)` returns them.
+    split_every
+        The number of forks that one task merges.
+    **store_kwargs
+        Options of `dask.compute`.
+
+    Returns
+    -------
+    ForkSession
+        A fork with all changes.
     """
     wanted = arrays if isinstance(arrays, list) else [arrays]
     for array in wanted:
@@ -76,7 +107,7 @@ def session_merge_reduction(
 
 
 def _merged(array: dask.array.Array, split_every: int | None) -> Any:
-    """A dask array of one element, the fork with the changes of all blocks."""
+    """Return a dask array with one element, the fork with the changes of all blocks."""
     return _dask_array.reduction(
         array,
         chunk=extract_session,

@@ -1,8 +1,8 @@
-"""Writing from many processes: forks and receipts brought together, and made one commit.
+"""Write from many processes in one commit, with forks and receipts.
 
-A fork goes out to a worker, is written to there, and comes home in one of two ways: pickled as it is, or as a
-*receipt*, the bytes of what it changed. A receipt is smaller, holds no credentials, and is all that the
-committer needs.
+A worker receives a fork of the session and writes to it. It returns the fork itself, pickled, or its
+*receipt*, an encoding of its changes. A receipt is smaller, contains no credentials, and is sufficient for
+the commit.
 
     fork = session.fork()
     receipts = pool.map(write_region, [(fork, region) for region in regions])   # each returns receipt(fork)
@@ -23,25 +23,55 @@ __all__ = ["commit_forks", "extract_session", "merge_sessions", "receipt"]
 
 
 def extract_session(zarray: zarr.Array[Any], axis: Any = None, keepdims: Any = None) -> Session:
-    """The session behind a Zarr array. `axis` and `keepdims` are there for dask's reductions."""
+    """Return the session of a Zarr array.
+
+    Parameters
+    ----------
+    zarray
+        An array in the store of a session.
+    axis, keepdims
+        Ignored; dask passes them to reductions.
+
+    Returns
+    -------
+    Session
+
+    Raises
+    ------
+    TypeError
+        If the array does not belong to a session.
+    """
     store: object = zarray.store
     if not isinstance(store, IcechunkStore):
-        raise TypeError(f"the array is in a {type(store).__name__}, not in the store of a session")
+        raise TypeError(f"the array belongs to a {type(store).__name__}, not to the store of a session")
     session: Session = store.session
     return session
 
 
 def merge_sessions(*sessions: ForkSession | list[ForkSession] | list[list[ForkSession]]) -> ForkSession:
-    """One fork with the changes of all: the first, into which the others are merged in the order given.
+    """Merge forks into the first of them.
 
-    Lists are taken apart, however deep. See `Session.merge` for what cannot be merged.
+    Parameters
+    ----------
+    *sessions
+        Forks, or nested lists of forks. Later ones take precedence; see `Session.merge`.
+
+    Returns
+    -------
+    ForkSession
+        The first fork, with the changes of all.
+
+    Raises
+    ------
+    TypeError
+        If one of them is not a fork.
     """
     forks = []
     for fork in _flattened(sessions):
         if not isinstance(fork, ForkSession):
             raise TypeError(
                 f"merge_sessions takes forks. Received '{type(fork).__name__}' instead; to merge forks into a"
-                " session on a branch use Session.merge(*forks)"
+                " writable session use Session.merge(*forks)"
             )
         forks.append(fork)
     if not forks:
@@ -52,9 +82,20 @@ def merge_sessions(*sessions: ForkSession | list[ForkSession] | list[list[ForkSe
 
 
 def receipt(fork: ForkSession) -> bytes:
-    """What a fork changed, as bytes for `commit_forks`: some bytes per chunk, and no credentials."""
+    """Return the changes of a fork as bytes for `commit_forks`.
+
+    Parameters
+    ----------
+    fork
+        The fork.
+
+    Returns
+    -------
+    bytes
+        Some bytes per changed chunk, without credentials.
+    """
     if not isinstance(fork, ForkSession):
-        raise TypeError(f"a receipt is of a fork, not of a '{type(fork).__name__}'; see Session.fork")
+        raise TypeError(f"expected a fork, not a '{type(fork).__name__}'; see Session.fork")
     return fork._receipt().to_bytes()
 
 
@@ -68,12 +109,25 @@ def commit_forks(
     rebase_tries: int = 1000,
     allow_empty: bool = False,
 ) -> str:
-    """Make one commit of what many forks changed, and of the session's own changes; its id.
+    """Commit the changes of many forks, and those of the session itself.
 
-    Each fork comes as itself or as its `receipt`. They are merged in the order given, by the rules of
-    `Session.merge`: where several wrote the same chunk the last one wins. If they cannot be merged, nothing
-    is, and the session can still be committed without them. The other arguments are those of
-    `Session.commit`. References are sorted once per array, however many forks there are.
+    If the forks cannot be merged, nothing changes, and the session can still be committed without them.
+
+    Parameters
+    ----------
+    session
+        The session that the forks come from.
+    forks
+        Forks, or their receipts. If several wrote the same chunk, the last one wins; see `Session.merge`.
+    message, metadata
+        The message and metadata of the commit.
+    rebase_with, rebase_tries, allow_empty
+        See `Session.commit`.
+
+    Returns
+    -------
+    str
+        The id of the new snapshot.
     """
     session._merge_receipts([each if isinstance(each, bytes) else _checked(each) for each in forks])
     return session.commit(

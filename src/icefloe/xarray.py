@@ -1,6 +1,6 @@
-"""Writing xarray objects to a session.
+"""Write xarray objects to a session.
 
-Reading needs nothing of ours: `xarray.open_zarr(session.store, consolidated=False)`, and for all groups
+To read, use xarray itself: `xarray.open_zarr(session.store, consolidated=False)`, or for all groups
 `xarray.open_datatree(session.store, engine="zarr", consolidated=False)`.
 """
 
@@ -27,7 +27,7 @@ __all__ = ["to_icechunk"]
 
 _common: Any = common
 _writers: Any = writers
-"""What `Dataset.to_zarr` is made of; few of these have types."""
+"""The functions behind `Dataset.to_zarr`, most of which have no types."""
 
 Region: TypeAlias = Mapping[str, slice | Literal["auto"]] | Literal["auto"] | None
 ZarrWriteModes: TypeAlias = Literal["w", "w-", "a", "a-", "r+", "r"]
@@ -47,25 +47,55 @@ def to_icechunk(
     chunkmanager_store_kwargs: MutableMapping[Any, Any] | None = None,
     split_every: int | None = None,
 ) -> None:
-    """Write a dataset, an array or a tree of datasets to a group of a writable session. Nothing is committed.
+    """Write a dataset, an array or a tree of datasets to a group of a writable session, without a commit.
 
-    `group` is the path of the group, the root by default. `mode` is "w" (replace all), "w-" (only where there
-    is nothing yet), "a" (replace variables that exist), "a-" (only append those along `append_dim`) or "r+"
-    (only change values); the default is "a" with `append_dim`, "r+" with `region`, else "w-".
+    Dask arrays are computed in parallel, with any scheduler: each task writes to a copy of a fork of the
+    session, and the forks are merged.
 
-    `append_dim` names the dimension to append along. `region` maps dimensions to slices of the arrays there
-    are, or to "auto" to find them by their indexes; every variable must have one of its dimensions.
-    `encoding` has a dict for each variable, as for `Dataset.to_zarr`. `safe_chunks` refuses writes to parts
-    of chunks that could collide; `align_chunks` rechunks the data to avoid that.
+    Parameters
+    ----------
+    obj
+        The object to write. The nodes of a `DataTree` become groups below `group`. Inherited coordinates are
+        stored once, in the group that defines them.
+    session
+        A writable session.
+    group
+        The path of the group; the root by default.
+    mode
+        "w" replaces everything, "w-" fails if the group contains something, "a" replaces existing variables,
+        "a-" only appends along `append_dim`, and "r+" only changes values. The default is "a" with
+        `append_dim`, "r+" with `region`, and otherwise "w-".
+    safe_chunks
+        Refuse to write parts of chunks if concurrent tasks could overwrite each other.
+    align_chunks
+        Rechunk dask arrays so that tasks write whole chunks.
+    append_dim
+        The dimension to append along. Nodes of a tree without this dimension are written as `mode` says, or
+        skipped with "a-".
+    region
+        Slices of existing arrays by dimension, or "auto" to find them by index. Every variable must have one
+        of these dimensions. Trees need slices.
+    encoding
+        The encoding of each variable, as for `Dataset.to_zarr`; for a tree, one mapping per path such as `/`
+        and `/coarse`.
+    chunkmanager_store_kwargs
+        Options of `dask.array.store`.
+    split_every
+        The number of forks that one task merges.
 
-    The nodes of a `DataTree` become groups below `group`. Coordinates that a node inherits are stored once,
-    in the group that has them. `encoding` then has a dict of variables for each path in the tree, such as `/`
-    and `/coarse`. `append_dim` is for the nodes that have the dimension; others are written as `mode` says,
-    and left alone with "a-". `region` gives slices, for the dimensions that a node has.
+    Raises
+    ------
+    ValueError
+        If `session` is not a session, or the arguments do not fit the object.
 
-    Dask arrays are computed and written by a fork of the session that goes along with dask's tasks, whatever
-    the scheduler. `split_every` is the number of forks that are merged in one task, and
-    `chunkmanager_store_kwargs` are options of `dask.array.store`.
+    Examples
+    --------
+    >>> import icefloe, xarray
+    >>> from icefloe.xarray import to_icechunk
+    >>> repo = icefloe.Repository.create(icefloe.in_memory_storage())
+    >>> session = repo.writable_session("main")
+    >>> to_icechunk(xarray.Dataset({"t2m": ("time", [280.5, 281.0])}), session)
+    >>> snapshot_id = session.commit("write t2m")
     """
     store: object = getattr(session, "store", None)
     if not isinstance(store, IcechunkStore):
@@ -100,13 +130,13 @@ def to_icechunk(
 def _nodes(
     tree: DataTree, encoding: Mapping[Any, Any], options: Mapping[str, Any]
 ) -> Iterator[tuple[Dataset, dict[Any, Any], dict[str, Any]]]:
-    """Yield the dataset of each node that is to be written, with its encoding and options."""
+    """Yield the dataset of each node to write, with its encoding and options."""
     append_dim, region, base = options["append_dim"], options["region"], (options["group"] or "").strip("/")
     by_path = {f"/{str(path).strip('/')}": dict(found or {}) for path, found in encoding.items()}
     if unknown := sorted(set(by_path) - set(tree.groups)):
-        raise ValueError(f"encoding is for groups that the tree does not have: {', '.join(unknown)}")
+        raise ValueError(f"encoding contains groups that are not in the tree: {', '.join(unknown)}")
     if isinstance(region, str) or "auto" in (region or {}).values():
-        raise ValueError('region="auto" does not work for a DataTree: give slices')
+        raise ValueError('region="auto" is not supported for a DataTree: pass slices')
     for dim in (region or {}) if append_dim is None else (append_dim,):
         if not any(dim in node.dims for node in tree.subtree):
             raise ValueError(f"no node of the tree has the dimension {dim!r}")
@@ -129,7 +159,7 @@ def _nodes(
 
 
 def _as_dataset(obj: DataArray | Dataset) -> Dataset:
-    """What `DataArray.to_zarr` makes of an array, so that it reads back as one."""
+    """Convert an array to a dataset as `DataArray.to_zarr` does, so that it reads back as an array."""
     if isinstance(obj, Dataset):
         return obj
     if obj.name is not None and obj.name not in obj.coords and obj.name not in obj.dims:
@@ -147,12 +177,12 @@ def _write_metadata(
     encoding: dict[Any, Any],
     options: Mapping[str, Any],
 ) -> None:
-    """The first half of what `Dataset.to_zarr` does: all that is in memory is written, the rest collected."""
+    """Write metadata and data in memory, and collect dask arrays: the first half of `Dataset.to_zarr`."""
     _writers._validate_dataset_names(dataset)
     dataset = dataset.copy()
     for variable in dataset.variables.values():
         if variable.size == 0:
-            variable.load()  # dask has no block to write
+            variable.load()  # there is no block to write
     target = _writers.get_writable_zarr_store(store, **options)
     dataset = target._validate_and_autodetect_region(dataset)
     target._validate_encoding(encoding)
@@ -162,8 +192,8 @@ def _write_metadata(
 def _write_chunks(
     session: Session, writer: Any, split_every: int | None, store_options: dict[str, Any]
 ) -> None:
-    """The second half: dask's blocks, through a fork that saw the metadata."""
-    from icefloe.dask import store_dask  # dask is there, for there are arrays of it
+    """Write dask arrays through a fork of the session, which contains the metadata."""
+    from icefloe.dask import store_dask  # dask is installed if there are dask arrays
 
     fork = session.fork()
     targets = [zarr.open_array(fork.store, path=target.path, mode="r+") for target in writer.targets]

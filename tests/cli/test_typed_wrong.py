@@ -109,7 +109,7 @@ def place(folder: Path) -> str:
         (["branch", "crate", "REPO", "x"], 2, "Did you mean 'create'?"),
         (["branch", "delete", "REPO", "x"], 3, "there is no branch `x`"),
         (["log", "REPO", "-r", "main~9"], 3, "main has fewer than 9 commits before it"),
-        (["log", "REPO", "-r", "main@soon"], 2, "'soon' is no time; write 2024-05-01"),
+        (["log", "REPO", "-r", "main@soon"], 2, "'soon' is not a time: expected 2024-05-01"),
         (["log", "REPO", "-n", "none"], 2, "'none' is not a valid integer"),
         (["diff", "REPO", "main", "nothing"], 3, "no branch, tag or snapshot nothing"),
         (["status", "REPO", "--reason", "why"], 2, "--reason requires --set"),

@@ -50,8 +50,8 @@ def test_tildes_go_back(repo: icefloe.Repository) -> None:
         ("mian", RefNotFoundError, "no branch, tag or snapshot mian; did you mean main"),
         ("nowhere", RefNotFoundError, "no branch, tag or snapshot nowhere"),
         ("branch:v1", RefNotFoundError, "v1"),
-        ("main@1999-01-01", SnapshotNotFoundError, "no snapshot as old as 1999"),
-        ("main@soon", InvalidInputError, "'soon' is no time; write 2024-05-01"),
+        ("main@1999-01-01", SnapshotNotFoundError, "no snapshot at or before 1999"),
+        ("main@soon", InvalidInputError, "'soon' is not a time: expected 2024-05-01"),
     ],
 )
 def test_versions_that_do_not_exist_are_reported(
@@ -64,7 +64,7 @@ def test_versions_that_do_not_exist_are_reported(
 def test_a_branch_and_a_tag_of_one_name_are_ambiguous(repo: icefloe.Repository) -> None:
     repo.create_branch("v1", repo.lookup_branch("main"))
 
-    with pytest.raises(InvalidInputError, match="v1 is both a branch and a tag; say branch:v1 or tag:v1"):
+    with pytest.raises(InvalidInputError, match="v1 is both a branch and a tag; use branch:v1 or tag:v1"):
         resolve_version(repo, "v1")
 
 

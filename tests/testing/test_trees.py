@@ -38,8 +38,8 @@ def test_the_paths_of_a_tree() -> None:
     ("arrays", "groups", "words"),
     [
         ({"a"}, set(), "absolute"),
-        ({"/a", "/a/b"}, set(), "in an array"),
-        ({"/a"}, {"/a"}, "as a group and as an array"),
+        ({"/a", "/a/b"}, set(), "below an array"),
+        ({"/a"}, {"/a"}, "both a group and an array"),
     ],
 )
 def test_paths_that_make_no_tree(arrays: set[str], groups: set[str], words: str) -> None:
@@ -140,12 +140,12 @@ INITIAL = _snapshot(str(INITIAL_SNAPSHOT_ID), None, 0)
     ("ancestry", "words"),
     [
         ([], "empty"),
-        ([_snapshot("b", INITIAL.id, 0), INITIAL], "younger"),
+        ([_snapshot("b", INITIAL.id, 0), INITIAL], "newer"),
         ([_snapshot("b", None, 1), INITIAL], "no parent"),
-        ([_snapshot("b", "b", 2), _snapshot("b", INITIAL.id, 1), INITIAL], "own ancestor"),
+        ([_snapshot("b", "b", 2), _snapshot("b", INITIAL.id, 1), INITIAL], "occurs twice"),
         ([_snapshot("b", "a", 1)], "has the parent a"),
         ([_snapshot("b", None, 1)], "not at the initial"),
-        ([_snapshot("c", INITIAL.id, 1), INITIAL], "nobody made"),
+        ([_snapshot("c", INITIAL.id, 1), INITIAL], "unknown snapshots"),
     ],
 )
 def test_ancestries_that_cannot_be(ancestry: list[Any], words: str) -> None:
@@ -159,7 +159,7 @@ def test_an_expired_ancestry_may_end_anywhere() -> None:
 
 def test_moves_are_sorted_segment_by_segment() -> None:
     invariants.assert_moves_sorted_by_final_path([("/x", "/a"), ("/y", "/a/b"), ("/z", "/a-b")])
-    with pytest.raises(AssertionError, match="order"):
+    with pytest.raises(AssertionError, match="not sorted"):
         invariants.assert_moves_sorted_by_final_path([("/x", "/b"), ("/y", "/a")])
 
 

@@ -1,1 +1,1 @@
-"""The history of a repository as public values: snapshots, pages of ancestry, the ops log."""
+"""The history of a repository as public values: snapshots, ancestry, the ops log, versions."""

@@ -1,4 +1,4 @@
-"""What the metadata files of a repository hold, as plain dicts in the official form, to look at and print."""
+"""The content of metadata files as dictionaries in the official form."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _FILE_TYPES = {1: "snapshot", 2: "manifest", 4: "transaction-log", 6: "repo-info
 
 
 def inspect_snapshot(assets: AssetStore, id: SnapshotId) -> dict[str, Any]:
-    """A snapshot file: its nodes and manifests."""
+    """Return the nodes and manifests of a snapshot file."""
     path = f"{SNAPSHOTS}/{id}"
     data = _contents(assets, path)
     snapshot = read_snapshot(data, id)
@@ -56,7 +56,7 @@ def inspect_snapshot(assets: AssetStore, id: SnapshotId) -> dict[str, Any]:
 
 
 def inspect_repo_info(assets: AssetStore) -> dict[str, Any]:
-    """The repo info file: refs, snapshots and the newest part of the ops log."""
+    """Return the refs, snapshots and newest operations of the repo info file."""
     data, _ = assets.storage.get(REPO_PATH)
     info = read_repo_info(data)
     header = _header(data, REPO_PATH)
@@ -74,7 +74,7 @@ def inspect_repo_info(assets: AssetStore) -> dict[str, Any]:
 
 
 def inspect_manifest(assets: AssetStore, id: ManifestId) -> dict[str, Any]:
-    """A manifest file: how many references of which kind each array has in it."""
+    """Return the numbers of references in a manifest file, by array and kind."""
     path = f"{MANIFESTS}/{id}"
     data = _contents(assets, path)
     manifest = read_manifest(data, id)
@@ -101,7 +101,7 @@ def inspect_manifest(assets: AssetStore, id: ManifestId) -> dict[str, Any]:
 def inspect_transaction_log(
     assets: AssetStore, id: SnapshotId, pruned: Iterable[SnapshotId] = ()
 ) -> dict[str, Any]:
-    """A transaction log, together with those of expired snapshots that it stands for."""
+    """Return a transaction log, merged with those of the expired snapshots before it."""
     path = f"{TRANSACTIONS}/{id}"
     data = _contents(assets, path)
     logs = [read_transaction_log(data, id)]
@@ -124,13 +124,13 @@ def inspect_transaction_log(
 
 
 def _contents(assets: AssetStore, path: str) -> bytes:
-    if not assets.spec.writable:  # its files have neither these names nor a header that tells of them
-        raise read_only_format("looking into files")
+    if not assets.spec.writable:  # files before version 1 have other names and headers
+        raise read_only_format("inspecting files")
     return assets.storage.get(path)[0]
 
 
-def _header(data: bytes, place: str) -> dict[str, str]:
-    header = open_header(data, place)
+def _header(data: bytes, path: str) -> dict[str, str]:
+    header = open_header(data, path)
     name, _, version = header.implementation.partition("-")
     return {
         "written_by": header.implementation,
@@ -217,7 +217,7 @@ def _plain(value: Any) -> Any:
 
 
 def _given(**values: Any) -> dict[str, Any]:
-    """The values that are there: the official form leaves out the others."""
+    """Return the values that are not None. The official form omits the others."""
     return {name: value for name, value in values.items() if value is not None}
 
 

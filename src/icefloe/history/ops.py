@@ -1,4 +1,4 @@
-"""The ops log as users see it: the values of a page are made at once, of the columns of their file."""
+"""The ops log as public values, converted from the columns of a file page by page."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from icefloe.encoding.flatbuffers.schema import Struct
 from icefloe.encoding.flatbuffers.tables import Tables, to_rows, values_of
 from icefloe.format import updates
 from icefloe.format.schema import UPDATE, UPDATE_KINDS
-from icefloe.history.pages import PAGE, made
+from icefloe.history.pages import PAGE, build_all
 from icefloe.history.snapshots import public_status
 from icefloe.ops import Update, UpdateType
 
 _STORED_OTHERWISE: Final = (UpdateType.FeatureFlagChanged, updates.RepoStatusChanged)
-"""Kinds of which users see other values than those in the columns."""
+"""Kinds whose public values differ from the stored columns."""
 
 
 def ops_log(refs: RefStore) -> Iterator[Update]:
-    """What was done to a repository, newest first. The older parts are read when they are asked for."""
+    """Iterate over the operations on a repository, newest first. Older files are read on demand."""
     if not isinstance(refs, RefStoreV2):
         return map(public_update, refs.ops_log())
     return chain.from_iterable(map(entries, refs.ops_log_files()))
 
 
 def entries(log: updates.Updates) -> Iterator[Update]:
-    """The part of an ops log that one file holds."""
+    """Iterate over the entries of one file of the ops log."""
     return chain.from_iterable(_log_pages(log))
 
 
 def public_update(update: updates.Update) -> Update:
-    """An entry of the ops log as users see it."""
+    """Convert an entry of the ops log to its public form."""
     kind = update.update_type
     if isinstance(kind, updates.RepoStatusChanged):
         status = kind.status or updates.RepoStatus(set_at_us=update.updated_at_us)
@@ -49,14 +49,14 @@ def public_update(update: updates.Update) -> Update:
 def _log_pages(log: updates.Updates) -> Iterator[Sequence[Update]]:
     if not len(log):
         return
-    yield (public_update(log[0]),)  # most who ask want no more
+    yield (public_update(log[0]),)  # often only the newest entry is needed
     older = log.older
     for start in range(0, len(older), PAGE):
         yield _updates(older.columns.take(slice(start, start + PAGE)), older.place)
 
 
 def _updates(page: Tables, place: str) -> list[Update]:
-    """Entries of the ops log."""
+    """Convert a page of entries."""
     what = page["update_type"]
     kinds = np.empty(len(page), object)
     for code, tables in what.tables.items():
@@ -68,11 +68,11 @@ def _updates(page: Tables, place: str) -> list[Update]:
             found = _kinds(code, tables, f"{place}: {UPDATE.name}.update_type")
         kinds[here] = found
     times = column_from_microseconds(page["updated_at"])
-    return made(Update, len(page), kinds.tolist(), times, _backups(page, place))
+    return build_all(Update, len(page), kinds.tolist(), times, _backups(page, place))
 
 
 def _kinds(code: int, tables: Tables, place: str) -> list[Any]:
-    """What entries of one kind say."""
+    """Convert the details of entries of one kind."""
     table = UPDATE_KINDS[code]
     kind = updates.UPDATE_TYPES[code - 1]
     columns = []
@@ -82,7 +82,7 @@ def _kinds(code: int, tables: Tables, place: str) -> list[Any]:
         columns.append(
             encode_column(column) if is_id else values_of(field, column, f"{place}: {table.name}.{each.name}")
         )
-    return made(kind, len(tables), *columns)
+    return build_all(kind, len(tables), *columns)
 
 
 def _backups(page: Tables, place: str) -> Sequence[str | None]:

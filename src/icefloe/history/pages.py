@@ -1,4 +1,4 @@
-"""Long ancestries as users see them: the values of a page are made at once, of the columns of their file."""
+"""Ancestries as public values, converted from the columns of the repo info file page by page."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ T = TypeVar("T")
 
 
 def ancestry(refs: RefStore, tip: SnapshotId) -> Iterator[SnapshotInfo]:
-    """A snapshot that was just looked up and its ancestors, newest first.
+    """Iterate over a snapshot and its ancestors, newest first.
 
-    From a repo info file they are read a page at a time.
+    The snapshot must have been looked up before, so that the repo info file is loaded.
     """
     if not isinstance(refs, RefStoreV2):
         return map(public_snapshot, refs.ancestry(tip))
@@ -52,7 +52,7 @@ def _ancestry_pages(infos: SnapshotInfos, rows: list[int]) -> Iterator[list[Snap
 
 
 def _snapshots(infos: SnapshotInfos, rows: list[int], after: list[int]) -> list[SnapshotInfo]:
-    """Snapshots that follow each other; `after` is the row of the last one's parent, if it has one."""
+    """Convert consecutive snapshots; `after` is the row of the parent of the last one, if there is one."""
     columns = infos.columns
     line = np.array(rows + after, np.int64)
     which = line[: len(rows)]
@@ -66,13 +66,13 @@ def _snapshots(infos: SnapshotInfos, rows: list[int], after: list[int]) -> list[
         items = values_of(SNAPSHOT_INFO.fields["metadata"], columns["metadata"].take(which[some]), _METADATA)
         for at, each in zip(some.tolist(), items, strict=True):
             metadata[at] = dict(read_metadata(each, V2, f"{REPO_PATH}: snapshot {ids[at]}"))
-    return made(SnapshotInfo, len(rows), ids, parents, times, messages, metadata)
+    return build_all(SnapshotInfo, len(rows), ids, parents, times, messages, metadata)
 
 
-def made(kind: type[T], count: int, *columns: Iterable[Any]) -> list[T]:
-    """Frozen values with slots, of a column per field: their constructors take far longer."""
-    made = list(map(object.__new__, repeat(kind, count)))
+def build_all(kind: type[T], count: int, *columns: Iterable[Any]) -> list[T]:
+    """Build frozen dataclasses with slots from one column per field, much faster than their constructors."""
+    built = list(map(object.__new__, repeat(kind, count)))
     slots = vars(kind)
     for field, column in zip(fields(kind), columns, strict=True):  # type: ignore[arg-type]  # T is a dataclass
-        deque(map(slots[field.name].__set__, made, column), maxlen=0)
-    return made
+        deque(map(slots[field.name].__set__, built, column), maxlen=0)
+    return built

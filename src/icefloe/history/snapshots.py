@@ -1,4 +1,4 @@
-"""What happened in a repository, as users see it: snapshots, differences, the drawn graph."""
+"""Snapshots, differences and the graph of a history as public values."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _logger = logging.getLogger(__name__)
 
 
 def public_snapshot(info: repo_info.SnapshotInfo) -> SnapshotInfo:
-    """A snapshot as users see it."""
+    """Convert a stored snapshot to its public form."""
     parent_id = None if info.parent_id is None else str(info.parent_id)
     return SnapshotInfo(
         str(info.id), parent_id, from_microseconds(info.flushed_at_us), info.message, dict(info.metadata)
@@ -33,7 +33,7 @@ def public_snapshot(info: repo_info.SnapshotInfo) -> SnapshotInfo:
 
 
 def public_status(status: updates.RepoStatus) -> RepoStatus:
-    """A stored status as users see it."""
+    """Convert a stored status to its public form."""
     return RepoStatus(
         RepoAvailability(int(status.availability)),
         from_microseconds(status.set_at_us),
@@ -42,7 +42,7 @@ def public_status(status: updates.RepoStatus) -> RepoStatus:
 
 
 def stored_status(status: RepoStatus) -> updates.RepoStatus:
-    """A status as it is stored."""
+    """Convert a public status to its stored form."""
     return updates.RepoStatus(
         updates.RepoAvailability(int(status.availability)),
         to_microseconds(status.set_at),
@@ -51,18 +51,18 @@ def stored_status(status: RepoStatus) -> updates.RepoStatus:
 
 
 def at_time(refs: RefStore, branch: str, at_us: int) -> SnapshotId:
-    """The newest snapshot of a branch that is not newer than a time."""
+    """Return the newest snapshot of a branch that is not later than a time."""
     for info in refs.ancestry(refs.branch(branch)):
         if info.flushed_at_us <= at_us:
             return info.id
     raise SnapshotNotFoundError(
-        f"branch {branch} has no snapshot as old as {from_microseconds(at_us).isoformat()}",
+        f"branch {branch} has no snapshot at or before {from_microseconds(at_us).isoformat()}",
         kind=ErrorKind.NO_SNAPSHOT_AT_TIME,
     )
 
 
 def diff_between(refs: RefStore, assets: AssetStore, start: SnapshotId, end: SnapshotId) -> Diff:
-    """What changed from a snapshot to a later one of the same history."""
+    """Return the changes from a snapshot to a later one of the same history."""
     from icefloe.core.commit.diff import logs_diff
 
     steps = []
@@ -74,7 +74,7 @@ def diff_between(refs: RefStore, assets: AssetStore, start: SnapshotId, end: Sna
         steps = []
     if not steps:
         raise InvalidInputError(
-            f"the ancestry of snapshot {end} doesn't include {start}; a diff goes to a later snapshot",
+            f"the ancestry of snapshot {end} doesn't include {start}; the first snapshot must be an ancestor",
             kind=ErrorKind.BAD_SNAPSHOT_CHAIN_FOR_DIFF,
         )
     logs = _logs(assets, steps)
@@ -88,13 +88,14 @@ def _logs(assets: AssetStore, newest_first: list[repo_info.SnapshotInfo]) -> Ite
                 yield assets.transaction_log(pruned)
             except ObjectNotFoundError:
                 _logger.warning(
-                    "the transaction log of the expired snapshot %s is gone: its changes are left out", pruned
+                    "the transaction log of the expired snapshot %s is missing; the diff lacks its changes",
+                    pruned,
                 )
         yield assets.transaction_log(info.id)
 
 
 def pruned_logs(refs: RefStore, id: SnapshotId) -> tuple[SnapshotId, ...]:
-    """The logs of expired snapshots that go before a snapshot's own; none if it is not listed."""
+    """Return the transaction logs that a snapshot inherited from expired ones."""
     try:
         return refs.snapshot(id).pruned_ancestor_tx_logs
     except SnapshotNotFoundError:
@@ -102,7 +103,7 @@ def pruned_logs(refs: RefStore, id: SnapshotId) -> tuple[SnapshotId, ...]:
 
 
 def draw(refs: RefStore, tip: SnapshotId | None, *, plain: bool) -> AncestryGraph:
-    """Draw the history of a snapshot, or of all branches, with everything that was merged into it."""
+    """Draw the history of a snapshot or of all branches, including merged commits."""
     from icefloe.ancestry_graph import AncestryGraph, GraphCommit
     from icefloe.core.merge.lineage import merged_tips
 
@@ -125,7 +126,7 @@ def draw(refs: RefStore, tip: SnapshotId | None, *, plain: bool) -> AncestryGrap
 
 
 def _with_merged(refs: RefStore, tips: Iterable[SnapshotId]) -> dict[SnapshotId, repo_info.SnapshotInfo]:
-    """Find all ancestors of snapshots, by parents and by merges."""
+    """Return all ancestors of some snapshots, through parents and merges."""
     from icefloe.core.merge.lineage import merged_tips
 
     found: dict[SnapshotId, repo_info.SnapshotInfo] = {}
@@ -141,7 +142,7 @@ def _with_merged(refs: RefStore, tips: Iterable[SnapshotId]) -> dict[SnapshotId,
     for tip in tips:
         add(tip)
     while merged:
-        with contextlib.suppress(SnapshotNotFoundError):  # what was merged may have expired since
+        with contextlib.suppress(SnapshotNotFoundError):  # a merged snapshot may have expired
             add(merged.pop())
     return found
 

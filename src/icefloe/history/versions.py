@@ -1,4 +1,4 @@
-"""Versions by name: the snapshot that a branch, a tag, a snapshot id or a time selects."""
+"""Versions: find the snapshot that a branch, a tag, a snapshot id or a time selects."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from icefloe.repository import Repository
 
 DEFAULT_VERSION: Final = "branch:main"
-"""The version where none is named. A tag may be called main, too."""
+"""The default version. A tag may also be called main."""
 _BEFORE: Final = re.compile(r"(.+)~(\d*)")
 _SHORTEST_ID: Final = 4
 _AGE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h|d|w)")
@@ -25,7 +25,7 @@ _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 @dataclass(frozen=True, slots=True)
 class ResolvedVersion:
-    """The snapshot that a version selects, and whether it will always select this one."""
+    """The snapshot that a version selects."""
 
     snapshot_id: str
     is_fixed: bool
@@ -33,15 +33,15 @@ class ResolvedVersion:
 
 
 def resolve_version(repo: Repository, version: str) -> str:
-    """Find the snapshot that a version names.
+    """Return the id of the snapshot that a version selects.
 
     Parameters
     ----------
     repo
         The repository.
     version
-        A branch, a tag, a snapshot id or at least four characters of its beginning, or `BRANCH@TIME`. `~N`
-        behind any of them goes N commits back. `branch:NAME`, `tag:NAME` and `snapshot:ID` are never
+        A branch, a tag, a snapshot id or its first four or more characters, or `BRANCH@TIME`. A suffix `~N`
+        selects the Nth commit before it. `branch:NAME`, `tag:NAME` and `snapshot:ID` are never
         ambiguous. A branch or tag with exactly this name is preferred to every other meaning.
 
     Returns
@@ -52,21 +52,21 @@ def resolve_version(repo: Repository, version: str) -> str:
     Raises
     ------
     RefNotFoundError
-        No branch, tag or snapshot has this name, or several snapshot ids begin with it.
+        If no branch, tag or snapshot has this name, or several snapshot ids start with it.
     SnapshotNotFoundError
-        There is no snapshot with this id, or none that is as old as the time.
+        If there is no snapshot with this id, or none at or before the time.
     InvalidInputError
-        The name is both a branch and a tag, or the time cannot be read.
+        If the name is both a branch and a tag, or the time is invalid.
     """
     return find_version(repo, version).snapshot_id
 
 
 def find_version(repo: Repository, version: str) -> ResolvedVersion:
-    """Find the snapshot that a version names, and whether the version is fixed; see `resolve_version`."""
+    """Find the snapshot that a version selects, and whether the version is fixed; see `resolve_version`."""
     branches, tags = repo.list_branches(), repo.list_tags()
     if version in branches and version in tags:
         raise InvalidInputError(
-            f"{version} is both a branch and a tag; say branch:{version} or tag:{version}",
+            f"{version} is both a branch and a tag; use branch:{version} or tag:{version}",
             kind=ErrorKind.INVALID_REF_NAME,
         )
     if version in branches:
@@ -96,12 +96,21 @@ def find_version(repo: Repository, version: str) -> ResolvedVersion:
 
 
 def parse_time(text: str) -> datetime:
-    """Parse a time such as 2024-05-01 or 2024-05-01T12:00Z, in UTC without a zone, or an age such as 7d.
+    """Parse a time such as 2024-05-01 or 2024-05-01T12:00Z (UTC by default), or an age such as 7d.
+
+    Parameters
+    ----------
+    text
+        The time or age.
+
+    Returns
+    -------
+    datetime
 
     Raises
     ------
     InvalidInputError
-        The text is neither.
+        If the text is neither.
     """
     age = _AGE.fullmatch(text.strip())
     if age:
@@ -110,7 +119,7 @@ def parse_time(text: str) -> datetime:
         time = datetime.fromisoformat(text.strip())
     except ValueError:
         raise InvalidInputError(
-            f"{text!r} is no time; write 2024-05-01, 2024-05-01T12:00Z, or an age such as 12h, 7d or 4w",
+            f"{text!r} is not a time: expected 2024-05-01, 2024-05-01T12:00Z, or an age such as 12h or 7d",
             kind=ErrorKind.INVALID_REF_NAME,
         ) from None
     return time if time.tzinfo else time.replace(tzinfo=UTC)
@@ -127,18 +136,18 @@ def _find_ancestor(repo: Repository, version: str, back: int) -> str:
 
 
 def _find_snapshot(repo: Repository, text: str, names: Iterable[str]) -> ResolvedVersion:
-    """Find a snapshot by its id, or by the beginning of one, as the drawn graph shows it."""
+    """Find a snapshot by its id, or by the first characters of it as in the graph."""
     try:
         return ResolvedVersion(repo.lookup_snapshot(text).id, is_fixed=True)
     except InvalidInputError:
-        pass  # not a whole id
+        pass  # not a complete id
     start = text.upper()
     ids = [each.id for each in repo.ancestry_graph().commits] if len(start) >= _SHORTEST_ID else []
     found = [id for id in ids if id.startswith(start)]
     if len(found) == 1:
         return ResolvedVersion(found[0], is_fixed=False)
     if found:
-        hint: Hint | None = Hint(f"{len(found)} snapshots begin like that: {', '.join(found[:3])}")
+        hint: Hint | None = Hint(f"{len(found)} snapshot ids start with it: {', '.join(found[:3])}")
     else:
         import difflib
 

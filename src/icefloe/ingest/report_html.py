@@ -1,4 +1,4 @@
-"""The report of an ingest as HTML, for notebooks and for `icefloe ingest --report FILE`."""
+"""The report of an ingest as HTML, for notebooks and for files."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Storages that inject latency and faults, and the modules of `icechunk.testing`.
 
-`models`, `strategies`, `trees`, `invariants` and `utils` have the names of the official package. They need
+`models`, `strategies`, `trees`, `invariants` and `utils` contain the names of the official package. They need
 the extra `test`.
 """
 

@@ -1,4 +1,4 @@
-"""A storage over any other whose requests and answers get lost, come twice, or end the one who sent them."""
+"""A storage that injects faults: lost or repeated requests, lost responses, and crashes of the client."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ R = TypeVar("R")
 
 
 class Fault(Enum):
-    """What becomes of one request."""
+    """The fate of a request."""
 
     NONE = "answered"
     LOST_REQUEST = "request lost"
@@ -40,39 +40,46 @@ class Fault(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request: what is done, to which object, and whether it can change anything."""
+    """A request to a storage."""
 
     verb: str
     path: str
     writes: bool
     repeatable: bool
-    """Whether the same request changes nothing when it arrives again at any later time."""
+    """True if the request has no effect when it arrives again later."""
 
     def __str__(self) -> str:
         return f"{self.verb} {self.path}"
 
 
 class Weather(Protocol):
-    """Decides what becomes of requests. Both methods may take their time: others go on meanwhile."""
+    """Decides the fate of requests. The methods may block while other clients continue."""
 
     def sending(self, call: Call) -> Fault:
-        """A request is on its way."""
+        """Return the fate of a request that is sent."""
 
     def answered(self, call: Call, fault: Fault) -> None:
-        """A request has had its effect, if any; its answer is on its way."""
+        """Called when a request has had its effect, before the client receives the response."""
 
     def repeat_later(self, call: Call, request: Callable[[], object]) -> None:
-        """Take a request that arrives a second time, whenever that may be."""
+        """Receive a request that will arrive a second time."""
 
 
 class Crashed(BaseException):
-    """The process that sent a request is no more. No `except Exception` may take it."""
+    """The simulated crash of a client, which `except Exception` does not catch."""
 
 
 class FlakyStorage(Storage):
-    """The objects of another storage, reached through some weather.
+    """A storage whose requests may fail, as a `Weather` object decides.
 
-    A lost request or answer is a StorageError like any other: who wrote cannot know whether it happened.
+    After a lost request or response the client gets a StorageError and cannot know whether a write happened.
+
+    Parameters
+    ----------
+    inner
+        The storage that holds the objects.
+    weather
+        Decides the fate of each request.
     """
 
     def __init__(self, inner: Storage, weather: Weather) -> None:
@@ -138,8 +145,7 @@ class FlakyStorage(Storage):
     ) -> Version:
         # docstring inherited
         content = bytes(data)
-        # Write-once objects get the same content again, and no version comes back; a path that was deleted
-        # in between is another matter.
+        # Objects that are written once get the same content again, and versions are never reused.
         repeatable = condition == ALWAYS or isinstance(condition, Unchanged)
         call = Call(f"put if {type(condition).__name__.lower()}", path, True, repeatable)
         return self._send(
@@ -183,5 +189,5 @@ class FlakyStorage(Storage):
 
 
 def no_answer(call: Call) -> StorageError:
-    """What a client sees of a lost request, and of a lost answer."""
+    """Return the error that a client gets for a lost request or response."""
     return StorageError(f"{call}: no answer; it may or may not have happened", kind=ErrorKind.OBJECT_STORE)

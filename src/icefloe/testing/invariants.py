@@ -1,7 +1,4 @@
-"""What holds in every repository, to be asserted by tests.
-
-The names are those of `icechunk.testing.invariants`.
-"""
+"""Assertions that hold for every repository, with the names of `icechunk.testing.invariants`."""
 
 from __future__ import annotations
 
@@ -27,46 +24,76 @@ def assert_ancestry_invariants(
     *,
     must_contain_initial: bool = True,
 ) -> None:
-    """Assert that an ancestry, newest first, goes back in time, names no snapshot twice and ends at a root.
+    """Assert that an ancestry, newest first, goes back in time, has no duplicates and ends at a root.
 
-    With `known_commits` every snapshot must be one of them. The root is the initial snapshot, unless
-    `must_contain_initial` is false: after an expiration any snapshot may have become one.
+    Parameters
+    ----------
+    ancestry
+        The snapshots.
+    known_commits
+        If given, the ids that may occur.
+    must_contain_initial
+        If False, the root need not be the initial snapshot, as after an expiration.
     """
-    _hold(bool(ancestry), "the ancestry is empty")
+    _require(bool(ancestry), "the ancestry is empty")
     ids = [snapshot.id for snapshot in ancestry]
-    _hold(len(set(ids)) == len(ids), f"a snapshot is its own ancestor: {ids}")
+    _require(len(set(ids)) == len(ids), f"a snapshot occurs twice: {ids}")
     for newer, older in pairwise(ancestry):
-        _hold(newer.written_at > older.written_at, f"{newer.id} is not younger than its ancestor {older.id}")
-        _hold(newer.parent_id is not None, f"{newer.id} has no parent, but {older.id} is listed as one")
+        _require(newer.written_at > older.written_at, f"{newer.id} is not newer than its ancestor {older.id}")
+        _require(newer.parent_id is not None, f"{newer.id} has no parent, but {older.id} is listed as one")
     if known_commits is not None:
-        _hold(known_commits.issuperset(ids), f"nobody made {sorted(set(ids) - known_commits)}")
+        _require(known_commits.issuperset(ids), f"unknown snapshots: {sorted(set(ids) - known_commits)}")
     root = ancestry[-1]
-    _hold(root.parent_id is None, f"the ancestry ends at {root.id}, which has the parent {root.parent_id}")
+    _require(root.parent_id is None, f"the ancestry ends at {root.id}, which has the parent {root.parent_id}")
     if must_contain_initial:
         initial = str(INITIAL_SNAPSHOT_ID)
-        _hold(root.id == initial, f"the ancestry ends at {root.id}, not at the initial snapshot")
+        _require(root.id == initial, f"the ancestry ends at {root.id}, not at the initial snapshot")
 
 
 def assert_moves_sorted_by_final_path(moved_nodes: list[tuple[str, str]]) -> None:
-    """Assert that moves stand in the order of where they lead to, compared segment by segment."""
+    """Assert that moves are sorted by their new paths, segment by segment.
+
+    Parameters
+    ----------
+    moved_nodes
+        Pairs of old and new paths.
+    """
     targets = [target.split("/") for _, target in moved_nodes]
-    _hold(targets == sorted(targets), f"moves are not in the order of their new paths: {moved_nodes}")
+    _require(targets == sorted(targets), f"moves are not sorted by their new paths: {moved_nodes}")
 
 
 def assert_list_dir_equal(path: str, expected: list[str], actual: list[str]) -> None:
-    """Assert that two listings of a folder are alike, but for the folder `c` of an array without chunks."""
+    """Assert that two listings of a folder are equal, ignoring the chunk folder `c`.
+
+    Parameters
+    ----------
+    path
+        The path of the folder.
+    expected, actual
+        The sorted listings.
+    """
     without_chunks = [[name for name in names if name != "c"] for names in (expected, actual)]
-    _hold(without_chunks[0] == without_chunks[1], f"list_dir({path!r}) gives {actual}, not {expected}")
+    _require(
+        without_chunks[0] == without_chunks[1], f"list_dir({path!r}) returned {actual}, expected {expected}"
+    )
 
 
 async def compare_list_dir(model: ModelStore, store: IcechunkStore, paths: Iterable[str]) -> None:
-    """Assert that a store lists these folders as its model does."""
+    """Assert that a store and its model list the same names in some folders.
+
+    Parameters
+    ----------
+    model, store
+        The stores to compare.
+    paths
+        The folders.
+    """
     for path in paths:
         expected = sorted([name async for name in model.list_dir(path)])
         actual = sorted([name async for name in store.list_dir(path)])
         assert_list_dir_equal(path, expected, actual)
 
 
-def _hold(condition: bool, words: str) -> None:
+def _require(condition: bool, message: str) -> None:
     if not condition:
-        raise AssertionError(words)
+        raise AssertionError(message)

@@ -1,7 +1,4 @@
-"""Models to hold a repository against: a memory store that moves and shifts, and descriptions of a hierarchy.
-
-The names are those of `icechunk.testing.models`.
-"""
+"""Models of stores and hierarchies for tests, with the names of `icechunk.testing.models`."""
 
 from __future__ import annotations
 
@@ -22,15 +19,25 @@ __all__ = ["ArrayNode", "GroupNode", "ModelStore"]
 
 
 class ModelStore(MemoryStore):
-    """Zarr's memory store with what a session can do besides: move nodes and shift chunks."""
+    """A memory store that can also move nodes and shift chunks, like a session."""
 
     spec_version: int = 2
-    """The version of the format that the modelled repository has; for the test to keep."""
+    """The version of the format of the modelled repository. Tests set it."""
 
     async def shift_array(
         self, array_path: str, offset: tuple[int, ...], num_chunks: tuple[int, ...]
     ) -> None:
-        """Put each chunk of a grid of `num_chunks` `offset` further; what leaves the grid is lost."""
+        """Shift all chunks of an array by an offset. Chunks that leave the grid are lost.
+
+        Parameters
+        ----------
+        array_path
+            The path of the array.
+        offset
+            The number of chunks to shift along each dimension.
+        num_chunks
+            The number of chunks along each dimension.
+        """
         prefix = "/".join(filter(None, (array_path.strip("/"), "c")))
         shifted = {}
         for index in product(*map(range, num_chunks)):
@@ -41,18 +48,32 @@ class ModelStore(MemoryStore):
         self._store_dict.update(shifted)
 
     async def move(self, source: str, dest: str) -> None:
-        """Move a node and all below it. Both paths are absolute; ValueError where they are not."""
+        """Move a node and everything below it.
+
+        Parameters
+        ----------
+        source, dest
+            The old and the new path, both absolute.
+
+        Raises
+        ------
+        ValueError
+            If a path is not absolute.
+        """
         if not (source.startswith("/") and dest.startswith("/")):
-            raise ValueError(
-                f"move from {source!r} to {dest!r}: both paths must be absolute, they begin with '/'"
-            )
+            raise ValueError(f"move from {source!r} to {dest!r}: both paths must be absolute")
         before = f"{source}/".lstrip("/")
         after = f"{dest}/".lstrip("/")
         for key in [key for key in self._store_dict if key.startswith(before)]:
             self._store_dict[after + key.removeprefix(before)] = self._store_dict.pop(key)
 
     async def copy(self) -> ModelStore:
-        """Another store with the same keys and values."""
+        """Return a store with the same keys and values.
+
+        Returns
+        -------
+        ModelStore
+        """
         other = type(self)(dict(self._store_dict), read_only=self.read_only)
         other.spec_version = self.spec_version
         return other
@@ -67,20 +88,30 @@ class ArrayNode:
 
 
 SMALL_ARRAY: Final = ArrayNode((1,), np.dtype("int32"))
-"""The array of a tree in which only the paths matter."""
+"""The array in trees of which only the paths matter."""
 
 
 @dataclass(frozen=True)
 class GroupNode:
-    """A group and all below it, as a value that can be written into any store.
+    """A group and everything below it, as a value that can be written to any store.
 
-    Paths in a tree have no slash in front, and the root is the empty one.
+    Paths in a tree do not start with a slash, and the path of the root is empty.
     """
 
     children: dict[str, ArrayNode | GroupNode] = field(default_factory=dict)
 
     def walk(self, prefix: str | PurePosixPath = "") -> Iterator[tuple[PurePosixPath, Node]]:
-        """Every node below this one with its path, a group before what is in it."""
+        """Yield the paths and nodes below this group, each group before its children.
+
+        Parameters
+        ----------
+        prefix
+            The path of this group.
+
+        Yields
+        ------
+        tuple of path and node
+        """
         for name, child in self.children.items():
             path = PurePosixPath(prefix) / name
             yield path, child
@@ -88,20 +119,65 @@ class GroupNode:
                 yield from child.walk(path)
 
     def nodes(self, prefix: str = "", *, include_root: bool = False) -> list[str]:
-        """The paths of all nodes."""
+        """Return the paths of all nodes.
+
+        Parameters
+        ----------
+        prefix
+            The path of this group.
+        include_root
+            Include this group.
+
+        Returns
+        -------
+        list of str
+        """
         return [*[prefix][:include_root], *(str(path) for path, _ in self.walk(prefix))]
 
     def groups(self, prefix: str = "", *, include_root: bool = False) -> list[str]:
-        """The paths of all groups."""
+        """Return the paths of all groups.
+
+        Parameters
+        ----------
+        prefix
+            The path of this group.
+        include_root
+            Include this group.
+
+        Returns
+        -------
+        list of str
+        """
         below = (str(path) for path, node in self.walk(prefix) if isinstance(node, GroupNode))
         return [*[prefix][:include_root], *below]
 
     def arrays(self, prefix: str = "") -> list[str]:
-        """The paths of all arrays."""
+        """Return the paths of all arrays.
+
+        Parameters
+        ----------
+        prefix
+            The path of this group.
+
+        Returns
+        -------
+        list of str
+        """
         return [str(path) for path, node in self.walk(prefix) if isinstance(node, ArrayNode)]
 
     def materialize(self, store: Store) -> zarr.Group:
-        """Write these nodes into a store; gives the root group."""
+        """Write the nodes to a store.
+
+        Parameters
+        ----------
+        store
+            The store.
+
+        Returns
+        -------
+        zarr.Group
+            The root group.
+        """
         root = zarr.open_group(store, mode="a", zarr_format=3)
         for path, node in self.walk():
             if isinstance(node, GroupNode):
@@ -112,7 +188,17 @@ class GroupNode:
 
     @classmethod
     def from_dict(cls, d: dict[str, Any]) -> GroupNode:
-        """The tree of nested dictionaries with arrays as leaves."""
+        """Return the tree of nested dictionaries with arrays as leaves.
+
+        Parameters
+        ----------
+        d
+            The dictionary.
+
+        Returns
+        -------
+        GroupNode
+        """
         children = {
             name: child if isinstance(child, ArrayNode | GroupNode) else cls.from_dict(child)
             for name, child in d.items()
@@ -121,9 +207,21 @@ class GroupNode:
 
     @classmethod
     def from_paths(cls, arrays: set[str], groups: set[str]) -> GroupNode:
-        """The tree of these absolute paths. Groups that lie on the way need not be named.
+        """Return the tree with some absolute paths.
 
-        ValueError for a path that is not absolute, and for an array that holds other nodes.
+        Parameters
+        ----------
+        arrays, groups
+            The paths of arrays and groups. Parents of other nodes may be omitted.
+
+        Returns
+        -------
+        GroupNode
+
+        Raises
+        ------
+        ValueError
+            If a path is not absolute, or an array contains other nodes.
         """
         return cls._from_nodes(
             [*((path, GroupNode()) for path in groups), *((p, SMALL_ARRAY) for p in arrays)]
@@ -131,12 +229,32 @@ class GroupNode:
 
     @classmethod
     def from_store(cls, store: Store) -> GroupNode:
-        """The tree that is in a store."""
+        """Return the tree of a store.
+
+        Parameters
+        ----------
+        store
+            The store.
+
+        Returns
+        -------
+        GroupNode
+        """
         return sync(cls.from_store_async(store))
 
     @classmethod
     async def from_store_async(cls, store: Store) -> GroupNode:
-        """The tree that is in a store."""
+        """Return the tree of a store.
+
+        Parameters
+        ----------
+        store
+            The store.
+
+        Returns
+        -------
+        GroupNode
+        """
         root = await open_group(store=store, mode="r")
         found: list[tuple[str, Node]] = []
         async for path, member in root.members(max_depth=None):
@@ -151,7 +269,7 @@ class GroupNode:
         root = cls()
         for path, node in sorted(found, key=lambda item: item[0].split("/")):
             if not path.startswith("/"):
-                raise ValueError(f"{path!r} is not an absolute path: it must begin with '/'")
+                raise ValueError(f"{path!r} is not an absolute path")
             *parents, name = path.split("/")[1:]
             if not name and isinstance(node, GroupNode):
                 continue
@@ -159,12 +277,12 @@ class GroupNode:
             for parent in parents:
                 inner = group.children.setdefault(parent, GroupNode())
                 if not isinstance(inner, GroupNode):
-                    raise ValueError(f"{path!r} lies in an array: only groups hold nodes")
+                    raise ValueError(f"{path!r} is below an array: only groups contain nodes")
                 group = inner
             if not name or group.children.setdefault(name, node) != node:
-                raise ValueError(f"{path!r} is named as a group and as an array")
+                raise ValueError(f"{path!r} is both a group and an array")
         return root
 
 
 Node: TypeAlias = ArrayNode | GroupNode
-"""What a tree is made of."""
+"""A node of a tree."""

@@ -1,4 +1,4 @@
-"""Storages that do what another one does, and something besides: for tests of what happens in between."""
+"""Storages that wrap another one, for tests that observe or delay requests."""
 
 from __future__ import annotations
 
@@ -25,23 +25,28 @@ R = TypeVar("R")
 
 
 class PassingStorage(Storage):
-    """Hands every call on to another storage, and calls `reading` or `writing` before it and `done` after it.
+    """A storage that passes requests to another one, with hooks before and after them.
 
-    Copies made by `with_settings` share what subclasses keep in mutable attributes.
+    Copies made by `with_settings` share the mutable attributes of subclasses.
+
+    Parameters
+    ----------
+    inner
+        The storage that holds the objects.
     """
 
     def __init__(self, inner: Storage) -> None:
         super().__init__()
-        self._hand_to(inner)
+        self._wrap(inner)
 
     def reading(self) -> None:
-        """Called before each read and listing."""
+        """Run before each read and listing."""
 
     def writing(self) -> None:
-        """Called before each write, copy and delete."""
+        """Run before each write, copy and delete."""
 
     def done(self) -> None:
-        """Called after each call that raised nothing."""
+        """Run after each request that succeeded."""
 
     @property
     def read_only(self) -> bool:
@@ -85,32 +90,32 @@ class PassingStorage(Storage):
     def get(self, path: str) -> tuple[bytes, Version]:
         # docstring inherited
         self.reading()
-        return self._passed(self._inner.get(path))
+        return self._finish(self._inner.get(path))
 
     def get_if_changed(self, path: str, version: Version) -> tuple[bytes, Version] | None:
         # docstring inherited
         self.reading()
-        return self._passed(self._inner.get_if_changed(path, version))
+        return self._finish(self._inner.get_if_changed(path, version))
 
     def get_range(self, path: str, start: int, stop: int | None) -> bytes:
         # docstring inherited
         self.reading()
-        return self._passed(self._inner.get_range(path, start, stop))
+        return self._finish(self._inner.get_range(path, start, stop))
 
     def get_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> Sequence[bytes]:
         # docstring inherited
         self.reading()
-        return self._passed(self._inner.get_ranges(path, ranges))
+        return self._finish(self._inner.get_ranges(path, ranges))
 
     def head(self, path: str) -> tuple[StorageObjectInfo, Version]:
         # docstring inherited
         self.reading()
-        return self._passed(self._inner.head(path))
+        return self._finish(self._inner.head(path))
 
     def list_prefix(self, prefix: str = "") -> Iterator[StorageObjectInfo]:
         # docstring inherited
         self.reading()
-        return self._passed(self._inner.list_prefix(prefix))
+        return self._finish(self._inner.list_prefix(prefix))
 
     def put(
         self,
@@ -123,7 +128,7 @@ class PassingStorage(Storage):
     ) -> Version:
         # docstring inherited
         self.writing()
-        return self._passed(self._inner.put(path, data, condition, kind=kind, metadata=metadata))
+        return self._finish(self._inner.put(path, data, condition, kind=kind, metadata=metadata))
 
     def copy(self, source: str, target: str, version: Version | None = None) -> None:
         # docstring inherited
@@ -134,7 +139,7 @@ class PassingStorage(Storage):
     def delete(self, paths: Iterable[str]) -> DeleteReport:
         # docstring inherited
         self.writing()
-        return self._passed(self._inner.delete(paths))
+        return self._finish(self._inner.delete(paths))
 
     def remove_empty_folder(self, folder: str) -> None:
         # docstring inherited
@@ -144,24 +149,29 @@ class PassingStorage(Storage):
         # docstring inherited
         self._inner.sync()
 
-    def _passed(self, result: R) -> R:
+    def _finish(self, result: R) -> R:
         self.done()
         return result
 
     def _around(self, inner: Storage) -> Self:
         other = copy.copy(self)
-        other._hand_to(inner)
+        other._wrap(inner)
         return other
 
-    def _hand_to(self, inner: Storage) -> None:
+    def _wrap(self, inner: Storage) -> None:
         self._inner = inner
         self._settings, self._effective = inner._settings, inner._effective
 
 
 class LatencyStorage(PassingStorage):
-    """A storage that waits before each read and write, as one behind a network does.
+    """A storage that waits before each read and write, like a remote one.
 
-    The times may be changed at any moment, also below an open repository.
+    Parameters
+    ----------
+    inner
+        The storage that holds the objects.
+    write_latency_ms, read_latency_ms
+        The delays. They may be changed at any time.
     """
 
     def __init__(self, inner: Storage, *, write_latency_ms: int = 0, read_latency_ms: int = 0) -> None:
@@ -170,7 +180,7 @@ class LatencyStorage(PassingStorage):
 
     @property
     def read_latency_ms(self) -> int:
-        """How long each read waits."""
+        """The delay of each read, in milliseconds."""
         return self._latency_ms["read"]
 
     @read_latency_ms.setter
@@ -179,7 +189,7 @@ class LatencyStorage(PassingStorage):
 
     @property
     def write_latency_ms(self) -> int:
-        """How long each write waits."""
+        """The delay of each write, in milliseconds."""
         return self._latency_ms["write"]
 
     @write_latency_ms.setter

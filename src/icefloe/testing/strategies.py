@@ -1,7 +1,4 @@
-"""Hypothesis strategies for whole repositories: configurations, chunks to touch, times to expire at.
-
-The names are those of `icechunk.testing.strategies`.
-"""
+"""Hypothesis strategies for configurations, chunks and times, as in `icechunk.testing.strategies`."""
 
 from __future__ import annotations
 
@@ -26,7 +23,15 @@ _UPDATES = st.integers(min_value=1, max_value=5)
 
 @st.composite
 def splitting_configs(draw: st.DrawFn, *, arrays: Iterable[zarr.Array[Any]]) -> ManifestSplittingConfig:
-    """Splits of the manifests of these arrays, each found by its path or name, along some dimensions."""
+    """Draw a configuration that splits the manifests of some arrays along some dimensions.
+
+    Parameters
+    ----------
+    draw
+        Provided by hypothesis.
+    arrays
+        The arrays, which conditions select by path or name.
+    """
     sizes: dict[Any, dict[Any, int]] = {}
     for array in arrays:
         if array.ndim == 0:
@@ -40,7 +45,7 @@ def splitting_configs(draw: st.DrawFn, *, arrays: Iterable[zarr.Array[Any]]) -> 
 
 
 def _conditions(array: zarr.Array[Any]) -> st.SearchStrategy[Any]:
-    """One array may have a name that is a pattern: a dot in it matches any character, and that is fine."""
+    """Return conditions for an array. They are patterns, in which a dot matches any character."""
     condition = configuration.ManifestSplitCondition
     return st.sampled_from(
         [condition.path_matches(array.path), condition.name_matches(array.path.split("/")[-1])]
@@ -64,12 +69,20 @@ def repository_configs(
     splitting: st.SearchStrategy[ManifestSplittingConfig] | None = None,
     ic_module: ModuleType | None = None,
 ) -> RepositoryConfig:
-    """Configurations with these parts, of the classes of `ic_module` where it is not this package."""
+    """Draw a configuration of a repository.
+
+    Parameters
+    ----------
+    draw
+        Provided by hypothesis.
+    num_updates_per_repo_info_file, inline_chunk_threshold_bytes, splitting
+        Strategies for parts of the configuration.
+    ic_module
+        The package whose classes to use; icefloe by default.
+    """
     package: Any = ic_module or configuration
     settings: dict[str, Any] = {}
-    if hasattr(
-        package.RepositoryConfig, "num_updates_per_repo_info_file"
-    ):  # releases of 1.x have no such setting
+    if hasattr(package.RepositoryConfig, "num_updates_per_repo_info_file"):  # not in releases 1.x
         settings["num_updates_per_repo_info_file"] = draw(num_updates_per_repo_info_file)
     if inline_chunk_threshold_bytes is not None:
         settings["inline_chunk_threshold_bytes"] = draw(inline_chunk_threshold_bytes)
@@ -80,14 +93,28 @@ def repository_configs(
 
 
 def chunk_coordinates(numblocks: tuple[int, ...]) -> st.SearchStrategy[tuple[int, ...]]:
-    """The indices of one chunk of a grid with this many along each dimension."""
+    """Return a strategy for the coordinates of a chunk.
+
+    Parameters
+    ----------
+    numblocks
+        The number of chunks along each dimension.
+    """
     return st.tuples(*(st.integers(0, n - 1) for n in numblocks))
 
 
 def chunk_slicers(
     numblocks: tuple[int, ...], chunk_shape: tuple[int, ...]
 ) -> st.SearchStrategy[tuple[slice, ...]]:
-    """The slices of an array that make up one of its chunks, on a regular grid."""
+    """Return a strategy for the slices of an array that select one chunk of a regular grid.
+
+    Parameters
+    ----------
+    numblocks
+        The number of chunks along each dimension.
+    chunk_shape
+        The shape of a chunk.
+    """
 
     def slices(index: tuple[int, ...]) -> tuple[slice, ...]:
         return tuple(slice(i * n, (i + 1) * n) for i, n in zip(index, chunk_shape, strict=True))
@@ -96,15 +123,28 @@ def chunk_slicers(
 
 
 def chunk_paths(numblocks: tuple[int, ...]) -> st.SearchStrategy[str]:
-    """The last part of the key of one chunk, such as `1/0`."""
+    """Return a strategy for the last part of the key of a chunk, such as `1/0`.
+
+    Parameters
+    ----------
+    numblocks
+        The number of chunks along each dimension.
+    """
     return chunk_coordinates(numblocks).map(lambda index: "/".join(map(str, index)))
 
 
 def draw_older_than(data: st.DataObject, storage: Storage, repo: Repository) -> datetime.datetime:
-    """A time to expire or to collect at: before everything, just after one of the snapshots, or after all.
+    """Draw a time for an expiration or a collection: before, just after one of, or after all snapshots.
 
-    Just after a snapshot is after the moment it names and after its files, its transaction log among them,
-    were written, so that an expiration and a collection at that time agree about it.
+    Just after a snapshot means after its own time and after its snapshot file and transaction log were
+    written, so that an expiration and a collection with this time treat it alike.
+
+    Parameters
+    ----------
+    data
+        The source of random choices.
+    storage, repo
+        The repository and its storage.
     """
     times: dict[str, datetime.datetime] = {}
     for folder in ("snapshots", "transactions"):
@@ -115,7 +155,7 @@ def draw_older_than(data: st.DataObject, storage: Storage, repo: Repository) -> 
         try:
             times[snapshot_id] = max(times[snapshot_id], repo.lookup_snapshot(snapshot_id).written_at)
         except SnapshotNotFoundError:
-            continue  # expired, and not collected yet
+            continue  # expired but not collected yet
     after_one = [time + datetime.timedelta(microseconds=1) for time in sorted(times.values())]
     after_all = max(times.values(), default=_LONG_AGO) + datetime.timedelta(days=1)
     return data.draw(st.sampled_from([_LONG_AGO, *after_one, after_all]), label="older_than")

@@ -1,7 +1,7 @@
-"""Hypothesis strategies for hierarchies whose names resemble each other, and for moves in them.
+"""Hypothesis strategies for hierarchies with similar names and for moves, as in `icechunk.testing.trees`.
 
-The names are those of `icechunk.testing.trees`. In trees and in the sets that the functions take, paths have
-no slash in front and the root is the empty one; moves have absolute paths, as in `Session.move`.
+Paths in trees and in arguments do not start with a slash, and the path of the root is empty. Moves have
+absolute paths, as in `Session.move`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ERR_SOURCE_MISSING: Final = "node not found|could not create path"
 ERR_PARENT_NOT_GROUP: Final = "is an array, not a group"
 
 MixedMove: TypeAlias = tuple[str, str, str | None]
-"""From where, to where, and the pattern of the error; None for a move that is allowed."""
+"""The old path, the new path, and the pattern of the error or None for a move that is allowed."""
 
 InvalidMoveReason: TypeAlias = Literal[
     "self_or_descendant", "overwrite", "missing_parent", "source_missing", "parent_not_group"
@@ -36,11 +36,17 @@ _MOVES: Final = st.integers(min_value=1, max_value=10)
 _SHARES: Final = st.floats(min_value=0.0, max_value=1.0)
 
 
-# ---------------------------------------------------------------- names
+# Names
 
 
 def similar_name(non_sibling_names: set[str], sibling_names: set[str]) -> st.SearchStrategy[str]:
-    """A name that is easily taken for another: a sibling's with something added to it, or a cousin's own."""
+    """Return a strategy for names that resemble others: a sibling with an affix, or the name of another node.
+
+    Parameters
+    ----------
+    non_sibling_names, sibling_names
+        The names to resemble.
+    """
     choices = []
     if sibling_names:
         choices.append(_affixed(sibling_names))
@@ -62,7 +68,15 @@ def _is_a_name(text: str) -> bool:
 
 
 def fresh_name(pool: set[str], exclude: set[str]) -> st.SearchStrategy[str]:
-    """A name that is not in `exclude`, often one that resembles those in it or equals one in `pool`."""
+    """Return a strategy for new names, which often resemble other names.
+
+    Parameters
+    ----------
+    pool
+        Names that may be used again.
+    exclude
+        Names that must not be used.
+    """
     if not pool and not exclude:
         return node_names
     return (node_names | similar_name(pool - exclude, exclude)).filter(lambda name: name not in exclude)
@@ -70,18 +84,34 @@ def fresh_name(pool: set[str], exclude: set[str]) -> st.SearchStrategy[str]:
 
 @st.composite
 def fresh_names(draw: st.DrawFn, pool: set[str], exclude: set[str], n: int) -> list[str]:
-    """Several such names; each may resemble those before it and equals none of them."""
+    """Draw several distinct names; see `fresh_name`.
+
+    Parameters
+    ----------
+    draw
+        Provided by hypothesis.
+    pool, exclude
+        See `fresh_name`.
+    n
+        The number of names.
+    """
     names: list[str] = []
     for _ in range(n):
         names.append(draw(fresh_name(pool, exclude.union(names))))
     return names
 
 
-# ---------------------------------------------------------------- trees
+# Trees
 
 
 def skeletons(*, max_leaves: int = 50, max_children: int = 4) -> st.SearchStrategy[GroupNode]:
-    """Trees whose nodes are only numbered. The root has at least one child."""
+    """Return a strategy for trees with numbers as names. The root has at least one child.
+
+    Parameters
+    ----------
+    max_leaves, max_children
+        Limits for the size of the tree.
+    """
 
     def groups(children: st.SearchStrategy[Node]) -> st.SearchStrategy[GroupNode]:
         some = st.lists(children, min_size=1, max_size=max_children)
@@ -98,7 +128,15 @@ def trees(
     max_leaves: st.SearchStrategy[int] = _LEAVES,
     max_children: st.SearchStrategy[int] = _CHILDREN,
 ) -> GroupNode:
-    """Trees with at least one node, and with names of which some begin or end with others."""
+    """Draw a tree with at least one node, and with names that are prefixes or suffixes of others.
+
+    Parameters
+    ----------
+    draw
+        Provided by hypothesis.
+    max_leaves, max_children
+        Strategies for the size of the tree.
+    """
     skeleton = draw(skeletons(max_leaves=draw(max_leaves), max_children=draw(max_children)))
     pool: set[str] = set()
 
@@ -111,27 +149,69 @@ def trees(
     return named(skeleton)
 
 
-# ---------------------------------------------------------------- paths
+# Paths
 
 
 def child_names_at(parent: str, all_paths: set[str]) -> set[str]:
-    """The names of what lies directly in `parent`."""
+    """Return the names of the direct children of a group.
+
+    Parameters
+    ----------
+    parent
+        The path of the group.
+    all_paths
+        The paths of all nodes.
+
+    Returns
+    -------
+    set of str
+    """
     below = (path for path in all_paths if is_descendant(path, parent))
     return {path.removeprefix(parent).strip("/").split("/")[0] for path in below}
 
 
 def is_descendant(path: str, ancestor: str) -> bool:
-    """Whether `path` lies below `ancestor`, at any depth."""
+    """Return True if a path is anywhere below another one.
+
+    Parameters
+    ----------
+    path, ancestor
+        The paths.
+
+    Returns
+    -------
+    bool
+    """
     return path != ancestor and f"/{path}/".startswith(f"/{ancestor}/".replace("//", "/"))
 
 
 def absolute(path: str) -> str:
-    """The path with a slash in front, as sessions take it."""
+    """Return a path with a leading slash, as sessions expect it.
+
+    Parameters
+    ----------
+    path
+        The path.
+
+    Returns
+    -------
+    str
+    """
     return f"/{path.lstrip('/')}"
 
 
 def wrap_tolerant(pattern: str) -> str:
-    """The pattern for a message that may be broken into lines with a bar in front of each."""
+    """Return a pattern that also matches a message that was wrapped into several lines with a bar in front.
+
+    Parameters
+    ----------
+    pattern
+        A regular expression for the message on one line.
+
+    Returns
+    -------
+    str
+    """
     return re.sub(" +", lambda _: r"\s+\|?\s*", pattern)
 
 
@@ -139,7 +219,7 @@ def _join(parent: str, name: str) -> str:
     return f"{parent}/{name}".lstrip("/")
 
 
-# ---------------------------------------------------------------- moves
+# Moves
 
 
 @st.composite
@@ -151,9 +231,20 @@ def invalid_move(
     *,
     eligible: list[InvalidMoveReason] | None = None,
 ) -> tuple[str, str, str]:
-    """A move that must be refused in a tree of these nodes, and the pattern of the error.
+    """Draw a move that must be rejected, and the pattern of its error.
 
-    `eligible` are the reasons to choose from; all that the tree has an example of, unless given.
+    Parameters
+    ----------
+    draw
+        Provided by hypothesis.
+    all_nodes
+        The paths of all nodes.
+    all_arrays
+        The paths of arrays.
+    name_pool
+        Names to resemble.
+    eligible
+        The reasons to choose from; by default all that are possible in the tree.
     """
     reasons = _invalid_move_eligibility(all_nodes, all_arrays) if eligible is None else eligible
     reason = draw(st.sampled_from(reasons))
@@ -186,7 +277,7 @@ def _invalid_move_eligibility(all_nodes: set[str], all_arrays: set[str]) -> list
 
 
 def _pairs(sources: set[str], targets: set[str]) -> Iterator[tuple[str, str]]:
-    """Sources and targets that are neither the same nor below the source. Trees of tests are small."""
+    """Yield pairs in which the target is neither the source nor below it. Trees in tests are small."""
     for source in sources:
         for target in targets:
             if target != source and not is_descendant(target, source):
@@ -197,7 +288,19 @@ def _pairs(sources: set[str], targets: set[str]) -> Iterator[tuple[str, str]]:
 def valid_move(
     draw: st.DrawFn, all_nodes: set[str], all_groups: set[str], name_pool: set[str]
 ) -> tuple[str, str]:
-    """A move that is allowed in a tree of these nodes, which has at least one."""
+    """Draw a move that is allowed. The tree must have at least one node.
+
+    Parameters
+    ----------
+    draw
+        Provided by hypothesis.
+    all_nodes
+        The paths of all nodes.
+    all_groups
+        The paths of groups.
+    name_pool
+        Names to resemble.
+    """
     source = draw(st.sampled_from(sorted(all_nodes)))
     groups = all_groups | {""}
     parent = draw(st.sampled_from(sorted(g for g in groups if g != source and not is_descendant(g, source))))
@@ -211,7 +314,19 @@ def valid_and_invalid_moves(
     n_moves: st.SearchStrategy[int] = _MOVES,
     p_invalid: st.SearchStrategy[float] = _SHARES,
 ) -> list[MixedMove]:
-    """Moves one after the other, each in the tree that those before it leave; refused ones change nothing."""
+    """Draw consecutive moves, each in the tree that results from the previous ones.
+
+    Parameters
+    ----------
+    draw
+        Provided by hypothesis.
+    tree
+        The tree before the moves.
+    n_moves
+        A strategy for the number of moves.
+    p_invalid
+        A strategy for the share of moves that must be rejected.
+    """
     arrays, groups = set(tree.arrays()), set(tree.groups())
     pool = {name for path in arrays | groups for name in path.split("/")}
     threshold = draw(p_invalid)
@@ -220,7 +335,7 @@ def valid_and_invalid_moves(
         if draw(st.floats(0, 1, exclude_max=True)) < threshold:
             move: MixedMove = draw(invalid_move(arrays | groups, arrays, pool))
         elif not arrays | groups:
-            reject()  # there is nothing to move
+            reject()  # nothing to move
         else:
             move = *draw(valid_move(arrays | groups, groups, pool)), None
             arrays, groups = update_paths_after_move(move[0], move[1], arrays, groups)
@@ -234,7 +349,17 @@ def valid_moves(
     tree: GroupNode,
     n_moves: st.SearchStrategy[int] = _MOVES,
 ) -> list[tuple[str, str]]:
-    """Moves that are allowed one after the other."""
+    """Draw consecutive moves that are allowed.
+
+    Parameters
+    ----------
+    draw
+        Provided by hypothesis.
+    tree
+        The tree before the moves.
+    n_moves
+        A strategy for the number of moves.
+    """
     mixed = draw(valid_and_invalid_moves(tree, n_moves, st.just(0.0)))
     return [(source, dest) for source, dest, _ in mixed]
 
@@ -245,7 +370,17 @@ def invalid_moves(
     tree: GroupNode,
     n_moves: st.SearchStrategy[int] = _MOVES,
 ) -> list[tuple[str, str, str]]:
-    """Moves that must all be refused, each with the pattern of its error."""
+    """Draw moves that must be rejected, each with the pattern of its error.
+
+    Parameters
+    ----------
+    draw
+        Provided by hypothesis.
+    tree
+        The tree before the moves.
+    n_moves
+        A strategy for the number of moves.
+    """
     mixed = draw(valid_and_invalid_moves(tree, n_moves, st.just(1.0)))
     return [(source, dest, pattern) for source, dest, pattern in mixed if pattern is not None]
 
@@ -257,7 +392,17 @@ def tree_and_valid_moves(
     max_children: st.SearchStrategy[int] | None = None,
     n_moves: st.SearchStrategy[int] = _MOVES,
 ) -> tuple[GroupNode, list[tuple[str, str]]]:
-    """A tree and moves that are allowed in it."""
+    """Draw a tree and moves that are allowed in it.
+
+    Parameters
+    ----------
+    draw
+        Provided by hypothesis.
+    max_leaves, max_children
+        Strategies for the size of the tree.
+    n_moves
+        A strategy for the number of moves.
+    """
     tree = draw(_trees(max_leaves, max_children))
     return tree, draw(valid_moves(tree, n_moves))
 
@@ -269,7 +414,17 @@ def tree_and_invalid_moves(
     max_children: st.SearchStrategy[int] | None = None,
     n_moves: st.SearchStrategy[int] = _MOVES,
 ) -> tuple[GroupNode, list[tuple[str, str, str]]]:
-    """A tree and moves that must be refused in it."""
+    """Draw a tree and moves that must be rejected.
+
+    Parameters
+    ----------
+    draw
+        Provided by hypothesis.
+    max_leaves, max_children
+        Strategies for the size of the tree.
+    n_moves
+        A strategy for the number of moves.
+    """
     tree = draw(_trees(max_leaves, max_children))
     return tree, draw(invalid_moves(tree, n_moves))
 
@@ -282,7 +437,19 @@ def tree_and_mixed_moves(
     n_moves: st.SearchStrategy[int] = _MOVES,
     p_invalid: st.SearchStrategy[float] = _SHARES,
 ) -> tuple[GroupNode, list[MixedMove]]:
-    """A tree and moves of both kinds."""
+    """Draw a tree and moves of both kinds.
+
+    Parameters
+    ----------
+    draw
+        Provided by hypothesis.
+    max_leaves, max_children
+        Strategies for the size of the tree.
+    n_moves
+        A strategy for the number of moves.
+    p_invalid
+        A strategy for the share of moves that must be rejected.
+    """
     tree = draw(_trees(max_leaves, max_children))
     return tree, draw(valid_and_invalid_moves(tree, n_moves, p_invalid))
 

@@ -1,7 +1,4 @@
-"""Repositories made of trees, seen through the steps of a commit.
-
-The names are those of `icechunk.testing.utils`.
-"""
+"""Repositories from trees, before and after a commit, with the names of `icechunk.testing.utils`."""
 
 from __future__ import annotations
 
@@ -21,9 +18,18 @@ __all__ = ["precommit_postcommit_readonly", "tree_to_model_and_icechunk", "updat
 def tree_to_model_and_icechunk(
     tree: GroupNode, add_hypothesis_note: bool = True
 ) -> tuple[ModelStore, Session, Repository]:
-    """A model and a new repository in memory that both hold the tree; the session is not committed.
+    """Write a tree to a model and to a session of a new repository in memory, without a commit.
 
-    Outside a hypothesis test pass `add_hypothesis_note=False`.
+    Parameters
+    ----------
+    tree
+        The tree.
+    add_hypothesis_note
+        Add the tree to the output of hypothesis. Pass False outside of hypothesis tests.
+
+    Returns
+    -------
+    tuple of ModelStore, Session and Repository
     """
     if add_hypothesis_note:
         note(f"tree of {len(tree.nodes())} nodes: {tree!r}")
@@ -38,9 +44,20 @@ def tree_to_model_and_icechunk(
 def precommit_postcommit_readonly(
     session: Session, repo: Repository, *, allow_empty: bool = False
 ) -> Generator[tuple[str, IcechunkStore], None, None]:
-    """The store before the commit, after it, and of a new session, each with a word for it.
+    """Yield the store of a session before and after its commit, and that of a new session.
 
-    The session is committed between the first and the second.
+    Parameters
+    ----------
+    session
+        A writable session, which is committed between the first and the second store.
+    repo
+        Its repository.
+    allow_empty
+        Allow a commit without changes.
+
+    Yields
+    ------
+    tuple of label and store
     """
     yield "pre-commit", session.store
     session.commit("commit", allow_empty=allow_empty)
@@ -49,7 +66,19 @@ def precommit_postcommit_readonly(
 
 
 def update_paths_after_move(source: str, dest: str, arrays: set[str], groups: set[str]) -> list[set[str]]:
-    """Where the arrays and the groups are once `source` is at `dest`; all paths without a slash in front."""
+    """Return the paths of arrays and groups after a move.
+
+    Parameters
+    ----------
+    source, dest
+        The old and the new path of the moved node, like all paths without a leading slash.
+    arrays, groups
+        The paths before the move.
+
+    Returns
+    -------
+    list of two sets of str
+    """
 
     def moved(path: str) -> str:
         return dest + path.removeprefix(source) if f"{path}/".startswith(f"{source}/") else path
