@@ -41,7 +41,7 @@ except ModuleNotFoundError:
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver", "fork"])
-def test_workers_find_it_too(tmp_path: Path, method: str) -> None:
+def test_worker_processes_import_icefloe_as_icechunk(tmp_path: Path, method: str) -> None:
     code = """
 import multiprocessing, sys
 if __name__ == "__main__":
@@ -55,7 +55,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.needs("distributed")
-def test_workers_of_a_dask_cluster_find_it_too(tmp_path: Path) -> None:
+def test_dask_workers_import_icefloe_as_icechunk(tmp_path: Path) -> None:
     code = """
 if __name__ == "__main__":
     import icefloe
@@ -92,7 +92,7 @@ def write(fork, part):
     ]
 
 
-def test_any_child_that_inherits_the_environment_finds_it(tmp_path: Path) -> None:
+def test_child_processes_import_icefloe_as_icechunk(tmp_path: Path) -> None:
     code = """
 import subprocess, sys, icefloe
 icefloe.install_as_icechunk()
@@ -102,7 +102,7 @@ print(subprocess.run([sys.executable, "-c", child], capture_output=True, text=Tr
     assert run(tmp_path, code) == "icefloe.repository icefloe.storage 2.3.0"
 
 
-def test_the_official_package_is_not_replaced_once_it_is_loaded(tmp_path: Path) -> None:
+def test_loaded_official_package_is_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "icechunk.py").write_text("")
     code = """
 import icechunk, icefloe

@@ -62,7 +62,9 @@ def target(session: Session, name: str) -> Any:
 
 
 @pytest.mark.parametrize("split_every", [None, 2])
-def test_arrays_are_stored_by_forks(repo: Repository, scheduler: str, split_every: int | None) -> None:
+def test_dask_arrays_are_stored_through_forks(
+    repo: Repository, scheduler: str, split_every: int | None
+) -> None:
     session = repo.writable_session("main")
     fork = session.fork()
 
@@ -83,7 +85,7 @@ def test_arrays_are_stored_by_forks(repo: Repository, scheduler: str, split_ever
     assert not found["b"][:20].any()
 
 
-def test_targets_are_in_forks(repo: Repository) -> None:
+def test_targets_outside_forks_are_rejected(repo: Repository) -> None:
     with pytest.raises(TypeError, match="does not belong to a fork"):
         store_dask(sources=[numbers()], targets=[target(repo.writable_session("main"), "a")])
 
@@ -104,7 +106,7 @@ def test_forks_in_blocks_are_merged(repo: Repository) -> None:
     assert extract_session(target(merged, "a")).has_uncommitted_changes
 
 
-def test_a_dataset_is_written_appended_to_and_changed_in_place(tmp_path: Path, scheduler: str) -> None:
+def test_dataset_is_written_appended_to_and_changed_in_place(tmp_path: Path, scheduler: str) -> None:
     repo = Repository.create(local_filesystem_storage(str(tmp_path / "other")))
     session = repo.writable_session("main")
 
@@ -122,7 +124,7 @@ def test_a_dataset_is_written_appended_to_and_changed_in_place(tmp_path: Path, s
     xr.testing.assert_identical(opened(repo.readonly_session("main")), expected)
 
 
-def test_unsafe_chunks_are_refused_or_aligned(tmp_path: Path) -> None:
+def test_unsafe_chunks_are_rejected_or_aligned(tmp_path: Path) -> None:
     repo = Repository.create(local_filesystem_storage(str(tmp_path / "other")))
     session = repo.writable_session("main")
     encoding = {"temperature": {"chunks": (3, 2, 3)}}
@@ -137,7 +139,7 @@ def test_unsafe_chunks_are_refused_or_aligned(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [None, "temperature", "x"])
-def test_an_array_is_written_as_xarray_would(repo: Repository, name: str | None) -> None:
+def test_array_is_written_as_xarray_would(repo: Repository, name: str | None) -> None:
     array = dataset()["temperature"].rename(name).chunk(time=2)
     session = repo.writable_session("main")
 
@@ -147,7 +149,7 @@ def test_an_array_is_written_as_xarray_would(repo: Repository, name: str | None)
     xr.testing.assert_identical(opened(session, "one"), opened(session, "two"))
 
 
-def test_a_fork_is_written_to_as_well(repo: Repository, scheduler: str) -> None:
+def test_fork_can_be_written_to(repo: Repository, scheduler: str) -> None:
     session = repo.writable_session("main")
     to_icechunk(dataset(), session, group="g")
     forks = [session.fork() for _ in range(2)]

@@ -65,7 +65,7 @@ def _group(attributes: dict[str, str]) -> Any:
     return default_buffer_prototype().buffer.from_bytes(json.dumps(document).encode())
 
 
-def test_of_equal_chunks_the_last_receipt_wins(repo: Repository) -> None:
+def test_last_receipt_wins_for_equal_chunks(repo: Repository) -> None:
     session = repo.writable_session("main")
     forks = [session.fork() for _ in range(3)]
     for number, fork in enumerate(forks):
@@ -83,7 +83,7 @@ def array_of(repo: Repository) -> Any:
     return zarr.open_array(repo.readonly_session("main").store, path="a", mode="r")[...]
 
 
-def test_receipts_hold_no_storage(repo: Repository, tmp_path: Path) -> None:
+def test_receipts_contain_no_storage(repo: Repository, tmp_path: Path) -> None:
     fork = repo.writable_session("main").fork()
     array(fork)[:10] = 1
 
@@ -91,7 +91,7 @@ def test_receipts_hold_no_storage(repo: Repository, tmp_path: Path) -> None:
     assert str(tmp_path).encode() in pickle.dumps(fork)
 
 
-def test_a_group_commit_is_rebased_like_any_other(repo: Repository) -> None:
+def test_commit_of_forks_is_rebased(repo: Repository) -> None:
     session = repo.writable_session("main")
     forks = [session.fork() for _ in range(2)]
     for number, fork in enumerate(forks):
@@ -105,7 +105,7 @@ def test_a_group_commit_is_rebased_like_any_other(repo: Repository) -> None:
     assert array_of(repo)[[0, 10, 599]].tolist() == [0, 1, 7]
 
 
-def test_a_group_commit_that_cannot_be_merged_changes_nothing(repo: Repository) -> None:
+def test_failed_merge_of_forks_changes_nothing(repo: Repository) -> None:
     session = repo.writable_session("main")
     old = session.fork()
     array(session)[:10] = 1
@@ -122,7 +122,7 @@ def test_a_group_commit_that_cannot_be_merged_changes_nothing(repo: Repository) 
     assert session.branch == "main"
 
 
-def test_what_is_no_receipt(repo: Repository) -> None:
+def test_invalid_receipts_are_rejected(repo: Repository) -> None:
     session = repo.writable_session("main")
     with pytest.raises(FormatError, match="cut off"):
         commit_forks(session, [b"short"], "x")
@@ -134,7 +134,7 @@ def test_what_is_no_receipt(repo: Repository) -> None:
         receipt(session)  # type: ignore[arg-type]
 
 
-def test_merge_sessions_takes_lists_apart(repo: Repository) -> None:
+def test_merge_sessions_flattens_lists(repo: Repository) -> None:
     session = repo.writable_session("main")
     forks = [session.fork() for _ in range(4)]
     for number, fork in enumerate(forks):
@@ -148,7 +148,7 @@ def test_merge_sessions_takes_lists_apart(repo: Repository) -> None:
     assert array(session)[:40:10].tolist() == [0, 1, 2, 3]
 
 
-def test_merge_sessions_takes_forks_alone(repo: Repository) -> None:
+def test_merge_sessions_accepts_only_forks(repo: Repository) -> None:
     session = repo.writable_session("main")
     with pytest.raises(TypeError, match="Received 'Session'"):
         merge_sessions(session.fork(), session)  # type: ignore[arg-type]
@@ -165,7 +165,7 @@ def test_extract_session(repo: Repository) -> None:
 
 
 @pytest.mark.parametrize("way", [receipt, pickle.dumps])
-def test_what_a_fork_wrote_is_on_the_disk_before_it_comes_home(
+def test_writes_of_a_fork_are_synced_before_its_receipt(
     repo: Repository, monkeypatch: pytest.MonkeyPatch, way: Any
 ) -> None:
     """Who commits cannot sync what another process wrote, and no ref may lead to what gets lost."""

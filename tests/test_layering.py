@@ -77,9 +77,10 @@ INSIDE: dict[str, tuple[tuple[str, ...], ...]] = {
         ("commands",),
         ("authorize", "execution", "pictures"),
         ("params", "slices"),
-        ("output", "revisions", "values"),
-        ("progress", "terminal"),
+        ("terminal",),
         ("errors",),
+        ("output", "revisions", "values"),
+        ("progress",),
         ("",),
     ),
     "history": (

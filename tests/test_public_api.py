@@ -82,7 +82,7 @@ def expected_names() -> list[str]:
 
 
 @pytest.mark.parametrize("name", expected_names())
-def test_an_official_name_is_here(name: str) -> None:
+def test_official_name_exists(name: str) -> None:
     expected = official(name)
 
     found = ours(name)
@@ -110,15 +110,15 @@ def _allows(own: str, other: str) -> bool:
     return (name.startswith("_") and name[1:].isdigit()) or (same_name and default in ("", "Ellipsis"))
 
 
-def test_names_that_are_otherwise_are_official() -> None:
+def test_exceptions_to_the_official_api_are_official_names() -> None:
     assert set(OTHERWISE) <= set(names())
 
 
-def test_the_recording_is_of_the_release_that_we_stand_in_for() -> None:
+def test_recorded_api_has_the_official_version() -> None:
     assert OFFICIAL["version"] == OFFICIAL_VERSION
 
 
-def test_every_listed_name_is_there_for_type_checkers_too() -> None:
+def test_every_public_name_is_visible_to_type_checkers() -> None:
     tree = ast.parse((ROOT / "src" / "icefloe" / "__init__.py").read_text(encoding="utf-8"))
     imported = {
         alias.name: node.module
@@ -136,7 +136,7 @@ def test_every_listed_name_is_there_for_type_checkers_too() -> None:
     assert set(icefloe.__all__) <= set(dir(icefloe))
 
 
-def test_an_unknown_name_is_an_attribute_error() -> None:
+def test_unknown_name_raises_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'unheard_of'"):
         icefloe.unheard_of  # noqa: B018
 

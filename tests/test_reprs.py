@@ -83,7 +83,7 @@ def test_enums_show_their_names_and_are_numbers() -> None:
     assert {RepoAvailability.online: 1}[RepoAvailability.online] == 1
 
 
-def test_a_repository_and_its_sessions_show_what_they_are() -> None:
+def test_reprs_of_repository_and_sessions() -> None:
     repo = Repository.create(in_memory_storage())
     writing, reading = repo.writable_session("main"), repo.readonly_session("main")
 
@@ -147,7 +147,7 @@ def test_html_is_escaped() -> None:
     assert "<script>" not in graph._repr_svg_()
 
 
-def test_a_diff_reads_as_a_list_of_changes() -> None:
+def test_diff_is_shown_as_a_list_of_changes() -> None:
     diff = Diff(
         new_groups={"/"},
         new_arrays={"/b", "/a"},
@@ -168,7 +168,7 @@ def test_a_diff_reads_as_a_list_of_changes() -> None:
     assert not diff.is_empty()
 
 
-def test_kinds_of_updates_read_as_code_and_belong_together() -> None:
+def test_update_types_have_reprs_and_a_common_base() -> None:
     kind = UpdateType.BranchReset(name="dev", previous_snap_id="A")
 
     assert repr(kind) == 'icefloe.ops.UpdateType.BranchReset(name="dev", previous_snap_id="A")'
@@ -178,7 +178,7 @@ def test_kinds_of_updates_read_as_code_and_belong_together() -> None:
     assert not isinstance("dev", UpdateType)
 
 
-def test_a_status_is_of_now_and_has_a_zone() -> None:
+def test_status_has_the_current_time_with_a_zone() -> None:
     before = datetime.now(UTC)
 
     assert before <= RepoStatus(RepoAvailability.online).set_at <= datetime.now(UTC)
@@ -191,7 +191,7 @@ def test_a_status_is_of_now_and_has_a_zone() -> None:
 # The drawn history
 
 
-def test_a_line_of_snapshots_is_drawn_newest_first() -> None:
+def test_line_of_snapshots_is_drawn_newest_first() -> None:
     repo = Repository.create(in_memory_storage())
     with repo.transaction("main", message="first\nwith more to say") as store:
         zarr.create_array(store, name="a", data=np.arange(3))
@@ -233,7 +233,7 @@ def test_branches_are_drawn_side_by_side() -> None:
     ]
 
 
-def test_a_lane_that_is_crossed_goes_on() -> None:
+def test_crossed_lane_continues() -> None:
     commits = [
         GraphCommit("root0000", None, 0, "start"),
         GraphCommit("fork0000", "root0000", 1, "fork"),
@@ -248,14 +248,14 @@ def test_a_lane_that_is_crossed_goes_on() -> None:
     assert lines[8] == "●─╯   root0000 start"
 
 
-def test_a_snapshot_is_drawn_above_its_parent_whatever_the_clocks_said() -> None:
+def test_snapshot_is_drawn_above_its_parent_despite_clock_skew() -> None:
     parent = GraphCommit("parent00", None, 9, "parent")
     child = GraphCommit("child000", "parent00", 1, "child", ("main",))
 
     assert [commit.id for commit in AncestryGraph.of([parent, child]).commits] == ["child000", "parent00"]
 
 
-def test_long_messages_are_cut() -> None:
+def test_long_messages_are_truncated() -> None:
     graph = AncestryGraph.of([GraphCommit("A" * 20, None, 0, "x" * 100)], plain=True)
 
     assert str(graph) == f"● AAAAAAAA {'x' * 57}..."
@@ -284,7 +284,7 @@ def test_both_parents_of_a_merge_are_drawn() -> None:
     assert graph._repr_svg_().count("<path") == 2
 
 
-def test_a_merged_branch_that_was_deleted_is_drawn() -> None:
+def test_merged_branch_that_was_deleted_is_drawn() -> None:
     repo = _repository_with_dev()
     _commit(repo, "main")
     theirs = _commit(repo, "dev")
@@ -308,7 +308,7 @@ def _commit(repo: Repository, branch: str) -> str:
     return repo.lookup_branch(branch)
 
 
-def test_merges_of_a_branch_that_went_on_have_lines_of_their_own() -> None:
+def test_merges_of_a_continued_branch_have_their_own_lanes() -> None:
     commits = [
         GraphCommit("root0000", None, 0, "start"),
         GraphCommit("dev00001", "root0000", 1, "d1"),
@@ -333,7 +333,7 @@ def test_merges_of_a_branch_that_went_on_have_lines_of_their_own() -> None:
     ]
 
 
-def test_columns_are_used_again() -> None:
+def test_columns_of_the_graph_are_reused() -> None:
     commits = [GraphCommit("c0", None, 0, "")]
     for number in range(1, 50):
         commits += [
@@ -350,7 +350,7 @@ def test_columns_are_used_again() -> None:
     assert {len(line) for line in lines[::2]} == {len("●─╮   c49"), len("●─╮   c9")}
 
 
-def test_merges_that_metadata_invents_are_not_drawn() -> None:
+def test_invalid_merge_metadata_is_ignored() -> None:
     commits = [
         GraphCommit("old", None, 0, "", merged_ids=("new", "old", "elsewhere")),
         GraphCommit("new", "old", 1, "", ("main",), merged_ids=("old",)),
@@ -362,7 +362,7 @@ def test_merges_that_metadata_invents_are_not_drawn() -> None:
 # A repository in notebooks
 
 
-def test_a_repository_shows_in_notebooks_what_info_prints() -> None:
+def test_repository_html_contains_its_overview() -> None:
     repo = _repository_with_dev()
     repo.create_tag("v<1>", repo.lookup_branch("main"))
     _commit(repo, "main")
@@ -386,7 +386,7 @@ def test_a_repository_shows_in_notebooks_what_info_prints() -> None:
 
 
 @pytest.mark.parametrize("spec_version", [1, 2])
-def test_a_repository_shows_in_notebooks_a_part_of_a_long_history(
+def test_repository_html_is_limited_for_long_histories(
     spec_version: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("icefloe.history.overview._MOST_COMMITS", 2)
@@ -405,7 +405,7 @@ def test_a_repository_shows_in_notebooks_a_part_of_a_long_history(
     assert f"format version {spec_version}" in shown
 
 
-def test_a_repository_whose_storage_is_gone_shows_in_notebooks(tmp_path: Path) -> None:
+def test_repository_html_reports_missing_storage(tmp_path: Path) -> None:
     repo = Repository.create(local_filesystem_storage(str(tmp_path / "<repo>")))
     shutil.rmtree(tmp_path / "<repo>")
 

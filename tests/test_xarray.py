@@ -31,14 +31,14 @@ def session(repo: Repository) -> Session:
     return repo.writable_session("main")
 
 
-def test_a_dataset_comes_back(repo: Repository, session: Session) -> None:
+def test_dataset_round_trips(repo: Repository, session: Session) -> None:
     dataset().to_zarr(session.store, consolidated=False)
     session.commit("written by xarray")
 
     xr.testing.assert_identical(opened(repo.readonly_session("main")), dataset())
 
 
-def test_xarray_needs_no_word_on_consolidation(repo: Repository, session: Session) -> None:
+def test_xarray_opens_without_the_consolidated_option(repo: Repository, session: Session) -> None:
     dataset().to_zarr(session.store)
     session.commit("written by xarray")
 
@@ -46,7 +46,7 @@ def test_xarray_needs_no_word_on_consolidation(repo: Repository, session: Sessio
     xr.testing.assert_identical(found.load(), dataset())
 
 
-def test_a_dataset_is_appended_to(repo: Repository, session: Session) -> None:
+def test_dataset_is_appended(repo: Repository, session: Session) -> None:
     to_icechunk(dataset(), session)
     session.commit("the first days")
     more = repo.writable_session("main")
@@ -59,7 +59,7 @@ def test_a_dataset_is_appended_to(repo: Repository, session: Session) -> None:
 
 
 @pytest.mark.parametrize("region", [{"time": slice(1, 3)}, "auto"])
-def test_a_region_is_written(repo: Repository, session: Session, region: Any) -> None:
+def test_region_is_written(repo: Repository, session: Session, region: Any) -> None:
     to_icechunk(
         dataset(), session, encoding={"temperature": {"chunks": (1, 2, 3)}, "count": {"chunks": (1,)}}
     )
@@ -88,7 +88,7 @@ def test_modes_are_those_of_xarray(session: Session) -> None:
 
 
 @pytest.mark.parametrize("name", ["temperature", None, "x"])
-def test_an_array_comes_back(session: Session, name: str | None) -> None:
+def test_data_array_round_trips(session: Session, name: str | None) -> None:
     array = dataset()["temperature"].rename(name)
 
     to_icechunk(array, session)
@@ -97,7 +97,7 @@ def test_an_array_comes_back(session: Session, name: str | None) -> None:
     xr.testing.assert_identical(found.load(), array)
 
 
-def test_a_tree_that_xarray_writes_comes_back(repo: Repository, session: Session) -> None:
+def test_tree_written_by_xarray_round_trips(repo: Repository, session: Session) -> None:
     tree = xr.DataTree.from_dict({"/": dataset(), "/a": dataset()[["count"]], "/a/b": xr.Dataset({"z": 3})})
 
     tree.to_zarr(session.store, consolidated=False, mode="w")
@@ -108,7 +108,7 @@ def test_a_tree_that_xarray_writes_comes_back(repo: Repository, session: Session
     xr.testing.assert_identical(found.load(), tree)
 
 
-def test_encodings_hold(session: Session) -> None:
+def test_encodings_are_applied(session: Session) -> None:
     scaled = {"dtype": "i2", "scale_factor": 0.5, "_FillValue": -1, "chunks": (2, 1, 3)}
     to_icechunk(dataset(), session, encoding={"temperature": scaled})
 
@@ -118,7 +118,7 @@ def test_encodings_hold(session: Session) -> None:
     assert found["temperature"].encoding["chunks"] == (2, 1, 3)
 
 
-def test_the_signature_is_the_official_one() -> None:
+def test_signature_is_the_official_one() -> None:
     parameters = inspect.signature(to_icechunk).parameters
 
     assert list(parameters) == [
@@ -128,7 +128,7 @@ def test_the_signature_is_the_official_one() -> None:
     assert [name for name, p in parameters.items() if p.kind is p.KEYWORD_ONLY] == list(parameters)[2:]
 
 
-def test_what_cannot_be_written_is_refused(repo: Repository) -> None:
+def test_invalid_writes_are_rejected(repo: Repository) -> None:
     session = repo.writable_session("main")
     with pytest.raises(ValueError, match=r"pass in an icefloe\.Session"):
         to_icechunk(dataset(), session.store)  # type: ignore[arg-type]
@@ -155,7 +155,7 @@ def opened_tree(session: Session, **options: Any) -> xr.DataTree:
 
 
 @pytest.mark.parametrize("chunks", [None, 2])
-def test_a_tree_comes_back(repo: Repository, session: Session, chunks: int | None) -> None:
+def test_tree_round_trips(repo: Repository, session: Session, chunks: int | None) -> None:
     given = tree() if chunks is None else tree().chunk(time=chunks)
 
     to_icechunk(
@@ -174,7 +174,7 @@ def test_a_tree_comes_back(repo: Repository, session: Session, chunks: int | Non
         assert zarr.open_array(found.store, path="coarse/mean", mode="r").chunks == (1, 2)
 
 
-def test_a_tree_is_written_below_a_group_and_replaced(repo: Repository, session: Session) -> None:
+def test_tree_is_written_below_a_group_and_replaced(repo: Repository, session: Session) -> None:
     to_icechunk(dataset(), session)
     to_icechunk(tree(), session, group="a/b")
     with pytest.raises(FileExistsError):
@@ -188,7 +188,7 @@ def test_a_tree_is_written_below_a_group_and_replaced(repo: Repository, session:
     xr.testing.assert_identical(opened(found), dataset())
 
 
-def test_part_of_a_tree_keeps_the_coordinates_it_inherits(repo: Repository, session: Session) -> None:
+def test_subtree_keeps_inherited_coordinates(repo: Repository, session: Session) -> None:
     part = tree()["coarse"]
     assert isinstance(part, xr.DataTree)
 
@@ -201,7 +201,7 @@ def test_part_of_a_tree_keeps_the_coordinates_it_inherits(repo: Repository, sess
 
 @pytest.mark.parametrize("mode", [None, "a", "a-"])
 @pytest.mark.parametrize("chunks", [None, 2])
-def test_a_tree_is_appended_to(repo: Repository, session: Session, mode: Any, chunks: int | None) -> None:
+def test_tree_is_appended(repo: Repository, session: Session, mode: Any, chunks: int | None) -> None:
     to_icechunk(tree(), session)
     more = tree(4, 2)
     more["static/height"] = more["static/height"] + 1
@@ -221,7 +221,7 @@ def without_coordinates(given: xr.DataTree) -> xr.DataTree:
     return found
 
 
-def test_a_region_of_a_tree_is_written(session: Session) -> None:
+def test_region_of_a_tree_is_written(session: Session) -> None:
     given = without_coordinates(tree().drop_nodes(["static", "empty"]))
     to_icechunk(given, session)
 
@@ -232,7 +232,7 @@ def test_a_region_of_a_tree_is_written(session: Session) -> None:
     assert found["coarse"].to_dataset()["mean"].values[:, 0].tolist() == [0, 102, 104, 6]
 
 
-def test_what_trees_cannot_do_is_said(session: Session) -> None:
+def test_unsupported_options_for_trees_are_rejected(session: Session) -> None:
     to_icechunk(tree(), session)
 
     with pytest.raises(ValueError, match="groups that are not in the tree: /fine"):

@@ -24,7 +24,7 @@ def same(number: int) -> int:
     return number
 
 
-def test_results_come_in_order() -> None:
+def test_results_are_in_the_order_of_the_items() -> None:
     gates = [threading.Event() for _ in range(8)]
     gates[7].set()
 
@@ -38,11 +38,11 @@ def test_results_come_in_order() -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 1000])
-def test_any_number_of_items(count: int) -> None:
+def test_executor_maps_any_number_of_items(count: int) -> None:
     assert list(ThreadExecutor(4).map(Task(str, "items"), range(count))) == [str(i) for i in range(count)]
 
 
-def test_look_ahead_is_bounded() -> None:
+def test_items_are_read_ahead_within_a_limit() -> None:
     read: list[int] = []
 
     def items() -> Iterator[int]:
@@ -58,7 +58,7 @@ def test_look_ahead_is_bounded() -> None:
     assert len(read) <= 7
 
 
-def test_concurrency_is_bounded_and_reached() -> None:
+def test_concurrency_limit_is_reached_and_not_exceeded() -> None:
     lock, arrived = threading.Lock(), threading.Barrier(5)
     running, most = 0, 0
 
@@ -76,7 +76,7 @@ def test_concurrency_is_bounded_and_reached() -> None:
     assert most == 5
 
 
-def test_failure_is_raised_before_slower_items_end() -> None:
+def test_failure_is_raised_before_slower_items_finish() -> None:
     release = threading.Event()
 
     def work(i: int) -> int:
@@ -90,7 +90,7 @@ def test_failure_is_raised_before_slower_items_end() -> None:
     release.set()
 
 
-def test_items_after_a_failure_are_not_begun() -> None:
+def test_items_after_a_failure_are_not_started() -> None:
     begun: list[int] = []
 
     def work(i: int) -> int:
@@ -124,7 +124,7 @@ def test_executor_inside_executor_runs_in_place() -> None:
     assert list(nested) == [45 * i for i in range(20)]
 
 
-def test_many_executors_share_one_pool_without_waiting_for_each_other() -> None:
+def test_executors_share_a_pool_without_deadlock() -> None:
     executor = ThreadExecutor(2)
     with ThreadPoolExecutor(16) as callers:
         sums = list(callers.map(lambda _: sum(executor.map(Task(same, "numbers"), range(50))), range(32)))
@@ -172,7 +172,7 @@ class Greeter:
     fail_async = async_twin(fail)
 
 
-def test_async_twins_do_what_the_blocking_methods_do() -> None:
+def test_async_methods_match_blocking_methods() -> None:
     async def main() -> None:
         greeter = await Greeter.make_async("Ann")
         assert await greeter.greet_async(greeting="hi") == "hi, Ann"
@@ -184,7 +184,7 @@ def test_async_twins_do_what_the_blocking_methods_do() -> None:
     assert Greeter.greet_async.__name__ == "greet_async"
 
 
-def test_more_twins_run_at_once_than_asyncio_has_threads() -> None:
+def test_more_async_calls_run_at_once_than_asyncio_has_threads() -> None:
     barrier = threading.Barrier(64)
 
     class Waiter:
@@ -199,7 +199,7 @@ def test_more_twins_run_at_once_than_asyncio_has_threads() -> None:
     assert sorted(asyncio.run(main())) == list(range(64))
 
 
-def test_twins_may_executor_even_when_all_their_threads_are_busy() -> None:
+def test_async_methods_use_executors_even_if_all_threads_are_busy() -> None:
     class Summing:
         def total(self) -> int:
             return sum(ThreadExecutor(4).map(Task(same, "numbers"), range(20)))
@@ -238,7 +238,7 @@ def test_executor_works_in_a_forked_child() -> None:
     assert results.get() == 45
 
 
-def test_a_pool_is_made_once() -> None:
+def test_pool_is_created_once() -> None:
     assert pool("work", 3) is pool("work", 3)
     assert pool("work", 3) is not pool("calls", 3)
 
@@ -261,12 +261,12 @@ def _resident_bytes() -> int:
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux tells what a process holds")
-def test_worker_processes_keep_no_large_buffers() -> None:
+def test_worker_processes_return_large_buffers() -> None:
     with ProcessExecutor(1) as executor:
         assert max(executor.map(Task(_held_after_large_buffers, "items"), range(2))) < 8 << 20
 
 
-def test_executors_without_sql_refuse_queries() -> None:
+def test_executors_without_sql_reject_queries() -> None:
     executor = ThreadExecutor(1)
 
     assert not executor.has_sql

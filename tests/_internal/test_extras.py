@@ -27,7 +27,7 @@ def test_every_package_that_messages_recommend_is_in_an_extra() -> None:
 
 
 @pytest.mark.parametrize("package", ["xarray", "h5py", "dask", "pyspark", "matplotlib", "netCDF4", "cfgrib"])
-def test_the_bounds_are_those_of_the_installed_metadata(package: str) -> None:
+def test_bounds_are_those_of_the_installed_metadata(package: str) -> None:
     command = pip_install(package)
 
     words = command.removeprefix("pip install ").strip("'")
@@ -38,11 +38,11 @@ def test_the_bounds_are_those_of_the_installed_metadata(package: str) -> None:
     assert Requirement(words).specifier
 
 
-def test_of_several_packages_only_missing_ones_are_named() -> None:
+def test_only_missing_packages_are_named() -> None:
     assert pip_install("no-such-a", "numpy", "no-such-b") == "pip install 'no-such-a' 'no-such-b'"
 
 
-def test_packages_are_named_without_bounds_where_icefloe_is_not_installed() -> None:
+def test_packages_have_no_bounds_if_icefloe_is_not_installed() -> None:
     program = (
         f"import sys; sys.path.insert(0, {str(ROOT / 'src')!r}); "
         "from icefloe._internal.extras import pip_install; print(pip_install('h5py'))"
@@ -53,12 +53,12 @@ def test_packages_are_named_without_bounds_where_icefloe_is_not_installed() -> N
     assert done.stdout == "pip install 'h5py'\n"
 
 
-def test_modules_of_others_get_no_advice() -> None:
+def test_unrelated_modules_get_no_advice() -> None:
     assert missing_package(ModuleNotFoundError("No module named 'mine'", name="mine")) is None
     assert missing_package(ImportError("cannot import name 'x' from 'h5py'", name="h5py")) is None
 
 
-def test_a_parser_says_which_package_it_lacks(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parser_names_the_missing_package(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
     file = f"{tmp_path}/a.tif"
     with open(file, "wb") as stream:
         stream.write(b"II*\0" + bytes(100))

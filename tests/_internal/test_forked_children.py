@@ -45,7 +45,7 @@ assert (status, values) == (0, [0, 1, 2, 0]), (status, values)
 """
 
 
-def test_a_child_forked_during_an_import_can_commit(tmp_path: Path) -> None:
+def test_child_forked_during_an_import_can_commit(tmp_path: Path) -> None:
     command = [sys.executable, "-W", "ignore", "-c", COMMIT_IN_BOTH, str(tmp_path / "repo")]
 
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)
@@ -55,7 +55,7 @@ def test_a_child_forked_during_an_import_can_commit(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("reentrant", [False, True])
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_lock_that_a_thread_of_the_parent_held_is_free_in_a_child(reentrant: bool) -> None:
+def test_lock_held_in_the_parent_is_free_in_a_forked_child(reentrant: bool) -> None:
     lock = fork_safe_lock(reentrant=reentrant)
     held, done = threading.Event(), threading.Event()
 

@@ -71,7 +71,7 @@ BAD_TEXTS = [
 
 
 @pytest.mark.parametrize("text", BAD_TEXTS)
-def test_parse_refuses_other_texts(text: str) -> None:
+def test_parse_rejects_invalid_text(text: str) -> None:
     with pytest.raises(InvalidInputError, match="invalid snapshot id: ") as caught:
         SnapshotId.parse(text)
 
@@ -86,7 +86,7 @@ def test_parse_does_not_repeat_a_huge_text() -> None:
 
 
 @pytest.mark.parametrize("cls", TYPES)
-def test_wrong_number_of_bytes_is_refused(cls: type[ObjectId]) -> None:
+def test_wrong_number_of_bytes_is_rejected(cls: type[ObjectId]) -> None:
     for size in (0, cls.SIZE - 1, cls.SIZE + 1, 16):
         with pytest.raises(InvalidInputError):
             cls(bytes(size))
@@ -148,7 +148,7 @@ def test_decode_column_names_the_bad_text(text: str) -> None:
     assert f"`{printable(text)}`" in str(caught.value)
 
 
-def test_decode_names_takes_no_other_spelling() -> None:
+def test_decode_names_rejects_other_spellings() -> None:
     others = [INITIAL.lower(), INITIAL.replace("0", "O"), INITIAL[:-1] + "1", INITIAL[:-1] + "é", " " * 20]
 
     found, valid = ids.decode_names([INITIAL, *others, INITIAL], 12)
@@ -159,7 +159,7 @@ def test_decode_names_takes_no_other_spelling() -> None:
 
 
 @given(raws=st.lists(st.binary(min_size=12, max_size=12), max_size=20))
-def test_decode_names_takes_every_id(raws: list[bytes]) -> None:
+def test_decode_names_accepts_every_id(raws: list[bytes]) -> None:
     column = np.frombuffer(b"".join(raws), np.uint8).reshape(-1, 12)
 
     found, valid = ids.decode_names(ids.encode_column(column), 12)

@@ -58,11 +58,11 @@ def test_filters_name_loggers_and_levels(directive: str, levels: dict[str, int])
         ("", None),
     ],
 )
-def test_a_name_that_is_nearly_ours_is_noticed(directive: str, name: str | None) -> None:
+def test_misspelled_names_are_found(directive: str, name: str | None) -> None:
     assert find_misspelling(directive) == name
 
 
-def test_a_filter_prints_to_stderr(capfd: pytest.CaptureFixture[str]) -> None:
+def test_filter_prints_to_stderr(capfd: pytest.CaptureFixture[str]) -> None:
     icefloe.set_logs_filter("debug")
     create()
     icefloe.set_logs_filter("off")
@@ -74,7 +74,7 @@ def test_a_filter_prints_to_stderr(capfd: pytest.CaptureFixture[str]) -> None:
     assert err.count("Creating Repository") == 1
 
 
-def test_the_environment_gives_the_filter_and_the_stream(
+def test_environment_sets_the_filter_and_the_stream(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("ICECHUNK_LOG", "icechunk=debug")
@@ -95,7 +95,7 @@ def test_nothing_is_printed_by_default(capfd: pytest.CaptureFixture[str]) -> Non
     assert capfd.readouterr() == ("", "")
 
 
-def test_logs_can_be_kept_off(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+def test_logs_can_be_disabled(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("ICECHUNK_LOG", "debug")
     monkeypatch.setenv("ICECHUNK_NO_LOGS", "")
 
@@ -108,7 +108,7 @@ def test_logs_can_be_kept_off(monkeypatch: pytest.MonkeyPatch, capfd: pytest.Cap
     assert capfd.readouterr().err.count("Creating Repository") == 1
 
 
-def test_a_misspelled_filter_gets_a_hint(capfd: pytest.CaptureFixture[str]) -> None:
+def test_misspelled_filter_gets_a_hint(capfd: pytest.CaptureFixture[str]) -> None:
     icefloe.set_logs_filter("icechnk=debug")
 
     said = capfd.readouterr().err
@@ -116,7 +116,7 @@ def test_a_misspelled_filter_gets_a_hint(capfd: pytest.CaptureFixture[str]) -> N
     assert "did you mean" in said
 
 
-def test_caches_that_hold_nothing_are_warned_of_once(capfd: pytest.CaptureFixture[str]) -> None:
+def test_useless_caches_cause_one_warning(capfd: pytest.CaptureFixture[str]) -> None:
     icefloe.set_logs_filter("warn")
     caching = icefloe.CachingConfig(num_chunk_refs=0, num_snapshot_nodes=0)
     repo = icefloe.Repository.create(icefloe.in_memory_storage(), icefloe.RepositoryConfig(caching=caching))

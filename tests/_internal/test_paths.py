@@ -40,7 +40,7 @@ def test_canonical_paths_are_valid(path: str) -> None:
         ("/a\ud800", "cannot be encoded as UTF-8"),
     ],
 )
-def test_other_paths_are_refused_with_the_reason(path: str, reason: str) -> None:
+def test_invalid_paths_are_rejected_with_the_reason(path: str, reason: str) -> None:
     with pytest.raises(InvalidInputError, match=reason) as caught:
         paths.validate(path)
 
@@ -51,12 +51,12 @@ def test_other_paths_are_refused_with_the_reason(path: str, reason: str) -> None
     ("path", "canonical"),
     [("//", "/"), ("/.", "/"), ("/a/", "/a"), ("//a", "/a"), ("/a//b/./c", "/a/b/c"), ("/./a/.", "/a")],
 )
-def test_normalize_drops_what_means_nothing(path: str, canonical: str) -> None:
+def test_normalize_drops_redundant_segments(path: str, canonical: str) -> None:
     assert paths.normalize(path) == canonical
 
 
 @pytest.mark.parametrize("path", ["", "a", "/..", "/a/../b", "/\udfff"])
-def test_normalize_refuses_relative_and_upward_paths(path: str) -> None:
+def test_normalize_rejects_relative_and_upward_paths(path: str) -> None:
     with pytest.raises(InvalidInputError):
         paths.normalize(path)
 
@@ -71,7 +71,7 @@ def test_join_is_undone_by_parent_and_name(path: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "/", "\ud800"])
-def test_join_refuses_what_is_not_one_segment(name: str) -> None:
+def test_join_rejects_names_with_several_segments(name: str) -> None:
     with pytest.raises(InvalidInputError) as caught:
         paths.join("/a", name)
 
@@ -84,22 +84,22 @@ def test_root_has_no_parent_and_no_name() -> None:
     assert paths.ancestors("/") == ()
 
 
-def test_ancestors_come_nearest_first() -> None:
+def test_ancestors_are_listed_from_nearest_to_root() -> None:
     assert paths.ancestors("/a") == ("/",)
     assert paths.ancestors("/a/b/c") == ("/a/b", "/a", "/")
 
 
 @given(valid_paths)
-def test_a_path_lies_within_itself_and_its_ancestors(path: str) -> None:
+def test_path_is_within_itself_and_its_ancestors(path: str) -> None:
     assert all(paths.is_within(path, group) for group in (path, *paths.ancestors(path)))
 
 
-def test_a_path_does_not_lie_within_a_sibling_of_similar_name() -> None:
+def test_path_is_not_within_a_sibling_with_similar_name() -> None:
     assert not paths.is_within("/ab", "/a")
     assert not paths.is_within("/a", "/a/b")
 
 
-def test_the_two_orders_differ_as_the_specification_shows() -> None:
+def test_two_orders_differ_as_the_specification_shows() -> None:
     assert sorted(["/b", "/ab", "/a-b", "/a/b", "/a", "/"], key=paths.component_key) == [
         *("/", "/a", "/a/b", "/a-b", "/ab", "/b")
     ]

@@ -23,7 +23,7 @@ def test_reports_are_frozen_dataclasses(report: type) -> None:
     assert report.__dataclass_params__.frozen  # type: ignore[attr-defined]
 
 
-def test_a_report_becomes_plain_values() -> None:
+def test_report_converts_to_plain_values() -> None:
     repo = icefloe.Repository.create(icefloe.in_memory_storage())
 
     verified = repo.verify().to_dict()
@@ -36,13 +36,13 @@ def test_a_report_becomes_plain_values() -> None:
     assert {field.name for field in fields(retained)} == {"table", "dry_run"}
 
 
-def test_a_table_is_an_arrow_stream() -> None:
+def test_table_is_an_arrow_stream() -> None:
     table = Table({"name": ["a", "b"], "bytes": np.array([1, 2])})
 
     assert pa.table(table).to_pylist() == [{"name": "a", "bytes": 1}, {"name": "b", "bytes": 2}]
 
 
-def test_an_error_names_pyarrow_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_names_pyarrow_if_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
 
     with pytest.raises(ImportError, match="pyarrow"):

@@ -73,7 +73,7 @@ def test_log_records_are_events_of_their_span(
         ("off", []),
     ],
 )
-def test_a_filter_chooses_spans(exporter: InMemorySpanExporter, directive: str, wanted: list[str]) -> None:
+def test_filter_selects_spans(exporter: InMemorySpanExporter, directive: str, wanted: list[str]) -> None:
     telemetry.start(SimpleSpanProcessor(exporter), "tests", parse_filter(directive))
 
     work()
@@ -81,7 +81,7 @@ def test_a_filter_chooses_spans(exporter: InMemorySpanExporter, directive: str, 
     assert names(exporter) == wanted
 
 
-def test_failed_calls_say_so(exporter: InMemorySpanExporter) -> None:
+def test_failed_calls_set_the_status_of_the_span(exporter: InMemorySpanExporter) -> None:
     telemetry.start(SimpleSpanProcessor(exporter), "tests", parse_filter("info"))
 
     with pytest.raises(icefloe.RepositoryNotFoundError):
@@ -97,7 +97,7 @@ async def create_in_span(tracer: trace.Tracer) -> None:
         await icefloe.Repository.create_async(icefloe.in_memory_storage())
 
 
-def test_spans_are_children_of_the_applications(exporter: InMemorySpanExporter) -> None:
+def test_spans_are_children_of_application_spans(exporter: InMemorySpanExporter) -> None:
     import asyncio
 
     telemetry.start(SimpleSpanProcessor(exporter), "tests", parse_filter("info"))
@@ -112,7 +112,7 @@ def test_spans_are_children_of_the_applications(exporter: InMemorySpanExporter) 
     assert inner.parent.span_id == outer.context.span_id
 
 
-def test_nothing_is_exported_after_the_end(exporter: InMemorySpanExporter) -> None:
+def test_nothing_is_exported_after_shutdown(exporter: InMemorySpanExporter) -> None:
     telemetry.start(SimpleSpanProcessor(exporter), "tests", parse_filter("info"))
     icefloe.shutdown_telemetry()
     icefloe.shutdown_telemetry()
@@ -172,7 +172,7 @@ def run(program: str, **environment: str) -> subprocess.CompletedProcess[str]:
         (("ICECHUNK_OTLP_ENDPOINT", ""), "icechunk"),
     ],
 )
-def test_the_environment_says_where_spans_go(
+def test_environment_sets_the_endpoint(
     collector: tuple[str, list[Any]], variables: tuple[str, str], service: str
 ) -> None:
     address, requests = collector
@@ -197,7 +197,7 @@ def test_no_logs_means_no_spans(collector: tuple[str, list[Any]]) -> None:
     assert requests == []
 
 
-def test_without_the_extra_one_sentence_says_so() -> None:
+def test_missing_extra_causes_one_warning() -> None:
     hidden = "import sys; sys.modules['opentelemetry'] = None; " + PROGRAM
 
     done = run(hidden, ICECHUNK_OTLP_ENDPOINT="http://user:hunter2@127.0.0.1:1")
@@ -206,7 +206,7 @@ def test_without_the_extra_one_sentence_says_so() -> None:
     assert "hunter2" not in done.stderr
 
 
-def test_nothing_of_it_is_imported_unasked() -> None:
+def test_opentelemetry_is_imported_only_on_request() -> None:
     done = run("import sys, icefloe; icefloe.Repository; print('opentelemetry' in sys.modules)")
 
     assert done.stdout == "False\n"

@@ -49,7 +49,7 @@ def findings(capsys: pytest.CaptureFixture[str], place: Path, *words: str) -> di
     return {found["object"].rpartition("/")[2]: found["kind"] for found in report["findings"]}
 
 
-def test_what_may_not_be_read_is_told_from_what_cannot(
+def test_unauthorized_files_are_distinguished_from_unreachable_ones(
     place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     archive = f"file://{place}/archive/"
@@ -82,9 +82,7 @@ def test_virtual_data_is_exported_and_relocated(place: Path, capsys: pytest.Capt
     assert "a.bin" not in findings(capsys, place, "--authorize", archive, "-r", "main", "--no-history")
 
 
-def test_virtual_values_are_shown_where_the_user_says_so(
-    place: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_virtual_values_are_read_after_authorization(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for command in ("cat", "head", "plot"):
         words = [command, str(place / "repo"), "here"]
         assert app.main(words) == faults.USAGE
@@ -93,7 +91,7 @@ def test_virtual_values_are_shown_where_the_user_says_so(
         assert "3" in capsys.readouterr().out
 
 
-def test_a_container_that_is_not_there_is_refused(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_container_is_rejected(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert app.main(["verify", str(place / "repo"), "--authorize", "s3://elsewhere/"]) == faults.USAGE
 
     assert "no virtual chunk container s3://elsewhere/" in capsys.readouterr().err

@@ -82,7 +82,7 @@ def test_every_command_and_option_has_help() -> None:
                 assert text.endswith("."), f"{path} {option.name}: {text!r}"
 
 
-def test_every_argument_is_explained() -> None:
+def test_every_argument_is_documented() -> None:
     """Those that all commands have are explained by the help of `icefloe` itself."""
     common = {"REPO", "SHELL"}
     for path, command in every_command(app.icefloe):
@@ -92,7 +92,7 @@ def test_every_argument_is_explained() -> None:
                 assert name in common or name in (command.help or ""), f"{path}: {name}"
 
 
-def test_arguments_and_options_have_one_order_and_one_name() -> None:
+def test_arguments_and_options_are_consistent() -> None:
     """The repository first, except where data is brought in; branches and versions by the same options."""
     for path, command in every_command(app.icefloe):
         names = [each.name for each in command.params if isinstance(each, click.Argument)]
@@ -107,7 +107,7 @@ def test_arguments_and_options_have_one_order_and_one_name() -> None:
             assert not {"--spark", "--master"} & set(option.opts), path
 
 
-def test_log_loads_only_what_it_needs(typed: Terminal) -> None:
+def test_log_imports_no_heavy_package(typed: Terminal) -> None:
     program = (
         "import sys; from icefloe.cli.main import main; code = main(['log', sys.argv[1]]); "
         "others = {'zarr', 'obstore', 'asyncio', 'importlib.resources', 'rich', 'icefloe.maintenance', "
@@ -123,7 +123,7 @@ def test_log_loads_only_what_it_needs(typed: Terminal) -> None:
     assert done.stdout.splitlines()[-1] == "0 set()"
 
 
-def test_init_makes_a_repository_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_init_creates_a_repository_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     typed = Terminal(capsys, str(tmp_path / "new"))
 
     assert "created a repository" in typed("init")
@@ -132,7 +132,7 @@ def test_init_makes_a_repository_once(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "exists at this location" in typed.errors
 
 
-def test_init_makes_the_old_version_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_init_creates_a_version_1_repository(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     typed = Terminal(capsys, str(tmp_path / "new"))
 
     typed("init", "--spec-version", "1")
@@ -156,7 +156,7 @@ def test_log_lists_commits_newest_first(typed: Terminal) -> None:
     assert typed.json("log", "-r", "v1")[0]["metadata"] == {"by": "me"}
 
 
-def test_tables_that_go_to_a_file_are_aligned_and_not_folded() -> None:
+def test_tables_in_files_are_aligned_and_not_folded() -> None:
     rows = [["name", "bytes"], ["温度", "5"], ["two\nlines", "1000"], ["x" * 300, "12"], ["e\u0301", "7"]]
 
     lines = list(aligned(rows, [False, True]))
@@ -175,7 +175,7 @@ def test_log_draws_a_graph(typed: Terminal) -> None:
     assert "v1" in graph
 
 
-def test_show_tells_what_a_commit_changed(typed: Terminal) -> None:
+def test_show_prints_the_changes_of_a_commit(typed: Terminal) -> None:
     text = typed("show", "-r", "v1")
 
     assert "add t2m" in text
@@ -190,7 +190,7 @@ def test_diff_between_two_revisions(typed: Terminal) -> None:
     assert typed("diff", "main", "-r", "main").strip() == "no changes"
 
 
-def test_diff_compares_versions_that_are_no_ancestors(typed: Terminal) -> None:
+def test_diff_compares_versions_of_different_branches(typed: Terminal) -> None:
     assert typed.json("diff", "main", "v1")["updated_chunks"] == {"/air/t2m": [[0, 0]]}
     assert "[0, 0]" in typed("diff", "main", "-r", "v1")
 
@@ -215,7 +215,7 @@ def test_refs_and_ops(typed: Terminal) -> None:
     assert typed.json("ops", "-n", "1")[0]["details"]["branch"] == "main"
 
 
-def test_branches_come_go_and_move(typed: Terminal) -> None:
+def test_branches_are_created_reset_and_deleted(typed: Terminal) -> None:
     typed("branch create", "dev", "-r", "v1")
     assert [each["name"] for each in typed.json("branch list")] == ["dev", "main"]
     typed("branch reset", "--branch", "dev", "-r", "main")
@@ -226,7 +226,7 @@ def test_branches_come_go_and_move(typed: Terminal) -> None:
     assert "main" in typed.errors
 
 
-def test_tags_come_and_go_for_good(typed: Terminal) -> None:
+def test_tags_are_created_and_deleted_forever(typed: Terminal) -> None:
     typed("tag create", "v2")
     assert [each["name"] for each in typed.json("tag list")] == ["v1", "v2"]
     typed("tag delete", "v2")
@@ -245,7 +245,7 @@ def test_tree_shows_groups_and_arrays(typed: Terminal) -> None:
     assert typed.json("tree")[2]["shards"] is None
 
 
-def test_tree_shows_chunks_shards_and_grids_of_different_sizes(typed: Terminal, tmp_path: Path) -> None:
+def test_tree_shows_chunks_shards_and_irregular_grids(typed: Terminal, tmp_path: Path) -> None:
     repo = icefloe.Repository.open(icefloe.local_filesystem_storage(str(tmp_path / "repo")))
     session = repo.writable_session("main")
     zarr.create_array(session.store, name="sharded", shape=(8, 8), chunks=(2, 4), shards=(4, 8), dtype="i2")
@@ -268,14 +268,14 @@ def test_tree_shows_chunks_shards_and_grids_of_different_sizes(typed: Terminal, 
     assert (sharded["chunks"], sharded["shards"]) == ([2, 4], [4, 8])
 
 
-def test_values_at_any_revision(typed: Terminal) -> None:
+def test_values_are_read_at_a_revision(typed: Terminal) -> None:
     assert typed.json("cat", "/air/t2m", "0,1:3") == [-1, -1]
     assert typed.json("cat", "air/t2m", "0,1:3", "-r", "v1") == [1, 2]
     assert typed.json("head", "/air/t2m", "-n", "2")["values"] == [[-1, -1], [4, 5]]
     assert "[-1. -1. -1. -1.]" in typed("cat", "/air/t2m")
 
 
-def test_a_revision_is_a_time_on_a_branch(typed: Terminal) -> None:
+def test_revision_can_be_a_time_on_a_branch(typed: Terminal) -> None:
     first = typed.json("log")[1]
 
     assert typed.json("log", "-r", f"main@{first['written_at']}")[0]["id"] == first["id"]
@@ -284,7 +284,7 @@ def test_a_revision_is_a_time_on_a_branch(typed: Terminal) -> None:
     assert len(typed.json("log", "-r", "branch:main")) == 3
 
 
-def test_a_name_that_is_branch_and_tag_must_say_which(typed: Terminal) -> None:
+def test_ambiguous_name_of_branch_and_tag_is_rejected(typed: Terminal) -> None:
     typed("branch create", "v1", "-r", "main")
 
     typed("log", "-r", "v1", code=faults.USAGE)
@@ -292,7 +292,7 @@ def test_a_name_that_is_branch_and_tag_must_say_which(typed: Terminal) -> None:
     assert "branch:v1 or tag:v1" in typed.errors
 
 
-def test_the_default_is_the_branch_main_if_there_is_such_a_tag(typed: Terminal, tmp_path: Path) -> None:
+def test_default_revision_is_branch_main_even_if_a_tag_has_that_name(typed: Terminal, tmp_path: Path) -> None:
     tip = typed.json("log")[0]["id"]
     typed("tag create", "main", "-r", "main~1")
 
@@ -315,7 +315,7 @@ def test_the_default_is_the_branch_main_if_there_is_such_a_tag(typed: Terminal, 
         typed(command, *words)
 
 
-def test_an_array_is_completed_if_there_is_a_tag_main(typed: Terminal) -> None:
+def test_array_is_completed_even_if_a_tag_is_called_main(typed: Terminal) -> None:
     typed("tag create", "main", "-r", "main~2")
 
     complete = ShellComplete(app.icefloe, {}, "icefloe", "_ICEFLOE_COMPLETE")
@@ -324,7 +324,7 @@ def test_an_array_is_completed_if_there_is_a_tag_main(typed: Terminal) -> None:
     assert found == ["air/t2m"]
 
 
-def test_verify_ends_with_its_own_code(typed: Terminal) -> None:
+def test_verify_exits_with_code_5_for_findings(typed: Terminal) -> None:
     assert typed("verify", "--level", "objects").startswith("ok: 3 snapshots")
     chunk = next(Path(typed.repo, "manifests").iterdir())
     chunk.unlink()
@@ -333,7 +333,7 @@ def test_verify_ends_with_its_own_code(typed: Terminal) -> None:
     assert typed.json("verify", code=faults.FINDINGS)["ok"] is False
 
 
-def test_expire_and_collect(typed: Terminal) -> None:
+def test_expire_then_gc_deletes_objects(typed: Terminal) -> None:
     typed("tag delete", "v1")
     assert len(typed.json("expire", "--older-than", "0s")["expired"]) == 1
 
@@ -345,7 +345,7 @@ def test_expire_and_collect(typed: Terminal) -> None:
     assert typed.json("verify", "--level", "objects")["ok"]
 
 
-def test_stats_and_rewriting(typed: Terminal) -> None:
+def test_storage_and_rewrite_manifests(typed: Terminal) -> None:
     assert typed.json("storage")["inlined_bytes"] > 0
     assert "inlined" in typed("storage")
     assert typed.json("rewrite-manifests", "-m", "again")["manifests"] == 1
@@ -363,7 +363,7 @@ def test_status_config_and_info(typed: Terminal) -> None:
     assert isinstance(typed.json("config"), dict)
 
 
-def test_doctor_tries_a_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_checks_a_storage_location(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     typed = Terminal(capsys, str(tmp_path / "place"))
 
     assert typed.json("doctor storage")["safe"] is True
@@ -379,26 +379,26 @@ def test_doctor_tries_a_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         (["expire", "x", "--older-than", "yesterday"], faults.USAGE, "yesterday"),
     ],
 )
-def test_what_is_typed_wrong_is_said(
+def test_invalid_arguments_are_reported(
     words: list[str], code: int, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert app.main(words) == code
     assert said in capsys.readouterr().err
 
 
-def test_no_repository_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_repository_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert app.main(["log", str(tmp_path)]) == faults.NOT_FOUND
     assert "doesn't exist" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["log", "show", "tree"])
-def test_an_unknown_revision_is_said(typed: Terminal, command: str) -> None:
+def test_unknown_revision_is_reported(typed: Terminal, command: str) -> None:
     typed(command, "-r", "v9", code=faults.NOT_FOUND)
     assert "v9" in typed.errors
     assert "Traceback" not in typed.errors
 
 
-def test_an_unknown_array_is_said(typed: Terminal) -> None:
+def test_unknown_array_is_reported(typed: Terminal) -> None:
     typed("cat", "/water", code=faults.NOT_FOUND)
     assert "/water" in typed.errors
 
@@ -444,10 +444,10 @@ def test_shells_complete_folders_for_repositories() -> None:
         (2, "day", "2 days"),
     ],
 )
-def test_one_and_many(number: int, thing: str, text: str) -> None:
+def test_counts_use_singular_and_plural(number: int, thing: str, text: str) -> None:
     assert counted(number, thing) == text
 
 
-def test_debug_shows_where_it_came_from(tmp_path: Path) -> None:
+def test_debug_prints_the_traceback(tmp_path: Path) -> None:
     with pytest.raises(icefloe.RepositoryNotFoundError):
         app.main(["--debug", "log", str(tmp_path)])

@@ -19,14 +19,14 @@ from tests.support.ingest.files import archive
 @pytest.mark.parametrize(
     "text", ["spark", "spark:local[2]", "spark:spark://host:7077", "processes", "processes:4", "threads"]
 )
-def test_an_executor_is_taken_as_typed(text: str) -> None:
+def test_valid_executors_are_accepted(text: str) -> None:
     assert ExecutorType()(text) == text
 
 
 @pytest.mark.parametrize(
     "text", ["", "dask", "spark:", "processes:0", "processes:x", "processes:", "threads:4", "local[2]"]
 )
-def test_other_executors_are_refused(text: str) -> None:
+def test_invalid_executors_are_rejected(text: str) -> None:
     with pytest.raises(click.BadParameter, match="is not spark"):
         ExecutorType()(text)
 
@@ -50,13 +50,13 @@ def test_processes_are_the_default_without_spark(
     assert "Spark is not available (pip install pyspark)" in capsys.readouterr().err
 
 
-def test_what_is_chosen_needs_no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chosen_executor_does_not_look_for_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(java, "missing_for_spark", lambda: pytest.fail("not asked for"))
 
     assert ExecutorChoice("threads").or_default(Output(as_json=False)).text == "threads"
 
 
-def test_the_executor_is_named_when_it_starts(capsys: pytest.CaptureFixture[str]) -> None:
+def test_executor_is_reported_when_it_starts(capsys: pytest.CaptureFixture[str]) -> None:
     out = Output(as_json=False)
 
     with running_executor(ExecutorChoice("threads"), out) as threads:
@@ -100,7 +100,7 @@ def test_options_on_the_command_line_override_a_recipe(
         (["sql", "w=repo", "SELECT 1", "--executor", "threads"], "SQL queries need Spark"),
     ],
 )
-def test_executors_and_recipes_typed_wrong(
+def test_invalid_executors_and_recipes_are_reported(
     words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     recipe = tmp_path / "recipe.yaml"
@@ -111,7 +111,7 @@ def test_executors_and_recipes_typed_wrong(
     assert said in capsys.readouterr().err
 
 
-def test_an_executor_in_a_recipe_is_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_executor_in_a_recipe_is_validated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text("sources: data\nrepository: repo\nexecutor: dask\n")
 

@@ -120,14 +120,14 @@ def obeyed(text: str) -> list[str]:
     return [each for each in rest if not each.isprintable() and unicodedata.category(each) != "Zs"]
 
 
-def test_every_command_is_tried() -> None:
+def test_all_commands_are_covered() -> None:
     assert set(commands(app.icefloe)) == {*CALLS, "sql", "serve"}
 
 
 @pytest.mark.parametrize("form", ["terminal", "pipe", "json"])
 @pytest.mark.parametrize("command", CALLS)
 @pytest.mark.filterwarnings("default")
-def test_no_command_prints_what_a_terminal_obeys(
+def test_no_command_prints_control_characters(
     words: dict[str, str], command: str, form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
@@ -160,7 +160,7 @@ def test_no_command_prints_what_a_terminal_obeys(
     ],
     ids=" ".join,
 )
-def test_json_has_the_original_text(
+def test_json_contains_the_original_text(
     words: dict[str, str], call: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert app.main([call[0], words["REPO"], *call[1:], "--json"]) == 0
@@ -180,9 +180,7 @@ def texts(value: Any) -> Iterator[str]:
 
 @pytest.mark.spark
 @pytest.mark.usefixtures("spark")
-def test_sql_prints_nothing_that_a_terminal_obeys(
-    words: dict[str, str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_sql_prints_no_control_characters(words: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     for form in ([], ["--json"]):
         query = "SELECT * FROM r.snapshots"
         assert app.main(["sql", f"r={words['REPO']}", query, "--executor", "spark:local[1]", *form]) == 0
@@ -191,7 +189,7 @@ def test_sql_prints_nothing_that_a_terminal_obeys(
         assert not re.search(r"^FORGED", printed.out, re.MULTILINE)
 
 
-def test_whoever_prints_below_a_command_prints_safely(capsys: pytest.CaptureFixture[str]) -> None:
+def test_output_of_libraries_is_escaped_in_commands(capsys: pytest.CaptureFixture[str]) -> None:
     def noisy() -> int:
         print(EVIL)  # noqa: T201 - as a library might
         sys.stdout.writelines([EVIL])
@@ -212,7 +210,7 @@ def _print_evil(_: int) -> bool:
     return isinstance(sys.stdout, SafeStream)
 
 
-def test_processes_of_ours_print_safely(capfd: pytest.CaptureFixture[str]) -> None:
+def test_output_of_worker_processes_is_escaped(capfd: pytest.CaptureFixture[str]) -> None:
     with ProcessExecutor(1) as executor:
         assert list(executor.map(Task(_print_evil, "lines"), [1, 2])) == [True, True]
 
@@ -260,7 +258,7 @@ def test_reprs_are_safe_for_terminals_and_notebooks(words: dict[str, str]) -> No
             assert "<script" not in rich
 
 
-def test_escapes_keep_text_that_people_write() -> None:
+def test_escaping_keeps_ordinary_text() -> None:
     french, japanese, emoji = "10\u00a0000\u202fm", "気温\u3000全国", "❄ é ß ٣"
 
     for text in (french, japanese, emoji):

@@ -48,7 +48,9 @@ def place(tmp_path: Path) -> str:
 @pytest.mark.parametrize(
     "words", [["log", "--graph"], ["plot", "a"], ["log"], ["plot", "a", "--isel", "0=0"]]
 )
-def test_letters_that_a_terminal_lacks(place: str, words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_characters_outside_the_encoding_become_ascii(
+    place: str, words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     written = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="latin-1"))
 
@@ -62,7 +64,7 @@ def test_letters_that_a_terminal_lacks(place: str, words: list[str], monkeypatch
         assert "snow ?" in text
 
 
-def test_terminals_obey_nothing_in_a_message(place: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_control_characters_in_messages_are_escaped(place: str, capsys: pytest.CaptureFixture[str]) -> None:
     for words in (
         ["log", place],
         ["show", place, "-r", "main~1"],
@@ -73,7 +75,7 @@ def test_terminals_obey_nothing_in_a_message(place: str, capsys: pytest.CaptureF
         assert "\x1b" not in capsys.readouterr().out
 
 
-def test_a_reader_that_went_away_is_no_error(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closed_pipe_is_not_an_error(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     class Closed(io.StringIO):
         def write(self, text: str) -> int:
             raise BrokenPipeError(32, "Broken pipe")
@@ -88,7 +90,7 @@ def test_a_reader_that_went_away_is_no_error(place: str, monkeypatch: pytest.Mon
         assert run_with_streams(lambda: app.main(["log", place])) == CLOSED
 
 
-def test_closed_streams_are_no_error(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closed_streams_are_not_an_error(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", None)
     monkeypatch.setattr(sys, "stderr", None)
 
@@ -98,7 +100,7 @@ def test_closed_streams_are_no_error(place: str, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize(("colours", "wanted"), [("1", False), (None, True)])
-def test_colours_are_for_terminals_that_want_them(
+def test_colours_are_used_only_in_capable_terminals(
     place: str, colours: str | None, wanted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
@@ -127,7 +129,7 @@ def test_maps_are_shaded_on_terminals_with_few_colours(place: str, monkeypatch: 
 
 
 @pytest.mark.parametrize(("columns", "folded"), [(30, False), (60, True), (200, False)])
-def test_ids_stay_whole_on_narrow_terminals(
+def test_ids_are_not_folded_in_narrow_terminals(
     columns: int, folded: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     screen = Screen()
@@ -142,7 +144,7 @@ def test_ids_stay_whole_on_narrow_terminals(
     assert (len(lines) > 2) is folded
 
 
-def test_ctrl_c_on_spark_ends_in_silence(capsys: pytest.CaptureFixture[str]) -> None:
+def test_ctrl_c_on_spark_prints_no_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     """PySpark's handler talks to the JVM, which is waited for, and py4j tells of that at length."""
     before = signal.signal(signal.SIGINT, lambda *_: logging.error("cancelling jobs"))
     try:
@@ -158,7 +160,7 @@ def test_ctrl_c_on_spark_ends_in_silence(capsys: pytest.CaptureFixture[str]) -> 
 
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
-def test_signals_end_the_work_in_order(name: str) -> None:
+def test_signals_end_a_command_cleanly(name: str) -> None:
     """What is open is closed, even if whoever sent it is impatient, and one word is said."""
     program = (
         "import os, signal, sys; from icefloe import Repository; from icefloe.cli import main as app\n"
@@ -179,7 +181,7 @@ def test_signals_end_the_work_in_order(name: str) -> None:
     assert (done.stdout.split(), done.stderr.split()) == (["closed"], ["stopped"])
 
 
-def test_tasks_that_nobody_waits_for_are_not_told_of() -> None:
+def test_unfinished_asyncio_tasks_are_not_reported() -> None:
     """Those of zarr that were under way when one of them failed, for no space was left, say."""
     program = (
         "import asyncio, sys; from icefloe.cli import main as app\n"
@@ -196,7 +198,7 @@ def test_tasks_that_nobody_waits_for_are_not_told_of() -> None:
     assert "Task was destroyed but it is pending" in loud.stderr
 
 
-def test_a_bar_comes_after_two_seconds_and_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_bar_appears_after_two_seconds_and_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([0.0, 0.0, 1.0, 4.0, 4.1, 8.0])
     monkeypatch.setattr(time, "monotonic", lambda: next(clock))
     monkeypatch.setenv("TERM", "xterm")
@@ -214,7 +216,7 @@ def test_a_bar_comes_after_two_seconds_and_goes(monkeypatch: pytest.MonkeyPatch)
     assert screen.getvalue() == drawn + "\r\x1b[2Kwritten\n"
 
 
-def test_what_is_waited_for_is_shown_and_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_message_is_shown_and_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     screen = Screen()
     monkeypatch.setattr(sys, "stderr", screen)
@@ -225,7 +227,7 @@ def test_what_is_waited_for_is_shown_and_goes(monkeypatch: pytest.MonkeyPatch) -
     assert screen.getvalue().endswith("...\r\x1b[2K")
 
 
-def test_lines_where_there_is_no_terminal(
+def test_progress_is_printed_as_lines_without_a_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     clock: Any = iter([0.0, 0.0, 9.0, 11.0, 12.0, 22.0])

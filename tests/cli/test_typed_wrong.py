@@ -163,7 +163,7 @@ def place(folder: Path) -> str:
         (["init", "/proc/no/such"], 1, "/proc/no"),
     ],
 )
-def test_what_is_typed_wrong_is_said(
+def test_invalid_arguments_are_reported(
     words: list[str], code: int, sentence: str, place: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = app.main([each.replace("REPO", place).replace("FILE", str(folder / "FILE")) for each in words])
@@ -203,7 +203,7 @@ def test_what_is_typed_wrong_is_said(
         (["--engine", "nosuch"], 2, ".nc and 1 more: xarray has no engine 'nosuch': installed are cfgrib"),
     ],
 )
-def test_an_ingest_that_cannot_be_writes_nothing(
+def test_invalid_ingest_writes_nothing(
     words: list[str], code: int, sentence: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Neither into a repository that is there, nor a new one."""
@@ -239,7 +239,7 @@ def test_repeated_times_in_one_file_are_ingested(
 
 
 @pytest.mark.parametrize("sources", ["none/*.nc", "nosuch.nc", "empty", "FILE"])
-def test_no_repository_is_made_for_sources_that_are_not_there(
+def test_no_repository_is_created_for_missing_sources(
     sources: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     place = tmp_path / "repo"
@@ -267,7 +267,7 @@ def test_no_repository_is_made_for_sources_that_are_not_there(
         (["cat", "REPO"], {"error": "Missing argument 'PATH'.", "kind": None, "exit_code": 2}),
     ],
 )
-def test_errors_for_programs_are_json(
+def test_errors_are_printed_as_json(
     words: list[str], document: dict[str, Any], place: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Where results are; and people see the sentence still."""
@@ -279,7 +279,7 @@ def test_errors_for_programs_are_json(
     assert document["error"] in printed.err
 
 
-def test_every_command_has_a_result_for_programs(
+def test_every_command_prints_one_json_document(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """One JSON document on standard output, and nothing else there."""
@@ -302,7 +302,7 @@ def test_every_command_has_a_result_for_programs(
     assert {line.split()[0] for line in EVERY} == set(app.commands()) - {"sql", "completion", "serve"}
 
 
-def test_damage_is_looked_for_by_verify(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_error_about_damage_suggests_verify(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     repo = icefloe.Repository.create(icefloe.storage_from_url(str(tmp_path), sync=False))
     with repo.transaction("main", message="array") as store:
         zarr.create_array(store, name="temperature", data=np.arange(12))
@@ -318,7 +318,7 @@ def test_damage_is_looked_for_by_verify(tmp_path: Path, capsys: pytest.CaptureFi
     )
 
 
-def test_what_is_not_installed_is_named(
+def test_missing_packages_are_named(
     place: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert explain(ModuleNotFoundError("No module named 'h5py.h5d'", name="h5py.h5d"))[0] == (
@@ -331,7 +331,7 @@ def test_what_is_not_installed_is_named(
     assert capsys.readouterr().err == "error: this needs Spark: pip install 'pyspark>=4.0'\n"
 
 
-def test_ctrl_c_is_no_error(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ctrl_c_prints_no_error(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
@@ -349,7 +349,7 @@ def test_ctrl_c_is_no_error(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
 
 
 @pytest.mark.parametrize("where", [0, 1, 2])
-def test_debug_may_stand_anywhere(where: int, tmp_path: Path) -> None:
+def test_debug_option_is_accepted_anywhere(where: int, tmp_path: Path) -> None:
     words = ["log", str(tmp_path)]
 
     with pytest.raises(icefloe.RepositoryNotFoundError):

@@ -50,7 +50,7 @@ def a_log(*, in_columns: bool) -> updates.Updates:
 
 
 @pytest.mark.parametrize("in_columns", [False, True])
-def test_every_kind_of_entry_is_the_one_made_alone(in_columns: bool) -> None:
+def test_paged_entries_equal_single_entries(in_columns: bool) -> None:
     assert {type(kind) for kind in KINDS} == set(updates.UPDATE_TYPES)
     log = a_log(in_columns=in_columns)
 
@@ -65,7 +65,7 @@ def test_every_kind_of_entry_is_the_one_made_alone(in_columns: bool) -> None:
         assert list(map(repr, found)) == [repr(ops_pages.public_update(entry)) for entry in each]
 
 
-def test_a_backup_is_given_to_the_newest_entry_alone() -> None:
+def test_only_the_newest_entry_has_a_backup_path() -> None:
     log = a_log(in_columns=True)
 
     given = log.in_backup("newest")
@@ -77,7 +77,7 @@ def test_a_backup_is_given_to_the_newest_entry_alone() -> None:
     assert list(updates.Updates(Records(UPDATE, "repo", blocks=given.blocks))) == list(given)
 
 
-def test_an_empty_log_has_no_entries() -> None:
+def test_empty_log_has_no_entries() -> None:
     assert list(ops_pages.entries(updates.Updates.of([]))) == []
 
 

@@ -133,7 +133,7 @@ V2: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("question", [*BOTH, *V2])
-def test_both_tell_the_same(pair: tuple[Any, Any], question: str) -> None:
+def test_both_packages_report_the_same_history(pair: tuple[Any, Any], question: str) -> None:
     theirs, ours = pair
     if question in V2 and ours.spec_version == 1:
         pytest.skip("the first version of the format has no such thing")
@@ -142,7 +142,7 @@ def test_both_tell_the_same(pair: tuple[Any, Any], question: str) -> None:
     assert ask(ours) == ask(theirs)
 
 
-def test_kinds_of_updates_read_alike(pair: tuple[Any, Any]) -> None:
+def test_reprs_of_updates_are_equal(pair: tuple[Any, Any]) -> None:
     theirs, ours = pair
     if ours.spec_version == 1:
         pytest.skip("the first version of the format has no ops log")

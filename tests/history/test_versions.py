@@ -23,7 +23,7 @@ def repo() -> icefloe.Repository:
 
 
 @pytest.mark.parametrize("version", ["main", "v1", "branch:dev", "tag:v1", "main~0", "main@2999-01-01"])
-def test_names_of_the_tip_find_it(repo: icefloe.Repository, version: str) -> None:
+def test_names_of_the_tip_are_resolved(repo: icefloe.Repository, version: str) -> None:
     assert resolve_version(repo, version) == repo.lookup_branch("main")
 
 
@@ -35,7 +35,7 @@ def test_snapshots_are_found_by_id_and_by_its_beginning(repo: icefloe.Repository
     assert found == {tip}
 
 
-def test_tildes_go_back(repo: icefloe.Repository) -> None:
+def test_tilde_selects_ancestors(repo: icefloe.Repository) -> None:
     history = [each.id for each in repo.ancestry(branch="main")]
 
     assert resolve_version(repo, "v1~") == history[1]
@@ -61,7 +61,7 @@ def test_versions_that_do_not_exist_are_reported(
         resolve_version(repo, version)
 
 
-def test_a_branch_and_a_tag_of_one_name_are_ambiguous(repo: icefloe.Repository) -> None:
+def test_branch_and_a_tag_of_one_name_are_ambiguous(repo: icefloe.Repository) -> None:
     repo.create_branch("v1", repo.lookup_branch("main"))
 
     with pytest.raises(InvalidInputError, match="v1 is both a branch and a tag; use branch:v1 or tag:v1"):

@@ -17,7 +17,7 @@ VERSIONS = pytest.mark.parametrize("version", [1, 2])
 
 
 @VERSIONS
-def test_a_clone_has_the_same_history_and_values(version: int) -> None:
+def test_clone_has_the_same_history_and_values(version: int) -> None:
     repo, target = lived_in(version), in_memory_storage()
 
     report = repo.clone_to(target, read_back=True)
@@ -44,7 +44,7 @@ def test_a_clone_has_the_same_history_and_values(version: int) -> None:
 
 
 @VERSIONS
-def test_what_is_new_is_added_to_a_clone(version: int) -> None:
+def test_clone_is_updated_with_new_objects(version: int) -> None:
     repo, target = lived_in(version), in_memory_storage()
     repo.clone_to(target)
     commit(repo, 5)
@@ -65,7 +65,7 @@ def test_what_is_new_is_added_to_a_clone(version: int) -> None:
 
 
 @VERSIONS
-def test_a_shallow_clone_has_the_newest_snapshots_and_can_be_diffed(version: int) -> None:
+def test_shallow_clone_has_the_newest_snapshots_and_can_be_diffed(version: int) -> None:
     repo, target = repository(version), in_memory_storage()
     for value in range(1, 7):
         commit(repo, value)
@@ -85,7 +85,7 @@ def test_a_shallow_clone_has_the_newest_snapshots_and_can_be_diffed(version: int
         assert sorted(changed) == [[each] for each in range(1, 8)]
 
 
-def test_a_clone_keeps_the_history_that_expired_at_the_source() -> None:
+def test_clone_keeps_history_that_expired_at_the_source() -> None:
     repo, target = repository(), in_memory_storage()
     commit(repo, 1)
     commit(repo, 2)
@@ -102,7 +102,7 @@ def test_a_clone_keeps_the_history_that_expired_at_the_source() -> None:
     assert copied.verify("objects").ok
 
 
-def test_some_branches_and_tags_can_be_chosen() -> None:
+def test_branches_and_tags_can_be_selected() -> None:
     repo, target = lived_in(), in_memory_storage()
 
     repo.clone_to(target, branches=["dev"], tags=[])
@@ -114,7 +114,7 @@ def test_some_branches_and_tags_can_be_chosen() -> None:
         repo.clone_to(in_memory_storage(), branches=["nope"])
 
 
-def test_a_dry_run_counts_and_writes_nothing() -> None:
+def test_dry_run_counts_and_writes_nothing() -> None:
     repo, target = lived_in(), in_memory_storage()
 
     planned = repo.clone_to(target, dry_run=True)
@@ -126,7 +126,7 @@ def test_a_dry_run_counts_and_writes_nothing() -> None:
 
 
 @VERSIONS
-def test_commits_of_the_target_are_not_lost_unless_they_may_be(version: int) -> None:
+def test_commits_of_the_target_are_lost_only_with_overwrite(version: int) -> None:
     repo, target = lived_in(version), in_memory_storage()
     repo.clone_to(target)
     own = commit(Repository.open(target), 6)
@@ -140,7 +140,7 @@ def test_commits_of_the_target_are_not_lost_unless_they_may_be(version: int) -> 
     assert Repository.open(target).lookup_branch("main") == repo.lookup_branch("main")
 
 
-def test_a_place_with_something_else_in_it_is_refused() -> None:
+def test_nonempty_target_is_rejected() -> None:
     target = in_memory_storage()
     target.put("notes.txt", b"mine")
 
@@ -148,12 +148,12 @@ def test_a_place_with_something_else_in_it_is_refused() -> None:
         lived_in().clone_to(target)
 
 
-def test_a_repository_of_another_version_is_refused() -> None:
+def test_target_of_another_version_is_rejected() -> None:
     with pytest.raises(InvalidInputError, match="version 1"):
         lived_in(2).clone_to(lived_in(1).storage)
 
 
-def test_a_chunk_that_is_missing_at_the_source_stops_it_before_anything_is_written() -> None:
+def test_missing_chunk_stops_a_clone_before_anything_is_written() -> None:
     repo, target = repository(), in_memory_storage()
     commit(repo, 1)
     (chunk,) = [key for key in objects(repo.storage) if key.startswith("chunks")]
@@ -180,7 +180,7 @@ class _StopError(Exception):
 
 
 @VERSIONS
-def test_a_clone_broken_off_at_any_write_goes_on(version: int) -> None:
+def test_clone_interrupted_at_any_write_resumes(version: int) -> None:
     repo = lived_in(version)
     whole = in_memory_storage()
     repo.clone_to(whole)
@@ -212,7 +212,7 @@ def test_a_clone_broken_off_at_any_write_goes_on(version: int) -> None:
     assert writes > 10
 
 
-def test_from_memory_to_a_folder_and_back_with_progress(tmp_path: Path) -> None:
+def test_clone_from_memory_to_a_folder_and_back(tmp_path: Path) -> None:
     repo, told = lived_in(), list[tuple[str, int, int]]()
     folder = local_filesystem_storage(str(tmp_path / "copy"))
 
@@ -224,7 +224,7 @@ def test_from_memory_to_a_folder_and_back_with_progress(tmp_path: Path) -> None:
     assert objects(back) == objects(folder)
 
 
-def test_a_collection_at_the_target_meanwhile_is_noticed() -> None:
+def test_concurrent_collection_at_the_target_is_detected() -> None:
     repo, target = lived_in(), in_memory_storage()
     repo.clone_to(target)
     commit(repo, 5)
@@ -244,6 +244,6 @@ def test_a_collection_at_the_target_meanwhile_is_noticed() -> None:
     assert Repository.open(target).verify("objects").ok
 
 
-def test_a_depth_of_nothing_is_refused() -> None:
+def test_depth_of_zero_is_rejected() -> None:
     with pytest.raises(ValueError, match="depth"):
         lived_in().clone_to(in_memory_storage(), depth=0)

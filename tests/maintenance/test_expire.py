@@ -14,7 +14,7 @@ from tests.support.histories import commit, history, now, repository
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_old_snapshots_leave_the_history_and_the_rest_is_tied_to_its_root(version: int) -> None:
+def test_expired_snapshots_are_removed_and_others_get_the_root_as_parent(version: int) -> None:
     repo = repository(version)
     old = [commit(repo, 1), commit(repo, 2)]
     moment = now()
@@ -27,7 +27,7 @@ def test_old_snapshots_leave_the_history_and_the_rest_is_tied_to_its_root(versio
     assert history(repo) == ["write 4", "write 3", "Repository initialized"]
 
 
-def test_the_logs_of_what_expired_stay_with_the_snapshot_above() -> None:
+def test_kept_snapshot_inherits_logs_of_expired_ones() -> None:
     repo = repository()
     commit(repo, 1)
     commit(repo, 2)
@@ -62,7 +62,7 @@ def test_expiring_twice_keeps_the_logs_in_order() -> None:
     ]
 
 
-def test_tips_stay_even_if_they_are_old() -> None:
+def test_old_tips_are_kept() -> None:
     repo = repository()
     tagged, branched = commit(repo, 1), commit(repo, 2)
     repo.create_tag("v1", tagged)
@@ -78,7 +78,7 @@ def test_tips_stay_even_if_they_are_old() -> None:
     assert history(repo) == ["write 4", "Repository initialized"]
 
 
-def test_branches_and_tags_go_if_they_may() -> None:
+def test_expired_branches_and_tags_are_deleted_on_request() -> None:
     repo = repository()
     tip = commit(repo, 1)
     repo.create_tag("v1", tip)
@@ -105,7 +105,7 @@ def test_main_is_never_deleted() -> None:
     assert repo.lookup_branch("main") == tip
 
 
-def test_it_is_written_in_the_ops_log_even_if_nothing_expires() -> None:
+def test_expiration_is_logged_even_if_nothing_expires() -> None:
     repo = repository()
 
     assert repo.expire_snapshots(datetime(2001, 1, 1, tzinfo=UTC)) == set()
@@ -113,7 +113,7 @@ def test_it_is_written_in_the_ops_log_even_if_nothing_expires() -> None:
     assert type(next(iter(repo.ops_log())).kind).__name__ == "ExpirationRan"
 
 
-def test_the_values_stay_after_expiration_and_collection() -> None:
+def test_values_are_unchanged_after_expiration_and_collection() -> None:
     repo = repository()
     for value in range(1, 6):
         commit(repo, value)
@@ -125,7 +125,7 @@ def test_the_values_stay_after_expiration_and_collection() -> None:
     assert np.asarray(array[:]).tolist() == [0, 1, 2, 3, 4, 5, 0, 0]
 
 
-def test_a_read_only_repository_does_not_expire() -> None:
+def test_read_only_repository_does_not_expire() -> None:
     repo = repository()
     repo.set_status(icefloe.RepoStatus(icefloe.RepoAvailability.read_only))
 
@@ -133,6 +133,6 @@ def test_a_read_only_repository_does_not_expire() -> None:
         repo.expire_snapshots(now())
 
 
-def test_a_time_says_its_zone() -> None:
+def test_time_without_a_zone_is_rejected() -> None:
     with pytest.raises(TypeError, match="tzinfo"):
         repository().expire_snapshots(datetime(2020, 1, 1))

@@ -68,7 +68,7 @@ def fill(disk: Path) -> None:
 
 @pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize("thin_out", ["expire", "retain"])
-def test_a_full_disk_can_be_emptied(disk: Path, version: int, thin_out: str) -> None:
+def test_expire_and_gc_free_a_full_disk(disk: Path, version: int, thin_out: str) -> None:
     repo = full_repository(disk, version)
     cutoff = now() + timedelta(seconds=1)
 
@@ -90,7 +90,7 @@ def test_a_full_disk_can_be_emptied(disk: Path, version: int, thin_out: str) -> 
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_what_failed_commits_left_is_collected_from_a_full_disk(disk: Path, version: int) -> None:
+def test_objects_of_failed_commits_are_collected_on_a_full_disk(disk: Path, version: int) -> None:
     repo = full_repository(disk, version, commits=1)
     before = [info.id for info in repo.ancestry(branch="main")]
 
@@ -112,7 +112,7 @@ def test_branches_and_tags_are_deleted_on_a_full_disk(disk: Path, version: int) 
     assert repo.list_tags() == set()
 
 
-def test_the_ops_log_keeps_the_backups_it_needs(disk: Path) -> None:
+def test_ops_log_keeps_the_backups_it_needs(disk: Path) -> None:
     repo = full_repository(disk, 2)
     config = repo.config
     config.num_updates_per_repo_info_file = 3

@@ -18,7 +18,7 @@ from icefloe.storage.base import DeleteReport, Storage
 from tests.support.histories import LONG_AGO, commit, names, now, overwrite_ten_times, repository
 
 
-def test_what_only_expired_snapshots_needed_is_deleted() -> None:
+def test_objects_of_expired_snapshots_are_deleted() -> None:
     repo = overwrite_ten_times()
     repo.expire_snapshots(now())
 
@@ -33,7 +33,7 @@ def test_what_only_expired_snapshots_needed_is_deleted() -> None:
     assert len(names(repo, "snapshots")) == 2
 
 
-def test_a_dry_run_counts_the_same_and_deletes_nothing() -> None:
+def test_dry_run_counts_the_same_and_deletes_nothing() -> None:
     repo = overwrite_ten_times()
     repo.expire_snapshots(now())
     before = names(repo, "")
@@ -44,7 +44,7 @@ def test_a_dry_run_counts_the_same_and_deletes_nothing() -> None:
     assert counted == repo.garbage_collect(now())
 
 
-def test_history_that_is_there_is_kept() -> None:
+def test_reachable_history_is_kept() -> None:
     repo = overwrite_ten_times()
     before = names(repo, "chunks") | names(repo, "snapshots") | names(repo, "manifests")
 
@@ -54,7 +54,7 @@ def test_history_that_is_there_is_kept() -> None:
     assert names(repo, "chunks") | names(repo, "snapshots") | names(repo, "manifests") == before
 
 
-def test_what_is_young_is_kept() -> None:
+def test_recent_objects_are_kept() -> None:
     repo = overwrite_ten_times()
     repo.expire_snapshots(now())
 
@@ -63,7 +63,7 @@ def test_what_is_young_is_kept() -> None:
     assert summary == icefloe.GCSummary()
 
 
-def test_what_a_killed_writer_put_aside_goes_too(tmp_path: Path) -> None:
+def test_temporary_files_of_killed_writers_are_deleted(tmp_path: Path) -> None:
     repo = Repository.create(icefloe.local_filesystem_storage(str(tmp_path)))
     stems = ("repo", "snapshots/1CECHNKREP0F1RSTCMT0", "refs/branch.main/ref.json", "config.yaml")
     aside = [tmp_path / f"{stem}#{10**18 + number}" for number, stem in enumerate(stems)]
@@ -87,7 +87,7 @@ def test_what_a_killed_writer_put_aside_goes_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_files_of_users_are_left_alone_wherever_they_are(tmp_path: Path, version: int) -> None:
+def test_files_of_users_are_never_deleted(tmp_path: Path, version: int) -> None:
     repo = Repository.create(icefloe.local_filesystem_storage(str(tmp_path / "repo")), spec_version=version)
     number = 12345678901234567890
     outside = tmp_path / "outside" / f"1CECHNKREP0F1RSTCMT0#{number}"
@@ -135,7 +135,7 @@ def test_garbage_behind_a_linked_folder_is_reported_and_kept(tmp_path: Path) -> 
     assert "symbolic link" in summary.delete_errors[0]
 
 
-def test_a_detached_snapshot_goes_when_it_is_old() -> None:
+def test_old_detached_snapshot_is_deleted() -> None:
     repo = repository()
     session = repo.writable_session("main")
     zarr.open_array(session.store, path="a")[0] = 5
@@ -151,7 +151,7 @@ def test_a_detached_snapshot_goes_when_it_is_old() -> None:
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_a_manifest_that_cannot_be_read_stops_it_before_anything_is_deleted(version: int) -> None:
+def test_unreadable_manifest_stops_a_collection_before_deletion(version: int) -> None:
     repo = repository(version)
     commit(repo, 1)
     (needed,) = names(repo, "manifests")
@@ -169,7 +169,7 @@ def test_a_manifest_that_cannot_be_read_stops_it_before_anything_is_deleted(vers
     assert names(again, "") == before
 
 
-def test_a_missing_manifest_stops_it_before_anything_is_deleted() -> None:
+def test_missing_manifest_stops_a_collection_before_deletion() -> None:
     repo = repository()
     commit(repo, 1)
     repo.storage.delete([f"manifests/{sorted(names(repo, 'manifests'))[0]}"])
@@ -181,7 +181,7 @@ def test_a_missing_manifest_stops_it_before_anything_is_deleted() -> None:
     assert names(repo, "") == before
 
 
-def test_names_that_are_no_ids_are_left_alone() -> None:
+def test_files_without_ids_as_names_are_kept() -> None:
     repo = repository()
     strange = ["chunks/README", "chunks/0" * 3, "manifests/" + "Z" * 20, "chunks/" + "a" * 19 + "0"]
     for key in strange:
@@ -192,7 +192,7 @@ def test_names_that_are_no_ids_are_left_alone() -> None:
     assert all(repo.storage.exists(key) for key in strange)
 
 
-def test_the_backups_of_the_repo_info_stay() -> None:
+def test_backups_of_the_repo_info_are_kept() -> None:
     repo = overwrite_ten_times()
     before = names(repo, "overwritten")
 
@@ -201,7 +201,7 @@ def test_the_backups_of_the_repo_info_stay() -> None:
     assert names(repo, "overwritten") >= before
 
 
-def test_a_snapshot_that_a_new_branch_uses_meanwhile_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_snapshot_used_by_a_concurrent_branch_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     repo = repository()
     session = repo.writable_session("main")
     zarr.open_array(session.store, path="a")[0] = 5
@@ -236,7 +236,7 @@ def test_a_snapshot_that_a_new_branch_uses_meanwhile_is_kept(monkeypatch: pytest
     assert array[0] == 5
 
 
-def test_a_young_snapshot_that_nothing_lists_keeps_what_it_needs() -> None:
+def test_recent_unlisted_snapshot_keeps_its_objects() -> None:
     repo = repository(1)
     session = repo.writable_session("main")
     zarr.open_array(session.store, path="a")[0] = 5
@@ -250,7 +250,7 @@ def test_a_young_snapshot_that_nothing_lists_keeps_what_it_needs() -> None:
     assert repo.garbage_collect(now()).chunks_deleted == 1
 
 
-def test_failures_are_counted_and_later_phases_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failures_are_counted_and_skip_later_phases(monkeypatch: pytest.MonkeyPatch) -> None:
     repo = overwrite_ten_times()
     repo.expire_snapshots(now())
     delete = type(repo.storage).delete
@@ -274,7 +274,7 @@ def test_failures_are_counted_and_later_phases_wait(monkeypatch: pytest.MonkeyPa
     assert repo.garbage_collect(now()).chunks_deleted == 9
 
 
-def test_failures_in_a_row_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_consecutive_failures_stop_a_collection(monkeypatch: pytest.MonkeyPatch) -> None:
     repo = overwrite_ten_times()
     repo.expire_snapshots(now())
 
@@ -298,14 +298,14 @@ def test_failures_in_a_row_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
         "max_compressed_manifest_mem_bytes",
     ],
 )
-def test_a_limit_of_zero_is_refused(limit: str) -> None:
+def test_limit_of_zero_is_rejected(limit: str) -> None:
     options: dict[str, Any] = {limit: 0}
 
     with pytest.raises(ValueError, match=limit):
         repository().garbage_collect(now(), **options)
 
 
-def test_a_read_only_repository_is_not_collected_not_even_in_a_dry_run() -> None:
+def test_read_only_repository_is_not_collected_even_in_a_dry_run() -> None:
     repo = repository()
     repo.set_status(icefloe.RepoStatus(icefloe.RepoAvailability.read_only))
 
@@ -327,7 +327,7 @@ def test_chunk_bytes_are_counted_once() -> None:
         assert repo.total_chunks_storage() == 10 * one
 
 
-def test_the_async_form_of_a_deprecated_method_warns_under_its_own_name() -> None:
+def test_deprecated_async_method_warns_with_its_own_name() -> None:
     repo = overwrite_ten_times()
 
     with pytest.warns(DeprecationWarning, match="total_chunks_storage_async") as warned:

@@ -20,7 +20,7 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
     return in_memory_storage() if request.param == "memory" else local_filesystem_storage(str(tmp_path))
 
 
-def test_only_ids_are_listed_and_in_order(storage: Storage) -> None:
+def test_listing_contains_sorted_ids_only(storage: Storage) -> None:
     wanted = {bytes(ChunkId.random()): size for size in range(50)}
     for id, size in wanted.items():
         storage.put(f"chunks/{ChunkId(id)}", bytes(size))
@@ -35,13 +35,13 @@ def test_only_ids_are_listed_and_in_order(storage: Storage) -> None:
     assert set(listing.paths()) == {f"chunks/{ChunkId(id)}" for id in wanted}
 
 
-def test_a_folder_that_is_not_there(storage: Storage) -> None:
+def test_listing_of_a_missing_folder_is_empty(storage: Storage) -> None:
     listing = list_folder(storage, "chunks")
 
     assert (len(listing), listing.ids.shape, listing.paths()) == (0, (0, 12), [])
 
 
-def test_more_than_one_part(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_listing_joins_several_parts(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("base", "local.folder"):
         monkeypatch.setattr(f"icefloe.storage.{module}.LISTED_AT_ONCE", 7)
     ids = sorted(bytes(ChunkId.random()) for _ in range(30))
@@ -53,7 +53,7 @@ def test_more_than_one_part(storage: Storage, monkeypatch: pytest.MonkeyPatch) -
     assert [row.tobytes() for row in list_folder(storage, "chunks").ids] == ids
 
 
-def test_parts_are_sifted_as_they_come(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_are_filtered_one_by_one(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("base", "local.folder"):
         monkeypatch.setattr(f"icefloe.storage.{module}.LISTED_AT_ONCE", 4)
     for size in range(10):

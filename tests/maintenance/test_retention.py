@@ -39,7 +39,7 @@ def kept(policy: RetentionPolicy, times: list[datetime], at: datetime) -> list[d
     return sorted(datetime.fromisoformat(info.message) for info in infos if info.message != "first")
 
 
-def test_one_per_day_is_the_newest_of_each() -> None:
+def test_daily_rule_keeps_the_newest_of_each_day() -> None:
     times = [START + timedelta(hours=6 * step) for step in range(40)]
 
     found = kept(RetentionPolicy(last=0, daily=3), times, times[-1])
@@ -55,7 +55,7 @@ def test_periods_without_a_snapshot_do_not_count() -> None:
     assert kept(RetentionPolicy(last=0, yearly=1, monthly=3), times, times[-1]) == times
 
 
-def test_rules_add_up() -> None:
+def test_rules_are_combined() -> None:
     times = [START + timedelta(hours=step) for step in range(24 * 70)]
     policy = RetentionPolicy(last=2, hourly=5, daily=4, weekly=3, monthly=2, within=timedelta(hours=1))
 
@@ -80,7 +80,7 @@ def lived_in(version: int = 2) -> Repository:
 
 
 @VERSIONS
-def test_what_no_rule_keeps_leaves_the_history(version: int) -> None:
+def test_snapshots_that_no_rule_keeps_are_removed(version: int) -> None:
     repo = lived_in(version)
     planned = repo.retain(RetentionPolicy(last=2), dry_run=True).table
     before = history(repo)
@@ -101,7 +101,7 @@ def test_what_no_rule_keeps_leaves_the_history(version: int) -> None:
     assert np.asarray(array[:]).tolist() == [0, 1, 2, 3, 4, 5, 6, 0]
 
 
-def test_the_logs_of_what_left_go_to_the_nearest_that_stays() -> None:
+def test_kept_snapshot_inherits_logs_of_removed_ones() -> None:
     repo = lived_in()
 
     repo.retain(RetentionPolicy(last=1))
@@ -112,7 +112,7 @@ def test_the_logs_of_what_left_go_to_the_nearest_that_stays() -> None:
 
 
 @VERSIONS
-def test_rules_for_one_branch_and_tags_that_may_go(version: int) -> None:
+def test_rules_for_one_branch_and_deletion_of_tags(version: int) -> None:
     repo = lived_in(version)
     policy = RetentionPolicy(last=1, tagged=False, branches={"dev": RetentionPolicy(last=2)})
 
@@ -126,7 +126,7 @@ def test_rules_for_one_branch_and_tags_that_may_go(version: int) -> None:
     }
 
 
-def test_a_snapshot_on_no_branch_is_left_to_garbage_collection() -> None:
+def test_snapshot_on_no_branch_is_left_to_garbage_collection() -> None:
     repo = lived_in()
     session = repo.writable_session("main")
     zarr.open_array(session.store, path="a")[0] = 9
@@ -147,17 +147,17 @@ def test_a_snapshot_on_no_branch_is_left_to_garbage_collection() -> None:
         {"branches": {"a": RetentionPolicy(branches={"b": RetentionPolicy()})}},
     ],
 )
-def test_rules_that_make_no_sense_are_refused(rules: dict[str, Any]) -> None:
+def test_invalid_policies_are_rejected(rules: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"policies|negative"):
         RetentionPolicy(**rules)
 
 
-def test_rules_for_a_branch_that_is_not_there_are_refused() -> None:
+def test_rules_for_a_missing_branch_are_rejected() -> None:
     with pytest.raises(ValueError, match="nope"):
         lived_in().retain(RetentionPolicy(branches={"nope": RetentionPolicy()}))
 
 
-def test_a_read_only_repository_is_left_alone() -> None:
+def test_read_only_repository_is_not_changed() -> None:
     repo = lived_in()
     repo.set_status(icefloe.RepoStatus(icefloe.RepoAvailability.read_only))
 
@@ -166,7 +166,7 @@ def test_a_read_only_repository_is_left_alone() -> None:
 
 
 @VERSIONS
-def test_an_expiration_can_be_looked_at_before(version: int) -> None:
+def test_expiration_can_be_previewed(version: int) -> None:
     repo = lived_in(version)
     moment = now()
     commit(repo, 9)

@@ -43,7 +43,7 @@ def values(repo: Repository, path: str) -> list[int]:
     return list(np.asarray(array[:]).tolist())
 
 
-def test_manifests_are_split_as_configured_now() -> None:
+def test_manifests_are_split_by_the_current_configuration() -> None:
     repo = Repository.open(two_arrays().storage, config=split_by(3))
     assert counts(repo) == [8, 8]
 
@@ -63,7 +63,7 @@ def test_manifests_are_split_as_configured_now() -> None:
     }
 
 
-def test_small_manifests_are_joined_again() -> None:
+def test_small_manifests_are_merged() -> None:
     repo = Repository.open(two_arrays().storage, config=split_by(1))
     repo.rewrite_manifests("split", branch="main")
     assert len(counts(repo)) == 16
@@ -74,7 +74,7 @@ def test_small_manifests_are_joined_again() -> None:
     assert values(repo, "b") == list(range(1, 9))
 
 
-def test_the_commit_changes_nothing() -> None:
+def test_rewrite_does_not_change_values() -> None:
     repo = two_arrays()
     before = repo.lookup_branch("main")
 
@@ -85,7 +85,7 @@ def test_the_commit_changes_nothing() -> None:
     assert not files[0] & files[1]
 
 
-def test_it_can_take_the_place_of_the_tip() -> None:
+def test_rewrite_can_amend_the_tip() -> None:
     repo = two_arrays()
 
     repo.rewrite_manifests("instead", branch="main", commit_method="amend")
@@ -96,7 +96,7 @@ def test_it_can_take_the_place_of_the_tip() -> None:
     assert repo.diff(from_snapshot_id=root, to_snapshot_id=tip).new_arrays == {"/a", "/b"}
 
 
-def test_a_first_commit_cannot_be_amended() -> None:
+def test_first_commit_cannot_be_amended() -> None:
     repo = Repository.create(icefloe.in_memory_storage())
 
     with pytest.raises(SessionStateError) as caught:
@@ -105,12 +105,12 @@ def test_a_first_commit_cannot_be_amended() -> None:
     assert caught.value.kind == "no-amend-for-initial-commit"
 
 
-def test_another_method_is_refused() -> None:
+def test_unknown_commit_method_is_rejected() -> None:
     with pytest.raises(ValueError, match="'merge'"):
         two_arrays().rewrite_manifests("no", branch="main", commit_method="merge")
 
 
-def test_a_read_only_repository_is_refused() -> None:
+def test_read_only_repository_is_rejected() -> None:
     repo = two_arrays()
     repo.set_status(icefloe.RepoStatus(icefloe.RepoAvailability.read_only))
 

@@ -62,7 +62,7 @@ def chunks_of(repo: Repository, snapshot: str) -> dict[bytes, int]:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_unique_bytes_of_a_snapshot_are_those_that_no_other_has(seed: int) -> None:
+def test_unique_bytes_belong_to_one_snapshot(seed: int) -> None:
     repo = random_history(seed)
     ids = {info.id for branch in ("main", "dev") for info in repo.ancestry(branch=branch)}
     chunks = {id: chunks_of(repo, id) for id in ids}
@@ -80,7 +80,7 @@ def test_unique_bytes_of_a_snapshot_are_those_that_no_other_has(seed: int) -> No
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_arrays_add_up_to_the_repository(seed: int) -> None:
+def test_bytes_of_arrays_add_up_to_the_total(seed: int) -> None:
     repo = random_history(seed)
 
     table = repo.storage_stats(by="array")
@@ -92,7 +92,7 @@ def test_arrays_add_up_to_the_repository(seed: int) -> None:
     assert set(table["array"]) <= {"/a", "/b", "/small"}
 
 
-def test_one_snapshot_alone() -> None:
+def test_storage_of_one_snapshot() -> None:
     repo = overwrite_ten_times()
     one = len(repo.storage.get(f"chunks/{sorted(names(repo, 'chunks'))[0]}")[0])
 
@@ -111,7 +111,7 @@ def test_one_snapshot_alone() -> None:
     ]
 
 
-def test_an_array_that_is_gone_is_known_by_its_node() -> None:
+def test_deleted_array_is_identified_by_node_id() -> None:
     repo = repository()
     commit(repo, 1)
     session = repo.writable_session("main")
@@ -123,7 +123,7 @@ def test_an_array_that_is_gone_is_known_by_its_node() -> None:
     assert row["array"].startswith("(deleted) ")
 
 
-def test_a_chunk_that_two_snapshots_have_is_unique_to_neither() -> None:
+def test_shared_chunk_is_not_unique() -> None:
     repo = repository()
     commit(repo, 1)
     commit(repo, 2)
@@ -135,7 +135,7 @@ def test_a_chunk_that_two_snapshots_have_is_unique_to_neither() -> None:
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_what_an_expiry_would_free_is_what_it_frees(version: int) -> None:
+def test_estimate_matches_the_freed_storage(version: int) -> None:
     repo = repository(version)
     for value in range(1, 20):
         commit(repo, value)
@@ -153,7 +153,7 @@ def test_what_an_expiry_would_free_is_what_it_frees(version: int) -> None:
     assert promised.chunks > 0
 
 
-def test_what_an_expiration_by_time_would_free() -> None:
+def test_estimate_of_an_expiration_by_time() -> None:
     repo = overwrite_ten_times()
     moment = now()
     commit(repo, 8)
@@ -164,7 +164,7 @@ def test_what_an_expiration_by_time_would_free() -> None:
     assert promised.chunks == repo.garbage_collect(now()).chunks_deleted == 10
 
 
-def test_garbage_is_a_table_that_says_why() -> None:
+def test_garbage_table_contains_reasons() -> None:
     repo = overwrite_ten_times()
     repo.expire_snapshots(now())
     moment = now()
@@ -184,7 +184,7 @@ def test_garbage_is_a_table_that_says_why() -> None:
     assert (table["age_s"] > 0).all()
 
 
-def test_a_table_goes_to_arrow_and_pandas() -> None:
+def test_table_converts_to_arrow_and_pandas() -> None:
     repo = overwrite_ten_times()
     repo.expire_snapshots(now())
 

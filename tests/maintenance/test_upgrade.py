@@ -46,7 +46,7 @@ def seen(repo: Repository) -> Any:
 @pytest.mark.parametrize(
     "name", [name for name in golden.NAMES if name.startswith("v1-") and "expire" in name]
 )
-def test_what_releases_left_after_collections_is_upgraded(name: str) -> None:
+def test_collected_repositories_of_releases_are_upgraded(name: str) -> None:
     """A deleted tag may point to a snapshot that was collected since."""
     storage = in_memory_storage()
     for path, data in golden.load(name).files.items():
@@ -59,7 +59,7 @@ def test_what_releases_left_after_collections_is_upgraded(name: str) -> None:
     assert repo.verify("objects").ok
 
 
-def test_everything_is_as_before_and_the_repository_of_version_2() -> None:
+def test_upgrade_keeps_everything_and_changes_the_version() -> None:
     repo = version_1()
     before = seen(repo)
 
@@ -71,7 +71,7 @@ def test_everything_is_as_before_and_the_repository_of_version_2() -> None:
     assert names(upgraded, "refs") == set()
 
 
-def test_the_log_tells_what_must_have_happened() -> None:
+def test_ops_log_is_inferred_from_the_history() -> None:
     upgraded = upgrade_icechunk_repository(version_1(), dry_run=False)
 
     log = [type(update.kind).__name__ for update in upgraded.ops_log()]
@@ -83,14 +83,14 @@ def test_the_log_tells_what_must_have_happened() -> None:
     )
 
 
-def test_a_deleted_tag_stays_deleted() -> None:
+def test_deleted_tag_stays_deleted() -> None:
     upgraded = upgrade_icechunk_repository(version_1(), dry_run=False)
 
     with pytest.raises(icefloe.AlreadyExistsError, match="gone"):
         upgraded.create_tag("gone", upgraded.lookup_branch("main"))
 
 
-def test_it_goes_on_being_written() -> None:
+def test_upgraded_repository_is_writable() -> None:
     upgraded = upgrade_icechunk_repository(version_1(), dry_run=False)
 
     commit(upgraded, 5)
@@ -99,7 +99,7 @@ def test_it_goes_on_being_written() -> None:
     assert upgraded.verify("objects").ok
 
 
-def test_the_stored_configuration_comes_along() -> None:
+def test_stored_configuration_is_kept() -> None:
     config = icefloe.RepositoryConfig.default()
     config.manifest = icefloe.ManifestConfig(preload=ManifestPreloadConfig(max_total_refs=42))
     repo = Repository.create(icefloe.in_memory_storage(), config=config, spec_version=1)
@@ -115,7 +115,7 @@ def test_the_stored_configuration_comes_along() -> None:
     assert not upgraded.storage.exists("config.yaml")
 
 
-def test_a_dry_run_writes_nothing() -> None:
+def test_dry_run_writes_nothing() -> None:
     repo = version_1()
     before = names(repo, "")
 
@@ -125,7 +125,7 @@ def test_a_dry_run_writes_nothing() -> None:
     assert names(repo, "") == before
 
 
-def test_the_old_object_is_of_no_use_any_more() -> None:
+def test_old_repository_object_is_invalidated() -> None:
     repo = version_1()
 
     upgrade_icechunk_repository(repo, dry_run=False)
@@ -142,7 +142,7 @@ def test_files_of_version_1_can_stay() -> None:
     assert Repository.open(upgraded.storage).spec_version is SpecVersion.v2
 
 
-def test_an_upgrade_broken_off_while_deleting_goes_on() -> None:
+def test_upgrade_interrupted_while_deleting_resumes() -> None:
     half = upgrade_icechunk_repository(version_1(), dry_run=False, delete_unused_v1_files=False)
 
     whole = upgrade_icechunk_repository(half, dry_run=False)
@@ -153,7 +153,7 @@ def test_an_upgrade_broken_off_while_deleting_goes_on() -> None:
         upgrade_icechunk_repository(whole, dry_run=False)
 
 
-def test_files_of_users_among_the_refs_stay() -> None:
+def test_files_of_users_in_the_refs_folder_are_kept() -> None:
     repo = version_1()
     repo.storage.put("refs/branch.main/notes.txt", b"of a user")
 
@@ -164,7 +164,7 @@ def test_files_of_users_among_the_refs_stay() -> None:
         upgrade_icechunk_repository(upgraded, dry_run=False)
 
 
-def test_a_commit_during_the_upgrade_takes_it_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrent_commit_undoes_the_upgrade(monkeypatch: pytest.MonkeyPatch) -> None:
     repo = version_1()
     other = Repository.open(repo.storage)
     put = type(repo.storage).put
@@ -187,7 +187,7 @@ def test_a_commit_during_the_upgrade_takes_it_back(monkeypatch: pytest.MonkeyPat
     assert history(upgraded)[0] == "write 6"
 
 
-def test_version_2_needs_no_upgrade() -> None:
+def test_upgrade_of_version_2_fails() -> None:
     with pytest.raises(SessionStateError) as caught:
         upgrade_icechunk_repository(repository(), dry_run=False)
 

@@ -75,7 +75,7 @@ def merge_seed(seed: int, spec_version: int) -> str:
 
 
 @pytest.mark.parametrize("spec_version", [1, 2])
-def test_a_merge_is_that_of_the_trees(spec_version: int) -> None:
+def test_merge_equals_merge_of_model_trees(spec_version: int) -> None:
     outcomes = Counter(merge_seed(seed, spec_version) for seed in range(SEEDS))
 
     assert outcomes["merged"] > 8

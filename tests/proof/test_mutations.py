@@ -34,7 +34,7 @@ def assert_found(world: str, words: str = "", first: int = 0) -> None:
 
 
 @pytest.mark.parametrize("world", ["v1", "v2"])
-def test_overwriting_without_a_condition_is_found(world: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unconditional_overwrite_is_detected(world: str, monkeypatch: pytest.MonkeyPatch) -> None:
     put = MemoryStorage.put
 
     def overwrite(
@@ -48,13 +48,13 @@ def test_overwriting_without_a_condition_is_found(world: str, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("world", ["v1", "v2"])
-def test_a_conflict_rule_that_is_dropped_is_found(world: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dropped_conflict_rule_is_detected(world: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Detection, "_chunk_double_updates", lambda self: iter(()))
 
     assert_found(world)
 
 
-def test_a_rebase_that_forgets_a_chunk_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rebase_that_loses_a_chunk_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     resting_on = rebase.resting_on
 
     def forgetful(nodes: Nodes, changes: ChangeSet) -> ChangeSet:
@@ -67,7 +67,7 @@ def test_a_rebase_that_forgets_a_chunk_is_found(monkeypatch: pytest.MonkeyPatch)
     assert_found("v2", "expected")
 
 
-def test_a_merge_that_loses_the_work_of_a_fork_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_merge_that_loses_a_fork_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     merge_receipts = receipts_module.merge_receipts
 
     def careless(workspace: Any, origin: Any, receipts: list[Any]) -> None:
@@ -78,13 +78,13 @@ def test_a_merge_that_loses_the_work_of_a_fork_is_found(monkeypatch: pytest.Monk
     assert_found("v2", "expected")
 
 
-def test_a_merge_that_takes_what_both_sides_wrote_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_merge_that_ignores_conflicts_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(three_way, "_conflicts", lambda *sides: [])
 
     assert_found("v2", "there are conflicts")
 
 
-def test_a_merge_that_forgets_a_chunk_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_merge_that_loses_a_chunk_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     merge = three_way.merge
 
     def forgetful(sides: three_way.Sides, strategy: Any) -> three_way.Merged:
@@ -98,7 +98,7 @@ def test_a_merge_that_forgets_a_chunk_is_found(monkeypatch: pytest.MonkeyPatch) 
     assert_found("v2", "expected")
 
 
-def test_a_squash_that_loses_what_others_commit_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_squash_that_loses_concurrent_commits_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     """It puts its snapshot over whatever the branch has by then."""
     monkeypatch.setattr(
         RefStoreV1, "reset_branch", lambda self, name, snapshot, _=None: self._move(name, snapshot, None, "")
@@ -107,7 +107,7 @@ def test_a_squash_that_loses_what_others_commit_is_found(monkeypatch: pytest.Mon
     assert_found("v1", "squash", first=35)
 
 
-def test_an_answer_before_the_ref_moved_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_response_before_the_ref_moved_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     replace = RefStoreV2._replace
 
     def forget_some(self: RefStoreV2, new: Any, version: Version, backup: str, newest_us: int | None) -> bool:
@@ -120,13 +120,15 @@ def test_an_answer_before_the_ref_moved_is_found(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("world", ["v1-upkeep", "v2-upkeep"])
-def test_a_collection_that_forgets_a_manifest_is_found(world: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_collection_that_overlooks_a_manifest_is_detected(
+    world: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(gc, "manifests_used", lambda *given, **how: reach.manifests_used(*given, **how)[:-1])
 
     assert_found(world, "which are in use")
 
 
-def test_a_collection_that_ignores_what_it_may_not_delete_yet_is_found(
+def test_collection_that_deletes_recent_objects_is_detected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     collect = gc.collect
@@ -140,20 +142,22 @@ def test_a_collection_that_ignores_what_it_may_not_delete_yet_is_found(
 
 
 @pytest.mark.parametrize("world", ["v1-upkeep", "v2-upkeep"])
-def test_a_collection_that_does_not_look_again_is_found(world: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_collection_that_does_not_read_refs_again_is_detected(
+    world: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It goes by the refs as they were when it began."""
     monkeypatch.setattr(gc._Plan, "_spare", lambda self, snapshots, may_miss=False: None)
 
     assert_found(world, "which are in use")
 
 
-def test_a_commit_that_does_not_see_a_collection_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commit_that_ignores_a_collection_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RefStoreV2, "collected_since", lambda self, info, since: False)
 
     assert_found("v2-upkeep", "is missing", first=79)
 
 
-def test_an_expiration_that_forgets_logs_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_expiration_that_loses_logs_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     def forgetful(snapshots: Any, keep: Any, parents: Any, skipped: Any) -> Any:
         return pruning.pruned(snapshots, keep, parents, {})
 

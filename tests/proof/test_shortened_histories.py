@@ -264,7 +264,7 @@ def run(seed: int, spec_version: int, steps: int = 40) -> Counter[str]:
 
 
 @pytest.mark.parametrize("spec_version", [1, 2])
-def test_nothing_is_merged_from_a_wrong_base(spec_version: int) -> None:
+def test_shortened_histories_merge_from_the_right_base(spec_version: int) -> None:
     outcomes: Counter[str] = Counter()
     for seed in range(HISTORIES):
         outcomes += run(seed, spec_version)

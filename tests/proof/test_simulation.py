@@ -24,7 +24,7 @@ BATCHES = [
 
 
 @pytest.mark.parametrize(("world", "first"), BATCHES)
-def test_nothing_is_lost(world: str, first: int, record_property: Callable[[str, Any], None]) -> None:
+def test_no_commit_is_lost(world: str, first: int, record_property: Callable[[str, Any], None]) -> None:
     histories = [run_seed(world, seed) for seed in range(first, first + BATCH)]
 
     for name in ("steps", "commits", "merges", "upkeep", "crashes", "faults"):
@@ -36,7 +36,7 @@ def test_nothing_is_lost(world: str, first: int, record_property: Callable[[str,
 
 
 @pytest.mark.parametrize("world", WORLDS)
-def test_a_seed_gives_the_same_history_again(world: str) -> None:
+def test_simulation_is_reproducible(world: str) -> None:
     first, second = run_seed(world, 5), run_seed(world, 5)
 
     assert first == second

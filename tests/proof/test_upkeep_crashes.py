@@ -126,7 +126,7 @@ def shape(verb: str, storage: Storage) -> Any:
 
 @pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize("verb", VERBS)
-def test_a_verb_broken_off_at_any_request(verb: str, version: int) -> None:
+def test_operation_interrupted_at_any_request_resumes(verb: str, version: int) -> None:
     if verb == "upgrade" and version == 2:
         pytest.skip("there is nothing to upgrade")
     start = needs_care(version)
@@ -159,7 +159,7 @@ def test_a_verb_broken_off_at_any_request(verb: str, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_writers_between_any_two_requests_of_a_collection(version: int) -> None:
+def test_writers_between_requests_of_a_collection_lose_nothing(version: int) -> None:
     """A session that was open before commits, and a branch is put on a snapshot that was about to go."""
 
     class Meanwhile(Death):

@@ -70,7 +70,7 @@ def error_kind(error: pytest.ExceptionInfo[IcechunkError]) -> str:
     return str(error.value.kind)
 
 
-def test_a_new_repository_has_main_at_the_initial_snapshot(repo: Repository) -> None:
+def test_new_repository_has_main_at_the_initial_snapshot(repo: Repository) -> None:
     history = list(repo.ancestry(branch="main"))
 
     assert [info.id for info in history] == [str(INITIAL_SNAPSHOT_ID)]
@@ -79,7 +79,7 @@ def test_a_new_repository_has_main_at_the_initial_snapshot(repo: Repository) -> 
     assert repo.list_tags() == set()
 
 
-def test_what_was_committed_is_read_back_by_another_opening(repo: Repository) -> None:
+def test_commits_are_visible_after_opening_again(repo: Repository) -> None:
     values = np.arange(60, dtype="f4").reshape(6, 10)
 
     write(repo, values)
@@ -89,7 +89,7 @@ def test_what_was_committed_is_read_back_by_another_opening(repo: Repository) ->
     assert again.spec_version == repo.spec_version
 
 
-def test_large_chunks_are_objects_and_small_ones_inline(repo: Repository) -> None:
+def test_large_chunks_are_objects_and_small_chunks_inline(repo: Repository) -> None:
     write(repo, np.random.default_rng(0).random((64, 64)), "big", compressors=None)
     write(repo, np.arange(4), "small")
     session = repo.readonly_session("main")
@@ -99,7 +99,7 @@ def test_large_chunks_are_objects_and_small_ones_inline(repo: Repository) -> Non
     assert session.chunk_type("/small", (7,)) is ChunkType.uninitialized
 
 
-def test_a_read_only_session_sees_one_snapshot_for_ever(repo: Repository) -> None:
+def test_read_only_session_is_pinned_to_one_snapshot(repo: Repository) -> None:
     write(repo, [1, 2, 3])
     before = repo.readonly_session("main")
 
@@ -125,7 +125,7 @@ def test_history_can_be_read_by_branch_tag_id_and_time(repo: Repository) -> None
     assert error_kind(error) == "no-snapshot-at-time"
 
 
-def test_commit_loses_when_branch_moved(repo: Repository) -> None:
+def test_commit_fails_when_branch_moved(repo: Repository) -> None:
     write(repo, [1])
     mine, theirs = repo.writable_session("main"), repo.writable_session("main")
     zarr.open_array(theirs.store, path="a")[0] = 5
@@ -141,7 +141,7 @@ def test_commit_loses_when_branch_moved(repo: Repository) -> None:
     assert mine.has_uncommitted_changes
 
 
-def test_branches_part_and_are_reset_and_deleted(repo: Repository) -> None:
+def test_branches_diverge_and_are_reset_and_deleted(repo: Repository) -> None:
     first = write(repo, [1])
     repo.create_branch("dev", first)
     second = write(repo, [2], branch="dev")
@@ -160,7 +160,7 @@ def test_branches_part_and_are_reset_and_deleted(repo: Repository) -> None:
     assert error_kind(error) == "cannot-delete-main"
 
 
-def test_the_name_of_a_deleted_tag_never_comes_back(repo: Repository) -> None:
+def test_name_of_a_deleted_tag_cannot_be_reused(repo: Repository) -> None:
     first = write(repo, [1])
     repo.create_tag("v1", first)
     with pytest.raises(AlreadyExistsError):
@@ -177,7 +177,7 @@ def test_the_name_of_a_deleted_tag_never_comes_back(repo: Repository) -> None:
         repo.delete_tag("v1")
 
 
-def test_diff_names_what_changed(repo: Repository) -> None:
+def test_diff_lists_changes(repo: Repository) -> None:
     start = write(repo, np.arange(4), "g/a")
     session = repo.writable_session("main")
     group = zarr.open_group(session.store)
@@ -216,7 +216,7 @@ def test_status_and_discard(repo: Repository) -> None:
     session.commit("nothing", allow_empty=True)
 
 
-def test_a_committed_session_is_read_only(repo: Repository) -> None:
+def test_committed_session_is_read_only(repo: Repository) -> None:
     session = repo.writable_session("main")
     array = zarr.create_array(session.store, name="a", data=np.arange(4))
     session.commit("first")
@@ -231,7 +231,7 @@ def test_a_committed_session_is_read_only(repo: Repository) -> None:
     assert error_kind(error) == "commit-not-allowed"
 
 
-def test_a_transaction_commits_only_if_its_block_ends_well(repo: Repository) -> None:
+def test_transaction_commits_only_if_the_block_succeeds(repo: Repository) -> None:
     with repo.transaction("main", message="in one go", metadata={"by": "me"}) as store:
         zarr.create_array(store, name="a", data=np.arange(3))
 
@@ -246,7 +246,7 @@ def test_a_transaction_commits_only_if_its_block_ends_well(repo: Repository) -> 
     assert next(repo.ancestry(branch="main")).metadata == {"by": "me"}
 
 
-def test_resizing_drops_and_keeps_chunks(repo: Repository) -> None:
+def test_resize_drops_chunks_outside_the_array(repo: Repository) -> None:
     write(repo, np.arange(10), chunks=(2,))
     session = repo.writable_session("main")
     zarr.open_array(session.store, path="a").resize((5,))
@@ -258,7 +258,7 @@ def test_resizing_drops_and_keeps_chunks(repo: Repository) -> None:
     assert read(repo).tolist() == [0, 1, 2, 3, 4, 5, 0, 0]  # the sixth is in a chunk that stayed
 
 
-def test_manifests_split_by_the_configuration(storage: Storage) -> None:
+def test_manifests_are_split_by_the_configuration(storage: Storage) -> None:
     splitting = ManifestSplittingConfig.from_dict(
         {ManifestSplitCondition.name_matches("a"): {ManifestSplitDimCondition.Axis(0): 2}}
     )
@@ -278,7 +278,7 @@ def test_manifests_split_by_the_configuration(storage: Storage) -> None:
     assert (read(repo) == values).all()
 
 
-def test_repositories_are_found_and_missed(storage: Storage) -> None:
+def test_existence_of_repositories_is_detected(storage: Storage) -> None:
     assert not Repository.exists(storage)
     assert Repository.fetch_spec_version(storage) is None
     with pytest.raises(RepositoryNotFoundError):
@@ -296,7 +296,7 @@ def test_repositories_are_found_and_missed(storage: Storage) -> None:
         Repository.create(in_memory_storage(), spec_version=3)
 
 
-def test_the_configuration_is_stored_and_merged(repo: Repository) -> None:
+def test_configuration_is_stored_and_merged(repo: Repository) -> None:
     changed = Repository.open(repo.storage, RepositoryConfig(inline_chunk_threshold_bytes=7))
 
     changed.save_config()
@@ -325,7 +325,7 @@ def test_amend_replaces_the_tip(repo_v2: Repository) -> None:
     assert diff.new_arrays == {"/a", "/b"}
 
 
-def test_flush_makes_a_snapshot_off_the_branch(repo: Repository) -> None:
+def test_flush_creates_a_detached_snapshot(repo: Repository) -> None:
     first = write(repo, [1])
     session = repo.writable_session("main")
     zarr.open_array(session.store, path="a")[0] = 4
@@ -339,7 +339,7 @@ def test_flush_makes_a_snapshot_off_the_branch(repo: Repository) -> None:
         repo.readonly_session("main").flush("never")
 
 
-def test_nodes_move_with_all_below_them(repo_v2: Repository) -> None:
+def test_moving_a_group_moves_its_children(repo_v2: Repository) -> None:
     write(repo_v2, [1, 2], "g/x")
     write(repo_v2, [3], "h")
     session = repo_v2.rearrange_session("main")
@@ -358,7 +358,7 @@ def test_nodes_move_with_all_below_them(repo_v2: Repository) -> None:
     assert set(diff.moved_nodes) == {("/g", "/renamed"), ("/g/x", "/renamed/x"), ("/h", "/renamed/h")}
 
 
-def test_what_moved_away_and_back_can_be_committed(repo_v2: Repository) -> None:
+def test_move_and_move_back_can_be_committed(repo_v2: Repository) -> None:
     before = write(repo_v2, [1, 2], "g/x")
     session = repo_v2.rearrange_session("main")
     session.move("/g", "/renamed")
@@ -405,9 +405,7 @@ def test_repository_metadata_and_flags(repo_v2: Repository) -> None:
 
 
 @pytest.mark.parametrize("availability", [RepoAvailability.read_only, RepoAvailability.offline])
-def test_a_repository_that_is_not_online_takes_no_writes(
-    repo_v2: Repository, availability: RepoAvailability
-) -> None:
+def test_read_only_repository_rejects_writes(repo_v2: Repository, availability: RepoAvailability) -> None:
     write(repo_v2, [1])
     session = repo_v2.writable_session("main")
     zarr.open_array(session.store, path="a")[0] = 2
@@ -424,7 +422,7 @@ def test_a_repository_that_is_not_online_takes_no_writes(
     assert read(repo_v2).tolist() == [1]
 
 
-def test_the_ops_log_tells_all_and_overflows_into_backups(storage: Storage) -> None:
+def test_ops_log_overflows_into_backups(storage: Storage) -> None:
     repo = Repository.create(storage, RepositoryConfig(num_updates_per_repo_info_file=3))
     for number in range(8):
         repo.create_tag(f"t{number}", repo.lookup_branch("main"))
@@ -449,7 +447,7 @@ def test_each_commit_is_in_the_ops_log(repo_v2: Repository) -> None:
     assert newest.updated_at >= repo_v2.lookup_snapshot(first).written_at
 
 
-def test_default_commit_metadata_is_under_the_given(repo: Repository) -> None:
+def test_commit_metadata_overrides_the_default(repo: Repository) -> None:
     repo.set_default_commit_metadata({"author": "me", "n": 1})
     session = repo.writable_session("main")
     zarr.create_array(session.store, name="a", data=np.arange(2))
@@ -462,12 +460,12 @@ def test_default_commit_metadata_is_under_the_given(repo: Repository) -> None:
     ("arguments", "message"),
     [({}, "Must provide one of"), ({"branch": "main", "tag": "t"}, "Must provide one of")],
 )
-def test_exactly_one_ref_is_asked_for(repo: Repository, arguments: dict[str, Any], message: str) -> None:
+def test_exactly_one_ref_must_be_passed(repo: Repository, arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         repo.readonly_session(**arguments)
 
 
-def test_bad_names_are_refused(repo: Repository) -> None:
+def test_invalid_names_are_rejected(repo: Repository) -> None:
     tip = repo.lookup_branch("main")
     with pytest.raises(RefNotFoundError):
         repo.writable_session("nowhere")

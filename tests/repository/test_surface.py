@@ -68,7 +68,7 @@ def read(repo: Repository) -> int:
 # Opening
 
 
-def test_a_url_leads_to_a_repository(tmp_path: Path) -> None:
+def test_open_accepts_a_url(tmp_path: Path) -> None:
     write(Repository.create(local_filesystem_storage(str(tmp_path))), 3)
 
     found = icefloe.open(tmp_path.as_uri(), config=RepositoryConfig(inline_chunk_threshold_bytes=9))
@@ -78,7 +78,7 @@ def test_a_url_leads_to_a_repository(tmp_path: Path) -> None:
     assert icefloe.storage_from_url(str(tmp_path)).describe() == found.storage.describe()
 
 
-def test_a_repository_pickles(repo: Repository) -> None:
+def test_repository_pickles(repo: Repository) -> None:
     repo.set_default_commit_metadata({"by": "me"})
 
     copy = pickle.loads(pickle.dumps(repo))
@@ -90,7 +90,7 @@ def test_a_repository_pickles(repo: Repository) -> None:
     assert read(copy) == 2
 
 
-def test_a_pickle_of_a_repository_in_memory_has_what_was_there(repo: Repository) -> None:
+def test_pickle_of_an_in_memory_repository_contains_its_data(repo: Repository) -> None:
     early = pickle.dumps(repo)
     write(repo, 2)
     late = pickle.dumps(repo)
@@ -100,7 +100,7 @@ def test_a_pickle_of_a_repository_in_memory_has_what_was_there(repo: Repository)
     assert values == ([1, 2, 1] if repo.storage.describe()["type"] == "in-memory" else [2, 2, 2])
 
 
-def test_reopening_changes_the_configuration_of_the_new_one_alone(repo: Repository) -> None:
+def test_reopen_does_not_change_the_original(repo: Repository) -> None:
     repo.set_default_commit_metadata({"by": "me"})
 
     other = repo.reopen(RepositoryConfig(inline_chunk_threshold_bytes=7))
@@ -111,7 +111,7 @@ def test_reopening_changes_the_configuration_of_the_new_one_alone(repo: Reposito
     assert read(other) == 1
 
 
-def test_the_configuration_has_the_defaults_of_its_storage(repo: Repository) -> None:
+def test_configuration_has_the_defaults_of_its_storage(repo: Repository) -> None:
     config = repo.config
 
     assert config.storage == repo.storage.default_settings()
@@ -119,20 +119,20 @@ def test_the_configuration_has_the_defaults_of_its_storage(repo: Repository) -> 
     assert repo.config != config
 
 
-def test_only_what_was_set_is_stored_of_a_configuration(repo: Repository) -> None:
+def test_only_explicit_settings_are_stored(repo: Repository) -> None:
     repo.reopen(RepositoryConfig(inline_chunk_threshold_bytes=7)).save_config()
 
     assert Repository.fetch_config(repo.storage) == RepositoryConfig(inline_chunk_threshold_bytes=7)
 
 
-def test_settings_can_be_given_for_one_question(repo: Repository) -> None:
+def test_settings_can_be_passed_for_one_request(repo: Repository) -> None:
     settings = StorageSettings(storage_class="x")
 
     assert Repository.exists(repo.storage, settings)
     assert Repository.fetch_spec_version(repo.storage, storage_settings=settings) == repo.spec_version
 
 
-def test_two_who_create_at_once_both_have_it(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrent_open_or_create_succeeds(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
     blind = iter([True])
     monkeypatch.setattr(
         "icefloe.repository.find_layout",
@@ -143,7 +143,7 @@ def test_two_who_create_at_once_both_have_it(storage: Storage, monkeypatch: pyte
     assert read(Repository.open_or_create(storage)) == 4
 
 
-def test_a_place_that_is_not_empty_is_no_place_for_a_repository(storage: Storage) -> None:
+def test_create_in_a_nonempty_location_is_rejected(storage: Storage) -> None:
     storage.prepare_for_creation()
     storage.put("stray", b"x")
 
@@ -159,7 +159,7 @@ def test_only_known_versions_are_created(version: Any) -> None:
         Repository.create(in_memory_storage(), spec_version=version)
 
 
-def test_versions_can_be_named_or_numbered() -> None:
+def test_versions_can_be_enums_or_numbers() -> None:
     for version in (1, SpecVersion.v1):
         storage = in_memory_storage()
         assert Repository.create(storage, spec_version=version).spec_version is SpecVersion.v1
@@ -204,7 +204,7 @@ def test_access_without_a_credential_is_deprecated(prefix: str, instead: str) ->
 
 
 @pytest.mark.parametrize("cls", [Repository, Session])
-def test_every_async_form_has_the_arguments_of_the_blocking_one(cls: type) -> None:
+def test_async_methods_have_the_arguments_of_blocking_methods(cls: type) -> None:
     for name in dir(cls):
         if name.endswith("_async"):
             twin, blocking = getattr(cls, name), getattr(cls, name.removesuffix("_async"))
@@ -213,7 +213,7 @@ def test_every_async_form_has_the_arguments_of_the_blocking_one(cls: type) -> No
             assert inspect.iscoroutinefunction(twin) or name == "ops_log_async"
 
 
-def test_the_async_forms_do_what_the_blocking_ones_do(storage: Storage) -> None:
+def test_async_methods_match_blocking_methods(storage: Storage) -> None:
     async def go() -> list[str]:
         assert not await Repository.exists_async(storage)
         repo = await Repository.create_async(storage, spec_version=2)
@@ -232,7 +232,7 @@ def test_the_async_forms_do_what_the_blocking_ones_do(storage: Storage) -> None:
     assert asyncio.run(go()) == ["first", "Repository initialized"]
 
 
-def test_a_long_history_is_read_page_by_page(repo: Repository) -> None:
+def test_long_history_is_read_page_by_page(repo: Repository) -> None:
     for number in range(60):
         metadata = {"n": number} if number % 7 == 0 else None
         repo.writable_session("main").commit(f"commit {number}", metadata, allow_empty=True)
@@ -245,7 +245,7 @@ def test_a_long_history_is_read_page_by_page(repo: Repository) -> None:
     assert [info.metadata for info in infos[:60] if info.metadata] == [{"n": n} for n in range(56, -1, -7)]
 
 
-def test_one_iterator_serves_both_loops(repo: Repository) -> None:
+def test_iterator_works_in_sync_and_async_loops(repo: Repository) -> None:
     async def rest(history: Any) -> list[str]:
         return [info.message async for info in history]
 
@@ -262,7 +262,7 @@ def test_one_iterator_serves_both_loops(repo: Repository) -> None:
 # Looking inside
 
 
-def test_files_can_be_looked_into(repo: Repository) -> None:
+def test_files_can_be_inspected(repo: Repository) -> None:
     tip = repo.lookup_branch("main")
     snapshot = repo.inspect_snapshot(tip)
     (manifest,) = repo.list_manifest_files(tip)
@@ -279,7 +279,7 @@ def test_files_can_be_looked_into(repo: Repository) -> None:
     assert datetime.fromisoformat(snapshot["flushed_at"]) == repo.lookup_snapshot(tip).written_at
 
 
-def test_the_repo_info_file_can_be_looked_into(repo_v2: Repository) -> None:
+def test_repo_info_file_can_be_inspected(repo_v2: Repository) -> None:
     first = str(INITIAL_SNAPSHOT_ID)
     repo_v2.create_tag("t", first)
 
@@ -291,7 +291,7 @@ def test_the_repo_info_file_can_be_looked_into(repo_v2: Repository) -> None:
     assert found["latest_updates"][1]["backup_path"].startswith("repo.")
 
 
-def test_looking_into_a_file_that_is_not_there_says_so(repo: Repository) -> None:
+def test_inspecting_a_missing_file_raises(repo: Repository) -> None:
     for look in (repo.inspect_snapshot, repo.inspect_manifest, repo.inspect_transaction_log):
         with pytest.raises(StorageError) as error:
             look("0" * 20)
@@ -301,7 +301,7 @@ def test_looking_into_a_file_that_is_not_there_says_so(repo: Repository) -> None
 # Status
 
 
-def test_a_status_is_stored_with_its_time_and_reason(repo_v2: Repository) -> None:
+def test_status_is_stored_with_its_time_and_reason(repo_v2: Repository) -> None:
     moment = datetime(2020, 1, 2, tzinfo=UTC)
     status = RepoStatus(RepoAvailability.read_only, moment, "moving")
 
@@ -328,7 +328,7 @@ OLD: dict[str, Callable[[Repository], Any]] = {
 
 
 @pytest.mark.parametrize("call", OLD)
-def test_what_the_first_version_cannot_do_names_the_way_out(call: str) -> None:
+def test_unsupported_operations_of_version_1_have_a_hint(call: str) -> None:
     repo = Repository.create(in_memory_storage(), spec_version=1)
 
     with pytest.raises(FormatError, match="upgrade_icechunk_repository") as error:
@@ -337,7 +337,7 @@ def test_what_the_first_version_cannot_do_names_the_way_out(call: str) -> None:
     assert error.value.kind == "unsupported-spec-version"
 
 
-def test_times_without_a_zone_are_refused(repo: Repository) -> None:
+def test_times_without_a_zone_are_rejected(repo: Repository) -> None:
     with pytest.raises(TypeError, match="tzinfo"):
         repo.readonly_session("main", as_of=datetime.now())
     with pytest.raises(ValueError, match="branch"):

@@ -31,7 +31,7 @@ class CountingStorage(PassingStorage):
         self.calls["done"] += 1
 
 
-def test_a_repository_works_through_it(tmp_path: Path) -> None:
+def test_repository_works_through_a_latency_storage(tmp_path: Path) -> None:
     storage = CountingStorage(local_filesystem_storage(str(tmp_path / "here")))
     repo = icefloe.Repository.create(storage)
     with repo.transaction("main", message="one") as store:
@@ -45,7 +45,7 @@ def test_a_repository_works_through_it(tmp_path: Path) -> None:
     assert sorted(storage.list_objects()) == sorted(opened.storage.list_objects())
 
 
-def test_latency_is_changed_below_an_open_repository() -> None:
+def test_latency_can_be_changed_while_a_repository_is_open() -> None:
     storage = LatencyStorage(in_memory_storage(), write_latency_ms=15)
     other = storage.with_settings(StorageSettings(minimum_size_for_multipart_upload=7))
 

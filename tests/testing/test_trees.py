@@ -27,7 +27,7 @@ from icefloe.testing.utils import (
 TREE = GroupNode.from_paths(arrays={"/a/x", "/b"}, groups={"/q/r"})
 
 
-def test_the_paths_of_a_tree() -> None:
+def test_paths_of_a_tree() -> None:
     assert TREE.nodes(include_root=True) == ["", "a", "a/x", "b", "q", "q/r"]
     assert TREE.groups("p", include_root=True) == ["p", "p/a", "p/q", "p/q/r"]
     assert TREE.arrays() == ["a/x", "b"]
@@ -42,14 +42,14 @@ def test_the_paths_of_a_tree() -> None:
         ({"/a"}, {"/a"}, "both a group and an array"),
     ],
 )
-def test_paths_that_make_no_tree(arrays: set[str], groups: set[str], words: str) -> None:
+def test_invalid_paths_of_a_tree_are_rejected(arrays: set[str], groups: set[str], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         GroupNode.from_paths(arrays, groups)
 
 
 @settings(max_examples=15)
 @given(trees.trees())
-def test_a_tree_comes_back_from_every_store(tree: GroupNode) -> None:
+def test_tree_round_trips_through_every_store(tree: GroupNode) -> None:
     model, session, repo = tree_to_model_and_icechunk(tree)
 
     assert GroupNode.from_store(model) == tree
@@ -60,7 +60,7 @@ def test_a_tree_comes_back_from_every_store(tree: GroupNode) -> None:
 
 @settings(max_examples=25)
 @given(trees.tree_and_mixed_moves())
-def test_moves_are_taken_or_refused_as_they_say(case: tuple[GroupNode, list[trees.MixedMove]]) -> None:
+def test_moves_are_accepted_or_rejected_as_predicted(case: tuple[GroupNode, list[trees.MixedMove]]) -> None:
     tree, moves = case
     model, session, repo = tree_to_model_and_icechunk(tree)
     session.commit("the tree")
@@ -94,13 +94,13 @@ def test_paths_follow_the_moves_of_a_model(case: tuple[GroupNode, list[tuple[str
     assert (set(found.arrays()), set(found.groups())) == (arrays, groups)
 
 
-def test_what_a_model_does_not_move() -> None:
+def test_model_rejects_relative_paths() -> None:
     with pytest.raises(ValueError, match="absolute"):
         sync(ModelStore().move("a", "/b"))
 
 
 @pytest.mark.parametrize(("offset", "first"), [((1,), 0), ((-1,), 2), ((5,), 0), ((0,), 1)])
-def test_a_model_shifts_chunks_as_a_session_does(offset: tuple[int, ...], first: int) -> None:
+def test_model_shifts_chunks_as_a_session_does(offset: tuple[int, ...], first: int) -> None:
     model = ModelStore()
     session = icefloe.Repository.create(icefloe.in_memory_storage()).writable_session("main")
     both = [
@@ -148,12 +148,12 @@ INITIAL = _snapshot(str(INITIAL_SNAPSHOT_ID), None, 0)
         ([_snapshot("c", INITIAL.id, 1), INITIAL], "unknown snapshots"),
     ],
 )
-def test_ancestries_that_cannot_be(ancestry: list[Any], words: str) -> None:
+def test_invalid_ancestries_are_detected(ancestry: list[Any], words: str) -> None:
     with pytest.raises(AssertionError, match=words):
         invariants.assert_ancestry_invariants(ancestry, {"a", "b", INITIAL.id})
 
 
-def test_an_expired_ancestry_may_end_anywhere() -> None:
+def test_expired_ancestry_may_end_anywhere() -> None:
     invariants.assert_ancestry_invariants([_snapshot("b", None, 1)], must_contain_initial=False)
 
 
@@ -165,7 +165,7 @@ def test_moves_are_sorted_segment_by_segment() -> None:
 
 @settings(max_examples=15)
 @given(st.data())
-def test_configurations_are_ones_that_are_stored(data: st.DataObject) -> None:
+def test_drawn_configurations_can_be_stored(data: st.DataObject) -> None:
     arrays = [
         zarr.create_array({}, name=f"g/{i}", shape=shape, dtype="i1", dimension_names=names)
         for i, (shape, names) in enumerate([((3, 4), ("t", None)), ((5,), None), ((), None)])
@@ -187,7 +187,7 @@ def test_configurations_are_ones_that_are_stored(data: st.DataObject) -> None:
 
 @settings(max_examples=15)
 @given(st.data())
-def test_times_to_expire_at_part_the_snapshots(data: st.DataObject) -> None:
+def test_drawn_times_separate_the_snapshots(data: st.DataObject) -> None:
     storage = icefloe.in_memory_storage()
     repo = icefloe.Repository.create(storage)
     for i in range(3):

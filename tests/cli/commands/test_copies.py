@@ -14,7 +14,7 @@ from icefloe.storage import local_filesystem_storage
 from tests.support.terminal import Terminal
 
 
-def test_clone_copies_once_and_then_what_is_new(typed: Terminal, tmp_path: Path) -> None:
+def test_clone_copies_only_new_objects_the_second_time(typed: Terminal, tmp_path: Path) -> None:
     target = str(tmp_path / "copy")
 
     planned = typed.json("clone", target, "--dry-run")
@@ -28,7 +28,7 @@ def test_clone_copies_once_and_then_what_is_new(typed: Terminal, tmp_path: Path)
     assert copied.list_tags() == {"v1"}
 
 
-def test_clone_of_a_part(typed: Terminal, tmp_path: Path) -> None:
+def test_clone_copies_selected_branches_and_depth(typed: Terminal, tmp_path: Path) -> None:
     typed("clone", str(tmp_path / "copy"), "--depth", "1", "--no-tags")
 
     copied = Repository.open(local_filesystem_storage(str(tmp_path / "copy")))
@@ -37,7 +37,7 @@ def test_clone_of_a_part(typed: Terminal, tmp_path: Path) -> None:
     assert copied.list_tags() == set()
 
 
-def test_clone_to_where_something_else_is(typed: Terminal, tmp_path: Path) -> None:
+def test_clone_to_a_nonempty_location_is_rejected(typed: Terminal, tmp_path: Path) -> None:
     (tmp_path / "copy").mkdir()
     (tmp_path / "copy" / "notes").write_text("mine")
 
@@ -71,7 +71,7 @@ def test_export_to_netcdf(typed: Terminal, tmp_path: Path) -> None:
         assert file["t2m"].shape == (3, 4)
 
 
-def test_export_with_words_that_say_nothing(typed: Terminal, tmp_path: Path) -> None:
+def test_export_rejects_invalid_selections(typed: Terminal, tmp_path: Path) -> None:
     for words in (("--isel", "time"), ("--isel", "time=a:b"), ("--sel", "=3"), ("--isel", "z=1")):
         typed("export", str(tmp_path / "plain"), *words, code=faults.USAGE)
 

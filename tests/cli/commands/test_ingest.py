@@ -41,7 +41,7 @@ def printed(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
 
 @pytest.mark.parametrize("sources", ["data", "data/*.nc", "list.txt"])
 @pytest.mark.parametrize("more", [(), ("--dry-run",), ("--on-change", "ingest")])
-def test_nothing_new_needs_no_spark(
+def test_ingest_without_new_files_does_not_start_spark(
     ingested: Path, sources: str, more: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     (ingested / "list.txt").write_text("data/000.nc\ndata/001.nc\n")
@@ -55,14 +55,16 @@ def test_nothing_new_needs_no_spark(
     assert len(list(icefloe.open(place).ops_log())) == len(before)
 
 
-def test_nothing_new_of_a_recipe(ingested: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_recipe_without_new_files_does_not_start_spark(
+    ingested: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (ingested / "recipe.yaml").write_text("sources: data\nrepository: repo\nexecutor: spark:nowhere\n")
     report = printed(capsys, "ingest", "--recipe", str(ingested / "recipe.yaml"))
 
     assert [len(report["known"]), report["ingested"], report["published"]] == [2, [], None]
 
 
-def test_a_file_that_changed_is_no_news_unless_it_is_wanted(
+def test_changed_files_are_ingested_only_on_request(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     files, place = archive(tmp_path / "data", (2, 2)), str(tmp_path / "repo")
@@ -78,7 +80,9 @@ def test_a_file_that_changed_is_no_news_unless_it_is_wanted(
     assert "--on-change" not in capsys.readouterr().out
 
 
-def test_what_is_wrong_is_told_before_spark(ingested: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistakes_are_reported_before_spark_starts(
+    ingested: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     place = str(ingested / "repo")
     for words, sentence in (
         (["rechunk", place, "t3m", "--chunks", "time=2", *NOWHERE], "t3m"),
@@ -94,7 +98,7 @@ def test_what_is_wrong_is_told_before_spark(ingested: Path, capsys: pytest.Captu
         assert "nowhere" not in told
 
 
-def test_an_array_that_is_cut_like_that_needs_no_spark(
+def test_rechunk_to_existing_chunks_does_not_start_spark(
     ingested: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     report = printed(capsys, "rechunk", str(ingested / "repo"), "t2m", "--chunks", "time=4", *NOWHERE)
@@ -106,7 +110,7 @@ def test_an_array_that_is_cut_like_that_needs_no_spark(
     "words",
     [["tree", "REPO"], ["show", "REPO"], ["diff", "REPO", "main~1"], ["storage", "REPO", "--by", "array"]],
 )
-def test_the_ledger_is_listed_if_asked_for(
+def test_ledger_is_listed_on_request(
     ingested: Path, words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = [str(ingested / "repo") if word == "REPO" else word for word in words]
@@ -120,7 +124,7 @@ def test_the_ledger_is_listed_if_asked_for(
 
 
 @pytest.mark.parametrize("words", [["tree", "REPO"], ["show", "REPO"], ["diff", "REPO", "main~1"]])
-def test_commit_keys_are_listed_if_asked_for(
+def test_commit_keys_are_listed_on_request(
     tmp_path: Path, words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     session = icefloe.Repository.create(icefloe.local_filesystem_storage(str(tmp_path))).writable_session(
@@ -138,7 +142,7 @@ def test_commit_keys_are_listed_if_asked_for(
 
 
 @pytest.mark.parametrize("mode", ["--virtual", "--hybrid"])
-def test_changed_files_that_arrays_refer_to_end_the_run_with_5(
+def test_changed_files_of_virtual_references_give_exit_code_5(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], mode: str
 ) -> None:
     files = archive(tmp_path / "data", (2, 2, 2))
@@ -168,7 +172,7 @@ def test_changed_files_that_arrays_refer_to_end_the_run_with_5(
     assert app.main(words) == 0
 
 
-def test_changed_files_that_were_copied_are_no_failure(
+def test_changed_files_that_were_copied_are_not_an_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     files = archive(tmp_path / "data", (2, 2))
@@ -181,7 +185,7 @@ def test_changed_files_that_were_copied_are_no_failure(
     assert "changed since the last ingest: 1 file" in capsys.readouterr().out
 
 
-def test_a_changed_reference_that_is_skipped_as_bad_stays_broken(
+def test_changed_file_that_is_skipped_as_bad_stays_broken(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     files = archive(tmp_path / "data", (2, 2))

@@ -12,7 +12,7 @@ from icefloe.cli.progress import Meter
 from tests.support.terminal import Terminal
 
 
-def test_gc_shows_every_object_and_why(typed: Terminal) -> None:
+def test_gc_table_lists_objects_with_reasons(typed: Terminal) -> None:
     typed("expire", "--keep-last", "1", "--tags")
 
     rows = typed.json("gc", "--older-than", "0s", "--dry-run", "--table")
@@ -37,7 +37,7 @@ def test_deletions_and_rewritten_manifests_are_counted(
     assert told[-1] == ("delete requests", 1, 1)
 
 
-def test_gc_of_young_objects_needs_a_yes(typed: Terminal) -> None:
+def test_gc_of_recent_objects_requires_yes(typed: Terminal) -> None:
     typed("gc", "--older-than", "1h", code=faults.USAGE)
 
     assert "--yes" in typed.errors
@@ -46,7 +46,7 @@ def test_gc_of_young_objects_needs_a_yes(typed: Terminal) -> None:
     typed("gc", "--older-than", "1h", "--yes")
 
 
-def test_expire_shows_what_stays_before_it_does_anything(typed: Terminal) -> None:
+def test_expire_dry_run_shows_kept_snapshots(typed: Terminal) -> None:
     shown = typed.json("expire", "--keep-last", "1", "--dry-run")
 
     assert [row["kept"] for row in shown["snapshots"]] == [True, True, True]  # the tag keeps one
@@ -65,7 +65,7 @@ def test_expire_by_rules(typed: Terminal) -> None:
     assert typed.json("refs")[0]["name"] == "main"
 
 
-def test_expire_refuses_what_makes_no_sense(typed: Terminal) -> None:
+def test_expire_rejects_contradictory_options(typed: Terminal) -> None:
     for words in (
         (),
         ("--older-than", "1d", "--keep-last", "2"),
@@ -79,7 +79,7 @@ def test_expire_refuses_what_makes_no_sense(typed: Terminal) -> None:
     assert len(typed.json("log")) == 3
 
 
-def test_stats_by_array_and_snapshot(typed: Terminal) -> None:
+def test_storage_by_array_and_snapshot(typed: Terminal) -> None:
     (array,) = typed.json("storage", "--by", "array")
     rows = typed.json("storage", "--by", "snapshot")
     (one,) = typed.json("storage", "--by", "array", "-r", "v1")
@@ -91,12 +91,12 @@ def test_stats_by_array_and_snapshot(typed: Terminal) -> None:
     assert typed.json("storage", "--if-older-than", "0s")["snapshots"] == 0
 
 
-def test_a_dry_run_of_rewriting_writes_nothing(typed: Terminal) -> None:
+def test_dry_run_of_rewrite_manifests_writes_nothing(typed: Terminal) -> None:
     assert typed.json("rewrite-manifests", "--dry-run")["manifests"] == 1
     assert len(typed.json("log")) == 3
 
 
-def test_verify_of_a_part_with_checksums(typed: Terminal) -> None:
+def test_verify_one_version_with_checksums(typed: Terminal) -> None:
     assert "recorded" in typed("checksums record")
     assert typed.json("checksums record")["recorded"] == 0
     assert typed.json("verify", "-r", "main", "--no-history", "--checksums")["checksums"] > 0
@@ -106,7 +106,7 @@ def test_verify_of_a_part_with_checksums(typed: Terminal) -> None:
     typed("verify", "-r", "nope", code=faults.NOT_FOUND)
 
 
-def test_repair_takes_what_is_lost_from_a_clone(typed: Terminal, tmp_path: Path) -> None:
+def test_repair_restores_chunks_from_a_clone(typed: Terminal, tmp_path: Path) -> None:
     typed("clone", str(tmp_path / "copy"))
     repo = icefloe.open(typed.repo)
     (manifest,) = repo.list_manifest_files(repo.lookup_branch("main"))
@@ -122,7 +122,7 @@ def test_repair_takes_what_is_lost_from_a_clone(typed: Terminal, tmp_path: Path)
 
 
 @pytest.mark.needs("xarray")
-def test_repair_without_a_ledger_knows_nothing(typed: Terminal) -> None:
+def test_repair_without_a_ledger_restores_nothing(typed: Terminal) -> None:
     repo = icefloe.open(typed.repo)
     (manifest,) = repo.list_manifest_files(repo.lookup_branch("main"))
     repo.storage.delete([f"manifests/{manifest.id}"])
@@ -135,7 +135,7 @@ def test_repair_without_a_ledger_knows_nothing(typed: Terminal) -> None:
     assert "OLD=NEW" in typed.errors
 
 
-def test_dry_runs_of_what_only_looks(typed: Terminal) -> None:
+def test_dry_runs_of_read_only_commands_count_snapshots(typed: Terminal) -> None:
     assert typed.json("verify", "--dry-run") == {
         "dry_run": True,
         "level": "graph",

@@ -41,7 +41,7 @@ def values(repo: icefloe.Repository, branch: str = "main") -> Any:
     return zarr.open_array(repo.readonly_session(branch).store, path="a", mode="r")[:].tolist()  # type: ignore[union-attr]
 
 
-def test_merge_brings_a_branch_to_main(typed: Terminal, repo: icefloe.Repository) -> None:
+def test_merge_into_main(typed: Terminal, repo: icefloe.Repository) -> None:
     tip = repo.lookup_branch("main")
 
     assert typed("merge", "dev", "--dry-run").strip() == "dev into main: would be merged"
@@ -59,7 +59,7 @@ def test_merge_brings_a_branch_to_main(typed: Terminal, repo: icefloe.Repository
     assert repo.lookup_branch("behind") == told["snapshot"]
 
 
-def test_conflicts_are_a_table_and_an_exit_code(typed: Terminal, repo: icefloe.Repository) -> None:
+def test_conflicts_are_listed_with_exit_code_4(typed: Terminal, repo: icefloe.Repository) -> None:
     put(repo, "dev", 0, 3)
     tip = repo.lookup_branch("main")
 
@@ -76,7 +76,7 @@ def test_conflicts_are_a_table_and_an_exit_code(typed: Terminal, repo: icefloe.R
     assert values(repo) == [3, 2, 0, 0]
 
 
-def test_conflicts_are_told_by_labels_and_differences(typed: Terminal, repo: icefloe.Repository) -> None:
+def test_conflicts_show_labels_and_differences(typed: Terminal, repo: icefloe.Repository) -> None:
     session = repo.writable_session("main")
     days: dict[str, Any] = {"units": "days since 2024-03-01"}
     options: dict[str, Any] = {"chunks": (2,), "dimension_names": ["time"]}
@@ -115,7 +115,7 @@ def test_many_conflicts_are_counted(typed: Terminal, repo: icefloe.Repository) -
     assert [row["details"] is None for row in rows] == [False] * 20 + [True] * 10
 
 
-def test_what_cannot_be_merged(typed: Terminal) -> None:
+def test_invalid_merges_are_reported(typed: Terminal) -> None:
     typed("merge", "nowhere", code=faults.NOT_FOUND)
     assert "no branch, tag or snapshot nowhere" in typed.errors
     typed("merge", "dev", "--branch", "nowhere", code=faults.NOT_FOUND)
@@ -139,7 +139,7 @@ def test_cherry_pick_and_revert(typed: Terminal, repo: icefloe.Repository) -> No
     assert "not in the history of branch main" in typed.errors
 
 
-def test_squash_makes_one_commit_of_several(typed: Terminal, repo: icefloe.Repository) -> None:
+def test_squash_replaces_commits_by_one(typed: Terminal, repo: icefloe.Repository) -> None:
     since = list(repo.ancestry(branch="main"))[1].id
     put(repo, "main", 3, 7)
 

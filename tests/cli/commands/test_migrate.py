@@ -19,7 +19,7 @@ def old(tmp_path: Path) -> Path:
     return golden.unpack("handmade-002-alpha8", tmp_path) / "repo"
 
 
-def test_a_dry_run_tells_what_would_be_done(old: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_dry_run_reports_what_would_be_migrated(old: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert app.main(["migrate", str(old), "--dry-run", "--json"]) == 0
 
     report = json.loads(capsys.readouterr().out)
@@ -27,7 +27,7 @@ def test_a_dry_run_tells_what_would_be_done(old: Path, capsys: pytest.CaptureFix
     assert not (old / "repo").exists()
 
 
-def test_it_writes_elsewhere_and_tells_how_far_it_is(
+def test_migration_to_another_location_reports_progress(
     old: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     new = old.parent / "new"
@@ -44,7 +44,7 @@ def test_it_writes_elsewhere_and_tells_how_far_it_is(
     assert "data ❄" in capsys.readouterr().out
 
 
-def test_it_upgrades_in_place(old: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_migration_in_place(old: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert app.main(["migrate", str(old), "--delete-old-files"]) == 0
 
     assert sorted(path.name for path in old.iterdir()) == [
@@ -59,7 +59,7 @@ def test_it_upgrades_in_place(old: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert "there is nothing to upgrade" in capsys.readouterr().err
 
 
-def test_what_is_missing_is_told(old: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_objects_are_reported(old: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (old / "chunks" / "65C2772WK3CDTTQBF43G").unlink()
 
     assert app.main(["migrate", str(old)]) == faults.FAILED
@@ -69,7 +69,7 @@ def test_what_is_missing_is_told(old: Path, capsys: pytest.CaptureFixture[str]) 
     assert "missing: chunks/65C2772WK3CDTTQBF43G" in capsys.readouterr().out
 
 
-def test_version_1_is_upgraded_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_1_is_upgraded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     place = tmp_path / "v1"
     icefloe.Repository.create(icefloe.local_filesystem_storage(str(place)), spec_version=1)
 
@@ -90,7 +90,7 @@ def test_version_1_is_upgraded_too(tmp_path: Path, capsys: pytest.CaptureFixture
     assert app.main(["migrate", str(place), "--delete-old-files"]) == faults.FAILED
 
 
-def test_an_old_repository_is_looked_at_like_any_other(old: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_read_repositories_of_old_formats(old: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for command in (["info"], ["log"], ["tree"], ["refs"]):
         assert app.main([*command, str(old)]) == 0
     assert "grp" in capsys.readouterr().out
@@ -98,5 +98,5 @@ def test_an_old_repository_is_looked_at_like_any_other(old: Path, capsys: pytest
     assert "`icefloe migrate` turns it" in capsys.readouterr().err
 
 
-def test_an_empty_place_is_not_found(tmp_path: Path) -> None:
+def test_migration_of_an_empty_location_fails(tmp_path: Path) -> None:
     assert app.main(["migrate", str(tmp_path)]) == faults.NOT_FOUND

@@ -61,7 +61,7 @@ def session_of(place: str, tag: str) -> icefloe.Session:
     return icefloe.Repository.open(icefloe.local_filesystem_storage(place)).readonly_session(tag=tag)
 
 
-def test_values_are_as_users_see_them(place: str) -> None:
+def test_packed_values_are_decoded(place: str) -> None:
     drawn = take(session_of(place, "v1"), "t", {"time": 0}, {})
 
     assert [axis.title for axis in drawn.axes] == ["lat (degrees_north)", "lon"]
@@ -71,7 +71,7 @@ def test_values_are_as_users_see_them(place: str) -> None:
 
 
 @pytest.mark.needs("xarray")
-def test_labels_choose_and_revisions_differ(place: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_labels_and_revisions_select_values(place: str, capsys: pytest.CaptureFixture[str]) -> None:
     words = [place, "t", "--sel", "time=2024-01-02", "--json"]
 
     now, before = (json.loads(plot(capsys, *words, *more)) for more in ([], ["-r", "v1"]))
@@ -81,7 +81,7 @@ def test_labels_choose_and_revisions_differ(place: str, capsys: pytest.CaptureFi
     assert before["at"] == {"time": "2024-01-02"}
 
 
-def test_a_map_has_north_above_and_says_what_is_missing(
+def test_map_has_north_at_the_top_and_counts_missing_values(
     place: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = plot(capsys, place, "t", "-r", "v1", "--width", "40")
@@ -93,7 +93,7 @@ def test_a_map_has_north_above_and_says_what_is_missing(
     assert "1 of 56 missing" in text
 
 
-def test_a_curve_has_its_scale_and_its_ends(place: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_curve_has_a_scale_and_end_labels(place: str, capsys: pytest.CaptureFixture[str]) -> None:
     text = plot(capsys, place, "t", "-r", "v1", "--isel", "lat=3", "--isel", "lon=-1", "--width", "60")
 
     lines = text.splitlines()
@@ -104,7 +104,7 @@ def test_a_curve_has_its_scale_and_its_ends(place: str, capsys: pytest.CaptureFi
     assert sum(any("\u2801" <= char <= "\u28ff" for char in line) for line in lines) > 10
 
 
-def test_gaps_in_a_curve_stay_empty() -> None:
+def test_missing_values_leave_gaps_in_a_curve() -> None:
     values = np.array([0, 1, np.nan, np.nan, np.nan, 1, 0], float)
     text = as_text(Slice("/a", values, (Axis("x", None, range(7)),), "", "a", {}), 40)
 
@@ -166,19 +166,19 @@ def test_files_are_drawn(
         (["t", "--file", "/nowhere/at/all.png"], 1, "/nowhere/at/all.png: No such file or directory"),
     ],
 )
-def test_what_cannot_be_drawn_is_said(
+def test_invalid_plots_are_reported(
     words: list[str], code: int, sentence: str, place: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert sentence in plot(capsys, place, *words, code=code)
 
 
-def test_all_missing_is_said(place: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plot_without_values_is_reported(place: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert "all 12 values are missing" in plot(capsys, place, "nothing")
     found: dict[str, Any] = json.loads(plot(capsys, place, "nothing", "--json"))
     assert (found["min"], found["missing"]) == (None, 12)
 
 
-def test_what_goes_wrong_unawares_is_one_sentence(
+def test_unexpected_error_is_one_sentence(
     place: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: Any) -> None:
@@ -214,7 +214,7 @@ NORTHWARD = axis("latitude", np.linspace(-89, 89, 90), "degrees_north")
 EASTWARD = axis("longitude", np.arange(0.0, 360, 2), "degrees_east")
 
 
-def test_maps_have_coastlines_at_their_places() -> None:
+def test_coastlines_are_drawn_at_the_right_cells() -> None:
     coast = coast_of(flat_slice(NORTHWARD, EASTWARD))
 
     # 79 columns are 360 degrees, 20 lines are 180: the Atlantic is empty, Africa ends at 35 S and 20 E.
@@ -267,7 +267,7 @@ def test_files_of_other_grids_have_no_coastlines(grid: str, tmp_path: Path) -> N
     assert (tmp_path / "with.png").read_bytes() == (tmp_path / "without.png").read_bytes()
 
 
-def test_coastlines_in_colour_stand_out_from_the_values() -> None:
+def test_coastlines_contrast_with_colours() -> None:
     painted = as_text(
         flat_slice(NORTHWARD, EASTWARD), 80, lambda char, colour, ground: f"{char}({colour} on {ground})"
     )
@@ -276,7 +276,7 @@ def test_coastlines_in_colour_stand_out_from_the_values() -> None:
 
 
 @pytest.mark.needs("xarray")
-def test_option_leaves_coastlines_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_coastlines_can_be_disabled(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = str(tmp_path / "map")
     repo = icefloe.Repository.create(icefloe.storage_from_url(folder, sync=False))
     session = repo.writable_session("main")
@@ -298,7 +298,7 @@ def test_option_leaves_coastlines_out(tmp_path: Path, capsys: pytest.CaptureFixt
 @pytest.mark.needs("matplotlib")
 @pytest.mark.parametrize("east", [np.arange(0.0, 360, 2), np.arange(-180.0, 180, 2)], ids=["0", "-180"])
 @pytest.mark.parametrize("north", [NORTHWARD.values, NORTHWARD.values[::-1]], ids=["ascending", "descending"])
-def test_files_have_coastlines_at_their_places(north: Any, east: Any, tmp_path: Path) -> None:
+def test_coastlines_in_files_are_at_the_right_place(north: Any, east: Any, tmp_path: Path) -> None:
     from matplotlib.image import imread
 
     drawn = flat_slice(axis("lat", north), axis("lon", east))

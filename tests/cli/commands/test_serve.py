@@ -30,7 +30,7 @@ def _started(*arguments: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
         process.communicate(timeout=30)
 
 
-def test_the_printed_url_opens_the_page(tmp_path: Path) -> None:
+def test_printed_url_opens_the_page(tmp_path: Path) -> None:
     sample_repository(tmp_path)
 
     with _started(str(tmp_path / "repo")) as (url, _):
@@ -60,7 +60,7 @@ def test_containers_named_with_authorize_are_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals are another matter there")
-def test_a_signal_ends_the_server(tmp_path: Path) -> None:
+def test_signal_ends_the_server(tmp_path: Path) -> None:
     sample_repository(tmp_path)
 
     with _started(str(tmp_path / "repo")) as (_, process):
@@ -80,7 +80,7 @@ def test_a_signal_ends_the_server(tmp_path: Path) -> None:
         (["--authorize", "s3://nothing"], "no virtual chunk container"),
     ],
 )
-def test_unsafe_and_wrong_options_are_refused(
+def test_unsafe_and_wrong_options_are_rejected(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], problem: str
 ) -> None:
     sample_repository(tmp_path)

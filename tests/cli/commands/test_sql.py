@@ -19,7 +19,9 @@ pytestmark = [
 ]
 
 
-def test_a_question_and_its_answer(spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_sql_prints_the_result_of_a_query(
+    spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     place = str(tmp_path / "repo")
     repository(weather(), icefloe.local_filesystem_storage(place), CHUNKS)
 

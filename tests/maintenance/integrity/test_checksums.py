@@ -60,7 +60,7 @@ class Counting(PassingStorage):
 
 
 @VERSIONS
-def test_a_flipped_bit_in_any_object_is_found(version: int) -> None:
+def test_flipped_bit_in_any_object_is_found(version: int) -> None:
     repo = four_commits(version)
     recorded = repo.record_checksums()
     keys = list(immutable(repo.storage))
@@ -79,7 +79,7 @@ def test_a_flipped_bit_in_any_object_is_found(version: int) -> None:
 
 
 @VERSIONS
-def test_any_object_that_is_gone_is_found(version: int) -> None:
+def test_any_missing_object_is_found(version: int) -> None:
     repo = four_commits(version)
     for key in immutable(repo.storage):
         optional = key.startswith("transactions/") and (version == 1 or repo_root(repo) in key)
@@ -108,7 +108,7 @@ def test_foreign_files_beside_the_checksums_are_ignored() -> None:
     assert repo.storage.exists(f"{catalogue.FOLDER}/zz notes.txt")
 
 
-def test_checksums_are_recorded_once_and_files_are_joined() -> None:
+def test_checksums_are_recorded_once_and_files_are_merged() -> None:
     repo = repository()
 
     for value in range(1, 30):
@@ -123,7 +123,7 @@ def test_checksums_are_recorded_once_and_files_are_joined() -> None:
 
 
 @VERSIONS
-def test_an_expiration_and_a_retention_are_no_damage(version: int) -> None:
+def test_rewritten_parents_are_not_reported_as_damage(version: int) -> None:
     """In version 1 both write snapshot files anew, with another parent."""
     repo = four_commits(version)
     repo.record_checksums()
@@ -143,7 +143,7 @@ def test_an_expiration_and_a_retention_are_no_damage(version: int) -> None:
     assert (found.kind, found.object) == ("checksum", key)
 
 
-def test_a_parent_that_nobody_recorded_is_damage() -> None:
+def test_unrecorded_parent_is_reported_as_damage() -> None:
     """A V1 snapshot whose parent is another than any expiration could have given it."""
     repo = four_commits(1)
     repo.record_checksums()
@@ -160,7 +160,7 @@ def test_a_parent_that_nobody_recorded_is_damage() -> None:
     }
 
 
-def test_a_message_that_changed_in_one_of_its_two_places_is_found() -> None:
+def test_message_that_differs_from_the_repo_info_is_found() -> None:
     repo = four_commits()
     id = SnapshotId.parse(repo.lookup_branch("dev"))
     snapshot = read_snapshot(repo.storage.get(f"snapshots/{id}")[0], id)
@@ -172,7 +172,7 @@ def test_a_message_that_changed_in_one_of_its_two_places_is_found() -> None:
     assert "message" in found.message
 
 
-def test_changes_of_the_repository_are_no_damage_to_the_repo_info_file() -> None:
+def test_changes_of_the_repo_info_file_are_not_damage() -> None:
     repo = four_commits()
     repo.record_checksums()
     for step in (
@@ -188,7 +188,7 @@ def test_changes_of_the_repository_are_no_damage_to_the_repo_info_file() -> None
         repo.record_checksums()
 
 
-def test_a_repo_info_file_that_was_put_back_is_found() -> None:
+def test_restored_old_repo_info_file_is_found() -> None:
     """As by somebody who restored an older one: its ops log lacks what was recorded."""
     repo = four_commits()
     older, _ = repo.storage.get("repo")
@@ -201,7 +201,7 @@ def test_a_repo_info_file_that_was_put_back_is_found() -> None:
     assert (found.kind, found.object) == ("checksum", "repo")
 
 
-def test_other_readers_and_collections_leave_the_catalogue_alone() -> None:
+def test_readers_and_collections_ignore_the_catalogue() -> None:
     repo = four_commits()
     repo.record_checksums()
     repo.verify("objects", incremental=True)
@@ -215,7 +215,7 @@ def test_other_readers_and_collections_leave_the_catalogue_alone() -> None:
     assert repo.verify("chunks").ok
 
 
-def test_a_damaged_catalogue_is_reported() -> None:
+def test_damaged_catalogue_is_reported() -> None:
     repo = four_commits()
     repo.record_checksums()
     ((key, _),) = [item for item in repo.storage.list_objects() if item[0].startswith(catalogue.FOLDER)]
@@ -228,7 +228,7 @@ def test_a_damaged_catalogue_is_reported() -> None:
     assert [found.object for found in report.findings] == [catalogue.FOLDER]
 
 
-def test_an_incremental_verification_reads_what_is_new_only() -> None:
+def test_incremental_verification_reads_only_new_objects() -> None:
     repo = four_commits()
     repo.verify("chunks", incremental=True)
     again = Counting(repo.storage)
@@ -246,7 +246,7 @@ def test_an_incremental_verification_reads_what_is_new_only() -> None:
     assert counting.count("chunks") == 2
 
 
-def test_a_deeper_verification_counts_for_one_that_is_not() -> None:
+def test_deeper_verification_covers_shallower_levels() -> None:
     repo = four_commits()
     repo.verify("objects", incremental=True)
 
@@ -255,7 +255,7 @@ def test_a_deeper_verification_counts_for_one_that_is_not() -> None:
 
 
 @VERSIONS
-def test_what_is_wrong_is_not_remembered_as_well(version: int) -> None:
+def test_damaged_snapshots_are_not_recorded_as_verified(version: int) -> None:
     repo = four_commits(version)
     key = f"snapshots/{repo.lookup_branch('dev')}"
     data = repo.storage.get(key)[0]
@@ -269,7 +269,7 @@ def test_what_is_wrong_is_not_remembered_as_well(version: int) -> None:
     assert second.skipped == 0
 
 
-def test_damage_in_what_is_new_is_found_incrementally() -> None:
+def test_incremental_verification_finds_new_damage() -> None:
     repo = four_commits()
     repo.verify("chunks", incremental=True)
     before = {key for key in immutable(repo.storage) if key.startswith("chunks/")}
@@ -282,7 +282,7 @@ def test_damage_in_what_is_new_is_found_incrementally() -> None:
     assert [found.kind for found in report.findings] == ["short"]
 
 
-def test_an_array_that_is_read_in_another_way_is_decoded_again() -> None:
+def test_array_with_new_metadata_is_decoded_again() -> None:
     repo = four_commits()
     repo.verify("chunks", incremental=True)
     session = repo.writable_session("main")
@@ -295,7 +295,7 @@ def test_an_array_that_is_read_in_another_way_is_decoded_again() -> None:
 
 
 @VERSIONS
-def test_one_branch_one_snapshot_or_all(version: int) -> None:
+def test_verify_one_branch_one_snapshot_or_all(version: int) -> None:
     repo = four_commits(version)
     tip = repo.lookup_branch("dev")
     repo.storage.delete([f"snapshots/{tip}"])
@@ -324,7 +324,7 @@ def test_findings_are_a_table() -> None:
     assert len(table.to_pandas()) == 4
 
 
-def test_a_place_that_takes_no_writes_takes_no_checksums() -> None:
+def test_checksums_need_writable_storage() -> None:
     class Fixed(PassingStorage):
         @property
         def read_only(self) -> bool:

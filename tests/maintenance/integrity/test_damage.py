@@ -68,7 +68,7 @@ def objects_named(report: VerifyReport) -> set[str]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_flipped_bit_anywhere_is_found_by_its_checksum(name: str) -> None:
+def test_flipped_bit_anywhere_is_found_by_its_checksum(name: str) -> None:
     places = random.Random(name)
     storage = stored(name)
     Repository.open(storage).record_checksums()
@@ -86,7 +86,7 @@ def test_a_flipped_bit_anywhere_is_found_by_its_checksum(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_whatever_is_deleted_is_found_at_its_level(name: str) -> None:
+def test_any_deleted_object_is_found_at_its_level(name: str) -> None:
     """A first snapshot needs no transaction log; that it was there is known to the catalogue alone."""
     places = random.Random(name)
     storage = stored(name)
@@ -107,7 +107,7 @@ def test_whatever_is_deleted_is_found_at_its_level(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if golden.load(name).has_repo_info])
-def test_a_flipped_bit_in_the_repo_info_file_is_found(name: str) -> None:
+def test_flipped_bit_in_the_repo_info_file_is_found(name: str) -> None:
     places = random.Random(name)
     storage = stored(name)
     Repository.open(storage).record_checksums()
@@ -123,7 +123,7 @@ def test_a_flipped_bit_in_the_repo_info_file_is_found(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", OLDER)
-def test_a_migration_tells_what_is_gone_from_an_older_repository(name: str) -> None:
+def test_migration_reports_missing_objects(name: str) -> None:
     """Refs and transaction logs are not looked for: nothing else tells of them."""
     storage = stored(name)
     looked_for = {"s", "m", "c", "snapshots", "manifests", "chunks"}
@@ -142,7 +142,7 @@ def test_a_migration_tells_what_is_gone_from_an_older_repository(name: str) -> N
 
 
 @pytest.mark.parametrize("name", OLDER)
-def test_a_migration_of_a_damaged_older_repository_is_refused_or_done(name: str) -> None:
+def test_migration_of_a_damaged_repository_fails_or_is_correct(name: str) -> None:
     """Chunks are left out: no format tells what their bytes should be."""
     places = random.Random(name)
     storage = stored(name)

@@ -48,7 +48,7 @@ def stored(path: str, coords: tuple[int, ...]) -> bytes | None:
 
 
 @VERSIONS
-def test_a_chunk_comes_back_from_its_source(version: int) -> None:
+def test_lost_chunk_is_restored_from_a_source(version: int) -> None:
     repo = broken(version)
     with pytest.raises(IcechunkError):
         values(repo)
@@ -65,7 +65,7 @@ def test_a_chunk_comes_back_from_its_source(version: int) -> None:
     assert history(repo)[:2] == ["Repair", "write 4"]
 
 
-def test_values_are_encoded_as_the_array_says() -> None:
+def test_restored_values_are_encoded_with_the_codecs() -> None:
     repo = broken(2)
 
     repo.repair(sources=lambda path, coords: np.array([coords[0]], "i4"))
@@ -74,7 +74,7 @@ def test_values_are_encoded_as_the_array_says() -> None:
 
 
 @VERSIONS
-def test_without_consent_nothing_is_dropped(version: int) -> None:
+def test_nothing_is_dropped_by_default(version: int) -> None:
     repo = broken(version)
     before = repo.lookup_branch("main")
 
@@ -86,7 +86,7 @@ def test_without_consent_nothing_is_dropped(version: int) -> None:
 
 
 @VERSIONS
-def test_with_consent_a_chunk_reads_as_fill_value(version: int) -> None:
+def test_dropped_chunk_reads_as_fill_value(version: int) -> None:
     repo = broken(version)
     planned = repo.repair(drop=True, dry_run=True)
     assert planned.snapshot_id is None
@@ -99,7 +99,7 @@ def test_with_consent_a_chunk_reads_as_fill_value(version: int) -> None:
     assert repo.repair(drop=True).snapshot_id is None
 
 
-def test_a_chunk_with_other_bytes_than_recorded_counts_as_lost() -> None:
+def test_chunk_with_wrong_checksum_is_restored() -> None:
     repo = five_chunks()
     repo.record_checksums()
     key = chunk_at(repo, 3)
@@ -115,7 +115,7 @@ def test_a_chunk_with_other_bytes_than_recorded_counts_as_lost() -> None:
 
 @VERSIONS
 @pytest.mark.parametrize("way", ["gone", "damaged"])
-def test_a_manifest_is_made_again_or_dropped(version: int, way: str) -> None:
+def test_lost_manifest_is_restored_or_dropped(version: int, way: str) -> None:
     repo = five_chunks(version)
     (file,) = repo.list_manifest_files(repo.lookup_branch("main"))
     key = f"manifests/{file.id}"
@@ -136,7 +136,7 @@ def test_a_manifest_is_made_again_or_dropped(version: int, way: str) -> None:
 
 
 @VERSIONS
-def test_a_transaction_log_is_computed(version: int) -> None:
+def test_lost_transaction_log_is_computed(version: int) -> None:
     repo = five_chunks(version)
     repo.record_checksums()
     tip = repo.lookup_branch("main")
@@ -154,7 +154,7 @@ def test_a_transaction_log_is_computed(version: int) -> None:
     assert repo.verify("objects", checksums=True).ok
 
 
-def test_a_snapshot_that_is_gone_leaves_the_history() -> None:
+def test_lost_snapshot_is_removed_from_the_history() -> None:
     repo = five_chunks()
     line = [info.id for info in repo.ancestry(branch="main")]
     repo.create_tag("lost", line[2])
@@ -171,7 +171,7 @@ def test_a_snapshot_that_is_gone_leaves_the_history() -> None:
     assert sorted(changed.updated_chunks["/a"]) == [[2], [3], [4]]
 
 
-def test_a_branch_whose_tip_is_gone_goes_back_to_the_last_that_is_there() -> None:
+def test_branch_with_lost_tip_is_reset_to_newest_existing_snapshot() -> None:
     repo = five_chunks()
     line = [info.id for info in repo.ancestry(branch="main")]
     repo.storage.delete([f"snapshots/{line[0]}"])
@@ -183,7 +183,7 @@ def test_a_branch_whose_tip_is_gone_goes_back_to_the_last_that_is_there() -> Non
     assert values(repo) == [0, 1, 2, 3, 0, 0, 0, 0]
 
 
-def test_a_snapshot_of_version_1_that_is_gone_takes_those_before_it_out_of_the_history() -> None:
+def test_lost_snapshot_of_version_1_removes_its_ancestors_from_the_history() -> None:
     """Nobody else knows what came before it: the one after it is tied to the first, as by an expiration."""
     repo = five_chunks(1)
     repo.record_checksums()
@@ -202,7 +202,7 @@ def test_a_snapshot_of_version_1_that_is_gone_takes_those_before_it_out_of_the_h
     assert repo.verify("chunks", checksums=True).ok
 
 
-def test_a_branch_of_version_1_whose_tip_is_gone_is_left() -> None:
+def test_branch_of_version_1_with_lost_tip_is_left_unchanged() -> None:
     repo = five_chunks(1)
     repo.create_branch("dev", repo.lookup_branch("main"))
     tip = commit(repo, 5, "dev")
@@ -215,7 +215,7 @@ def test_a_branch_of_version_1_whose_tip_is_gone_is_left() -> None:
     assert repo.lookup_branch("dev") == tip
 
 
-def test_a_snapshot_that_can_be_read_is_never_dropped() -> None:
+def test_readable_snapshot_is_never_dropped() -> None:
     repo = five_chunks()
     repo.record_checksums()
     tip = repo.lookup_branch("main")
@@ -231,7 +231,7 @@ def test_a_snapshot_that_can_be_read_is_never_dropped() -> None:
 
 
 @VERSIONS
-def test_what_is_well_stays_as_it_is(version: int) -> None:
+def test_repair_does_not_change_an_intact_repository(version: int) -> None:
     repo = five_chunks(version)
     before = objects(repo.storage)
 
@@ -241,7 +241,7 @@ def test_what_is_well_stays_as_it_is(version: int) -> None:
     assert objects(repo.storage) == before
 
 
-def test_a_source_that_fails_changes_nothing() -> None:
+def test_failing_source_changes_nothing() -> None:
     repo = broken(2)
     before = repo.lookup_branch("main")
 

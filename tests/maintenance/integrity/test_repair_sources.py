@@ -48,7 +48,7 @@ def values(repo: Repository) -> list[int]:
     return list(np.asarray(array[:]).tolist())
 
 
-def test_files_that_moved_are_followed(archive: tuple[Repository, Path]) -> None:
+def test_references_follow_moved_files(archive: tuple[Repository, Path]) -> None:
     repo, folder = archive
     (folder / "old").rename(folder / "new")
     assert {found.kind for found in repo.verify("sources").findings} == {"missing"}
@@ -61,7 +61,7 @@ def test_files_that_moved_are_followed(archive: tuple[Repository, Path]) -> None
     assert repo.verify("sources", branch="main", history=False).ok
 
 
-def test_what_is_not_at_the_new_place_is_left_or_dropped_with_consent(
+def test_references_to_missing_files_are_dropped_only_on_request(
     archive: tuple[Repository, Path],
 ) -> None:
     repo, folder = archive
@@ -79,7 +79,7 @@ def test_what_is_not_at_the_new_place_is_left_or_dropped_with_consent(
     assert repo.verify("sources", branch="main", history=False).ok
 
 
-def test_virtual_references_are_none_of_the_business_of_a_plain_repair(
+def test_repair_ignores_virtual_references_by_default(
     archive: tuple[Repository, Path],
 ) -> None:
     repo, folder = archive

@@ -42,7 +42,7 @@ def reopened(repo: Repository) -> Repository:
     return Repository.open(repo.storage)
 
 
-def test_what_is_well_has_no_findings() -> None:
+def test_intact_repository_has_no_findings() -> None:
     repo = three_commits()
     repo.expire_snapshots(now())
     repo.garbage_collect(now())
@@ -55,7 +55,7 @@ def test_what_is_well_has_no_findings() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in golden.NAMES if name.startswith(("v1", "v2"))])
-def test_repositories_of_official_releases_are_well(name: str) -> None:
+def test_repositories_of_official_releases_are_intact(name: str) -> None:
     storage = in_memory_storage()
     for path, data in golden.load(name).files.items():
         storage.put(path, data)
@@ -63,14 +63,14 @@ def test_repositories_of_official_releases_are_well(name: str) -> None:
     assert Repository.open(storage).verify("objects").findings == ()
 
 
-def test_history_is_counted_once() -> None:
+def test_shared_history_is_counted_once() -> None:
     report = three_commits().verify()
 
     assert (report.snapshots, report.manifests, report.references, report.chunk_objects) == (5, 3, 6, 0)
 
 
 @pytest.mark.parametrize("folder", ["snapshots", "transactions", "manifests"])
-def test_a_missing_file_is_found(folder: str) -> None:
+def test_missing_file_is_found(folder: str) -> None:
     repo = three_commits()
     gone = f"{folder}/{repo.lookup_branch('main')}"
     if folder == "manifests":
@@ -83,7 +83,7 @@ def test_a_missing_file_is_found(folder: str) -> None:
 
 
 @pytest.mark.parametrize("folder", ["snapshots", "transactions", "manifests"])
-def test_a_damaged_file_is_found_and_the_rest_is_looked_at(folder: str) -> None:
+def test_damaged_file_is_found_and_others_are_checked(folder: str) -> None:
     repo = three_commits()
     name = repo.lookup_branch("main")
     if folder == "manifests":
@@ -99,7 +99,7 @@ def test_a_damaged_file_is_found_and_the_rest_is_looked_at(folder: str) -> None:
     assert report.snapshots >= 4
 
 
-def test_a_missing_chunk_is_found_at_its_level() -> None:
+def test_missing_chunk_is_found_at_level_objects() -> None:
     repo = three_commits()
     gone = f"chunks/{sorted(names(repo, 'chunks'))[0]}"
     repo.storage.delete([gone])
@@ -110,7 +110,7 @@ def test_a_missing_chunk_is_found_at_its_level() -> None:
     assert (found.kind, found.object) == ("missing", gone)
 
 
-def test_a_chunk_cut_short_is_found() -> None:
+def test_truncated_chunk_is_found() -> None:
     repo = three_commits()
     path = f"chunks/{sorted(names(repo, 'chunks'))[0]}"
     size = len(repo.storage.get(path)[0])
@@ -150,7 +150,7 @@ def test_references_outside_their_extents_and_grid_are_found() -> None:
     )
 
 
-def test_fewer_references_than_the_snapshot_says_are_found() -> None:
+def test_wrong_number_of_references_is_found() -> None:
     repo = three_commits()
 
     def fewer(manifest: Manifest) -> Manifest:
@@ -163,7 +163,7 @@ def test_fewer_references_than_the_snapshot_says_are_found() -> None:
     assert ("count", path) in [(found.kind, found.object) for found in findings]
 
 
-def test_a_manifest_of_another_size_is_found() -> None:
+def test_wrong_size_of_a_manifest_is_found() -> None:
     repo = three_commits()
     id = SnapshotId.parse(repo.lookup_branch("main"))
     path = f"snapshots/{id}"
@@ -177,7 +177,7 @@ def test_a_manifest_of_another_size_is_found() -> None:
     assert (found.kind, found.object) == ("size", f"manifests/{file.id}")
 
 
-def test_an_unknown_level_is_refused() -> None:
+def test_unknown_level_is_rejected() -> None:
     with pytest.raises(ValueError, match=r"'everything'.*graph, objects"):
         repository().verify("everything")  # type: ignore[arg-type]
 
@@ -209,7 +209,7 @@ def archive(tmp_path: Path) -> tuple[Repository, Path]:
     return repo, file
 
 
-def test_one_request_tells_of_all_references_into_a_file(archive: tuple[Repository, Path]) -> None:
+def test_each_source_file_is_requested_once(archive: tuple[Repository, Path]) -> None:
     report = archive[0].verify("sources")
 
     assert report.findings == ()
@@ -232,7 +232,7 @@ def _touched(file: Path) -> None:
 
 
 @pytest.mark.parametrize(("harm", "kind"), [(_gone, "missing"), (_cut, "short"), (_touched, "changed")])
-def test_what_happened_to_a_file_is_found(
+def test_changed_and_missing_files_are_found(
     archive: tuple[Repository, Path], harm: Callable[[Path], None], kind: str
 ) -> None:
     repo, file = archive
@@ -244,13 +244,13 @@ def test_what_happened_to_a_file_is_found(
     assert (found.kind, found.object) == (kind, f"file://{file}")
 
 
-def test_a_file_that_may_not_be_read_is_told_from_one_that_changed(archive: tuple[Repository, Path]) -> None:
+def test_unauthorized_file_is_distinguished_from_changed_file(archive: tuple[Repository, Path]) -> None:
     (found,) = Repository.open(archive[0].storage).verify("sources").findings
 
     assert found.kind == "unauthorised"
 
 
-def test_a_chunk_that_cannot_be_decoded_is_found_at_its_level() -> None:
+def test_undecodable_chunk_is_found_at_level_chunks() -> None:
     repo = three_commits()
     path = f"chunks/{sorted(names(repo, 'chunks'))[0]}"
     repo.storage.put(path, b"x" * len(repo.storage.get(path)[0]))
@@ -297,7 +297,7 @@ def test_chunks_of_any_size_are_decoded() -> None:
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_a_transaction_log_that_is_gone_or_cut_is_found(version: int) -> None:
+def test_missing_or_truncated_transaction_log_is_found(version: int) -> None:
     """The first snapshot needs none; where it has one it must be whole."""
     repo = repository(version)
     commit(repo, 1)
