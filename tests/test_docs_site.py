@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from docs._site.api_reference import TOPICS, names_of, undocumented_names, unplaced_names
+from docs._site.diagrams import DIAGRAMS, FOLDER
+from docs._site.notebooks import notebooks
 from tests.support.browser import Browser, open_browser
 from tests.support.source_tree import ROOT
 
@@ -103,3 +105,19 @@ def test_every_public_name_is_in_the_search_index() -> None:
 def test_every_public_name_is_documented() -> None:
     assert unplaced_names() == []
     assert undocumented_names() == []
+
+
+def test_diagrams_are_those_of_their_source() -> None:
+    stale = [
+        name
+        for name, draw in DIAGRAMS.items()
+        if (FOLDER / f"{name}.svg").read_text(encoding="utf-8") != draw().svg()
+    ]
+
+    assert stale == [], "run python -m docs._site.diagrams"
+
+
+def test_notebooks_are_those_of_their_pages() -> None:
+    found = {path: path.read_text(encoding="utf-8") for path in (ROOT / "examples").glob("*.ipynb")}
+
+    assert found == notebooks(), "run python -m docs._site.notebooks"

@@ -24,6 +24,8 @@ class Topic:
     """Defining modules, or prefixes of them, of names in `icefloe.__all__`."""
     package: str = "icefloe"
     """The package whose `__all__` is documented."""
+    first: tuple[str, ...] = ()
+    """The most important names, which begin the page."""
 
     @property
     def path(self) -> str:
@@ -37,12 +39,14 @@ TOPICS = (
         "Repository",
         "A `Repository` opens sessions, moves branches and tags, and runs maintenance.",
         ("icefloe.repository", "icefloe.legacy", "icefloe.types"),
+        first=("Repository",),
     ),
     Topic(
         "session",
         "Sessions and stores",
         "A session is pinned to one snapshot; a writable session collects changes and commits them. Its `store` is a Zarr store.",
         ("icefloe.session", "icefloe.store", "icefloe.core"),
+        first=("Session", "IcechunkStore"),
     ),
     Topic(
         "history",
@@ -73,6 +77,7 @@ TOPICS = (
         "Configuration",
         "Settings that are stored with a repository, or given when it is opened.",
         ("icefloe.config",),
+        first=("RepositoryConfig",),
     ),
     Topic(
         "maintenance",
@@ -85,12 +90,14 @@ TOPICS = (
         "Exceptions",
         "Every error derives from `IcechunkError`. See [error kinds](../errors.md) for examples and usual causes.",
         ("icefloe.errors",),
+        first=("IcechunkError", "ErrorKind"),
     ),
     Topic(
         "ingest",
         "Ingest and export",
         "Turn files into arrays, and arrays into files.",
         ("icefloe.pipeline", "icefloe.export"),
+        first=("ingest_files",),
     ),
     Topic(
         "ingest-engine",
@@ -132,13 +139,16 @@ def api_pages() -> Iterator[tuple[str, str]]:
 
 
 def names_of(topic: Topic) -> list[str]:
-    """Return the public names on a page, classes first."""
+    """Return the public names on a page: the most important ones, then classes, then functions."""
     if topic.package != "icefloe":
         names = _public_names(topic.package)
     else:
         names = [name for name, page in _pages_of_names().items() if page == topic.slug]
     values = {name: getattr(importlib.import_module(topic.package), name) for name in names}
-    return sorted(values, key=lambda name: (not inspect.isclass(values[name]), name.lower()))
+    others = sorted(
+        set(values) - set(topic.first), key=lambda name: (not inspect.isclass(values[name]), name.lower())
+    )
+    return [*topic.first, *others]
 
 
 def unplaced_names() -> list[str]:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import re
+from pathlib import Path
+from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
@@ -10,6 +13,7 @@ from mkdocs.structure.files import File, Files
 from docs._site.api_reference import undocumented_names, unplaced_names
 from docs._site.pages import generated_pages
 
+_DRAWING = re.compile(r"^!\[([^\]]*)\]\((?:\.\./)*images/([\w-]+)\.svg\)$", re.MULTILINE)
 _log = logging.getLogger("mkdocs.icefloe")
 
 
@@ -22,3 +26,14 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for path, text in generated_pages().items():
         files.append(File.generated(config, path, content=text))
     return files
+
+
+def on_page_markdown(markdown: str, *, config: MkDocsConfig, **_: Any) -> str:
+    """Inline drawings, so that they follow the colours of the theme."""
+    images = Path(config.docs_dir) / "images"
+
+    def inline(match: re.Match[str]) -> str:
+        svg = (images / f"{match[2]}.svg").read_text(encoding="utf-8")
+        return f'<figure class="drawing">\n{svg}<figcaption>{match[1]}</figcaption>\n</figure>'
+
+    return _DRAWING.sub(inline, markdown)

@@ -1,6 +1,6 @@
 """Decode the stored values of an array as xarray does, and choose the Spark type of its column.
 
-Fill values and NaN become null. Types that Spark lacks are widened: see docs/how-to/query.md.
+Fill values and NaN become null. Types that Spark lacks are widened: see docs/reference/tables.md.
 """
 
 from __future__ import annotations

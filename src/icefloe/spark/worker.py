@@ -20,7 +20,7 @@ def check_version(driver: str) -> None:
     if driver != VERSION:
         raise SessionStateError(
             f"the driver runs icefloe {driver} and this executor {VERSION}; install the same version on both"
-            " (docs/how-to/query.md shows how to ship it)",
+            " (docs/how-to/cluster.md shows how to ship it)",
             kind=ErrorKind.NOT_ALLOWED,
         )
 
