@@ -176,9 +176,8 @@ def main(names: list[str]) -> None:
     )
     for page in pages:
         if any(block.language != "python" for block in blocks(page.read_text(encoding="utf-8"))):
-            print(
-                f"{page.relative_to(DOCS)}: {'changed' if refresh(page, with_spark=with_spark) else 'unchanged'}"
-            )  # noqa: T201
+            outcome = "changed" if refresh(page, with_spark=with_spark) else "unchanged"
+            print(f"{page.relative_to(DOCS)}: {outcome}")  # noqa: T201
 
 
 if __name__ == "__main__":
