@@ -45,14 +45,6 @@ def dead_links(document: Path) -> list[str]:
     return [link for link, path in targets.items() if not path.exists() and path not in generated]
 
 
-@pytest.mark.docs
-@pytest.mark.parametrize("document", documents(), ids=lambda path: str(path.relative_to(ROOT)))
-def test_examples_run(document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-    run_page(document)
-
-
 def test_examples_left_out_are_listed() -> None:
     found = [
         (str(document.relative_to(ROOT)), block.not_run)
