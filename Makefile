@@ -22,7 +22,7 @@ HOUSE_RULES = $(addprefix tests/test_, \
 .DEFAULT_GOAL := help
 
 .PHONY: help setup setup-demo setup-compat demo test test-core test-setup test-on-spark test-without-spark check lint ruff codespell house-rules compat \
-    test-servers test-samples test-cluster test-spark torture bench coverage docs docs-site docs-serve wheel dist clean
+    test-servers test-samples test-web test-cluster test-spark torture bench coverage docs docs-site docs-serve wheel dist clean
 
 help:
 	@echo "make demo              turn NetCDF files into a versioned repository with Spark, and query it"
@@ -33,6 +33,7 @@ help:
 	@echo "make test-setup        set-up itself: interrupted, offline, full disk, another user"
 	@echo "make test-servers      tests against SeaweedFS, ministack, rclone, Azurite and HTTP"
 	@echo "make test-samples      sample files of other packages, compared with docs/reference/virtual-files.md"
+	@echo "make test-web          the pages of icefloe serve in Chromium: drawing, keyboard, accessibility, budgets"
 	@echo "make test-cluster      Spark on a local cluster, on a master with two workers, through Connect; faults"
 	@echo "make test-spark        the Spark tests with another release: PYSPARK='4.0.*'"
 	@echo "make torture           concurrent writers, faults and kills for MINUTES=30"
@@ -61,7 +62,7 @@ demo: setup-demo
 
 test-core:
 	$(call install,core)
-	$(CORE)/python -m pytest -q -n $(JOBS) --dist worksteal --only-installed -m "not servers and not setup and not docs"
+	$(CORE)/python -m pytest -q -n $(JOBS) --dist worksteal --only-installed -m "not servers and not setup and not docs and not web"
 
 # The hooks of .pre-commit-config.yaml are these three targets.
 ruff: setup
@@ -82,7 +83,7 @@ test: setup
 	@$(MAKE) --no-print-directory -j 3 test-on-spark test-without-spark lint
 
 test-without-spark: setup
-	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m "not compat and not servers and not spark and not setup and not docs"
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m "not compat and not servers and not spark and not setup and not docs and not web"
 
 # One process: a Java virtual machine for each costs more than it saves.
 test-on-spark: setup
@@ -107,6 +108,12 @@ test-servers: setup
 test-samples: setup
 	scripts/fetch-samples $(BIN)/python .venv/samples
 	$(BIN)/python -m tests.support.virtual.table --check .venv/samples
+
+# One process: the pages are measured, too.
+test-web: setup
+	$(call install,web)
+	@scripts/setup-web
+	$(BIN)/python -m pytest -n 0 -m web tests/web
 
 test-cluster: setup
 	$(call install,cluster)
@@ -153,7 +160,7 @@ coverage: setup
 	$(call install,coverage)
 	$(BIN)/coverage erase
 	PYTHONPATH="$(CURDIR)/tests/support/spark/measured" $(BIN)/coverage run -m pytest -q -n 0 -m "spark and not cluster"
-	$(BIN)/coverage run -m pytest -q -n $(JOBS) --dist worksteal -m "not compat and not servers and not spark and not setup and not docs"
+	$(BIN)/coverage run -m pytest -q -n $(JOBS) --dist worksteal -m "not compat and not servers and not spark and not setup and not docs and not web"
 	$(BIN)/coverage combine -q
 	$(BIN)/coverage html -q
 	$(BIN)/coverage report --skip-covered --sort=cover | tail -n 40
